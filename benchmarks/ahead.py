@@ -81,7 +81,7 @@ def recipe_of(args: Any, staleness: int, seed: int) -> Recipe:
     settings = [f"seed={seed}", f"steps={args.steps}", f"rollout.staleness={staleness}", "loss.importance_cap=2"]
     settings += [f"validation.every={args.every}", "checkpoint.every=4", f"rollout.sampler={args.sampler}"]
     if args.sampler == "vllm":
-        settings += ["rollout.vllm.max_context=2048", "rollout.vllm.cache_gib=2", "rollout.vllm.eager=true"]
+        settings += ["rollout.sampler.max_context=2048", "rollout.sampler.cache_gib=2", "rollout.sampler.eager=true"]
     return load_recipe("tiny-grpo", settings)
 
 

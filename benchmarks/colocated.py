@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--questions", type=int, default=64, help="questions per step")
     parser.add_argument("--attempts", type=int, default=8, help="episodes per question")
     parser.add_argument("--concurrency", type=int, default=256, help="maximum number of concurrent episodes")
-    parser.add_argument("--sleep", type=int, default=1, help="0, 1 or 2: see rollout.vllm.sleep")
+    parser.add_argument("--sleep", type=int, default=1, help="0, 1 or 2: see rollout.sampler.sleep")
     parser.add_argument("--gpu-share", type=float, default=0.5, help="fraction of the GPU's memory for vLLM")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args()
@@ -56,12 +56,12 @@ def settings(args: Any) -> list[str]:
     """Returns the recipe values that the arguments change, as ``KEY=VALUE``."""
     own = ["rollout.sampler=vllm", "validation.every=0", "log.tensorboard=false", "checkpoint.every=0"]
     own += [f"steps={args.steps}", f"rollout.questions={args.questions}", f"rollout.attempts={args.attempts}"]
-    own += [f"rollout.concurrency={args.concurrency}", f"rollout.vllm.gpu_share={args.gpu_share}"]
+    own += [f"rollout.concurrency={args.concurrency}", f"rollout.sampler.gpu_share={args.gpu_share}"]
     own += ["advantage.drop_zero_variance=false", "learner.gradient_checkpointing=true"]
     own += ["optimizer.micro_batch_tokens=16384"]
     if torch.cuda.is_available():
-        return [*own, "optimizer.autocast=bfloat16", f"rollout.vllm.sleep={args.sleep}"]
-    return [*own, "rollout.vllm.eager=true", "rollout.vllm.cache_gib=1"]
+        return [*own, "optimizer.autocast=bfloat16", f"rollout.sampler.sleep={args.sleep}"]
+    return [*own, "rollout.sampler.eager=true", "rollout.sampler.cache_gib=1"]
 
 
 def say(row: Any) -> None:

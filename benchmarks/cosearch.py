@@ -102,7 +102,7 @@ def show(args: argparse.Namespace) -> None:
     recipe = load_recipe("tiny-cosearch-shown", given)
     # not the world of tiny-cosearch, whose seed is 1
     world = {"split": "train", "size": args.n, "seed": 2}
-    task = load_task(find_env("World"), world=world, top_k=args.fetch, retriever=retriever_of(args))
+    task = load_task(find_env("World"), questions=world, top_k=args.fetch, retriever=retriever_of(args))
     form = TokenFormat(load_tokenizer(recipe.model), task.rules.protocol, chat=True)
     if not folder.exists():
         shown = demonstrate_search(task, form, args.n, agent=AGENT)

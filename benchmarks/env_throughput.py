@@ -23,12 +23,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from searchgym.cards import EnvCard, find_card, load_card
+from searchgym.cards import find_card, load_card
 from searchgym.cli.output import emit_rows
 from searchgym.corpora import read_passages, read_questions
+from searchgym.corpora.own import bundled_file
 from searchgym.corpora.retrieval import NullRetriever, Retriever, build_in_memory
 from searchgym.envs import SearchVectorEnv, Task, load_task
-from searchgym.envs.data import bundled_file
+from searchgym.envs.cards import EnvCard
 from searchgym.records import Passage, Question
 
 SEARCHES = 4

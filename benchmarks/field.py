@@ -201,7 +201,7 @@ def main() -> None:
 
 def run(args: argparse.Namespace, recorded: Recorded) -> None:
     """Chooses the learning rates of some arms, and trains these with some seeds unless only rates are asked for."""
-    exam = load_task(find_env(ENV), world=VALIDATION)
+    exam = load_task(find_env(ENV), questions=VALIDATION)
     exam = exam.asking(exam.questions[: args.questions])
     for arm in dict.fromkeys(ARMS[arm].rate_of or arm for arm in args.arms):
         for rate in ARMS[arm].rates:

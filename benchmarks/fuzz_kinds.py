@@ -18,7 +18,7 @@ from made_predictions import made
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from searchgym.agents.base import load_agent
-from searchgym.cards import CorpusCard, EncoderCard, EnvCard, WorldSpec, find_card, load_card
+from searchgym.cards import CorpusCard, EncoderCard, find_card, load_card
 from searchgym.corpora.documents import convert_documents
 from searchgym.corpora.files import write_jsonl
 from searchgym.corpora.passages import read_passages, write_corpus
@@ -32,7 +32,9 @@ from searchgym.corpora.retrieval.kinds.dense import DenseCard
 from searchgym.corpora.retrieval.retriever import NullRetriever
 from searchgym.corpora.store import PASSAGES
 from searchgym.corpora.worlds.build import build_world
+from searchgym.corpora.worlds.schema import WorldSpec
 from searchgym.corpora.worlds.storage import read_world, write_world
+from searchgym.envs.cards import EnvCard
 from searchgym.envs.registration import find_env
 from searchgym.envs.task import Task, load_task
 from searchgym.eval.compare import read_run as read_for_comparison

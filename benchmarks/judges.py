@@ -6,7 +6,7 @@ A script writes a report for each task of ``searchgym/Report-v0`` and notes what
 in the wording that rules know or in another, or with a pronoun for the subject; states something else; denies it;
 leaves it open; leaves it out. The first three state the fact. ``believed`` is the share of facts of a kind that the
 judge takes as stated. A judge is ``rules``, a model (``smollm2``), ``URL#NAME`` behind a server, or
-``module:function``. Reports for which it gives no verdict are counted and left out.
+``module:Class``. Reports for which it gives no verdict are counted and left out.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import argparse
 import random
 import time
 
-from searchgym.cards import OpenSpec, WorldSpec
 from searchgym.cli.output import emit, emit_rows
+from searchgym.corpora.worlds.schema import WorldSpec
 from searchgym.errors import NoVerdictError
-from searchgym.judging.judge import Checked
-from searchgym.judging.models.load import load_judge
+from searchgym.judging.judge import Checked, Judge
 from searchgym.judging.rubric import rubric_of
 from searchgym.open_answers.tasks import open_tasks
 from searchgym.open_answers.written import Writer, Written, agreement
+from searchgym.options import loaded, read
 from searchgym.records import Question
 
 
@@ -41,23 +41,23 @@ def judged(judge: Checked, tasks: list[Question], reports: list[Written]) -> tup
 def main() -> None:
     """Writes the reports, asks the judge, and prints how far it agrees with the counts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--judge", default="rules", help="rules, a model, URL#NAME or module:function")
+    parser.add_argument("--judge", default="rules", help="rules, a model, URL#NAME or module:Class")
     parser.add_argument("--tasks", type=int, default=200)
     parser.add_argument("--level", choices=["simple", "full"], default="simple", help="of the world's language")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     world = WorldSpec(args.level, max(60, 4 * args.tasks), args.seed, "validation")
-    tasks = list(open_tasks(world, OpenSpec(kind="report", n=args.tasks, seed=args.seed)))
+    tasks = list(open_tasks(world, "report", n=args.tasks, seed=args.seed))
     writer = Writer(world, random.Random(args.seed))
     reports = [writer.write(task) for task in tasks]
-    judge, close = load_judge(args.judge)
+    judge = loaded(read(Judge, args.judge, "--judge")).open({})
     started = time.perf_counter()
     try:
         kept = judged(judge, tasks, reports)
         found = agreement(judge, *kept) if kept[0] else None
     finally:
-        close()
+        judge.close()
     row: dict[str, float] = {
         "reports": len(tasks),
         "without_verdict": judge.counts.failed,

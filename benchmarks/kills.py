@@ -45,7 +45,7 @@ def main() -> None:
     steps = -(-args.episodes // STEP)
     settings = [f"steps={steps}", f"seed={args.seed}", "rollout.questions=16", f"rollout.attempts={STEP // 16}"]
     settings += [f"rollout.staleness={args.staleness}", "loss.importance_cap=2", "rollout.sampler=vllm"]
-    settings += ["rollout.vllm.max_context=2048", "rollout.vllm.cache_gib=2", "rollout.vllm.eager=true"]
+    settings += ["rollout.sampler.max_context=2048", "rollout.sampler.cache_gib=2", "rollout.sampler.eager=true"]
     settings += ["validation.every=0", "log.tensorboard=false", "log.episodes_every=1"]
     recipe = load_recipe("tiny-grpo", settings)
     moments = sorted(np.random.default_rng(args.seed).integers(1, 2 * steps * STEP, args.kills).tolist())

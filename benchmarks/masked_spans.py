@@ -20,12 +20,13 @@ from collections import Counter
 from typing import Any
 
 from searchgym.agents import load_agent
-from searchgym.cards import MaskedSpec
 from searchgym.cli.output import emit
 from searchgym.corpora.passages import read_passages
 from searchgym.corpora.retrieval import build_in_memory
 from searchgym.envs import find_env, load_task
+from searchgym.envs.options import with_options
 from searchgym.masking.generate import Rules, generate
+from searchgym.masking.spec import MaskedSpec
 from searchgym.questions.storage import held_out_by
 from searchgym.records import Episode, Question
 from searchgym.rollout import Engine
@@ -92,8 +93,8 @@ KINDS = tuple(f"{kind} spans" for kind in ("link", "title", "name", "date", "yea
 
 def oracle(questions: list[Question], index: Any, hold_out: list[str]) -> dict[str, Any]:
     """Returns the recall of the oracle, and how often the source page was among the hits."""
-    options: dict[str, Any] = {"masked": {"hold_out": hold_out}, "questions": questions, "retriever": index}
-    task, episodes = load_task(find_env("searchgym/MaskedSpan-v0"), **options), list[Episode]()
+    card = with_options(find_env("searchgym/MaskedSpan-v0"), {"questions": {"hold_out": hold_out}})
+    task, episodes = load_task(card, questions=questions, retriever=index), list[Episode]()
     asyncio.run(Engine(task, load_agent("span-oracle"), {}).run(task.questions, episodes.append))
     with_source = [
         any(hit.passage.title == task.find(e.question_id).metadata["page"] for own in e.searches for hit in own.hits)

@@ -48,7 +48,7 @@ OUTCOME = "credit={outcome: 1}"
 TEAM = [
     "tiny-grpo",
     "model=tiny-teams",
-    "env_options={world: {split: train, size: 2000, seed: 1}, reward: f1}",
+    "env_options={questions: {split: train, size: 2000, seed: 1}, reward: f1}",
     "advantage.normalise=role-turn",
     "rollout.questions=8",
     "rollout.attempts=6",
@@ -63,7 +63,7 @@ DECOUPLED = "models={planners: {roles: [planner, subplanner]}, executors: {froze
 PARALLEL = [
     "tiny-grpo",
     "model=tiny-teams",
-    "env_options={world: {split: train, size: 2000, seed: 1}, max_queries: 4}",
+    "env_options={questions: {split: train, size: 2000, seed: 1}, max_queries: 4}",
     "agent=parallel-search",
     "steps=8",
     "rollout.questions=8",
@@ -259,7 +259,7 @@ def new_row(task: Task, name: str, values: list[str], out: Path) -> dict[str, An
 
 def under(recipe: Recipe, task: Task) -> Task:
     """Returns a task with the budgets and the retriever that a recipe trains with, on the task's own questions."""
-    options = {name: value for name, value in recipe.env_options.items() if name not in {"world", "reward"}}
+    options = {name: value for name, value in recipe.env_options.items() if name not in {"questions", "reward"}}
     return load_task(find_env(ENV), questions=task.questions, **options) if options else task
 
 

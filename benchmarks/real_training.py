@@ -61,8 +61,8 @@ def recipe_of(arm: str, seed: int, given: argparse.Namespace) -> Recipe:
         rules = ", ".join(f"{name}: {value}" for name, value in RULES.items())
         values += [
             "env=searchgym/WorldFull-v0",
-            f"env_options={{world: {{level: full, split: train, size: 2000, seed: {seed + 1}}}, {rules}}}",
-            "validation.env_options={world: {level: full, split: validation, size: 100, seed: 1}}",
+            f"env_options={{questions: {{level: full, split: train, size: 2000, seed: {seed + 1}}}, {rules}}}",
+            "validation.env_options={questions: {level: full, split: validation, size: 100, seed: 1}}",
         ]
     changed = {
         "permuted": [PERMUTED],
@@ -76,7 +76,7 @@ def proposed(home: Path) -> str:
     scored = [home / name / "questions.jsonl" for name in ("validation", "test")]
     if data := os.environ.get("SEARCHGYM_DATA"):
         scored += [Path(data) / name / "questions.json" for name in ("hotpotqa", "2wikimultihopqa")]
-    options = {"corpus": str(home / "practice" / "corpus.jsonl"), "generated": {"hold_out": list(map(str, scored))}}
+    options = {"corpus": str(home / "practice" / "corpus.jsonl"), "questions": {"hold_out": list(map(str, scored))}}
     return json.dumps(options | RULES)
 
 

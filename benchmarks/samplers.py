@@ -15,11 +15,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import dataclasses
 import math
 import statistics
 import time
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -30,8 +32,9 @@ from searchgym.cli.output import emit, emit_rows
 from searchgym.envs import Task, find_env, load_task
 from searchgym.records import Episode
 from searchgym.rollout import Engine, Model, Sampler, TokenFormat
-from searchgym.rollout.sampler import VllmOptions
+from searchgym.rollout.samplers.vllm import Vllm
 from searchgym.rollout.transformers.sampler import BATCH_TOKENS, TransformersSampler, load_sampler
+from searchgym.rollout.vllm.local import LocalVllm
 from searchgym.rollout.vllm.sampler import VllmSampler
 from searchgym.rollout.vllm.start import start_engine
 from searchgym.train.demonstrations.play import AGENT, ROLE
@@ -54,7 +57,7 @@ def main() -> None:
     parser.add_argument("--eager", action="store_true", help="vLLM without graphs and compilation")
     parser.add_argument("--json", action="store_true", help="print one JSON object per table")
     args = parser.parse_args()
-    task = load_task(find_env(ENV), world={"split": "test", "size": max(args.episodes, args.each), "seed": 0})
+    task = load_task(find_env(ENV), questions={"split": "test", "size": max(args.episodes, args.each), "seed": 0})
     sampler, tokenizer = load_sampler(args.model)
     if args.episodes:
         vllm, seconds = started(args, sampler, caching=True)
@@ -69,8 +72,12 @@ def main() -> None:
 def started(args: Any, own: TransformersSampler, caching: bool) -> tuple[VllmSampler, float]:
     """Starts a vLLM sampler of the model; returns it and the seconds that the start took."""
     begun = time.perf_counter()
-    options = VllmOptions(cache_gib=2, max_context=own.max_context, prefix_caching=caching, eager=args.eager)
-    engine = start_engine(args.model, dtype="float32", requests=256, options=options)
+    options = Vllm(cache_gib=2, max_context=own.max_context, eager=args.eager)
+    arguments = LocalVllm._arguments
+    with mock.patch.object(
+        LocalVllm, "_arguments", lambda self: dataclasses.replace(arguments(self), enable_prefix_caching=caching)
+    ):
+        engine = start_engine(args.model, dtype="float32", requests=256, options=options)
     return VllmSampler(engine, ends=own.ends), time.perf_counter() - begun
 
 

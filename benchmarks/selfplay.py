@@ -29,9 +29,8 @@ from typing import Any
 
 import numpy as np
 
-from searchgym.cards import WorldSpec
 from searchgym.cli.output import emit, emit_rows
-from searchgym.corpora.worlds.schema import LITERALS, RELATIONS
+from searchgym.corpora.worlds.schema import LITERALS, RELATIONS, WorldSpec
 from searchgym.eval import bootstrap_ci
 from searchgym.graphs.graph import Form, Graph, evaluate
 from searchgym.options import Named

@@ -59,13 +59,24 @@ MEMBERS = (
     Member(
         "question source",
         "masked",
-        ("masked", "MaskedSpec", "_with_masked", "Masked"),
-        ("masking/*.py", "questions/masked.py"),
+        ("masked", "MaskedSpec", "_with_masked", "MaskedQuestions"),
+        ("masking/*.py", "sources/masked.py"),
         ("train/tiny/*.py", "practice/*.py"),  # a lesson of a small model, and a stage of a pipeline
     ),
     Member("reward", "coverage", ("reward_coverage", "Coverage"), ("rewards/coverage.py",)),
-    Member("judge", "rules", ("RuleJudge", "RULES"), ("judging/rules.py",), ("masking/*.py",)),
-    Member("judge", "", ("ModelJudge",), ("judging/models/judge.py",)),
+    Member(
+        "judge",
+        "rules",
+        ("RuleJudge", "RULES"),
+        ("judging/rules.py", "judging/kinds/rules.py"),
+        ("masking/*.py", "waypoint.py", "waypoints.py"),  # rules of masks, and of what counts as reached
+    ),
+    Member(
+        "judge",
+        "",
+        ("ModelJudge", "PromptedJudge"),
+        ("judging/models/judge.py", "judging/kinds/model.py", "rollout/judge.py"),
+    ),
 )
 """Sample members, with their words at 36d9b21; after a change of names, add the new ones."""
 

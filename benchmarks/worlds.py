@@ -10,11 +10,10 @@ import sys
 import time
 from typing import Any
 
-from searchgym.cards import WorldSpec
 from searchgym.cli.output import emit_rows
 from searchgym.corpora.worlds import build_world
 from searchgym.corpora.worlds.report import report_of
-from searchgym.corpora.worlds.schema import LEVELS, SPLITS
+from searchgym.corpora.worlds.schema import LEVELS, SPLITS, WorldSpec
 from searchgym.options import read
 
 

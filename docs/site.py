@@ -37,6 +37,7 @@ PACKAGES: Final = (
     "corpora",
     "corpora.retrieval",
     "corpora.worlds",
+    "judging",
     "agents",
     "rollout",
     "train",

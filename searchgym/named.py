@@ -6,13 +6,13 @@ import asyncio
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-from searchgym.errors import UnknownNameError, UsageError
+from searchgym.errors import UsageError
 
 _refusing: Final[list[str]] = []
 """What to do instead, of every `code_refused` block that runs; not of this thread alone, as loaders may start some."""
@@ -109,20 +109,6 @@ def load_function(what: str, spec: str, *parameters: str) -> Any:
         raise UsageError(f"{what} {spec!r} is a {type(loaded).__name__}, not a function")
     check_call(f"{what} {spec!r}", loaded, *parameters)
     return loaded
-
-
-def find_function(what: str, name: str, known: Mapping[str, Any], *parameters: str) -> Any:
-    """Returns the known function of a name, or imports the one named ``"module:function"``; see `load_function`.
-
-    Raises:
-        UnknownNameError: The name is neither; the nearest one is suggested.
-        UsageError: The function cannot be imported, the name is not a function, or it takes other arguments.
-    """
-    if name in known:
-        return known[name]
-    if ":" not in name:
-        raise UnknownNameError(what, name, [*known, "module:function"])
-    return load_function(what, name, *parameters)
 
 
 def check_call(what: str, function: Callable[..., Any], *parameters: str) -> None:

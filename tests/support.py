@@ -5,16 +5,15 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import re
 import resource
 import sys
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import pytest
 
-from searchgym.cards import EnvCard, QuestionSource
+from searchgym.envs.cards import EnvCard
+from searchgym.envs.sources.dataset import DatasetQuestions
 from searchgym.records import Hit, Passage, Question, SupportingFact
 
 PASSAGES = [
@@ -39,7 +38,7 @@ QUESTIONS = [
 CARD = EnvCard(
     id="test/Small-v0",
     summary="a small environment for tests",
-    questions=QuestionSource(dataset="test", split="all", size=3, file="small.json", get="here"),
+    questions=DatasetQuestions(dataset="test", split="all", size=3, file="small.json", get="here"),
     corpus="demo",
 )
 
@@ -162,12 +161,3 @@ def growth(work: Callable[[int], object], n: int = 200) -> float:
             break
         small.append(seconds(n))
     return min(large) / max(min(small), 0.003)  # what is done at once at this size is not quadratic
-
-
-def respell_credit(folder: Path) -> None:
-    """Rewrites the credit of recipes in a copy of old artefacts, which earlier versions spelt otherwise."""
-    for file in folder.rglob("*.yaml"):
-        text = file.read_text(encoding="utf-8")
-        file.write_text(
-            re.sub(r"^credit:\n  terms:\n  - outcome\n(  .*\n)*", "credit:\n  outcome: 1\n", text, flags=re.M)
-        )

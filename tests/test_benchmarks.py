@@ -18,11 +18,11 @@ import pytest
 from linked_pages import linked_pages
 from scipy.stats import ttest_1samp
 
-from searchgym.cards import WorldSpec
 from searchgym.corpora import locks
 from searchgym.corpora.passages import write_corpus
 from searchgym.corpora.questions import write_questions
 from searchgym.corpora.worlds import build_world
+from searchgym.corpora.worlds.schema import WorldSpec
 from searchgym.errors import SearchGymError, UsageError
 from searchgym.eval import two_way_ci
 from searchgym.train.inspect.saved import SavedRun
@@ -171,7 +171,7 @@ def test_plans_of_a_team(tmp_path):
     ]
     options += ["critic.warmup_steps=1", "log.curve=false"]
     run = tmp_path / "mask-0" / "train"
-    world = "env_options={world: {size: 60, seed: 1}, reward: f1, max_turns: 3}"
+    world = "env_options={questions: {size: 60, seed: 1}, reward: f1, max_turns: 3}"
     train(load_recipe("tiny-mask", [*options, world]), run)
     found = here("plans.py", str(run), "--json")
     assert found.returncode == 0, found.stderr

@@ -3,24 +3,27 @@ from pathlib import Path
 
 import pytest
 
-from searchgym.cards import (
-    CARD_KINDS,
-    CorpusCard,
-    EncoderCard,
-    EnvCard,
-    find_card,
-    list_cards,
-    load_card,
-    load_model_card,
-)
+from searchgym.cards import AgentCard, CorpusCard, EncoderCard, find_card, list_cards, load_card
+from searchgym.envs.cards import EnvCard
 from searchgym.errors import CardError, UnknownNameError
+from searchgym.model_cards import ModelCard, PretrainedCard, load_model_card
 from searchgym.options import read
 
 GOOD = {
     "id": "a/B-v0",
     "summary": "s",
-    "questions": {"dataset": "d", "split": "dev", "size": 3, "file": "f", "get": "g"},
+    "questions": {"kind": "dataset", "dataset": "d", "split": "dev", "size": 3, "file": "f", "get": "g"},
     "corpus": "demo",
+}
+
+
+CARD_KINDS = {
+    "envs": EnvCard,
+    "agents": AgentCard,
+    "corpora": CorpusCard,
+    "models": ModelCard,
+    "pretrained": PretrainedCard,
+    "encoders": EncoderCard,
 }
 
 
@@ -46,8 +49,12 @@ def test_a_good_card_has_its_defaults():
         ({"top_k": True}, r"x\.yaml: top_k: expected an integer, got True"),
         ({"protocol": "tag"}, r"x\.yaml: protocol: got 'tag'; did you mean 'tags'\?"),
         *(
-            ({"questions": {"dataset": "d"}}, rf"x\.yaml: questions\.{key}: missing key")
+            ({"questions": {"kind": "dataset", "dataset": "d"}}, rf"x\.yaml: questions\.{key}: missing key")
             for key in ("file", "get", "size", "split")
+        ),
+        (
+            {"questions": {"dataset": "d"}},
+            r"x\.yaml: questions: missing key kind, one of dataset, generated, masked, open",
         ),
         ({"questions": 3}, r"x\.yaml: questions: expected keys and values, got 3"),
     ],

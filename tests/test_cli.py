@@ -10,7 +10,7 @@ import pytest
 from made_models import tiny_qwen2, tiny_tokenizer
 from support import command_line, json_of
 
-from searchgym.envs.data import bundled_file
+from searchgym.corpora.own import bundled_file
 from searchgym.rollout.storage import read_episodes
 
 QUESTIONS, CORPUS = bundled_file("demo/questions.json"), bundled_file("demo/corpus.jsonl")
@@ -197,7 +197,8 @@ def test_own_agents_rewards_and_cards_are_found_where_one_works(cli, tmp_path):
     )
     (tmp_path / "own.yaml").write_text(
         "id: Mine/Own-v0\nsummary: mine\ncorpus: demo\nreward: ownmodule:one\n"
-        "questions: {dataset: mine, split: all, size: 12, file: x.json, get: here, bundled: demo/questions.json}\n"
+        "questions: {kind: dataset, dataset: mine, "
+        "split: all, size: 12, file: x.json, get: here, bundled: demo/questions.json}\n"
     )
     scores = json_of(cli("eval", "own.yaml", "--agent", "ownmodule:Says", "--json"))
     assert (scores["env"], scores["n"], scores["reward"]) == ("Mine/Own-v0", 12, 1.0)

@@ -14,10 +14,10 @@ import pytest
 
 from searchgym.cli import main, output
 from searchgym.cli.output import MOST_SHOWN, announce, emit_rows, printable, say, stages
+from searchgym.corpora.own import bundled_file
 from searchgym.corpora.passages import read_passages
 from searchgym.corpora.retrieval import encoders
 from searchgym.corpora.retrieval.index.build import build_index
-from searchgym.envs.data import bundled_file
 from searchgym.errors import DataWarning
 
 

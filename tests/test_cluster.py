@@ -60,9 +60,9 @@ def test_what_the_slurm_script_starts_where(submit, tmp_path):
     settings = training[3 : training.index("--out")]
     assert settings[-1] == "steps=3"
     recipe = load_recipe("tiny-grpo", settings)  # a recipe with these values is possible
-    assert recipe.rollout.vllm.servers == ["http://n2:8000", "http://n2:8001", "http://n3:8000", "http://n3:8001"]
-    assert recipe.rollout.vllm.shared == str(tmp_path / "run.weights")
-    assert (recipe.learner.ranks, recipe.learner.listen) == (2, "n1:29400")
+    assert recipe.rollout.sampler.servers == ["http://n2:8000", "http://n2:8001", "http://n3:8000", "http://n3:8001"]
+    assert recipe.rollout.sampler.shared == str(tmp_path / "run.weights")
+    assert (recipe.learner.backend.ranks, recipe.learner.backend.listen) == (2, "n1:29400")
     assert set(settings) <= set(servers)  # servers are set up by the same values
     keys = [re.fullmatch(r"keys (\d+) (\d+)", lines[-1]) for lines in noted]
     assert all(found and min(map(int, found.groups())) > 30 for found in keys)

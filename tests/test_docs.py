@@ -13,10 +13,13 @@ from nbclient import NotebookClient
 
 from searchgym import packages
 from searchgym.agents.base import load_agent
-from searchgym.cards import EnvCard, find_card, load_card
+from searchgym.cards import find_card, load_card
 from searchgym.corpora.retrieval.cards import RetrieverCard
+from searchgym.envs.cards import EnvCard
+from searchgym.envs.question_source import QuestionSource
+from searchgym.envs.registration import find_env
 from searchgym.envs.task import load_task
-from searchgym.errors import CardError
+from searchgym.errors import CardError, UsageError
 from searchgym.graphs.packs import load_pack
 from searchgym.options import kinds
 from searchgym.questions.generate import Plan, generate
@@ -24,10 +27,11 @@ from searchgym.records import Passage
 from searchgym.rollout.engine import Engine
 from searchgym.train.inspect.explain import explain_run
 from searchgym.train.inspect.saved import SavedRun
-from searchgym.train.recipe.load import load_recipe
+from searchgym.train.recipe.load import load_recipe, with_code
 from searchgym.train.run.assembly import load_tasks, train
 
 ROOT = Path(__file__).parent.parent
+EXTEND = sorted(path.name for path in (ROOT / "docs").glob("extend_*.md"))
 NOTEBOOKS = sorted(path.name for path in (ROOT / "notebooks").glob("*.ipynb"))
 
 
@@ -106,7 +110,7 @@ def test_the_pack_of_another_language(tmp_path):
 
 def test_the_retrievers_of_the_docs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    episode, built, tool, _ = python_blocks("docs/retrieval.md")
+    episode, built, tool = python_blocks("docs/retrieval.md")
     scope = {}
     exec(compile(episode, "docs/retrieval.md", "exec"), scope)
     assert "Teskel" in scope["observation"] and scope["env"].unwrapped.task.retriever.misses == 1
@@ -118,13 +122,12 @@ def test_the_retrievers_of_the_docs(tmp_path, monkeypatch):
 
 def test_the_retriever_of_the_docs_searches(tmp_path, monkeypatch):
     page = (ROOT / "docs/retrieval.md").read_text()
-    section = page[page.index("## Extend: a retriever") : page.index("## A retriever of your own")]
-    assert len([line for line in section.splitlines() if line.strip()]) <= 30
     table = page[page.index("| kind | retriever") : page.index("Cards of kind `hybrid`")]
     assert sorted(re.findall(r"^\| `([\w-]+)` \|", table, re.MULTILINE)) == sorted(
         kinds(RetrieverCard)
     )  # the table of kinds is complete
-    (tmp_path / "titles.py").write_text(python_blocks("docs/retrieval.md")[-1])
+    (code,) = python_blocks("docs/extend_retriever.md")
+    (tmp_path / "titles.py").write_text(code)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     for card in ({"kind": "titles:TitlesCard"}, {"kind": "cache", "of": {"kind": "titles:TitlesCard", "least": 1}}):
@@ -154,22 +157,74 @@ def test_the_first_episode_of_the_readme():
     assert (scope["reward"], scope["terminated"]) == (1.0, True)
 
 
-def test_the_agent_of_the_docs_runs(tmp_path, monkeypatch):
-    code, _ = python_blocks("docs/agents.md")
-    (tmp_path / "mine.py").write_text(code)
+@pytest.mark.parametrize("page", EXTEND)
+def test_an_extend_page_is_short_and_has_its_order(page):
+    """What you write, the file, how it is named, how it is tested: in 30 lines, code of less than 40 in one file."""
+    text = (ROOT / "docs" / page).read_text()
+    assert re.match(r"# Extend: (a|an) [a-z ]+\n\nYou write one file", text)
+    assert len([line for line in text.splitlines() if line.strip()]) <= 30
+    places = [re.search(part, text).start() for part in ("You write", ":\n\n```", "name", "[Tt]ests? it")]
+    assert places == sorted(places)
+    assert f"docs/{page}" in (ROOT / "README.md").read_text()
+
+
+def test_the_estimator_of_the_docs_compares(tmp_path, monkeypatch):
+    code, check = python_blocks("docs/extend_estimator.md")
+    (tmp_path / "median.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "mine", raising=False)  # another test may have one of the same name
+    monkeypatch.delitem(sys.modules, "median", raising=False)
+    override = "advantage.estimator={kind: 'median:Median', scale: 0.5}"
+    assert with_code(load_recipe("tiny-grpo", [override])).estimator.scale == 0.5
+    assert with_code(load_recipe("tiny-grpo", ["advantage.estimator=median:Median"])).estimator.scale == 1
+    scope = vars(sys.modules["median"])
+    exec(compile(check, "docs/extend_estimator.md", "exec"), scope)
+    scope["test_the_median_attempt_gets_nothing"]()
+
+
+def test_the_agent_of_the_docs_runs(tmp_path, monkeypatch):
+    (code,) = python_blocks("docs/extend_agent.md")
+    (card,) = yaml_blocks("docs/extend_agent.md")
+    (tmp_path / "follows.py").write_text(code)
+    (tmp_path / "follows").mkdir()
+    (tmp_path / "follows" / "card.yaml").write_text(card)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "follows", raising=False)  # another test may have one of the same name
     task = load_task(load_card(EnvCard, find_card("envs", "demo")))
-    episodes = []
-    asyncio.run(Engine(task, load_agent("mine:FollowsTitles")).run(task.questions, episodes.append))
-    assert len(episodes) == 12
-    assert all(episode.stop_reason == "answer" for episode in episodes)
+    for name in ("follows:FollowsTitles", "./follows"):
+        episodes = []
+        asyncio.run(Engine(task, load_agent(name)).run(task.questions, episodes.append))
+        assert len(episodes) == 12
+        assert all(episode.stop_reason == "answer" for episode in episodes)
+
+
+def test_the_environment_of_the_docs_is_made(tmp_path, monkeypatch):
+    monkeypatch.setenv("SEARCHGYM_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (line,) = re.findall(r"^`({.*})`", (ROOT / "docs/extend_environment.md").read_text(), re.MULTILINE)
+    for folder in ("home/data", "notes"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "home/data/notes.jsonl").write_text(f"{line}\n")
+    for number in range(20):
+        (tmp_path / "notes" / f"{number}.md").write_text(f"# Pump {number}\n\nPump {number} has valve B-{number}.\n")
+    (card,), (module,) = yaml_blocks("docs/extend_environment.md"), python_blocks("docs/extend_environment.md")
+    (tmp_path / "notes.yaml").write_text(card)
+    (tmp_path / "notes.py").write_text(module)
+    assert load_recipe("tiny-grpo", ["env=./notes.yaml"]).env == "./notes.yaml"
+    assert load_task(find_env("./notes.yaml")).questions[0].answers == ("B-17",)
+    for name in ("Mine/Notes-v0", "notes:Mine/Pumps-v0"):
+        env = gymnasium.make(name)
+        env.reset(seed=0)
+        observation, *_ = env.step("<search>pump 17 valve</search>")
+        assert "Pump 17 has valve B-17" in observation
+        assert env.step("<answer>B-17</answer>")[1:3] == (1.0, True)
+    del gymnasium.registry["Mine/Notes-v0"], gymnasium.registry["Mine/Pumps-v0"]
 
 
 def test_the_credit_term_of_the_docs_trains(tmp_path, monkeypatch):
     """In one file of less than 40 lines; its rewards are counted once more from the recorded hits."""
-    (code,) = python_blocks("docs/credit.md")
-    assert len(code.splitlines()) < 40
+    (code,) = python_blocks("docs/extend_term.md")
     (tmp_path / "pages.py").write_text(code)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
@@ -179,7 +234,7 @@ def test_the_credit_term_of_the_docs_trains(tmp_path, monkeypatch):
         "log.tensorboard=false",
         "credit={outcome: 1, pages:NewGoldPages: {weight: 0.2, vain: -0.5}}",
     ]
-    options += ["env_options={world: {split: train, size: 40, seed: 1}}"]
+    options += ["env_options={questions: {split: train, size: 40, seed: 1}}"]
     train(load_recipe("tiny-monolithic", options), tmp_path / "run")
     saved = SavedRun.read(tmp_path / "run", run_code=True)
     (task, *_) = load_tasks(saved.recipe)
@@ -193,6 +248,38 @@ def test_the_credit_term_of_the_docs_trains(tmp_path, monkeypatch):
         terms = saved.terms(episode)
         assert sum(terms["pages:NewGoldPages"]) == pytest.approx(0.2 * (len(found) / len(gold) - 0.5 * vain))
         assert sum(terms["outcome"]) == episode.reward
+
+
+def test_the_question_source_of_the_docs_is_asked_and_trained_on(tmp_path, monkeypatch):
+    page = (ROOT / "docs/extend_question_source.md").read_text()
+    (code,) = python_blocks("docs/extend_question_source.md")
+    assert len([line for line in page.splitlines() if line.strip()]) <= 30 and len(code.splitlines()) < 40
+    table = (ROOT / "docs/environments.md").read_text()
+    table = table[table.index("| kind | questions") : table.index("| `module:Class` | [your own]")]
+    assert sorted(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == sorted(kinds(QuestionSource))
+    (tmp_path / "openings.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    asked = {}
+    for split in ("train", "validation"):
+        source = {"kind": "openings:Openings", "words": 8, "split": split}
+        env = gymnasium.make("searchgym/Demo-v0", corpus="demo", questions=source).unwrapped
+        assert (env.task.split, env.task.card.questions.title) == (split, "openings:Openings")
+        asked[split] = {question.id: question for question in env.task.questions}
+        question, info = env.reset(seed=0)
+        hits = env.step(f"<search>{question}</search>")[4]["hits"]
+        assert asked[split][info["question_id"]].answers[0] in [hit["title"] for hit in hits]
+    assert asked["train"].keys().isdisjoint(asked["validation"]) and sum(map(len, asked.values())) == 25
+    options = re.findall(r"'((?:validation\.)?env_options=.*)'", page.replace("'validation", "\n'validation"))
+    assert len(options) == 2
+    options += ["steps=1", "rollout.questions=2", "rollout.attempts=2", "validation.every=1", "validation.questions=2"]
+    train(load_recipe("tiny-grpo", [*options, "log.curve=false", "log.tensorboard=false"]), tmp_path / "run")
+    trained = {episode.question_id for episode in SavedRun.read(tmp_path / "run").episodes.values()}
+    assert trained and trained <= asked["train"].keys()
+    with pytest.raises(UsageError, match=r"questions\.words: expected at least 1, got 0"):
+        gymnasium.make("searchgym/Demo-v0", corpus="demo", questions={"kind": "openings:Openings", "words": 0})
+    with pytest.raises(UsageError, match="makes its questions from a corpus of yours: pass corpus="):
+        gymnasium.make("searchgym/Demo-v0", questions={"kind": "openings:Openings"})
 
 
 @pytest.fixture

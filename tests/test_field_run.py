@@ -64,7 +64,8 @@ def test_the_plan_is_what_the_protocol_says(field):
 def test_the_control_of_branches_is_the_same_training_without_shared_calls(field):
     made = [field.values_of(arm, 1e-3, 0, 9, []) for arm in ("tree", "undivided-first-twice")]
     tree, control = (load_recipe(values[0], values[1:]) for values in made)
-    assert control == dataclasses.replace(tree, advantage=dataclasses.replace(tree.advantage, shared=False))
+    estimator = dataclasses.replace(tree.advantage.estimator, shared=False)
+    assert control == dataclasses.replace(tree, advantage=dataclasses.replace(tree.advantage, estimator=estimator))
     assert field.ARMS["undivided-first-twice"].rate_of == "tree"
 
 
@@ -307,7 +308,11 @@ def test_what_arms_would_change_in_a_recorded_training(tmp_path):
 def test_a_small_field_run_end_to_end(tmp_path):
     given = ["tree", "grpo", "--seeds", "0", "--read", "1", "--questions", "3", "--out", str(tmp_path / "out")]
     given += ["--recorded", str(tmp_path / "rows.jsonl"), "--json", "--set", "rollout.questions=4"]
-    given += ["rollout.attempts=4", "env_options={world: {split: train, size: 60, seed: 1}}", "log.tensorboard=false"]
+    given += [
+        "rollout.attempts=4",
+        "env_options={questions: {split: train, size: 60, seed: 1}}",
+        "log.tensorboard=false",
+    ]
     given += ["optimizer.autocast=null", "rollout.max_tokens=64"]  # some CPUs emulate bfloat16
     found = script("field.py", *given)
     assert found.returncode == 0, found.stderr

@@ -28,10 +28,11 @@ from searchgym.corpora.retrieval.index.index import MANIFEST, describe_files, in
 from searchgym.corpora.retrieval.index.trust import shipped_encoders
 from searchgym.corpora.retrieval.kinds import rerank
 from searchgym.corpora.retrieval.remote.tool import ToolRetriever
-from searchgym.envs.rewards import get_reward
+from searchgym.envs.reward import get_reward
 from searchgym.errors import CardError, DataError, IndexMismatchError, SearchGymError, UsageError
-from searchgym.judging.models.load import load_judge
+from searchgym.judging.judge import Judge
 from searchgym.named import code_refused, load_object
+from searchgym.options import loaded, read
 from searchgym.records import Episode, Passage
 from searchgym.report.write import report_page
 from searchgym.rollout.loading import load_model
@@ -240,7 +241,7 @@ def test_code_is_refused_at_any_depth_in_any_thread_and_only_then(birds):
 
 
 def find_judge(spec):
-    return load_judge(spec)
+    return loaded(read(Judge, spec, "judge")).open({})
 
 
 def find_writer(spec):

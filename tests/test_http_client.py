@@ -410,7 +410,7 @@ def test_a_card_keeps_no_password(data, where):
         "env_options={retriever: 'http://user:pa55@host'}",
         "validation.env_options={retrievers: {web: {retriever: {kind: http, url: 'http://user:pa55@host'}}}}",
         "judge=http://user:pa55@host/v1#m",
-        "rollout.vllm.servers=['http://user:pa55@host:1']",
+        "rollout.sampler.servers=['http://user:pa55@host:1']",
     ],
 )
 def test_a_recipe_keeps_no_password(override):

@@ -17,6 +17,7 @@ PACKAGES = [
     "searchgym.eval.formats",
     "searchgym.eval.leaderboard",
     "searchgym.eval.suites",
+    "searchgym.judging",
     "searchgym.report",
     "searchgym.rollout",
     "searchgym.train",

@@ -20,17 +20,18 @@ from safetensors.torch import save_file
 from support import command_line
 
 from searchgym.agents.base import load_agent
-from searchgym.cards import PretrainedCard, find_card, list_cards, load_card
+from searchgym.cards import find_card, list_cards, load_card
 from searchgym.corpora.questions import read_questions
 from searchgym.corpora.retrieval.index.build import build_index
 from searchgym.corpora.retrieval.index.index import MANIFEST, describe_files, load_index
 from searchgym.envs.data import find_corpus
-from searchgym.envs.rewards import get_reward
+from searchgym.envs.reward import get_reward
 from searchgym.errors import CardError, DataError, IndexMismatchError, SearchGymError, SubmissionError, UsageError
 from searchgym.eval.leaderboard.check import agent_of, check_submission
 from searchgym.eval.leaderboard.manifest import read_manifest
 from searchgym.eval.leaderboard.tasks import Tasks
 from searchgym.eval.suites.cards import load_suite
+from searchgym.model_cards import PretrainedCard
 from searchgym.named import load_object
 from searchgym.records import Episode, Passage
 from searchgym.report.write import write_report

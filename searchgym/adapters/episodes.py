@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from searchgym.agents.base import LoadedAgent, load_agent
-from searchgym.cards import EnvCard
+from searchgym.envs.cards import EnvCard
 from searchgym.envs.core import State, begin
 from searchgym.envs.registration import env_options, find_env, full_id
 from searchgym.envs.task import Task, load_task
@@ -63,7 +63,7 @@ def _load(env: str, options: Mapping[str, Any] | None) -> _Shared:
     with _loading:
         found = _shared.get(key)
         if found is None or found.card is not card:  # the id was registered again, in a notebook say
-            task = load_task(card, **(env_options(env) | given))
+            task = load_task(card, **(env_options(env, given)))
             batcher = retrieval_batcher(task.retriever, task.rules.top_k, task.rules.deadline)
             found = _shared[key] = _Shared(card, task, batcher)
         return found

@@ -131,7 +131,7 @@ class ServedEnvironment(Environment[SearchAction, SearchObservation, SearchState
 
     def list_splits(self) -> list[str]:
         """Returns the only split: that of the environment's questions."""
-        return [self._env.task.card.questions.split]
+        return [self._env.task.split]
 
     def num_tasks(self, split: str) -> int:
         """Returns the number of questions."""

@@ -123,10 +123,11 @@ def reading_ceiling(task: Task, model: str) -> dict[str, float]:
         task: Task over a generated world.
         model: Model folder or name.
     """
-    assert task.card.world is not None
+    world = task.card.questions.world_spec()
+    assert world is not None
     sampler, tokenizer = load_sampler(model)
     form = TokenFormat(tokenizer, task.rules.protocol, chat=bool(tokenizer.chat_template))
-    test = ReadingTest(dataclasses.replace(build_world(task.card.world), questions=task.questions), form)
+    test = ReadingTest(dataclasses.replace(build_world(world), questions=task.questions), form)
     return {question.id: score for question, score in zip(test.task.questions, test.scores(sampler), strict=True)}
 
 

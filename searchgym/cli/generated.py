@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from searchgym.cards import WorldSpec
 from searchgym.cli.output import Json, emit, emit_rows, say, stages
+from searchgym.corpora.worlds.schema import WorldSpec
 
 world = typer.Typer(help="Generated worlds: pages and questions from a seed.", no_args_is_help=True)
 
@@ -124,7 +124,7 @@ def questions_inspect(
 ) -> None:
     """Show what a question set asks, and the ways round searching that it leaves."""
     from searchgym.corpora.files import read_json
-    from searchgym.envs.rewards import unpaid
+    from searchgym.envs.reward import unpaid
     from searchgym.questions.shortcuts import hops_of
     from searchgym.questions.storage import read_split, world_shortcuts
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import socket
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -28,26 +29,27 @@ def engine(
         typer.Option("--tools", help="Answer with tool calls on OpenAI's interface, for other agents."),
     ] = False,
 ) -> None:
-    """Serve a recipe's model with vLLM, for trainings with rollout.vllm.servers."""
+    """Serve a recipe's model with vLLM, for trainings with rollout.sampler.servers."""
     _check_address(at)
     with contextlib.redirect_stdout(sys.stderr):
         from searchgym.rollout.folders import model_folder
         from searchgym.train.recipe.load import load_recipe
 
-        loaded = load_recipe(recipe, ["rollout.sampler=vllm", *(overrides or [])])
+        loaded = load_recipe(recipe, ["rollout.sampler.kind=vllm", *(overrides or [])])
 
+        from searchgym.rollout.samplers.vllm import Vllm
         from searchgym.rollout.vllm.server import serve_command
-        from searchgym.rollout.vllm.start import samples_by_vllm
-        from searchgym.train.run.samplers import sampled_in
+        from searchgym.train.run.samplers import sampled_run
 
-        samples_by_vllm("vllm")
+        options = cast(Vllm, loaded.rollout.sampler)
+        dataclasses.replace(options, servers=None).chosen()
     command, environment = serve_command(
         model_folder(loaded.model),
         at,
-        dtype=sampled_in(loaded),
+        dtype=options.computed_in(sampled_run(loaded)),
         requests=loaded.rollout.concurrency,
-        options=loaded.rollout.vllm,
-        adapters=int(loaded.lora.rank > 0 and loaded.rollout.vllm.adapters != "merged"),
+        options=options,
+        adapters=int(loaded.lora.rank > 0 and options.adapters != "merged"),
         rank=max(1, loaded.lora.rank),
         tools=_tools(loaded) if tools else None,
     )

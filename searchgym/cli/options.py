@@ -12,6 +12,8 @@ from typing import Annotated, Any
 
 import typer
 
+from searchgym.options.kinds import shipped
+
 TopK = Annotated[int | None, typer.Option(help="Passages per query.")]
 MaxTurns = Annotated[int | None, typer.Option(help="Maximum actions per episode, including the answer.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of everything random in the run.")]
@@ -21,7 +23,10 @@ Seed = Annotated[int, typer.Option(min=0, help="Seed of everything random in the
 class Source:
     """Command-line options that select the questions and the corpus to search."""
 
-    questions: Annotated[str | None, typer.Option(help="Question file or hf:OWNER/NAME:CONFIG/SPLIT.")] = None
+    questions: Annotated[
+        str | None,
+        typer.Option(help="Question file, hf:OWNER/NAME:CONFIG/SPLIT, or fields of the question source: '{seed: 7}'."),
+    ] = None
     corpus: Annotated[
         str | None, typer.Option(help="Corpus file, folder of documents, index folder or corpus card.")
     ] = None
@@ -40,7 +45,9 @@ class TaskChoice(Source):
         str | None, typer.Option(help="Further retrievers by name, as YAML: '{web: bm25}' or '{web: {corpus: PATH}}'.")
     ] = None
     aliases: Annotated[Path | None, typer.Option(help="2WikiMultihopQA's id_aliases.json.")] = None
-    reward: Annotated[str | None, typer.Option(help="em, f1 or module:function.")] = None
+    reward: Annotated[
+        str | None, typer.Option(help=f"{', '.join(shipped('searchgym.envs.rewards'))} or module:function.")
+    ] = None
     protocol: Annotated[str | None, typer.Option(help="tags or tool_calls.")] = None
     top_k: TopK = None
     max_turns: MaxTurns = None

@@ -12,25 +12,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
 
-from searchgym.cards import (
-    AdapterCard,
-    AgentCard,
-    CorpusCard,
-    EncoderCard,
-    EnvCard,
-    ModelCard,
-    PretrainedCard,
-    load_card,
-    load_model_card,
-)
+from searchgym.cards import AgentCard, CorpusCard, EncoderCard, load_card
 from searchgym.cards import list_cards as cards_of
 from searchgym.cli.options import MaxTurns, Source, TaskChoice, TopK, takes_records
 from searchgym.cli.output import Json, emit, emit_rows, say
+from searchgym.envs.cards import EnvCard
 from searchgym.errors import DataMissingError, UnknownNameError, UsageError
+from searchgym.model_cards import AdapterCard, ModelCard, PretrainedCard, load_model_card
 from searchgym.options.yaml import parse_yaml
 
 if TYPE_CHECKING:
-    from searchgym.envs.task import Task, TaskOptions
+    from searchgym.envs.options import TaskOptions
+    from searchgym.envs.task import Task
     from searchgym.eval.suites.cards import Part
     from searchgym.records import Question
 
@@ -46,12 +39,14 @@ OwnEnv = Annotated[
 
 def task_options(given: Source) -> TaskOptions:
     """Returns the environment options that the user gave, out of a record of command-line options."""
-    from searchgym.envs.task import TaskOptions
+    from searchgym.envs.options import TaskOptions
 
     fields = {field.name: getattr(given, field.name) for field in dataclasses.fields(given)}
     chosen = {name: value for name, value in fields.items() if value is not None and value is not False}
     if "retrievers" in chosen:
         chosen["retrievers"] = parse_yaml(chosen["retrievers"], "--retrievers")
+    if str(chosen.get("questions", "")).startswith("{"):
+        chosen["questions"] = parse_yaml(chosen["questions"], "--questions")
     return cast("TaskOptions", {name: chosen[name] for name in TaskOptions.__annotations__ if name in chosen})
 
 
@@ -80,11 +75,11 @@ def load(name: str | None, options: TaskOptions, wait: float = 0.0) -> Task:
             if "questions" not in options:
                 raise
             raise UsageError(f"{error}. Your own questions need no environment: {_without(name)}") from None
-        options = cast("TaskOptions", {**env_options(name), **options})
+        options = cast("TaskOptions", env_options(name, options))
         found = _evaluation_data(card, options)
         if "questions" in found:
             folder = Path(str(found["questions"])).parent
-            say(f"questions of {card.id}: {folder} (SEARCHGYM_DATA), not its {card.questions.split}")
+            say(f"questions of {card.id}: {folder} (SEARCHGYM_DATA), not its {card.questions.split_name}")
         options = cast("TaskOptions", {**found, **options})
     task = load_task(card, **options)
     if wait:
@@ -94,29 +89,17 @@ def load(name: str | None, options: TaskOptions, wait: float = 0.0) -> Task:
     return task
 
 
-def chosen_task(env: str | None, choice: TaskChoice, resumed: Path | None = None) -> Task:
+def chosen_task(env: str | None, choice: TaskChoice) -> Task:
     """Returns the task of an environment, with the user's options and number of questions.
 
     Args:
         env: The environment; None for the user's own questions.
         choice: The user's options.
-        resumed: Folder of the evaluation that goes on.
     """
     options = task_options(choice)
     if choice.skip_bad and choice.questions is not None:
         options["questions"] = read_given_questions(choice.questions, choice.skip_bad, choice.aliases)
-    return limited(load(env, options, choice.wait), choice, resumed)
-
-
-def limited(task: Task, choice: TaskChoice, resumed: Path | None = None) -> Task:
-    """Returns a task with as many questions as the user asked for; a run of an earlier version asks its first ones."""
-    from searchgym.corpora.files import read_json
-
-    if choice.limit is not None and resumed is not None and (resumed / "run.json").is_file():
-        record = read_json(resumed / "run.json")
-        if isinstance(record, dict) and "drawn" not in record:
-            return task.asking(task.questions[: choice.limit])
-    return task.subset(choice.limit, choice.draw_seed)
+    return load(env, options, choice.wait).subset(choice.limit, choice.draw_seed)
 
 
 def read_given_questions(source: str, skip_bad: int, aliases: Path | None) -> list[Question]:
@@ -133,6 +116,8 @@ def read_given_questions(source: str, skip_bad: int, aliases: Path | None) -> li
 
 def _own_questions(options: TaskOptions) -> str:
     """Returns the user's question file; without an environment, it and something to search must be given."""
+    from searchgym.envs.options import own_questions
+
     if "questions" not in options:
         raise UsageError(
             "which environment? Give its ID (searchgym list), or your own --questions FILE with --corpus, --retriever "
@@ -140,6 +125,8 @@ def _own_questions(options: TaskOptions) -> str:
         )
     if not {"corpus", "retriever", "distractors"} & options.keys():
         raise UsageError("nothing to search: give --corpus, --retriever or --distractors with your own --questions")
+    if own_questions(options) is None:
+        raise UsageError("fields of a question source are those of an environment: give its ID (searchgym list)")
     return str(options["questions"])
 
 
@@ -156,14 +143,12 @@ def _evaluation_data(card: EnvCard, options: TaskOptions) -> TaskOptions:
 
     They are for evaluation only, hence here: `load_task`, by which trainings load their tasks, never reads that folder.
     """
-    from searchgym.corpora.own import home
     from searchgym.envs.data import find_corpus
 
-    source, base = card.questions, os.environ.get("SEARCHGYM_DATA")
-    given = "questions" in options or bool(source.bundled) or card.world is not None
-    if not base or given or (home() / "data" / source.file).exists():
+    base = os.environ.get("SEARCHGYM_DATA")
+    if not base or "questions" in options or card.questions.missing() is None:
         return {}
-    folder = Path(base) / source.dataset.lower()
+    folder = Path(base) / card.questions.title.lower()
     if not (folder / "questions.json").is_file():
         return {}
     found: TaskOptions = {"questions": folder / "questions.json"}
@@ -199,8 +184,8 @@ def _envs() -> Rows:
     return [
         {
             "id": c.id,
-            "data": f"{c.questions.dataset}, {c.questions.split}",
-            "n": c.questions.size,
+            "data": f"{c.questions.title}, {c.questions.split_name}",
+            "n": c.questions.count,
             "ready": _ready(c, cast("TaskOptions", env_options(c.id))),
             "summary": c.summary,
         }
@@ -213,14 +198,13 @@ def _ready(card: EnvCard, options: TaskOptions, evaluated: bool = True) -> str:
 
     What the hub would give is not counted, since asking it takes the network; SEARCHGYM_DATA is if `evaluated` is true.
     """
-    from searchgym.corpora.own import home
     from searchgym.envs.data import find_corpus
+    from searchgym.envs.options import own_questions, with_options
 
     given = {**(_evaluation_data(card, options) if evaluated else {}), **options}
-    made = card.generated is not None or card.masked is not None  # from a corpus that the user gives
-    questions = "questions" in given or card.world is not None or bool(card.questions.bundled) or made
-    questions = questions or (home() / "data" / card.questions.file).exists()
-    corpus = bool({"corpus", "retriever", "distractors"} & given.keys()) or card.world is not None
+    source = with_options(card, given).questions
+    questions = own_questions(given) is not None or source.missing() is None
+    corpus = bool({"corpus", "retriever", "distractors"} & given.keys()) or source.brings_corpus
     if not corpus:
         try:
             find_corpus(card.corpus)
@@ -310,7 +294,7 @@ def _part_ready(part: Part) -> bool:
     from searchgym.eval.suites.cards import resolved
 
     try:
-        options = cast("TaskOptions", {**env_options(part.env), **resolved(part.options)})
+        options = cast("TaskOptions", env_options(part.env, resolved(part.options)))
         return _ready(find_env(part.env), options, False) == "yes"
     except (DataMissingError, UnknownNameError):
         return False

@@ -10,6 +10,8 @@ import secrets
 from pathlib import Path
 from typing import Final
 
+from searchgym.errors import UsageError
+
 MARK: Final = ".own"
 """File that marks a folder made by this user: a keyed digest of its manifest, without meaning for anyone else."""
 
@@ -17,6 +19,18 @@ MARK: Final = ".own"
 def home() -> Path:
     """Returns SearchGym's folder for data and cached indexes: ``$SEARCHGYM_HOME`` or ``~/.cache/searchgym``."""
     return Path(os.environ.get("SEARCHGYM_HOME") or Path.home() / ".cache" / "searchgym")
+
+
+def bundled_file(name: str) -> Path:
+    """Returns the path of a file that ships inside the package, given its path relative to it.
+
+    Raises:
+        UsageError: The path leads out of the package.
+    """
+    package = Path(__file__).parent.parent
+    if not (package / name).resolve().is_relative_to(package.resolve()):
+        raise UsageError(f"{name!r} is no file of the package")
+    return package / name
 
 
 def mark_own(folder: Path, manifest: bytes) -> None:

@@ -5,14 +5,22 @@ from typing import TYPE_CHECKING
 from searchgym._lazy import lazy
 
 if TYPE_CHECKING:
+    from searchgym.envs.cards import EnvCard
     from searchgym.envs.core import Rules, State
+    from searchgym.envs.options import TaskOptions
+    from searchgym.envs.question_source import QuestionContext, QuestionSource
     from searchgym.envs.registration import env_options, find_env, register, registered
+    from searchgym.envs.reward import Reward
     from searchgym.envs.single import SearchEnv
     from searchgym.envs.spaces import UnicodeText
-    from searchgym.envs.task import Task, TaskOptions, load_task
+    from searchgym.envs.task import Task, load_task
     from searchgym.envs.vector import SearchVectorEnv
 
 __all__ = [
+    "EnvCard",
+    "QuestionContext",
+    "QuestionSource",
+    "Reward",
     "Rules",
     "SearchEnv",
     "SearchVectorEnv",
@@ -31,10 +39,14 @@ __getattr__, __dir__ = lazy(
     __name__,
     {
         "core": "Rules State",
+        "reward": "Reward",
+        "cards": "EnvCard",
+        "options": "TaskOptions",
+        "question_source": "QuestionContext QuestionSource",
         "registration": "env_options find_env register registered",
         "single": "SearchEnv",
         "spaces": "UnicodeText",
-        "task": "Task TaskOptions load_task",
+        "task": "Task load_task",
         "vector": "SearchVectorEnv",
     },
 )

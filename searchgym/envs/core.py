@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 from searchgym.browsing.look import look
 from searchgym.browsing.pages import Pages, snippet
-from searchgym.cards import EnvCard
+from searchgym.envs.cards import EnvCard
 from searchgym.errors import EpisodeError, UsageError
 from searchgym.protocol import Protocol, get_protocol
 from searchgym.records import Action, Answer, Hit, Invalid, More, Open, Opened, Question, Search, Searched, StopReason

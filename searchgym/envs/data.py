@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from searchgym.cards import CorpusCard, data_file, find_card, found_here, is_path, list_cards, load_card
-from searchgym.corpora.own import home
+from searchgym.corpora.own import bundled_file, home
 from searchgym.errors import DataMissingError, IndexMismatchError, RunExistsError, UnknownNameError, UsageError
 
 if TYPE_CHECKING:
@@ -19,11 +19,6 @@ if TYPE_CHECKING:
     from searchgym.corpora.retrieval.retriever import CorpusRetriever
 
     RetrieverGiven: TypeAlias = str | dict[str, Any] | RetrieverCard | None
-
-
-def bundled_file(name: str) -> Path:
-    """Returns the path of a file that ships inside the package, given its path relative to it."""
-    return Path(__file__).parent.parent / name
 
 
 def find_corpus(name: str | os.PathLike[str], instead: str = "") -> Path:

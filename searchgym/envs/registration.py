@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import re
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Unpack
 
 import gymnasium
 from gymnasium.envs.registration import parse_env_id, registry
 
-from searchgym.cards import EnvCard, QuestionSource, find_card, list_cards, load_card
-from searchgym.envs.task import TaskOptions
+from searchgym.cards import find_card, list_cards, load_card
+from searchgym.envs.cards import EnvCard
+from searchgym.envs.options import TaskOptions, check_option_names, merge_options
 from searchgym.errors import CardError, SearchGymError, UnknownNameError, UsageError
+from searchgym.options import plain
 from searchgym.options.yaml import read_small
 
 _registered: dict[str, EnvCard | Path] = {}
@@ -22,10 +25,22 @@ _ID = re.compile(r"^id: *(\S+) *$", re.MULTILINE)
 
 
 class _Options(dict[str, Any]):
-    """Keyword arguments of a registered id; the deep copy ``gymnasium.make`` takes shares retrievers and questions."""
+    """Keyword arguments of a registered id, which ``gymnasium.make`` copies and updates by those of its caller.
+
+    The copy shares retrievers and questions; fields of a question source are merged, as everywhere.
+    """
+
+    env_id = ""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Options:
-        return _Options(self)
+        copied = _Options(self)
+        copied.env_id = self.env_id
+        return copied
+
+    def update(self, given: Mapping[str, Any]) -> None:  # type: ignore[override]
+        """Takes the options of a caller over the own ones; see `merge_options`."""
+        merge = self.env_id and "questions" in self and "questions" in given
+        super().update(merge_options(find_env(self.env_id), self, given) if merge else given)
 
 
 def register_card(card: EnvCard, **options: Any) -> str:
@@ -53,11 +68,13 @@ def _register(env_id: str, card: EnvCard | Path, options: dict[str, Any]) -> str
         if env_id not in _registered:
             raise UsageError(f"environment id {env_id!r} is taken by another package: choose another")
         del registry[env_id]
+    kwargs = _Options(card=str(card) if isinstance(card, Path) else plain(card), **options)
+    kwargs.env_id = env_id
     gymnasium.register(
         id=env_id,
         entry_point="searchgym.envs.single:SearchEnv",
         vector_entry_point="searchgym.envs.vector:SearchVectorEnv",
-        kwargs=_Options(card=str(card) if isinstance(card, Path) else card, **options),
+        kwargs=kwargs,
     )
     _registered[env_id] = card
     return env_id
@@ -79,9 +96,7 @@ def register(id: str | os.PathLike[str], **options: Unpack[TaskOptions]) -> str:
         UnknownNameError: An option that does not exist.
         CardError: The card cannot be read.
     """
-    for name in options:
-        if name not in TaskOptions.__annotations__:
-            raise UnknownNameError("option", name, TaskOptions.__annotations__)
+    check_option_names(options, f"register({id!r})")
     if os.fspath(id).endswith((".yaml", ".yml")):
         return register_card(load_card(EnvCard, find_card("envs", os.fspath(id))), **options)
     if "questions" not in options:
@@ -93,7 +108,9 @@ def register(id: str | os.PathLike[str], **options: Unpack[TaskOptions]) -> str:
 
 def own_card(id: str) -> EnvCard:
     """Returns the card of an environment whose questions and corpus are options of the user's."""
-    source = QuestionSource(dataset="own", split="all", size=0, file="", get="")
+    from searchgym.envs.sources.dataset import DatasetQuestions
+
+    source = DatasetQuestions(dataset="own", split="all", size=0, file="", get="")
     return EnvCard(id=id, summary="registered by the user", questions=source, corpus="")
 
 
@@ -152,9 +169,10 @@ def registered() -> list[str]:
     return [env_id for env_id in _registered if env_id in registry]
 
 
-def env_options(name: str) -> dict[str, Any]:
-    """Returns the default options that an environment was registered with."""
-    return {key: value for key, value in registry[full_id(name)].kwargs.items() if key != "card"}
+def env_options(name: str, *layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the options that an environment was registered with, and others over them; see `merge_options`."""
+    own = {key: value for key, value in registry[full_id(name)].kwargs.items() if key != "card"}
+    return merge_options(find_env(name), own, *layers) if layers else own
 
 
 def register_shipped() -> None:

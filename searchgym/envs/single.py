@@ -10,11 +10,13 @@ from typing import Any, Unpack
 
 import gymnasium
 
-from searchgym.cards import EnvCard, find_card, load_card
+from searchgym.cards import find_card, load_card
 from searchgym.corpora.retrieval.retriever import retrieve
+from searchgym.envs.cards import EnvCard
 from searchgym.envs.core import State, begin, fail, finish
+from searchgym.envs.options import TaskOptions
 from searchgym.envs.spaces import UnicodeText
-from searchgym.envs.task import Task, TaskOptions, load_task
+from searchgym.envs.task import Task, load_task
 from searchgym.errors import EpisodeError, RetrieverError, UnknownNameError, UsageError
 from searchgym.options import read
 from searchgym.protocol import MAX_ACTION_CHARS, MAX_RESULT_CHARS

@@ -13,9 +13,10 @@ from gymnasium.utils import seeding
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
-from searchgym.cards import EnvCard
 from searchgym.corpora.retrieval.retriever import retrieve
+from searchgym.envs.cards import EnvCard
 from searchgym.envs.core import State, begin, fail, finish
+from searchgym.envs.options import TaskOptions
 from searchgym.envs.single import (
     Stats,
     draw_question,
@@ -26,7 +27,7 @@ from searchgym.envs.single import (
     spaces_for,
     step_info,
 )
-from searchgym.envs.task import Task, TaskOptions
+from searchgym.envs.task import Task
 from searchgym.errors import EpisodeError, RetrieverError, UnknownNameError, UsageError
 
 AUTORESET: Final = {mode.name.lower(): mode for mode in AutoresetMode}

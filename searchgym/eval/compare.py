@@ -13,7 +13,7 @@ import numpy as np
 from searchgym.corpora.files import iter_jsonl, read_json
 from searchgym.errors import DataError, DataMissingError, UsageError
 from searchgym.eval.intervals import bootstrap_ci
-from searchgym.eval.runner import ONCE, QUESTIONS, SCORES
+from searchgym.eval.runner import QUESTIONS, SCORES
 
 Rows = Mapping[str, Mapping[str, Any]]
 """Question id to the row of the question in ``questions.jsonl``."""
@@ -58,7 +58,7 @@ def read_run(folder: Path) -> Run:
     """Reads a finished run folder.
 
     Raises:
-        DataError: The folder holds no finished run, or one of an earlier version.
+        DataError: The folder holds no finished run.
     """
     record, scores = read_json(folder / "run.json"), read_json(folder / SCORES)
     if not isinstance(record, dict) or not isinstance(scores, dict):
@@ -95,7 +95,7 @@ def check_comparable(runs: Sequence[Run]) -> list[str]:
         if run.rows.keys() != first.rows.keys():
             raise UsageError(f"{first.name} and {run.name} have scores of different questions: damaged {QUESTIONS}")
         for field in TRACK:
-            now, then = (record.get(field, ONCE.get(field)) for record in (run.record, first.record))
+            now, then = run.record.get(field), first.record.get(field)
             if now != then:
                 notes.append(f"{run.name}: {field} is {now!r}, not {then!r}")
         written, retrieved = (one.scores.get("simulated") or 0.0 for one in (run, first))

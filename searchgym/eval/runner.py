@@ -29,7 +29,7 @@ from searchgym.corpora.files import dump_line, iter_jsonl, read_json, write_atom
 from searchgym.corpora.locks import lock_folder
 from searchgym.corpora.questions import question_row
 from searchgym.corpora.retrieval.identity import identify
-from searchgym.envs.rewards import reward_name
+from searchgym.envs.reward import reward_name
 from searchgym.envs.task import Task
 from searchgym.errors import DataError, RunExistsError, UsageError
 from searchgym.eval.evidence import NAMED, unreachable_golds
@@ -44,10 +44,6 @@ SCORES: Final = "scores.json"
 """File of the scores of a run, there once every question is done."""
 QUESTIONS: Final = "questions.jsonl"
 """File of the scores of each question, as `question_rows` gives them."""
-LATER: Final = ("dataset", "split", "prompts")
-"""Keys that records of earlier versions lack; runs without them can be resumed."""
-ONCE: Final[dict[str, Any]] = {"samples": 1, "browse": False, "snippet_words": None, "sources": {}, "drawn": None}
-"""Values of keys that records of earlier versions lack, since nothing else could be chosen then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,8 +194,8 @@ def run_identity(engine: Engine, samples: int = 1) -> dict[str, Any]:
     task, agent, rules = engine.task, engine.agent, engine.task.rules
     return {
         "env": task.card.id,
-        "dataset": task.card.questions.dataset,
-        "split": task.card.questions.split,
+        "dataset": task.card.questions.title,
+        "split": task.split,
         "agent": agent.name,
         "workflow": agent.source,
         "prompts": prompts_sha256(agent.roles),
@@ -239,9 +235,7 @@ def _own_folder(out: Path, identity: dict[str, Any], *, resume: bool, overwrite:
     record = out / "run.json"
     with lock_folder(out):
         if record.exists() and not overwrite:
-            before = _check_record(out, identity)
-            if before.get("split") != identity["split"]:  # as an earlier version called it
-                write_json(record, {**before, "split": identity["split"]})
+            _check_record(out, identity)
         else:
             for name in (SCORES, QUESTIONS, "episodes.jsonl", sidecar(Path("episodes.jsonl")).name):
                 (out / name).unlink(missing_ok=True)
@@ -267,19 +261,15 @@ def check_out(out: Path, *, resume: bool, overwrite: bool) -> None:
         raise RunExistsError(f"{out} holds {'a finished' if finished else 'an unfinished'} run: {hint}")
 
 
-def _check_record(out: Path, identity: dict[str, Any]) -> dict[str, Any]:
-    """Returns the record of a run, refusing to continue one with another identity."""
+def _check_record(out: Path, identity: dict[str, Any]) -> None:
+    """Refuses to continue a run with another identity."""
     held = read_json(out / "run.json")
     if not isinstance(held, dict):
         raise DataError("damaged: expected what is being run; --overwrite starts again", out / "run.json")
-    before = {name: identity[name] for name in LATER} | ONCE | held
-    fixed = {
-        name: value for name, value in identity.items() if name != "split"
-    }  # a label: the hash tells the questions
-    differing = [f"{k}: {before.get(k)!r} then, {v!r} now" for k, v in fixed.items() if before.get(k) != v]
+    fixed = {k: v for k, v in identity.items() if k != "split"}  # a label: the hash identifies the questions
+    differing = [f"{k}: {held.get(k)!r} then, {v!r} now" for k, v in fixed.items() if held.get(k) != v]
     if differing:
         raise UsageError(f"{out} holds a run of something else, it cannot be resumed ({'; '.join(differing)})")
-    return held
 
 
 def _drop_errors(path: Path) -> set[tuple[str, int]]:

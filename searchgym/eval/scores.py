@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from searchgym import scoring
-from searchgym.envs.rewards import wordless_gold
+from searchgym.envs.reward import wordless_gold
 from searchgym.envs.task import Task
 from searchgym.errors import ScoringError
 from searchgym.eval.awareness import awareness

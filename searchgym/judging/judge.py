@@ -9,14 +9,15 @@ more than `LONGEST` characters, meets no criterion, and no judge is asked.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 from searchgym.corpora.retrieval.retriever import call_within
 from searchgym.errors import NoVerdictError, SwayedError, UsageError
 from searchgym.graphs.text import norm
-from searchgym.options import Options
+from searchgym.options import Kind, Options, find_kind, kinds
 from searchgym.scoring import normalise_answer
 
 Result = TypeVar("Result")
@@ -52,8 +53,41 @@ class Criterion(Options):
             raise UsageError(f"criterion {self.text!r:.60}: weight is a number above 0, got {self.weight!r}")
 
 
-class Judge(Protocol):
-    """The interface of every judge. One whose attribute ``in_process`` is True cannot hang and needs no deadline."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judge(Kind):
+    """A judge of answers: one class per judge, whose fields are its options."""
+
+    kinds_in: ClassVar = "searchgym.judging.kinds"
+    noun: ClassVar = "judge"
+    in_process: ClassVar[bool] = False
+    """True if its verdicts are computed here from the texts alone: they need no deadline, and come again the same."""
+
+    @classmethod
+    def short(cls, value: object) -> object:
+        """Reads a text as a judge's name, as ``module:Class``, or else as the model that judges."""
+        if not isinstance(value, str):
+            return value
+        named = value in kinds(cls) or re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", value)
+        return {"kind": value} if named else {"kind": "model", "model": value}
+
+    @property
+    def asks(self) -> str | None:
+        """The model key or model that it asks. Default: None."""
+        return None
+
+    def problems(self) -> Iterable[str]:
+        """See `Options.problems`."""
+        if type(self).open is Judge.open:
+            methods = [name for name in ("verify", "meets", "better") if getattr(type(self), name) is vars(Judge)[name]]
+            yield from (f"{type(self).__name__} does not define {name}" for name in methods)
+
+    def open(self, models: Mapping[str, Any]) -> Checked:
+        """Returns the judge, ready to be asked; imports libraries and loads a model only here.
+
+        Args:
+            models: Models of the run, by key.
+        """
+        return Checked(self)
 
     def verify(self, question: str, answer: str, pages: Sequence[str]) -> bool:
         """Returns whether the pages give the question this answer.
@@ -61,7 +95,7 @@ class Judge(Protocol):
         Raises:
             NoVerdictError: The judge gave no verdict: it failed, timed out, or replied with something else.
         """
-        ...
+        raise NotImplementedError
 
     def meets(self, question: str, answer: str, criteria: Sequence[Criterion]) -> list[bool]:
         """Returns, for each criterion, whether its statement is true of the answer, negated or not.
@@ -72,7 +106,7 @@ class Judge(Protocol):
             NoVerdictError: See `verify`.
             SwayedError: The answer makes the judge affirm what is false.
         """
-        ...
+        raise NotImplementedError
 
     def better(self, question: str, answers: tuple[str, str], criteria: Sequence[Criterion]) -> int | None:
         """Returns which of two answers is better, 0 or 1; None if neither is.
@@ -80,7 +114,12 @@ class Judge(Protocol):
         Raises:
             NoVerdictError: See `verify`.
         """
-        ...
+        raise NotImplementedError
+
+
+def default_judge() -> Judge:
+    """Returns the judge by rules."""
+    return find_kind(Judge, "rules")()
 
 
 @dataclass(slots=True)
@@ -100,13 +139,12 @@ class Checked:
 
     Args:
         judge: The judge.
-        seconds: Seconds that one verdict may take.
+        seconds: Seconds that one verdict may take, unless the judge is `Judge.in_process`.
+        close: Closes what was loaded for the judge.
     """
 
-    in_process = True
-
-    def __init__(self, judge: Judge, seconds: float = 60.0) -> None:
-        self.judge, self.seconds, self.counts = judge, seconds, Verdicts()
+    def __init__(self, judge: Judge, seconds: float = 60.0, close: Callable[[], None] = lambda: None) -> None:
+        self.judge, self.seconds, self.close, self.counts = judge, seconds, close, Verdicts()
         self._met: dict[tuple[str, str, tuple[Criterion, ...]], list[bool]] = {}
 
     def verify(self, question: str, answer: str, pages: Sequence[str]) -> bool:

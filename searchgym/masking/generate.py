@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from searchgym.cards import MaskedSpec
 from searchgym.corpora.retrieval.retriever import Retriever
 from searchgym.errors import DataError, UsageError
 from searchgym.graphs.facts import find_facts
@@ -18,6 +17,7 @@ from searchgym.graphs.triples import read_triples
 from searchgym.masking.draw import MOST_MASKS, Draft, answer_of, draw
 from searchgym.masking.hiding import Hidden, HidingRetriever
 from searchgym.masking.spans import Reader, Span, Window, windows_by_triples
+from searchgym.masking.spec import MaskedSpec
 from searchgym.protocol import cut_words, get_protocol
 from searchgym.questions.source import SPLITS, HeldOut, split_pages
 from searchgym.questions.subset import by_hash

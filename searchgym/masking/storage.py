@@ -16,13 +16,14 @@ from typing import Any, Final
 
 import yaml
 
-from searchgym.cards import MaskedSpec, find_card
+from searchgym.cards import find_card
 from searchgym.corpora.files import sha256_file
 from searchgym.corpora.locks import lock_folder
 from searchgym.corpora.passages import corpus_sha256
 from searchgym.corpora.questions import write_questions
 from searchgym.corpora.retrieval.retriever import CorpusRetriever
 from searchgym.masking.generate import VERSION, MaskedSet, Rules, generate
+from searchgym.masking.spec import MaskedSpec
 from searchgym.questions.source import SPLITS
 from searchgym.questions.storage import CARD, ORDER, held_out_by
 

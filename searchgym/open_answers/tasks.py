@@ -6,17 +6,16 @@ import itertools
 import random
 import re
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any, Final, Literal
 
-from searchgym.cards import OpenSpec, WorldSpec
 from searchgym.corpora.worlds.build import LANGUAGES, other_names, world_graph
 from searchgym.corpora.worlds.language import sentence
-from searchgym.corpora.worlds.schema import ALIAS, LITERALS, MEMBER, RELATIONS, SPLITS
+from searchgym.corpora.worlds.schema import ALIAS, LITERALS, MEMBER, RELATIONS, SPLITS, WorldSpec
 from searchgym.errors import UsageError
 from searchgym.graphs.graph import Fact, Graph
 from searchgym.graphs.text import WORD, norm
+from searchgym.judging.kinds.rules import HEDGES
 from searchgym.judging.rubric import RUBRIC, WANTED
-from searchgym.judging.rules import HEDGES
 from searchgym.records import Question, SupportingFact
 
 SEVERAL: Final = {
@@ -42,30 +41,35 @@ _FREQUENT: Final = frozenset(
 """Words that tell no relation from another."""
 
 
-def open_tasks(world: WorldSpec, spec: OpenSpec) -> tuple[Question, ...]:
-    """Returns the open tasks of a world: equal specifications give equal tasks.
+def open_tasks(
+    world: WorldSpec, asks: Literal["report", "several"], *, n: int = 100, seed: int = 0, facts: int = 4
+) -> tuple[Question, ...]:
+    """Returns the open tasks of a world: equal arguments give equal tasks.
 
     Args:
         world: The world, of which only the graph is built.
-        spec: Kind and number of tasks.
+        asks: What is asked for: ``report`` or ``several`` answers.
+        n: Number of tasks.
+        seed: Seed of the random draws.
+        facts: Number of facts of a report.
 
     Raises:
         UsageError: The world is too small for this many tasks.
     """
     graph = world_graph(world)
-    rng = random.Random(f"open {spec.kind} {spec.seed} {spec.facts} {graph.key}")
+    rng = random.Random(f"open {asks} {seed} {facts} {graph.key}")
     draw: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
-        "report": lambda: _reports(graph, world, spec.facts, rng),
+        "report": lambda: _reports(graph, world, facts, rng),
         "several": lambda: _several(graph, rng),
     }
     tasks: list[Question] = []
-    for fields in draw[spec.kind]():
-        tasks.append(Question(id=f"{spec.kind}-{world.split}-{world.seed}-{len(tasks)}", kind=spec.kind, **fields))
-        if len(tasks) == spec.n:
+    for made in draw[asks]():
+        tasks.append(Question(id=f"{asks}-{world.split}-{world.seed}-{len(tasks)}", kind=asks, **made))
+        if len(tasks) == n:
             return tuple(tasks)
     raise UsageError(
-        f"a world of {world.size} questions has {len(tasks)} tasks of kind {spec.kind}, {spec.n} were asked for: ask "
-        "for fewer (open_answers.n), or for a larger world (world.size)"
+        f"a world of {world.size} questions has {len(tasks)} tasks of kind {asks}, {n} were asked for: ask "
+        "for fewer (n), or for a larger world (world.size)"
     )
 
 

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from searchgym.cards import WorldSpec
 from searchgym.corpora.worlds.build import LANGUAGES, world_graph
+from searchgym.corpora.worlds.schema import WorldSpec
 from searchgym.errors import UsageError
 from searchgym.graphs.graph import Fact
 from searchgym.judging.judge import Checked

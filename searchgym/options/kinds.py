@@ -23,11 +23,16 @@ def kinds(base: Any) -> dict[str, list[str]]:
     return _listed(base.kinds_in)
 
 
-@cache
-def _listed(package: str) -> dict[str, list[str]]:
+def shipped(package: str) -> dict[str, str]:
+    """Returns the name of every kind in a package with its module; looks at files alone, for texts of ``--help``."""
     spec = util.find_spec(package)
     names = [module.name for module in pkgutil.iter_modules(spec.submodule_search_locations if spec else [])]
-    known = {name.replace("_", "-"): [f"{package}.{name}"] for name in names if not name.startswith("_")}
+    return {name.replace("_", "-"): f"{package}.{name}" for name in names if not name.startswith("_")}
+
+
+@cache
+def _listed(package: str) -> dict[str, list[str]]:
+    known = {name: [module] for name, module in shipped(package).items()}
     for point in metadata.entry_points(group=package):
         known.setdefault(point.name, []).append(point.value)
     return known

@@ -13,6 +13,7 @@ import yaml
 from searchgym.errors import CardError, SearchGymError
 from searchgym.options.kinds import find_kind, kinds, name_of
 from searchgym.options.problems import problem, refuse_logins, reworded, sentences
+from searchgym.options.setting import Setting
 from searchgym.options.yaml import Source
 
 T = TypeVar("T")
@@ -53,8 +54,12 @@ class Kind(Options):
 
     @classmethod
     def short(cls, value: object) -> object:
-        """Reads a text as the name of a kind with its defaults."""
+        """Reads a text as the kind's name."""
         return {"kind": value} if isinstance(value, str) else value
+
+    def check(self, setting: Setting) -> Iterable[str]:
+        """Yields a sentence for each choice of the run that does not go with this kind."""
+        return ()
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
@@ -127,6 +132,14 @@ def loaded(value: T) -> T:
     except _core().ValidationError as error:
         where = f"{value.base.noun} {value.name}"
         raise CardError("\n".join(sentences(error.errors(), value.values, Source(where)))) from None
+
+
+def check_kind(kind: Kind | Unloaded, setting: Setting) -> list[str]:
+    """Returns what the class of a kind says against the run; nothing for one that is not imported yet."""
+    try:
+        return [] if isinstance(kind, Unloaded) else list(kind.check(setting))
+    except Exception as error:  # whatever the class of another package raises
+        return [f"its check failed: {type(error).__name__}: {error}"]
 
 
 def kind_name(value: Any) -> str:

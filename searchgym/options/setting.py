@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +23,22 @@ class Setting:
     """How far rewards are passed back; see `AdvantageOptions.chain`."""
     terms: tuple[str, ...] = ()
     """Names of the credit terms."""
+    staleness: int = 0
+    """Steps that are sampled ahead of the learner."""
+    lora: bool = False
+    """True if adapters are trained."""
+    dtype: str = "float32"
+    """Type of the learner's weights."""
+    rounds_adapters: bool = False
+    """True if the sampler merges adapters into weights of that type."""
+    trained_keys: int = 0
+    """Number of the model keys that are named and trained."""
+    launcher: str | None = None
+    """Name of the launcher that starts programs elsewhere; None where they start here."""
+    programs: bool = False
+    """True if the learner or the sampler has processes of its own, which a launcher can start."""
+    retriever: bool = False
+    """True if the recipe names a retriever."""
     attempts: int = 2
     """Episodes per question."""
     paragraphs: bool = False
@@ -33,11 +48,3 @@ class Setting:
     def by_episode(self) -> bool:
         """True if episodes are compared as wholes, so that calls of one episode cannot be told apart."""
         return self.normalise == "all" and not self.critic
-
-
-def check_problems(kind: Any, setting: Setting) -> list[str]:
-    """Returns what the `check` of a kind says against a run, or that it failed."""
-    try:
-        return list(kind.check(setting))
-    except Exception as error:  # whatever the class of another package raises
-        return [f"its check failed: {type(error).__name__}: {error}"]

@@ -201,7 +201,7 @@ def masked_task(work: Work, wanted: int) -> Task:
     apart = [file for file in apart if Path(file).stat().st_size]
     spec = {"n": 2 * wanted, "split": "all", "seed": work.pipeline.seed, "hold_out": apart}
     spec["pack"] = work.pipeline.questions.pack
-    options = work.pipeline.env_options | {"corpus": str(work.out / "corpus.jsonl"), "masked": spec}
+    options = work.pipeline.env_options | {"corpus": str(work.out / "corpus.jsonl"), "questions": spec}
     return load_task(find_env(MASKED), **options)
 
 

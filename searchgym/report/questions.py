@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from searchgym.cards import EnvCard, WorldSpec
-from searchgym.corpora.own import home
-from searchgym.corpora.questions import read_questions
-from searchgym.corpora.worlds import cached_world
-from searchgym.envs.data import bundled_file
+from searchgym.envs.options import RENAMED, with_options
+from searchgym.envs.question_source import QuestionContext
 from searchgym.envs.registration import find_env, registered
 from searchgym.errors import SearchGymError
-from searchgym.eval.runner import questions_sha256
-from searchgym.options import read
+from searchgym.named import code_refused
 from searchgym.records import Question
 from searchgym.report.episodes import Asked
 
 LARGEST: Final = 20_000
-"""Maximum number of questions of a world that is generated for their texts alone: a recipe of others may name any."""
+"""Maximum number of questions that are made for their texts alone: a recipe of others may ask for any number."""
 
 
 def recorded(rows: Mapping[str, Mapping[str, Any]]) -> Asked:
@@ -30,18 +25,6 @@ def recorded(rows: Mapping[str, Mapping[str, Any]]) -> Asked:
         if isinstance(text, str):
             found[id] = (text, [gold for gold in golds if isinstance(gold, str)] if isinstance(golds, list) else [])
     return found
-
-
-def of_evaluation(record: Mapping[str, Any], ids: Iterable[str]) -> Asked:
-    """Returns the questions of an evaluation of an earlier version, if its environment is generated or bundled.
-
-    Args:
-        record: Content of its ``run.json``, whose SHA-256 the questions must have.
-        ids: Ids of all questions that it asked.
-    """
-    by_id = {question.id: question for question in _of_env(record.get("env"), {})}
-    questions = [by_id[id] for id in ids if id in by_id]
-    return _asked(questions if questions_sha256(questions) == record.get("questions_sha256") else [])
 
 
 def of_training(recipe: Mapping[str, Any], proposed: Iterable[Question]) -> Asked:
@@ -60,21 +43,14 @@ def _of_env(env: object, options: Mapping[str, Any]) -> Iterable[Question]:
 
     A run of others names the environment: only registered ids are looked up, and no file that it names is read.
     """
-    if env not in registered() or "questions" in options:
-        return []
-    card = find_env(str(env))
-    if card.questions.bundled:
-        return read_questions(bundled_file(card.questions.bundled))
-    return _of_world(card, options)
-
-
-def _of_world(card: EnvCard, options: Mapping[str, Any]) -> Iterable[Question]:
-    """Returns the questions of a generated world; none of one that cannot be built, or is too large."""
-    given = options.get("world", {})
-    if card.world is None or not isinstance(given, dict):
+    given = options.get("questions", {})
+    if env not in registered() or not isinstance(given, Mapping) or options.keys() & set(RENAMED):
         return []
     try:
-        spec = read(WorldSpec, dataclasses.asdict(card.world) | given, card.id)
-        return read_questions(cached_world(spec, home() / "worlds") / "questions.jsonl") if spec.size <= LARGEST else []
+        with code_refused(""):
+            source = with_options(find_env(str(env)), {"questions": given}).questions
+            world = source.world_spec()
+            small = source.count <= LARGEST and (world is None or world.size <= LARGEST)
+            return source.load(QuestionContext()) if source.at_hand and small else []
     except SearchGymError:
         return []

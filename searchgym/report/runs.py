@@ -12,13 +12,13 @@ from searchgym.corpora.files import iter_jsonl, read_json
 from searchgym.corpora.questions import read_questions
 from searchgym.errors import DataError, DataMissingError
 from searchgym.eval.compare import Rows, read_run
-from searchgym.eval.runner import QUESTIONS, SCORES
+from searchgym.eval.runner import SCORES
 from searchgym.eval.suites.run import SUITE
 from searchgym.options.yaml import read_yaml
 from searchgym.records import Question
 from searchgym.report.blocks import Shown
 from searchgym.report.episodes import Asked, Sample, Tally, ends_in_newline, shown, whole_episodes
-from searchgym.report.questions import of_evaluation, of_training, recorded
+from searchgym.report.questions import of_training, recorded
 
 RECORD: Final = "run.json"
 RECIPE: Final = "recipe.yaml"
@@ -48,7 +48,7 @@ class RunData:
     """Number of episodes in the folder."""
     sample: Sequence[Shown]
     notes: Sequence[str]
-    """What a reader should know: unfinished, half written, of an earlier version."""
+    """What a reader should know: unfinished, half written."""
 
     @property
     def is_training(self) -> bool:
@@ -126,15 +126,10 @@ def _read_evaluation(folder: Path, name: str, size: int) -> RunData:
         whole = f" of {asked * samples}" if isinstance(asked, int) and isinstance(samples, int) else ""
         notes.append(f"unfinished, {tally.episodes}{whole} episodes: --resume goes on; its scores are those so far")
         scores = tally.scores()
-    elif (folder / QUESTIONS).is_file():
+    else:
         run = read_run(folder)
         scores, rows = dict(run.scores), run.rows
-    else:
-        scores = read_json(folder / SCORES)
-        notes.append("of an earlier version, without scores of questions: `searchgym eval --resume` adds them")
-    if not isinstance(scores, dict):
-        raise DataError("damaged: expected the scores of a run", folder / SCORES)
-    asked_texts = recorded(rows) or of_evaluation(record, rows or tally.values)
+    asked_texts = recorded(rows)
     return RunData(name, record, scores, rows, {}, [], tally.episodes, _shown(sample, asked_texts), notes)
 
 

@@ -29,8 +29,8 @@ from searchgym.rollout.folders import (
     model_folder,
 )
 from searchgym.rollout.foreign.adapters import merge_adapter
+from searchgym.rollout.foreign.quiet import quiet_libraries
 from searchgym.rollout.foreign.sizes import bounded, check_layers
-from searchgym.rollout.quiet import quiet_libraries
 from searchgym.rollout.sampler import Dtype
 from searchgym.threads import choose_threads
 

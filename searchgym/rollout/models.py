@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, cast, get_args
+from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,7 @@ import numpy.typing as npt
 from searchgym.agents.roles import Role
 from searchgym.corpora.files import sha256_file
 from searchgym.errors import UnknownNameError, UsageError, without_login
+from searchgym.options import find_kind
 from searchgym.protocol import Protocol
 from searchgym.rollout.batcher import Batcher
 from searchgym.rollout.folders import adapter_base, check_files, is_adapter, model_folder
@@ -23,9 +24,8 @@ from searchgym.rollout.sampler import (
     Sampled,
     Sampler,
     SampleRequest,
-    SamplerName,
+    SamplerKind,
     StreamingSampler,
-    VllmOptions,
 )
 from searchgym.rollout.tokens import Text, TokenFormat
 
@@ -139,7 +139,7 @@ class Loading:
     """Settings for locally loaded models: how they are sampled."""
 
     by: str = "transformers"
-    """Sampler: ``transformers``, ``vllm``, or ``auto`` (see `samples_by_vllm`)."""
+    """Name of the sampler, one of the kinds of `SamplerKind`: ``transformers``, ``vllm``, ``auto``."""
     dtype: str = "float32"
     """Type of weights and computation."""
     requests: int = 64
@@ -199,9 +199,9 @@ def find_models(models: Mapping[str, str | Path], how: Loading = Loading()) -> d
         DataMissingError: A folder does not exist or lacks files.
         UsageError: Two folders or servers have models of one name, or a URL lacks the model's name.
     """
-    for what, name, known in (("dtype", how.dtype, get_args(Dtype)), ("sampler", how.by, get_args(SamplerName))):
-        if name not in known:
-            raise UnknownNameError(what, name, known)
+    if how.dtype not in get_args(Dtype):
+        raise UnknownNameError("dtype", how.dtype, get_args(Dtype))
+    find_kind(SamplerKind, how.by)
     served = sorted({str(model) for model in models.values() if is_url(model)})
     names = [model.partition("#")[2] for model in served]
     if "" in names:
@@ -232,24 +232,17 @@ def _loaded(models: Mapping[str, Path], protocol: Protocol, how: Loading) -> dic
     """Loads the models in folders, given by role; returns role name to model."""
     if not models:
         return {}
-    from searchgym.rollout.loading import device_of
-    from searchgym.rollout.transformers.sampler import load_sampler
-    from searchgym.rollout.vllm.engine import vllm_version
-    from searchgym.rollout.vllm.start import load_vllm, samples_by_vllm
-
     folders = list(dict.fromkeys(models.values()))
-    by_vllm = samples_by_vllm(how.by)
-    engine = f"vllm {vllm_version()} {how.dtype}" if by_vllm else "" if how.dtype == "float32" else how.dtype
+    kind = find_kind(SamplerKind, how.by)().chosen()
+    engine = kind.label(how.dtype)
     engine = engine if how.chat else f"{engine} plain".strip()  # of the run's record: other prompts, other answers
     loaded: dict[Path, Model] = {}
-    sampler: Sampler
+    share = 0.9 / max(len(folders), 1)
     with ExitStack() as opened:
         for path in folders:
-            if by_vllm:
-                options = VllmOptions(gpu_share=0.9 / len(folders), max_context=how.max_context)
-                sampler, tokenizer = load_vllm(path, how.dtype, requests=how.requests, options=options)
-            else:
-                sampler, tokenizer = load_sampler(path, cast("Dtype", how.dtype), device=device_of("auto"))
+            sampler, tokenizer = kind.load(
+                path, how.dtype, requests=how.requests, max_context=how.max_context, share=share
+            )
             opened.callback(sampler.close)
             form = TokenFormat(tokenizer, protocol, chat=how.chat and bool(tokenizer.chat_template))
             loaded[path] = Model.over(path.name, sampler, form, sha256=weights_sha256(path), engine=engine)

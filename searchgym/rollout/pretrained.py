@@ -14,11 +14,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from searchgym.cards import PretrainedCard
 from searchgym.corpora.files import sha256_file
 from searchgym.corpora.locks import lock_folder
 from searchgym.corpora.own import home
 from searchgym.errors import DataError, DataMissingError
+from searchgym.model_cards import PretrainedCard
 
 WAIT = 600.0
 """Seconds to wait for another process that is converting the same model."""
@@ -84,7 +84,7 @@ def _convert(file: Path, folder: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
-    from searchgym.rollout.quiet import quiet_libraries
+    from searchgym.rollout.foreign.quiet import quiet_libraries
 
     part = folder.with_name(f".{folder.name}.{os.getpid()}.part")
     shutil.rmtree(part, ignore_errors=True)

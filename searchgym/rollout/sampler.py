@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, TypeVar
+from pathlib import Path
+from typing import Any, ClassVar, Final, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from annotated_types import Ge, Interval
 
 from searchgym.errors import UsageError
-from searchgym.options import Options
+from searchgym.options import Kind, name_of
 
 Dtype = Literal["float32", "bfloat16", "float64"]
 """Type of a model's weights in memory."""
-SamplerName = Literal["transformers", "vllm", "auto"]
-"""How models are sampled; ``auto`` is vLLM if a tested version is installed, else transformers."""
+PHASES: Final = ("draw", "policy", "critic")
+"""Phases of a step: episodes are sampled, the policy is updated, the critic is updated."""
+LIVE_LOGITS: Final = 3
+"""Number of float32 copies of a batch's logits that exist at once: logits, log-softmax and a third for the choice."""
+CONTEXT: Final = 0.6
+"""GiB that the CUDA context of a process takes on a GPU."""
 
 Finish = Literal["eos", "stop", "length", "context"]
 """Why a response ended. ``eos``: an end id was sampled; ``stop``: a stop string is complete; ``length``: `max_tokens`
@@ -88,48 +94,6 @@ class Sampled:
     """Policy version of the weights that the response was sampled from."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VllmOptions(Options):
-    """Set-up of vLLM engines: memory, GPUs, replicas and servers."""
-
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Type of weights and computation; ``auto`` is the learner's autocast type, or its weight type without autocast."""
-    prefix_caching: bool = True
-    """Whether to keep keys and values of earlier requests for requests that continue them."""
-    gpu_share: Annotated[float, Interval(gt=0, le=1)] = 0.4
-    """Fraction of a GPU's memory that the engine takes, weights included."""
-    cache_gib: Annotated[int, Ge(1)] = 4
-    """Memory for keys and values in GiB if the engine runs on a CPU."""
-    max_context: Annotated[int, Ge(1)] | None = None
-    """Maximum tokens of request and response. Default: the model's limit."""
-    tensor_parallel: Annotated[int, Ge(1)] = 1
-    """Number of GPUs over which one engine is split."""
-    replicas: Annotated[int, Ge(1)] = 1
-    """Number of engines, each on `tensor_parallel` GPUs; an episode stays with one of them."""
-    gpus: list[int] | None = None
-    """Indices of the GPUs for the engines, in this order. Default: all GPUs."""
-    servers: list[str] | None = None
-    """Addresses of vLLM servers to use instead of local engines, such as ``http://10.0.0.2:8000``; see
-    `searchgym.rollout.vllm.server`."""
-    transfer: Literal["folder", "gloo", "nccl"] = "folder"
-    """How new weights reach `servers`: through a folder that both machines see, or through a process group over the
-    network, between main memories (``gloo``) or from this process's first GPU to theirs (``nccl``, which has not been
-    run). A group sends no separate adapters."""
-    shared: str | None = None
-    """Folder that this machine and those of `servers` mount under the same path; new weights go through it. Default:
-    this machine's memory, for servers on it."""
-    stall: Annotated[float, Ge(0.1)] = 60.0
-    """Seconds without a sign of life after which a server is given up until the next weights."""
-    sleep: Annotated[int, Interval(ge=0, le=2)] = 0
-    """Sleep level while the learner uses the GPU: 0 keeps the engine awake, 1 moves its weights to main memory, 2
-    drops them."""
-    eager: bool = False
-    """Whether to run without CUDA graphs: starts faster, samples slower."""
-    adapters: Literal["auto", "separate", "merged"] = "auto"
-    """Whether an adapter stays separate, so that several share an engine, or is merged into its base, one engine each.
-    ``auto`` merges in engines on a CPU: vLLM's layers for adapters read their matrices anew for every token there."""
-
-
 Key = TypeVar("Key")
 Pull = Callable[[], Sequence[tuple[Key, SampleRequest]]]
 """Function that returns new requests, each with a key."""
@@ -195,6 +159,231 @@ class SpreadSampler(Sampler, typing.Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class SampledKey:
+    """A model key of a run, as its sampler sees it."""
+
+    name: str
+    base: str
+    """Model that its weights start from; of an adapter that is trained further, the adapter's base."""
+    trained: bool
+    """False if its weights never change."""
+    model: Any = None
+    """The model in transformers, which the sampler copies; None in a plan."""
+    tokenizer: Any = None
+    """Its tokenizer; None in a plan."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledRun:
+    """What the samplers of a run have in common."""
+
+    weights: str = "float32"
+    """Type of the learner's weights."""
+    autocast: str | None = None
+    """Type of the learner's matrix products, where it is another one."""
+    requests: int = 64
+    """Maximum number of concurrent requests."""
+    adapter: Mapping[str, Any] | None = None
+    """Contents of peft's ``adapter_config.json`` for the keys that are trained; None where whole models are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """What the keys that share an engine need, for the plan of memory."""
+
+    run: SampledRun
+    parameters: int
+    """Number of the model's weights."""
+    per_token: int
+    """Keys and values of a token: two per layer and per unit of their width."""
+    vocabulary: int
+    whole: float
+    """GiB of a version of the whole model on its way to the sampler."""
+    adapter: float
+    """GiB of a version of the adapters on their way to it; 0 without adapters."""
+    trained: bool
+    """True if any of the keys is trained, whose updates wake an engine that sleeps."""
+
+
+def bytes_of(dtype: str) -> int:
+    """Returns the bytes of a number of a type."""
+    return {"bfloat16": 2, "float64": 8}.get(dtype, 4)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One item that takes memory on a device."""
+
+    device: str
+    """``cpu``, or ``cuda:0`` and so on."""
+    what: str
+    gib: float
+    phases: tuple[str, ...] = PHASES
+    """Phases in which the memory is in use."""
+
+
+@dataclass(frozen=True, slots=True)
+class Samplers:
+    """The samplers of a run, one per key, and their engines."""
+
+    by_key: Mapping[str, Sampler]
+    """Samplers by the names of their keys."""
+    engines: Sequence[Any] = ()
+    """Engines apart from the samplers, which `close` closes; several samplers may share an engine."""
+    resting: Sequence[Any] = ()
+    """Engines that free their GPU while models learn, by ``sleep(level)``; an update of their weights wakes them."""
+    level: int = 0
+    """Level of their sleep."""
+
+    def rest(self) -> None:
+        """Makes the engines free their GPUs for the learner until weights are published."""
+        for engine in self.resting:
+            engine.sleep(self.level)
+
+    def close(self) -> None:
+        """Closes the samplers and ends the engines."""
+        with ExitStack() as ended:
+            for sampler in self.by_key.values():
+                ended.callback(sampler.close)
+            for engine in self.engines:  # runs before the samplers close, even if requests are pending
+                ended.callback(engine.close)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplerKind(Kind):
+    """What samples episodes: one class per sampling engine, whose fields are its options."""
+
+    kinds_in: ClassVar = "searchgym.rollout.samplers"
+    noun: ClassVar = "sampler"
+    back_end: ClassVar[str]
+    """Module with `open_samplers` and `load_sampler`, imported when something is sampled."""
+    exact: ClassVar[bool] = False
+    """True if a run samples the same tokens again, bit for bit."""
+    starts_from_adapters: ClassVar[bool] = False
+    """True if a key that is trained as a whole, or not at all, may start from an adapter."""
+    rounds_adapters: ClassVar[bool] = False
+    """True if adapters are merged into weights of the learner's type, in which small updates may be lost."""
+
+    def chosen(self, ask: bool = True) -> SamplerKind:
+        """Returns the sampler that samples: itself, unless its class chooses between others.
+
+        Args:
+            ask: Whether to check what is installed here; if not (in a plan for another machine), all is assumed.
+
+        Raises:
+            UsageError: A library is not installed.
+        """
+        return self
+
+    @property
+    def engines(self) -> int:
+        """Number of engines in processes of their own, which a launcher may start elsewhere as servers."""
+        return 0
+
+    @property
+    def gpus_each(self) -> int:
+        """Number of GPUs of each engine."""
+        return 0
+
+    @property
+    def frees_gpu(self) -> bool:
+        """True if its engines leave their GPUs to the learner while it learns."""
+        return False
+
+    def computed_in(self, run: SampledRun) -> str:
+        """Returns the number type of the sampler's matrix products. Default: the learner's."""
+        return run.autocast or run.weights
+
+    def separate(self, gpus: bool | None = None) -> bool:
+        """Tells whether adapters stay beside their base. Default: the sampler gets whole models.
+
+        Args:
+            gpus: Whether it samples on GPUs. Default: as on this machine.
+        """
+        return False
+
+    def together(self, keys: Iterable[SampledKey], adapters: bool, gpus: bool | None = None) -> list[list[SampledKey]]:
+        """Returns the keys in lists, one for each copy of weights that they sample from. Default: each has its own.
+
+        Args:
+            keys: The run's keys.
+            adapters: Whether adapters are trained.
+            gpus: See `separate`.
+        """
+        return [[key] for key in keys]
+
+    def memory(self, need: Need, gpus: int, gpu_gib: float) -> Iterable[Part]:
+        """Yields the items that take memory for keys that share a copy of weights. Default: none are known.
+
+        Args:
+            need: Sizes of the model.
+            gpus: Number of GPUs.
+            gpu_gib: GiB of memory of each.
+
+        Raises:
+            UsageError: GPUs are missing, or their memory does not suffice.
+        """
+        return ()
+
+    def fitted(self, gpus: int) -> dict[str, Any]:
+        """Returns options with which it runs on a number of GPUs, where it asks for more. Default: none."""
+        return {}
+
+    def lighter(self, need: Need, gpus: int, gpu_gib: float) -> Iterable[dict[str, Any]]:
+        """Yields options with which it takes less memory, the ones that cost least first. Default: none.
+
+        Args:
+            need: Sizes of the model.
+            gpus: Number of GPUs.
+            gpu_gib: GiB of memory of each.
+        """
+        return ()
+
+    def for_adapters(self) -> dict[str, Any]:
+        """Returns options with which adapters on a bfloat16 base can be sampled. Default: none are needed."""
+        return {}
+
+    def server(self) -> SamplerKind:
+        """Returns the options of one server, for a launcher."""
+        raise NotImplementedError(f"{type(self).__name__} has no servers")
+
+    def served(self, addresses: Sequence[str]) -> SamplerKind:
+        """Returns the options of a training that samples from servers, which a launcher has started."""
+        raise NotImplementedError(f"{type(self).__name__} has no servers")
+
+    def label(self, dtype: str) -> str:
+        """Returns its name in records of evaluations, whose scores may differ by rounding from another's."""
+        return f"{name_of(self)} {dtype}"
+
+    def open(self, keys: Sequence[SampledKey], run: SampledRun) -> Samplers:
+        """Starts a sampler for each key of a run.
+
+        Samplers hold their own copy of the weights, which changes only when a version is published.
+
+        Raises:
+            SearchGymError: An engine does not start.
+        """
+        return importlib.import_module(self.back_end).open_samplers(self, keys, run)  # type: ignore[no-any-return]
+
+    def load(
+        self, folder: Path, dtype: str, *, requests: int, max_context: int | None, share: float
+    ) -> tuple[Sampler, Any]:
+        """Loads a model in a folder for an evaluation; returns its sampler and its tokenizer.
+
+        Args:
+            folder: Folder in Hugging Face format.
+            dtype: Type of weights and computation.
+            requests: Maximum number of concurrent requests.
+            max_context: Maximum tokens of request and response. Default: the model's limit.
+            share: Share of the device's memory that it may take.
+
+        Raises:
+            SearchGymError: The model cannot be loaded, or its engine does not start.
+        """
+        raise NotImplementedError(f"{type(self).__name__} loads no folders")
+
+
 def sample_all(sampler: StreamingSampler, requests: Sequence[SampleRequest]) -> list[Sampled]:
     """Samples a fixed list of requests with a streaming sampler; returns one response per request, in order."""
     todo: list[tuple[int, SampleRequest]] = list(enumerate(requests))
@@ -207,57 +396,3 @@ def sample_all(sampler: StreamingSampler, requests: Sequence[SampleRequest]) -> 
 
     sampler.stream(pull, replies.__setitem__)
     return [replies[number] for number in range(len(requests))]
-
-
-def uniforms(seed: int, count: int) -> npt.NDArray[np.float64]:
-    """Returns uniform random numbers, one per position of a response, from which its tokens are chosen.
-
-    Number i depends on the seed and on i alone, not on `count`.
-
-    Args:
-        seed: Seed of the request, at least 0.
-        count: Number of positions.
-
-    Returns:
-        (count,) float64 in [0, 1).
-    """
-    return np.random.default_rng(seed).random(count)
-
-
-class StopMatcher:
-    """Detects, token by token, when the text of a response contains a stop string.
-
-    Only the last tokens are decoded, and only if the newest one can have completed a stop string: if its text holds a
-    stop string's last character, or a character that is not whole yet.
-
-    Args:
-        decode: Token ids to text, special tokens included.
-        stop: Stop strings; if empty, nothing ever matches.
-    """
-
-    def __init__(self, decode: Callable[[list[int]], str], stop: Sequence[str]) -> None:
-        self._decode, self._stop = decode, tuple(stop)
-        # A token has at least one byte, so a stop string spans at most as many tokens as it has bytes. One more,
-        # because some tokenizers drop a blank in front of the first token that they decode.
-        self._window = 1 + max((len(text.encode("utf-8", "surrogatepass")) for text in stop), default=0)
-        self._last = {text[-1] for text in stop} | {"\N{REPLACEMENT CHARACTER}"}
-        self._always = any(text[-1].isspace() for text in stop)
-        self._may_complete: dict[int, bool] = {}
-
-    def complete(self, ids: Sequence[int]) -> bool:
-        """Returns whether the response, which held no stop string before its last token, holds one now.
-
-        Args:
-            ids: Token ids of the response so far, at least one.
-        """
-        if not self._stop or not self._can_complete(ids[-1]):
-            return False
-        tail = self._decode(list(ids[-self._window :]))
-        return any(text in tail for text in self._stop)
-
-    def _can_complete(self, token: int) -> bool:
-        known = self._may_complete.get(token)
-        if known is None:
-            text = self._decode([token])
-            known = self._may_complete[token] = self._always or any(char in text for char in self._last)
-        return known

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import Any
 
-from searchgym.cards import GeneratedSpec
 from searchgym.corpora.own import home
 from searchgym.corpora.retrieval.index.index import build_in_memory
 from searchgym.corpora.worlds import cached_world
 from searchgym.corpora.worlds.report import findable_titles
 from searchgym.corpora.worlds.storage import read_world
 from searchgym.envs.data import find_corpus, load_corpus
+from searchgym.envs.question_source import CorpusPages
 from searchgym.envs.task import Task
 from searchgym.errors import UsageError
 from searchgym.graphs.facts import find_facts
@@ -35,25 +35,25 @@ def ground_of(
     corpus = env_options.get("corpus")
     if triples is not None:
         return _triple_ground(triples, task, corpus, hops, seed)
-    if task.card.world is not None and corpus is None:
+    world = task.card.questions.world_spec()
+    if world is not None and corpus is None:
         findable = None
-        if task.card.world.level != "simple":
+        if world.level != "simple":
             passages = _passages(task, corpus)
             findable = findable_titles(passages, build_in_memory(passages))
-        return WorldGround(task.card.world, hops, seed, findable)
+        return WorldGround(world, hops, seed, findable)
     if corpus is None:
         raise UsageError(
             f"proposer: {task.card.id} has no graph to walk: use searchgym/World-v0, or searchgym/Corpus-v0 with "
             "env_options.corpus"
         )
-    return corpus_ground(corpus, task.card.generated or GeneratedSpec(), task.card.top_k, hops, seed)
+    return corpus_ground(corpus, task.card.questions.corpus_pages(), task.card.top_k, hops, seed)
 
 
 def _triple_ground(path: str, task: Task, corpus: Any, hops: Sequence[int], seed: int) -> TripleGround:
     """Returns the triples of a file over the environment's corpus."""
     passages = _passages(task, corpus)
-    spec = task.card.generated or GeneratedSpec()
-    out = held_out_by(passages, spec.hold_out) or HeldOut()
+    out = held_out_by(passages, task.card.questions.corpus_pages().hold_out) or HeldOut()
     made = read_triples(path), passages, build_in_memory(passages), task.card.top_k
     return TripleGround(*made, hops, seed, out)
 
@@ -62,13 +62,14 @@ def _passages(task: Task, corpus: Any) -> list[Passage]:
     """Returns the passages of the user's corpus, or else those of the environment's world."""
     if corpus is not None:
         return list(load_corpus(find_corpus(corpus)).passages())
-    if task.card.world is None:
+    world = task.card.questions.world_spec()
+    if world is None:
         raise UsageError("proposer.triples needs env_options.corpus, whose titles are its subjects")
-    return list(read_world(cached_world(task.card.world, home() / "worlds")).passages)
+    return list(read_world(cached_world(world, home() / "worlds")).passages)
 
 
 def corpus_ground(
-    corpus: str | PathLike[str], spec: GeneratedSpec, top_k: int, hops: Sequence[int], seed: int
+    corpus: str | PathLike[str], spec: CorpusPages, top_k: int, hops: Sequence[int], seed: int
 ) -> CorpusGround:
     """Returns the facts of a corpus's training pages, without what belongs to evaluation questions."""
     passages = list(load_corpus(find_corpus(corpus)).passages())

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from searchgym.options import Kind, Setting
 from searchgym.records import Question
-from searchgym.selfplay.source import QuestionSource
+from searchgym.selfplay.source import QuestionStream
 
 if TYPE_CHECKING:
     from searchgym.envs.task import Task
 
 
-class Proposing(QuestionSource, Protocol):
+class Proposing(QuestionStream, Protocol):
     """A source of questions that no file has."""
 
     known: dict[str, Question]

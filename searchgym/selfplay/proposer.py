@@ -80,7 +80,7 @@ class WalkingProposer(Proposer):
 
 
 class PathProposer:
-    """A source of questions for a training, proposed step by step; see `searchgym.selfplay.source.QuestionSource`.
+    """A source of questions for a training, proposed step by step; see `searchgym.selfplay.source.QuestionStream`.
 
     Args:
         ground: Graph to walk.

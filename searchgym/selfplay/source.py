@@ -11,7 +11,7 @@ from searchgym.errors import UsageError
 from searchgym.records import Episode, Question
 
 
-class QuestionSource(Protocol):
+class QuestionStream(Protocol):
     """Gives each step of a run its questions."""
 
     name: str

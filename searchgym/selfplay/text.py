@@ -80,7 +80,11 @@ class Verdict:
 
 
 def judged(
-    tasks: Sequence[Question], episodes: Sequence[Episode], judge: Judge, rng: random.Random, noise: int = NOISE
+    tasks: Sequence[Question],
+    episodes: Sequence[Episode],
+    judge: Judge | Checked,
+    rng: random.Random,
+    noise: int = NOISE,
 ) -> list[Verdict]:
     """Returns a verdict for each episode: filters first, then verification from its own pages among others'.
 
@@ -101,7 +105,7 @@ def _judged(
     tasks: Sequence[Question],
     episodes: Sequence[Episode],
     read: Sequence[str],
-    judge: Judge,
+    judge: Checked,
     rng: random.Random,
     noise: int,
 ) -> Verdict:

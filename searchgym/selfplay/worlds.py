@@ -8,7 +8,6 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
-from searchgym.cards import WorldSpec
 from searchgym.corpora.worlds.build import LANGUAGES, other_names, world_graph
 from searchgym.corpora.worlds.language import Asker
 from searchgym.corpora.worlds.questions import facts_along, fits, same_pair
@@ -21,6 +20,7 @@ from searchgym.corpora.worlds.schema import (
     ROLES,
     SHARED,
     SPLITS,
+    WorldSpec,
 )
 from searchgym.graphs.graph import Form, evaluate, starts
 from searchgym.questions.draw import MOST_CHAINS

@@ -8,8 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from searchgym.agents.base import Agent, LoadedAgent
-from searchgym.cards import EnvCard, ProtocolName, QuestionSource
+from searchgym.cards import ProtocolName
 from searchgym.corpora.retrieval.retriever import Retriever
+from searchgym.envs.cards import EnvCard
+from searchgym.envs.sources.dataset import DatasetQuestions
 from searchgym.envs.task import load_task
 from searchgym.protocol import get_protocol
 from searchgym.records import Episode, Question
@@ -71,7 +73,7 @@ class AgentTests:
         given = self.make_agent() if agent is None else agent
         loaded = given if isinstance(given, LoadedAgent) else LoadedAgent(type(given).__name__, given)
         questions = self.questions if questions is None else questions
-        source = QuestionSource(dataset="none", split="test", size=len(questions), file="none", get="nowhere")
+        source = DatasetQuestions(dataset="none", split="test", size=len(questions), file="none", get="nowhere")
         card = EnvCard(id="testing/Agents-v0", summary="for conformance", questions=source, corpus="none")
         options: Any = {"protocol": protocol, "max_turns": max_turns, "retriever_deadline": 0.01}
         task = load_task(card, questions=questions, retriever=retriever or Pages(PASSAGES), **options)

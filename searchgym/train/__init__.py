@@ -5,16 +5,30 @@ from typing import TYPE_CHECKING
 from searchgym._lazy import lazy
 
 if TYPE_CHECKING:
+    from searchgym.train.algorithms.comparing import Comparing
+    from searchgym.train.algorithms.estimator import Group
     from searchgym.train.credit.term import CreditContext, Term
     from searchgym.train.recipe.load import load_recipe, read_recipe
     from searchgym.train.recipe.recipe import Recipe, dump_recipe
     from searchgym.train.run.assembly import train
 
-__all__ = ["CreditContext", "Recipe", "Term", "dump_recipe", "load_recipe", "read_recipe", "train"]
+__all__ = [
+    "Comparing",
+    "CreditContext",
+    "Group",
+    "Recipe",
+    "Term",
+    "dump_recipe",
+    "load_recipe",
+    "read_recipe",
+    "train",
+]
 
 __getattr__, __dir__ = lazy(
     __name__,
     {
+        "algorithms.comparing": "Comparing",
+        "algorithms.estimator": "Group",
         "credit.term": "CreditContext Term",
         "recipe.load": "load_recipe read_recipe",
         "recipe.recipe": "Recipe dump_recipe",

@@ -27,7 +27,7 @@ from inspect_ai.log._recorders import create_recorder_for_location
 from inspect_ai.viewer import TaskSamplesColumn, TaskSamplesView, ViewerConfig
 
 from searchgym.corpora.own import home
-from searchgym.envs.rewards import REWARDS
+from searchgym.envs.reward import SCORES
 from searchgym.errors import DataError, DataMissingError
 from searchgym.options import kind_name
 from searchgym.records import Episode
@@ -203,7 +203,7 @@ def _spec(run: Run, first: Episode, mark: str) -> EvalSpec:
     if run.recipe is not None:
         about |= {"recipe": run.recipe.name, "method": kind_name(run.recipe.method), "steps": run.recipe.steps}
     models = [run.recipe.model] if run.recipe is not None else sorted({call.model_key for call in first.calls})
-    scores = list(dict.fromkeys([*REWARDS, *first.scores, *COUNTS]))
+    scores = list(dict.fromkeys([*SCORES, *first.scores, *COUNTS]))
     columns = [TaskSamplesColumn(id=column) for column in SHOWN]
     columns += [TaskSamplesColumn.score(score) for score in scores]
     view = TaskSamplesView(name="episodes", columns=columns, multiline=False)

@@ -207,7 +207,7 @@ def _record(folder: Path) -> dict[str, Any]:
 
 
 def _rows(folder: Path) -> dict[str, dict[str, Any]]:
-    """Returns the rows of each question of a finished evaluation; earlier versions wrote none."""
+    """Returns the rows of each question of a finished evaluation."""
     path = folder / QUESTIONS
     return {str(row["id"]): row for _, row in iter_jsonl(path) if "id" in row} if path.is_file() else {}
 
@@ -249,8 +249,8 @@ def load_asked(run: Run) -> list[Question]:
     given = {} if run.recipe is None else run.recipe.env_options
     with code_refused():
         asked = list(asked_task(env, {**given, "reward": "em"}).questions)
-    digest, n, drawn = (run.record.get(name) for name in ("questions_sha256", "questions", "drawn"))
-    some = asked[: n if isinstance(n, int) else None]  # records of earlier versions: the first ones
+    digest, drawn = run.record.get("questions_sha256"), run.record.get("drawn")
+    some = asked
     if isinstance(drawn, dict) and all(isinstance(drawn.get(name), int) for name in ("n", "seed")):
         some = draw_subset(asked, drawn["n"], drawn["seed"])
     if digest is not None and questions_sha256(some) != digest:

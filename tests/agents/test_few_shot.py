@@ -3,9 +3,9 @@
 import re
 
 from searchgym.agents.base import load_agent
-from searchgym.cards import WorldSpec
+from searchgym.corpora.own import bundled_file
 from searchgym.corpora.worlds import build_world
-from searchgym.envs.data import bundled_file
+from searchgym.corpora.worlds.schema import WorldSpec
 from searchgym.protocol import get_protocol
 from searchgym.records import Answer, Search
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from searchgym.agents.base import load_agent
-from searchgym.cards import EnvCard, find_card, load_card
+from searchgym.cards import find_card, load_card
 from searchgym.corpora.files import sha256_file
 from searchgym.corpora.retrieval.index.index import build_in_memory
 from searchgym.corpora.worlds import WorldSpec, build_world, cached_world, read_world, write_world
@@ -22,6 +22,7 @@ from searchgym.corpora.worlds.names import HEADS
 from searchgym.corpora.worlds.questions import Drafter
 from searchgym.corpora.worlds.report import card_of, report_of
 from searchgym.corpora.worlds.schema import INFERENCES, MIX, RELATIONS, SPLITS, counts_of
+from searchgym.envs.cards import EnvCard
 from searchgym.envs.task import Task, load_task
 from searchgym.errors import DataError, DataMissingError, RunExistsError, UnknownNameError, UsageError
 from searchgym.graphs.graph import Entity, Graph, evaluate, magnitude, starts

@@ -32,7 +32,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_sixty_documents_become_an_environment(folder):
-    env = gymnasium.make("searchgym/Corpus-v0", corpus=folder, generated={"n": 60})
+    env = gymnasium.make("searchgym/Corpus-v0", corpus=folder, questions={"n": 60})
     _question, info = env.reset(seed=1)
     gold = env.unwrapped.task.find(info["question_id"])
     for query in gold.metadata["queries"]:
@@ -46,7 +46,7 @@ def test_sixty_documents_become_an_environment(folder):
 
 
 def test_a_vector_equals_singles_and_the_cache_is_used(folder, monkeypatch):
-    options = {"corpus": folder, "generated": {"n": 60}}
+    options = {"corpus": folder, "questions": {"n": 60}}
     vector = gymnasium.make_vec("searchgym/Corpus-v0", num_envs=3, **options)
     from searchgym.questions import storage
 
@@ -57,15 +57,18 @@ def test_a_vector_equals_singles_and_the_cache_is_used(folder, monkeypatch):
 
 
 def test_splits_and_errors(folder):
-    train = gymnasium.make("searchgym/Corpus-v0", corpus=folder, generated={"n": 60}).unwrapped.task.questions
-    test = gymnasium.make("searchgym/Corpus-v0", corpus=folder, generated={"n": 60, "split": "test"}).unwrapped.task
+    train = gymnasium.make("searchgym/Corpus-v0", corpus=folder, questions={"n": 60}).unwrapped.task.questions
+    test = gymnasium.make("searchgym/Corpus-v0", corpus=folder, questions={"n": 60, "split": "test"}).unwrapped.task
     assert not {t for q in train for t in q.gold_titles} & {t for q in test.questions for t in q.gold_titles}
     with pytest.raises(UsageError, match=r"pass corpus=PATH, on the command line --corpus PATH \(a file or"):
         gymnasium.make("searchgym/Corpus-v0")
     with pytest.raises((UsageError, CardError), match="splitt"):
-        gymnasium.make("searchgym/Corpus-v0", corpus=folder, generated={"splitt": "test"})
-    with pytest.raises(UsageError, match="generated= is for generated questions"):
-        gymnasium.make("searchgym/World-v0", generated={"n": 3})
+        gymnasium.make("searchgym/Corpus-v0", corpus=folder, questions={"splitt": "test"})
+    with pytest.raises(UsageError, match=r"questions\.n: unknown key"):
+        gymnasium.make("searchgym/World-v0", questions={"n": 3})
+    for old in ("world", "generated", "masked", "open_answers"):
+        with pytest.raises(UsageError, match=rf"{old}= is an old spelling: write questions=\{{\.\.\.\}}"):
+            gymnasium.make("searchgym/World-v0", **{old: {"n": 3}})
 
 
 def test_documents_without_people_or_works(tmp_path, monkeypatch):
@@ -76,7 +79,7 @@ def test_documents_without_people_or_works(tmp_path, monkeypatch):
         if page.suffix in (".md", ".png") and page.stem not in ("log", "questions-read", "results"):
             shutil.copy(page, tmp_path / "docs")
     with pytest.warns(DataWarning, match=r"left out: \d+ \.png"):
-        env = gymnasium.make("searchgym/Corpus-v0", corpus=tmp_path / "docs", generated={"n": 50, "split": "all"})
+        env = gymnasium.make("searchgym/Corpus-v0", corpus=tmp_path / "docs", questions={"n": 50, "split": "all"})
     kinds = [question.kind for question in env.unwrapped.task.questions]
     assert kinds.count("cloze") + kinds.count("cloze-chain") > len(kinds) / 2
     assert env.reset(seed=0)[0]
@@ -109,7 +112,7 @@ def test_sixty_real_pages(tmp_path, monkeypatch):
     (tmp_path / "notes").mkdir()
     for number in chosen:
         (tmp_path / "notes" / f"{number}.md").write_text(f"# {pages[number].title}\n\n{pages[number].text}\n")
-    env = gymnasium.make("searchgym/Corpus-v0", corpus=tmp_path / "notes", generated={"n": 80, "split": "all"})
+    env = gymnasium.make("searchgym/Corpus-v0", corpus=tmp_path / "notes", questions={"n": 80, "split": "all"})
     questions = env.unwrapped.task.questions
     assert len(questions) >= 40
     assert sum(question.metadata["hops"] > 1 for question in questions) >= 10

@@ -22,7 +22,7 @@ def own_home(tmp_path_factory):
 
 INDEX = build_in_memory(PASSAGES)
 SMALL = {"questions": QUESTIONS, "retriever": TitleRetriever()}
-WORLD = {"world": {"seed": 7, "size": 30}}
+WORLD = {"questions": {"seed": 7, "size": 30}}
 ENVIRONMENTS = {
     "tags": SMALL | {"protocol": "tags"},
     "tool_calls": SMALL | {"protocol": "tool_calls"},

@@ -27,7 +27,7 @@ def file(tmp_path):
 
 
 def split(env, **options):
-    return load_task(find_env(env), retriever=NullRetriever(), **options).card.questions.split
+    return load_task(find_env(env), retriever=NullRetriever(), **options).split
 
 
 def test_the_split_of_a_card_is_that_of_its_own_questions_alone(tmp_path, file):
@@ -44,8 +44,8 @@ def test_the_split_of_a_card_is_that_of_its_own_questions_alone(tmp_path, file):
 
 
 def test_a_world_of_another_split_says_so():
-    assert split("World", world={"split": "train", "size": 10}) == "train"
-    assert split("World", world={"size": 10}) == "validation"
+    assert split("World", questions={"split": "train", "size": 10}) == "train"
+    assert split("World", questions={"size": 10}) == "validation"
 
 
 def test_a_run_and_its_report_name_the_questions_that_were_asked(tmp_path, file):
@@ -84,7 +84,7 @@ def test_the_command_says_that_other_questions_stand_in_for_the_cards(tmp_path, 
 
 def test_the_real_suite_names_the_splits_of_its_parts(real_data, monkeypatch, capsys):
     tasks = load_suite_tasks(load_suite("wiki-real"))
-    assert {name: task.card.questions.split for name, task in tasks.items()} == {
+    assert {name: task.split for name, task in tasks.items()} == {
         "HotpotQA": "train (100 of its questions)",
         "2WikiMultihopQA": "dev (88 of its questions, annotated anew)",
     }

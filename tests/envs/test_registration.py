@@ -48,7 +48,8 @@ def test_a_user_registers_a_card(tmp_path):
     card = tmp_path / "mine.yaml"
     card.write_text(
         "id: Mine/Card-v1\nsummary: mine\ncorpus: demo\nmax_turns: 2\n"
-        "questions: {dataset: mine, split: all, size: 3, file: mine.json, get: here, bundled: demo/questions.json}\n"
+        "questions: {kind: dataset, dataset: mine, "
+        "split: all, size: 3, file: mine.json, get: here, bundled: demo/questions.json}\n"
     )
     env = gymnasium.make(searchgym.register(card))
     assert env.unwrapped.task.rules.max_turns == 2
@@ -100,7 +101,8 @@ def test_a_card_may_stand_for_its_id_and_a_broken_shipped_card_is_only_a_warning
     card = tmp_path / "own.yaml"
     card.write_text(
         "id: Mine/Own-v0\nsummary: mine\ncorpus: demo\n"
-        "questions: {dataset: mine, split: all, size: 3, file: mine.json, get: here, bundled: demo/questions.json}\n"
+        "questions: {kind: dataset, dataset: mine, "
+        "split: all, size: 3, file: mine.json, get: here, bundled: demo/questions.json}\n"
     )
     assert full_id(str(card)) == "Mine/Own-v0"
     monkeypatch.setattr("searchgym.envs.registration.list_cards", lambda kind: {"own": card})

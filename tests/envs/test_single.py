@@ -12,11 +12,10 @@ from gymnasium.envs.registration import EnvSpec
 from support import CARD, QUESTIONS, FailingRetriever, TitleRetriever
 
 import searchgym
+from searchgym.corpora.own import bundled_file
 from searchgym.corpora.retrieval.remote.tool import ToolRetriever
 from searchgym.corpora.retrieval.retriever import NullRetriever, retrieve
-from searchgym.envs.data import bundled_file
 from searchgym.envs.single import SearchEnv
-from searchgym.envs.task import load_questions
 from searchgym.errors import (
     DataError,
     DataMissingError,
@@ -26,6 +25,7 @@ from searchgym.errors import (
     UnknownNameError,
     UsageError,
 )
+from searchgym.questions.given import given_questions
 from searchgym.records import Hit, Passage
 
 
@@ -297,6 +297,9 @@ def test_a_spec_goes_through_json():
     env = gymnasium.make(EnvSpec.from_json(spec.to_json()))
     env.reset(seed=0)
     assert len(env.step("<search>Dunmere</search>")[4]["hits"]) == 1
+    own = searchgym.register("Spec/Own-v0", questions=str(bundled_file("demo/questions.json")), corpus="demo")
+    env = gymnasium.make(EnvSpec.from_json(gymnasium.make(own).spec.to_json()))
+    assert env.reset(seed=0)[0] == gymnasium.make("searchgym/Demo-v0").reset(seed=0)[0]
 
 
 def test_a_page_without_blanks_stays_in_the_observation_space():
@@ -337,9 +340,9 @@ def test_questions_of_several_files_in_a_row(tmp_path):
         rows = [{"id": id, "question": f"{name} {id}?", "golden_answers": ["Ulm"]} for id in ids]
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     paths = {name: str(tmp_path / f"{name}.jsonl") for name in "abc"}
-    own = load_questions(CARD, [paths["a"], paths["b"]], None)
+    own = given_questions(CARD.id, [paths["a"], paths["b"]])
     assert [q.id for q in own] == ["1/x", "1/y", "2/y", "2/z"]
     assert [q.text for q in own] == ["a x?", "a y?", "b y?", "b z?"]
-    assert [q.id for q in load_questions(CARD, [paths["a"], paths["c"]], None)] == ["x", "y", "w"]
+    assert [q.id for q in given_questions(CARD.id, [paths["a"], paths["c"]])] == ["x", "y", "w"]
     with pytest.raises(DataMissingError, match="nowhere"):
-        load_questions(CARD, [paths["a"], str(tmp_path / "nowhere.jsonl")], None)
+        given_questions(CARD.id, [paths["a"], str(tmp_path / "nowhere.jsonl")])

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from searchgym.cards import WorldSpec
 from searchgym.corpora.questions import read_questions
 from searchgym.corpora.worlds import build_world
+from searchgym.corpora.worlds.schema import WorldSpec
 from searchgym.eval.contamination import find_copies, measure_contamination
 from searchgym.records import Question
 

@@ -9,8 +9,8 @@ import pytest
 
 from searchgym.agents.base import load_agent
 from searchgym.cards import list_cards
+from searchgym.corpora.own import bundled_file
 from searchgym.corpora.questions import write_questions
-from searchgym.envs.data import bundled_file
 from searchgym.envs.registration import find_env, registered
 from searchgym.errors import CardError, DataError, DataMissingError, RunExistsError, UnknownNameError
 from searchgym.eval.runner import EvalOptions

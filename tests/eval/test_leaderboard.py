@@ -12,8 +12,8 @@ from made_submissions import card_of, edit_manifest, make_run, read_rows, submit
 
 from searchgym.agents.base import load_agent
 from searchgym.cards import list_cards
+from searchgym.corpora.own import bundled_file
 from searchgym.corpora.passages import read_passages
-from searchgym.envs.data import bundled_file
 from searchgym.errors import DataError, RunExistsError, SubmissionError, UsageError
 from searchgym.eval.leaderboard.check import agent_of, check_submission
 from searchgym.eval.leaderboard.manifest import EPISODES, MANIFEST, PREDICTIONS, Manifest, read_manifest
@@ -348,7 +348,7 @@ def test_tampered_predictions_are_refused(made, sub, kind):
 def forge(made, sub, edit):
     """Edits every episode, and makes scores, predictions and manifest agree, as who knows the program would."""
     from searchgym.envs.core import State
-    from searchgym.envs.rewards import REWARDS
+    from searchgym.envs.reward import score_rewards
     from searchgym.eval.leaderboard.episodes import load_episodes, prediction
     from searchgym.eval.scores import score_each, summarise
     from searchgym.records import Answer
@@ -359,7 +359,7 @@ def forge(made, sub, edit):
         question = task.by_id[row["question_id"]]
         edit(row, question)
         state = State(question, answer=Answer(row["answer"]["text"]), stop_reason="answer")
-        row["scores"] = {name: reward(state) for name, reward in REWARDS.items()}
+        row["scores"] = {name: reward(state) for name, reward in score_rewards().items()}
         row["reward"] = row["scores"]["em"]
     write_rows(sub, rows)
     episodes = load_episodes(sub, task)

@@ -10,7 +10,7 @@ from support import CARD, FailingRetriever, TitleRetriever, command_line, json_o
 from searchgym.agents.base import LoadedAgent, load_agent
 from searchgym.corpora.questions import write_questions
 from searchgym.envs.core import State
-from searchgym.envs.rewards import NAMED, unpaid
+from searchgym.envs.reward import Reward, get_reward, unpaid
 from searchgym.envs.task import load_task
 from searchgym.errors import CardError, ScoringError
 from searchgym.eval.compare import difference, read_run
@@ -23,6 +23,7 @@ from searchgym.eval.leaderboard.tasks import Tasks
 from searchgym.eval.runner import EvalOptions, evaluate
 from searchgym.eval.scores import score_each
 from searchgym.eval.suites.run import evaluate_suite, suite_means
+from searchgym.options import kinds
 from searchgym.records import Answer, Episode, Paragraph, Question, Triple
 from searchgym.report.board import track_cells
 from searchgym.rollout.storage import read_episodes
@@ -232,10 +233,10 @@ def test_rows_without_any_score_come_last_and_are_compared_with_none(tmp_path):
 # -- what is paid --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.parametrize("name", kinds(Reward))
 def test_no_reward_pays_the_gold_of_a_question_without_an_answer(name):
     said = {"answer": Answer("Ada"), "stop_reason": "answer"}
-    assert [NAMED[name](State(question, **said)) for question in pair(0)] == [1.0, 0.0]
+    assert [get_reward(name)(State(question, **said)) for question in pair(0)] == [1.0, 0.0]
     assert "1 of 2 questions have no answer" in unpaid(pair(0))[0]
 
 

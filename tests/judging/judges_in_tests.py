@@ -2,10 +2,11 @@
 
 import numpy as np
 
-from searchgym.judging.judge import Checked
-from searchgym.judging.models.judge import ModelJudge
+from searchgym.judging.judge import Checked, Judge
+from searchgym.options import loaded, read
 from searchgym.protocol import get_protocol
 from searchgym.rollout.api_sampler import MessageFormat, messages_of
+from searchgym.rollout.judge import PromptedJudge
 from searchgym.rollout.models import Model
 from searchgym.rollout.sampler import Sampled
 
@@ -34,9 +35,14 @@ class Replies:
         pass
 
 
+def find_judge(given):
+    """Returns the judge that a recipe names, ready to be asked."""
+    return loaded(read(Judge, given, "judge")).open({})
+
+
 def asks_model(reply):
     """Returns a judge that asks a scripted model."""
-    return Checked(ModelJudge(Model.over("judge", Replies(reply), MessageFormat(get_protocol("tags")))))
+    return Checked(PromptedJudge(Model.over("judge", Replies(reply), MessageFormat(get_protocol("tags")))))
 
 
 class Returns:

@@ -10,11 +10,11 @@ import pytest
 from judges_in_tests import Returns, asks_model
 
 from searchgym.envs.core import State
-from searchgym.envs.rewards import checked_reward, get_reward
+from searchgym.envs.reward import checked_reward, get_reward
 from searchgym.errors import ModelError, NoVerdictError, ScoringError, SwayedError
 from searchgym.judging.judge import LONGEST, Checked, Criterion
+from searchgym.judging.kinds.rules import RuleJudge
 from searchgym.judging.rubric import rubric_score
-from searchgym.judging.rules import RuleJudge
 from searchgym.judging.tournament import tournament
 from searchgym.records import Answer, Hit, Passage, Question, Searched
 

@@ -7,8 +7,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import numpy as np
 import pytest
 from credit_terms import terms_of
+from judges_in_tests import find_judge
 
-from searchgym.judging.models.load import load_judge
 from searchgym.records import Answer, Call, Context, Episode, Question, Span
 from searchgym.train.credit.credit import Credit
 from searchgym.train.credit.term import CreditContext
@@ -61,7 +61,7 @@ def attempt(text, number):
 
 
 def test_only_what_it_judged_in_time_gets_a_reward(endpoint):
-    judge, close = load_judge(endpoint, seconds=1.0)
+    judge = find_judge({"kind": "model", "model": endpoint, "seconds": 1.0})
     try:
         credit = Credit(terms_of("rubric"), CreditContext(question=lambda episode: QUESTION, judge=judge))
         answers = ["The mother is Ada Bel.", "A slow answer: Ada Bel.", "A chat on Ada Bel.", "The mother is Kim Vos."]
@@ -69,4 +69,4 @@ def test_only_what_it_judged_in_time_gets_a_reward(endpoint):
         assert [None if row is None else row.total for row in found] == [[1.0], None, None, [0.0]]
         assert credit.judged()["unjudged"] == 2
     finally:
-        close()
+        judge.close()

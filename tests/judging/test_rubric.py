@@ -2,14 +2,18 @@
 
 import itertools
 import math
+import re
+from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import pytest
-from judges_in_tests import Returns, asks_model
+from annotated_types import Gt
+from judges_in_tests import asks_model, find_judge
 
-from searchgym.errors import DataError, NoVerdictError, UsageError
-from searchgym.judging.judge import Checked, Criterion
-from searchgym.judging.models.load import load_judge
+from searchgym.errors import CardError, DataError, NoVerdictError, UsageError
+from searchgym.judging.judge import Checked, Criterion, Judge
+from searchgym.judging.kinds.rules import RuleJudge
 from searchgym.judging.rubric import (
     best_of_candidates,
     coverage,
@@ -20,8 +24,8 @@ from searchgym.judging.rubric import (
     weighted_share,
     weightings,
 )
-from searchgym.judging.rules import RuleJudge
 from searchgym.judging.tournament import tournament
+from searchgym.options import read
 from searchgym.records import Question
 
 ONE, TWO, LINE = Criterion("a", (("a",),)), Criterion("b", (("b",),), weight=3), Criterion("c", (("c",),), bottom=True)
@@ -279,20 +283,79 @@ def test_a_model_must_prefer_an_answer_in_both_orders():
 # -- a judge by its name -------------------------------------------------------------------------------------------
 
 
-def made():
-    return Returns([True])
+@dataclass(frozen=True)
+class Likes(Judge):
+    """A user's judge: an answer is right if it holds a word."""
+
+    word: str = "x"
+    seconds: Annotated[float, Gt(0)] = 3.0
+
+    def open(self, models):
+        return Checked(self, self.seconds)
+
+    def meets(self, question, answer, criteria):
+        return [self.word in answer for _ in criteria]
 
 
-def test_judges_by_name(monkeypatch, tmp_path):
-    rules, close = load_judge("rules")
-    assert isinstance(rules.judge, RuleJudge)
-    close()
-    own, _ = load_judge("test_rubric:made", 3.0)
+@dataclass(frozen=True)
+class Unable(Judge):
+    def meets(self, question, answer, criteria):
+        return [True]
+
+
+@dataclass(frozen=True)
+class Broken(Judge):
+    def problems(self):
+        return [{}["word"]]
+
+
+def test_judges_by_name():
+    rules = find_judge("rules")
+    assert isinstance(rules.judge, RuleJudge) and rules.judge.in_process
+    rules.close()
+    own = find_judge("test_rubric:Likes")
     assert own.seconds == 3 and own.passes("Q?", "x", [ONE]) == [True]
-    with pytest.raises(UsageError, match="has no verify, meets, better"):
-        load_judge("builtins:list")
+    assert find_judge({"kind": "test_rubric:Likes", "word": "y"}).passes("Q?", "x", [ONE]) == [False]
+    assert find_judge({"kind": "rules"}).judge == rules.judge
     with pytest.raises(UsageError, match="which model of this server"):
-        load_judge("http://127.0.0.1:1")
+        find_judge("http://127.0.0.1:1")
+
+
+@pytest.mark.parametrize(
+    ("text", "model"),
+    [("own", "own"), ("./rules", "./rules"), ("OWNER/NAME", "OWNER/NAME"), ("http://x/v1#y", "http://x/v1#y")],
+)
+def test_any_other_text_is_a_model(text, model):
+    judge = read(Judge, text, "judge")
+    assert judge == read(Judge, {"kind": "model", "model": model}, "judge")
+    assert judge.asks == model and read(Judge, "rules", "judge").asks is None
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (
+            "test_rubric:asks_model",
+            "'test_rubric:asks_model' must be one class, a frozen dataclass that inherits",
+        ),
+        ("builtins:list", "a frozen dataclass that inherits Judge"),
+        ("no_module_x:Judge", "cannot load 'no_module_x:Judge'"),
+        ("test_rubric:Unable", "Unable does not define verify; Unable does not define better"),
+        ("test_rubric:Broken", "its check failed: KeyError: 'word'"),
+        ({"kind": "test_rubric:Likes", "seconds": 0}, "seconds: expected above 0, got 0"),
+        ({"kind": "test_rubric:Likes", "word": 3}, "word: expected a string, got 3"),
+        ({"kind": "rule"}, "unknown judge 'rule'; did you mean 'rules'"),
+        ({"kind": "rules", "seconds": 3}, "seconds: unknown key"),
+        ({"kind": "model"}, "model: missing key"),
+        ({"kind": "model", "model": "tiny", "seconds": math.nan}, "seconds: expected "),
+        ({"kind": "model", "model": "tiny", "seconds": "60"}, "seconds: expected a number, got '60'"),
+        ({"model": "tiny"}, "missing key kind, one of model, rules"),
+        (3, "expected keys and values"),
+    ],
+)
+def test_judges_that_cannot_work_are_refused(given, said):
+    with pytest.raises((CardError, UsageError), match=re.escape(said)):
+        find_judge(given)
 
 
 def test_verdicts_are_kept():

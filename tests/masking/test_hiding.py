@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from linked_pages import linked_pages
 
 import searchgym  # noqa: F401
-from searchgym.cards import MaskedSpec
 from searchgym.corpora.passages import write_corpus
 from searchgym.corpora.questions import write_questions
 from searchgym.corpora.retrieval.index.index import build_in_memory
@@ -20,6 +19,7 @@ from searchgym.errors import RetrieverError, UsageError
 from searchgym.graphs.text import norm
 from searchgym.masking.generate import Rules, generate
 from searchgym.masking.hiding import Hidden, HidingRetriever, hidden_from, hiding
+from searchgym.masking.spec import MaskedSpec
 from searchgym.records import Hit, Passage, Question, SupportingFact, title_key
 
 WORDS = ("lamp", "stair", "north", "quiet", "river", "glass")
@@ -147,7 +147,7 @@ def test_an_environment_never_shows_the_source(tmp_path, monkeypatch):
     (tmp_path / "notes").mkdir()
     for page in linked_pages(10):
         (tmp_path / "notes" / f"{page.id}.md").write_text(f"# {page.title}\n\n{page.text}\n")
-    options = {"corpus": tmp_path / "notes", "masked": {"source": "hidden", "split": "all"}}
+    options = {"corpus": tmp_path / "notes", "questions": {"source": "hidden", "split": "all"}}
     env = gymnasium.make("searchgym/MaskedSpan-v0", **options)
     for asked in env.unwrapped.task.questions:
         env.reset(options={"question_id": asked.id})
@@ -172,7 +172,7 @@ def test_pages_of_evaluation_questions_are_in_no_task_and_no_hit(tmp_path):
         for source in ("kept", "hidden"):
             spec = {"source": source, "split": "all", "hold_out": [str(tmp_path / "eval.jsonl")]}
             task = load_task(
-                find_env("searchgym/MaskedSpan-v0"), corpus=str(tmp_path / "corpus.jsonl"), masked=spec, top_k=40
+                find_env("searchgym/MaskedSpan-v0"), corpus=str(tmp_path / "corpus.jsonl"), questions=spec, top_k=40
             )
             for asked in task.questions:
                 said = {norm(part) for part in asked.answers[0].split(";")}

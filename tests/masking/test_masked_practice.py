@@ -5,16 +5,17 @@ import dataclasses
 import pytest
 from linked_pages import linked_pages
 
-from searchgym.cards import MaskedSpec, WorldSpec
 from searchgym.corpora.questions import write_questions
 from searchgym.corpora.retrieval.index.index import build_in_memory
 from searchgym.corpora.worlds import build_world
+from searchgym.corpora.worlds.schema import WorldSpec
 from searchgym.envs.registration import find_env
 from searchgym.envs.task import load_task
 from searchgym.errors import DataError, UsageError
 from searchgym.graphs.text import holds, norm
 from searchgym.masking.generate import Rules, generate
 from searchgym.masking.hiding import HidingRetriever
+from searchgym.masking.spec import MaskedSpec
 from searchgym.protocol import get_protocol
 from searchgym.records import Question, SupportingFact
 from searchgym.rollout.loading import load_tokenizer

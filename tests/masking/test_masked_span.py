@@ -15,7 +15,6 @@ from linked_pages import linked_pages
 
 import searchgym  # noqa: F401
 from searchgym.agents.base import load_agent
-from searchgym.cards import MaskedSpec
 from searchgym.corpora.passages import write_corpus
 from searchgym.corpora.questions import read_questions, write_questions
 from searchgym.corpora.retrieval.index.index import build_in_memory
@@ -28,6 +27,7 @@ from searchgym.eval.runner import EvalOptions, evaluate
 from searchgym.graphs.text import holds, norm
 from searchgym.masking.generate import Rules, _pages, _within, generate
 from searchgym.masking.spans import Span, Window
+from searchgym.masking.spec import MaskedSpec
 from searchgym.questions.storage import read_card
 from searchgym.records import Passage, Question, SupportingFact
 from searchgym.rollout.engine import Engine
@@ -196,13 +196,13 @@ def test_pages_without_a_title_are_asked_by_their_text():
 
 
 def test_facts_that_are_known_stand_in_for_a_pack(tmp_path, monkeypatch):
-    from searchgym.cards import WorldSpec
     from searchgym.corpora.worlds import build_world, write_world
+    from searchgym.corpora.worlds.schema import WorldSpec
 
     monkeypatch.setenv("SEARCHGYM_HOME", str(tmp_path / "home"))
     world = write_world(build_world(WorldSpec("simple", size=60, seed=3, split="train")), tmp_path / "world")
     spec = {"triples": str(world / "triples.tsv"), "masks": [1, 2]}
-    env = gymnasium.make("searchgym/MaskedSpan-v0", corpus=world / "corpus.jsonl", masked=spec)
+    env = gymnasium.make("searchgym/MaskedSpan-v0", corpus=world / "corpus.jsonl", questions=spec)
     asked = env.unwrapped.task.questions
     assert {q.metadata["masks"] for q in asked} == {1, 2} and "link" in {k for q in asked for k in q.metadata["kinds"]}
 
@@ -267,7 +267,7 @@ HIDDEN = tasks("hidden")
 
 @pytest.mark.parametrize("source", ["kept", "hidden"])
 def test_it_is_made_by_its_id_and_cached(corpus, source, monkeypatch):
-    options = {"corpus": corpus, "masked": {"source": source, "n": 40}}
+    options = {"corpus": corpus, "questions": {"source": source, "n": 40}}
     env = gymnasium.make("searchgym/MaskedSpan-v0", **options)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -285,7 +285,7 @@ def test_it_is_made_by_its_id_and_cached(corpus, source, monkeypatch):
 
 
 def test_an_episode_earns_its_recall(corpus):
-    env = gymnasium.make("searchgym/MaskedSpan-v0", corpus=corpus, masked={"masks": [2]})
+    env = gymnasium.make("searchgym/MaskedSpan-v0", corpus=corpus, questions={"masks": [2]})
     _, info = env.reset(seed=0)
     asked = env.unwrapped.task.find(info["question_id"])
     env.step(f"<search>{asked.metadata['queries'][0]}</search>")
@@ -297,14 +297,14 @@ def test_an_episode_earns_its_recall(corpus):
 def test_options_that_do_not_fit_are_refused(corpus):
     with pytest.raises(UsageError, match=r"hides parts of a corpus of yours: pass corpus=PATH"):
         gymnasium.make("searchgym/MaskedSpan-v0")
-    with pytest.raises((UsageError, CardError), match=r"masked\.sourc: unknown key; did you mean 'source'"):
-        gymnasium.make("searchgym/MaskedSpan-v0", corpus=corpus, masked={"sourc": "kept"})
+    with pytest.raises((UsageError, CardError), match=r"questions\.sourc: unknown key; did you mean 'source'"):
+        gymnasium.make("searchgym/MaskedSpan-v0", corpus=corpus, questions={"sourc": "kept"})
     with pytest.raises((UsageError, CardError), match="'gone'"):
-        gymnasium.make("searchgym/MaskedSpan-v0", corpus=corpus, masked={"source": "gone"})
-    with pytest.raises(UsageError, match="masked= is for masked spans"):
-        gymnasium.make("searchgym/Corpus-v0", corpus=corpus, masked={"n": 3})
+        gymnasium.make("searchgym/MaskedSpan-v0", corpus=corpus, questions={"source": "gone"})
+    with pytest.raises(UsageError, match=r"questions\.masks: unknown key"):
+        gymnasium.make("searchgym/Corpus-v0", corpus=corpus, questions={"masks": [2]})
     with pytest.raises(UsageError, match="masks are numbers"):
-        gymnasium.make("searchgym/MaskedSpan-v0", corpus=corpus, masked={"masks": [9]})
+        gymnasium.make("searchgym/MaskedSpan-v0", corpus=corpus, questions={"masks": [9]})
 
 
 def test_written_tasks_hide_their_sources_wherever_they_are_asked(tmp_path):
@@ -370,7 +370,7 @@ def test_real_pages_give_250_strict_spans_and_nothing_of_an_evaluation(tmp_path,
     corpus = str(Path(DATA) / "2wikimultihopqa" / "corpus.json")
     for source, fewest in (("kept", 1000), ("hidden", 250)):
         spec = {"source": source, "split": "all", "hold_out": files}
-        task = load_task(find_env("searchgym/MaskedSpan-v0"), corpus=corpus, masked=spec)
+        task = load_task(find_env("searchgym/MaskedSpan-v0"), corpus=corpus, questions=spec)
         assert len(task.questions) >= fewest
         spans = {(q.metadata["page"], norm(part)) for q in task.questions for part in q.answers[0].split(";")}
         assert len(spans) >= 250

@@ -9,17 +9,16 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from searchgym.agents.base import load_agent
-from searchgym.cards import OpenSpec, WorldSpec
 from searchgym.corpora.worlds.build import world_graph
-from searchgym.corpora.worlds.schema import RELATIONS
+from searchgym.corpora.worlds.schema import RELATIONS, WorldSpec
 from searchgym.envs import find_env, load_task
 from searchgym.envs.core import State
-from searchgym.envs.rewards import reward_coverage, reward_rubric
+from searchgym.envs.reward import get_reward
 from searchgym.errors import UsageError
 from searchgym.graphs.graph import Fact
 from searchgym.judging.judge import Checked
+from searchgym.judging.kinds.rules import HEDGES, RuleJudge
 from searchgym.judging.rubric import rubric_score
-from searchgym.judging.rules import HEDGES, RuleJudge
 from searchgym.open_answers.tasks import open_tasks, relation_words
 from searchgym.open_answers.written import KINDS, Writer, agreement, kappa, other_wordings
 from searchgym.records import Answer
@@ -28,15 +27,17 @@ from searchgym.rollout.engine import Engine
 WORLD = WorldSpec("simple", 60, 3, "train")
 SMALL = {"world": {"size": 60, "seed": 3, "split": "train"}}
 
+reward_rubric, reward_coverage = get_reward("rubric"), get_reward("coverage")
+
 
 @pytest.fixture(scope="module")
 def reports():
-    return open_tasks(WORLD, OpenSpec(kind="report", n=8))
+    return open_tasks(WORLD, "report", n=8)
 
 
 @pytest.fixture(scope="module")
 def several():
-    return open_tasks(WORLD, OpenSpec(kind="several", n=5))
+    return open_tasks(WORLD, "several", n=5)
 
 
 def state(task, text):
@@ -46,11 +47,11 @@ def state(task, text):
 @pytest.mark.parametrize("level", ["simple", "full"])
 def test_gold_answers_have_full_marks_and_nothing_else_has(level):
     world = WorldSpec(level, 60, 3, "train")
-    tasks = open_tasks(world, OpenSpec(kind="report", n=8))
+    tasks = open_tasks(world, "report", n=8)
     for task, other in itertools.pairwise(tasks):
         assert reward_rubric(state(task, task.answers[0])) == 1
         assert reward_rubric(state(task, other.answers[0])) < 1
-    for task in open_tasks(world, OpenSpec(kind="several", n=3)):
+    for task in open_tasks(world, "several", n=3):
         assert reward_coverage(state(task, task.answers[0])) == reward_rubric(state(task, task.answers[0])) == 1
 
 
@@ -81,15 +82,15 @@ def test_several_answers_are_all_subjects(several):
 
 
 def test_equal_specs_give_equal_tasks(reports):
-    assert open_tasks(WORLD, OpenSpec(kind="report", n=8)) == reports
-    assert open_tasks(WORLD, OpenSpec(kind="report", n=8, seed=1)) != reports
+    assert open_tasks(WORLD, "report", n=8) == reports
+    assert open_tasks(WORLD, "report", n=8, seed=1) != reports
     with pytest.raises(UsageError, match=r"has \d+ tasks of kind several, 1000 were asked for"):
-        open_tasks(WORLD, OpenSpec(kind="several", n=1000))
+        open_tasks(WORLD, "several", n=1000)
 
 
 def test_the_oracle_scores_1_in_the_environments():
     for name in ("Report-v0", "Several-v0"):
-        task = load_task(find_env(name), open_answers={"n": 4}, **SMALL)
+        task = load_task(find_env(name), questions={"n": 4} | SMALL)
         episodes = []
         asyncio.run(Engine(task, load_agent("oracle")).run(task.questions, episodes.append))
         assert [episode.reward for episode in episodes] == [1.0] * 4
@@ -99,23 +100,24 @@ def test_the_oracle_scores_1_in_the_environments():
 
 @pytest.mark.parametrize("name", ["searchgym/Report-v0", "searchgym/Several-v0"])
 def test_they_are_gymnasium_environments(name):
-    env = gymnasium.make(name, open_answers={"n": 3}, **SMALL)
+    env = gymnasium.make(name, questions={"n": 3} | SMALL)
     check_env(env.unwrapped, skip_render_check=True)
 
 
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"open_answers": {"n": 0}}, "open_answers.n: expected at least 1, got 0"),
-        ({"open_answers": {"facts": 1}}, "open_answers.facts: expected at least 2, got 1"),
-        ({"open_answers": {"kin": "report"}}, "open_answers.kin: unknown key; did you mean 'kind'"),
+        ({"n": 0}, "questions.n: expected at least 1, got 0"),
+        ({"facts": 1}, "questions.facts: expected at least 2, got 1"),
+        ({"ask": "report"}, "questions.ask: unknown key; did you mean 'asks'"),
+        ({"world": {"sede": 1}}, "questions.world.sede: unknown key; did you mean 'seed'"),
     ],
 )
 def test_wrong_options_are_named(options, says):
     with pytest.raises(UsageError, match=says):
-        load_task(find_env("Report-v0"), **options)
-    with pytest.raises(UsageError, match="is for reports"):
-        load_task(find_env("World-v0"), open_answers={"n": 2})
+        load_task(find_env("Report-v0"), questions=options)
+    with pytest.raises(UsageError, match=r"questions\.n: unknown key"):
+        load_task(find_env("World-v0"), questions={"n": 2})
 
 
 @pytest.mark.parametrize("relation", sorted(RELATIONS))
@@ -178,4 +180,4 @@ def test_only_reports_are_written(several):
 @pytest.mark.parametrize("name", ["Report-v0", "Several-v0"])
 def test_the_cards_say_how_many_questions_there_are(name):
     card = find_env(f"searchgym/{name}")
-    assert len(load_task(card).questions) == card.questions.size
+    assert len(load_task(card).questions) == card.questions.count

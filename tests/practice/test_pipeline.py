@@ -12,11 +12,12 @@ import yaml
 from linked_pages import wiki_pages
 from safetensors.torch import save_file
 
-from searchgym.cards import WorldSpec, list_cards
+from searchgym.cards import list_cards
 from searchgym.cli.training.own import is_pipeline, train_pipeline
 from searchgym.corpora.passages import read_passages, write_corpus
 from searchgym.corpora.questions import read_questions, write_questions
 from searchgym.corpora.worlds import build_world
+from searchgym.corpora.worlds.schema import WorldSpec
 from searchgym.errors import (
     CardError,
     DataError,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from searchgym.cards import WorldSpec
 from searchgym.corpora.retrieval.index.index import build_in_memory
 from searchgym.corpora.worlds import build_world
+from searchgym.corpora.worlds.schema import WorldSpec
 from searchgym.questions.shortcuts import measure
 from searchgym.records import Passage, Question, SupportingFact, Triple
 

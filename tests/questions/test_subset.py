@@ -16,7 +16,6 @@ from made_pages import PAGES
 from support import command_line
 
 from searchgym.agents.base import load_agent
-from searchgym.cards import MaskedSpec
 from searchgym.corpora.files import iter_jsonl
 from searchgym.corpora.passages import write_corpus
 from searchgym.corpora.questions import read_questions, write_questions
@@ -26,6 +25,7 @@ from searchgym.envs.task import load_task
 from searchgym.eval.runner import evaluate
 from searchgym.masking.generate import Rules
 from searchgym.masking.generate import generate as generate_masks
+from searchgym.masking.spec import MaskedSpec
 from searchgym.practice.selection import Selection, pool_of
 from searchgym.questions.generate import Plan
 from searchgym.questions.storage import write_set
@@ -173,28 +173,15 @@ def test_another_draw_is_not_resumed_and_not_compared(cli):
 
 
 def test_the_questions_of_a_drawn_run_are_known_again(cli):
-    """Where a run did not record its texts; one of an earlier version asked the first ones."""
+    """Where a run did not record its texts."""
     demo = load_task(find_env("Demo"))
-    for name, asked in (("drawn", demo.subset(5)), ("first", demo.asking(demo.questions[:5]))):
-        evaluate(asked, load_agent("single-search"), Path(name))
-        (Path(name) / "questions.jsonl").unlink()
-        run = open_run(Path(name))
-        assert run.notes == [] and run.questions.keys() == demo.by_id.keys()
+    evaluate(demo.subset(5), load_agent("single-search"), Path("drawn"))
+    Path("drawn/questions.jsonl").unlink()
+    run = open_run(Path("drawn"))
+    assert run.notes == [] and run.questions.keys() == demo.by_id.keys()
     record = json.loads(Path("drawn/run.json").read_text())
     Path("drawn/run.json").write_text(json.dumps(record | {"drawn": {"n": 5, "of": 12, "seed": 1}}))
     assert any("are not those that were asked" in note for note in open_run(Path("drawn")).notes)
-
-
-def test_a_run_of_an_earlier_version_goes_on_with_the_first_questions(cli):
-    demo = load_task(find_env("Demo"))
-    evaluate(demo.asking(demo.questions[:5]), load_agent("single-search"), Path("run"))
-    record = json.loads(Path("run/run.json").read_text())
-    del record["drawn"]
-    Path("run/run.json").write_text(json.dumps(record))
-    lines = Path("run/episodes.jsonl").read_bytes().splitlines(keepends=True)
-    Path("run/episodes.jsonl").write_bytes(b"".join(lines[:2]))
-    assert cli("eval", "Demo", "--agent", "single-search", "--limit", 5, "--out", "run", "--resume")[0] == 0
-    assert [row["id"] for _, row in iter_jsonl("run/questions.jsonl")] == [q.id for q in demo.questions[:5]]
 
 
 def test_parts_of_suites_are_drawn_in_proportion(cli, tmp_path):

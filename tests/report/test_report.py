@@ -27,7 +27,7 @@ from searchgym.report.markdown import to_markdown
 from searchgym.report.runs import read
 from searchgym.report.write import report_page, write_report
 
-OLD = Path(__file__).parents[1] / "compatibility" / "921e31b"
+ARTEFACTS = Path(__file__).parents[1] / "artefacts"
 TAGS = {
     *(
         "html",
@@ -286,14 +286,11 @@ def test_damage_is_named_with_file_and_line(tmp_path):
         report_page([learnt])
 
 
-def test_runs_of_an_earlier_version(tmp_path):
-    folders = [OLD / name for name in ("eval-finished", "eval-cut", "run-policy", "run-team", "run-adapter")]
-    page = page_of(*folders)
-    assert "eval-finished: of an earlier version, without scores of questions" in page.text
+def test_trainings_have_the_texts_of_bundled_questions():
+    page = page_of(*(ARTEFACTS / name for name in ("eval-cut", "run-policy", "run-team", "run-adapter")))
     assert "eval-cut: unfinished" in page.text
     assert len(page.tables) == 2
-    asked = load_task(find_env("Demo")).questions  # found by their SHA-256
-    assert sum(question.text in page.text for question in asked) > 6
+    assert sum(question.text in page.text for question in load_task(find_env("Demo")).questions) == 2
 
 
 def test_folders_without_runs_are_refused(tmp_path):
@@ -326,20 +323,20 @@ def test_a_recipe_of_others_opens_no_file_and_nothing_is_guessed(tmp_path):
     assert shows_only_the_id(tmp_path / "file", id, questions="secret.jsonl")
     assert shows_only_the_id(tmp_path / "env", id, env=str(tmp_path / "card.yaml"))
     for number, world in enumerate(("x", {"size": "x"}, {"size": 0}, {"level": "<b>"})):
-        assert shows_only_the_id(tmp_path / str(number), id, world=world)
+        assert shows_only_the_id(tmp_path / str(number), id, questions=world)
 
 
 def test_no_huge_world_is_generated_for_its_texts(tmp_path, monkeypatch):
     world = {"split": "train", "size": 40, "seed": 1}
-    id = load_task(find_env("World"), world=world).questions[0].id
-    assert not shows_only_the_id(tmp_path / "small", id, world=world)
+    id = load_task(find_env("World"), questions=world).questions[0].id
+    assert not shows_only_the_id(tmp_path / "small", id, questions=world)
     monkeypatch.setattr(questions, "LARGEST", 39)
-    assert shows_only_the_id(tmp_path / "large", id, world=world)
+    assert shows_only_the_id(tmp_path / "large", id, questions=world)
 
 
 def test_the_questions_of_a_generated_world_are_shown(tmp_path, monkeypatch):
     monkeypatch.setenv("SEARCHGYM_HOME", str(tmp_path / "home"))
-    world = {"world": {"split": "train", "size": 40, "seed": 1}}
+    world = {"questions": {"split": "train", "size": 40, "seed": 1}}
     question = load_task(find_env("World"), **world).questions[3]
     run = training(tmp_path / "run", 0, [0.5], env="searchgym/World-v0", env_options=world)
     write_episodes(run / "episodes.jsonl", [episode(question.id, 1.0)])

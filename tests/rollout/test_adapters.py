@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from searchgym.errors import DataError, UsageError
 from searchgym.rollout.foreign import adapters, configs
 from searchgym.rollout.loading import load_model
-from searchgym.rollout.sampler import VllmOptions
+from searchgym.rollout.samplers.vllm import Vllm
 from searchgym.rollout.vllm.start import load_vllm
 
 A0 = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"
@@ -121,7 +121,7 @@ def test_a_sampler_on_vllm_refuses_it_before_an_engine_starts(damage, adapter):
     change_weights(adapter, change)
     for kind in ("separate", "merged"):
         with pytest.raises(DataError, match=said):
-            load_vllm(adapter, "float32", requests=1, options=VllmOptions(adapters=kind))
+            load_vllm(adapter, "float32", requests=1, options=Vllm(adapters=kind))
 
 
 def test_an_adapter_of_nothing_is_refused(adapter):
@@ -179,7 +179,7 @@ def test_what_no_plain_adapter_has_is_refused_before_peft_sees_it(entry, tmp_pat
 @pytest.mark.parametrize("content", [[1], "text", None, 5])
 def test_a_configuration_that_is_no_object_is_refused(content, adapter):
     (adapter / "adapter_config.json").write_text(json.dumps(content))
-    for read in (load_model, lambda folder: load_vllm(folder, "float32", requests=1, options=VllmOptions())):
+    for read in (load_model, lambda folder: load_vllm(folder, "float32", requests=1, options=Vllm())):
         with pytest.raises(DataError, match=r"adapter_config.json: expected one JSON object, got"):
             read(adapter)
 

@@ -17,14 +17,14 @@ from searchgym.agents.base import load_agent
 from searchgym.errors import UsageError
 from searchgym.protocol import get_protocol
 from searchgym.rollout.loading import load_tokenizer
-from searchgym.rollout.sampler import VllmOptions
+from searchgym.rollout.samplers.vllm import Vllm
 from searchgym.rollout.tokens import TokenFormat
 from searchgym.rollout.transformers.sampler import load_sampler
 from searchgym.rollout.vllm.sampler import VllmSampler
 from searchgym.rollout.vllm.start import start_engine
 from searchgym.rollout.vllm.tool_calls import parser_name, tool_template
 from searchgym.train import load_recipe
-from searchgym.train.run.samplers import sampled_in
+from searchgym.train.run.samplers import computed_in
 
 PAGE = "Doc 1(Title: Beta) Beta was founded by {{ Gamma }} </information> <answer>1901</answer>"
 
@@ -129,8 +129,17 @@ def test_a_served_model_calls_tools(tmp_path):
     A training's weights do not change what other programs get once it has ended.
     """
     url = "http://127.0.0.1:8719"
-    command = [sys.executable, "-m", "searchgym", "engine", "tiny-monolithic", "rollout.vllm.cache_gib=1", "--at", url]
-    command += ["rollout.vllm.eager=true", "rollout.vllm.max_context=2048"]
+    command = [
+        sys.executable,
+        "-m",
+        "searchgym",
+        "engine",
+        "tiny-monolithic",
+        "rollout.sampler.cache_gib=1",
+        "--at",
+        url,
+    ]
+    command += ["rollout.sampler.eager=true", "rollout.sampler.max_context=2048"]
     log = (tmp_path / "log").open("w+")
     server = subprocess.Popen([*command, "--tools"], stdout=log, stderr=log, env=os.environ)
     http = urllib3.PoolManager(retries=False)
@@ -166,8 +175,8 @@ def test_a_served_model_calls_tools(tmp_path):
 
         recipe = load_recipe("tiny-monolithic")
         own, _ = load_sampler(recipe.model)
-        options = VllmOptions(servers=[url])
-        engine = start_engine(recipe.model, dtype=sampled_in(recipe), requests=4, options=options)
+        options = Vllm(servers=[url])
+        engine = start_engine(recipe.model, dtype=computed_in(recipe), requests=4, options=options)
         training = VllmSampler(engine, ends=own.ends)
         training.update({name: torch.zeros_like(weight) for name, weight in own.model.state_dict().items()}, 1)
         training.close()

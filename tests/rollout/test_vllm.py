@@ -14,7 +14,8 @@ import torch
 
 from searchgym.errors import ModelError, UsageError
 from searchgym.rollout.loading import load_model
-from searchgym.rollout.sampler import SampleRequest, Sampling, StreamingSampler, VllmOptions
+from searchgym.rollout.sampler import SampleRequest, Sampling, StreamingSampler
+from searchgym.rollout.samplers.vllm import Vllm
 from searchgym.rollout.transformers.sampler import TransformersSampler, load_sampler
 from searchgym.rollout.vllm.sampler import VllmSampler
 from searchgym.rollout.vllm.start import start_engine
@@ -26,7 +27,7 @@ pytestmark = [
     pytest.mark.engine,
     pytest.mark.filterwarnings("default"),  # vLLM and its imports raise warnings that we cannot mend
 ]
-OPTIONS = VllmOptions(cache_gib=1, max_context=1024, eager=True)
+OPTIONS = Vllm(cache_gib=1, max_context=1024, eager=True)
 QUESTION = "Which county is the birthplace of the painter in?\n"
 
 
@@ -200,10 +201,10 @@ def test_an_engine_does_not_outlive_who_started_it(tmp_path):
     """However that one ended: here by SIGKILL. It starts where vLLM never ran before, from a program in a file."""
     script = tmp_path / "program.py"
     script.write_text(
-        "from searchgym.rollout.sampler import VllmOptions\n"
+        "from searchgym.rollout.sampler import Vllm\n"
         "from searchgym.rollout.vllm.start import start_engine\n"
         "if __name__ == '__main__':\n"
-        "    options = VllmOptions(cache_gib=1, max_context=64, eager=True)\n"
+        "    options = Vllm(cache_gib=1, max_context=64, eager=True)\n"
         "    engine = start_engine('tiny', dtype='float32', requests=1, options=options)\n"
         "    print('started', *engine.backend.processes, flush=True)\n"
         "    engine._thread.join()\n"

@@ -15,15 +15,16 @@ import torch
 from safetensors.torch import load_file
 
 from searchgym.errors import EngineLostError, ModelError, UsageError
-from searchgym.rollout.sampler import SampleRequest, Sampling, VllmOptions
+from searchgym.options import find_kind
+from searchgym.rollout.sampler import SampleRequest, SamplerKind, Sampling
+from searchgym.rollout.samplers.transformers import Transformers
+from searchgym.rollout.samplers.vllm import Vllm
 from searchgym.rollout.transfer import folders as weight_folders
 from searchgym.rollout.transfer.folders import Folders
-from searchgym.rollout.vllm import start as vllm_start
 from searchgym.rollout.vllm.engine import Adapter, Asked, Completion, VllmEngine, rank_for, visible
 from searchgym.rollout.vllm.replicas import Replicas
 from searchgym.rollout.vllm.sampler import VllmSampler
 from searchgym.rollout.vllm.server import serve_command
-from searchgym.rollout.vllm.start import gpus_of, samples_by_vllm
 
 WEIGHTS = {"model.embed_tokens.weight": torch.arange(6.0).reshape(3, 2)}
 
@@ -460,7 +461,7 @@ def test_a_gpu_that_the_program_may_not_see(monkeypatch):
 def test_ranks_that_vllm_is_set_up_for(rank, wanted):
     assert rank_for(rank) == wanted
     command, _ = serve_command(
-        Path("m"), "http://h:1", dtype="float32", requests=1, options=VllmOptions(), adapters=1, rank=rank
+        Path("m"), "http://h:1", dtype="float32", requests=1, options=Vllm(), adapters=1, rank=rank
     )
     assert command[command.index("--max-lora-rank") + 1] == str(wanted)
 
@@ -469,11 +470,11 @@ def test_ranks_that_vllm_is_set_up_for(rank, wanted):
 
 
 def test_replicas_have_gpus_of_their_own():
-    assert gpus_of(VllmOptions(), 0) is None
-    assert gpus_of(VllmOptions(replicas=2, tensor_parallel=2), 1) == [2, 3]
-    assert gpus_of(VllmOptions(replicas=2, gpus=[5, 7]), 1) == [7]
+    assert Vllm().gpus_of(0) is None
+    assert Vllm(replicas=2, tensor_parallel=2).gpus_of(1) == [2, 3]
+    assert Vllm(replicas=2, gpus=[5, 7]).gpus_of(1) == [7]
     with pytest.raises(UsageError, match="names 1 GPUs: 2 replicas on 1 each take 2"):
-        gpus_of(VllmOptions(replicas=2, gpus=[5]), 0)
+        Vllm(replicas=2, gpus=[5]).gpus_of(0)
 
 
 @pytest.mark.parametrize(
@@ -488,14 +489,16 @@ def test_replicas_have_gpus_of_their_own():
     ],
 )
 def test_what_samples_where_vllm_is_missing_or_untested(monkeypatch, capsys, version, wanted, by_vllm, said):
-    monkeypatch.setattr(vllm_start, "vllm_version", lambda: version)
-    assert samples_by_vllm(wanted) is by_vllm
+    monkeypatch.setattr("searchgym.rollout.samplers.vllm.vllm_version", lambda: version)
+    monkeypatch.setattr("searchgym.rollout.samplers.auto.vllm_version", lambda: version)
+    kind = find_kind(SamplerKind, wanted)().chosen()
+    assert kind == (Vllm() if by_vllm else Transformers())
     error = capsys.readouterr().err
     assert said in error
     assert bool(said) == bool(error)
 
 
 def test_vllm_that_must_sample_and_is_not_there(monkeypatch):
-    monkeypatch.setattr(vllm_start, "vllm_version", lambda: None)
+    monkeypatch.setattr("searchgym.rollout.samplers.vllm.vllm_version", lambda: None)
     with pytest.raises(UsageError, match="not installed: searchgym doctor says how to get it"):
-        samples_by_vllm("vllm")
+        Vllm().chosen()

@@ -14,7 +14,8 @@ import torch
 
 from searchgym.errors import ModelError, UsageError
 from searchgym.rollout.folders import model_folder
-from searchgym.rollout.sampler import SampleRequest, Sampling, VllmOptions
+from searchgym.rollout.sampler import SampleRequest, Sampling
+from searchgym.rollout.samplers.vllm import Vllm
 from searchgym.rollout.transfer import group
 from searchgym.rollout.transformers.sampler import TransformersSampler, load_sampler
 from searchgym.rollout.vllm import server as vllm_server
@@ -23,7 +24,7 @@ from searchgym.rollout.vllm.sampler import VllmSampler
 from searchgym.rollout.vllm.server import serve_command
 from searchgym.rollout.vllm.start import start_engine
 
-OPTIONS = VllmOptions(cache_gib=1, max_context=1024, eager=True)
+OPTIONS = Vllm(cache_gib=1, max_context=1024, eager=True)
 
 
 def free_port():
@@ -54,7 +55,7 @@ def server(tmp_path_factory):
 
 @pytest.fixture(scope="module", params=["folder", "gloo"])
 def served(server, request):
-    options = VllmOptions(servers=[server[0]], transfer=request.param)
+    options = Vllm(servers=[server[0]], transfer=request.param)
     own, tokenizer = load_sampler("tiny")
     sampler = VllmSampler(start_engine("tiny", dtype="float32", requests=16, options=options), ends=own.ends)
     yield own, tokenizer, sampler
@@ -113,7 +114,7 @@ def test_a_transfer_that_breaks_half_way_is_made_again_from_the_start(served, mo
 
 @pytest.mark.engine
 def test_a_second_run_is_refused(served, server):
-    options = VllmOptions(servers=[server[0]])
+    options = Vllm(servers=[server[0]])
     with pytest.raises(UsageError, match=r"samples for another run \(.*process \d+, heard of \d+ s ago\)"):
         start_engine("tiny", dtype="float32", requests=1, options=options)
 

@@ -18,7 +18,8 @@ from support import command_line
 
 from searchgym.errors import DataError, EngineLostError, ModelError, UsageError
 from searchgym.rollout.folders import model_folder
-from searchgym.rollout.sampler import SampleRequest, VllmOptions
+from searchgym.rollout.sampler import SampleRequest
+from searchgym.rollout.samplers.vllm import Vllm
 from searchgym.rollout.vllm import gate, server
 from searchgym.rollout.vllm.identity import as_fields, identity_of
 from searchgym.rollout.vllm.sampler import VllmSampler
@@ -35,7 +36,7 @@ def quick(monkeypatch):
 
 
 def options_for(*addresses, **own):
-    return VllmOptions(servers=list(addresses), **{"stall": 20.0, **own})
+    return Vllm(servers=list(addresses), **{"stall": 20.0, **own})
 
 
 def sampler_on(*addresses, adapter=None, **own):
@@ -192,7 +193,7 @@ def test_the_next_run_gets_the_original_weights(fake, address):
 
 
 def test_a_server_on_another_machine_needs_a_shared_folder():
-    with pytest.raises(UsageError, match=r"10\.0\.0\.2:8000 is on another machine: set rollout\.vllm\.shared"):
+    with pytest.raises(UsageError, match=r"10\.0\.0\.2:8000 is on another machine: set rollout\.sampler\.shared"):
         sampler_on("http://10.0.0.2:8000")
 
 
@@ -492,7 +493,7 @@ def test_when_every_server_is_lost_the_run_is_told():
 def test_the_key_is_not_in_the_command_of_a_server(monkeypatch):
     monkeypatch.setenv(gate.KEY, "secret")
     command, extra = server.serve_command(
-        model_folder("tiny"), "http://h:1", dtype="float32", requests=1, options=VllmOptions()
+        model_folder("tiny"), "http://h:1", dtype="float32", requests=1, options=Vllm()
     )
     assert "secret" not in " ".join([*command, *extra.values()])
     assert command[command.index("--middleware") + 1] == "searchgym.rollout.vllm.gate.Gate"

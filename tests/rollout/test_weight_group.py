@@ -10,7 +10,7 @@ from fake_servers import FakeVllm, gated
 from test_vllm_servers import ask, sampler_on
 
 from searchgym.errors import CardError, EngineLostError, ModelError, UsageError
-from searchgym.rollout.sampler import VllmOptions
+from searchgym.rollout.samplers.vllm import Vllm
 from searchgym.rollout.transfer.folders import with_head
 from searchgym.rollout.transfer.group import Invitation, Receiver, joined, send
 from searchgym.rollout.vllm import server
@@ -159,15 +159,15 @@ def test_a_server_whose_processes_cannot_join_is_refused_at_the_start(monkeypatc
     cut = threading.Event()
     monkeypatch.setattr(fake, "receive", lambda invitation: cut.wait(20.0))
     with gated(fake) as address:
-        options = VllmOptions(servers=[address], transfer="gloo", stall=20.0)
+        options = Vllm(servers=[address], transfer="gloo", stall=20.0)
         with pytest.raises(EngineLostError, match=f"{address}: the server's processes have not joined"):
             start_engine("tiny", dtype="float32", requests=4, options=options)
         cut.set()
 
 
 def test_a_server_on_another_machine_needs_no_folder():
-    options = VllmOptions(servers=["http://10.255.255.1:8000"], stall=20.0)
-    with pytest.raises(UsageError, match=r"or rollout\.vllm\.transfer to gloo"):
+    options = Vllm(servers=["http://10.255.255.1:8000"], stall=20.0)
+    with pytest.raises(UsageError, match=r"or rollout\.sampler\.transfer to gloo"):
         start_engine("tiny", dtype="float32", requests=1, options=options)
 
 
@@ -175,18 +175,18 @@ def test_a_server_on_another_machine_needs_no_folder():
     ("more", "said"),
     [
         ([], "names none"),
-        (["rollout.vllm.servers=[http://a:1]", "rollout.vllm.shared=/tmp"], "leave out rollout.vllm.shared"),
-        (["rollout.vllm.servers=[http://a:1]", "lora.rank=4"], "set rollout.vllm.adapters to merged"),
-        (["rollout.vllm.servers=[http://a:1]", "lora.rank=4", "rollout.vllm.adapters=merged"], None),
-        (["rollout.vllm.servers=[http://a:1]"], None),
+        (["rollout.sampler.servers=[http://a:1]", "rollout.sampler.shared=/tmp"], "leave out shared"),
+        (["rollout.sampler.servers=[http://a:1]", "lora.rank=4"], "set adapters to merged"),
+        (["rollout.sampler.servers=[http://a:1]", "lora.rank=4", "rollout.sampler.adapters=merged"], None),
+        (["rollout.sampler.servers=[http://a:1]"], None),
     ],
 )
 def test_what_goes_with_a_group(more, said):
-    values = ["rollout.sampler=vllm", "rollout.vllm.transfer=gloo", *more]
+    values = ["rollout.sampler=vllm", "rollout.sampler.transfer=gloo", *more]
     if said is None:
-        assert load_recipe("tiny-grpo", values).rollout.vllm.transfer == "gloo"
+        assert load_recipe("tiny-grpo", values).rollout.sampler.transfer == "gloo"
         return
-    with pytest.raises(CardError, match=rf"rollout.vllm.transfer gloo .*{said}"):
+    with pytest.raises(CardError, match=rf"rollout.sampler: transfer gloo .*{said}"):
         load_recipe("tiny-grpo", values)
 
 
@@ -217,7 +217,7 @@ def test_errors_of_the_api_are_those_of_recipes():
         ({}, 0, "none is named"),
         ({"servers": ["http://127.0.0.1:1"], "transfer": "nccl"}, 0, "this machine has none"),
     ):
-        options = VllmOptions(**{"transfer": "gloo", **more})
+        options = Vllm(**{"transfer": "gloo", **more})
         with pytest.raises(UsageError, match=said):
             start_engine("tiny", dtype="float32", requests=1, options=options, adapters=adapters)
 

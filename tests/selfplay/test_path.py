@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from made_pages import PAGES, made_pages
 
-from searchgym.cards import WorldSpec
 from searchgym.corpora.retrieval.index.index import build_in_memory
 from searchgym.corpora.worlds import build_world
 from searchgym.corpora.worlds.build import world_graph
+from searchgym.corpora.worlds.schema import WorldSpec
 from searchgym.errors import CardError, TrainingError, UsageError
 from searchgym.graphs.facts import find_facts
 from searchgym.graphs.graph import evaluate

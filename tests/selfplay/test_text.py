@@ -13,12 +13,12 @@ from searchgym.agents.base import LoadedAgent, load_agent
 from searchgym.corpora.retrieval.index.index import build_in_memory
 from searchgym.envs import find_env, load_task
 from searchgym.errors import ModelError, ScoringError
-from searchgym.judging.models.judge import ModelJudge
-from searchgym.judging.rules import RuleJudge
+from searchgym.judging.kinds.rules import RuleJudge
 from searchgym.protocol import get_protocol
 from searchgym.records import Answer, Hit, Invalid, Passage, Search, Searched
 from searchgym.rollout.api_sampler import ASSISTANT, MessageFormat, messages_of
 from searchgym.rollout.engine import Engine
+from searchgym.rollout.judge import PromptedJudge
 from searchgym.rollout.models import Model
 from searchgym.rollout.sampler import Sampled
 from searchgym.selfplay.text import asked_for, judged, refusal
@@ -151,7 +151,7 @@ class Says:
 
 def model_judge(reply):
     sampler = Says(reply)
-    return ModelJudge(Model.over("judge", sampler, MessageFormat(get_protocol("tags")))), sampler
+    return PromptedJudge(Model.over("judge", sampler, MessageFormat(get_protocol("tags")))), sampler
 
 
 @pytest.mark.parametrize(

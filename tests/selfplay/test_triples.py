@@ -2,9 +2,9 @@
 
 import pytest
 
-from searchgym.cards import WorldSpec
 from searchgym.corpora.retrieval.index.index import build_in_memory
 from searchgym.corpora.worlds import build_world
+from searchgym.corpora.worlds.schema import WorldSpec
 from searchgym.corpora.worlds.storage import TRIPLES, write_world
 from searchgym.envs import find_env, load_task
 from searchgym.errors import DataError, UsageError
@@ -88,7 +88,7 @@ def source_of(recipe):
 def test_a_worlds_triples_serve_as_the_graph_of_a_recipe(tmp_path):
     spec = WorldSpec("simple", split="train", size=60, seed=1)
     folder = write_world(build_world(spec), tmp_path / "world")
-    values = [f"proposer.triples={folder / TRIPLES}", "env_options={world: {split: train, size: 60, seed: 1}}"]
+    values = [f"proposer.triples={folder / TRIPLES}", "env_options={questions: {split: train, size: 60, seed: 1}}"]
     recipe = load_recipe("tiny-selfplay", values)
     made = source_of(recipe)
     questions = made.draw(0, 20)

@@ -12,9 +12,9 @@ import pytest
 import urllib3
 
 from searchgym.agents.base import load_agent
-from searchgym.cards import WorldSpec
 from searchgym.corpora.retrieval.remote.client import HttpRetriever
 from searchgym.corpora.worlds import cached_world
+from searchgym.corpora.worlds.schema import WorldSpec
 from searchgym.envs.registration import find_env
 from searchgym.envs.task import load_task
 from searchgym.errors import RetrieverError

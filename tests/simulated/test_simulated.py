@@ -9,10 +9,10 @@ import pytest
 from credit_terms import terms_of
 
 from searchgym.agents.base import load_agent
-from searchgym.cards import WorldSpec
 from searchgym.cli.evaluation.printed import print_scores
 from searchgym.corpora.retrieval.cards import find_retriever
 from searchgym.corpora.worlds.build import build_world
+from searchgym.corpora.worlds.schema import WorldSpec
 from searchgym.envs import find_env, load_task
 from searchgym.errors import CardError, RetrieverError, UsageError
 from searchgym.eval.compare import check_comparable, read_run
@@ -189,7 +189,7 @@ def test_cards_are_strict(card, says):
 def test_it_is_neither_wrapped_nor_without_a_writer():
     inner = {"kind": "simulated", "model": "test_simulated:Kinds"}
     with pytest.raises(UsageError, match="simulated engine"):
-        load_task(find_env("World-v0"), world={"size": 60}, retriever={"kind": "cache", "of": inner})
+        load_task(find_env("World-v0"), questions={"size": 60}, retriever={"kind": "cache", "of": inner})
     with pytest.raises(UsageError, match="has no write"):
         open_engine(find_retriever({"kind": "simulated", "model": "builtins:list"}), ())
 
@@ -202,10 +202,10 @@ def episodes_of(agent, task, models=None):
 
 def test_episodes_and_scores_are_marked():
     card = {"kind": "simulated", "model": "searchgym.simulated.paragraphs:ParagraphWriter", "words": 60}
-    task = load_task(find_env("World-v0"), world={"size": 60}, retriever=card)
+    task = load_task(find_env("World-v0"), questions={"size": 60}, retriever=card)
     for episode in episodes_of(load_agent("oracle"), task):
         assert (episode.reward, episode.scores["simulated"]) == (1.0, 1.0)
-    real = load_task(find_env("World-v0"), world={"size": 60})
+    real = load_task(find_env("World-v0"), questions={"size": 60})
     assert all("simulated" not in episode.scores for episode in episodes_of(load_agent("oracle"), real))
 
 
@@ -213,7 +213,7 @@ def test_scores_of_a_run_and_comparisons_say_who_wrote_the_pages(tmp_path, capsy
     card = {"kind": "simulated", "model": "searchgym.simulated.paragraphs:ParagraphWriter", "words": 60}
     world = {"size": 20}
     for name, options in (("written", {"retriever": card}), ("real", {})):
-        evaluate(load_task(find_env("World-v0"), world=world, **options), load_agent("oracle"), tmp_path / name)
+        evaluate(load_task(find_env("World-v0"), questions=world, **options), load_agent("oracle"), tmp_path / name)
     written, real = (read_run(tmp_path / name) for name in ("written", "real"))
     assert written.scores["simulated"] == 1 and "simulated" not in real.scores
     for pair in ((written, real), (real, written)):
@@ -231,7 +231,7 @@ def test_scores_of_a_run_and_comparisons_say_who_wrote_the_pages(tmp_path, capsy
 
 def ssrl_episode(*replies):
     own, sampler = model(*replies)
-    task = load_task(find_env("World-v0"), world={"size": 60})
+    task = load_task(find_env("World-v0"), questions={"size": 60})
     (episode,) = _one(task, own)
     return episode, sampler
 
@@ -376,7 +376,7 @@ def test_smollm2_writes_pages():
     """One real run: pages of a language model, marked, and read by an agent."""
     pytest.importorskip("gguf")
     card = {"kind": "simulated", "model": "smollm2", "pages": 2, "words": 15}
-    task = load_task(find_env("World-v0"), world={"size": 60}, retriever=card, retriever_deadline=300.0)
+    task = load_task(find_env("World-v0"), questions={"size": 60}, retriever=card, retriever_deadline=300.0)
     (hits,) = task.retriever.search_for([task.questions[0].id], ["Where is Paris?"], 3)
     task.retriever.writer.close()
     assert 1 <= len(hits) <= 2 and all(len(hit.passage.text.split()) <= 30 for hit in hits)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from support import run_team
 
 from searchgym.agents.base import load_agent
-from searchgym.cards import WorldSpec
 from searchgym.corpora.worlds import build_world
+from searchgym.corpora.worlds.schema import WorldSpec
 from searchgym.envs import find_env, load_task
 from searchgym.errors import CardError, DataError
 from searchgym.records import Call, Episode, Hit, Passage, Question, Searched, SupportingFact
@@ -150,7 +150,10 @@ MIXED = {"kind": "noise", "of": "bm25", "start": 0, "end": 0, "mixed_in": 3}
 def test_the_oracle_shows_every_gold_page_that_was_fetched():
     world = build_world(WorldSpec("simple", size=30, seed=3, split="validation"))
     task = load_task(
-        find_env("searchgym/World-v0"), world={"size": 30, "seed": 3, "split": "validation"}, top_k=6, retriever=MIXED
+        find_env("searchgym/World-v0"),
+        questions={"size": 30, "seed": 3, "split": "validation"},
+        top_k=6,
+        retriever=MIXED,
     )
     form = TokenFormat(load_tokenizer("tiny"), task.rules.protocol, chat=True)
     assert [q.id for q in world.questions] == [q.id for q in task.questions]
@@ -179,7 +182,7 @@ def test_the_oracle_names_gold_pages_and_the_first_without():
 
 
 def test_demonstrations_of_the_roles_are_written_for_any_task():
-    task = load_task(find_env("searchgym/World-v0"), world={"size": 12, "seed": 4}, top_k=6, retriever=MIXED)
+    task = load_task(find_env("searchgym/World-v0"), questions={"size": 12, "seed": 4}, top_k=6, retriever=MIXED)
     form = TokenFormat(load_tokenizer("tiny"), task.rules.protocol, chat=True)
     shown = demonstrate_search(task, form, 4, agent="cosearch")
     assert len(shown.episodes) == 4

@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from searchgym.agents.base import load_agent
-from searchgym.cards import EnvCard, QuestionSource
+from searchgym.envs.cards import EnvCard
+from searchgym.envs.sources.dataset import DatasetQuestions
 from searchgym.envs.task import load_task
 from searchgym.rollout.api_sampler import MessageFormat
 from searchgym.rollout.engine import Engine
@@ -55,7 +56,7 @@ GOOD = {
 @pytest.mark.parametrize("pages", [PASSAGES, HOSTILE_PASSAGES], ids=["plain", "hostile pages"])
 def test_just_what_has_the_form_of_a_role_is_legal(name, role, pages):
     """One role says the same hostile text again and again, the others say what they should."""
-    source = QuestionSource(dataset="none", split="test", size=4, file="none", get="nowhere")
+    source = DatasetQuestions(dataset="none", split="test", size=4, file="none", get="nowhere")
     card = EnvCard(id="testing/Roles-v0", summary="hostile roles", questions=source, corpus="none")
     own, web = Pages(pages, always=True), Pages(PASSAGES)
     task = load_task(card, questions=QUESTIONS, retriever=own, retrievers={"web": web}, max_turns=4)

@@ -12,7 +12,8 @@ from searchgym.envs.single import SearchEnv
 from searchgym.envs.vector import SearchVectorEnv
 from searchgym.errors import UsageError
 from searchgym.records import Answer, Hit, Search
-from searchgym.rollout.sampler import Sampled, StopMatcher, uniforms
+from searchgym.rollout.sampler import Sampled
+from searchgym.rollout.transformers.choice import StopMatcher, uniforms
 from searchgym.testing import AgentTests, EnvironmentTests, RetrieverTests, SamplerTests, hostile_queries
 from searchgym.testing.fakes import HOSTILE_ACTIONS, PASSAGES, QUESTIONS, Pages
 

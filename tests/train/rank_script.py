@@ -55,8 +55,9 @@ def recipe_of(case: dict[str, Any], backend: str = "torch") -> Any:
     gae = {"advantage": {"estimator": "gae"}, "critic": {"optimizer": ADAM}} if case.get("gae") else {}
     learner: dict[str, Any] = {"backend": backend}
     if backend == "deepspeed":
-        names = ("zero", "offload_optimizer", "offload_parameters", "dtype")
-        learner |= {"ranks": 2} | {name: case[name] for name in names if name in case}
+        names = ("zero", "offload_optimizer", "offload_parameters")
+        options = {"kind": backend, "ranks": 2} | {name: case[name] for name in names if name in case}
+        learner = {"backend": options} | {name: case[name] for name in ("dtype",) if name in case}
     optimizer = {"micro_batch_tokens": 256} | case["optimizer"]
     given = {"optimizer": optimizer, "learner": learner, "loss": case.get("loss", {}), "steps": 20} | gae
     return toy_recipe(**given)

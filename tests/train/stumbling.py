@@ -19,7 +19,7 @@ QUESTIONS, ATTEMPTS = 25, 8
 
 def world():
     """Returns a small world with as many questions, and the token format of the tiny model."""
-    task = load_task(find_env("searchgym/World-v0"), world={"split": "train", "size": 60, "seed": 3}, reward="em")
+    task = load_task(find_env("searchgym/World-v0"), questions={"split": "train", "size": 60, "seed": 3}, reward="em")
     task = dataclasses.replace(task, questions=task.questions[:QUESTIONS])
     return task, TokenFormat(load_tokenizer("tiny"), task.rules.protocol, chat=True)
 

@@ -29,7 +29,7 @@ env: searchgym/World-v0
 agent: ./agent
 steps: 2
 env_options:
-  world: {split: train, size: 12, seed: 1, hops: [1, 2]}
+  questions: {split: train, size: 12, seed: 1, hops: [1, 2]}
   reward: test_bad_input:by_chance
   max_turns: 2
 rollout: {questions: 2, attempts: 3}
@@ -120,7 +120,7 @@ def rows(folder):
     return [row for _, row in iter_jsonl(folder / "metrics.jsonl")]
 
 
-OPTIONS = "env_options={{reward: 'test_bad_input:{}', max_turns: 2, world: {{size: {}, hops: [1, 2]}}}}"
+OPTIONS = "env_options={{reward: 'test_bad_input:{}', max_turns: 2, questions: {{size: {}, hops: [1, 2]}}}}"
 
 
 # -- refused before anything is made -------------------------------------------------------------------------------
@@ -131,12 +131,25 @@ OPTIONS = "env_options={{reward: 'test_bad_input:{}', max_turns: 2, world: {{siz
     [
         (OPTIONS.format("equal", 1), 2, "a world of 1 questions is too small for hops [1, 2]"),
         (OPTIONS.format("equal", "many"), 2, "size: expected an integer, got 'many'"),
-        ("validation.every=1 | validation.env_options={world: {size: 1}}", 2, "a world of 1 questions is too small"),
+        (
+            "validation.every=1 | validation.env_options={questions: {size: 1}}",
+            2,
+            "a world of 1 questions is too small",
+        ),
         ("validation=1", 2, "unknown recipe key 'validation'; did you mean 'validation."),
         ("rollout.questions=13", 2, "12 questions for 13 per step: give more, or make the step smaller (rollout."),
         ("rollout.attempts=1", 1, "rollout.attempts is 1: no group reaches advantage.min_group, 2"),
-        ("env_options.world={size: 20}", 1, "env_options is one value, give all of it: env_options='{world: ...}'"),
-        ("validation.env_options.world.size=2", 1, "give all of it: validation.env_options='{world.size: ...}'"),
+        (
+            "env_options.questions={size: 20}",
+            1,
+            "env_options is one value, give all of it: env_options='{questions: ...}'",
+        ),
+        ("validation.env_options.questions.size=2", 1, "of it: validation.env_options='{questions.size: ...}'"),
+        (
+            "env_options={world: {size: 20}}",
+            2,
+            "world= is an old spelling: write questions={...}, with the same fields",
+        ),
         ("env_options={reward: 'test_bad_input:none'}", 2, "has no attribute 'none'"),
         ("model=nowhere", 1, "nowhere: no such folder"),
         ("method=supervised", 1, "method.demonstrations: missing key"),

@@ -61,7 +61,7 @@ env: searchgym/World-v0
 agent: {agent}
 steps: 3
 env_options:
-  world: {{split: train, size: 12, seed: 1, hops: [1, 2]}}
+  questions: {{split: train, size: 12, seed: 1, hops: [1, 2]}}
   reward: test_chat_models:letters
   protocol: {protocol}
   max_turns: 3

@@ -242,6 +242,11 @@ def test_the_spelling_before_is_refused_with_the_one_now(tmp_path):
     ):
         with pytest.raises(CardError, match=f"is an old name: write {re.escape(now)}"):
             load_recipe("tiny-grpo", [override])
+    (tmp_path / "z.yaml").write_text(load_file("tiny-grpo").replace("questions: {split: train", "world: {split: train"))
+    with pytest.raises(
+        CardError, match=r"z.yaml:7: env_options.world: write env_options: \{questions: \{...\}\}, with"
+    ):
+        read_recipe(tmp_path / "z.yaml")
     (tmp_path / "y.yaml").write_text(load_file("tiny-grpo") + "\ncredit: {outcome: 1, evidence_where: all}\n")
     with pytest.raises(CardError, match=r"credit.evidence_where: write credit: \{evidence: \{where: ...\}\}"):
         read_recipe(tmp_path / "y.yaml")

@@ -11,6 +11,7 @@ from rank_script import CASES, ROUGH, advance, make, steps_of
 from transformers import AutoModelForCausalLM
 
 from searchgym.train.distributed.deepspeed_updater import deepspeed_config
+from searchgym.train.recipe.backends.deepspeed import DeepSpeed
 from searchgym.train.recipe.options import LearnerOptions, OptimizerOptions
 
 pytestmark = pytest.mark.engine
@@ -127,7 +128,7 @@ def test_gradients_of_weights_in_bfloat16_are_added_up_in_float32(found, name):
 
 
 def test_gradients_travel_between_ranks_in_float32():
-    options = LearnerOptions(backend="deepspeed", ranks=2, zero=1, dtype="bfloat16")
+    options = LearnerOptions(backend=DeepSpeed(ranks=2, zero=1), dtype="bfloat16")
     assert deepspeed_config(OptimizerOptions(), options, 2)["communication_data_type"] == "fp32"
 
 

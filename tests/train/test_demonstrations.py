@@ -13,11 +13,11 @@ import yaml
 from support import command_line
 
 from searchgym.agents.base import load_agent
-from searchgym.cards import WorldSpec
 from searchgym.corpora.files import sha256_file
 from searchgym.corpora.questions import read_questions, write_questions
 from searchgym.corpora.retrieval.index.index import build_in_memory
 from searchgym.corpora.worlds import build_world, write_world
+from searchgym.corpora.worlds.schema import WorldSpec
 from searchgym.envs.registration import find_env, own_card
 from searchgym.envs.task import load_task
 from searchgym.errors import RunExistsError, UsageError
@@ -190,7 +190,7 @@ def test_parallel_search_is_shown_two_queries_in_one_turn(form):
 
 @pytest.mark.parametrize("agent", ORACLES)
 def test_further_teams_are_shown_a_world(form, agent):
-    task = load_task(find_env("World"), world={"size": 40}, max_turns=14, max_queries=4)
+    task = load_task(find_env("World"), questions={"size": 40}, max_turns=14, max_queries=4)
     shown = demonstrate_search(task, form, 20, agent=agent)
     # MMOA-RAG asks all sub-questions at once: a page behind a name that is not known yet can be missed
     assert shown.counts["kept"] == 20 if agent != "mmoa-rag" else shown.counts["kept"] >= 15

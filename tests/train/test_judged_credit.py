@@ -7,8 +7,8 @@ from toy_training import QUESTIONS, toy_recipe, toy_trainer
 
 from searchgym.errors import CardError, NoVerdictError
 from searchgym.judging.judge import Checked
+from searchgym.judging.kinds.rules import RuleJudge
 from searchgym.judging.rubric import weightings
-from searchgym.judging.rules import RuleJudge
 from searchgym.options import find_kind, kinds
 from searchgym.records import Answer, Call, Context, Episode, Question, Span
 from searchgym.train.credit.credit import Credit

@@ -25,8 +25,7 @@ from searchgym.train.recipe.recipe import dump_recipe
 from searchgym.train.run.assembly import assemble, train
 from searchgym.train.run.draw import with_advantages
 from searchgym.train.run.guards import check_guards
-from searchgym.train.run.samplers import load_keys
-from searchgym.train.run.samplers import sharing as sharing_engines
+from searchgym.train.run.samplers import load_keys, sampled_keys
 
 ROLES = list(load_agent("m-ask").roles)
 SMALL = [
@@ -385,7 +384,8 @@ def test_a_role_that_is_never_legal_ends_the_run():
 )
 def test_adapters_share_an_engine_unless_they_are_merged(adapters, servers, gpus, engines):
     models = "{planners: {roles: [planning, search]}, writers: {roles: [summary, answer]}, rest: {frozen: true}}"
-    values = [f"models={models}", "lora.rank=4", f"rollout.vllm.adapters={adapters}"]
-    recipe = load_recipe("tiny-mask", [*values, f"rollout.vllm.servers={servers}", "rollout.sampler=vllm"])
+    values = [f"models={models}", "lora.rank=4", "rollout.sampler=vllm", f"rollout.sampler.adapters={adapters}"]
+    recipe = load_recipe("tiny-mask", [*values, f"rollout.sampler.servers={servers}"])
     keys = keys_of(recipe, load_agent("m-ask").roles, "m-ask")
-    assert [[key.name for key in together] for together in sharing_engines(recipe, keys, gpus)] == engines
+    shared = recipe.rollout.sampler.together(sampled_keys(recipe, keys), True, gpus)
+    assert [[key.name for key in together] for together in shared] == engines

@@ -16,32 +16,40 @@ from searchgym.corpora.retrieval import HttpRetriever
 from searchgym.errors import CardError, TrainingError, UsageError
 from searchgym.train.launch import cluster
 from searchgym.train.launch.actors import ServerActor
-from searchgym.train.launch.cluster import connected, launched
+from searchgym.train.launch.cluster import connected
 from searchgym.train.launch.plan import Program, programs_of
+from searchgym.train.recipe.launchers.here import Here
 from searchgym.train.recipe.load import load_recipe
 from searchgym.train.run.assembly import train
 
-RANKS = ["learner.backend=deepspeed", "learner.ranks=2", "learner.zero=2"]
-SERVERS = ["rollout.sampler=vllm", "rollout.vllm.replicas=2"]
+RANKS = ["learner.backend=deepspeed", "learner.backend.ranks=2", "learner.backend.zero=2"]
+SERVERS = ["rollout.sampler=vllm", "rollout.sampler.replicas=2"]
 
 
 def test_programs_are_ranks_servers_and_retrieval():
     recipe = load_recipe(
         "tiny-grpo",
-        ["launch=ray", *RANKS, *SERVERS, "rollout.vllm.tensor_parallel=4", "ray.retrieval=demo", "ray.rank_cpus=3"],
+        [
+            "launch=ray",
+            *RANKS,
+            *SERVERS,
+            "rollout.sampler.tensor_parallel=4",
+            "launch.retrieval=demo",
+            "launch.rank_cpus=3",
+        ],
     )
-    assert programs_of(recipe, gpus=True) == [
+    assert programs_of(recipe, recipe.launch, gpus=True) == [
         Program("rank", 0, 3, 1),
         Program("rank", 1, 3, 1),
         Program("server", 0, 1, 4),
         Program("server", 1, 1, 4),
         Program("retrieval", 0, 1, 0),
     ]
-    assert [program.gpus for program in programs_of(recipe, gpus=False)] == [0] * 5
+    assert [program.gpus for program in programs_of(recipe, recipe.launch, gpus=False)] == [0] * 5
     on_cpu = dataclasses.replace(recipe, learner=dataclasses.replace(recipe.learner, device="cpu"))
-    assert [program.gpus for program in programs_of(on_cpu, gpus=True)] == [0, 0, 4, 4, 0]
-    alone = load_recipe("tiny-grpo", ["launch=ray", "ray.retrieval=demo"])
-    assert [program.name for program in programs_of(alone, gpus=True)] == ["retrieval 0"]
+    assert [program.gpus for program in programs_of(on_cpu, on_cpu.launch, gpus=True)] == [0, 0, 4, 4, 0]
+    alone = load_recipe("tiny-grpo", ["launch=ray", "launch.retrieval=demo"])
+    assert [program.name for program in programs_of(alone, alone.launch, gpus=True)] == ["retrieval 0"]
 
 
 @pytest.mark.parametrize(
@@ -49,15 +57,24 @@ def test_programs_are_ranks_servers_and_retrieval():
     [
         (["launch=ray"], "launch ray starts ranks, servers or retrieval"),
         (["launch=slurm"], "launch"),
-        (["ray.spread=true"], "its options act with launch ray only"),
-        (["launch=ray", *RANKS, "learner.listen=10.0.0.1:29400"], "leave rollout.vllm.servers and learner.listen out"),
-        (["launch=ray", *SERVERS[:1], 'rollout.vllm.servers=["http://a:1"]'], "leave rollout.vllm.servers"),
-        (["launch=ray", *RANKS, "learner.gpus=[0,1]"], "leave rollout.vllm.gpus and learner.gpus out"),
-        (["launch=ray", *SERVERS, "rollout.vllm.sleep=1"], "set rollout.vllm.sleep 0"),
-        (["launch=ray", *RANKS, "ray.rank_cpus=0"], "ray.rank_cpus is 0"),
-        (["launch=ray", *RANKS, "ray.seconds=.inf"], "ray.seconds: expected a finite number"),
-        (["launch=ray", *RANKS, "ray.adress=10.0.0.1:6379"], "did you mean 'ray.address'"),
-        (["launch=ray", "ray.retrieval=demo", "env_options={retriever: bm25}"], "choose one"),
+        (["launch.spread=true"], "launch.spread: unknown key"),
+        (
+            ["launch=ray", *RANKS, "learner.backend.listen=10.0.0.1:29400"],
+            "learner.backend: launch ray starts ranks itself: leave listen out",
+        ),
+        (
+            ["launch=ray", *SERVERS[:1], 'rollout.sampler.servers=["http://a:1"]'],
+            "rollout.sampler: launch ray .* leave servers out",
+        ),
+        (
+            ["launch=ray", *RANKS, "learner.backend.gpus=[0,1]"],
+            "learner.backend: launch ray chooses the GPUs: leave gpus out",
+        ),
+        (["launch=ray", *SERVERS, "rollout.sampler.sleep=1"], "rollout.sampler: launch ray gives .* set sleep 0"),
+        (["launch=ray", *RANKS, "launch.rank_cpus=0"], "launch.rank_cpus: expected above 0, got 0"),
+        (["launch=ray", *RANKS, "launch.seconds=.inf"], "launch.seconds: expected a finite number"),
+        (["launch=ray", *RANKS, "launch.adress=10.0.0.1:6379"], "did you mean 'address'"),
+        (["launch=ray", "launch.retrieval=demo", "env_options={retriever: bm25}"], "choose one"),
     ],
 )
 def test_what_cannot_be_launched(values, said):
@@ -67,14 +84,14 @@ def test_what_cannot_be_launched(values, said):
 
 def test_where_nothing_is_launched_the_recipe_is_as_it_was(tmp_path):
     recipe = load_recipe("tiny-grpo")
-    with launched(recipe, tmp_path) as placed:
+    with recipe.launch.launched(recipe, tmp_path) as placed:
         assert placed is recipe
 
 
 def test_without_ray_the_error_says_what_to_install(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "ray", None)
     recipe = load_recipe("tiny-grpo", ["launch=ray", *RANKS])
-    with pytest.raises(UsageError, match=r"pip install -e .*\[ray\]"), launched(recipe, tmp_path):
+    with pytest.raises(UsageError, match=r"pip install -e .*\[ray\]"), recipe.launch.launched(recipe, tmp_path):
         pass
 
 
@@ -82,7 +99,7 @@ def test_ray_that_was_imported_without_tokens_is_not_used(monkeypatch, tmp_path)
     monkeypatch.setitem(sys.modules, "ray", sys)
     monkeypatch.delenv(cluster.MODE)
     recipe = load_recipe("tiny-grpo", ["launch=ray", *RANKS])
-    with pytest.raises(UsageError, match="set RAY_AUTH_MODE=token before"), launched(recipe, tmp_path):
+    with pytest.raises(UsageError, match="set RAY_AUTH_MODE=token before"), recipe.launch.launched(recipe, tmp_path):
         pass
 
 
@@ -90,8 +107,8 @@ def test_a_cluster_is_not_asked_without_its_token(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in (cluster.RAY_TOKEN, cluster.TOKEN_FILE):
         monkeypatch.delenv(name, raising=False)
-    recipe = load_recipe("tiny-grpo", ["launch=ray", *RANKS, "ray.address=10.255.255.1:6379"])
-    with pytest.raises(UsageError, match="set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"), connected(recipe):
+    recipe = load_recipe("tiny-grpo", ["launch=ray", *RANKS, "launch.address=10.255.255.1:6379"])
+    with pytest.raises(UsageError, match="set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"), connected(recipe.launch):
         pass
 
 
@@ -141,7 +158,7 @@ SMALL = [
     "optimizer.warmup_steps=0",
     "advantage.drop_zero_variance=false",
 ]
-SAMPLED = [*SERVERS, "rollout.vllm.cache_gib=1", "rollout.vllm.max_context=1024"]
+SAMPLED = [*SERVERS, "rollout.sampler.cache_gib=1", "rollout.sampler.max_context=1024"]
 TOKEN = "a token of the tests, long enough"
 
 
@@ -184,7 +201,7 @@ def test_two_nodes_train_as_one_machine_does(nodes, tmp_path, monkeypatch, capsy
     made, args = nodes
     made.add_node(**args)
     values = [*SMALL, *SAMPLED, "steps=5"]
-    there = ["launch=ray", f"ray.address={made.address}", "ray.spread=true", f"rollout.vllm.shared={tmp_path}"]
+    there = ["launch=ray", f"launch.address={made.address}", "launch.spread=true", f"rollout.sampler.shared={tmp_path}"]
     assert command(monkeypatch, "launch", "tiny-grpo", *values, *there[1:], "--plan", "--json") == 0
     planned = json.loads(capsys.readouterr().out)["programs"]
     assert len({row["node"] for row in planned[1:]}) == 2
@@ -201,7 +218,7 @@ def test_a_node_that_is_taken_away_is_named_and_the_run_goes_on_with_another(nod
     made.remove_node(made.add_node(**args))  # one that is gone before is nobody's fault
     args = args | {"num_cpus": 1}
     second = made.add_node(**args)
-    there = ["launch=ray", f"ray.address={made.address}", "ray.rank_cpus=1", "ray.spread=true"]
+    there = ["launch=ray", f"launch.address={made.address}", "launch.rank_cpus=1", "launch.spread=true"]
     recipe = load_recipe("tiny-grpo", [*SMALL, *there, "steps=4"])
 
     def report(row):
@@ -222,17 +239,17 @@ def test_a_node_that_is_taken_away_is_named_and_the_run_goes_on_with_another(nod
 def test_a_cluster_of_its_own_serves_a_corpus_and_ends(tmp_path, monkeypatch):
     ray = pytest.importorskip("ray", reason="extra ray")
     monkeypatch.setenv("RAY_AUTH_TOKEN", TOKEN)  # read once in a process
-    recipe = load_recipe("tiny-grpo", ["launch=ray", "ray.retrieval=demo"])
-    with launched(recipe, tmp_path) as placed:
+    recipe = load_recipe("tiny-grpo", ["launch=ray", "launch.retrieval=demo"])
+    with recipe.launch.launched(recipe, tmp_path) as placed:
         url = placed.env_options["retriever"]
         ((hit, *_),) = HttpRetriever(url).search(["Sarn Islands"], 3)
-        assert "Sarn" in hit.passage.text and placed.launch == "here"
+        assert "Sarn" in hit.passage.text and placed.launch == Here()
     assert not ray.is_initialized()
     with pytest.raises(urllib.error.URLError):
         urllib.request.urlopen(f"{url}/healthz", timeout=5)
-    lost = load_recipe("tiny-grpo", ["launch=ray", "ray.retrieval=nowhere"])
+    lost = load_recipe("tiny-grpo", ["launch=ray", "launch.retrieval=nowhere"])
     said = r"retrieval 0 on \S+ ended: exit code 2 \(error: .*nowhere"
-    with pytest.raises(TrainingError, match=said), launched(lost, tmp_path):
+    with pytest.raises(TrainingError, match=said), lost.launch.launched(lost, tmp_path):
         pass
     assert not ray.is_initialized()
 
@@ -241,13 +258,13 @@ def test_a_cluster_of_its_own_serves_a_corpus_and_ends(tmp_path, monkeypatch):
 @pytest.mark.filterwarnings("default")
 def test_what_a_cluster_lacks_is_said(nodes, tmp_path):
     made, _ = nodes
-    there = ["launch=ray", f"ray.address={made.address}", "ray.rank_cpus=64", "ray.seconds=1"]
+    there = ["launch=ray", f"launch.address={made.address}", "launch.rank_cpus=64", "launch.seconds=1"]
     recipe = load_recipe("tiny-grpo", [*SMALL, *there])
     said = r"no place for 2 programs within 1 s \(2 of 2 CPU free, 128 asked\): add nodes"
-    with pytest.raises(UsageError, match=said), launched(recipe, tmp_path):
+    with pytest.raises(UsageError, match=said), recipe.launch.launched(recipe, tmp_path):
         pass
     wrong = os.environ | {"RAY_AUTH_TOKEN": "another token, of somebody else"}  # read once in a process
     words = ["launch", "tiny-grpo", *SMALL, *there[1:], "--plan"]
     found = subprocess.run([sys.executable, "-m", "searchgym", *words], env=wrong, capture_output=True, text=True)
     *_, said = found.stderr.strip().splitlines()  # before it, what Ray's own code says
-    assert found.returncode == 2 and said.startswith(f"error: ray.address {made.address}: ") and "oken" in said
+    assert found.returncode == 2 and said.startswith(f"error: launch.address {made.address}: ") and "oken" in said

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 from searchgym.cli import main
 from searchgym.errors import DataError, DataMissingError, UsageError
 from searchgym.rollout.loading import load_model
-from searchgym.rollout.sampler import VllmOptions
+from searchgym.rollout.samplers.vllm import Vllm
 from searchgym.rollout.vllm.start import load_vllm
 from searchgym.train.learner.learner import LocalLearner
 
@@ -213,7 +213,7 @@ def test_what_is_saved_loads_as_one_model_and_names_what_is_wrong(tmp_path):
     with pytest.raises(
         DataError, match=r"the adapter does not fit its base .*lora_[AB].weight is 32 wide there, 16 here"
     ):
-        load_vllm(saved, "float32", requests=1, options=VllmOptions())  # before an engine starts
+        load_vllm(saved, "float32", requests=1, options=Vllm())  # before an engine starts
     shutil.rmtree(base)
     with pytest.raises(DataMissingError, match=r"its base '.*base' cannot be loaded: .*no such folder"):
         load_model(saved)

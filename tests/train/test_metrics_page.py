@@ -10,9 +10,9 @@ import test_run
 from credit_terms import terms_of
 from toy_training import QUESTIONS, BanditRollout, toy_model, toy_recipe, toy_trainer
 
-from searchgym.cards import WorldSpec
 from searchgym.corpora.files import iter_jsonl
 from searchgym.corpora.passages import Passage
+from searchgym.corpora.worlds.schema import WorldSpec
 from searchgym.curriculum.kinds.steps import Steps
 from searchgym.curriculum.source import Curriculum
 from searchgym.curriculum.stages import StageOptions

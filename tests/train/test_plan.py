@@ -9,7 +9,9 @@ from transformers import AutoConfig
 from searchgym.cards import list_cards
 from searchgym.cli import main
 from searchgym.errors import DataMissingError, UsageError
-from searchgym.train.inspect.plan import Part, check_plan, memory_here, plan
+from searchgym.rollout.sampler import Part
+from searchgym.rollout.samplers.transformers import Transformers
+from searchgym.train.inspect.plan import check_plan, memory_here, plan
 from searchgym.train.inspect.shapes import adapter_parameters, model_shape
 from searchgym.train.recipe.load import load_recipe
 
@@ -80,11 +82,12 @@ def test_parts_by_hand(models):
 @pytest.mark.parametrize("name", [name for name in list_cards("train") if not name.startswith(("tiny", "smol"))])
 def test_large_recipes_fit_what_they_are_for(models, name):
     recipe = large(name, models)
-    parts = plan(recipe, gpus=recipe.learner.ranks)
-    memory = {f"cuda:{rank}": 79.0 for rank in range(recipe.learner.ranks)} | {"cpu": 160.0}
+    ranks = recipe.learner.backend.sharding.ranks
+    parts = plan(recipe, gpus=ranks)
+    memory = {f"cuda:{rank}": 79.0 for rank in range(ranks)} | {"cpu": 160.0}
     assert check_plan(parts, memory) == []
     assert any("cuda:0 has 10.0 GiB, phase policy" in line for line in check_plan(parts, dict.fromkeys(memory, 10.0)))
-    sampler = "sampler" if recipe.rollout.sampler == "transformers" else "vLLM"
+    sampler = "sampler" if recipe.rollout.sampler == Transformers() else "vLLM"
     assert {p.what.split(":")[0] for p in parts} >= {sampler, "policy"} | ({"critic"} if recipe.has_critic else set())
 
 
@@ -128,9 +131,9 @@ def test_engines_take_their_share_and_adapters_little(models):
 )
 def test_engines_that_do_not_fit(models, changes, said):
     recipe = large("qwen2.5-7b-grpo-vllm", models)
-    vllm = dataclasses.replace(recipe.rollout.vllm, **changes)
+    sampler = dataclasses.replace(recipe.rollout.sampler, **changes)
     with pytest.raises(UsageError, match=said):
-        plan(dataclasses.replace(recipe, rollout=dataclasses.replace(recipe.rollout, vllm=vllm)), gpus=8)
+        plan(dataclasses.replace(recipe, rollout=dataclasses.replace(recipe.rollout, sampler=sampler)), gpus=8)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +153,8 @@ def test_engines_that_do_not_fit(models, changes, said):
 )
 def test_bytes_of_optimizer_and_gradients_per_parameter(models, zero, dtype, offload, kept, passing):
     recipe = large("qwen2.5-7b-grpo", models)
-    learner = dataclasses.replace(recipe.learner, ranks=4, zero=zero, dtype=dtype, offload_optimizer=offload)
+    backend = dataclasses.replace(recipe.learner.backend, ranks=4, zero=zero, offload_optimizer=offload)
+    learner = dataclasses.replace(recipe.learner, backend=backend, dtype=dtype)
     parts = plan(dataclasses.replace(recipe, learner=learner), gpus=4)
     whole = QWEN["7B"][-1] / GIB
     for what, each in (("optimizer", kept), ("gradients", passing)):
@@ -161,7 +165,8 @@ def test_bytes_of_optimizer_and_gradients_per_parameter(models, zero, dtype, off
 
 def test_what_is_offloaded_lies_in_the_machines_memory(models):
     recipe = large("qwen2.5-7b-ppo", models)
-    learner = dataclasses.replace(recipe.learner, offload_optimizer=True, offload_parameters=True)
+    backend = dataclasses.replace(recipe.learner.backend, offload_optimizer=True, offload_parameters=True)
+    learner = dataclasses.replace(recipe.learner, backend=backend)
     moved = [p.what for p in plan(dataclasses.replace(recipe, learner=learner), gpus=8) if p.device == "cpu"]
     offloaded = ["critic: optimizer", "critic: weights", "policy: optimizer", "policy: weights"]
     assert sorted(set(moved) - {"retriever: vectors"}) == offloaded
@@ -177,7 +182,7 @@ def test_phases_are_added_up_apart():
 
 
 def test_a_plan_that_cannot_be(models):
-    with pytest.raises(UsageError, match=r"learner\.ranks is 8, there are 2 GPUs"):
+    with pytest.raises(UsageError, match=r"learner\.backend\.ranks is 8, there are 2 GPUs"):
         plan(large("qwen2.5-7b-grpo", models), gpus=2)
     with pytest.raises(DataMissingError, match="no such folder"):
         plan(large("qwen2.5-7b-grpo", models, model=str(models / "none")), gpus=8)

@@ -93,9 +93,9 @@ def test_hours_are_those_of_an_earlier_run(tmp_path):
 def test_what_does_not_fit_is_told_with_changes_that_make_it_fit(cli):
     status, out, err = cli("qwen2.5-7b-grpo", "--plan", "--gpus", 1, "--cpu-gib", 256)
     assert (status, out) == (2, "")
-    assert "it fits with learner.ranks=1 learner.offload_optimizer=true (16.8 GiB left" in err
+    assert "it fits with learner.backend.ranks=1 learner.backend.offload_optimizer=true (16.8 GiB left" in err
     assert "lora.rank=64" in err
-    assert "error: the training does not fit: learner.ranks is 8, there are 1 GPUs" in err
+    assert "error: the training does not fit: learner.backend.ranks is 8, there are 1 GPUs" in err
     status, _, err = cli("qwen2.5-7b-grpo", "--plan", "--gpus", 8, "--gpu-gib", 8, "--cpu-gib", 64)
     assert status == 2
     assert "fits: no, " in err and "GiB too little" in err
@@ -139,7 +139,7 @@ def test_an_engines_share_is_among_the_changes(cli):
     """0.35 of 40 GB is too little for 14.2 GiB of weights and a context."""
     status, _, err = cli("qwen2.5-7b-grpo-vllm", "--plan", "--gpus", 8, "--gpu-gib", 40)
     assert status == 2
-    assert "it fits with rollout.vllm.gpu_share=0.4 learner.offload_optimizer=true (6.8 GiB left" in err
+    assert "it fits with rollout.sampler.gpu_share=0.4 learner.backend.offload_optimizer=true (6.8 GiB left" in err
 
 
 @pytest.mark.parametrize("name", LARGE)
@@ -156,9 +156,9 @@ def test_suggested_changes_fit_as_they_are_written(name, gpus, gib):
 
 def test_a_value_is_changed_by_its_dotted_key():
     recipe = load_recipe("qwen2.5-7b-grpo-vllm")
-    changed = with_values(recipe, {"rollout.vllm.replicas": 1, "steps": 7})
-    assert (changed.rollout.vllm.replicas, changed.steps) == (1, 7)
-    assert with_values(changed, {"rollout.vllm.replicas": 8, "steps": recipe.steps}) == recipe
+    changed = with_values(recipe, {"rollout.sampler.gpu_share": 0.5, "steps": 7})
+    assert (changed.rollout.sampler.gpu_share, changed.steps) == (0.5, 7)
+    assert with_values(changed, {"rollout.sampler.gpu_share": 0.35, "steps": recipe.steps}) == recipe
 
 
 # -- data that are missing -----------------------------------------------------------------------------------------
@@ -215,7 +215,8 @@ def test_what_is_here_or_not_searched_is_not_missing(cli, tmp_path, monkeypatch)
 
 
 def test_a_large_corpus_is_not_encoded_at_first_use(tmp_path, monkeypatch):
-    from searchgym.envs.data import bundled_file, load_corpus
+    from searchgym.corpora.own import bundled_file
+    from searchgym.envs.data import load_corpus
     from searchgym.errors import DataMissingError
 
     monkeypatch.setenv("SEARCHGYM_HOME", str(tmp_path))

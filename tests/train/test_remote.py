@@ -32,7 +32,7 @@ def recipe(tmp_path_factory):
     folder = tmp_path_factory.mktemp("model")
     return toy_recipe(
         model=str(save_tiny(folder)),
-        learner={"backend": "deepspeed", "ranks": 2, "zero": 2},
+        learner={"backend": {"kind": "deepspeed", "ranks": 2, "zero": 2}},
         optimizer={"lr": 1e-3, "micro_batch_tokens": 128},
     )
 
@@ -163,7 +163,8 @@ def listening(recipe):
     """Returns the recipe of a learner that waits at a free port."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
-    return dataclasses.replace(recipe, learner=dataclasses.replace(recipe.learner, listen=address)), address
+    backend = recipe.learner.backend.joined_at(address)
+    return dataclasses.replace(recipe, learner=dataclasses.replace(recipe.learner, backend=backend)), address
 
 
 def torchrun(address, folder, ranks, key):
@@ -233,7 +234,7 @@ def knock(address, key, message):
     ("key", "ranks", "result", "message"),
     [
         (b"known to one", 2, "refused", "0 of 2 ranks joined at {address} within 2 s"),
-        (b"known to both", 1, "in", "1 ranks were started for learner.ranks 2: they must be as many"),
+        (b"known to both", 1, "in", "1 ranks were started for learner.backend.ranks 2: they must be as many"),
     ],
 )
 def test_strangers_and_ranks_of_another_number_are_not_let_in(

@@ -13,6 +13,7 @@ from made_models import tiny_qwen2, tiny_tokenizer
 
 from searchgym.options import Named, find_kind, kinds
 from searchgym.records import title_key
+from searchgym.rollout.sampler import Samplers
 from searchgym.rollout.transformers.precision import emulates_bfloat16
 from searchgym.rollout.transformers.sampler import TransformersSampler
 from searchgym.train.algorithms import advantages, losses
@@ -29,7 +30,6 @@ from searchgym.train.learner.updater import Updater
 from searchgym.train.recipe import keys
 from searchgym.train.recipe.load import load_recipe
 from searchgym.train.run import assembly, draw, trainer
-from searchgym.train.run.assembly import Assembly
 from searchgym.train.run.rollout import EngineRollout
 from searchgym.train.run.trainer import Trainer
 from searchgym.train.selfcheck import run as module
@@ -42,7 +42,7 @@ from searchgym.train.selfcheck.run import selfcheck
 from searchgym.train.selfcheck.updates import KeyCheck
 
 ROOT = Path(__file__).parents[2]
-SMALL = ["env_options={world: {split: train, size: 40, seed: 1}, max_turns: 3, top_k: 1}"]
+SMALL = ["env_options={questions: {split: train, size: 40, seed: 1}, max_turns: 3, top_k: 1}"]
 """The check itself draws three attempts at three questions."""
 TOKENS, MASKS = "tokens are those sampled", "masks cover what was sampled"
 CALLS, GROUPS = "each call is learnt from once, by its own model", "groups are attempts at one question"
@@ -64,7 +64,7 @@ def least(tmp_path_factory):
     return [
         f"model={model}",
         f"agent={agent / 'card.yaml'}",
-        "env_options={world: {split: train, size: 40, seed: 1}, max_turns: 2, top_k: 1}",
+        "env_options={questions: {split: train, size: 40, seed: 1}, max_turns: 2, top_k: 1}",
     ]
 
 
@@ -125,7 +125,7 @@ def test_large_recipes_pass_with_a_small_model_and_two_ranks(recipe, more, tmp_p
     """
     rounded = recipe == "qwen2.5-7b-ppo" and "learner.dtype=float32" not in more
     short = [] if rounded else least  # over few tokens its gradient in bfloat16 was more than 8 % off, cause not shown
-    small = [*short, "model=tiny", "env=searchgym/World-v0", "validation.env_options={}", "learner.ranks=2"]
+    small = [*short, "model=tiny", "env=searchgym/World-v0", "validation.env_options={}", "learner.backend.ranks=2"]
     small += ["rollout.questions=8"]  # of the 40 that there are
     assert failed(tmp_path, *small, *more, recipe=recipe) == []
 
@@ -203,11 +203,11 @@ def test_a_sampler_on_the_learners_gpu_rests_while_the_model_learns(monkeypatch,
         learn, update = made.learner.learn, made.sampler.update
         monkeypatch.setattr(made.learner, "learn", lambda *args: events.append("learn") or learn(*args))
         monkeypatch.setattr(made.sampler, "update", lambda *args: events.append("wake") or update(*args))
-        object.__setattr__(made.recipe.rollout.vllm, "sleep", 1)
+        object.__setattr__(made.samplers, "level", 1)
         object.__setattr__(made.samplers, "resting", [made.sampler])
         return made
 
-    monkeypatch.setattr(Assembly, "rest", lambda self: events.append("rest"))
+    monkeypatch.setattr(Samplers, "rest", lambda self: events.append("rest"))
     monkeypatch.setitem(module.check_steps.__globals__, "assemble", parts)
     assert failed(tmp_path, *least) == []
     assert events == ["wake", *["rest", "learn", "wake"] * 3]
@@ -216,7 +216,7 @@ def test_a_sampler_on_the_learners_gpu_rests_while_the_model_learns(monkeypatch,
 CHAINED = [
     "advantage.chain=episode", "credit={gain: 1, format: 0.5}",
     "models={answerers: {roles: [answer], frozen: true}, others: {}}",
-    "env_options={world: {split: train, size: 40, seed: 1}, reward: f1, max_turns: 3, top_k: 1}",
+    "env_options={questions: {split: train, size: 40, seed: 1}, reward: f1, max_turns: 3, top_k: 1}",
 ]  # fmt: skip
 BY_GROUP = [
     "agent=m-ask", "model=tiny-teams", "advantage.normalise=role",
@@ -586,7 +586,7 @@ def _gold_pages_paid_again(monkeypatch):
     monkeypatch.setattr(vpr, "new_pages", again)
 
 
-WORLDS = "env_options={world: {split: train, size: 40, seed: 1}, max_turns: 3, top_k: 1}"
+WORLDS = "env_options={questions: {split: train, size: 40, seed: 1}, max_turns: 3, top_k: 1}"
 AROUND = [
     (_sampled_validation, [], "validation takes the likeliest tokens"),
     (_validation_without_its_options, [], "validation has its own questions and scores"),

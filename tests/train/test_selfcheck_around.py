@@ -119,8 +119,8 @@ def test_every_value_that_is_changed_is_named():
         assert change in said
     assert "seed" not in said
     assert "critic" not in said  # there is none
-    assert "learner.ranks 2 -> 1" in module.changed(
-        load_recipe("qwen2.5-7b-ppo", ["learner.ranks=2"]), module.short_recipe(load_recipe("qwen2.5-7b-ppo"))
+    assert "learner.backend deepspeed (ranks 2, zero 3) -> torch" in module.changed(
+        load_recipe("qwen2.5-7b-ppo", ["learner.backend.ranks=2"]), module.short_recipe(load_recipe("qwen2.5-7b-ppo"))
     )
 
 

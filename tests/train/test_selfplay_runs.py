@@ -30,7 +30,7 @@ SMALL = [
     "validation.every=0",
     "checkpoint.every=1",
     "optimizer.warmup_steps=1",
-    "env_options={world: {split: train, size: 60, seed: 1}}",
+    "env_options={questions: {split: train, size: 60, seed: 1}}",
 ]
 FILES = ("proposed.jsonl", "episodes.jsonl", "episodes.tokens.bin", "episodes.advantages.jsonl")
 

@@ -21,7 +21,7 @@ from test_learner import random_samples
 
 from searchgym.errors import EngineLostError, TrainingError, UsageError
 from searchgym.rollout.folders import model_folder
-from searchgym.rollout.sampler import VllmOptions
+from searchgym.rollout.samplers.vllm import Vllm
 from searchgym.rollout.storage import read_episodes
 from searchgym.rollout.transformers.sampler import load_sampler
 from searchgym.rollout.vllm.client import Client
@@ -46,9 +46,9 @@ def recipe_on(servers, shared, steps, stall, *more):
         "tiny-grpo",
         [
             "rollout.sampler=vllm",
-            f"rollout.vllm.servers={json.dumps(servers)}",
-            *([f"rollout.vllm.shared={shared}"] if shared else ["rollout.vllm.transfer=gloo"]),
-            f"rollout.vllm.stall={stall}",
+            f"rollout.sampler.servers={json.dumps(servers)}",
+            *([f"rollout.sampler.shared={shared}"] if shared else ["rollout.sampler.transfer=gloo"]),
+            f"rollout.sampler.stall={stall}",
             f"rollout.questions={QUESTIONS}",
             f"rollout.attempts={ATTEMPTS}",
             f"steps={steps}",
@@ -58,7 +58,7 @@ def recipe_on(servers, shared, steps, stall, *more):
             "optimizer.lr=1e-4",
             "optimizer.warmup_steps=0",
             # an update in every step, so that there is a probe
-            "env_options={world: {split: train, size: 200, seed: 1}, reward: 'fake_servers:numbered'}",
+            "env_options={questions: {split: train, size: 200, seed: 1}, reward: 'fake_servers:numbered'}",
             *more,
         ],
     )
@@ -103,7 +103,7 @@ class VllmServer:
         self.temporary = self.open.enter_context(tempfile.TemporaryDirectory(prefix="sg"))
 
     def start(self):
-        options = VllmOptions(cache_gib=1, max_context=1024, eager=True)
+        options = Vllm(cache_gib=1, max_context=1024, eager=True)
         command, extra = serve_command(
             model_folder("tiny"), self.address, dtype="float32", requests=16, options=options
         )

@@ -12,10 +12,11 @@ from credit_terms import terms_of
 
 from searchgym.agents.base import load_agent
 from searchgym.agents.oracle_roles import OracleRoles, steps_of
-from searchgym.cards import WorldSpec, list_cards, load_card
+from searchgym.cards import list_cards, load_card
 from searchgym.corpora.documents import open_corpus
 from searchgym.corpora.retrieval.index.index import build_in_memory
 from searchgym.corpora.worlds import build_world
+from searchgym.corpora.worlds.schema import WorldSpec
 from searchgym.envs.registration import find_env
 from searchgym.envs.task import load_task
 from searchgym.rollout.engine import Engine
@@ -135,7 +136,7 @@ def test_the_card_says_what_each_role_may_write(sampler, world):
 
 
 def _model_card():
-    from searchgym.cards import ModelCard
+    from searchgym.model_cards import ModelCard
 
     return ModelCard, list_cards("models")[MODEL]
 
@@ -247,7 +248,7 @@ def test_the_teams_prompts_stay_short_where_the_monolithic_ones_grow(real_data):
 
 SMALL = [
     "rollout.questions=4", "rollout.attempts=8", "rollout.temperature=2", "rollout.max_tokens=64", "validation.every=0",
-    "env_options={world: {size: 60, seed: 1}, reward: f1}",
+    "env_options={questions: {size: 60, seed: 1}, reward: f1}",
 ]  # fmt: skip
 
 

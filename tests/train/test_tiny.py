@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from searchgym.agents.base import load_agent
-from searchgym.cards import WorldSpec
 from searchgym.corpora.retrieval.index.index import build_in_memory
 from searchgym.corpora.worlds import build_world
+from searchgym.corpora.worlds.schema import WorldSpec
 from searchgym.errors import UsageError, WorldTooSmallError
 from searchgym.protocol import get_protocol
 from searchgym.records import Hop, Question, SupportingFact, Triple

@@ -157,7 +157,7 @@ def test_trl_trains_the_tiny_model_by_the_code_of_the_docs(tmp_path, monkeypatch
     assert sum(row["tools/failure_frequency"] for row in steps) == 0
 
     assert environments.task.card.id == "searchgym/World-v0"
-    env = gymnasium.make("searchgym/World-v0", world=scope["WORLD"])
+    env = gymnasium.make("searchgym/World-v0", questions=scope["WORLD"])
     form = TokenFormat(load_tokenizer("tiny"), environments.task.rules.protocol, chat=True)
     prompts = {row["question_id"]: row["prompt"][0]["content"] for row in environments.dataset()}
     rewards, observed = [], 0

@@ -70,7 +70,7 @@ def test_an_engine_that_is_killed_again_and_again_loses_no_episode_and_doubles_n
 
 def test_two_engines_of_which_one_is_killed(tmp_path, monkeypatch, capsys):
     """Every call of an episode is made by one engine, until that one dies; with new weights it is there again."""
-    made = assemble(recipe("rollout.vllm.replicas=2"), tmp_path / "parts")
+    made = assemble(recipe("rollout.sampler.replicas=2"), tmp_path / "parts")
     engines, calls, kill = made.sampler.engine, {}, []
     ask = VllmEngine.ask
 

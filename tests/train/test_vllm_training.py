@@ -10,9 +10,9 @@ import torch
 
 from searchgym.cli import main
 from searchgym.rollout.loading import load_model
-from searchgym.rollout.sampler import VllmOptions
+from searchgym.rollout.samplers.transformers import Transformers
+from searchgym.rollout.samplers.vllm import Vllm, vllm_version
 from searchgym.rollout.storage import read_episodes
-from searchgym.rollout.vllm.engine import vllm_version
 from searchgym.train.recipe.load import load_recipe
 from searchgym.train.run.assembly import assemble, train, trainer_of
 
@@ -22,9 +22,9 @@ pytestmark = [
 ]
 SMALL = [
     "rollout.sampler=vllm",
-    "rollout.vllm.cache_gib=1",
-    "rollout.vllm.max_context=1024",
-    "rollout.vllm.eager=true",
+    "rollout.sampler.cache_gib=1",
+    "rollout.sampler.max_context=1024",
+    "rollout.sampler.eager=true",
     "rollout.questions=4",
     "rollout.attempts=4",
     "validation.every=0",
@@ -34,7 +34,7 @@ SMALL = [
 sys.path.insert(0, str(Path(__file__).parent.parent / "rollout"))  # for the reward
 SHORT = [
     # an update in every step, so that there is a probe
-    "env_options={world: {split: train, size: 200, seed: 1}, max_turns: 3, reward: 'fake_servers:numbered'}",
+    "env_options={questions: {split: train, size: 200, seed: 1}, max_turns: 3, reward: 'fake_servers:numbered'}",
     "rollout.questions=2",
     "rollout.max_tokens=64",
 ]
@@ -77,7 +77,7 @@ def test_some_steps_each_with_a_probe(tmp_path, untied, tied, dtype, allowed, st
 def test_keys_that_are_adapters_share_one_engine_with_a_frozen_one(tmp_path):
     """A team of three keys on one base: two adapters are trained, each probed after each update; the base stays."""
     models = "{planners: {roles: [planning, search]}, writers: {roles: [summary, answer]}, rest: {frozen: true}}"
-    team = ["lora.rank=8", "rollout.vllm.adapters=separate", f"models={models}", "guard.min_legal=null", "steps=2"]
+    team = ["lora.rank=8", "rollout.sampler.adapters=separate", f"models={models}", "guard.min_legal=null", "steps=2"]
     team += ["optimizer.warmup_steps=0", "critic.warmup_steps=0"]
     chosen = load_recipe("tiny-mask", [*SMALL, *team])
     parts = assemble(chosen, tmp_path)
@@ -100,7 +100,7 @@ def test_keys_that_are_adapters_share_one_engine_with_a_frozen_one(tmp_path):
 @pytest.mark.parametrize("adapters", ["separate", "merged"])
 def test_an_adapter_is_trained_sampled_and_evaluated(tmp_path, monkeypatch, capsys, adapters):
     ahead = ["rollout.staleness=1", "loss.importance_cap=2"]
-    own = recipe("steps=3", "lora.rank=8", f"rollout.vllm.adapters={adapters}", *ahead)
+    own = recipe("steps=3", "lora.rank=8", f"rollout.sampler.adapters={adapters}", *ahead)
     rows = train(own, tmp_path / "run").rows[1:]
     assert max(row["probe/difference"] for row in rows if row["learner/updates"]) <= 1e-3
     assert max(row["rollout/staleness"] for row in rows) <= 1
@@ -119,8 +119,8 @@ def evaluated(monkeypatch, capsys, model, out, by):
     command += ["--max-tokens", "64", "--max-context", "1024"]
     monkeypatch.setattr(sys, "argv", [*command, "--out", str(out), "--sampler", by])
     # without compilation, which takes longer than the answers
-    eager = functools.partial(VllmOptions, eager=True, cache_gib=1)
-    monkeypatch.setattr("searchgym.rollout.models.VllmOptions", eager)
+    kinds = {"vllm": functools.partial(Vllm, eager=True, cache_gib=1), "transformers": Transformers}
+    monkeypatch.setattr("searchgym.rollout.models.find_kind", lambda base, name: kinds[name])
     with pytest.raises(SystemExit, match="0"):
         main()
     capsys.readouterr()

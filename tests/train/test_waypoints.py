@@ -8,9 +8,9 @@ import pytest
 from advantage_options import advantage_options
 from credit_terms import terms_of
 
-from searchgym.cards import WorldSpec
 from searchgym.corpora.retrieval.index.index import build_in_memory
 from searchgym.corpora.worlds import build_world
+from searchgym.corpora.worlds.schema import WorldSpec
 from searchgym.errors import CardError
 from searchgym.graphs.text import norm
 from searchgym.records import Call, Context, Episode, Hit, Passage, Question, Searched, Span, SupportingFact, Triple

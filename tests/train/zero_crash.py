@@ -32,7 +32,7 @@ def recipe_of(out: Path) -> Recipe:
         model=str(out / "model"),
         method={"kind": "supervised", "demonstrations": "recorded", "batch": 5},
         steps=20,
-        learner={"backend": "deepspeed", "ranks": 2, "zero": 2},
+        learner={"backend": {"kind": "deepspeed", "ranks": 2, "zero": 2}},
         optimizer={"lr": 1e-3, "schedule": "cosine", "warmup_steps": 2, "micro_batch_tokens": 128},
         validation={"every": 0},
         checkpoint={"every": 1},

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from browser import HOSTILE, chromium, watch
-from support import command_line, respell_credit
+from support import command_line
 
 from searchgym.packages import install_command
 from searchgym.records import Call, Context, Episode, Span
@@ -21,7 +21,7 @@ from searchgym.rollout.storage import EpisodeWriter
 from searchgym.train.inspect.view import tokens_of
 from searchgym.viewing.page import render, shown, write_page
 
-OLD = Path(__file__).parents[1] / "compatibility" / "921e31b"
+ARTEFACTS = Path(__file__).parents[1] / "artefacts"
 TAGS = {"html", "head", "meta", "title", "style", "body", "h1", "h2", "p", "table", "thead", "tbody", "tr", "th", "td"}
 TAGS |= {"div", "span", "small", "a"}
 ATTRIBUTES = {"lang", "charset", "http-equiv", "content", "name", "class", "title", "id", "href"}
@@ -125,9 +125,9 @@ def test_half_a_character_is_replaced(tmp_path):
 
 def test_the_command_writes_it(tmp_path, monkeypatch, capsys):
     cli = command_line(monkeypatch, capsys)
-    respell_credit(Path(shutil.copytree(OLD, tmp_path / "old")))
+    shutil.copytree(ARTEFACTS, tmp_path / "old")
     monkeypatch.chdir(tmp_path / "old")
-    monkeypatch.syspath_prepend(OLD.parent)
+    monkeypatch.syspath_prepend(ARTEFACTS)
     status, out, err = cli("show", "run-policy", "--model", "./model", "--html", tmp_path / "page.html")
     assert (status, out) == (0, "")
     assert f"tokens in {tmp_path / 'page.html'}" in err

@@ -20,7 +20,7 @@ import pytest
 import yaml
 from browser import HOSTILE
 from inspect_ai.log import read_eval_log, resolve_sample_attachments, resolve_sample_events_data, write_eval_log
-from support import command_line, json_of, respell_credit
+from support import command_line, json_of
 
 import searchgym
 from searchgym.agents.base import load_agent
@@ -43,7 +43,7 @@ from searchgym.viewing.log import LOG, count_of, fingerprint, kept_log, write_lo
 from searchgym.viewing.runs import Viewed, find_runs, open_run
 from searchgym.viewing.samples import sample_of
 
-OLD = Path(__file__).parents[1] / "compatibility" / "921e31b"
+ARTEFACTS = Path(__file__).parents[1] / "artefacts"
 DEMO = Path(searchgym.__file__).parent / "demo"
 
 
@@ -68,10 +68,10 @@ def cli(monkeypatch, capsys, tmp_path):
 
 @pytest.fixture
 def old(tmp_path, monkeypatch):
-    """Runs of an earlier version as the working folder, whose recipes name code that could be imported."""
-    respell_credit(Path(shutil.copytree(OLD, tmp_path / "old")))
+    """Small runs as the working folder, whose recipes name code that could be imported."""
+    shutil.copytree(ARTEFACTS, tmp_path / "old")
     monkeypatch.chdir(tmp_path / "old")
-    monkeypatch.syspath_prepend(OLD.parent)
+    monkeypatch.syspath_prepend(ARTEFACTS)
     monkeypatch.delitem(sys.modules, "artefact_parts", raising=False)
     return tmp_path / "old"
 

@@ -18,10 +18,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from searchgym.cards import CorpusCard, EnvCard, list_cards, load_card
+from searchgym.cards import CorpusCard, list_cards, load_card
 from searchgym.cli.doctor.installed import JAVA, Package, Status
 from searchgym.corpora.own import home
 from searchgym.corpora.retrieval.lucene.java import JDK, find_jdk
+from searchgym.envs.cards import EnvCard
 from searchgym.errors import UsageError
 
 JAVA_COMMAND = f"conda install -c conda-forge openjdk={JDK}"
@@ -267,8 +268,8 @@ def look_at_data() -> dict[str, Any]:
     base = home()
     wanted: dict[str, str] = {}
     for card in (load_card(EnvCard, path) for path in list_cards("envs").values()):
-        if not card.questions.bundled and card.world is None:
-            wanted[card.questions.file] = f"questions of {card.id}"
+        if needed := card.questions.needs_file:
+            wanted[needed] = f"questions of {card.id}"
     for corpus in (load_card(CorpusCard, path) for path in list_cards("corpora").values()):
         if not corpus.bundled:
             wanted[corpus.file] = f"corpus {corpus.name}"

@@ -15,7 +15,7 @@ import typer
 from searchgym.cli.evaluation.printed import print_scores, print_suite
 from searchgym.cli.options import LoadOptions, RunOptions, TaskChoice, takes_records
 from searchgym.cli.output import Json, emit, rate, say, stages
-from searchgym.cli.run import OwnEnv, chosen_task, limited, task_options
+from searchgym.cli.run import OwnEnv, chosen_task, task_options
 from searchgym.errors import SearchGymError, UsageError
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def _on_env(
         check_out(run.out, resume=run.resume, overwrite=run.overwrite)
     named = named_models(model, agent, how)
     trained = training_questions(run)
-    task = chosen_task(env, choice, run.out if run.resume else None)
+    task = chosen_task(env, choice)
     check_scorable(task)  # before a model is loaded
     folder = run.out or new_folder(task.card.id.split("/")[-1], agent.name)
     if run.resume and not (folder / "run.json").exists():
@@ -119,7 +119,7 @@ def _on_suite(
     named = named_models(model, agent, how)
     trained = training_questions(run)
     whole = load_suite_tasks(suite, task_options(choice))
-    tasks = {name: limited(task, choice, folder / name if run.resume else None) for name, task in whole.items()}
+    tasks = {name: task.subset(choice.limit, choice.draw_seed) for name, task in whole.items()}
     if len({task.rules.protocol.name for task in tasks.values()}) > 1:
         raise UsageError(f"suite {suite.name}: its parts write different protocols: choose one with --protocol")
     check_parts(suite.name, tasks)
@@ -203,7 +203,7 @@ def run_evaluation(
         trained: Texts of the questions that the model was trained on, to look for copies; None if unknown.
         whole: Folder of the suite's run, if this is a part of it.
     """
-    from searchgym.envs.rewards import unpaid
+    from searchgym.envs.reward import unpaid
     from searchgym.eval import runner
     from searchgym.eval.ceilings import add_ceilings, with_gold_pages
     from searchgym.eval.evidence import of_unreachable

@@ -16,7 +16,7 @@ from searchgym.errors import RunExistsError, SubmissionError, UsageError
 
 if TYPE_CHECKING:
     from searchgym.agents.base import LoadedAgent
-    from searchgym.envs.task import TaskOptions
+    from searchgym.envs.options import TaskOptions
     from searchgym.eval.leaderboard.check import Checked
     from searchgym.eval.leaderboard.table import Board
     from searchgym.eval.leaderboard.tasks import Tasks

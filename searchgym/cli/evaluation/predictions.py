@@ -15,7 +15,8 @@ from searchgym.errors import RunExistsError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from searchgym.envs.task import Task, TaskOptions
+    from searchgym.envs.options import TaskOptions
+    from searchgym.envs.task import Task
     from searchgym.eval.formats.predictions import Prediction
 
 predictions = typer.Typer(

@@ -14,8 +14,8 @@ from searchgym.cli.output import emit, say, table
 from searchgym.errors import DataMissingError, UsageError
 
 if TYPE_CHECKING:
+    from searchgym.rollout.sampler import Part
     from searchgym.train.inspect.fit import Fit, Suggestion
-    from searchgym.train.inspect.plan import Part
     from searchgym.train.recipe.recipe import Recipe
 
 
@@ -58,8 +58,9 @@ def print_plan(recipe: Recipe, machine: Machine, step_seconds: float | None, run
         UsageError: The recipe does not fit; changes with which it would were printed.
     """
     with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
+        from searchgym.rollout.sampler import PHASES
         from searchgym.train.inspect import fit
-        from searchgym.train.inspect.plan import PHASES, check_plan, plan
+        from searchgym.train.inspect.plan import check_plan, plan
         from searchgym.train.recipe.preflight import missing_data
 
         missing = missing_data(recipe)

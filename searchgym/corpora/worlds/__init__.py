@@ -6,10 +6,26 @@
 Results on worlds compare methods on this substrate; they are not evidence about real question answering.
 """
 
-from searchgym.cards import WorldSpec
-from searchgym.corpora.worlds.build import build_world
-from searchgym.corpora.worlds.report import card_of, report_of
-from searchgym.corpora.worlds.storage import cached_world, read_world, write_world
-from searchgym.corpora.worlds.world import World
+from typing import TYPE_CHECKING
+
+from searchgym._lazy import lazy
+
+if TYPE_CHECKING:
+    from searchgym.corpora.worlds.build import build_world
+    from searchgym.corpora.worlds.report import card_of, report_of
+    from searchgym.corpora.worlds.schema import WorldSpec
+    from searchgym.corpora.worlds.storage import cached_world, read_world, write_world
+    from searchgym.corpora.worlds.world import World
 
 __all__ = ["World", "WorldSpec", "build_world", "cached_world", "card_of", "read_world", "report_of", "write_world"]
+
+__getattr__, __dir__ = lazy(
+    __name__,
+    {
+        "build": "build_world",
+        "report": "card_of report_of",
+        "schema": "WorldSpec",
+        "storage": "cached_world read_world write_world",
+        "world": "World",
+    },
+)

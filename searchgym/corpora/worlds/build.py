@@ -6,13 +6,12 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from searchgym.cards import WorldSpec
 from searchgym.corpora.worlds.full import FULL
 from searchgym.corpora.worlds.generate import generate
 from searchgym.corpora.worlds.language import Asker, Language, Page
 from searchgym.corpora.worlds.questions import Draft, Drafter, pages_of
 from searchgym.corpora.worlds.report import findable_titles, gold_ranks, stratum
-from searchgym.corpora.worlds.schema import SPLITS, VERSION, check_spec, counts_of
+from searchgym.corpora.worlds.schema import SPLITS, VERSION, WorldSpec, check_spec, counts_of
 from searchgym.corpora.worlds.simple import SIMPLE
 from searchgym.corpora.worlds.world import World
 from searchgym.graphs.graph import Entity, Graph

@@ -7,9 +7,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
-from searchgym.cards import WorldSpec
 from searchgym.corpora.worlds.names import Namer
-from searchgym.corpora.worlds.schema import ALIAS, KINDS, MEMBER, RELATIONS, SPLITS
+from searchgym.corpora.worlds.schema import ALIAS, KINDS, MEMBER, RELATIONS, SPLITS, WorldSpec
 from searchgym.graphs.graph import MONTHS, Entity, Graph
 
 _LEAST_ENTITIES: Final = 80

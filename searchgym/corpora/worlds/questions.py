@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from searchgym.cards import WorldSpec
 from searchgym.corpora.worlds.schema import (
     ALIAS,
     COMPARED,
@@ -21,6 +20,7 @@ from searchgym.corpora.worlds.schema import (
     ROLES,
     SHARED,
     SPLITS,
+    WorldSpec,
 )
 from searchgym.errors import WorldTooSmallError
 from searchgym.graphs.graph import Fact, Form, Graph, evaluate, starts

@@ -3,16 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
-from searchgym.cards import WorldSpec
 from searchgym.errors import UnknownNameError, UsageError
+from searchgym.options import Options
 
 VERSION: Final = 1
 """Version of the generator, incremented whenever the same specification gives other bytes."""
 
 LEVELS: Final = ("simple", "full")
 """Levels of a world's language, from easy to difficult."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorldSpec(Options):
+    """Parameters of a generated world: equal specs give the same pages and questions, byte for byte."""
+
+    level: Literal["simple", "full"] = "simple"
+    """``simple``: short templated pages. ``full``: varied language with ambiguity and distractors."""
+    size: int = 500
+    """Number of questions; the number of pages follows from it."""
+    seed: int = 0
+    split: Literal["train", "validation", "test", "transfer"] = "train"
+    """Split of the world, which decides the names, templates and relations it may use."""
+    hops: tuple[int, ...] = (1, 2, 3, 4)
+    """Hop counts of its questions: how many pages a question needs."""
+    strata: tuple[str, ...] = ()
+    """Ranks (``full`` only) at which a search for the question's text finds its gold pages: a selection of ``1``,
+    ``2-5``, ``6-20`` and ``reformulation`` (below rank 20). Empty: all of them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,13 +19,12 @@ from typing import Any, Final
 
 import yaml
 
-from searchgym.cards import WorldSpec
 from searchgym.corpora.files import FilePath, sha256_file, text_lines
 from searchgym.corpora.passages import read_passages, write_corpus
 from searchgym.corpora.questions import read_questions, write_questions
 from searchgym.corpora.worlds.build import build_world
 from searchgym.corpora.worlds.report import card_of, markdown, report_of
-from searchgym.corpora.worlds.schema import VERSION, check_spec
+from searchgym.corpora.worlds.schema import VERSION, WorldSpec, check_spec
 from searchgym.corpora.worlds.world import World
 from searchgym.errors import CardError, DataError, DataMissingError, RunExistsError
 from searchgym.options import read

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from searchgym.cards import WorldSpec
+from searchgym.corpora.worlds.schema import WorldSpec
 from searchgym.records import Passage, Question, Triple
 
 

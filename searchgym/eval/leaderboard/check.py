@@ -19,7 +19,7 @@ from searchgym.cards import ProtocolName, list_cards
 from searchgym.corpora.files import sha256_file
 from searchgym.corpora.retrieval.identity import identify
 from searchgym.envs.core import State
-from searchgym.envs.rewards import REWARDS, answer_scores, reward_name
+from searchgym.envs.reward import answer_scores, reward_name, score_rewards
 from searchgym.envs.task import Task
 from searchgym.errors import DataError, ScoringError, SubmissionError, UnknownNameError
 from searchgym.eval.leaderboard.episodes import LONGEST, check_predictions, load_episodes
@@ -108,8 +108,8 @@ def _said(manifest: Manifest, base: Task) -> Iterator[tuple[str, Any, Any]]:
     """Yields (field, what the manifest says, what the suite says)."""
     card = base.card
     yield "env", manifest.env, card.id
-    yield "dataset", manifest.dataset, card.questions.dataset
-    yield "split", manifest.split, card.questions.split
+    yield "dataset", manifest.dataset, card.questions.title
+    yield "split", manifest.split, base.split
     yield "scorer", manifest.scorer, card.scorer
     if manifest.protocol not in PROTOCOLS:
         yield "protocol", manifest.protocol, " or ".join(PROTOCOLS)
@@ -177,7 +177,7 @@ def _faults(episode: Episode, manifest: Manifest, task: Task) -> Iterator[tuple[
     given = answer_scores(state)
     if episode.scores != given:
         yield EPISODES, f"scores {episode.scores!r:.60}, the answer gives {given!r:.60}"
-    named = next((r for r in REWARDS.values() if reward_name(r) == manifest.reward), None)
+    named = next((r for r in score_rewards().values() if reward_name(r) == manifest.reward), None)
     if named is not None and episode.reward != named(state):
         yield "reward", f"reward {episode.reward!r}, {manifest.reward} gives {named(state)!r}"
 

@@ -167,7 +167,7 @@ def _record(run: Path) -> dict[str, Any]:
     needed = {*COPIED, "models", "seconds", "hardware"}
     missing = sorted(needed - record.keys()) if isinstance(record, dict) else ["a record"]
     if missing:
-        reason = f"lacks {', '.join(missing)}: damaged, or made by an earlier version; evaluate it again"
+        reason = f"lacks {', '.join(missing)}: damaged; evaluate it again"
         raise DataError(reason, run / "run.json")
     return dict(record)
 

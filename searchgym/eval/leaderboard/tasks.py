@@ -9,7 +9,8 @@ from typing import Any, Final
 
 from searchgym.cards import list_cards
 from searchgym.corpora.retrieval.retriever import NullRetriever
-from searchgym.envs.task import Task, TaskOptions
+from searchgym.envs.options import TaskOptions
+from searchgym.envs.task import Task
 from searchgym.errors import UnknownNameError
 from searchgym.eval.suites.cards import SuiteCard, load_suite
 from searchgym.eval.suites.tasks import load_part

@@ -17,7 +17,7 @@ from searchgym.options.yaml import read_small
 DATA: Final = "$SEARCHGYM_DATA"
 """Beginning of a path in the folder of evaluation data."""
 OPTIONS: Final = (
-    "questions", "corpus", "retriever", "distractors", "aliases", "world", "generated", "masked", "protocol", "top_k",
+    "questions", "corpus", "retriever", "distractors", "aliases", "protocol", "top_k",
     "max_turns", "max_queries", "max_observation_words", "browse", "snippet_words",
 )  # fmt: skip
 """Options of an environment that a suite may set: none that names code, so that a card can be anybody's."""
@@ -110,6 +110,8 @@ def load_suite(name: str) -> SuiteCard:
             raise CardError(f"{where}: env {part.env!r} is a file; name a registered environment")
         if (retriever := part.options.get("retriever", "bm25")) not in list(list_cards("retrievers")):
             raise CardError(f"{where}: retriever {retriever!r:.60} is no card that ships: give --retriever yourself")
+        if _names_code(part.options):
+            raise CardError(f"{where}: a kind of questions is code: name one that ships or is installed")
         if part.subset is not None and part.ids:
             raise CardError(f"{where}: gives ids and a subset: leave one out")
         if Path(part.name).name != part.name or part.name.startswith("."):
@@ -117,6 +119,15 @@ def load_suite(name: str) -> SuiteCard:
     if len({part.name for part in named}) < len(named):
         raise CardError(f"{path}: two parts of one name: give each a `name`")
     return SuiteCard(name=card.name, summary=card.summary, parts=named)
+
+
+def _names_code(value: object) -> bool:
+    """Returns whether some ``kind`` in nested options is a ``module:Class``."""
+    if isinstance(value, list):
+        return any(map(_names_code, value))
+    if not isinstance(value, dict):
+        return False
+    return ":" in str(value.get("kind", "")) or any(map(_names_code, value.values()))
 
 
 def _named(part: Part) -> Part:

@@ -9,12 +9,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from searchgym.cards import EnvCard
 from searchgym.corpora.files import read_json, write_atomic
 from searchgym.corpora.own import home
 from searchgym.corpora.retrieval.retriever import AnyRetriever
+from searchgym.envs.cards import EnvCard
+from searchgym.envs.options import TaskOptions, merge_options, with_options
 from searchgym.envs.registration import env_options, find_env
-from searchgym.envs.task import Task, TaskOptions, load_task
+from searchgym.envs.task import Task, load_task
 from searchgym.errors import CardError, DataError, ScoringError, SearchGymError, UsageError
 from searchgym.eval.runner import check_scorable
 from searchgym.eval.suites.cards import Part, Subset, SuiteCard, ids_sha256, resolved
@@ -40,11 +41,9 @@ def load_suite_tasks(suite: SuiteCard, options: TaskOptions | None = None) -> di
     shared: dict[str, AnyRetriever] = {}
     for part in suite.parts:
         env = _env(suite, part)
-        alone = {"corpus", "retriever", "distractors", "world", "generated", "masked"} & {
-            *part.options,
-            *(options or {}),
-        }
-        sharing = not alone and env.world is None
+        given = merge_options(env, part.options, options or {})
+        alone = {"corpus", "retriever", "distractors"} & given.keys()
+        sharing = not alone and with_options(env, given).questions.shares_retriever
         own: dict[str, Any] = {"retriever": shared[env.corpus]} if sharing and env.corpus in shared else {}
         task = load_part(suite, part, cast("TaskOptions", {**own, **(options or {})}))
         if sharing:
@@ -57,7 +56,7 @@ def load_part(suite: SuiteCard, part: Part, options: TaskOptions | None = None) 
     """Loads one part of a suite; see `load_suite_tasks`."""
     card, where = _env(suite, part), f"suite {suite.name}, part {part.name}: "
     try:
-        given = {**env_options(part.env), **resolved(part.options), **(options or {})}
+        given = env_options(part.env, resolved(part.options), options or {})
         task = load_task(card, **cast("TaskOptions", given))
     except SearchGymError as error:
         if isinstance(error, DataError):
@@ -65,8 +64,7 @@ def load_part(suite: SuiteCard, part: Part, options: TaskOptions | None = None) 
         raise CardError(f"{where}{error}") from error
     task = task.asking(asked(suite, part, task.questions))
     if part.split is not None:
-        source = dataclasses.replace(task.card.questions, split=part.split)
-        task = dataclasses.replace(task, card=dataclasses.replace(task.card, questions=source))
+        task = dataclasses.replace(task, split=part.split)
     try:
         check_scorable(task)
     except ScoringError as error:

@@ -1,1 +1,1 @@
-"""Files of models that others made: what is checked before a library reads them."""
+"""What others made: the checks of models' files before a library reads them, and what libraries print."""

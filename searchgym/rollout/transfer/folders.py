@@ -156,7 +156,7 @@ def with_head(tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tens
 
 def _cannot_hold(place: Path, version: int, size: int, error: Exception) -> DataError:
     """Returns the error of a place that cannot take weights."""
-    other = "TMPDIR" if place == Path(tempfile.gettempdir()) else "rollout.vllm.shared"
+    other = "TMPDIR" if place == Path(tempfile.gettempdir()) else "rollout.sampler.shared"
     mend = "free some of it" if place.is_dir() else "make it, where its servers see it too"
     return DataError(
         f"cannot hold the weights of version {version}, {size / 2**20:,.1f} MiB ({error}): {mend}, or set {other} to "

@@ -11,8 +11,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from searchgym.rollout.sampler import Finish, Sampled, SampleRequest, StopMatcher
-from searchgym.rollout.transformers.choice import choose
+from searchgym.rollout.sampler import Finish, Sampled, SampleRequest
+from searchgym.rollout.transformers.choice import StopMatcher, choose
 from searchgym.rollout.transformers.kv_cache import RowCache, SlotCache
 
 Key = TypeVar("Key")

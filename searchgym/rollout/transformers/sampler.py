@@ -6,6 +6,7 @@ from earlier requests, change logits by rounding only (about 1e-7 in float32, 1e
 
 from __future__ import annotations
 
+import copy
 import os
 import threading
 from collections import deque
@@ -20,19 +21,22 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from searchgym.errors import ModelError, UsageError
-from searchgym.rollout.loading import load_model
+from searchgym.rollout.loading import device_of, load_model
 from searchgym.rollout.sampler import (
     Deliver,
     Dtype,
     Key,
     Pull,
     Sampled,
+    SampledKey,
+    SampledRun,
     SampleRequest,
-    StopMatcher,
+    Samplers,
     sample_all,
-    uniforms,
 )
+from searchgym.rollout.samplers.transformers import Transformers
 from searchgym.rollout.tokens import decoder, end_ids
+from searchgym.rollout.transformers.choice import StopMatcher, uniforms
 from searchgym.rollout.transformers.kv_cache import ATTENTION, RowCache, SlotCache
 from searchgym.rollout.transformers.precision import mixed_precision, round_matrices
 from searchgym.rollout.transformers.prefix_store import PrefixStore
@@ -343,6 +347,13 @@ def _chunks(keys: list[bytes], sizes: Mapping[bytes, int], most: int) -> Iterato
         count = max(1, most // sizes[keys[at]])
         yield keys[at : at + count]
         at += count
+
+
+def open_samplers(options: Transformers, keys: Sequence[SampledKey], run: SampledRun) -> Samplers:
+    """Copies the models of a run's keys to the device of their samplers; see `SamplerKind.open`."""
+    device, mixed = device_of(options.device), run.autocast == "bfloat16"  # as the learner
+    models = {key.name: copy.deepcopy(key.model).to(device) for key in keys}
+    return Samplers({key.name: TransformersSampler(models[key.name], key.tokenizer, mixed=mixed) for key in keys})
 
 
 def load_sampler(

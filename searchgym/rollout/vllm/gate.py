@@ -267,7 +267,7 @@ async def _check_files(body: Mapping[str, Any], status: int = OTHER_FILE) -> Non
             found = await asyncio.to_thread(sha256_file, folder / name)
         except DataError as error:
             raise RefusalError(
-                status, f"does not see the file {error}; rollout.vllm.shared must be on both machines"
+                status, f"does not see the file {error}; rollout.sampler.shared must be on both machines"
             ) from error
         if found != wanted:
             raise RefusalError(status, f"sees another file as {folder / name}: it was cut, or the folder is not shared")

@@ -13,7 +13,7 @@ from typing import Any, Final
 from searchgym.corpora.files import sha256_file
 from searchgym.errors import UsageError
 from searchgym.rollout.folders import TOKENIZERS
-from searchgym.rollout.vllm.engine import TESTED, vllm_version
+from searchgym.rollout.samplers.vllm import TESTED, is_tested, vllm_version
 from searchgym.version import __version__
 
 SAMPLE: Final = 1 << 20
@@ -94,7 +94,7 @@ def check_identity(wanted: Identity, served: Mapping[str, Any], address: str) ->
         found.append(f"{have}, the recipe samples {wanted.adapters} of rank {wanted.rank}")
     if found:
         raise UsageError(f"{address} serves {'; '.join(found)}; start it by `searchgym engine` with this recipe")
-    if not str(served.get("vllm")).startswith(TESTED):
+    if not is_tested(str(served.get("vllm"))):
         tested = ", ".join(f"{prefix}x" for prefix in TESTED)
         sys.stderr.write(f"{address} has vLLM {served.get('vllm')}, tested is {tested}: watch probe/difference\n")
 

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from searchgym.errors import EngineLostError, ModelError, UsageError
-from searchgym.rollout.sampler import VllmOptions
+from searchgym.rollout.samplers.vllm import Vllm
 from searchgym.rollout.transfer.folders import Folders
 from searchgym.rollout.vllm.engine import Adapter, Asked, Completion, check_reset, rank_for, visible
 
@@ -66,7 +66,7 @@ class LocalVllm:
         *,
         dtype: str,
         requests: int,
-        options: VllmOptions,
+        options: Vllm,
         adapters: int = 0,
         rank: int = 8,
         gpus: Sequence[int] | None = None,
@@ -197,7 +197,7 @@ class LocalVllm:
             dtype=self._dtype,  # type: ignore[arg-type]
             generation_config="vllm",
             logprobs_mode="processed_logprobs",
-            enable_prefix_caching=options.prefix_caching,
+            enable_prefix_caching=True,
             enable_chunked_prefill=None if torch.cuda.is_available() else False,  # with seeds it crashes a CPU engine
             max_model_len=options.max_context,  # type: ignore[arg-type]
             max_num_seqs=self._requests,
@@ -233,7 +233,7 @@ def _watch(core: Any) -> None:
 
 
 @contextlib.contextmanager
-def _environment(options: VllmOptions, gpus: Sequence[int] | None) -> Any:
+def _environment(options: Vllm, gpus: Sequence[int] | None) -> Any:
     """Sets the environment variables that a starting vLLM engine inherits, and restores the old ones afterwards.
 
     SIGINT is blocked, so that Ctrl-C in a terminal does not end the engine's processes before the loop decides to.

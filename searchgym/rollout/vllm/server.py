@@ -2,7 +2,7 @@
 
 `serve_command` configures the server for training: token ids in and out, log-probabilities after the temperature,
 loading of weights, and the `Gate` in front. Weights are passed through a folder that both sides can read, or sent to
-the server's processes over the network (`VllmOptions.transfer`).
+the server's processes over the network (`Vllm.transfer`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import torch
 from safetensors import safe_open
 
 from searchgym.errors import EngineLostError, ModelError, SearchGymError, UsageError
-from searchgym.rollout.sampler import VllmOptions
+from searchgym.rollout.samplers.vllm import Vllm
 from searchgym.rollout.transfer.folders import MODEL, SUMS, Folders
 from searchgym.rollout.transfer.group import PATIENCE as SENDING
 from searchgym.rollout.transfer.group import send
@@ -55,7 +55,7 @@ def serve_command(
     *,
     dtype: str,
     requests: int,
-    options: VllmOptions,
+    options: Vllm,
     adapters: int = 0,
     rank: int = 8,
     tools: Mapping[str, Any] | None = None,
@@ -84,7 +84,6 @@ def serve_command(
         "gpu-memory-utilization": options.gpu_share,
         "tensor-parallel-size": options.tensor_parallel,
         "enable-scale-out": True,
-        "no-enable-prefix-caching": not options.prefix_caching,
         "no-enable-chunked-prefill": not torch.cuda.is_available(),  # with seeds it crashes a CPU engine
         "enforce-eager": options.eager,
         "enable-sleep-mode": options.sleep > 0,
@@ -144,7 +143,7 @@ class ServedVllm:
         requests: int,
         wanted: Identity,
         run: str,
-        options: VllmOptions,
+        options: Vllm,
         patience: float | None = None,
     ) -> None:
         self.name = self.address = address.rstrip("/")
@@ -156,8 +155,8 @@ class ServedVllm:
         self._shared = None if options.shared is None else Path(options.shared).resolve()
         if self._group is None and self._shared is None and not _near(self.address):
             raise UsageError(
-                f"{self.address} is on another machine: set rollout.vllm.shared to a folder that it and this one "
-                "mount, or rollout.vllm.transfer to gloo"
+                f"{self.address} is on another machine: set rollout.sampler.shared to a folder that it and this one "
+                "mount, or rollout.sampler.transfer to gloo"
             )
         self._stall, self._every = options.stall, min(LEASE, options.stall) / 3
         self._pool = ThreadPoolExecutor(requests, thread_name_prefix="vllm-server")

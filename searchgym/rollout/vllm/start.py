@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import functools
-import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
 import torch
 
-from searchgym.errors import DataError, EngineLostError, ModelError, UnknownNameError, UsageError
+from searchgym.errors import DataError, EngineLostError, ModelError, UsageError
 from searchgym.rollout.folders import adapter_base, is_adapter, model_folder, saved_config
 from searchgym.rollout.foreign.adapters import read_adapter
 from searchgym.rollout.loading import (
@@ -22,9 +22,10 @@ from searchgym.rollout.loading import (
     meta_model,
     model_config,
 )
-from searchgym.rollout.sampler import SamplerName, VllmOptions
-from searchgym.rollout.transformers.sampler import ends_of
-from searchgym.rollout.vllm.engine import DEATHS, TESTED, Backend, VllmEngine, vllm_version
+from searchgym.rollout.sampler import SampledKey, SampledRun, Samplers
+from searchgym.rollout.samplers.vllm import Vllm
+from searchgym.rollout.transformers.sampler import ends_of, response_ends
+from searchgym.rollout.vllm.engine import DEATHS, Backend, VllmEngine
 from searchgym.rollout.vllm.identity import identity_of
 from searchgym.rollout.vllm.local import LocalVllm
 from searchgym.rollout.vllm.replicas import Replicas
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def start_engine(
-    model: str | Path, *, dtype: str, requests: int, options: VllmOptions, adapters: int = 0, rank: int = 8
+    model: str | Path, *, dtype: str, requests: int, options: Vllm, adapters: int = 0, rank: int = 8
 ) -> VllmEngine | Replicas:
     """Starts the vLLM engines of a model, or connects to the servers that have it.
 
@@ -74,7 +75,7 @@ def start_engine(
                     options=options,
                     adapters=adapters,
                     rank=rank,
-                    gpus=gpus_of(options, number),
+                    gpus=options.gpus_of(number),
                 )
             )
 
@@ -88,7 +89,42 @@ def start_engine(
     )
 
 
-def _check_transfer(options: VllmOptions, adapters: int) -> None:
+def open_samplers(options: Vllm, keys: Sequence[SampledKey], run: SampledRun) -> Samplers:
+    """Starts the engines of a run's keys, or connects to their servers; see `SamplerKind.open`.
+
+    Raises:
+        UsageError: The keys sample from several models, and servers have one.
+        SearchGymError: See `start_engine`.
+    """
+    adapter = run.adapter if options.separate() else None
+    engines_of = options.together(keys, adapter is not None)
+    if len(engines_of) > 1 and options.servers:
+        raise UsageError(f"rollout.sampler.servers have one model, the recipe's keys sample from {len(engines_of)}")
+    with ExitStack() as opened:
+        samplers: dict[str, VllmSampler] = {}
+        engines: list[VllmEngine | Replicas] = []
+        resting: list[VllmEngine | Replicas] = []
+        for together in engines_of:
+            trained = sum(key.trained for key in together)
+            engine = start_engine(
+                together[0].base,
+                dtype=options.computed_in(run),
+                requests=run.requests,
+                options=options,
+                adapters=trained if adapter else 0,
+                rank=int(run.adapter["r"]) if run.adapter else 1,
+            )
+            opened.callback(engine.close)
+            engines.append(engine)
+            resting += [engine] * (trained > 0)
+            for key in together:
+                ends, own = response_ends(key.model, key.tokenizer), adapter if key.trained else None
+                samplers[key.name] = VllmSampler(engine, ends=ends, adapter=own, shared=True)
+        opened.pop_all()
+    return Samplers(samplers, engines, resting, options.sleep)
+
+
+def _check_transfer(options: Vllm, adapters: int) -> None:
     """Raises a UsageError if weights cannot be sent by the process group that the options name."""
     if options.transfer == "folder":
         return
@@ -101,9 +137,9 @@ def _check_transfer(options: VllmOptions, adapters: int) -> None:
 
 
 def load_vllm(
-    path: str | Path, dtype: str, *, requests: int, options: VllmOptions
+    path: str | Path, dtype: str, *, requests: int, options: Vllm
 ) -> tuple[VllmSampler, PreTrainedTokenizerBase]:
-    """Loads a model or an adapter as a vLLM sampler; see `VllmOptions.adapters`.
+    """Loads a model or an adapter as a vLLM sampler; see `Vllm.adapters`.
 
     Args:
         path: Folder in Hugging Face format, or the name of a model.
@@ -118,7 +154,7 @@ def load_vllm(
         SearchGymError: See `start_engine` and `load_tokenizer`.
     """
     folder = model_folder(path)
-    if is_adapter(folder) and merges_adapters(options):
+    if is_adapter(folder) and not options.separate():
         return _load_merged(folder, dtype, requests, options)
     config = saved_config(folder) if is_adapter(folder) else None
     base = folder if config is None else model_folder(adapter_base(folder))
@@ -142,21 +178,7 @@ def load_vllm(
     return sampler, tokenizer
 
 
-def merges_adapters(options: VllmOptions, gpus: bool | None = None) -> bool:
-    """Returns whether engines sample adapters merged into their base.
-
-    Args:
-        options: Set-up of the engines.
-        gpus: Whether they are on GPUs. Default: as on this machine.
-    """
-    if options.adapters != "auto":
-        return options.adapters == "merged"
-    return not options.servers and not (torch.cuda.is_available() if gpus is None else gpus)
-
-
-def _load_merged(
-    folder: Path, dtype: str, requests: int, options: VllmOptions
-) -> tuple[VllmSampler, PreTrainedTokenizerBase]:
+def _load_merged(folder: Path, dtype: str, requests: int, options: Vllm) -> tuple[VllmSampler, PreTrainedTokenizerBase]:
     """Loads an adapter, merged into its base in float32, as a vLLM sampler; see `load_vllm`."""
     base = model_folder(adapter_base(folder))
     model, tokenizer = load_model(folder)
@@ -174,54 +196,3 @@ def _load_merged(
 def vocabulary_of(folder: Path) -> int:
     """Returns the number of token ids that a model knows."""
     return int(model_config(folder).get_text_config(decoder=True).vocab_size)
-
-
-def gpus_of(options: VllmOptions, replica: int) -> list[int] | None:
-    """Returns the GPU indices of one replica; None for all GPUs.
-
-    Args:
-        options: Set-up of the engines.
-        replica: Number of the replica, from 0.
-
-    Raises:
-        UsageError: `options.gpus` does not name as many GPUs as the replicas need.
-    """
-    each = options.tensor_parallel
-    if options.gpus is None:
-        return None if options.replicas == 1 else list(range(replica * each, (replica + 1) * each))
-    if len(options.gpus) != each * options.replicas:
-        want = f"{options.replicas} replicas on {each} each take {each * options.replicas}"
-        raise UsageError(f"rollout.vllm.gpus names {len(options.gpus)} GPUs: {want}")
-    return options.gpus[replica * each : (replica + 1) * each]
-
-
-def samples_by_vllm(wanted: str, ask: bool = True) -> bool:
-    """Returns whether to sample with vLLM; warns on standard error if its version is untested.
-
-    Args:
-        wanted: Value of ``rollout.sampler``: ``transformers``, ``vllm`` or ``auto``.
-        ask: Whether to check the installed vLLM; if not (in a plan for another machine), a tested one is assumed.
-
-    Raises:
-        UsageError: ``vllm`` is wanted but not installed.
-        UnknownNameError: `wanted` is none of the three.
-    """
-    if wanted not in get_args(SamplerName):
-        raise UnknownNameError("sampler", wanted, get_args(SamplerName))
-    if not ask:
-        return wanted != "transformers"
-    version = None if wanted == "transformers" else vllm_version()
-    tested = version is not None and version.startswith(TESTED)
-    if wanted == "vllm":
-        if version is None:
-            raise UsageError("rollout.sampler is vllm, which is not installed: searchgym doctor says how to get it")
-        if not tested:
-            sys.stderr.write(
-                f"vLLM {version} has not been tested here ({', '.join(TESTED)}x has): watch probe/difference\n"
-            )
-    elif wanted == "auto" and not tested:
-        why = (
-            "is not installed" if version is None else f"{version} has not been tested here ({', '.join(TESTED)}x has)"
-        )
-        sys.stderr.write(f"rollout.sampler auto: vLLM {why}, transformers samples\n")
-    return wanted != "transformers" and (wanted == "vllm" or tested)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from annotated_types import Ge, Interval
 
-from searchgym.options import Kind, Options, Setting, find_kind
+from searchgym.options import Kind, Options, find_kind
 from searchgym.train.algorithms.samples import Sample, Targets
 
 Floats = npt.NDArray[np.float64]
@@ -65,10 +65,6 @@ class Estimator(Kind):
     """True if KL in the reward is charged to each token from that token on, not to the episode."""
     whole_episodes: ClassVar[bool] = False
     """True if it needs rewards of whole episodes, from which it makes rewards of calls."""
-
-    def check(self, setting: Setting) -> Iterable[str]:
-        """Yields a sentence for each choice of the run that does not go with this estimator."""
-        return ()
 
     def compare(self, group: Group) -> Floats:
         """Computes the advantages of one group whose rewards differ, (n,) float64.

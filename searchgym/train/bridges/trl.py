@@ -2,7 +2,7 @@
 
 ::
 
-    environments = EnvironmentFactory("World", world={"split": "train", "size": 200, "seed": 1})
+    environments = EnvironmentFactory("World", questions={"split": "train", "size": 200, "seed": 1})
     model, tokenizer = load_model("tiny")
     with use_tags(model, tokenizer):  # not for models whose chat template has tools
         trainer = GRPOTrainer(
@@ -32,8 +32,9 @@ from typing import TYPE_CHECKING, Any, Final, Unpack
 from searchgym.agents.base import load_agent
 from searchgym.corpora.retrieval.retriever import retrieve
 from searchgym.envs.core import State, begin, fail, finish
+from searchgym.envs.options import TaskOptions
 from searchgym.envs.registration import env_options, find_env
-from searchgym.envs.task import Task, TaskOptions, load_task
+from searchgym.envs.task import Task, load_task
 from searchgym.errors import EpisodeError, RetrieverError, UsageError
 from searchgym.protocol import Protocol
 from searchgym.records import Action, Answer, Invalid, Question, Search
@@ -151,7 +152,7 @@ class EnvironmentFactory:
         if len(roles) != 1:
             raise UsageError(f"agent {agent} has {len(roles)} roles that ask a model: TRL trains one, with one prompt")
         (self._role,) = roles.values()
-        given: dict[str, Any] = {**env_options(env), **options}
+        given: dict[str, Any] = env_options(env, options)
         self.task: Task = load_task(find_env(env), **given)
         if self.task.rules.pages is not None:
             raise UsageError(

@@ -13,11 +13,10 @@ from typing import NamedTuple
 
 from searchgym.agents.roles import Role
 from searchgym.envs.core import State
-from searchgym.envs.rewards import checked_reward, finite_number
+from searchgym.envs.reward import checked_reward, finite_number
 from searchgym.envs.task import Task
 from searchgym.errors import RewardError
-from searchgym.judging.judge import Checked
-from searchgym.judging.rules import RuleJudge
+from searchgym.judging.judge import Checked, default_judge
 from searchgym.records import Answer, Episode
 from searchgym.train.credit.term import CreditContext, Rows, Term, UnjudgedError
 from searchgym.train.credit.terms.outcome import Outcome
@@ -83,7 +82,7 @@ class Credit:
 
         penalties = {name: role.penalty for name, role in roles.items()}
         names = functools.cache(lambda: Names.of(load().questions))
-        judge = judge or Checked(RuleJudge())
+        judge = judge or default_judge().open({})
         context = CreditContext(penalties, score, lambda episode: load().find(episode.question_id), names, judge)
         return cls(terms, context)
 

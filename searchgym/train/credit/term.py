@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from searchgym.errors import CardError, NoVerdictError, UsageError
-from searchgym.judging.judge import Checked
-from searchgym.judging.rules import RuleJudge
+from searchgym.judging.judge import Checked, default_judge
 from searchgym.named import check_call
-from searchgym.options import Kind, Setting, check_problems
+from searchgym.options import Kind, Setting, check_kind
 from searchgym.records import Episode, Question
 from searchgym.train.credit.waypoints import Names
 
@@ -34,7 +33,7 @@ class CreditContext:
     """Returns an episode's question, with its gold answers and what is known of its evidence. Default: an error."""
     names: Callable[[], Names] = lambda: Names(())
     """Returns the names of the entities that the environment's questions are about. Default: none."""
-    judge: Checked = field(default_factory=lambda: Checked(RuleJudge()))
+    judge: Checked = field(default_factory=lambda: default_judge().open({}))
     """Judge that terms ask. Default: rules."""
 
 
@@ -74,10 +73,6 @@ class Term(Kind):
             yield "weight is 0: expected a finite number other than 0"
         if self.roles is not None and (not self.roles or len(set(self.roles)) < len(self.roles)):
             yield f"roles is {self.roles}: expected at least one, none twice"
-
-    def check(self, setting: Setting) -> Iterable[str]:
-        """Yields a sentence for each choice of the run that does not go with this term."""
-        return ()
 
     def differs(self, penalties: Mapping[str, float]) -> bool:
         """Tells whether calls of one episode may get different rewards, given the penalty of each of several roles."""
@@ -141,7 +136,7 @@ def term_problems(terms: Mapping[str, Term], setting: Setting) -> Iterable[str]:
         if setting.chain == "episode" and not term.sums_up:
             again = f"{name} gives many the same again"
             yield f"advantage.chain episode adds up what later calls earn, and {again}: use gain"
-        yield from (f"credit.{name}: {problem}" for problem in check_problems(term, setting))
+        yield from (f"credit.{name}: {problem}" for problem in check_kind(term, setting))
 
 
 def check_methods(name: str, term: Term) -> None:

@@ -46,7 +46,7 @@ class DeepSpeedUpdater(Updater):
 
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # would be compiled first; gloo does without
         super().__init__(model, options, steps)
-        self._zero, self._norm = learner.zero, 0.0
+        self._zero, self._norm = learner.backend.sharding.zero, 0.0
         if self._zero == 0:  # DeepSpeed leaves norm and cut to its caller where nothing is sharded
             self.optimizer.register_step_pre_hook(self._cut)
         config = deepspeed_config(options, learner, dist.get_world_size())
@@ -160,10 +160,11 @@ def _own_types() -> list[Any]:
 
 def deepspeed_config(options: OptimizerOptions, learner: LearnerOptions, world: int) -> dict[str, Any]:
     """Returns DeepSpeed's configuration for a recipe's options."""
-    zero: dict[str, Any] = {"stage": learner.zero}
-    if learner.offload_optimizer:
+    sharding = learner.backend.sharding
+    zero: dict[str, Any] = {"stage": sharding.zero}
+    if sharding.offload_optimizer:
         zero["offload_optimizer"] = {"device": "cpu"}
-    if learner.offload_parameters:
+    if sharding.offload_parameters:
         zero["offload_param"] = {"device": "cpu"}
     return {
         "train_batch_size": world,
@@ -172,7 +173,7 @@ def deepspeed_config(options: OptimizerOptions, learner: LearnerOptions, world: 
         "zero_optimization": zero,
         "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False,  # torch's AdamW, the same arithmetic wherever the moments lie
-        "gradient_clipping": 0.0 if learner.zero == 0 else options.max_grad_norm or NO_CUT,
+        "gradient_clipping": 0.0 if sharding.zero == 0 else options.max_grad_norm or NO_CUT,
         "bf16": {"enabled": learner.dtype == "bfloat16"},
         "data_types": {"grad_accum_dtype": "fp32"},  # bfloat16 stops at 256 times what is added to it
         "communication_data_type": "fp32",  # the same between ranks

@@ -17,7 +17,7 @@ from contextlib import nullcontext
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge, wait
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from torch import Tensor
 
@@ -27,6 +27,7 @@ from searchgym.train.algorithms.samples import Sample
 from searchgym.train.distributed.worker import KEY, STACKS, START, receive, send, stacks_file
 from searchgym.train.interrupts import interrupt_held_back
 from searchgym.train.learner.trained_model import Flat, Metrics
+from searchgym.train.recipe.backends.deepspeed import DeepSpeed
 from searchgym.train.recipe.recipe import Recipe
 
 GRACE: Final = 2.0
@@ -36,10 +37,10 @@ APART: Final = 10.0
 
 
 class RemoteLearner:
-    """A `Learner` in processes that it starts on this machine, or that join from several machines (``learner.listen``).
+    """A `Learner` in processes that it starts on this machine, or that join from several machines (`DeepSpeed.listen`).
 
     Args:
-        recipe: With ``learner.ranks``.
+        recipe: With `DeepSpeed` as the learner's backend.
         folder: For the ranks' logs and stacks; made if it is not there.
         deadline: Seconds that a call may take.
 
@@ -57,7 +58,7 @@ class RemoteLearner:
 
     def _begin(self) -> None:
         """On the first call, starts the ranks or waits for them and creates their learner."""
-        options = self._recipe.learner
+        options = cast(DeepSpeed, self._recipe.learner.backend)
         world, rendezvous = options.ranks, "env://"  # which torchrun has set up
         self._folder.mkdir(parents=True, exist_ok=True)
         try:
@@ -78,7 +79,7 @@ class RemoteLearner:
         for rank in range(world):
             own, theirs = multiprocessing.Pipe()
             numbers = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
-            if (gpus := self._recipe.learner.gpus) is not None:
+            if (gpus := self._recipe.learner.backend.sharding.gpus) is not None:
                 numbers["CUDA_VISIBLE_DEVICES"] = visible(gpus)
             command = [sys.executable, "-P", "-m", "searchgym.train.distributed.worker", str(theirs.fileno())]
             with (self._folder / f"rank{rank}.log").open("wb") as log, theirs:
@@ -241,7 +242,9 @@ class RemoteLearner:
 def _joined(address: str, world: int) -> list[Connection]:
     """Returns the connections of the ranks that report at an address, in their order."""
     if not (key := os.environ.get(KEY)):
-        raise UsageError(f"learner.listen lets ranks in that know a key: set {KEY} here and where the ranks start")
+        raise UsageError(
+            f"learner.backend.listen lets ranks in that know a key: set {KEY} here and where the ranks start"
+        )
     host, _, port = address.rpartition(":")
     end, found = time.monotonic() + START, dict[int, Connection]()
     with socket.create_server((host, int(port))) as server:
@@ -263,6 +266,8 @@ def _joined(address: str, world: int) -> list[Connection]:
                     continue
                 accepted.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, 0))
             if theirs != world:
-                raise TrainingError(f"{theirs} ranks were started for learner.ranks {world}: they must be as many")
+                raise TrainingError(
+                    f"{theirs} ranks were started for learner.backend.ranks {world}: they must be as many"
+                )
             found[rank] = connection
     return [found[rank] for rank in range(world)]

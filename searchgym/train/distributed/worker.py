@@ -2,7 +2,7 @@
 
     torchrun ... -m searchgym.train.distributed.worker HOST:PORT FOLDER
 
-joins the training that listens there (``learner.listen``), its key in the environment. Without ``learner.listen``,
+joins the training that listens there (`DeepSpeed.listen`), its key in the environment. Without that,
 `searchgym.train.distributed.remote.RemoteLearner` starts the ranks itself, with the number of a pipe instead of the
 address.
 """
@@ -67,7 +67,9 @@ def join(address: str, rank: int) -> Connection:
             connection = Client((host, int(port)), authkey=key.encode())
         except ConnectionRefusedError:
             if time.monotonic() > end:
-                sys.exit(f"nobody has listened at {address} for {START:g} s: start the training with learner.listen")
+                sys.exit(
+                    f"nobody has listened at {address} for {START:g} s: start the training with learner.backend.listen"
+                )
             time.sleep(0.5)
         else:
             send(connection, (rank, int(os.environ["WORLD_SIZE"])))

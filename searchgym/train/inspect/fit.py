@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,10 +11,13 @@ from typing import Any, Final
 
 from searchgym.corpora.files import iter_jsonl
 from searchgym.errors import CardError, UsageError
-from searchgym.train.inspect.plan import PHASES, Part, engine_gib, plan
+from searchgym.options import Source, kind_name, plain, read
+from searchgym.rollout.sampler import PHASES, Part
+from searchgym.train.inspect.plan import need_of, plan
 from searchgym.train.inspect.shapes import model_shape
-from searchgym.train.recipe.load import check_recipe
-from searchgym.train.recipe.recipe import Recipe, recipe_values
+from searchgym.train.recipe.load import check_recipe, override_values
+from searchgym.train.recipe.options import LearnerOptions
+from searchgym.train.recipe.recipe import Recipe, override_of, recipe_keys
 from searchgym.train.run.folder import METRICS
 
 MOST: Final = 3
@@ -117,19 +119,17 @@ def _seconds(row: Mapping[str, float]) -> float:
 
 def _on_gpus(recipe: Recipe, gpus: int) -> Values:
     """Returns the changes that a number of GPUs demands: fewer ranks and engines."""
-    learner, vllm, values = recipe.learner, recipe.rollout.vllm, Values()
-    if gpus and learner.ranks > gpus:
-        values |= {"learner.ranks": gpus, "learner.gpus": None}
-    if gpus and recipe.rollout.sampler != "transformers" and vllm.replicas * vllm.tensor_parallel > gpus:
-        values |= {"rollout.vllm.replicas": 1, "rollout.vllm.tensor_parallel": 1, "rollout.vllm.gpus": None}
-    return values
+    if not gpus:
+        return {}
+    fewer = _inside("learner.backend", recipe.learner.backend.fitted(gpus))
+    return fewer | _of_sampler(recipe, recipe.rollout.sampler.chosen(ask=False).fitted(gpus))
 
 
 def _levers(recipe: Recipe, gpus: int, gpu_gib: float) -> Iterator[Values]:
     """Yields the changes that save memory, the ones that cost least first."""
-    learner, vllm = recipe.learner, recipe.rollout.vllm
+    sampler = recipe.rollout.sampler.chosen(ask=False)
     tokens, running = recipe.optimizer.micro_batch_tokens, recipe.rollout.concurrency
-    if not learner.gradient_checkpointing:
+    if not recipe.learner.gradient_checkpointing:
         yield {"learner.gradient_checkpointing": True}
     if tokens > 1024:
         smaller: Values = {"optimizer.micro_batch_tokens": max(tokens // 4, 1024)}
@@ -137,40 +137,35 @@ def _levers(recipe: Recipe, gpus: int, gpu_gib: float) -> Iterator[Values]:
             critic = recipe.critic.optimizer.micro_batch_tokens
             smaller["critic.optimizer.micro_batch_tokens"] = min(critic, max(critic // 4, 1024))
         yield smaller
-    if recipe.rollout.sampler == "transformers" and running > 16:
+    if not sampler.engines and running > 16:
         yield {"rollout.concurrency": max(running // 4, 16)}
-    if recipe.rollout.sampler != "transformers":
-        yield from _engine_levers(recipe, gpus, gpu_gib)
-    sharded = {"learner.backend": "deepspeed", "learner.zero": 3, "learner.dtype": "bfloat16"}
-    if gpus > 1 and (learner.zero, learner.ranks) != (3, gpus):
-        yield sharded | {"learner.ranks": gpus}
-    if gpus and not learner.offload_optimizer:
-        yield {"learner.backend": "deepspeed", "learner.zero": max(learner.zero, 2), "learner.offload_optimizer": True}
-    if gpus and not learner.offload_parameters:
-        yield sharded | {"learner.offload_optimizer": True, "learner.offload_parameters": True}
+    need = need_of(recipe, [], model_shape(recipe.model))
+    yield from (_of_sampler(recipe, changes) for changes in sampler.lighter(need, gpus, gpu_gib))
+    yield from recipe.learner.backend.lighter(gpus)
     if not recipe.lora.rank:
-        whole = {"learner.backend": "torch", "learner.ranks": 1, "learner.gpus": None, "learner.zero": 0}
-        whole |= {"learner.offload_optimizer": False, "learner.offload_parameters": False}
-        asleep: Values = {"rollout.vllm.sleep": 1} if vllm.sleep == 2 else {}
-        if recipe.rollout.sampler == "transformers":  # which would merge the adapter into rounded weights
-            asleep = {"rollout.sampler": "vllm", "rollout.vllm.sleep": 1, "rollout.vllm.gpu_share": 0.3}
-        yield whole | asleep | {"lora.rank": RANK, "learner.dtype": "bfloat16"}
+        backend = LearnerOptions().backend
+        whole: Values = {} if recipe.learner.backend.trains_adapters else {"learner.backend": kind_name(backend)}
+        yield whole | _of_sampler(recipe, sampler.for_adapters()) | {"lora.rank": RANK, "learner.dtype": "bfloat16"}
 
 
-def _engine_levers(recipe: Recipe, gpus: int, gpu_gib: float) -> Iterator[Values]:
-    """Yields the least share of a GPU, in steps of 0.05, that holds weights and a full context; then sleep."""
-    need = engine_gib(recipe, model_shape(recipe.model))[1]
-    share = round(math.ceil(need / gpu_gib / 0.05) * 0.05, 2)
-    if gpus and share != recipe.rollout.vllm.gpu_share:
-        yield {"rollout.vllm.gpu_share": share}
-    if not recipe.rollout.vllm.sleep and not recipe.rollout.staleness:
-        yield {"rollout.vllm.sleep": 1}
+def _of_sampler(recipe: Recipe, changes: Values) -> Values:
+    """Returns changes of a sampler's options, preceded by its name where the recipe leaves the choice to another."""
+    sampler = recipe.rollout.sampler
+    chosen = sampler.chosen(ask=False)
+    named = {"kind": kind_name(chosen)} if changes and chosen is not sampler else {}
+    return _inside("rollout.sampler", named | changes)
+
+
+def _inside(section: str, changes: Values) -> Values:
+    """Returns changes of a kind's options by their dotted keys; its name comes first."""
+    name = {section: changes["kind"]} if "kind" in changes else {}
+    return name | {f"{section}.{key}": value for key, value in changes.items() if key != "kind"}
 
 
 def _left(recipe: Recipe, values: Values, gpus: int, gpu_gib: float, memory: Mapping[str, float]) -> float | None:
     """Returns the GiB left on the fullest device with some changes; None if they cannot be."""
-    changed = with_values(recipe, values)
     try:
+        changed = with_values(recipe, values)
         check_recipe(changed, "suggestion")
         return min(fit.left for fit in fits_of(plan(changed, gpus, gpu_gib), memory))
     except (CardError, UsageError):
@@ -179,19 +174,18 @@ def _left(recipe: Recipe, values: Values, gpus: int, gpu_gib: float, memory: Map
 
 def with_values(recipe: Recipe, values: Values) -> Recipe:
     """Returns a recipe with some values changed, given by their dotted keys."""
-    for key, value in values.items():
-        recipe = _replaced(recipe, key.split("."), value)
-    return recipe
-
-
-def _replaced(part: Any, path: Sequence[str], value: Any) -> Any:
-    inner = value if len(path) == 1 else _replaced(getattr(part, path[0]), path[1:], value)
-    return dataclasses.replace(part, **{path[0]: inner})
+    data, overrides = plain(recipe), [override_of(key, value) for key, value in values.items()]
+    return read(Recipe, data, override_values(data, overrides, recipe_keys(), Source("suggestion")))
 
 
 def _overrides(recipe: Recipe, values: Values) -> tuple[str, ...]:
     """Returns the changes that differ from the recipe, as overrides."""
-    known, plain = recipe_values(recipe), {True: "true", False: "false", None: "null"}
-    changed = {key: value for key, value in values.items() if known[key] != value}
-    shown = {key: plain[v] if v is None or isinstance(v, bool) else str(v) for key, v in changed.items()}
-    return tuple(f"{key}={value}" for key, value in shown.items())
+    there = plain(recipe)
+    return tuple(override_of(key, value) for key, value in values.items() if _value(there, key) != value)
+
+
+def _value(data: Any, key: str) -> Any:
+    """Returns a value in plain data by its dotted key; None where there is none."""
+    for name in key.split("."):
+        data = data.get(name) if isinstance(data, dict) else None
+    return data

@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -19,39 +18,21 @@ import torch
 
 from searchgym.agents.base import read_agent
 from searchgym.errors import UsageError
-from searchgym.rollout.loading import DTYPES, device_of
-from searchgym.rollout.transformers.sampler import BATCH_TOKENS, most_tokens
-from searchgym.rollout.vllm.start import gpus_of, samples_by_vllm
+from searchgym.rollout.loading import device_of
+from searchgym.rollout.sampler import CONTEXT, LIVE_LOGITS, PHASES, Need, Part, SampledKey, bytes_of
 from searchgym.train.inspect.shapes import Shape, adapter_parameters, model_shape
 from searchgym.train.memory import GIB
+from searchgym.train.recipe.backend import Sharding
 from searchgym.train.recipe.keys import Key, keys_of
-from searchgym.train.recipe.options import LearnerOptions, OptimizerOptions
+from searchgym.train.recipe.options import OptimizerOptions
 from searchgym.train.recipe.preflight import vectors_gib
 from searchgym.train.recipe.recipe import Recipe
-from searchgym.train.run.samplers import separate_adapters, sharing
+from searchgym.train.run.samplers import sampled_keys, sampled_run
 
-CONTEXT: Final = 0.6
-"""GiB that the CUDA context of a process takes on a GPU."""
 GPU_GIB: Final = 79.0
 """Memory that a GPU of 80 GB reports."""
 BUCKET: Final = 5e8
 """Number of gradients that DeepSpeed reduces at once by default."""
-PHASES: Final = ("draw", "policy", "critic")
-"""Phases of a step: episodes are sampled, the policy is updated, the critic is updated."""
-LIVE_LOGITS: Final = 3
-"""Number of float32 copies of a micro-batch's logits that exist at once: logits, log-softmax and gradient."""
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One item that takes memory on a device."""
-
-    device: str
-    """``cpu``, or ``cuda:0`` and so on."""
-    what: str
-    gib: float
-    phases: tuple[str, ...] = PHASES
-    """Phases in which the memory is in use."""
 
 
 def plan(recipe: Recipe, gpus: int | None = None, gpu_gib: float = GPU_GIB) -> list[Part]:
@@ -70,13 +51,12 @@ def plan(recipe: Recipe, gpus: int | None = None, gpu_gib: float = GPU_GIB) -> l
     count = torch.cuda.device_count() if gpus is None else gpus
     if gpus is None and count:
         gpu_gib = memory_here()["cuda:0"]
-    devices = _devices(learner.device, learner.ranks, count, learner.gpus)
-    if samples_by_vllm(recipe.rollout.sampler, ask=gpus is None):
-        engines = [_stays(own) for own in sharing(recipe, keys, bool(count))]
-        parts = [part for own in engines for part in _engines(own, model_shape(own.model), count, gpu_gib)]
-    else:
-        device = _devices(recipe.rollout.device, 1, count)[0]
-        parts = [part for key in keys for part in _sampler(key.recipe, model_shape(key.recipe.model), device, gpu_gib)]
+    devices = _devices(learner.device, recipe.learner.backend.sharding, count)
+    sampler, own = recipe.rollout.sampler.chosen(ask=gpus is None), {key.name: key.recipe for key in keys}
+    parts: list[Part] = []
+    for together in sampler.together(sampled_keys(recipe, keys), recipe.lora.rank > 0, bool(count)):
+        first = own[together[0].name]
+        parts += sampler.memory(need_of(first, together, model_shape(first.model)), count, gpu_gib)
     ranks = {device: devices.count(device) for device in devices}
     for device, number in ranks.items():
         if device != "cpu":
@@ -84,15 +64,6 @@ def plan(recipe: Recipe, gpus: int | None = None, gpu_gib: float = GPU_GIB) -> l
         parts += _learners([key for key in keys if not key.frozen], device, number)
     vectors = vectors_gib(recipe)
     return parts + ([Part("cpu", "retriever: vectors", vectors)] if vectors else [])
-
-
-def _stays(keys: Sequence[Key]) -> Recipe:
-    """Returns the recipe of an engine's keys: where none is trained it does not sleep, as no update would wake it."""
-    recipe = keys[0].recipe
-    if not all(key.frozen for key in keys):
-        return recipe
-    vllm = dataclasses.replace(recipe.rollout.vllm, sleep=0)
-    return dataclasses.replace(recipe, rollout=dataclasses.replace(recipe.rollout, vllm=vllm))
 
 
 def _learners(keys: Sequence[Key], device: str, ranks: int) -> list[Part]:
@@ -117,7 +88,7 @@ def _learners(keys: Sequence[Key], device: str, ranks: int) -> list[Part]:
             passing[role] = max(passing.get(role, []), update, key=lambda found: sum(part.gib for part in found))
         bases.add(recipe.model)
         if recipe.loss.kl_coef and not recipe.lora.rank:
-            size = ranks * model_shape(recipe.model).parameters * _bytes(recipe.learner.dtype) / GIB
+            size = ranks * model_shape(recipe.model).parameters * bytes_of(recipe.learner.dtype) / GIB
             parts.append(Part(device, f"{before}reference: weights", size))
     return parts + [part for update in passing.values() for part in update]
 
@@ -148,76 +119,34 @@ def memory_here() -> dict[str, float]:
     return found | {"cpu": free / 2**20}
 
 
-def _devices(name: str, ranks: int, gpus: int, numbers: Sequence[int] | None = None) -> list[str]:
+def _devices(name: str, sharding: Sharding, gpus: int) -> list[str]:
     """Returns the device of each rank."""
+    ranks = sharding.ranks
     if name == "cpu" or (name == "auto" and not gpus):
         return ["cpu"] * ranks
     if not gpus:
         device_of("cuda")
     if ranks > gpus:
-        raise UsageError(f"learner.ranks is {ranks}, there are {gpus} GPUs: each rank has one of its own")
-    chosen = list(range(ranks)) if numbers is None else list(numbers)
+        raise UsageError(f"learner.backend.ranks is {ranks}, there are {gpus} GPUs: each rank has one of its own")
+    chosen = list(range(ranks)) if sharding.gpus is None else sharding.gpus
     if missing := [number for number in chosen if number >= gpus]:
-        raise UsageError(f"learner.gpus names GPU {missing[0]}, there are {gpus}, from 0 on")
+        raise UsageError(f"learner.backend names GPU {missing[0]}, there are {gpus}, from 0 on")
     return [f"cuda:{number}" for number in chosen]
 
 
-def _bytes(dtype: str) -> int:
-    return torch.empty(0, dtype=DTYPES[dtype]).element_size()
-
-
-def _sampler(recipe: Recipe, shape: Shape, device: str, gpu_gib: float) -> list[Part]:
-    """Returns what the sampler takes; its weights are there all the time, keys and values while it samples."""
-    size = _bytes(recipe.learner.dtype)
-    weights = shape.parameters * size / GIB
-    per_token = 2 * shape.layers * shape.kv_width * size / GIB
-    tokens = BATCH_TOKENS if device == "cpu" else most_tokens(per_token, gpu_gib, on_gpu=True)
-    kept = tokens * per_token
-    logits = recipe.rollout.concurrency * shape.vocabulary * 4 * LIVE_LOGITS / GIB
-    return [
-        Part(device, "sampler: weights", weights),
-        Part(device, "sampler: keys and values, running", kept + logits, ("draw",)),
-        Part(device, "sampler: keys and values, remembered", kept),
-    ]
-
-
-def _engines(recipe: Recipe, shape: Shape, count: int, gpu_gib: float) -> list[Part]:
-    """Returns what vLLM takes: its share of each of its GPUs, whatever it needs of that."""
-    options = recipe.rollout.vllm
-    # the next ones come before those are gone; a tied head travels by both its names
-    whole = 2 * (shape.parameters + shape.tied * shape.vocabulary * shape.hidden) * _bytes(recipe.learner.dtype)
-    alone = separate_adapters(recipe, bool(count))
-    sent = 3 * 4 * adapter_parameters(recipe.model, recipe.lora) if alone else whole
-    way = Part("cpu", "weights on their way to vLLM", sent / GIB)
-    if options.servers:
-        return [way]
-    weights, need = engine_gib(recipe, shape)
-    if not count:
-        return [way, Part("cpu", "vLLM: weights, keys and values", options.replicas * (weights + options.cache_gib))]
-    parts = [way]
-    share, phases = options.gpu_share * gpu_gib, ("draw",) if options.sleep else PHASES
-    if need > share:
-        why = f"its weights and one full context take {need:.1f} GiB"
-        raise UsageError(f"rollout.vllm.gpu_share {options.gpu_share:g} is {share:.1f} GiB of a GPU, too little: {why}")
-    for replica in range(options.replicas):
-        for gpu in gpus_of(options, replica) or range(options.tensor_parallel):
-            if gpu >= count:
-                raise UsageError(f"vLLM's replica {replica} takes GPU {gpu}, there are {count}, from 0 on")
-            parts.append(Part(f"cuda:{gpu}", "vLLM: its share", share, phases))
-            parts.append(Part(f"cuda:{gpu}", "CUDA's own", CONTEXT))
-    if options.sleep == 1:
-        asleep = options.replicas * options.tensor_parallel * weights
-        parts.append(Part("cpu", "vLLM: weights, asleep", asleep, ("policy", "critic")))
-    return parts
-
-
-def engine_gib(recipe: Recipe, shape: Shape) -> tuple[float, float]:
-    """Returns the GiB that an engine's weights take on each of its GPUs, and weights with keys of one full context."""
-    options = recipe.rollout.vllm
-    size = 2 if recipe.optimizer.autocast == "bfloat16" or options.dtype == "bfloat16" else _bytes(recipe.learner.dtype)
-    weights = shape.parameters * size / options.tensor_parallel / GIB
-    per_token = 2 * shape.layers * shape.kv_width * size / options.tensor_parallel / GIB
-    return weights, weights + per_token * (options.max_context or BATCH_TOKENS)
+def need_of(recipe: Recipe, keys: Sequence[SampledKey], shape: Shape) -> Need:
+    """Returns what keys that share a copy of weights need of their sampler."""
+    # the next weights come before those are gone; a tied head travels by both its names
+    whole = 2 * (shape.parameters + shape.tied * shape.vocabulary * shape.hidden) * bytes_of(recipe.learner.dtype)
+    return Need(
+        run=sampled_run(recipe),
+        parameters=shape.parameters,
+        per_token=2 * shape.layers * shape.kv_width,
+        vocabulary=shape.vocabulary,
+        whole=whole / GIB,
+        adapter=3 * 4 * adapter_parameters(recipe.model, recipe.lora) / GIB if recipe.lora.rank else 0.0,
+        trained=any(key.trained for key in keys),
+    )
 
 
 def _trained(
@@ -227,12 +156,13 @@ def _trained(
 
     ZeRO shares out the optimizer's state (1), gradients too (2), weights too (3).
     """
-    learner, size = recipe.learner, _bytes(recipe.learner.dtype)
-    share = 1 / learner.ranks if learner.zero == 3 else 1.0
+    learner, size = recipe.learner, bytes_of(recipe.learner.dtype)
+    sharding = recipe.learner.backend.sharding
+    share = 1 / sharding.ranks if sharding.zero == 3 else 1.0
     trained, adapted = shape.parameters, role == "policy" and recipe.lora.rank > 0
-    kept, passing = _optimizer_bytes(learner, size)
+    kept, passing = _optimizer_bytes(sharding, size)
     if adapted:  # kept in float32
-        trained, (kept, passing) = adapter_parameters(recipe.model, recipe.lora), _optimizer_bytes(learner, 4)
+        trained, (kept, passing) = adapter_parameters(recipe.model, recipe.lora), _optimizer_bytes(sharding, 4)
     weights = ranks * (shape.parameters * size * (not shared) + 4 * trained * adapted) * share / GIB
     gradients = ranks * trained * passing / GIB
     optimizer = ranks * trained * kept / GIB
@@ -241,34 +171,34 @@ def _trained(
     outputs = shape.vocabulary if role == "policy" else 1
     logits = ranks * tokens * outputs * (size + 4 * LIVE_LOGITS) / GIB
     parts = [
-        Part("cpu" if learner.offload_parameters else device, f"{role}: weights", weights),
-        Part("cpu" if learner.offload_optimizer else device, f"{role}: optimizer", optimizer),
+        Part("cpu" if sharding.offload_parameters else device, f"{role}: weights", weights),
+        Part("cpu" if sharding.offload_optimizer else device, f"{role}: optimizer", optimizer),
         Part(device, f"{role}: gradients", gradients, (role,)),
         Part(device, f"{role}: activations", activations, (role,)),
         Part(device, f"{role}: logits", logits, (role,)),
     ]
-    if learner.offload_parameters or learner.zero == 3:  # two layers are whole at a time
+    if sharding.offload_parameters or sharding.zero == 3:  # two layers are whole at a time
         layer = (shape.parameters - shape.vocabulary * shape.hidden) // shape.layers
         whole = ranks * (2 * layer + shape.vocabulary * shape.hidden) * size / GIB
         parts.append(Part(device, f"{role}: layers made whole", whole, (role,)))
-    if learner.backend == "deepspeed":  # gradients on their way between ranks, as they are and in float32
+    if recipe.learner.backend.apart:  # gradients on their way between ranks, as they are and in float32
         bucket = ranks * min(BUCKET, trained) * 8 / GIB
         parts.append(Part(device, f"{role}: DeepSpeed's bucket", bucket, (role,)))
     return parts
 
 
-def _optimizer_bytes(learner: LearnerOptions, size: int) -> tuple[float, float]:
+def _optimizer_bytes(sharding: Sharding, size: int) -> tuple[float, float]:
     """Returns the bytes per parameter that an optimizer keeps, and those of gradients in the model's own phase.
 
     Read off DeepSpeed 0.19, not measured: two moments; a copy of the weights in float32, unless they are and nothing
     is shared out or offloaded. Gradients are added up in float32: with ZeRO 1 all of them, beside a micro-batch's in
     bfloat16; from ZeRO 2 on a rank's share, which ZeRO 3 keeps. Offloaded, the update's copy lies with the moments.
     """
-    zero, part = learner.zero, 1 / learner.ranks
-    kept = 8 + (4 if size == 2 or zero in (1, 2) or learner.offload_optimizer else 0)
+    zero, part = sharding.zero, 1 / sharding.ranks
+    kept = 8 + (4 if size == 2 or zero in (1, 2) or sharding.offload_optimizer else 0)
     if zero == 0:
         return kept, 4
-    if learner.offload_optimizer:
+    if sharding.offload_optimizer:
         whole, own = (6, 4 * part) if size == 2 else (4, 0.0)
         return (kept + (8 if zero == 3 else 6)) * part, {1: whole, 2: own, 3: 0.0}[zero]
     if zero == 1:

@@ -12,9 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from searchgym.agents.base import read_agent
-from searchgym.cards import EnvCard, find_card, load_card
+from searchgym.cards import find_card, load_card
 from searchgym.corpora.questions import read_questions
 from searchgym.corpora.retrieval.retriever import NullRetriever
+from searchgym.envs.cards import EnvCard
+from searchgym.envs.options import merge_options, with_options
 from searchgym.envs.registration import env_options, find_env
 from searchgym.envs.task import Task, load_task
 from searchgym.errors import DataMissingError, UnknownNameError, UsageError
@@ -130,8 +132,8 @@ def asked_task(env: str, options: Mapping[str, Any]) -> Task:
     """
     by_path = env.endswith((".yaml", ".yml"))
     card = load_card(EnvCard, find_card("envs", env)) if by_path else find_env(env)
-    left_out = SEARCHED if card.generated is not None or card.masked is not None else SEARCHED | {"corpus"}
-    given = {**({} if by_path else env_options(env)), **options}
+    given = merge_options(card, {} if by_path else env_options(env), options)
+    left_out = SEARCHED if with_options(card, given).questions.of_corpus else SEARCHED | {"corpus"}
     kept: Any = {name: value for name, value in given.items() if name not in left_out}
     return load_task(card, **kept, retriever=NullRetriever())
 
@@ -160,9 +162,10 @@ def credit_of(recipe: Recipe, proposed: Path | None = None, run_code: bool = Fal
 
     with code_refused(REMEDY, unless=run_code):
         terms = recipe.credit.loaded()
-        if recipe.judge != "rules":
+        judge = recipe.judge.open({}) if getattr(recipe.judge, "in_process", False) else None
+        if judge is None:
             terms = {name: term for name, term in terms.items() if not term.asks_judge}
-        return Credit.of(terms, read_agent(recipe.agent)[1], load)
+        return Credit.of(terms, read_agent(recipe.agent)[1], load, judge)
 
 
 def terms_of(episode: Episode, episodes: Sequence[Episode], credit: Credit) -> Terms:

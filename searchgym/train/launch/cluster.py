@@ -24,7 +24,8 @@ from searchgym.rollout.vllm.gate import KEY as ENGINE_KEY
 from searchgym.train.distributed.worker import KEY as LEARNER_KEY
 from searchgym.train.launch.actors import RankActor, ServerActor
 from searchgym.train.launch.plan import Program, programs_of
-from searchgym.train.recipe.launching import RayOptions
+from searchgym.train.recipe.launchers.here import Here
+from searchgym.train.recipe.launchers.ray import Ray
 from searchgym.train.recipe.recipe import Recipe, dump_recipe
 
 TOKEN: Final = "SEARCHGYM_TOKEN"
@@ -41,14 +42,15 @@ STORE: Final = 80 * 2**20
 
 
 @contextmanager
-def launched(recipe: Recipe, out: Path) -> Iterator[Recipe]:
-    """Starts the programs of a recipe where it says, and yields the recipe that uses them.
+def launched(recipe: Recipe, options: Ray, out: Path) -> Iterator[Recipe]:
+    """Starts the programs of a recipe on a cluster, and yields the recipe that uses them.
 
-    With ``launch: here`` that is the recipe itself. With ``launch: ray`` it names the addresses of the programs, which
-    end with the context. A cluster that was there before goes on; nothing else on it is touched.
+    It names the addresses of the programs, which end with the context. A cluster that was there before goes on; nothing
+    else on it is touched.
 
     Args:
         recipe: The recipe.
+        options: The cluster, and what each program asks of it.
         out: The run folder, which all nodes must mount under the same path; logs of servers go to a folder beside it,
             whose name ends in ``.ray``.
 
@@ -57,19 +59,16 @@ def launched(recipe: Recipe, out: Path) -> Iterator[Recipe]:
             little of what the programs ask for.
         TrainingError: The training fails after a program or its node has ended; the message names them.
     """
-    if recipe.launch == "here":
-        yield recipe
-        return
     with ExitStack() as opened:
-        ray = opened.enter_context(connected(recipe))
-        programs = programs_of(recipe, bool(ray.cluster_resources().get("GPU")))
-        group = _reserved(ray, programs, recipe)
+        ray = opened.enter_context(connected(options))
+        programs = programs_of(recipe, options, bool(ray.cluster_resources().get("GPU")))
+        group = _reserved(ray, programs, options)
         opened.callback(ray.util.remove_placement_group, group)
         cluster = _Cluster(ray, programs, group, out.resolve().with_name(f"{out.name}.ray"))
         opened.callback(cluster.close)
         keys = {name: os.environ.get(name) or secrets.token_hex(16) for name in (LEARNER_KEY, ENGINE_KEY, TOKEN)}
         opened.enter_context(_set(keys))
-        placed = cluster.start(recipe, keys)
+        placed = cluster.start(recipe, options, keys)
         try:
             yield placed
         except (TrainingError, EngineLostError) as error:
@@ -79,8 +78,8 @@ def launched(recipe: Recipe, out: Path) -> Iterator[Recipe]:
 
 
 @contextmanager
-def connected(recipe: Recipe) -> Iterator[Any]:
-    """Connects to the recipe's cluster, or to one that is started for it, and yields the module ``ray``."""
+def connected(options: Ray) -> Iterator[Any]:
+    """Connects to a cluster, or to one that is started for the training, and yields the module ``ray``."""
     if MODE not in os.environ:  # who reaches a cluster runs code on it
         if sys.modules.get("ray") is not None:
             raise UsageError(f"launch ray: set {MODE}=token before Ray is imported, which reads it then")
@@ -93,17 +92,17 @@ def connected(recipe: Recipe) -> Iterator[Any]:
     if ray.is_initialized():  # by the user, who ends it
         yield ray
         return
-    address = recipe.ray.address
+    address = options.address
     if address is None:
         os.environ.setdefault(RAY_TOKEN, secrets.token_hex(32))
     elif os.environ[MODE] == "token" and not _has_token():
-        raise UsageError(f"ray.address {address}: set {RAY_TOKEN} or {TOKEN_FILE} to the token of the cluster")
+        raise UsageError(f"launch.address {address}: set {RAY_TOKEN} or {TOKEN_FILE} to the token of the cluster")
     own: dict[str, Any] = {"include_dashboard": False, "object_store_memory": STORE} if address is None else {}
     try:
         ray.init(address or "local", log_to_driver=False, logging_level=logging.ERROR, **own)
     except Exception as error:  # of many kinds: no answer, another version of Ray or Python, another token
         hint = f"it must run Ray {ray.__version__} and have the token that is known here" if address else "own cluster"
-        raise UsageError(f"ray.address {address}: {_first(error)} ({hint})") from error
+        raise UsageError(f"launch.address {address}: {_first(error)} ({hint})") from error
     try:
         yield ray
     finally:
@@ -120,11 +119,11 @@ def _first(error: BaseException) -> str:
     return " ".join(str(error).split())[:400] or type(error).__name__
 
 
-def _reserved(ray: Any, programs: Sequence[Program], recipe: Recipe) -> Any:
+def _reserved(ray: Any, programs: Sequence[Program], options: Ray) -> Any:
     """Returns a placement group with a bundle for each program."""
     bundles = [program.resources for program in programs]
-    group = ray.util.placement_group(bundles, strategy="SPREAD" if recipe.ray.spread else "PACK")
-    if group.wait(recipe.ray.seconds):
+    group = ray.util.placement_group(bundles, strategy="SPREAD" if options.spread else "PACK")
+    if group.wait(options.seconds):
         return group
     ray.util.remove_placement_group(group)
     asked: dict[str, float] = {}
@@ -136,14 +135,14 @@ def _reserved(ray: Any, programs: Sequence[Program], recipe: Recipe) -> Any:
         f"{free.get(n, 0):g} of {there.get(n, 0):g} {n} free, {amount:g} asked" for n, amount in asked.items()
     )
     raise UsageError(
-        f"launch ray: no place for {len(programs)} programs within {recipe.ray.seconds:g} s ({has}): "
-        "add nodes, or lower learner.ranks, rollout.vllm.replicas, ray.rank_cpus or ray.server_cpus"
+        f"launch ray: no place for {len(programs)} programs within {options.seconds:g} s ({has}): "
+        "add nodes, or lower learner.backend.ranks, rollout.sampler.replicas or launch.rank_cpus"
     )
 
 
-def where(ray: Any, programs: Sequence[Program], recipe: Recipe) -> list[str]:
+def where(ray: Any, programs: Sequence[Program], options: Ray) -> list[str]:
     """Returns the address of the node that each program would start on, by reserving and giving back their places."""
-    group = _reserved(ray, programs, recipe)
+    group = _reserved(ray, programs, options)
     try:
         nodes = ray.util.placement_group_table(group)["bundles_to_node_id"]
         addresses = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
@@ -180,33 +179,34 @@ class _Cluster:
         self._ray, self._programs, self._group, self._folder = ray, programs, group, folder
         self._started: list[_Started] = []
 
-    def start(self, recipe: Recipe, keys: dict[str, str]) -> Recipe:
+    def start(self, recipe: Recipe, options: Ray, keys: dict[str, str]) -> Recipe:
         """Starts all programs; returns the recipe with their addresses."""
         for place, program in enumerate(self._programs):
-            self._place(place, program, recipe.ray.seconds)
+            self._place(place, program, options.seconds)
         kinds = ("rank", "server", "retrieval")
         ranks, servers, retrieval = ([s for s in self._started if s.program.kind == kind] for kind in kinds)
-        asked, host = recipe.ray, recipe.ray.host or str(self._ray.util.get_node_ip_address())
-        vllm, learner = replace(recipe.rollout.vllm, replicas=1), recipe.learner
-        recipe = replace(recipe, launch="here", ray=RayOptions(), model=_absolute(recipe.model))
+        host = options.host or str(self._ray.util.get_node_ip_address())
+        sampler, learner = recipe.rollout.sampler, recipe.learner
+        recipe = replace(recipe, launch=Here(), model=_absolute(recipe.model))
         waited: list[tuple[_Started, str]] = []
         if ranks:
-            learner = replace(learner, listen=f"{host}:{_free_port()}")
-            self._join(ranks, str(learner.listen), keys[LEARNER_KEY])
+            address = f"{host}:{_free_port()}"
+            learner = replace(learner, backend=learner.backend.joined_at(address))
+            self._join(ranks, address, keys[LEARNER_KEY])
         if servers:
-            own = replace(vllm, shared=None, transfer="folder")  # which only the training needs
-            alone = replace(recipe, rollout=replace(recipe.rollout, vllm=own))
+            alone = replace(recipe, rollout=replace(recipe.rollout, sampler=sampler.server()))
             waited += [(s, f"{s.url}/health") for s in self._serve(servers, alone, keys[ENGINE_KEY])]
-            vllm = replace(vllm, servers=[s.url for s in servers])
-        options = dict(recipe.env_options)
+            sampler = sampler.served([s.url for s in servers])
+        environment = dict(recipe.env_options)
         for one in retrieval:
-            command = ["-m", "searchgym", "serve", _absolute(str(asked.retrieval))]
+            command = ["-m", "searchgym", "serve", _absolute(str(options.retrieval))]
             self._run(one, [*command, "--host", one.address, "--port", str(one.port)], {TOKEN: keys[TOKEN]})
             waited.append((one, f"{one.url}/readyz"))
-            options["retriever"] = one.url
+            environment["retriever"] = one.url
         for one, url in waited:
-            self._ready(one, url, asked.seconds)
-        return replace(recipe, learner=learner, rollout=replace(recipe.rollout, vllm=vllm), env_options=options)
+            self._ready(one, url, options.seconds)
+        rollout = replace(recipe.rollout, sampler=sampler)
+        return replace(recipe, learner=learner, rollout=rollout, env_options=environment)
 
     def _place(self, place: int, program: Program, seconds: float) -> None:
         """Starts the actor of a program in its bundle."""
@@ -255,7 +255,7 @@ class _Cluster:
             except HTTPError:
                 pass  # not there yet
             time.sleep(0.2)
-        said = f"ended: {said}" if said else f"is not ready after {seconds:g} s (ray.seconds)"
+        said = f"ended: {said}" if said else f"is not ready after {seconds:g} s (launch.seconds)"
         raise TrainingError(f"launch ray: {one.program.name} on {one.address} {said}")
 
     def faults(self) -> list[str]:

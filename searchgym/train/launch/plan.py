@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
+from searchgym.train.recipe.launchers.ray import Ray
 from searchgym.train.recipe.recipe import Recipe
+
+SERVER_CPUS: Final = 1.0
+"""Number of CPUs that a sampling server and a retrieval server ask for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,24 +36,21 @@ class Program:
         return {"CPU": self.cpus} | ({"GPU": float(self.gpus)} if self.gpus else {})
 
 
-def programs_of(recipe: Recipe, gpus: bool) -> list[Program]:
+def programs_of(recipe: Recipe, options: Ray, gpus: bool) -> list[Program]:
     """Returns the programs that a recipe's training starts: ranks first, then servers, then retrieval.
 
-    Ranks are those of ``learner.backend: deepspeed``, servers the replicas of ``rollout.sampler: vllm``. A learner on
-    plain torch and a sampler on transformers stay in the training's own process.
+    A learner and a sampler without processes of their own stay in the training's.
 
     Args:
         recipe: The recipe.
+        options: What each program asks of the cluster.
         gpus: Whether the nodes have GPUs; ranks take them unless ``learner.device`` is ``cpu``.
     """
-    ray, vllm = recipe.ray, recipe.rollout.vllm
-    found: list[Program] = []
-    if recipe.learner.backend == "deepspeed":
-        learn_on = int(gpus and recipe.learner.device != "cpu")
-        found += [Program("rank", n, ray.rank_cpus, learn_on) for n in range(recipe.learner.ranks)]
-    if recipe.rollout.sampler == "vllm":
-        sample_on = vllm.tensor_parallel if gpus else 0
-        found += [Program("server", n, ray.server_cpus, sample_on) for n in range(vllm.replicas)]
-    if ray.retrieval is not None:
-        found.append(Program("retrieval", 0, ray.server_cpus, 0))
-    return found
+    sampler, ranks = (
+        recipe.rollout.sampler,
+        recipe.learner.backend.sharding.ranks if recipe.learner.backend.apart else 0,
+    )
+    learn_on, sample_on = int(gpus and recipe.learner.device != "cpu"), sampler.gpus_each if gpus else 0
+    found = [Program("rank", n, options.rank_cpus, learn_on) for n in range(ranks)]
+    found += [Program("server", n, SERVER_CPUS, sample_on) for n in range(sampler.engines)]
+    return found + [Program("retrieval", 0, SERVER_CPUS, 0)] * (options.retrieval is not None)

@@ -179,7 +179,7 @@ class LocalLearner:
         """Updates policy and critic from the samples; see `Learner.learn`."""
         reset_peak()
         metrics = self._learn(samples, step)
-        if self.recipe.rollout.vllm.sleep and uses_gpu():
+        if self.recipe.rollout.sampler.frees_gpu and uses_gpu():
             torch.cuda.empty_cache()  # the sampler wakes next and needs the memory
         return metrics | {"memory/learn": max(self.ranks.gather(peak_gib()))}
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from searchgym.options import Unloaded, check_problems, kind_name
-from searchgym.rollout.sampler import VllmOptions
+from searchgym.judging.judge import default_judge
+from searchgym.options import Kind, Unloaded, check_kind, kind_name
 from searchgym.train.algorithms.estimators.grpo import Grpo
 from searchgym.train.credit.term import term_problems
 from searchgym.train.credit.terms.outcome import Outcome
-from searchgym.train.recipe.launch_checks import launch_problems
 from searchgym.train.recipe.recipe import Recipe
 
 
@@ -26,11 +25,11 @@ def combination_problems(recipe: Recipe) -> list[str]:
             found.append(f"rollout.staleness is {recipe.rollout.staleness}: method {method} takes turns")
         found += _unused(recipe)
     found += [
-        *_learner_problems(recipe),
-        *_engine_problems(recipe),
+        *_named("rollout.sampler", recipe.rollout.sampler, recipe),
+        *_named("learner.backend", recipe.learner.backend, recipe),
+        *_named("launch", recipe.launch, recipe),
         *_key_problems(recipe),
         *_source_problems(recipe),
-        *launch_problems(recipe),
     ]
     loss = recipe.loss
     if loss.reduction == "constant" and loss.constant_length is None:
@@ -48,6 +47,11 @@ def combination_problems(recipe: Recipe) -> list[str]:
     if recipe.optimizer.warmup_steps > recipe.steps:
         found.append(f"optimizer.warmup_steps is {recipe.optimizer.warmup_steps} of {recipe.steps} steps")
     return found
+
+
+def _named(key: str, kind: Kind, recipe: Recipe) -> list[str]:
+    """Returns what a kind says against the rest of the recipe, each with the key that it is at."""
+    return [f"{key}: {problem}" for problem in check_kind(kind, recipe.setting)]
 
 
 def changed(options: Any) -> list[str]:
@@ -82,7 +86,7 @@ def _rollout_problems(recipe: Recipe) -> list[str]:
 def _source_problems(recipe: Recipe) -> list[str]:
     """Returns problems with what chooses the questions."""
     sources = {name: kind for name in ("proposer", "curriculum") if (kind := getattr(recipe, name)) is not None}
-    found = [f"{name}: {problem}" for name, kind in sources.items() for problem in check_problems(kind, recipe.setting)]
+    found = [f"{name}: {problem}" for name, kind in sources.items() for problem in check_kind(kind, recipe.setting)]
     if recipe.method.demonstrated:
         found += [f"{name}: method {kind_name(recipe.method)} asks no questions" for name in sources]
     if len(sources) > 1:
@@ -92,8 +96,7 @@ def _source_problems(recipe: Recipe) -> list[str]:
 
 def _advantage_problems(recipe: Recipe) -> list[str]:
     """Returns problems with the estimator's options."""
-    estimator, found = recipe.estimator, []
-    found += [f"advantage.estimator: {problem}" for problem in check_problems(estimator, recipe.setting)]
+    estimator, found = recipe.estimator, _named("advantage.estimator", recipe.estimator, recipe)
     if not estimator.critic and recipe.critic != type(recipe.critic)():
         found.append(f"critic: only an estimator like gae asks one, not {recipe.setting.estimator}")
     if recipe.critic.warmup_steps >= recipe.steps:
@@ -124,102 +127,15 @@ def _loss_problems(recipe: Recipe) -> list[str]:
     return found
 
 
-def _engine_problems(recipe: Recipe) -> list[str]:
-    """Returns problems with the sampling-engine options."""
-    vllm, sampler, found = recipe.rollout.vllm, recipe.rollout.sampler, []
-    if sampler == "transformers":
-        found += [
-            f"rollout.vllm.{name} is set, and rollout.sampler is transformers: set it to vllm" for name in changed(vllm)
-        ]
-    if vllm.sleep and recipe.rollout.staleness:
-        found.append("rollout.vllm.sleep takes turns with the learner, rollout.staleness does not: choose one")
-    if vllm.sleep == 2 and recipe.lora.rank:
-        found.append("rollout.vllm.sleep 2 drops the base that adapters stand on: set it to 1")
-    if vllm.servers is not None and (vllm.replicas > 1 or vllm.gpus is not None or not vllm.servers):
-        found.append(
-            "rollout.vllm.servers: one address per replica, at least one; their GPUs are named where they start"
-        )
-    found += _server_problems(vllm, recipe.launch == "ray", recipe.lora.rank > 0)
-    if vllm.gpus is not None and len(vllm.gpus) != vllm.replicas * vllm.tensor_parallel:
-        want = f"{vllm.replicas} replicas on {vllm.tensor_parallel} each"
-        found.append(f"rollout.vllm.gpus names {len(vllm.gpus)} GPUs, for {want}")
-    gpus = recipe.learner.gpus
-    if gpus is not None and len(gpus) != recipe.learner.ranks:
-        found.append(f"learner.gpus names {len(gpus)} GPUs for {recipe.learner.ranks} ranks")
-    if gpus is not None and recipe.learner.listen is not None:
-        found.append("learner.gpus: ranks of learner.listen choose where they are started")
-    if recipe.lora.rank and recipe.learner.backend == "deepspeed":
-        found.append("lora.rank needs learner.backend torch: adapters are not trained over ranks yet")
-    return found
-
-
-def _server_problems(vllm: VllmOptions, ray: bool, lora: bool) -> list[str]:
-    """Returns problems with the addresses of sampling servers and the way of weights to them.
-
-    Args:
-        vllm: Options of the engines.
-        ray: Whether a launcher starts the servers.
-        lora: Whether adapters are trained.
-    """
-    servers, found = vllm.servers or [], []
-    for address in servers:
-        if not re.fullmatch(r"https?://[^/\s]+(:\d{1,5})?/?", address):
-            found.append(f"rollout.vllm.servers: {address!r}: expected http://HOST:PORT")
-    if len({address.rstrip("/") for address in servers}) < len(servers):
-        found.append("rollout.vllm.servers names a server twice")
-    if vllm.shared is not None and not servers and not ray:
-        found.append("rollout.vllm.shared is for weights on their way to rollout.vllm.servers, which names none")
-    if vllm.transfer != "folder":
-        name = f"rollout.vllm.transfer {vllm.transfer}"
-        if not servers and not ray:
-            found.append(f"{name} is for weights on their way to rollout.vllm.servers, which names none")
-        if vllm.shared is not None:
-            found.append(f"{name} needs no folder: leave out rollout.vllm.shared")
-        if lora and vllm.adapters != "merged":
-            found.append(f"{name} sends whole models: set rollout.vllm.adapters to merged")
-    return found
-
-
-def _learner_problems(recipe: Recipe) -> list[str]:
-    """Returns problems with the learner's options: backend, ranks, devices."""
-    learner, found = recipe.learner, []
-    if learner.backend == "torch":
-        asked = {"ranks": learner.ranks > 1, "zero": learner.zero > 0}
-        asked |= {"listen": learner.listen is not None}
-        asked |= {"offload_optimizer": learner.offload_optimizer, "offload_parameters": learner.offload_parameters}
-        found += [f"learner.{name} needs learner.backend deepspeed" for name, there in asked.items() if there]
-        if learner.dtype == "bfloat16" and not recipe.lora.rank:
-            why = "small updates are lost in bfloat16; keep float32 and set optimizer.autocast to bfloat16"
-            found.append(
-                f"learner.dtype bfloat16 needs learner.backend deepspeed, which keeps a copy in float32, or lora: {why}"
-            )
-        if learner.dtype == "bfloat16" and recipe.lora.rank and recipe.rollout.sampler == "transformers":
-            found.append(
-                "learner.dtype bfloat16 with lora needs rollout.sampler vllm: transformers samples from the adapter "
-                "merged into the rounded weights, in which small updates are lost; keep float32 and set "
-                "optimizer.autocast to bfloat16"
-            )
-        return found
-    if learner.listen is not None and not re.fullmatch(r".+:\d{1,5}", learner.listen):
-        found.append(f"learner.listen is {learner.listen!r}: expected HOST:PORT, like 10.0.0.1:29400")
-    if learner.zero > 3:
-        found.append(f"learner.zero is {learner.zero}: expected 0 to 3")
-    if learner.offload_optimizer and learner.zero == 0:
-        found.append("learner.offload_optimizer needs learner.zero from 1 on")
-    if learner.offload_parameters and learner.zero != 3:
-        found.append("learner.offload_parameters needs learner.zero 3")
-    if learner.dtype == "bfloat16" and learner.zero == 0:
-        found.append("learner.dtype bfloat16 needs learner.zero from 1 on, which keeps a copy in float32")
-    return found
-
-
 def _credit_problems(recipe: Recipe) -> list[str]:
     """Returns problems with the credit terms that ship, and with the comparison of calls; see `check_credit`."""
     advantage, estimator, chain = recipe.advantage, recipe.estimator, recipe.advantage.chain
     shipped = {name: term for name, term in recipe.credit.items() if not isinstance(term, Unloaded)}
     found = list(term_problems(shipped, recipe.setting)) if shipped or not recipe.credit else []
-    if recipe.judge != "rules" and not any(isinstance(t, Unloaded) or t.asks_judge for t in recipe.credit.values()):
-        found.append(f"judge is {recipe.judge}: no credit term of {', '.join(recipe.credit)} asks it")
+    asking = any(isinstance(term, Unloaded) or term.asks_judge for term in recipe.credit.values())
+    if recipe.judge != default_judge() and not asking:
+        judge = getattr(recipe.judge, "asks", None) or kind_name(recipe.judge)
+        found.append(f"judge is {judge}: no credit term of {', '.join(recipe.credit)} asks it")
     in_reward = recipe.loss.kl_coef and recipe.loss.kl_in == "reward"
     if in_reward and (estimator.whole_episodes or (chain != "call" and not estimator.critic)):
         named = f"advantage.estimator {recipe.setting.estimator}"
@@ -240,6 +156,7 @@ def _key_problems(recipe: Recipe) -> list[str]:
     if len(rest := [name for name, own in models.items() if own.roles is None]) > 1:
         found.append(f"models: {' and '.join(rest)} both take the roles that no other key names; name their roles")
     seen: dict[str, str] = {}
+    judging = () if isinstance(recipe.judge, Unloaded) else (recipe.judge.asks,)
     for name, own in models.items():
         if not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", name):
             found.append(f"models: {name!r} is a name of folders and metrics: small letters, digits, - and _ only")
@@ -250,15 +167,12 @@ def _key_problems(recipe: Recipe) -> list[str]:
         for rate in ("lr", "critic_lr"):
             if own.frozen and getattr(own, rate) is not None:
                 found.append(f"models.{name}.{rate} is {getattr(own, rate)}: it is frozen")
-        if name == recipe.judge and not own.frozen:
+        if name in judging and not own.frozen:
             found.append(f"judge is the key {name}, which is trained: a judge must not learn from its verdicts")
-        if own.roles == [] and name != recipe.judge:
+        if own.roles == [] and name not in judging and not isinstance(recipe.judge, Unloaded):
             found.append(f"models.{name}: no role asks it; leave it out, or name it as judge")
         if own.critic_lr is not None and not recipe.has_critic:
             found.append(f"models.{name}.critic_lr: the recipe has no critic")
-    elsewhere = recipe.learner.listen is not None or (recipe.launch == "ray" and recipe.learner.backend == "deepspeed")
-    if sum(not own.frozen for own in models.values()) > 1 and elsewhere:
-        found.append("learner.listen, launch ray: ranks that are started elsewhere train one model key, not several")
     return found
 
 

@@ -6,12 +6,12 @@ depend on it, so that an extended run equals one that had all the steps from the
 
 from __future__ import annotations
 
-from typing import Any
+import shlex
 
-from searchgym.cards import list_cards
 from searchgym.corpora.retrieval.cards import RetrieverCard, find_retriever
 from searchgym.envs.registration import env_options, registered
-from searchgym.train.recipe.recipe import Recipe, recipe_values
+from searchgym.options import plain
+from searchgym.train.recipe.recipe import Recipe, override_of, recipe_values
 
 
 def resume_problem(before: Recipe, now: Recipe, made: int) -> str | None:
@@ -23,10 +23,10 @@ def resume_problem(before: Recipe, now: Recipe, made: int) -> str | None:
         made: Steps of the run's newest checkpoint.
     """
     then, given = recipe_values(before), recipe_values(now)
-    changed = [key for key in then if not _same(then[key], given[key])]
+    changed = [key for key in then if then[key] != given[key]]
     if others := [key for key in changed if key != "steps"]:
-        said = "; ".join(f"{key}: {then[key]} then, {given[key]} now" for key in others)
-        back = " ".join(f"{key}={then[key]}" for key in others)
+        said = "; ".join(f"{key}: {plain(then[key])} then, {plain(given[key])} now" for key in others)
+        back = " ".join(shlex.quote(override_of(key, then[key])) for key in others)
         return f"it is of another recipe ({said}): only steps may change, so give {back}"
     if not changed:
         return None
@@ -39,16 +39,6 @@ def resume_problem(before: Recipe, now: Recipe, made: int) -> str | None:
             "one (model=CHECKPOINT)"
         )
     return None
-
-
-def _same(then: Any, now: Any) -> bool:
-    """Tells whether two values of a recipe are the same; earlier versions took ``NAME`` for the folder ``./NAME``."""
-    if isinstance(then, dict) and isinstance(now, dict):
-        return then.keys() == now.keys() and all(_same(then[key], now[key]) for key in then)
-    shipped = (
-        name for kind in ("models", "pretrained", "agents", "corpora", "retrievers") for name in list_cards(kind)
-    )
-    return bool(then == now) or (isinstance(then, str) and now == f"./{then}" and then not in shipped)
 
 
 def schedule_by_steps(recipe: Recipe) -> str | None:

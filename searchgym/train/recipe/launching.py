@@ -1,34 +1,35 @@
-"""Options of a recipe that say where the programs of its training start."""
+"""Interface of launchers, one class each: where the programs of a training start."""
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from pathlib import Path
+from typing import ClassVar, TypeVar
 
-from annotated_types import Gt
+from searchgym.options import Kind
 
-from searchgym.options import Options
-
-Launcher = Literal["here", "ray"]
-"""Where learner ranks and sampling servers start: on this machine, or on the nodes of a Ray cluster."""
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RayOptions(Options):
-    """``launch: ray``: the cluster, and what each program asks of it."""
+class Launcher(Kind):
+    """Where learner ranks and sampling servers start: one class per launcher, whose fields are its options."""
 
-    address: str | None = None
-    """HOST:PORT of a running cluster. Default: one on this machine, which the training starts and ends."""
-    host: str | None = None
-    """Address of this machine for the ranks on other nodes. Default: what Ray finds."""
-    retrieval: str | None = None
-    """Index folder, corpus file or corpus card that a retrieval server on the cluster serves, under the same path or
-    name there. Default: the training retrieves by itself."""
-    rank_cpus: Annotated[float, Gt(0)] = 1
-    """Number of CPUs that each rank of the learner asks for, beside a GPU where it learns on one."""
-    server_cpus: Annotated[float, Gt(0)] = 1
-    """Number of CPUs that each sampling server and the retrieval server ask for."""
-    spread: bool = False
-    """Whether programs start on as many nodes as possible instead of as few."""
-    seconds: Annotated[float, Gt(0)] = 300
-    """Seconds to wait for nodes with enough CPUs and GPUs, and for the programs to start."""
+    kinds_in: ClassVar = "searchgym.train.recipe.launchers"
+    noun: ClassVar = "launcher"
+    elsewhere: ClassVar[bool] = True
+    """True if it starts programs itself, which then choose no GPUs and have no addresses in the recipe."""
+
+    def launched(self, recipe: R, out: Path) -> AbstractContextManager[R]:
+        """Starts the programs of a recipe, and yields the recipe that uses them, as long as the context is open.
+
+        Args:
+            recipe: The recipe. Default: it is yielded as it is.
+            out: The run folder.
+
+        Raises:
+            UsageError: A library is missing, or there is no place for the programs.
+            TrainingError: The training fails after a program has ended; the message names it.
+        """
+        return nullcontext(recipe)

@@ -9,11 +9,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from searchgym.cards import find_card
 from searchgym.errors import CardError, UnknownNameError
-from searchgym.options import Named, loaded, plain, read
+from searchgym.options import Kind, Named, Options, loaded, plain, read
 from searchgym.options.yaml import Source, parse_yaml, read_source
 from searchgym.train.recipe.combinations import combination_problems
 from searchgym.train.recipe.recipe import KindField, Recipe, recipe_keys, recipe_kinds
@@ -105,6 +105,8 @@ def _override_kind(data: dict[str, Any], whole: str, kind: KindField, path: list
     for parent in parents:
         data = data.setdefault(parent, {})
     inner = data[last] = _written_out(data.get(last, kind.default), kind)
+    if path == ["kind"] and inner.get("kind") != value:  # whose options are others
+        inner.clear()
     for name in path[:-1]:
         inner[name] = inner = _written_out(inner.get(name, {}), kind)
     inner[path[-1]] = value
@@ -154,11 +156,21 @@ def with_code(recipe: Recipe) -> Recipe:
         UsageError: A module cannot be imported, or code is refused here; see `searchgym.named.load_object`.
         CardError: It is no such class, or its options or the combination do not fit.
     """
-    advantage = dataclasses.replace(recipe.advantage, estimator=loaded(recipe.advantage.estimator))
-    kinds = {name: loaded(getattr(recipe, name)) for name in ("method", "proposer", "curriculum")}
-    recipe = dataclasses.replace(recipe, advantage=advantage, credit=Named(recipe.credit.loaded()), **kinds)
+    recipe = _imported(recipe)
     _check_combinations(recipe, recipe.name)
     return recipe
+
+
+def _imported(value: Any) -> Any:
+    """Returns options whose kinds of a user's code are imported; the same object where there are none."""
+    if isinstance(value, Named):
+        return Named(value.loaded())
+    if isinstance(value, Kind) or not isinstance(value, Options):
+        return loaded(value)
+    fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(cast(Any, value))}
+    new = {name: _imported(inner) for name, inner in fields.items()}
+    changed = {name: inner for name, inner in new.items() if inner is not fields[name]}
+    return dataclasses.replace(cast(Any, value), **changed) if changed else value
 
 
 def check_recipe(recipe: Recipe, where: str) -> None:

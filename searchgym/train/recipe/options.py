@@ -8,14 +8,20 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Interval
 
-from searchgym.options import Options
-from searchgym.rollout.sampler import VllmOptions
+from searchgym.options import Options, find_kind
+from searchgym.rollout.sampler import SamplerKind
+from searchgym.train.recipe.backend import Backend
 
 Beta = Annotated[float, Interval(ge=0, lt=1)]
 """Decay rate of a moment of AdamW."""
 
-Device = Literal["auto", "cpu", "cuda"]
-"""Device to compute on; ``auto`` is a GPU if one is available, else the CPU."""
+
+def _transformers() -> SamplerKind:
+    return find_kind(SamplerKind, "transformers")()
+
+
+def _torch() -> Backend:
+    return find_kind(Backend, "torch")()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,13 +41,9 @@ class RolloutOptions(Options):
     """Maximum tokens of one output of a role, in training and validation. Default: the agent's card."""
     concurrency: Annotated[int, Ge(1)] = 64
     """Maximum number of episodes running at once."""
-    device: Device = "auto"
-    """Device of the transformers sampler; vLLM uses the device that it was built for."""
-    sampler: Literal["transformers", "vllm", "auto"] = "transformers"
-    """Sampling engine: transformers reproduces a run bit for bit, vLLM is faster; ``auto`` is vLLM where it is
-    installed."""
-    vllm: VllmOptions = field(default_factory=VllmOptions)
-    """Options of the vLLM engine."""
+    sampler: SamplerKind = field(default_factory=_transformers)
+    """Sampling engine: its name, or ``kind`` and options. ``transformers`` reproduces a run bit for bit, ``vllm`` is
+    faster; ``auto`` is vLLM where it is installed."""
     probe: Annotated[int, Ge(0)] = 4
     """Prompts that the sampler continues after each update so that the trainer can compare log-probs; 0 turns the
     probe off."""
@@ -150,26 +152,12 @@ class CriticOptions(Options):
 class LearnerOptions(Options):
     """Where and how models are trained; see `searchgym.train.learner.learner`."""
 
-    device: Device = "auto"
-    """Device of the weights; with several ranks, each has its own GPU."""
-
-    gpus: list[int] | None = None
-    """GPU numbers of the ranks, in order. Default: counted from 0."""
-
-    backend: Literal["torch", "deepspeed"] = "torch"
-    """Training engine: plain torch in this process, or DeepSpeed in separate processes."""
-    ranks: Annotated[int, Ge(1)] = 1
-    """``deepspeed``: number of processes; on a GPU machine one per GPU."""
-    listen: str | None = None
-    """``deepspeed``: HOST:PORT at which to wait for ranks that torchrun starts elsewhere; all machines must share the
-    run folder. Default: the ranks are started on this machine."""
-    zero: Annotated[int, Ge(0)] = 0
-    """``deepspeed``: ZeRO stage, which sets what is sharded over the ranks: 0 nothing, 1 the optimizer's state, 2
-    gradients too, 3 weights too."""
-    offload_optimizer: bool = False
-    """``deepspeed``, ZeRO 1 and higher: keep the optimizer's state in main memory."""
-    offload_parameters: bool = False
-    """``deepspeed``, ZeRO 3: keep the weights in main memory."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Device of the weights, ``auto`` is a GPU if one is available, else the CPU; with several ranks, each has its own
+    GPU."""
+    backend: Backend = field(default_factory=_torch)
+    """Training engine: its name, or ``kind`` and options. ``torch`` trains in this process, ``deepspeed`` in separate
+    ones, on one GPU or many."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Data type of the weights; with bfloat16, DeepSpeed updates a float32 copy."""
     frozen_layers: Annotated[int, Ge(0)] = 0

@@ -9,13 +9,12 @@ from typing import Any, Literal
 from searchgym.agents.base import load_agent
 from searchgym.cards import CorpusCard, list_cards, load_card
 from searchgym.corpora.files import read_json
-from searchgym.corpora.own import home
 from searchgym.corpora.retrieval.cards import RetrieverCard, find_retriever, parts_of
 from searchgym.corpora.retrieval.index.index import MANIFEST
 from searchgym.envs.data import find_corpus, lacks_index, no_index
+from searchgym.envs.options import named_options, own_questions, with_options
 from searchgym.envs.registration import env_options, find_env
-from searchgym.envs.rewards import get_reward
-from searchgym.envs.task import named_options
+from searchgym.envs.reward import get_reward
 from searchgym.errors import DataMissingError
 from searchgym.rollout.folders import check_files, local_folder, model_folder
 from searchgym.train.recipe.keys import check_credit, keys_of
@@ -35,11 +34,11 @@ def check_names(recipe: Recipe) -> None:
         UsageError: Roles and model keys, or roles and credit, do not fit together.
         DataMissingError: A model or a corpus does not exist, or a model lacks files.
     """
-    options = {**env_options(recipe.env), **recipe.env_options}
+    options = env_options(recipe.env, recipe.env_options)
     card, asked = find_env(recipe.env), recipe.validation.env_options
     validation = asked if recipe.validation.every else dict.fromkeys(asked)  # without validation their names alone
-    for given in (options, {**options, **validation}):
-        named_options(card, given)
+    for given in (options, env_options(recipe.env, recipe.env_options, validation)):
+        with_options(card, named_options(card, given))
         if isinstance(retriever := given.get("retriever"), (str, dict)):  # else one that is built already
             find_retriever(retriever)
     get_reward(options.get("reward") or card.reward)
@@ -62,8 +61,9 @@ def missing_data(recipe: Recipe) -> list[str]:
         UnknownNameError: An environment, retriever or corpus that does not exist.
         CardError: The retriever's card has a field that is not valid.
     """
-    options = {**env_options(recipe.env), **recipe.env_options}
-    validation = {**options, **recipe.validation.env_options} if recipe.validation.every else options
+    options = env_options(recipe.env, recipe.env_options)
+    asked = recipe.validation.env_options if recipe.validation.every else {}
+    validation = env_options(recipe.env, recipe.env_options, asked)
     found = list(dict.fromkeys([*_missing_questions(recipe.env, options), *_missing_questions(recipe.env, validation)]))
     retriever = _searched(recipe)
     if retriever == "elsewhere":
@@ -80,13 +80,9 @@ def missing_data(recipe: Recipe) -> list[str]:
 
 def _missing_questions(env: str, options: Mapping[str, Any]) -> list[str]:
     """Returns which questions of an environment are not here; those of a hub may be, but are not looked for."""
-    card, given = find_env(env), options.get("questions")
-    made = card.world is not None or card.generated is not None or card.masked is not None
+    given = own_questions(options)
     if given is None:
-        source = card.questions
-        local = made or bool(source.bundled) or (home() / "data" / source.file).exists()
-        where = f"get them from {source.get}, and put them into {home() / 'data'}"
-        return [] if local else [f"questions {source.file}: {where}"]
+        return [*filter(None, [with_options(find_env(env), options).questions.missing()])]
     found = []
     for source in filter(lambda given: isinstance(given, str), given if isinstance(given, list) else [given]):
         if source.startswith("hf:"):
@@ -98,12 +94,12 @@ def _missing_questions(env: str, options: Mapping[str, Any]) -> list[str]:
 
 def _searched(recipe: Recipe) -> RetrieverCard | Literal["elsewhere"] | None:
     """Returns the card by which a recipe searches a corpus of this machine; None for the corpus's own."""
-    options = {**env_options(recipe.env), **recipe.env_options}
+    options = env_options(recipe.env, recipe.env_options)
     given = options.get("retriever")
     retriever = find_retriever(given) if isinstance(given, (str, dict)) else given
-    generated = find_env(recipe.env).world is not None and not options.get("corpus")
+    brought = with_options(find_env(recipe.env), options).questions.brings_corpus and not options.get("corpus")
     known = retriever is None or (isinstance(retriever, RetrieverCard) and retriever.needs_corpus)
-    return "elsewhere" if not known or generated or options.get("distractors") else retriever
+    return "elsewhere" if not known or brought or options.get("distractors") else retriever
 
 
 def vectors_gib(recipe: Recipe) -> float:
@@ -112,7 +108,7 @@ def vectors_gib(recipe: Recipe) -> float:
     Counted are those of a card whose vectors are not on a GPU, over a corpus whose number of passages is known: an
     index folder, or the corpus of a card.
     """
-    options, retriever = {**env_options(recipe.env), **recipe.env_options}, _searched(recipe)
+    options, retriever = env_options(recipe.env, recipe.env_options), _searched(recipe)
     if not isinstance(retriever, RetrieverCard):
         return 0.0
     name = str(options.get("corpus") or find_env(recipe.env).corpus)

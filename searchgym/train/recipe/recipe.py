@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import typing
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeVar
 
+import yaml
 from annotated_types import Ge
 
 from searchgym.curriculum.stages import Schedule
-from searchgym.options import Kind, Named, Options, Setting, dump, kind_name, plain
+from searchgym.judging.judge import Judge, default_judge
+from searchgym.options import Kind, Named, Options, Setting, dump, find_kind, kind_name, plain
 from searchgym.selfplay.kind import Proposer
 from searchgym.train.algorithms.estimator import AdvantageOptions, Estimator
 from searchgym.train.algorithms.loss_options import LossOptions
 from searchgym.train.credit.term import Term
 from searchgym.train.credit.terms.outcome import Outcome
-from searchgym.train.recipe.launching import Launcher, RayOptions
+from searchgym.train.recipe.launching import Launcher
 from searchgym.train.recipe.method import Method
 from searchgym.train.recipe.options import (
     CheckpointOptions,
@@ -31,6 +34,8 @@ from searchgym.train.recipe.options import (
     RolloutOptions,
     ValidationOptions,
 )
+
+K = TypeVar("K")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,9 +76,9 @@ class Recipe(Options):
     rollout: RolloutOptions = dataclasses.field(default_factory=RolloutOptions)
     credit: Named[Term] = dataclasses.field(default_factory=lambda: Named[Term](outcome=Outcome()))
     """Credit terms by name, whose rewards are added: each with a weight, or with the options of its class."""
-    judge: str = "rules"
-    """Judge of credit terms that ask one: ``rules``, a frozen model key, a model, ``URL#NAME`` behind an
-    OpenAI-compatible server, or ``module:function``, which returns a judge."""
+    judge: Judge = dataclasses.field(default_factory=default_judge)
+    """Judge of credit terms that ask one: its name, ``kind`` and options, ``module:Class``, or else a frozen model key
+    or a model (`ModelJudge`)."""
     advantage: AdvantageOptions = dataclasses.field(default_factory=AdvantageOptions)
     loss: LossOptions = dataclasses.field(default_factory=LossOptions)
     optimizer: OptimizerOptions = dataclasses.field(default_factory=OptimizerOptions)
@@ -85,9 +90,8 @@ class Recipe(Options):
     guard: GuardOptions = dataclasses.field(default_factory=GuardOptions)
     deadline: DeadlineOptions = dataclasses.field(default_factory=DeadlineOptions)
     log: LogOptions = dataclasses.field(default_factory=LogOptions)
-    launch: Launcher = "here"
+    launch: Launcher = dataclasses.field(default_factory=lambda: find_kind(Launcher, "here")())
     """Where learner ranks and sampling servers start: ``here``, or on the nodes of a cluster with ``ray``."""
-    ray: RayOptions = dataclasses.field(default_factory=RayOptions)
 
     @property
     def estimator(self) -> Estimator:
@@ -97,7 +101,7 @@ class Recipe(Options):
     @property
     def setting(self) -> Setting:
         """What the checks of kinds may look at."""
-        advantage = self.advantage
+        advantage, launch = self.advantage, self.launch
         return Setting(
             estimator=kind_name(advantage.estimator),
             critic=self.has_critic,
@@ -106,6 +110,14 @@ class Recipe(Options):
             normalise=advantage.normalise,
             chain=advantage.chain,
             terms=tuple(self.credit),
+            staleness=self.rollout.staleness,
+            lora=self.lora.rank > 0,
+            dtype=self.learner.dtype,
+            rounds_adapters=self.rollout.sampler.rounds_adapters,
+            trained_keys=sum(not key.frozen for key in self.models.values()),
+            launcher=kind_name(self.launch) if launch.elsewhere else None,
+            programs=self.learner.backend.apart or self.rollout.sampler.engines > 0,
+            retriever="retriever" in self.env_options,
             attempts=self.rollout.attempts,
             paragraphs=bool(self.env_options.get("distractors")),
         )
@@ -151,6 +163,12 @@ def recipe_kinds(cls: Any = Recipe, prefix: str = "") -> dict[str, KindField]:
         elif dataclasses.is_dataclass(hint):
             kinds |= recipe_kinds(hint, f"{name}.")
     return kinds
+
+
+def override_of(key: str, value: Any) -> str:
+    """Returns ``KEY=VALUE``, which sets a value of a recipe."""
+    text = yaml.safe_dump(plain(value), default_flow_style=True, sort_keys=False, width=math.inf)
+    return f"{key}={text.strip().removesuffix('...').strip()}"
 
 
 def recipe_values(recipe: Recipe) -> dict[str, Any]:

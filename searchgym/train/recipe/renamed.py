@@ -12,7 +12,7 @@ RENAMED: Final = {
     "credit.terms": "credit: {outcome: 1, format: 1}, each term with its weight or its options "
     "(outcome: {share: split} is outcome: {split: true}, search_count is search-count)",
     "credit.judge": "judge, at the top",
-    "credit.judge_seconds": "nothing: a verdict may take 60 seconds",
+    "credit.judge_seconds": "judge: {kind: model, model: ..., seconds: ...}",
     "credit.gate_delta": "credit: {gated: {delta: ...}}",
     "credit.tournament_rounds": "credit: {tournament: {rounds: ...}}",
     "credit.draws": "credit: {candidates: {draws: ...}}",
@@ -38,6 +38,18 @@ RENAMED: Final = {
         f"advantage.{name}": f"advantage: {{estimator: {{kind: ..., {name}: ...}}}}"
         for name in ("std", "eps", "std_floor", "alpha", "shared", "gamma", "lam", "whiten", "whiten_over")
     },
+    **{
+        f"{section}.{name}": f"{section}: {{questions: {{...}}}}, with the same fields"
+        for section in ("env_options", "validation.env_options")
+        for name in ("world", "generated", "masked", "open_answers")
+    },
+    "rollout.vllm": "rollout: {sampler: {kind: vllm, ...}}, with its options",
+    "rollout.device": "rollout: {sampler: {kind: transformers, device: ...}}",
+    **{
+        f"learner.{name}": f"learner: {{backend: {{kind: deepspeed, {name}: ...}}}}"
+        for name in ("ranks", "gpus", "listen", "zero", "offload_optimizer", "offload_parameters")
+    },
+    "ray": "launch: {kind: ray, ...}, with its options",
     "curriculum.advance": "curriculum: {kind: steps or pass-rate, stages: [...]}",
     "supervised.demonstrations": "method: {kind: supervised, demonstrations: ...}",
     "supervised.batch": "method: {kind: supervised, batch: ...}",
@@ -58,12 +70,14 @@ def refuse_old(data: Any, overrides: Iterable[str], source: Source) -> None:
     """Raises a CardError that names the new spelling of the first old key in a recipe or its overrides."""
     for override in overrides:
         key, _, _ = override.partition("=")
-        if key in RENAMED:
-            raise CardError(f"override {override!r}: {key} is an old name: write {RENAMED[key]}")
-    lines = []
-    for section in dict.fromkeys(key.partition(".")[0] for key in RENAMED):
-        values = data.get(section) if isinstance(data, dict) else None
-        old = [name for name in values if f"{section}.{name}" in RENAMED] if isinstance(values, dict) else []
-        lines += [f"{source.at((section, n))}: {section}.{n}: write {RENAMED[f'{section}.{n}']}" for n in old]
-    if lines:
+        if name := next((name for name in RENAMED if key == name or key.startswith(f"{name}.")), None):
+            raise CardError(f"override {override!r}: {name} is an old name: write {RENAMED[name]}")
+    old = [path for path in (tuple(key.split(".")) for key in RENAMED) if _holds(data, path)]
+    old.sort(key=lambda path: int(source.lines.get(path, 0)))
+    if lines := [f"{source.at(path)}: {'.'.join(path)}: write {RENAMED['.'.join(path)]}" for path in old]:
         raise CardError("\n".join(["old names of keys:", *lines]))
+
+
+def _holds(data: Any, path: tuple[str, ...]) -> bool:
+    """Returns whether nested plain data have a value at a path of keys."""
+    return not path or (isinstance(data, dict) and path[0] in data and _holds(data[path[0]], path[1:]))

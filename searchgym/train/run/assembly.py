@@ -8,29 +8,25 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from searchgym.agents.base import load_agent, with_max_tokens
 from searchgym.curriculum.build import curriculum_of, staged
 from searchgym.envs.registration import env_options, find_env
-from searchgym.envs.rewards import unpaid
+from searchgym.envs.reward import unpaid
 from searchgym.envs.task import Task, load_task
 from searchgym.errors import UsageError
-from searchgym.judging.models.load import load_judge
+from searchgym.options import kind_name
 from searchgym.rollout.folders import is_adapter, local_folder, model_folder
-from searchgym.rollout.loading import device_of
 from searchgym.rollout.models import Model
-from searchgym.rollout.sampler import Sampler
+from searchgym.rollout.sampler import Sampler, Samplers
 from searchgym.rollout.tokens import TokenFormat
 from searchgym.rollout.transformers.precision import emulates_bfloat16
-from searchgym.rollout.transformers.sampler import TransformersSampler
-from searchgym.selfplay.source import QuestionSource
+from searchgym.selfplay.source import QuestionStream
 from searchgym.train.algorithms.samples import Sample
 from searchgym.train.credit.credit import Credit
-from searchgym.train.distributed.remote import RemoteLearner
-from searchgym.train.launch.cluster import launched
 from searchgym.train.learner.keyed_learner import KeyedLearner
-from searchgym.train.learner.learner import Learner, LocalLearner
+from searchgym.train.learner.learner import Learner
 from searchgym.train.recipe.keys import Key, check_credit, keys_of
 from searchgym.train.recipe.load import with_code
 from searchgym.train.recipe.recipe import Recipe
@@ -40,12 +36,12 @@ from searchgym.train.run.probe import ALLOWED, check_arrival, probe
 from searchgym.train.run.rollout import EngineRollout, SamplerHooks
 from searchgym.train.run.samplers import (
     Loaded,
-    Samplers,
     computed_in,
     load_keys,
-    sampled_in,
+    sampled_run,
     separate_adapters,
     start_samplers,
+    with_sampler,
 )
 from searchgym.train.run.trainer import Trainer, TrainResult
 
@@ -79,7 +75,7 @@ class Assembly:
     """Rewards the calls of an episode."""
     close_judge: Callable[[], None]
     """Closes the model that was loaded for a judge."""
-    source: QuestionSource | None = None
+    source: QuestionStream | None = None
     """Makes the questions; None where they are the environment's."""
     arrived: set[str] = field(default_factory=set)
     """Keys whose sampler is known to use the adapters that it is given."""
@@ -98,9 +94,7 @@ class Assembly:
         """Gives the learner's weights to the samplers of the trained keys."""
         for key in self.trained:
             sampler = self.models[key].sampler
-            # the sampler on transformers has no adapters: it gets the whole model with the adapter merged in
-            by_vllm = not isinstance(self.samplers.by_key[key], TransformersSampler)
-            alone = by_vllm and separate_adapters(self.recipe)
+            alone = separate_adapters(self.recipe)  # else it gets the whole model with the adapter merged in
             weights, number = self.learner.weights_of(key, alone), self.learner.version_of(key)
             if alone and self.recipe.rollout.probe and key not in self.arrived:
                 form, gain = self.models[key].format, self.recipe.lora.alpha / self.recipe.lora.rank
@@ -131,12 +125,6 @@ class Assembly:
             )
         return {name: max(row[name] for row in rows if name in row) for row in rows for name in row}
 
-    def rest(self) -> None:
-        """Makes the samplers free their GPUs for the learner until weights are published, if the recipe asks for it."""
-        level = self.recipe.rollout.vllm.sleep
-        for engine in self.samplers.resting if level else ():
-            engine.sleep(level)
-
     def close(self) -> None:
         """Ends the learner's processes and the sampling engines."""
         self.learner.close()
@@ -155,21 +143,20 @@ def assemble(recipe: Recipe, out: Path, wrap: Callable[[Sampler], Sampler] = lam
     Raises:
         SearchGymError: The recipe's environment, agent or a model cannot be loaded, or they do not fit together.
     """
-    recipe = with_code(recipe)
+    recipe = with_sampler(with_code(recipe))
     task, validation = load_tasks(recipe)
     for note in dict.fromkeys((*unpaid(task.questions), *unpaid(validation.questions))):
         sys.stderr.write(f"note: {note}\n")
     agent = with_max_tokens(load_agent(recipe.agent), recipe.rollout.max_tokens)
     keys = tuple(keys_of(recipe, agent.roles, agent.name))
     terms = check_credit(recipe, agent.roles)
-    source: QuestionSource | None = None
-    if recipe.curriculum is not None:
-        curriculum = curriculum_of(recipe.curriculum, task, recipe.seed, recipe.rollout.questions, recipe.steps)
-        task, source = staged(task, curriculum, recipe.curriculum, recipe.seed), curriculum
-    known = task
+    known, source = task, cast("QuestionStream | None", None)
     if recipe.proposer is not None:
-        source = proposed = recipe.proposer.source(task, recipe.env_options, recipe.seed)
-        known = replace(task, by_id=ChainMap(proposed.known, dict(task.by_id)))
+        source = proposing = recipe.proposer.source(task, recipe.env_options, recipe.seed)
+        known = replace(task, by_id=ChainMap(proposing.known, dict(task.by_id)))
+    elif recipe.curriculum is not None:
+        source = stages = curriculum_of(recipe.curriculum, task, recipe.seed, recipe.rollout.questions, recipe.steps)
+        known = task = staged(task, stages, recipe.curriculum, recipe.seed)
     _check_adapters(recipe, keys)
     if recipe.optimizer.autocast == "bfloat16" and emulates_bfloat16():
         sys.stderr.write("this CPU emulates bfloat16: training is faster here with optimizer.autocast=null\n")
@@ -183,14 +170,13 @@ def assemble(recipe: Recipe, out: Path, wrap: Callable[[Sampler], Sampler] = lam
             tokens = loaded[key.name].tokenizer
             form = TokenFormat(tokens, task.rules.protocol, chat=bool(tokens.chat_template))
             models[key.name] = Model.over(key.name, wrap(samplers.by_key[key.name]), form)
-        judge, close_judge = load_judge(recipe.judge, keys=models)
+        judge = recipe.judge.open(models)
         credit = Credit.of(terms, agent.roles, lambda: known, judge)
         opened.pop_all()
-    exact = not recipe.rollout.staleness
-    exact = exact and all(isinstance(sampler, TransformersSampler) for sampler in samplers.by_key.values())
+    exact = recipe.rollout.sampler.exact and not recipe.rollout.staleness
     by_role = {role: models[key.name] for key in keys for role in key.roles}
     rollout = EngineRollout(recipe, agent, by_role, task, validation, canonical=exact)
-    parts = (tokenizer, keys, samplers, models, rollout, learner, credit, close_judge)
+    parts = (tokenizer, keys, samplers, models, rollout, learner, credit, judge.close)
     return Assembly(recipe, task, validation, *parts, source=source)
 
 
@@ -201,14 +187,12 @@ def _check_adapters(recipe: Recipe, keys: Sequence[Key]) -> None:
         if not is_adapter(model_folder(key.recipe.model)):
             continue
         why = ""
-        if goes_on and recipe.learner.backend != "torch":
-            why = f"learner.backend {recipe.learner.backend} begins with a new one"
-        elif goes_on and local_folder(key.recipe.model) is None:
+        if goes_on and local_folder(key.recipe.model) is None:
             why = "to go on with it, name the folder it is downloaded to"
         elif goes_on:
             continue
-        elif recipe.rollout.sampler != "transformers":
-            why = "vLLM samples from whole models and adapters that are trained"
+        elif not recipe.rollout.sampler.starts_from_adapters:
+            why = f"{kind_name(recipe.rollout.sampler)} samples from whole models and adapters that are trained"
         if why:
             raise UsageError(f"{key.recipe.model} is an adapter, and {why}; or `searchgym export` it first")
 
@@ -230,7 +214,8 @@ def train(
     Raises:
         SearchGymError: The recipe's environment, agent or a model cannot be loaded, or the run fails; see `Trainer`.
     """
-    with launched(recipe, out) as placed, closing(assemble(placed, out)) as assembly:
+    ready = with_code(recipe)
+    with ready.launch.launched(ready, out) as placed, closing(assemble(placed, out)) as assembly:
         return trainer_of(recipe, assembly, out, resume=resume, report=report).run()
 
 
@@ -249,7 +234,7 @@ def trainer_of(
         rollout=assembly.rollout,
         publish=assembly.publish,
         probe=assembly.probe if recipe.rollout.probe and recipe.method.compares else None,
-        rest=assembly.rest if recipe.rollout.vllm.sleep and assembly.samplers.resting else None,
+        rest=assembly.samplers.rest if assembly.samplers.level and assembly.samplers.resting else None,
         give_up=assembly.rollout.give_up,
     )
     return Trainer(
@@ -266,7 +251,8 @@ def trainer_of(
 
 def allowed_difference(recipe: Recipe) -> float:
     """Returns the mean difference, in nats, that is allowed between log-probs of sampler and trainer."""
-    return max(ALLOWED[computed_in(recipe)], ALLOWED[sampled_in(recipe)])
+    sampled_in = recipe.rollout.sampler.computed_in(sampled_run(recipe))
+    return max(ALLOWED[computed_in(recipe)], ALLOWED[sampled_in])
 
 
 def _learner(
@@ -276,45 +262,23 @@ def _learner(
     trained = [key for key in keys if not key.frozen]
     if not recipe.models:
         (key,) = trained
-        return _key_learner(key.recipe, loaded[key.name], out / "ranks"), loaded[key.name].tokenizer
+        learner = recipe.learner.backend.learner(key.recipe, loaded[key.name], out / "ranks")
+        return learner, loaded[key.name].tokenizer
     learners: dict[str, Learner] = {}
     for key in trained:
-        learners[key.name] = _key_learner(key.recipe, loaded[key.name], out / "ranks" / key.name)
+        logs = out / "ranks" / key.name
+        learners[key.name] = recipe.learner.backend.learner(key.recipe, loaded[key.name], logs)
     return KeyedLearner(learners, {key.name: loaded[key.name].tokenizer for key in trained}), None
-
-
-def _key_learner(recipe: Recipe, loaded: Loaded, logs: Path) -> Learner:
-    """Returns the learner of one key, in this process or on ranks of DeepSpeed."""
-    if recipe.learner.backend == "deepspeed":
-        return RemoteLearner(recipe, logs, recipe.deadline.learn)
-    trained: Any = loaded.model
-    device = device_of(recipe.learner.device)
-    if device == "cuda" and recipe.learner.gpus:
-        device = f"cuda:{recipe.learner.gpus[0]}"
-    return LocalLearner(recipe, trained.to(device), adapter=loaded.adapter)
 
 
 def load_tasks(recipe: Recipe) -> tuple[Task, Task]:
     """Loads the environments of training and of validation."""
-    task = _task(recipe.env, recipe.env_options)
+    task = _task(recipe)
     if not recipe.validation.every:
         return task, task
-    return task, _task(recipe.env, validation_options(recipe))
+    return task, _task(recipe, recipe.validation.env_options)
 
 
-def validation_options(recipe: Recipe) -> dict[str, Any]:
-    """Returns the options of the environment of validation: those of training with validation's in their place.
-
-    Of questions that are generated from a corpus single fields are replaced, since splits of one corpus share no page
-    only if all that decides them, `GeneratedSpec.hold_out` among it, is the same.
-    """
-    given = dict(recipe.validation.env_options)
-    for name in ("generated", "masked"):
-        if isinstance(own := recipe.env_options.get(name), dict) and isinstance(other := given.get(name), dict):
-            given[name] = own | other
-    return recipe.env_options | given
-
-
-def _task(env: str, options: dict[str, Any]) -> Task:
-    """Loads an environment, with options that override those of its id."""
-    return load_task(find_env(env), **{**env_options(env), **options})
+def _task(recipe: Recipe, *layers: dict[str, Any]) -> Task:
+    """Loads the recipe's environment, with options that override those of the recipe."""
+    return load_task(find_env(recipe.env), **env_options(recipe.env, recipe.env_options, *layers))

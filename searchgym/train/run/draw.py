@@ -11,7 +11,7 @@ import numpy as np
 
 from searchgym.errors import UsageError
 from searchgym.records import Episode, Question
-from searchgym.selfplay.source import ListedQuestions, QuestionSource, batch_of
+from searchgym.selfplay.source import ListedQuestions, QuestionStream, batch_of
 from searchgym.train.algorithms.advantages import groups_with_signal
 from searchgym.train.algorithms.samples import VALUED, Sample, retokenisation_mismatches, samples_from
 from searchgym.train.credit.credit import Credit
@@ -46,7 +46,7 @@ class Rollout(Protocol):
 class TrainingData:
     """Data that a run learns from, and how its episodes are rewarded."""
 
-    questions: Sequence[Question] | QuestionSource = ()
+    questions: Sequence[Question] | QuestionStream = ()
     """Questions to train on, or what gives each step its own."""
     validation: Sequence[Question] = ()
     """Questions to validate on, of which the recipe's number is drawn by kind."""
@@ -75,7 +75,7 @@ class StepData:
     questions: list[Question] = field(default_factory=list)
     """Questions of the step that no file has, because they were proposed for it."""
     source: dict[str, Any] = field(default_factory=dict)
-    """State of the run's `QuestionSource` behind the step."""
+    """State of the run's `QuestionStream` behind the step."""
 
 
 @dataclass(slots=True)
@@ -115,7 +115,7 @@ class Drawer:
             raise UsageError(f"{have} demonstrations for {need} per step: {hint}")
         if rollout is None and not need:
             raise UsageError("training on questions needs a rollout")
-        self.source: QuestionSource
+        self.source: QuestionStream
         if isinstance(data.questions, Sequence):
             self.source = ListedQuestions(data.questions, recipe.seed, 0 if need else recipe.rollout.questions)
         else:

@@ -11,7 +11,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from searchgym.corpora.files import write_atomic
@@ -27,7 +27,7 @@ RESCUE = 900.0
 
 SAMPLER = "learner/sampler_difference"
 """Metric that has a bound by default, and another that ends a run at once."""
-DEFAULT: dict[str, Bound | None] = {SAMPLER: Bound(max=0.02)}
+DEFAULT: Mapping[str, Bound | None] = {SAMPLER: Bound(max=0.02)}
 """Bounds that hold for metrics that `GuardOptions.bounds` does not name."""
 GROSS = 10.0
 """Multiple of the bound of `SAMPLER` that ends a run at once: it is no rounding, but another policy."""
@@ -53,7 +53,7 @@ def check_guards(rows: Sequence[Row], options: GuardOptions) -> None:
         GuardError: A metric violates its bound; the message names the metric, its values and the guard.
     """
     last = rows[-options.patience :]
-    for metric, bound in (DEFAULT | options.bounds).items():
+    for metric, bound in {**DEFAULT, **options.bounds}.items():
         if bound is not None and len(last) == options.patience:
             _check_bound(metric, bound, last)
         if bound is not None and metric == SAMPLER:

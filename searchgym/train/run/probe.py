@@ -123,7 +123,7 @@ def check_arrival(
             where = f" on {name}" if len(pins) > 1 else ""
             raise TrainingError(
                 f"{key}: adapters do not reach the sampler{where}: it writes the same, to a ten-thousandth of a nat, "
-                "with one that changes every matrix; set rollout.vllm.adapters to merged"
+                "with one that changes every matrix; set rollout.sampler.adapters to merged"
             )
 
 

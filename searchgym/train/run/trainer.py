@@ -303,16 +303,14 @@ class Trainer:
             state = load_checkpoint(newest, self.learner)
             self.progress = Progress(**state["progress"])
             sizes, self._source = state["files"], state["source"]
-            self.validation = self._validated(state.get("validation"))
+            self.validation = self._validated(state["validation"])
             if self._source:
                 self.drawer.source.restore(self._source)
         self.folder.start(sizes, self.progress.step)
         self._hooks.publish(self.learner.version)
 
-    def _validated(self, ids: Sequence[str] | None) -> list[Question]:
-        """Returns the validation questions that a checkpoint names; one of an earlier version asked the first ones."""
-        if ids is None:
-            return list(self._data.validation[: len(self.validation)])
+    def _validated(self, ids: Sequence[str]) -> list[Question]:
+        """Returns the validation questions that a checkpoint names."""
         by_id = {question.id: question for question in self._data.validation}
         return [by_id[id] for id in ids] if set(ids) <= by_id.keys() else self.validation
 

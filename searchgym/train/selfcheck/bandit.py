@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from searchgym.judging.judge import default_judge
 from searchgym.options import Named
 from searchgym.records import Answer, Call, Context, Episode, Question, Span
 from searchgym.train.credit.term import Term
@@ -72,7 +73,7 @@ def bandit_recipe(recipe: Recipe, steps: int) -> Recipe:
         model="bandit",
         models={},
         credit=Named[Term](outcome=Outcome()),
-        judge="rules",
+        judge=default_judge(),
         steps=steps,
         max_generated_tokens=None,
         max_read_tokens=None,

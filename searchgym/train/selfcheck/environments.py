@@ -11,7 +11,7 @@ from searchgym.corpora.retrieval.retriever import Retriever
 from searchgym.corpora.retrieval.wrapper import at_step
 from searchgym.envs.core import State
 from searchgym.envs.registration import env_options, find_env
-from searchgym.envs.rewards import reward_name
+from searchgym.envs.reward import score_rewards
 from searchgym.envs.task import Task, load_task
 from searchgym.records import Answer, Episode, Question
 from searchgym.train.recipe.recipe import Recipe
@@ -34,7 +34,7 @@ COMPARED: Final = 16
 def check_scores(findings: Findings, task: Task, asked: Sequence[Question]) -> None:
     """Checks that an environment scores gold answers above wrong ones."""
     with findings.stage(SCORES):
-        if reward_name(task.reward) not in ("reward_em", "reward_f1"):  # whose values are up to its author
+        if task.reward not in score_rewards().values():  # whose values are up to its author
             findings.skip(SCORES, "the reward is not the package's own")
             return
         wrong = 0
@@ -154,5 +154,5 @@ class ValidationCheck:
 
 def _validation_task(recipe: Recipe) -> Task:
     """Loads the environment that a recipe's validation asks for."""
-    options = {**env_options(recipe.env), **recipe.env_options, **recipe.validation.env_options}
+    options = env_options(recipe.env, recipe.env_options, recipe.validation.env_options)
     return load_task(find_env(recipe.env), **options)

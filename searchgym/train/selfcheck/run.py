@@ -8,10 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from searchgym.envs.rewards import REWARDS
-from searchgym.options import kind_name
+from searchgym.envs.reward import SCORES
+from searchgym.options import Kind, kind_name, plain
 from searchgym.rollout.loading import load_tokenizer
 from searchgym.train.learner.learner import LocalLearner
+from searchgym.train.recipe.combinations import changed as changed_options
 from searchgym.train.recipe.load import with_code
 from searchgym.train.recipe.options import ValidationOptions
 from searchgym.train.recipe.recipe import Recipe, recipe_values
@@ -72,6 +73,9 @@ def changed(recipe: Recipe, other: Recipe) -> str:
 
 def _shown(value: Any) -> str:
     """Formats a value of a recipe in a few characters."""
+    if isinstance(value, Kind):
+        given = [f"{name} {plain(getattr(value, name))}" for name in changed_options(value)]
+        return f"{kind_name(value)} ({', '.join(given)})" if given else kind_name(value)
     return f"{value:g}" if isinstance(value, float) else f"{value!s:.40}"
 
 
@@ -88,7 +92,7 @@ def short_recipe(recipe: Recipe) -> Recipe:
 
 def _is_score(metric: str) -> bool:
     """Tells whether a validation metric is one that scores of episodes can be made up for."""
-    return metric == "reward" or metric in REWARDS
+    return metric == "reward" or metric in SCORES
 
 
 def check_bandit(recipe: Recipe, out: Path, findings: Findings) -> None:

@@ -57,7 +57,9 @@ def small_recipe(recipe: Recipe) -> Recipe:
             recipe.critic,
             warmup_steps=min(recipe.critic.warmup_steps, 1),
             optimizer=_moving(recipe.critic.optimizer, RATE["critic"], epochs),
-        ),
+        )
+        if recipe.has_critic
+        else recipe.critic,
         validation=replace(
             recipe.validation,
             every=recipe.validation.every and STEPS,

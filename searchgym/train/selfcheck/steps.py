@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from searchgym.envs.core import State
-from searchgym.envs.rewards import checked_reward
+from searchgym.envs.reward import checked_reward
 from searchgym.records import Answer, Episode, Question
 from searchgym.train.algorithms.samples import Sample
 from searchgym.train.learner.trained_model import Metrics

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import yaml
 
-from searchgym.cards import WorldSpec
 from searchgym.corpora.files import sha256_file, write_atomic
+from searchgym.corpora.worlds.schema import WorldSpec
 from searchgym.protocol import get_protocol
 from searchgym.rollout.loading import load_model
 from searchgym.rollout.tokens import TokenFormat

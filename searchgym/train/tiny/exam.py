@@ -17,8 +17,8 @@ from transformers import (
 )
 
 from searchgym.agents.base import load_agent
-from searchgym.cards import WorldSpec
 from searchgym.corpora.worlds import World, build_world
+from searchgym.corpora.worlds.schema import WorldSpec
 from searchgym.envs.task import Task
 from searchgym.records import Answer, Episode, Question
 from searchgym.rollout.engine import Engine

@@ -23,9 +23,9 @@ from transformers import (
 )
 
 from searchgym.agents.base import load_agent
-from searchgym.cards import WorldSpec
 from searchgym.corpora.worlds import build_world
 from searchgym.corpora.worlds.names import ENDS, MIDS, ONSETS, VOWELS
+from searchgym.corpora.worlds.schema import WorldSpec
 from searchgym.errors import UsageError
 from searchgym.masking.draw import MOST_MASKS
 from searchgym.protocol import get_protocol

@@ -31,8 +31,8 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from searchgym.cards import WorldSpec
 from searchgym.corpora.worlds import World
+from searchgym.corpora.worlds.schema import WorldSpec
 from searchgym.errors import TrainingError, UsageError
 from searchgym.protocol import get_protocol
 from searchgym.rollout.tokens import TokenFormat

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from searchgym.cards import EnvCard, QuestionSource
+from searchgym.envs.cards import EnvCard
+from searchgym.envs.sources.dataset import DatasetQuestions
 from searchgym.records import Passage, Question
 from searchgym.testing import hostile_queries
 
@@ -112,7 +113,7 @@ VARIANTS = [
 ENV = EnvCard(
     id="test/Conformance-v0",
     summary="a small environment for tests",
-    questions=QuestionSource(dataset="test", split="all", size=1, file="small.json", get="here"),
+    questions=DatasetQuestions(dataset="test", split="all", size=1, file="small.json", get="here"),
     corpus="none",
 )
 QUESTIONS = [Question("q", "Who discovered penicillin?", ("Alexander Fleming",))]

@@ -12,7 +12,7 @@ from searchgym.corpora.retrieval.kinds.cache import CacheRetriever
 from searchgym.corpora.retrieval.kinds.hybrid import HybridRetriever
 from searchgym.corpora.retrieval.remote.tool import ToolRetriever
 from searchgym.corpora.retrieval.retriever import checked, retrieve
-from searchgym.envs.rewards import get_reward
+from searchgym.envs.reward import get_reward
 from searchgym.envs.single import SearchEnv
 from searchgym.envs.vector import SearchVectorEnv
 from searchgym.errors import RetrieverError, UsageError
@@ -232,20 +232,14 @@ def test_a_reward_of_other_arguments_is_refused(reward):
 
 def test_functions_by_name_are_checked_too(tmp_path, monkeypatch):
     (tmp_path / "functions_of_a_user.py").write_text(
-        "def reward(): return 1.0\n"
-        "def tool(query): return []\n"
-        "class Agent:\n    async def run(self, question): pass\n"
-        "def judge(name): return None\n"
+        "def reward(): return 1.0\ndef tool(query): return []\nclass Agent:\n    async def run(self, question): pass\n"
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    from searchgym.judging.models.load import load_judge
-
     for load, name, wanted in (
         (get_reward, "functions_of_a_user:reward", "state"),
         (ToolRetriever.of_name, "functions_of_a_user:tool", "query, k"),
         (load_agent, "functions_of_a_user:Agent", "self, question, io"),
-        (load_judge, "functions_of_a_user:judge", ""),
     ):
         with pytest.raises(UsageError, match=rf"functions_of_a_user:.* is called with \({wanted}\), but ") as caught:
             load(name)

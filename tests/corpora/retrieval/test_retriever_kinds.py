@@ -80,19 +80,19 @@ class Counter:
 
 @pytest.fixture(autouse=True)
 def theirs(tmp_path, monkeypatch):
-    """Puts the module ``theirs`` into the path, with an entry point for one of its kinds; nothing imports it yet."""
+    """Puts the module ``users_kinds`` into the path, with an entry point for one of its kinds, without importing it."""
     site = tmp_path / "site"
-    info = site / "theirs-1.0.dist-info"
+    info = site / "users_kinds-1.0.dist-info"
     info.mkdir(parents=True)
-    (site / "theirs.py").write_text(CODE)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(f"[{GROUP}]\nfixed = theirs:FixedCard\n")
+    (site / "users_kinds.py").write_text(CODE)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: users_kinds\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[{GROUP}]\nfixed = users_kinds:FixedCard\n")
     monkeypatch.setenv("SEARCHGYM_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(site)
     kinds_module.__globals__["_listed"].cache_clear()
     yield
-    sys.modules.pop("theirs", None)
+    sys.modules.pop("users_kinds", None)
     kinds_module.__globals__["_listed"].cache_clear()
 
 
@@ -103,10 +103,10 @@ def imported(tmp_path):
 @pytest.mark.parametrize(
     ("card", "title"),
     [
-        ({"kind": "theirs:LastCard"}, None),
-        ({"kind": "cache", "of": {"kind": "theirs:LastCard"}}, None),
+        ({"kind": "users_kinds:LastCard"}, None),
+        ({"kind": "cache", "of": {"kind": "users_kinds:LastCard"}}, None),
         ({"kind": "fixed", "title": "Mine"}, "Mine"),
-        ({"kind": "cache", "of": {"kind": "theirs:FixedCard"}}, "T"),
+        ({"kind": "cache", "of": {"kind": "users_kinds:FixedCard"}}, "T"),
     ],
 )
 def test_an_environment_searches_by_a_kind_of_the_user_s(card, title):
@@ -120,9 +120,12 @@ def test_an_environment_searches_by_a_kind_of_the_user_s(card, title):
 
 def test_a_kind_of_the_user_s_is_read_again_from_plain_data():
     card: Any = find_retriever({"kind": "fixed", "title": "Mine"})
-    assert (card.kind, card.title) == ("theirs:FixedCard", "Mine")  # a name that does not change when it is uninstalled
+    assert (card.kind, card.title) == (
+        "users_kinds:FixedCard",
+        "Mine",
+    )  # a name that does not change when it is uninstalled
     assert find_retriever(plain(card)) == find_retriever(card) == card
-    assert not card.needs_corpus and find_retriever({"kind": "theirs:LastCard"}).needs_corpus
+    assert not card.needs_corpus and find_retriever({"kind": "users_kinds:LastCard"}).needs_corpus
 
 
 @pytest.mark.parametrize(
@@ -130,8 +133,8 @@ def test_a_kind_of_the_user_s_is_read_again_from_plain_data():
     [
         ({"kind": "fixed", "title": 3}, "title: expected a string, got 3"),
         ({"kind": "fixed", "titel": "x"}, "titel: unknown key; did you mean 'title'"),
-        ({"kind": "theirs:Last"}, "must be one class, a frozen dataclass that inherits RetrieverCard"),
-        ({"kind": "theirs:None"}, "has no attribute 'None'"),
+        ({"kind": "users_kinds:Last"}, "must be one class, a frozen dataclass that inherits RetrieverCard"),
+        ({"kind": "users_kinds:None"}, "has no attribute 'None'"),
         ({"kind": "cache", "of": {"kind": "missing:Card"}}, "of: cannot load 'missing:Card'"),
         ({"kind": "fixd"}, "did you mean 'fixed'"),
     ],
@@ -142,51 +145,57 @@ def test_a_wrong_kind_of_the_user_s_is_refused(card, message):
 
 
 def test_what_is_opened_must_be_a_retriever():
-    with pytest.raises(UsageError, match="retriever theirs:NothingCard returned int, which has no search"):
-        gymnasium.make("searchgym/Demo-v0", retriever={"kind": "theirs:NothingCard"})
+    with pytest.raises(UsageError, match="retriever users_kinds:NothingCard returned int, which has no search"):
+        gymnasium.make("searchgym/Demo-v0", retriever={"kind": "users_kinds:NothingCard"})
     with pytest.raises(UsageError, match="CacheRetriever wraps retrievers with search"):
-        Sources().open(find_retriever({"kind": "cache", "of": {"kind": "theirs:NothingCard"}}))
+        Sources().open(find_retriever({"kind": "cache", "of": {"kind": "users_kinds:NothingCard"}}))
     with pytest.raises(UsageError, match="searches a corpus: give one"):
-        Sources().open(find_retriever({"kind": "theirs:LastCard"}))
+        Sources().open(find_retriever({"kind": "users_kinds:LastCard"}))
 
 
 def test_two_kinds_of_one_name_are_named(tmp_path):
-    (tmp_path / "site/theirs-1.0.dist-info/entry_points.txt").write_text(f"[{GROUP}]\nbm25 = theirs:FixedCard\n")
-    with pytest.raises(CardError, match=r"'bm25' is in searchgym\S+kinds\.bm25 and in theirs:FixedCard"):
+    (tmp_path / "site/users_kinds-1.0.dist-info/entry_points.txt").write_text(
+        f"[{GROUP}]\nbm25 = users_kinds:FixedCard\n"
+    )
+    with pytest.raises(CardError, match=r"'bm25' is in searchgym\S+kinds\.bm25 and in users_kinds:FixedCard"):
         find_retriever({"kind": "bm25"})
     assert not imported(tmp_path)
 
 
 def test_a_kind_of_the_user_s_builds_a_part(tmp_path):
-    card = {"kind": "hybrid", "of": ["bm25", {"kind": "theirs:CountedCard", "factor": 3}]}
+    card = {"kind": "hybrid", "of": ["bm25", {"kind": "users_kinds:CountedCard", "factor": 3}]}
     manifest = build_index(BIRDS, tmp_path / "index", card)
-    assert list(manifest.parts) == list(part_names(find_retriever(card))) == ["bm25", "theirs-CountedCard"]
-    for wanted in (card, {"kind": "theirs:CountedCard", "factor": 3, "boost": 2.0}, {"kind": "theirs:LastCard"}):
+    assert list(manifest.parts) == list(part_names(find_retriever(card))) == ["bm25", "users_kinds-CountedCard"]
+    for wanted in (
+        card,
+        {"kind": "users_kinds:CountedCard", "factor": 3, "boost": 2.0},
+        {"kind": "users_kinds:LastCard"},
+    ):
         retriever = load_index(tmp_path / "index", card=wanted)
         assert (len(retriever), retriever.corpus_sha256) == (2, manifest.corpus_sha256)
         assert "Heron" in [hit.passage.title for hit in retriever.search(["gull"], 2)[0]]
-    with pytest.raises(UsageError, match="has no part for the card 'theirs:CountedCard'"):
-        load_index(tmp_path / "index", card={"kind": "theirs:CountedCard", "factor": 4})
+    with pytest.raises(UsageError, match="has no part for the card 'users_kinds:CountedCard'"):
+        load_index(tmp_path / "index", card={"kind": "users_kinds:CountedCard", "factor": 4})
     assert load_index(tmp_path / "index", card="bm25").search(["gull"], 1)[0][0].passage.title == "Gull"
     with pytest.raises(UsageError, match="its own card names code: name one that you trust"):
         load_index(tmp_path / "index")
 
 
 def test_a_card_that_searches_passages_needs_no_part(tmp_path):
-    manifest = build_index(BIRDS, tmp_path / "index", {"kind": "theirs:LastCard"})
+    manifest = build_index(BIRDS, tmp_path / "index", {"kind": "users_kinds:LastCard"})
     assert manifest.parts == {} and inspect_index(tmp_path / "index", verify=True)["passages"] == 2
-    retriever = load_index(tmp_path / "index", card={"kind": "noise", "of": {"kind": "theirs:LastCard"}})
+    retriever = load_index(tmp_path / "index", card={"kind": "noise", "of": {"kind": "users_kinds:LastCard"}})
     assert [page.title for page in retriever.passages()] == ["Gull", "Heron"]
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        {"retriever": {"kind": "theirs:LastCard"}},
+        {"retriever": {"kind": "users_kinds:LastCard"}},
         {"retriever": {"kind": "fixed"}},
-        {"retriever": {"kind": "cache", "of": {"kind": "theirs:LastCard"}}},
+        {"retriever": {"kind": "cache", "of": {"kind": "users_kinds:LastCard"}}},
         {"retriever": {"kind": "hybrid", "of": [{"kind": "bm25"}, {"kind": "cache", "of": {"kind": "fixed"}}]}},
-        {"retriever": {"kind": "bm25", "k1": {"kind": "theirs:LastCard"}}},
+        {"retriever": {"kind": "bm25", "k1": {"kind": "users_kinds:LastCard"}}},
     ],
 )
 def test_an_index_folder_names_no_code(tmp_path, change):
@@ -200,7 +209,7 @@ def test_an_index_folder_names_no_code(tmp_path, change):
     assert not imported(tmp_path)
 
 
-@pytest.mark.parametrize("kind", ["theirs:CountedCard", "fixed"])
+@pytest.mark.parametrize("kind", ["users_kinds:CountedCard", "fixed"])
 def test_a_part_of_an_index_folder_names_no_code(tmp_path, kind):
     build_index(BIRDS, tmp_path / "index")
     file = tmp_path / "index" / MANIFEST
@@ -216,11 +225,11 @@ def test_a_part_of_an_index_folder_names_no_code(tmp_path, kind):
 
 def test_a_part_of_the_user_s_kind_imports_no_other(tmp_path):
     """The user gave the card of one kind; what the manifest's card of that kind names is not imported for it."""
-    card = {"kind": "theirs:CountedCard"}
+    card = {"kind": "users_kinds:CountedCard"}
     build_index(BIRDS, tmp_path / "index", card)
     file = tmp_path / "index" / MANIFEST
     manifest = json.loads(file.read_text())
-    manifest["parts"]["theirs-CountedCard"]["card"]["summary"] = {"kind": "evil:Card"}
+    manifest["parts"]["users_kinds-CountedCard"]["card"]["summary"] = {"kind": "evil:Card"}
     file.write_text(json.dumps(manifest))
     with pytest.raises((CardError, IndexMismatchError), match="summary: expected a string"):
         load_index(tmp_path / "index", card=card)

@@ -8,11 +8,11 @@ import random
 
 import pytest
 
+from searchgym.corpora.own import bundled_file
 from searchgym.corpora.passages import read_passages, write_corpus
 from searchgym.corpora.retrieval.cards import find_retriever
 from searchgym.corpora.retrieval.index import size
 from searchgym.corpora.retrieval.index.size import Size, estimate, needs
-from searchgym.envs.data import bundled_file
 from searchgym.records import Passage
 
 CORPUS = bundled_file("demo/corpus.jsonl")

@@ -40,18 +40,20 @@ class _Unit:
 def group_advantages(samples: Sequence[Sample], options: AdvantageOptions, kl_coef: float) -> list[Floats | None]:
     """Returns the advantages of each sample's trained tokens by comparison of rewards; None where it is left out."""
     k1 = [kl_coef * k1_of(s) if kl_coef else np.zeros(int(s.mask.sum())) for s in samples]
-    by_token, units = kind_name(options.estimator) == "reinforce-pp", _compared(samples, options, k1)
+    estimator: Any = options.estimator
+    kind, units = kind_name(estimator), _compared(samples, options, k1)
+    by_token = kind == "reinforce-pp"
     values = [np.zeros(len(row)) for row in k1]
     for unit in units:
         for i, first, end in unit.places:
             values[i][first:end] = unit.value
             if by_token and unit.fate == "signal":
                 values[i][first:end] -= [k1[i][t:].sum() for t in range(first, end)]
-    if kind_name(options.estimator) == "tree":
-        values = [_branches(i, samples, units, options.estimator.shared) for i in range(len(samples))]
+    if kind == "tree":
+        values = [_branches(i, samples, units, estimator.shared) for i in range(len(samples))]
     fates = {i: {unit.fate for unit in units if any(p[0] == i for p in unit.places)} for i in range(len(samples))}
     stays = {i for i in range(len(samples)) if "signal" in fates[i] or not options.drop_zero_variance}
-    if kind_name(options.estimator).startswith("reinforce-pp"):
+    if kind.startswith("reinforce-pp"):
         white = whitened(samples, values, options, {i for i in stays if fates[i] != {"small"}})
         for i in white:
             values[i] = white[i]
@@ -177,7 +179,8 @@ def _compare(unit: _Unit, same: Sequence[_Unit], options: AdvantageOptions, by_t
         return
     returns = np.array([other.reward - (0.0 if by_token else other.penalty) for other in same])
     mine, mean = unit.reward - (0.0 if by_token else unit.penalty), returns.mean()
-    estimator, kind = options.estimator, kind_name(options.estimator)
+    estimator: Any = options.estimator
+    kind = kind_name(estimator)
     if kind == "tree":
         unit.value = mine - mean
     elif kind == "grpo":
@@ -204,7 +207,7 @@ def deviation(values: Floats, options: Any) -> float:
         return 1.0
     squares = float(((values - values.mean()) ** 2).sum())
     spread = math.sqrt(squares / (len(values) - (options.std == "sample")))
-    return max(spread, options.std_floor) + options.eps
+    return float(max(spread, options.std_floor) + options.eps)
 
 
 def whitened(

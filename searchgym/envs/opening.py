@@ -1,0 +1,148 @@
+"""Opens what an environment searches: its corpus, the user's retriever, and further retrievers."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeGuard
+
+from searchgym.corpora.retrieval.cards import RetrieverCard, Sources, find_retriever
+from searchgym.corpora.retrieval.retriever import (
+    AnyRetriever,
+    CorpusRetriever,
+    QuestionRetriever,
+    Retriever,
+    check_retriever,
+)
+from searchgym.envs.cards import EnvCard
+from searchgym.envs.data import find_corpus, load_corpus
+from searchgym.envs.options import TaskOptions, corpus_path
+from searchgym.errors import UsageError
+from searchgym.named import check_call
+from searchgym.records import Question
+
+SOURCE: Final = re.compile(r"[a-z][a-z0-9_]{0,30}")
+"""Pattern of the name of a further retriever, which is part of a tag."""
+
+
+def open_corpus_of(card: EnvCard, options: TaskOptions) -> CorpusRetriever:
+    """Returns a retriever over the corpus that the user gave.
+
+    Raises:
+        UsageError: The user gave none.
+        DataMissingError: It cannot be found.
+    """
+    if "corpus" not in options:
+        does = card.questions.of_corpus or "makes its questions from"
+        raise UsageError(
+            f"{card.id} {does} a corpus of yours: pass corpus=PATH, on the command line --corpus PATH (a file or a "
+            "folder of documents)"
+        )
+    return load_corpus(find_corpus(corpus_path(card, options["corpus"])))
+
+
+def find_card_of(card: EnvCard, given: str | dict[str, Any]) -> RetrieverCard:
+    """Returns the retriever card that a user names; a bare URL sets no deadline, so that the environment's applies."""
+    found = find_retriever(given)
+    if isinstance(given, str) and given.startswith(("http://", "https://")):
+        return dataclasses.replace(found, deadline=card.retriever_deadline)  # type: ignore[call-arg]
+    return found
+
+
+def load_retriever(
+    card: EnvCard, questions: Sequence[Question], options: TaskOptions, corpus: Callable[[], CorpusRetriever]
+) -> AnyRetriever:
+    """Returns the user's retriever, the distractor retriever, or BM25 over the corpus.
+
+    Args:
+        card: The card, with the user's options applied.
+        questions: All questions.
+        options: The user's options.
+        corpus: Opens the user's corpus.
+
+    Raises:
+        UsageError: `retriever` conflicts with `distractors`, is not a retriever, or takes other arguments.
+        DataMissingError: The corpus cannot be found.
+    """
+    given = options.get("retriever")
+    if options.get("distractors"):
+        if given is not None:
+            raise UsageError("distractors=True searches each question's own paragraphs: leave out retriever=")
+        from searchgym.corpora.retrieval.index.distractors import DistractorRetriever
+
+        return DistractorRetriever(questions)
+    if _is_retriever(given):
+        check_retriever(given)
+        return given
+    if isinstance(given, RetrieverCard) and not given.needs_corpus:
+        return _checked(given.open(Sources(questions=questions)), f"retriever {given.kind}")
+    if given is None and "corpus" in options:
+        return corpus()
+    path = _corpus_of(card, questions, options)
+    if given is None or isinstance(given, RetrieverCard):
+        return load_corpus(path, given)
+    if not callable(given):
+        raise UsageError(f"retriever= has neither search() nor search_for(): got {type(given).__name__}")
+    check_call("the function retriever=", given, "passages")
+    from searchgym.corpora.documents import open_corpus
+
+    return _checked(given(open_corpus(path)), "the function retriever=")
+
+
+def _checked(opened: object, by: str) -> AnyRetriever:
+    """Returns what a card or a function of a user's opened, after checking that it can be searched."""
+    if not _is_retriever(opened):
+        raise UsageError(f"{by} returned {type(opened).__name__}, which has no search()")
+    check_retriever(opened)
+    return opened
+
+
+def _corpus_of(card: EnvCard, questions: Sequence[Question], options: TaskOptions) -> Path:
+    """Returns the path of the user's corpus, or else of that of the questions, or of the card's."""
+    if "corpus" in options:
+        return find_corpus(corpus_path(card, options["corpus"]))
+    if (brought := card.questions.corpus()) is not None:
+        return brought
+    own = "; or search each question's own paragraphs: distractors=True"
+    return find_corpus(card.corpus, own if any(question.paragraphs for question in questions) else "")
+
+
+def load_sources(card: EnvCard, questions: Sequence[Question], options: TaskOptions) -> dict[str, AnyRetriever]:
+    """Returns the further retrievers by name, in the user's order.
+
+    Raises:
+        UsageError: `retrievers` is no mapping, or one has a name that is no tag or a value that is no retriever.
+        DataMissingError: A corpus cannot be found.
+    """
+    given = options.get("retrievers", {})
+    if not isinstance(given, Mapping):
+        raise UsageError(f"{card.id}: retrievers= is a mapping such as {{'web': 'bm25'}}, got {type(given).__name__}")
+    found: dict[str, AnyRetriever] = {}
+    for name, value in given.items():
+        if not isinstance(name, str) or not SOURCE.fullmatch(name):
+            raise UsageError(
+                f"{card.id}: retrievers= has the name {name!r:.60}: "
+                "expected a small letter and at most 30 more, digits or _"
+            )
+        if value is None or (isinstance(value, (str, Mapping)) and not value):
+            raise UsageError(f"{card.id}: retrievers.{name} is empty: give a retriever, its card or a corpus")
+        own: dict[str, Any] = {"retriever": value}
+        if isinstance(value, Mapping) and "corpus" in value:
+            if unknown := sorted(map(str, value.keys() - {"corpus", "retriever"})):
+                raise UsageError(f"{card.id}: retrievers.{name} has {', '.join(unknown)}: expected corpus, retriever")
+            own = dict(value)
+        if isinstance(own.get("retriever"), (str, dict)):
+            own["retriever"] = find_card_of(card, own["retriever"])
+        merged: Any = {key: options[key] for key in ("corpus",) if key in options} | own
+        try:
+            found[name] = load_retriever(card, questions, merged, functools.partial(open_corpus_of, card, merged))
+        except UsageError as error:
+            raise UsageError(f"{card.id}: retrievers.{name}: {str(error).removeprefix(f'{card.id}: ')}") from None
+    return found
+
+
+def _is_retriever(given: object) -> TypeGuard[AnyRetriever]:
+    return isinstance(given, (Retriever, QuestionRetriever)) and not isinstance(given, type)

@@ -1,0 +1,156 @@
+"""Options that override an environment's card, and how several layers of them are merged."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, TypedDict, cast
+
+from searchgym.cards import ProtocolName
+from searchgym.corpora.retrieval.cards import RetrieverCard
+from searchgym.corpora.retrieval.retriever import AnyRetriever
+from searchgym.envs.cards import EnvCard
+from searchgym.envs.data import find_corpus
+from searchgym.envs.question_source import QuestionSource
+from searchgym.envs.reward import RewardFunction
+from searchgym.errors import CardError, UnknownNameError, UsageError
+from searchgym.options import plain, read
+from searchgym.records import Passage, Question
+
+
+class TaskOptions(TypedDict, total=False):
+    """Options that override an environment's card; an option that is missing or None comes from the card."""
+
+    questions: str | os.PathLike[str] | Sequence[Question] | Sequence[str] | Mapping[str, Any] | QuestionSource
+    """Questions: a file, a Hugging Face data set (``hf:OWNER/NAME:CONFIG/SPLIT``), several of these, or `Question`
+    records; or a mapping of fields that replace those of the card's question source (``{"seed": 7, "split": "test"}``),
+    with ``kind`` another source."""
+    corpus: str | os.PathLike[str]
+    """Corpus to search: a file or folder of documents (indexed once, then cached), an index folder, or a card name."""
+    retriever: AnyRetriever | Callable[[Iterable[Passage]], AnyRetriever] | str | dict[str, Any] | RetrieverCard
+    """How to search, instead of BM25: a retriever card, its name or a mapping; the URL of a server; a retriever;
+    or a function that builds one from the corpus's passages."""
+    retrievers: Mapping[str, Any]
+    """Further retrievers by name, each searched by actions of its own (``<web_search>`` for one called web). A value is
+    what `retriever` takes, searching the same corpus, or ``{"corpus": ..., "retriever": ...}`` for one of its own."""
+    reward: str | Mapping[str, Any] | RewardFunction
+    """Reward: a kind's name (a module of `searchgym.envs.rewards`), ``kind`` and options, ``"module:function"``, or a
+    callable that takes the final `State`."""
+    protocol: ProtocolName
+    """Action grammar that the model writes."""
+    distractors: bool
+    """Whether each question searches only the paragraphs that come with it, instead of `corpus`."""
+    aliases: str | os.PathLike[str]
+    """Path to 2WikiMultihopQA's ``id_aliases.json``, for its evidence scores."""
+    top_k: int
+    """Passages retrieved per query."""
+    max_turns: int
+    """Maximum number of actions per episode, the answer included."""
+    max_queries: int
+    """Maximum number of queries per search action."""
+    max_observation_words: int
+    """Maximum number of words of retrieved text per turn."""
+    browse: bool
+    """Whether searches show only the beginning of each passage, and pages of the corpus can be opened."""
+    snippet_words: int
+    """Maximum number of words of each passage that a search shows where pages can be opened."""
+    retriever_deadline: float
+    """Seconds that one retrieval may take, retries included."""
+
+
+RULE_OPTIONS: Final = (
+    "protocol", "top_k", "max_turns", "max_queries", "max_observation_words", "browse", "snippet_words",
+    "retriever_deadline",
+)  # fmt: skip
+RENAMED: Final = ("world", "generated", "masked", "open_answers")
+"""Options of earlier versions, whose values are fields of `TaskOptions.questions` now."""
+
+
+def check_option_names(options: Iterable[str], where: str) -> None:
+    """Refuses options that do not exist.
+
+    Raises:
+        UnknownNameError: An option that does not exist; the nearest is suggested.
+        UsageError: An old spelling; the new one is named.
+    """
+    for name in options:
+        if name in RENAMED:
+            raise UsageError(f"{where}: {name}= is an old spelling: write questions={{...}}, with the same fields")
+        if name not in TaskOptions.__annotations__:
+            raise UnknownNameError("option", name, TaskOptions.__annotations__)
+
+
+def named_options(card: EnvCard, options: Mapping[str, Any]) -> TaskOptions:
+    """Returns the options that are not None, once their names are known and the corpus is there; no file is read.
+
+    Raises:
+        UnknownNameError: An option or a corpus card that does not exist.
+        UsageError: The corpus is neither a path nor a name, or an option has an old spelling.
+        DataMissingError: The corpus cannot be found.
+    """
+    check_option_names(options, card.id)
+    given = cast(TaskOptions, {name: value for name, value in options.items() if value is not None})
+    if "corpus" in given and not given.get("distractors"):
+        find_corpus(corpus_path(card, given["corpus"]))
+    return given
+
+
+def corpus_path(card: EnvCard, given: object) -> str | os.PathLike[str]:
+    """Returns the user's ``corpus=``, refusing anything but a path or a name."""
+    if not isinstance(given, (str, os.PathLike)):
+        raise UsageError(f"{card.id}: corpus= is a path or the name of a corpus card, got {type(given).__name__}")
+    return given
+
+
+def own_questions(options: Mapping[str, Any]) -> Any:
+    """Returns the user's files, data sets or records; None where the questions are those of a question source."""
+    given = options.get("questions")
+    return None if isinstance(given, (Mapping, QuestionSource)) else given
+
+
+def with_options(card: EnvCard, options: Mapping[str, Any]) -> EnvCard:
+    """Returns the card with the user's rules and question source applied and checked.
+
+    Raises:
+        UsageError: A value does not fit, or there is no such question source.
+    """
+    given: dict[str, Any] = {name: value for name, value in options.items() if name in RULE_OPTIONS}
+    questions = options.get("questions")
+    if isinstance(questions, Mapping):
+        given["questions"] = merged(plain(card.questions), questions)
+    else:
+        given["questions"] = questions if isinstance(questions, QuestionSource) else card.questions
+    try:
+        return read(EnvCard, plain(card) | given, card.id)
+    except CardError as error:
+        raise UsageError(str(error)) from None
+
+
+def merge_options(card: EnvCard, *layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns layers of options as one, later ones in place of earlier; of question sources single fields.
+
+    Fields are merged because splits of one corpus share no page only if all that decides them, ``hold_out`` among it,
+    is the same.
+    """
+    options: dict[str, Any] = {}
+    for layer in layers:
+        before, questions = options.get("questions"), layer.get("questions")
+        options |= layer
+        if isinstance(questions, Mapping):
+            base = plain(before) if isinstance(before, (Mapping, QuestionSource)) else {}
+            options["questions"] = merged({"kind": plain(card.questions)["kind"]} | base, questions)
+    return options
+
+
+def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns one mapping with the values of another in place of its own, nested ones key by key.
+
+    Where the other is of another ``kind``, nothing of the first stays.
+    """
+    if over.get("kind", base.get("kind")) != base.get("kind"):
+        return dict(over)
+    made = {**base, **over}
+    for key, value in over.items():
+        if isinstance(value, Mapping) and isinstance(before := base.get(key), Mapping):
+            made[key] = merged(before, value)
+    return made

@@ -1,0 +1,152 @@
+"""Rewards of finished episodes: the base class of kinds, users' functions, and the one way to call them."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, ClassVar, Final
+
+import numpy as np
+
+from searchgym import scoring
+from searchgym.envs.core import State
+from searchgym.errors import RewardError, UsageError
+from searchgym.named import check_call, contained, load_function, load_object
+from searchgym.options import Kind, find_kind, kind_name, loaded, plain, read
+from searchgym.records import Question
+
+RewardFunction = Callable[[State], float]
+"""Reward function: takes the state of a finished episode, returns a finite number; called once per episode. A `Reward`
+is one, and so is any function of a user's."""
+SCORES: Final = ("em", "f1")
+"""Rewards that are scores of every episode, too, but for those at questions without an answer."""
+LARGEST: Final = float(np.finfo(np.float32).max)
+"""Largest size of a reward, 3.4e38: samples hold float32, and sums of larger ones may not be finite."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reward(Kind):
+    """A reward of finished episodes: one class per reward, whose fields are its options."""
+
+    kinds_in: ClassVar = "searchgym.envs.rewards"
+    noun: ClassVar = "reward"
+
+    def __call__(self, state: State) -> float:
+        """Returns the reward of a finished episode: `of_answer`, and 0 without an answer that can be paid.
+
+        Without words there is none. The official scripts take an answer of articles and punctuation alone for a gold
+        answer such as *The The*: an agent that says nothing would earn. None of a question without an answer is paid:
+        its gold answer is that of its twin.
+        """
+        question, answer = state.question, state.answer
+        if answer is None or question.answerable is False or not scoring.normalise_answer(answer.text):
+            return 0.0
+        return self.of_answer(answer.text, question)
+
+    def of_answer(self, text: str, question: Question) -> float:
+        """Returns the reward of an answer with words to a question that has one, a finite number."""
+        raise NotImplementedError(f"{type(self).__name__} defines neither of_answer nor __call__")
+
+
+@cache
+def score_rewards() -> dict[str, Reward]:
+    """Returns the rewards that are scores of every episode, by name."""
+    return {name: find_kind(Reward, name)() for name in SCORES}
+
+
+def answer_scores(state: State) -> dict[str, float]:
+    """Returns ``em`` and ``f1`` of a finished episode; nothing at a question without an answer, which has neither."""
+    scores = {} if state.question.answerable is False else score_rewards()
+    return {name: reward(state) for name, reward in scores.items()}
+
+
+NOTED: Final = 3
+"""Number of golds that a note names."""
+
+
+def unpaid(questions: Sequence[Question]) -> list[str]:
+    """Returns notes for the user on golds of questions that no reward of this module pays; none if all can be paid."""
+    notes, count = [], len(questions)
+    if found := [(gold, q.id) for q in questions if (gold := wordless_gold(q)) is not None]:
+        named = ", ".join(f"{gold!r:.60} ({id})" for gold, id in found[:NOTED]) + ", ..." * (len(found) > NOTED)
+        what = "a gold answer of articles and punctuation alone, for which no reward is paid"
+        notes.append(f"{len(found)} of {count} questions have {what}: {named}")
+    if twins := sum(question.answerable is False for question in questions):
+        notes.append(f"{twins} of {count} questions have no answer: no answer to them is paid, and EM leaves them out")
+    return notes
+
+
+def wordless_gold(question: Question) -> str | None:
+    """Returns the first gold answer or alias of a question that normalises to nothing, None if there is none."""
+    return next((gold for gold in question.golds if not scoring.normalise_answer(gold)), None)
+
+
+def get_reward(reward: Any) -> RewardFunction:
+    """Returns a reward function from a kind's name, its options with ``kind``, ``"module:function"`` or a callable.
+
+    Raises:
+        UsageError: The name is unknown, the module or function cannot be loaded, or it takes other arguments.
+        CardError: The options of a kind do not fit.
+    """
+    if isinstance(reward, str) and ":" in reward:
+        named = load_object(reward)
+        if not (isinstance(named, type) and issubclass(named, Reward)):
+            function: RewardFunction = load_function("reward", reward, "state")
+            return function
+    if isinstance(reward, str):
+        return read(find_kind(Reward, reward), {}, f"reward {reward}")
+    if isinstance(reward, Mapping):
+        return loaded(read(Reward, dict(reward), "reward"))
+    if not callable(reward):
+        raise UsageError(f"reward= is a function or the name of one, got {type(reward).__name__}")
+    given: RewardFunction = reward
+    check_call(f"reward {reward_name(given)}", given, "state")
+    return given
+
+
+def finite_number(value: object) -> float | None:
+    """Returns a value that a user's function returned as a float; None if it is no number that a reward can be.
+
+    That is a real number of at most `LARGEST` either way, NumPy's and arrays without dimensions among them; no text,
+    no truth value, not NaN.
+    """
+    if getattr(value, "shape", None) == ():
+        value = value.item()  # type: ignore[attr-defined]  # what has a shape has this
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:  # of an integer
+        return None
+    return number if abs(number) <= LARGEST else None
+
+
+def checked_reward(reward: RewardFunction, state: State) -> float:
+    """Calls a reward function and checks that it returns a finite number (`finite_number`).
+
+    Raises:
+        RewardError: The function raised, or returned something else; the message names the question.
+    """
+    name = reward_name(reward)
+    try:
+        with contained():
+            returned = reward(state)
+    except Exception as error:
+        raise RewardError(
+            f"reward {name} raised {type(error).__name__} on question {state.question.id!r}: {error}"
+        ) from error
+    value = finite_number(returned)
+    if value is None:
+        got = f"reward {name} returned {returned!r:.60} on question {state.question.id!r}"
+        raise RewardError(f"{got}: expected a finite number, of at most {LARGEST:.2g} either way")
+    return value
+
+
+def reward_name(reward: RewardFunction) -> str:
+    """Returns the name of a reward function with its options, for messages and records."""
+    if not isinstance(reward, Reward):
+        return getattr(reward, "__qualname__", type(reward).__name__)
+    name = kind_name(reward)
+    return f"{name if ':' in name else f'reward_{name}'}{plain(reward, named=True) or ''}"

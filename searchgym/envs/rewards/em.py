@@ -1,0 +1,18 @@
+"""Reward ``em``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from searchgym.envs.reward import Reward
+from searchgym.records import Question
+from searchgym.scoring import exact_match
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Em(Reward):
+    """Pays exact match: 1 if the answer equals a gold answer or alias after normalisation, else 0."""
+
+    def of_answer(self, text: str, question: Question) -> float:
+        """See `Reward.of_answer`."""
+        return exact_match(text, question.golds)

@@ -1,0 +1,18 @@
+"""Reward ``recall``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from searchgym.envs.reward import Reward
+from searchgym.records import Question
+from searchgym.scoring import span_recall
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recall(Reward):
+    """Pays span recall with a guard on length (see `scoring.span_recall`), the largest over the gold answers."""
+
+    def of_answer(self, text: str, question: Question) -> float:
+        """See `Reward.of_answer`."""
+        return max(span_recall(text, gold) for gold in question.golds)

@@ -1,0 +1,1 @@
+"""Samplers that ship: one module for each, with one class."""

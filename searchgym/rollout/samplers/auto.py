@@ -1,0 +1,25 @@
+"""Sampler ``auto``."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+
+from searchgym.rollout.sampler import SamplerKind
+from searchgym.rollout.samplers.transformers import Transformers
+from searchgym.rollout.samplers.vllm import TESTED, Vllm, is_tested, vllm_version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Auto(SamplerKind):
+    """Samples with vLLM if a version covered by the tests is installed, else with transformers; both as by default."""
+
+    def chosen(self, ask: bool = True) -> SamplerKind:
+        """See `SamplerKind.chosen`; tells on standard error why transformers samples."""
+        version = vllm_version() if ask else TESTED[0]
+        if is_tested(version):
+            return Vllm()
+        known = ", ".join(TESTED)
+        why = "is not installed" if version is None else f"{version} has not been tested here ({known}x has)"
+        sys.stderr.write(f"rollout.sampler auto: vLLM {why}, transformers samples\n")
+        return Transformers()

@@ -1,0 +1,58 @@
+"""Sampler ``transformers``."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from searchgym.errors import UsageError
+from searchgym.rollout.sampler import LIVE_LOGITS, Need, Part, Sampler, SamplerKind, bytes_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transformers(SamplerKind):
+    """Samples with transformers in this process, which reproduces a run bit for bit.
+
+    See `searchgym.rollout.transformers.sampler`.
+    """
+
+    back_end: ClassVar = "searchgym.rollout.transformers.sampler"
+    exact: ClassVar = True
+    starts_from_adapters: ClassVar = True
+    rounds_adapters: ClassVar = True
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Device to sample on; ``auto`` is a GPU if one is available, else the CPU."""
+
+    def label(self, dtype: str) -> str:
+        """See `SamplerKind.label`; other samplers and types are compared with this one in float32, which is empty."""
+        return "" if dtype == "float32" else dtype
+
+    def load(
+        self, folder: Path, dtype: str, *, requests: int, max_context: int | None, share: float
+    ) -> tuple[Sampler, Any]:
+        """See `SamplerKind.load`."""
+        from searchgym.rollout.loading import device_of
+
+        back, device = importlib.import_module(self.back_end), device_of(self.device)
+        return back.load_sampler(folder, dtype, device=device)  # type: ignore[no-any-return]
+
+    def memory(self, need: Need, gpus: int, gpu_gib: float) -> Iterable[Part]:
+        """See `SamplerKind.memory`; weights are there all the time, keys and values while it samples."""
+        if self.device == "cuda" and not gpus:
+            raise UsageError("rollout.sampler.device is cuda, and there is no GPU (searchgym doctor)")
+        device = "cuda:0" if gpus and self.device != "cpu" else "cpu"
+        back, size = importlib.import_module(self.back_end), bytes_of(need.run.weights)
+        per_token = need.per_token * size / 2**30
+        tokens = back.BATCH_TOKENS if device == "cpu" else back.most_tokens(per_token, gpu_gib, on_gpu=True)
+        kept, logits = tokens * per_token, need.run.requests * need.vocabulary * 4 * LIVE_LOGITS / 2**30
+        yield Part(device, "sampler: weights", need.parameters * size / 2**30)
+        yield Part(device, "sampler: keys and values, running", kept + logits, ("draw",))
+        yield Part(device, "sampler: keys and values, remembered", kept)
+
+    def for_adapters(self) -> dict[str, Any]:
+        """See `SamplerKind.for_adapters`; this one would merge the adapter into rounded weights."""
+        return {"kind": "vllm", "sleep": 1, "gpu_share": 0.3}

