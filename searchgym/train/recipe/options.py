@@ -245,7 +245,6 @@ class GuardOptions(Options):
     """Lower bound of `role/ROLE/legal`, a share, for each role: below it, prompt and parser do not fit each other or
     the model writes nothing legal."""
     bounds: dict[str, Bound | None] = field(default_factory=dict)
-    """Bounds by metric, such as ``{learner/entropy: {min: 0.1}}``; with several model keys each key's metric has them.
-    Unless it is named, `learner/sampler_difference` is at most 0.02 nats per token: above it, sampler and learner do
-    not compute the same policy. Ten times its maximum ends the run in a single step. It is not checked with
-    `rollout.staleness`, whose samples are of older weights. null takes the bound away."""
+    """Bounds by metric, such as ``{learner/entropy: {min: 0.1}}``, of each model key's own too; null for none. By default
+    `learner/sampler_difference` is at most 0.02 nats per token: above it, sampler and learner do not compute the same
+    policy; ten times its maximum ends a run in a single step. Not checked on samples of older weights."""
