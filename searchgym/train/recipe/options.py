@@ -16,14 +16,6 @@ Beta = Annotated[float, Interval(ge=0, lt=1)]
 """Decay rate of a moment of AdamW."""
 
 
-def _transformers() -> SamplerKind:
-    return find_kind(SamplerKind, "transformers")()
-
-
-def _torch() -> Backend:
-    return find_kind(Backend, "torch")()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutOptions(Options):
     """Which episodes are sampled for each step, and by which engine."""
@@ -41,7 +33,7 @@ class RolloutOptions(Options):
     """Maximum tokens of one output of a role, in training and validation. Default: the agent's card."""
     concurrency: Annotated[int, Ge(1)] = 64
     """Maximum number of episodes running at once."""
-    sampler: SamplerKind = field(default_factory=_transformers)
+    sampler: SamplerKind = field(default_factory=lambda: find_kind(SamplerKind, "transformers")())
     """Sampling engine: its name, or ``kind`` and options. ``transformers`` reproduces a run bit for bit, ``vllm`` is
     faster; ``auto`` is vLLM where it is installed."""
     probe: Annotated[int, Ge(0)] = 4
@@ -155,7 +147,7 @@ class LearnerOptions(Options):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device of the weights, ``auto`` is a GPU if one is available, else the CPU; with several ranks, each has its own
     GPU."""
-    backend: Backend = field(default_factory=_torch)
+    backend: Backend = field(default_factory=lambda: find_kind(Backend, "torch")())
     """Training engine: its name, or ``kind`` and options. ``torch`` trains in this process, ``deepspeed`` in separate
     ones, on one GPU or many."""
     dtype: Literal["float32", "bfloat16"] = "float32"
@@ -245,6 +237,6 @@ class GuardOptions(Options):
     """Lower bound of `role/ROLE/legal`, a share, for each role: below it, prompt and parser do not fit each other or
     the model writes nothing legal."""
     bounds: dict[str, Bound | None] = field(default_factory=dict)
-    """Bounds by metric, such as ``{learner/entropy: {min: 0.1}}``, of each model key's own too; null for none. By default
-    `learner/sampler_difference` is at most 0.02 nats per token: above it, sampler and learner do not compute the same
-    policy; ten times its maximum ends a run in a single step. Not checked on samples of older weights."""
+    """Bounds by metric, such as ``{learner/entropy: {min: 0.1}}``, of each key's too; null for none. By default,
+    `learner/sampler_difference` is at most 0.02 nats per token, else sampler and learner have different policies; ten
+    times its maximum ends a run at once. Not checked on samples of older weights."""
