@@ -201,7 +201,7 @@ def test_an_engine_does_not_outlive_who_started_it(tmp_path):
     """However that one ended: here by SIGKILL. It starts where vLLM never ran before, from a program in a file."""
     script = tmp_path / "program.py"
     script.write_text(
-        "from searchgym.rollout.sampler import Vllm\n"
+        "from searchgym.rollout.samplers.vllm import Vllm\n"
         "from searchgym.rollout.vllm.start import start_engine\n"
         "if __name__ == '__main__':\n"
         "    options = Vllm(cache_gib=1, max_context=64, eager=True)\n"
