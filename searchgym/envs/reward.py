@@ -83,7 +83,7 @@ def wordless_gold(question: Question) -> str | None:
     return next((gold for gold in question.golds if not scoring.normalise_answer(gold)), None)
 
 
-def get_reward(reward: Any) -> RewardFunction:
+def get_reward(reward: str | Mapping[str, Any] | RewardFunction) -> RewardFunction:
     """Returns a reward function from a kind's name, its options with ``kind``, ``"module:function"`` or a callable.
 
     Raises:
@@ -101,9 +101,8 @@ def get_reward(reward: Any) -> RewardFunction:
         return loaded(read(Reward, dict(reward), "reward"))
     if not callable(reward):
         raise UsageError(f"reward= is a function or the name of one, got {type(reward).__name__}")
-    given: RewardFunction = reward
-    check_call(f"reward {reward_name(given)}", given, "state")
-    return given
+    check_call(f"reward {reward_name(reward)}", reward, "state")
+    return reward
 
 
 def finite_number(value: object) -> float | None:

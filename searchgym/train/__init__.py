@@ -13,16 +13,8 @@ if TYPE_CHECKING:
     from searchgym.train.run.assembly import train
 
 __all__ = [
-    "Comparing",
-    "CreditContext",
-    "Group",
-    "Recipe",
-    "Term",
-    "dump_recipe",
-    "load_recipe",
-    "read_recipe",
-    "train",
-]
+    "Comparing", "CreditContext", "Group", "Recipe", "Term", "dump_recipe", "load_recipe", "read_recipe", "train",
+]  # fmt: skip
 
 __getattr__, __dir__ = lazy(
     __name__,
