@@ -19,6 +19,7 @@ from searchgym.corpora.passages import read_passages
 from searchgym.corpora.retrieval import encoders
 from searchgym.corpora.retrieval.index.build import build_index
 from searchgym.errors import DataWarning
+from searchgym.train.methods.policy import PolicyGradient
 
 
 @pytest.fixture
@@ -270,7 +271,7 @@ def test_numbers_are_aligned_to_the_right_whatever_their_sign(capsys):
 def test_the_end_of_a_training_tells_what_is_next(rewards, best, said, tmp_path, capsys):
     from searchgym.cli.train import _say_next
 
-    recipe = SimpleNamespace(method="policy", models={}, env="World", agent="search-r1")
+    recipe = SimpleNamespace(method=PolicyGradient(), models={}, env="World", agent="search-r1")
     rows = [{"step": 0.0}] + [
         {"step": n + 1.0, "rollout/reward": reward, "role/searcher/legal": 0.2} for n, reward in enumerate(rewards)
     ]

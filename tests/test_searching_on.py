@@ -53,7 +53,7 @@ def test_by_hand(searching_on):
 def test_scripted_agents(tmp_path):
     task = load_task(find_env("searchgym/World-v0"))
     for agent in ("evidence-oracle", "single-search"):
-        evaluate(task.asking(task.questions[:20]), load_agent(agent), tmp_path / agent)
+        evaluate(task.subset(20), load_agent(agent), tmp_path / agent)
     found = script("searching_on.py", str(tmp_path / "evidence-oracle"), str(tmp_path / "single-search"), "--json")
     assert found.returncode == 0, found.stderr
     oracle, single = (row for row in json.loads(found.stdout)["results"] if row["pages"] == "all")

@@ -21,7 +21,6 @@ from searchgym.graphs.packs import load_pack
 from searchgym.practice.pipeline import load_pipeline
 from searchgym.rollout.checkpoints import in_checkpoints
 from searchgym.rollout.folders import adapter_base, local_folder, model_folder
-from searchgym.train.recipe.extension import resume_problem
 from searchgym.train.recipe.load import load_recipe
 
 NAMES = sorted({name for kind in CARD_FOLDERS for name in list_cards(kind)})
@@ -124,18 +123,6 @@ def test_an_environment_is_registered_or_a_file(theirs):
     for name in ("mine", "mine/", "./mine"):
         with pytest.raises(UnknownNameError, match="unknown environment"):
             find_env(name)
-
-
-def test_a_run_of_an_earlier_version_goes_on_when_its_folder_is_named_as_a_path():
-    """Bare names meant folders then; of a name that ships that is not sure."""
-    base = ["steps=3", "model=mine", "env_options={corpus: notes}"]
-    now = ["steps=3", "model=./mine", "env_options={corpus: ./notes}"]
-    then = load_recipe("tiny-grpo", base)
-    assert resume_problem(then, load_recipe("tiny-grpo", now), 1) is None
-    for other in (["model=./yours"], ["env_options={corpus: ./notes, top_k: 2}"]):
-        assert "another recipe" in str(resume_problem(then, load_recipe("tiny-grpo", [*now, *other]), 1))
-    shipped = load_recipe("tiny-grpo", ["steps=3", "model=tiny"])
-    assert "another recipe" in str(resume_problem(shipped, load_recipe("tiny-grpo", ["steps=3", "model=./tiny"]), 1))
 
 
 def test_names_that_ship_are_no_paths_by_accident():

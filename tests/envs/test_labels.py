@@ -56,14 +56,13 @@ def test_a_run_and_its_report_name_the_questions_that_were_asked(tmp_path, file)
     assert "HotpotQA, given (mine.jsonl), hotpotqa" in shown and "dev" not in shown
 
 
-def test_a_run_with_an_earlier_label_goes_on(tmp_path, file):
+def test_a_run_with_another_label_goes_on(tmp_path, file):
     """The label is none of what makes a run another one: the questions' hash is."""
     task, agent = load_task(find_env("HotpotQA"), questions=file, retriever=NullRetriever()), load_agent("closed-book")
     first = evaluate(task, agent, tmp_path / "run")
     record = json.loads((tmp_path / "run" / "run.json").read_text())
     (tmp_path / "run" / "run.json").write_text(json.dumps(record | {"split": "dev (distractor file)"}))
     assert evaluate(task, agent, tmp_path / "run", options=EvalOptions(resume=True)) == first
-    assert json.loads((tmp_path / "run" / "run.json").read_text()) == record
 
 
 def test_the_command_says_that_other_questions_stand_in_for_the_cards(tmp_path, file, monkeypatch, capsys):

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import pytest
 from support import CARD, TitleRetriever
 
-from searchgym.cards import EnvCard, find_card, load_card
+from searchgym.cards import find_card, load_card
 from searchgym.corpora.questions import write_questions
+from searchgym.envs.cards import EnvCard
 from searchgym.envs.core import State
 from searchgym.envs.reward import Reward, get_reward, reward_name, unpaid
 from searchgym.envs.single import SearchEnv

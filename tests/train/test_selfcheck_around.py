@@ -167,12 +167,13 @@ def test_a_best_checkpoint_that_cannot_be_made_up_is_not_checked(value, why, tmp
 
 KINDS = ["one", "two", "three"]
 ASKED = tuple(Question(f"q{n}", f"Which is {n}?", ("a",), kind=KINDS[n % 3]) for n in range(50))
-BY_STEPS = [
-    "curriculum.kind=steps", "curriculum.by=kind", "steps=40",
+MIXES = [
+    "curriculum.by=kind", "steps=40",
     "curriculum.stages=[{mix: {one: 1}}, {mix: {one: 1, two: 1}}, {mix: {one: 1, two: 1, three: 1}}]",
 ]  # fmt: skip
+BY_STEPS = ["curriculum.kind=steps", *MIXES]
 STAGED = [
-    *BY_STEPS, "curriculum.kind=pass-rate", "curriculum.up=0.75", "curriculum.down=0.25", "curriculum.window=2",
+    "curriculum.kind=pass-rate", *MIXES, "curriculum.up=0.75", "curriculum.down=0.25", "curriculum.window=2",
 ]  # fmt: skip
 
 
