@@ -236,7 +236,7 @@ def _limit() -> None:
 def _plant(fault: str) -> None:
     """Makes a library unsafe, in this process."""
     if fault == "yaml":
-        vars(yaml_reader)["_Loader"] = yaml.UnsafeLoader
+        yaml_reader.__dict__["_Loader"] = yaml.UnsafeLoader
     libraries: dict[str, tuple[Any, dict[str, bool]]] = {
         "numpy": (np, {"allow_pickle": True}),
         "torch": (torch, {"weights_only": False}),

@@ -106,7 +106,8 @@ class ArmPolicy:
         temperature: float = 0.25,
         min_entropy: float = 0.7,
     ) -> None:
-        self.arms, self._level, self._max_named = tuple(arms), level, max_named
+        self._level: Level = level
+        self.arms, self._max_named = tuple(arms), max_named
         self._decay, self._prior, self._temperature, self._min_entropy = decay, prior, temperature, min_entropy
         self._choices = [choice_of(arm, level) for arm in self.arms]
         self._named = np.array([arm.named for arm in self.arms])
