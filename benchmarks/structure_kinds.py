@@ -53,7 +53,7 @@ MEMBERS = (
         ("tournaments", "tournament_rounds", "Tournament"),
         ("credit/tournament.py", "terms/tournament.py", "judging/tournament.py"),
     ),
-    Member("estimator", "stratified", ("stratified", "Stratified"), ("algorithms/stratified.py",)),
+    Member("estimator", "stratified", ("stratified", "Stratified"), ("algorithms/stratified.py", "estimators/stratified.py")),
     Member("retriever", "hybrid", ("HybridCard", "Hybrid"), ("wrappers/fusion.py", "kinds/hybrid.py")),
     Member("retriever", "noise", ("NoiseCard", "Noise"), ("wrappers/noise.py", "kinds/noise.py"), ("curriculum/*.py",)),
     Member(
@@ -77,6 +77,9 @@ MEMBERS = (
         ("ModelJudge", "PromptedJudge"),
         ("judging/models/judge.py", "judging/kinds/model.py", "rollout/judge.py"),
     ),
+    Member("curriculum", "pass-rate", ("pass_rate", "PassRate"), ("curriculum/kinds/pass_rate.py",)),
+    Member("proposer", "uniform", ("UniformProposer",), ("selfplay/kinds/uniform.py",)),
+    Member("method", "rejection", ("Rejection",), ("train/methods/rejection.py",)),
 )
 """Sample members, with their words at 36d9b21; after a change of names, add the new ones."""
 

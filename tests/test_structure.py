@@ -315,6 +315,7 @@ def test_a_kind_in_one_file_has_no_places_elsewhere() -> None:
     assert set(rows.values()) == {None}
     assert {member.kind for member in MEMBERS} == {
         *("credit term", "estimator", "retriever", "question source", "reward", "judge"),
+        *("curriculum", "proposer", "method"),
     }
 
 
