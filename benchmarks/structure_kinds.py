@@ -53,7 +53,12 @@ MEMBERS = (
         ("tournaments", "tournament_rounds", "Tournament"),
         ("credit/tournament.py", "terms/tournament.py", "judging/tournament.py"),
     ),
-    Member("estimator", "stratified", ("stratified", "Stratified"), ("algorithms/stratified.py", "estimators/stratified.py")),
+    Member(
+        "estimator",
+        "stratified",
+        ("stratified", "Stratified"),
+        ("algorithms/stratified.py", "estimators/stratified.py"),
+    ),
     Member("retriever", "hybrid", ("HybridCard", "Hybrid"), ("wrappers/fusion.py", "kinds/hybrid.py")),
     Member("retriever", "noise", ("NoiseCard", "Noise"), ("wrappers/noise.py", "kinds/noise.py"), ("curriculum/*.py",)),
     Member(

@@ -10,7 +10,9 @@ import dataclasses
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
+
+from annotated_types import Ge
 
 from searchgym.errors import CardError, UnknownNameError
 from searchgym.options import Options, read
@@ -48,7 +50,7 @@ class AgentCard(Options):
     """Class of the agent, as ``module:Class``."""
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Keyword arguments for the workflow class."""
-    max_calls: int = MAX_CALLS
+    max_calls: Annotated[int, Ge(1)] = MAX_CALLS
     """Maximum number of model calls per episode, so that a workflow that loops forever is stopped."""
     roles: dict[str, RoleCard] = dataclasses.field(default_factory=dict)
     """Role name to role; empty for a scripted agent, which calls no model."""

@@ -222,10 +222,11 @@ def test_the_environment_of_the_docs_is_made(tmp_path, monkeypatch):
     del gymnasium.registry["Mine/Notes-v0"], gymnasium.registry["Mine/Pumps-v0"]
 
 
-def test_the_credit_term_of_the_docs_trains(tmp_path, monkeypatch):
-    """In one file of less than 40 lines; its rewards are counted once more from the recorded hits."""
+def test_the_credit_term_and_the_estimator_of_the_docs_train(tmp_path, monkeypatch):
+    """Each in one file of less than 40 lines; rewards are counted once more from the recorded hits."""
     (code,) = python_blocks("docs/extend_term.md")
     (tmp_path / "pages.py").write_text(code)
+    (tmp_path / "median.py").write_text(python_blocks("docs/extend_estimator.md")[0])
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     options = ["steps=1", "rollout.questions=1", "rollout.attempts=2", "validation.every=0"]
@@ -233,9 +234,10 @@ def test_the_credit_term_of_the_docs_trains(tmp_path, monkeypatch):
         "log.curve=false",
         "log.tensorboard=false",
         "credit={outcome: 1, pages:NewGoldPages: {weight: 0.2, vain: -0.5}}",
+        "advantage.estimator={kind: 'median:Median', scale: 2.0}",
     ]
     options += ["env_options={questions: {split: train, size: 40, seed: 1}}"]
-    train(load_recipe("tiny-monolithic", options), tmp_path / "run")
+    train(load_recipe("tiny-grpo", options), tmp_path / "run")
     saved = SavedRun.read(tmp_path / "run", run_code=True)
     (task, *_) = load_tasks(saved.recipe)
     assert any(episode.searches for episode in saved.episodes.values())

@@ -45,8 +45,9 @@ def task_options(given: Source) -> TaskOptions:
     chosen = {name: value for name, value in fields.items() if value is not None and value is not False}
     if "retrievers" in chosen:
         chosen["retrievers"] = parse_yaml(chosen["retrievers"], "--retrievers")
-    if str(chosen.get("questions", "")).startswith("{"):
-        chosen["questions"] = parse_yaml(chosen["questions"], "--questions")
+    for name in ("questions", "retriever"):
+        if str(chosen.get(name, "")).startswith("{"):
+            chosen[name] = parse_yaml(chosen[name], f"--{name}")
     return cast("TaskOptions", {name: chosen[name] for name in TaskOptions.__annotations__ if name in chosen})
 
 

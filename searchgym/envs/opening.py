@@ -84,6 +84,8 @@ def load_retriever(
     path = _corpus_of(card, questions, options)
     if given is None or isinstance(given, RetrieverCard):
         return load_corpus(path, given)
+    if isinstance(given, type):
+        raise UsageError(f"retriever= is the class {given.__name__}: give an object of it")
     if not callable(given):
         raise UsageError(f"retriever= has neither search() nor search_for(): got {type(given).__name__}")
     check_call("the function retriever=", given, "passages")

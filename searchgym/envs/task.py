@@ -19,6 +19,7 @@ from searchgym.envs.options import TaskOptions, named_options, own_questions, wi
 from searchgym.envs.question_source import QuestionContext, QuestionSource
 from searchgym.envs.reward import RewardFunction, answer_scores, checked_reward, get_reward
 from searchgym.errors import UnknownNameError, UsageError
+from searchgym.options import name_of
 from searchgym.questions.given import given_label, given_questions
 from searchgym.questions.subset import SEED, draw_subset
 from searchgym.records import Question, simulated_share
@@ -107,6 +108,8 @@ def load_task(card: EnvCard, **options: Unpack[TaskOptions]) -> Task:
     aliases = load_aliases(card, options.get("aliases"))
     asked = source.load(context) if given is None else given_questions(card.id, given, options.get("aliases"))
     questions = tuple(asked)
+    if not questions:
+        raise UsageError(f"{card.id}: the question source {name_of(source)} returned no questions")
     by_id = {question.id: question for question in questions}
     if len(by_id) != len(questions):
         raise UsageError(f"{card.id}: question ids are not unique ({len(questions)} questions, {len(by_id)} ids)")

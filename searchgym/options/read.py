@@ -72,7 +72,7 @@ class Kind(Options):
 class Unloaded:
     """Options of a user's ``module:Class``, which is imported by `loaded` and not where a file is read.
 
-    Until then it has the attributes of its base: of a kind without rules of its own.
+    Until then it acts as its base: a kind without rules of its own.
     """
 
     base: type[Kind]

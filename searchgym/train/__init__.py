@@ -6,21 +6,22 @@ from searchgym._lazy import lazy
 
 if TYPE_CHECKING:
     from searchgym.train.algorithms.comparing import Comparing
-    from searchgym.train.algorithms.estimator import Group
+    from searchgym.train.algorithms.estimator import Estimator, Group
     from searchgym.train.credit.term import CreditContext, Term
     from searchgym.train.recipe.load import load_recipe, read_recipe
     from searchgym.train.recipe.recipe import Recipe, dump_recipe
     from searchgym.train.run.assembly import train
 
 __all__ = [
-    "Comparing", "CreditContext", "Group", "Recipe", "Term", "dump_recipe", "load_recipe", "read_recipe", "train",
+    "Comparing", "CreditContext", "Estimator", "Group", "Recipe", "Term", "dump_recipe", "load_recipe", "read_recipe",
+    "train",
 ]  # fmt: skip
 
 __getattr__, __dir__ = lazy(
     __name__,
     {
         "algorithms.comparing": "Comparing",
-        "algorithms.estimator": "Group",
+        "algorithms.estimator": "Estimator Group",
         "credit.term": "CreditContext Term",
         "recipe.load": "load_recipe read_recipe",
         "recipe.recipe": "Recipe dump_recipe",

@@ -182,3 +182,8 @@ def test_the_command_line_takes_fields(tmp_path, monkeypatch, capsys):
     assert (status, "questions.sise: unknown key; did you mean 'size'?" in err) == (2, True)
     status, _, err = run("eval", "--questions", "{size: 12}", "--corpus", "demo", "--agent", "closed-book")
     assert (status, "give its ID" in err) == (2, True)
+
+
+def test_a_source_without_a_question_is_named(ask):
+    with pytest.raises(UsageError, match="the question source my_source:Ask returned no questions"):
+        world(kind="my_source:Ask", n=0)

@@ -63,7 +63,7 @@ def test_the_names_of_all_values():
     [
         ("optimizer.learning_rate=1", UnknownNameError, "unknown recipe key 'optimizer.learning_rate'"),
         ("optimizer.lrr=1", UnknownNameError, "did you mean 'optimizer.lr'"),
-        ("optimizer=1", UnknownNameError, "unknown recipe key 'optimizer'"),
+        ("optimizer=1", CardError, "optimizer is a section: give its values one by one, as optimizer.lr=VALUE"),
         ("steps", CardError, "override 'steps': expected key=value, for example optimizer.lr=1e-4"),
         ("steps=many", CardError, "steps: expected an integer, got 'many'"),
         ("steps=1.5", CardError, "steps: expected an integer, got 1.5"),

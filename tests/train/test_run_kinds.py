@@ -233,3 +233,7 @@ def test_a_plan_imports_no_code_and_counts_nothing_for_it(own, tmp_path, monkeyp
     parts = {part["what"] for part in json.loads(capsys.readouterr().out)["parts"]}
     assert "policy: weights" in parts and "own_run" not in sys.modules
     assert not any(what.startswith(("sampler", "slow")) for what in parts)
+    monkeypatch.setattr(sys, "argv", ["searchgym", "train", "tiny-grpo", *USED, "--plan"])
+    with pytest.raises(SystemExit, match="0"):
+        main()
+    assert "imports no code of yours: own_run:Slow, own_run:Noted, own_run:Rented" in capsys.readouterr().err

@@ -234,6 +234,10 @@ def run_evaluation(
         say(f"warning: {of_unreachable(found['first'], found['n'])}")
     if scores["retriever_errors"]:
         say(f"warning: {scores['retriever_errors']} episodes ended in a retriever error (score 0); --resume repeats")
+        from searchgym.corpora.files import iter_jsonl
+
+        rows = (row for _, row in iter_jsonl(out / "episodes.jsonl") if row["stop_reason"] == "retriever_error")
+        say(f"the first: {next(rows)['error']}")
     return scores
 
 

@@ -178,7 +178,7 @@ def _advice(scores: Mapping[str, Any]) -> Iterator[str]:
             f"{scores['full_contexts']} episodes ended because the model's context was full: use a model with a longer "
             "one, shorter prompts, or fewer and shorter observations (--top-k, --max-turns)."
         )
-    elif scores["answered"] < LOW:
+    elif scores["answered"] < LOW and scores["retriever_errors"] < LOW * scores["n"]:
         ends = ", ".join(f"{name} {count}" for name, count in scores["endings"].items())
         yield f"Most episodes ended without an answer ({ends}): more --max-turns, or a prompt that asks to answer."
     elif not scores.get("em") and scores["cover_em"]:

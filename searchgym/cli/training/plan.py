@@ -61,6 +61,7 @@ def print_plan(recipe: Recipe, machine: Machine, step_seconds: float | None, run
         from searchgym.rollout.sampler import PHASES
         from searchgym.train.inspect import fit
         from searchgym.train.inspect.plan import check_plan, plan
+        from searchgym.train.recipe.load import users_code
         from searchgym.train.recipe.preflight import missing_data
 
         missing = missing_data(recipe)
@@ -91,6 +92,8 @@ def print_plan(recipe: Recipe, machine: Machine, step_seconds: float | None, run
         _say(fits, hours, problem, found)
         for line in missing:
             say(f"missing here: {line}")
+        if code := ", ".join(users_code(recipe)):
+            say(f"a plan imports no code of yours: {code} and its options are not checked")
     if problem:
         raise UsageError(f"the training does not fit: {problem}")
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         NullRetriever,
         QuestionRetriever,
         Retriever,
+        check_request,
         retrieve,
     )
 
@@ -45,6 +46,7 @@ __all__ = [
     "ToolRetriever",
     "build_in_memory",
     "build_index",
+    "check_request",
     "convert_index",
     "find_retriever",
     "inspect_index",
@@ -63,7 +65,7 @@ __getattr__, __dir__ = lazy(
         "remote.client": "HttpRetriever",
         "remote.recorded": "RecordedRetriever",
         "remote.tool": "ToolRetriever",
-        "retriever": "AnyRetriever CorpusRetriever NullRetriever QuestionRetriever Retriever retrieve",
+        "retriever": "AnyRetriever CorpusRetriever NullRetriever QuestionRetriever Retriever check_request retrieve",
         "kinds.cache": "CacheRetriever",
         "kinds.hybrid": "HybridRetriever",
         "kinds.noise": "NoiseRetriever",

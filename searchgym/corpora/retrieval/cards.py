@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -203,7 +204,7 @@ class Sources:
 
 
 def find_retriever(given: str | dict[str, Any] | RetrieverCard) -> RetrieverCard:
-    """Returns the retriever card for a name, a path, a server's URL, a mapping or a card itself.
+    """Returns the retriever card for a name, a path, ``module:Class``, a server's URL, a mapping or a card itself.
 
     Raises:
         CardError: The card cannot be read, its kind is unknown, or one of its fields is not valid.
@@ -217,6 +218,8 @@ def find_retriever(given: str | dict[str, Any] | RetrieverCard) -> RetrieverCard
         if given.startswith(("http://", "https://")):
             http: Any = find_kind(RetrieverCard, "http")
             return http(url=given)  # type: ignore[no-any-return]
+        if re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", given):
+            return _read({"kind": given}, Source("retriever"))
         return _read(*read_source(find_card("retrievers", given)))
     except RecursionError:
         raise CardError(f"{given!r:.80}: the card stands on itself") from None

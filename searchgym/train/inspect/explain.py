@@ -76,7 +76,7 @@ def explain_new(recipe: Recipe) -> tuple[Episode, list[ExplainedCall]]:
         with closing(parts):
             parts.publish(parts.learner.version)
             data = TrainingData(parts.task.questions, trained=parts.trained, credit=parts.credit)
-            drawer = Drawer(small, parts.learner, parts.rollout, data)
+            drawer = Drawer(parts.recipe, parts.learner, parts.rollout, data)
             draw = drawer.prepared(drawer.draw(0))
     advantages = {
         name: sample.advantage[call.start : call.end]

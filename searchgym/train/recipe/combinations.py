@@ -97,7 +97,8 @@ def _source_problems(recipe: Recipe) -> list[str]:
 def _advantage_problems(recipe: Recipe) -> list[str]:
     """Returns problems with the estimator's options."""
     estimator, found = recipe.estimator, _named("advantage.estimator", recipe.estimator, recipe)
-    if not estimator.critic and recipe.critic != type(recipe.critic)():
+    known = not isinstance(estimator, Unloaded)
+    if known and not estimator.critic and recipe.critic != type(recipe.critic)():
         found.append(f"critic: only an estimator like gae asks one, not {recipe.setting.estimator}")
     if recipe.critic.warmup_steps >= recipe.steps:
         found.append(f"critic.warmup_steps is {recipe.critic.warmup_steps} of {recipe.steps} steps: nothing is learnt")

@@ -7,18 +7,19 @@ runs. An override names a value by its dotted path (``optimizer.lr=1e-4``).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from searchgym.cards import find_card
 from searchgym.errors import CardError, UnknownNameError
-from searchgym.options import Kind, Named, Options, loaded, plain, read
+from searchgym.options import Kind, Named, Options, Unloaded, loaded, plain, read
 from searchgym.options.yaml import Source, parse_yaml, read_source
 from searchgym.train.recipe.combinations import combination_problems
 from searchgym.train.recipe.recipe import KindField, Recipe, recipe_keys, recipe_kinds
 from searchgym.train.recipe.renamed import refuse_old
 
+T = TypeVar("T")
 Say = Callable[[str], None]
 """Function that shows the user a line of text."""
 
@@ -85,6 +86,8 @@ def _override(data: dict[str, Any], override: str, known: Collection[str]) -> No
     if whole:
         inside = key.removeprefix(f"{whole}.")
         raise CardError(f"override {override!r}: {whole} is one value, give all of it: {whole}='{{{inside}: ...}}'")
+    if values := [name for name in known if name.startswith(f"{key}.")]:
+        raise CardError(f"override {override!r}: {key} is a section: give its values one by one, as {values[0]}=VALUE")
     if key not in known:
         raise UnknownNameError("recipe key", key, known)
     *parents, last = key.split(".")
@@ -156,21 +159,33 @@ def with_code(recipe: Recipe) -> Recipe:
         UsageError: A module cannot be imported, or code is refused here; see `searchgym.named.load_object`.
         CardError: It is no such class, or its options or the combination do not fit.
     """
-    recipe = _imported(recipe)
+    recipe = imported(recipe)
     _check_combinations(recipe, recipe.name)
     return recipe
 
 
-def _imported(value: Any) -> Any:
+def imported(value: T) -> T:
     """Returns options whose kinds of a user's code are imported; the same object where there are none."""
     if isinstance(value, Named):
-        return Named(value.loaded())
+        return cast(T, Named(value.loaded()))
     if isinstance(value, Kind) or not isinstance(value, Options):
         return loaded(value)
     fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(cast(Any, value))}
-    new = {name: _imported(inner) for name, inner in fields.items()}
+    new = {name: imported(inner) for name, inner in fields.items()}
     changed = {name: inner for name, inner in new.items() if inner is not fields[name]}
     return dataclasses.replace(cast(Any, value), **changed) if changed else value
+
+
+def users_code(value: Any) -> Iterator[str]:
+    """Yields the names of a recipe's kinds that are a user's code and not imported."""
+    if isinstance(value, Unloaded):
+        yield value.name
+    elif isinstance(value, Options):
+        for field in dataclasses.fields(cast(Any, value)):
+            yield from users_code(getattr(value, field.name))
+    elif isinstance(value, dict):
+        for inner in value.values():
+            yield from users_code(inner)
 
 
 def check_recipe(recipe: Recipe, where: str) -> None:

@@ -226,14 +226,14 @@ def trainer_of(
     data = TrainingData(
         questions=assembly.task.questions if assembly.source is None else assembly.source,
         validation=assembly.validation.questions,
-        demonstrations=recipe.method.samples(),
+        demonstrations=assembly.recipe.method.samples(),
         trained=assembly.trained,
         credit=assembly.credit,
     )
     hooks = SamplerHooks(
         rollout=assembly.rollout,
         publish=assembly.publish,
-        probe=assembly.probe if recipe.rollout.probe and recipe.method.compares else None,
+        probe=assembly.probe if recipe.rollout.probe and assembly.recipe.method.compares else None,
         rest=assembly.samplers.rest if assembly.samplers.level and assembly.samplers.resting else None,
         give_up=assembly.rollout.give_up,
     )

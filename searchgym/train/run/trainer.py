@@ -20,6 +20,7 @@ from searchgym.records import Question
 from searchgym.train.algorithms.samples import Sample
 from searchgym.train.interrupts import interrupt_held_back
 from searchgym.train.learner.learner import Learner
+from searchgym.train.recipe.load import imported
 from searchgym.train.recipe.recipe import Recipe
 from searchgym.train.run.ahead import Ahead
 from searchgym.train.run.checkpoint import (
@@ -84,9 +85,9 @@ class Trainer:
         report: Callable[[Row], None] | None = None,
         resume: bool = False,
     ) -> None:
-        self.recipe, self.learner, self.tokenizer = recipe, learner, tokenizer
+        self.recipe, self.learner, self.tokenizer = imported(recipe), learner, tokenizer
         self._hooks, self._report = hooks or SamplerHooks(), report
-        self.drawer = Drawer(recipe, learner, self._hooks.rollout, data)
+        self.drawer = Drawer(self.recipe, learner, self._hooks.rollout, data)
         self.validation = draw_subset(data.validation, recipe.validation.questions) if recipe.validation.every else []
         self._data = data
         if self.validation and self._hooks.rollout is None:

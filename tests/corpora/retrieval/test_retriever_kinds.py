@@ -104,6 +104,7 @@ def imported(tmp_path):
     ("card", "title"),
     [
         ({"kind": "users_kinds:LastCard"}, None),
+        ("users_kinds:LastCard", None),
         ({"kind": "cache", "of": {"kind": "users_kinds:LastCard"}}, None),
         ({"kind": "fixed", "title": "Mine"}, "Mine"),
         ({"kind": "cache", "of": {"kind": "users_kinds:FixedCard"}}, "T"),
