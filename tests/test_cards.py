@@ -1,3 +1,4 @@
+import time
 from functools import partial
 from pathlib import Path
 
@@ -148,3 +149,12 @@ def test_a_shipped_encoder_has_its_model_s_prefixes(name, query, passage, poolin
     card = load_card(EncoderCard, list_cards("encoders")[name])
     assert (card.query.format(text="Q"), card.passage.format(title="T", text="P")) == (query, passage)
     assert (card.pooling, card.normalise, card.dimension) == (pooling, normalise, dimension)
+
+
+def test_of_many_problems_the_first_are_told_in_a_moment():
+    started = time.process_time()
+    with pytest.raises(CardError) as caught:
+        read(EnvCard, GOOD | {f"k{number}": number for number in range(20_000)}, "x")
+    assert time.process_time() - started < 3
+    lines = str(caught.value).splitlines()
+    assert (len(lines), lines[-1]) == (21, "x: 19980 more problems")

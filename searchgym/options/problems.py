@@ -25,6 +25,8 @@ WORDS: Final = {
     " after validation": "",
 }
 """Words of pydantic to those of this project, longer ones first."""
+MOST: Final = 20
+"""Problems of one section that are told."""
 
 
 def text_of(error: Any, known: Iterable[str]) -> str:
@@ -83,9 +85,11 @@ def reworded(error: Any, cls: Any) -> Any:
     """Returns an error of pydantic with texts that know the fields of the class that was read."""
     from pydantic_core import InitErrorDetails
 
-    names, lines = [field.name for field in dataclasses.fields(cls)], []
-    for e in error.errors():
+    names, lines, found = [field.name for field in dataclasses.fields(cls)], [], error.errors()
+    for e in found[:MOST]:
         lines.append(InitErrorDetails(type=problem(e["type"], text_of(e, names)), loc=e["loc"], input=e["input"]))
+    if len(found) > MOST:
+        lines.append(InitErrorDetails(type=problem("more", f"{len(found) - MOST} more problems"), input=None))
     return type(error).from_exception_data(cls.__name__, lines)
 
 
