@@ -24,7 +24,7 @@ TRAIN = $(VENV)/bin/searchgym train $(or $(RECIPE),$(DEFAULT)) $(if $(MODEL),mod
 	$(if $(ENV),env=$(ENV) 'env_options={$(OPTIONS)}' 'validation.env_options={}') $(ARGS) $(if $(OUT),--out $(OUT))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo report eval leaderboard tiny smol real selfplay train-monolithic train-mask train-jade train-praise test test-slow test-engine test-adapters test-cluster test-all check bench wheel lock test-wheel site clean browser
+.PHONY: help setup demo report eval leaderboard tiny smol real selfplay train-monolithic train-mask train-jade train-praise test test-slow test-engine test-adapters test-cluster test-study test-all check bench wheel lock test-wheel site clean browser
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do \
@@ -109,7 +109,7 @@ train-praise: setup  ## train the monolithic agent with prefix answers
 PYTEST = OMP_NUM_THREADS=1 $(PY) -m pytest --numprocesses=$(JOBS) --dist=loadfile --durations=10
 
 test: setup  ## run the quick tests, with one real test of each heavy component (minutes; JOBS=1: one process)
-	$(PYTEST) -m 'smoke or not (slow or engine or adapter or cluster)'
+	$(PYTEST) -m 'smoke or not (slow or engine or adapter or cluster or study)'
 
 # Pages are looked at in a real browser. Without root's rights or apt-get the tests say what to install.
 browser:  ## install Debian's chromium, for the tests of pages, unless a browser is there
@@ -131,7 +131,10 @@ test-adapters: setup  ## run the adapters to other projects with the real packag
 test-cluster: setup  ## train through servers that are killed and stopped, and on a Ray cluster that loses a node (10 minutes)
 	$(PYTEST) -m cluster
 
-test-all: test test-slow test-engine test-adapters test-cluster  ## run every test that a CPU can run
+test-study: setup  ## run the scripts of finished studies, and make small parts of the shipped models again
+	$(PYTEST) -m study
+
+test-all: test test-slow test-engine test-adapters test-cluster test-study  ## run every test that a CPU can run
 
 check: setup  ## check formatting, lint and types
 	$(VENV)/bin/ruff format --check .

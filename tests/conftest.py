@@ -17,7 +17,7 @@ CPU_SECONDS = 5.0
 YARDSTICK_SECONDS = 0.1
 """CPU time of `yardstick` on the free core that `CPU_SECONDS` is meant for."""
 os.environ.setdefault("RAY_AUTH_MODE", "token")  # Ray reads it once, when anything imports it
-MARKERS = {"smoke", "slow", "engine", "adapter", "cluster"}
+MARKERS = {"smoke", "slow", "engine", "adapter", "cluster", "study"}
 APART = {
     "test_selfcheck.py",
     "test_vllm_training.py",

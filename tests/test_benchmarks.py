@@ -158,7 +158,7 @@ def test_retrieval_takes_real_passages_and_questions():
     assert (alone.returncode, "belong together" in alone.stderr) == (2, True)
 
 
-@pytest.mark.slow
+@pytest.mark.study
 def test_plans_of_a_team(tmp_path):
     """What M-ASK's team did in two small steps, counted once more by the tags in its outputs."""
     options = [
@@ -296,7 +296,7 @@ SMALL += [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.study
 def test_a_ranker_is_shown_its_role(tmp_path):
     found = here("cosearch.py", "show", "--out", str(tmp_path), "--n", "12", "--set", "steps=1", "method.batch=4")
     assert found.returncode == 0, found.stderr
@@ -305,7 +305,7 @@ def test_a_ranker_is_shown_its_role(tmp_path):
     assert (tmp_path / "demonstrations" / "episodes.jsonl").read_text().count('"ranked"') > 6
 
 
-@pytest.mark.slow
+@pytest.mark.study
 def test_a_ladder_of_two_rungs(practised):
     given = ["recipe", "lr 2e-5", "--home", str(practised), "--out", str(practised / "ladder"), "--json"]
     found = here("ladder.py", *given, "--set", "model=tiny", *SMALL)
@@ -322,7 +322,7 @@ def test_a_ladder_of_two_rungs(practised):
     assert rows[0]["searches, first"] == round(sum(len(episode.searches) for episode in first) / 3, 3)
 
 
-@pytest.mark.slow
+@pytest.mark.study
 def test_a_study_of_all_arms(practised):
     out = practised / "study"
     # the facts of a world's pages that patterns of real text find are of one page, or lead to comparisons
@@ -351,7 +351,7 @@ def test_a_study_of_all_arms(practised):
     assert refused.returncode == 1 and "name their answer (comparisons)" in refused.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.study
 def test_documents_of_linked_pages(practised):
     given = ["--corpus", str(practised / "corpus.jsonl"), "--pages", "4"]
     given += ["--questions", str(practised / "practice" / "questions.jsonl"), "--out", str(practised / "documents")]
@@ -362,7 +362,7 @@ def test_documents_of_linked_pages(practised):
     assert all(text.startswith("---\ntitle: ") for text in texts)
 
 
-@pytest.mark.slow
+@pytest.mark.study
 def test_self_play_in_figures(tmp_path):
     """A tiny recorded training: signal with waypoints is at least that without, and half of a step is chosen."""
     found = here("selfplay.py", "--size", "200", "--proposals", "400", "--json")
@@ -492,7 +492,7 @@ def test_the_contrast_of_warm_starts_by_hand(monkeypatch):
     assert masked_warm_start.contrast(rows, "warm")["verdict"] == "not resolved"
 
 
-@pytest.mark.slow
+@pytest.mark.study
 def test_two_warm_starts_that_are_not_repeated(tmp_path):
     given = ["--seeds", "1", "--reader", "9000", "--tokens", "8000", "--steps", "1", "--questions", "2", "--float32"]
     given += ["--set", "rollout.questions=2", "rollout.attempts=2", "rollout.max_tokens=16"]
@@ -528,7 +528,7 @@ def test_episodes_of_two_runs_stand_side_by_side(tmp_path):
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.study
 def test_masked_spans_are_counted_and_printed(tmp_path):
     write_corpus(tmp_path / "corpus.jsonl", linked_pages(12))
     found = here("masked_spans.py", str(tmp_path / "corpus.jsonl"), "--n", "40", "--shown", "3", "--json")

@@ -284,7 +284,7 @@ def test_wrong_names_are_refused(given, said, field, tmp_path, monkeypatch, caps
     assert said in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.study
 def test_what_arms_would_change_in_a_recorded_training(tmp_path):
     """Where groups have signal, permuted outcomes have the same deviation: advantages move, and their mean stays 0."""
     options = ["steps=1", "rollout.questions=6", "rollout.attempts=6", "validation.every=0", "log.tensorboard=false"]
@@ -304,7 +304,7 @@ def test_what_arms_would_change_in_a_recorded_training(tmp_path):
     assert missing.returncode == 2 and "no episodes of step 2" in missing.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.study
 def test_a_small_field_run_end_to_end(tmp_path):
     given = ["tree", "grpo", "--seeds", "0", "--read", "1", "--questions", "3", "--out", str(tmp_path / "out")]
     given += ["--recorded", str(tmp_path / "rows.jsonl"), "--json", "--set", "rollout.questions=4"]

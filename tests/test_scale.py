@@ -78,7 +78,7 @@ def script(*arguments: str) -> list[dict[str, object]]:
     return json.loads(found.stdout)["results"]
 
 
-@pytest.mark.slow
+@pytest.mark.study
 def test_every_part_prints_its_rows() -> None:
     small = ["--passages", "2000", "--episodes", "32", "--runs", "1", "--requests", "20", "--clients", "2"]
     rows = script("limits", *small, "--concurrency", "16", "--mib", "65", "--tokens", "24")
@@ -87,7 +87,7 @@ def test_every_part_prints_its_rows() -> None:
     assert {row["by"] for row in rows[5:10]} == {"written", "hashed", "read", "gloo", "folder"}
 
 
-@pytest.mark.slow
+@pytest.mark.study
 def test_engines_in_two_controllers() -> None:
     small = ["--passages", "2000", "--tokens", "24", "--rows", "4", "--step", "0.01", "--seconds", "2"]
     one, two = script("engines", *small, "--engines", "1", "2", "--controllers", "2")

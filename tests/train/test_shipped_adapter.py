@@ -42,7 +42,7 @@ def test_the_card_is_of_these_files(name):
     assert all(re.fullmatch("[0-9a-f]{64}", sha256) for sha256 in [*card.trained_on.values(), *card.held_out.values()])
 
 
-@pytest.mark.slow
+@pytest.mark.study
 @pytest.mark.skipif(not DATA, reason="SEARCHGYM_DATA names no folder with the real questions")
 def test_practice_is_made_again_and_holds_nothing_of_the_evaluation(tmp_path, monkeypatch, capsys):
     """The same files each time, which hold no evaluation question, gold page, or pair of gold page and answer."""

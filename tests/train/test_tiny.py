@@ -262,7 +262,7 @@ def test_names_of_all_splits_are_spelled_in_pieces_alike():
     assert max(means) < 1.25 * min(means), means
 
 
-@pytest.mark.slow
+@pytest.mark.study
 def test_the_same_settings_give_the_same_tokenizer():
     first = train_tokenizer(MICRO)
     model._trained_bpe.cache_clear()
@@ -271,7 +271,7 @@ def test_the_same_settings_give_the_same_tokenizer():
     assert first.chat_template == tokenizer().chat_template
 
 
-@pytest.mark.slow
+@pytest.mark.study
 def test_the_shipped_tokenizer_is_that_of_the_shipped_settings():
     assert train_tokenizer(TinySettings()).backend_tokenizer.to_str() == tokenizer().backend_tokenizer.to_str()
 
@@ -315,7 +315,7 @@ def first_weights(seed):
     return b"".join(tensor.numpy().tobytes() for tensor in run.model.state_dict().values()), run.tokens
 
 
-@pytest.mark.slow
+@pytest.mark.study
 def test_the_same_seed_gives_the_same_bits():
     state = torch.get_rng_state()
     one = first_weights(0)
@@ -345,7 +345,7 @@ def test_updates_hold_all_samples_once_and_enough_tokens():
     assert batches(samples[:2], 10**6) == [samples[:2]]
 
 
-@pytest.mark.slow
+@pytest.mark.study
 def test_a_stopped_run_resumes_to_the_same_bits(tmp_path, monkeypatch):
     whole, stopped = Run.start(MICRO), Run.start(MICRO)
     whole.train(out=tmp_path / "whole")
@@ -390,7 +390,7 @@ def test_scores_by_hops():
     assert by_hops(zip(asked, (1.0, 1.0, 0.0), strict=True)) == {"1": 1.0, "2": 0.5, "all": 0.6667}
 
 
-@pytest.mark.slow
+@pytest.mark.study
 def test_a_run_is_evaluated_and_saved_in_a_format_that_loads(tmp_path):
     run = Run.start(MICRO)
     specs = {"validation": WorldSpec("simple", size=8, seed=1, split="validation")}
