@@ -136,7 +136,7 @@ OPTIONS = "env_options={{reward: 'test_bad_input:{}', max_turns: 2, questions: {
             2,
             "a world of 1 questions is too small",
         ),
-        ("validation=1", 2, "unknown recipe key 'validation'; did you mean 'validation."),
+        ("validation=1", 1, "validation is a section: give its values one by one, as validation.every=VALUE"),
         ("rollout.questions=13", 2, "12 questions for 13 per step: give more, or make the step smaller (rollout."),
         ("rollout.attempts=1", 1, "rollout.attempts is 1: no group reaches advantage.min_group, 2"),
         (
