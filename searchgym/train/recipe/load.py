@@ -173,7 +173,7 @@ def imported(value: T) -> T:
     fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(cast(Any, value))}
     new = {name: imported(inner) for name, inner in fields.items()}
     changed = {name: inner for name, inner in new.items() if inner is not fields[name]}
-    return dataclasses.replace(cast(Any, value), **changed) if changed else value
+    return cast(T, dataclasses.replace(cast(Any, value), **changed)) if changed else value
 
 
 def users_code(value: Any) -> Iterator[str]:
