@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import inspect
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -60,6 +61,11 @@ def _cancelling() -> bool:
     except RuntimeError:  # no event loop runs
         return False
     return task is not None and task.cancelling() > 0
+
+
+def names_code(text: str) -> bool:
+    """Returns whether a text has the form ``module:attribute``."""
+    return re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", text) is not None
 
 
 def load_object(spec: str) -> Any:

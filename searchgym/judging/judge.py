@@ -9,7 +9,6 @@ more than `LONGEST` characters, meets no criterion, and no judge is asked.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, TypeVar
@@ -17,6 +16,7 @@ from typing import Any, ClassVar, Final, TypeVar
 from searchgym.corpora.retrieval.retriever import call_within
 from searchgym.errors import NoVerdictError, SwayedError, UsageError
 from searchgym.graphs.text import norm
+from searchgym.named import names_code
 from searchgym.options import Kind, Options, find_kind, kinds
 from searchgym.scoring import normalise_answer
 
@@ -67,7 +67,7 @@ class Judge(Kind):
         """Reads a text as a judge's name, as ``module:Class``, or else as the model that judges."""
         if not isinstance(value, str):
             return value
-        named = value in kinds(cls) or re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", value)
+        named = value in kinds(cls) or names_code(value)
         return {"kind": value} if named else {"kind": "model", "model": value}
 
     @property

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -12,13 +11,12 @@ from searchgym.corpora.retrieval.kinds.simulated import SimulatedCard
 from searchgym.corpora.retrieval.retriever import check_request
 from searchgym.corpora.retrieval.schedule import WORDS, probability, random_numbers
 from searchgym.errors import RetrieverError, UsageError
-from searchgym.named import load_function
+from searchgym.named import load_function, names_code
 from searchgym.protocol import get_protocol
 from searchgym.records import SIMULATED, Hit, Passage, Question
 from searchgym.rollout.models import load_models
 from searchgym.simulated.writers import ModelWriter, Wanted, Writer
 
-_FUNCTION: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 AT_ONCE: Final = 16
 """Most queries of one call."""
 
@@ -114,7 +112,7 @@ def open_engine(card: SimulatedCard, questions: Sequence[Question]) -> Simulated
         UsageError: The function of the card returns no writer.
         DataMissingError: There is no such model.
     """
-    if _FUNCTION.fullmatch(card.model):
+    if names_code(card.model):
         writer: Writer = load_function("writer", card.model)()
         if not callable(getattr(writer, "write", None)):
             raise UsageError(f"writer {card.model} returned {type(writer).__name__}, which has no write()")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from searchgym.corpora.retrieval.retriever import AnyRetriever, CorpusRetriever,
 from searchgym.corpora.retrieval.wrapper import WithCorpus
 from searchgym.corpora.store import PassageStore
 from searchgym.errors import CardError, UsageError
+from searchgym.named import names_code
 from searchgym.options import Kind, Source, find_kind, name_of, plain, read
 from searchgym.options.yaml import read_source
 from searchgym.packages import install_command
@@ -218,7 +218,7 @@ def find_retriever(given: str | dict[str, Any] | RetrieverCard) -> RetrieverCard
         if given.startswith(("http://", "https://")):
             http: Any = find_kind(RetrieverCard, "http")
             return http(url=given)  # type: ignore[no-any-return]
-        if re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", given):
+        if names_code(given):
             return _read({"kind": given}, Source("retriever"))
         return _read(*read_source(find_card("retrievers", given)))
     except RecursionError:
