@@ -169,8 +169,9 @@ SLOW = ("later", "a power")
 
 @pytest.mark.parametrize("kind", [pytest.param(k, marks=[pytest.mark.slow] * (k in SLOW)) for k in ENDLESS])
 def test_a_template_has_limits_of_time_and_memory(kind, folder, monkeypatch):
-    monkeypatch.setattr(templates, "SECONDS", 1)
     template, said = ENDLESS[kind]
+    if "1 s of" in said:  # the others reach their limit of memory, on a slow machine after more than a second
+        monkeypatch.setattr(templates, "SECONDS", 1)
     (folder / "chat_template.jinja").write_text(template)
     with pytest.raises(UsageError, match=rf"model: the chat template cannot render .*{said}.*leave it out: a base mod"):
         TokenFormat(load_tokenizer(folder), get_protocol("tags"), chat=True)
