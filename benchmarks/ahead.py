@@ -37,11 +37,11 @@ from searchgym.rollout.sampler import Deliver, Pull
 from searchgym.rollout.transformers.sampler import TransformersSampler
 from searchgym.train import Recipe, load_recipe
 from searchgym.train.algorithms.samples import Sample
-from searchgym.train.run.assembly import Assembly, assemble, trainer_of
-from searchgym.train.run.draw import Drawer, TrainingData
-from searchgym.train.run.folder import Row
-from searchgym.train.run.rollout import EngineRollout, SamplerHooks
-from searchgym.train.run.trainer import Trainer
+from searchgym.train.loop.assembly import Assembly, assemble, trainer_of
+from searchgym.train.loop.draw import Drawer, TrainingData
+from searchgym.train.loop.folder import Row
+from searchgym.train.loop.rollout import EngineRollout, SamplerHooks
+from searchgym.train.loop.trainer import Trainer
 
 
 def main() -> None:

@@ -22,15 +22,15 @@ from field import ARMS
 
 from searchgym.agents import load_agent
 from searchgym.cli.output import emit_rows
+from searchgym.cli.pipeline.controls import OracleAnswers, OracleSearches
 from searchgym.envs import Task
-from searchgym.practice.controls import OracleAnswers, OracleSearches
+from searchgym.eval.viewing.saved import SavedRun
 from searchgym.records import Episode
 from searchgym.train import Recipe, load_recipe
 from searchgym.train.algorithms.samples import samples_from
 from searchgym.train.credit.credit import Credit
 from searchgym.train.credit.term import CreditContext
-from searchgym.train.inspect.saved import SavedRun
-from searchgym.train.run.assembly import load_tasks
+from searchgym.train.loop.assembly import load_tasks
 
 
 def main() -> None:

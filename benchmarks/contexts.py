@@ -22,8 +22,8 @@ import numpy as np
 
 from searchgym.agents.mask import MOST_EVIDENCE
 from searchgym.corpora import open_corpus
-from searchgym.corpora.retrieval import build_in_memory
 from searchgym.envs import Task, find_env, load_task
+from searchgym.retrieval import build_in_memory
 from searchgym.rollout import TokenFormat, load_tokenizer
 from searchgym.train.demonstrations.play import Demonstration, play
 from searchgym.train.demonstrations.teams import play_team

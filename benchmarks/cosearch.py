@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from searchgym.agents.base import EpisodeIO, LoadedAgent, Reply, load_agent
+from searchgym.agents.teams.oracle import CoSearchOracle
 from searchgym.cli.output import emit_rows, say
 from searchgym.envs import Task, find_env, load_task
 from searchgym.eval import bootstrap_ci
@@ -32,7 +33,6 @@ from searchgym.rollout.engine import Engine
 from searchgym.rollout.loading import load_tokenizer
 from searchgym.rollout.models import Loading, Model, load_models
 from searchgym.rollout.tokens import TokenFormat
-from searchgym.teams.oracle import CoSearchOracle
 from searchgym.train import load_recipe, train
 from searchgym.train.credit.terms.ranking import ranking_quality
 from searchgym.train.demonstrations.oracle import demonstrate_search

@@ -23,14 +23,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from searchgym.cards import find_card, load_card
 from searchgym.cli.output import emit_rows
 from searchgym.corpora import read_passages, read_questions
 from searchgym.corpora.own import bundled_file
-from searchgym.corpora.retrieval import NullRetriever, Retriever, build_in_memory
 from searchgym.envs import SearchVectorEnv, Task, load_task
 from searchgym.envs.cards import EnvCard
+from searchgym.options.cards import find_card, load_card
 from searchgym.records import Passage, Question
+from searchgym.retrieval import NullRetriever, Retriever, build_in_memory
 
 SEARCHES = 4
 """Number of searches per episode."""

@@ -27,10 +27,10 @@ from transformers import PreTrainedTokenizerBase
 
 from searchgym.agents import load_agent
 from searchgym.cli.output import emit, emit_rows
-from searchgym.corpora.retrieval import Retriever
 from searchgym.envs import find_env, load_task
 from searchgym.eval import EvalOptions, evaluate, score_episodes
 from searchgym.records import Hit
+from searchgym.retrieval import Retriever
 from searchgym.rollout import Model, Sampled, SampleRequest, TokenFormat, read_episodes
 from searchgym.rollout.sampler import Deliver, Pull
 from searchgym.rollout.transformers.sampler import TransformersSampler, load_sampler

@@ -76,7 +76,7 @@ MIXED: Final = "credit={outcome: 1, evidence: {where: all, scaled: true}}"
 MASK: Final = (*TEAM, "agent=m-ask")
 COLLAPSING: Final = ("tiny-grpo", "optimizer.minibatches=4", "advantage.drop_zero_variance=false")
 """Updates on old samples; groups without signal stay, as in LLDS's code, whose gate protects them too."""
-CONTROLS: Final = "searchgym.practice.controls"
+CONTROLS: Final = "searchgym.cli.pipeline.controls"
 ORACLE: Final = ("tiny-grpo", f"credit={{{CONTROLS}:Oracle: 1}}", *TURNS)
 HALVES: Final = f"{{{CONTROLS}:OracleSearches: 0.333, {CONTROLS}:OracleAnswers: 1}}"
 THIRD: Final = ("tiny-grpo", f"credit={HALVES}", *TURNS)

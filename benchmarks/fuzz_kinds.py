@@ -18,22 +18,12 @@ from made_predictions import made
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from searchgym.agents.base import load_agent
-from searchgym.cards import CorpusCard, EncoderCard, find_card, load_card
 from searchgym.corpora.documents import convert_documents
 from searchgym.corpora.files import write_jsonl
 from searchgym.corpora.passages import read_passages, write_corpus
 from searchgym.corpora.questions import read_questions, write_questions
 from searchgym.corpora.readers.markdown import FRONT_MATTER
-from searchgym.corpora.retrieval import encoders
-from searchgym.corpora.retrieval.cards import find_encoder, find_retriever
-from searchgym.corpora.retrieval.index.build import build_index
-from searchgym.corpora.retrieval.index.index import MANIFEST, describe_files, inspect_index, load_index
-from searchgym.corpora.retrieval.kinds.dense import DenseCard
-from searchgym.corpora.retrieval.retriever import NullRetriever
 from searchgym.corpora.store import PASSAGES
-from searchgym.corpora.worlds.build import build_world
-from searchgym.corpora.worlds.schema import WorldSpec
-from searchgym.corpora.worlds.storage import read_world, write_world
 from searchgym.envs.cards import EnvCard
 from searchgym.envs.registration import find_env
 from searchgym.envs.task import Task, load_task
@@ -45,21 +35,31 @@ from searchgym.eval.leaderboard.replay import replay_episodes
 from searchgym.eval.leaderboard.submission import About, write_submission
 from searchgym.eval.leaderboard.table import build_board
 from searchgym.eval.leaderboard.tasks import Tasks
+from searchgym.eval.report.board import board_page
+from searchgym.eval.report.markdown import to_markdown
 from searchgym.eval.runner import EvalOptions, evaluate
-from searchgym.graphs.packs import load_pack
 from searchgym.options import plain
+from searchgym.options.cards import CorpusCard, EncoderCard, find_card, load_card
 from searchgym.options.yaml import parse_yaml
 from searchgym.questions.generate import Plan
+from searchgym.questions.graphs.packs import load_pack
 from searchgym.questions.storage import read_split, write_set
+from searchgym.questions.worlds.build import build_world
+from searchgym.questions.worlds.schema import WorldSpec
+from searchgym.questions.worlds.storage import read_world, write_world
 from searchgym.records import Context, Passage, Span
-from searchgym.report.board import board_page
-from searchgym.report.markdown import to_markdown
+from searchgym.retrieval import encoders
+from searchgym.retrieval.cards import find_encoder, find_retriever
+from searchgym.retrieval.index.build import build_index
+from searchgym.retrieval.index.index import MANIFEST, describe_files, inspect_index, load_index
+from searchgym.retrieval.kinds.dense import DenseCard
+from searchgym.retrieval.retriever import NullRetriever
 from searchgym.rollout.loading import generation_settings, load_model, load_tokenizer
 from searchgym.rollout.storage import EpisodeWriter, read_episodes
 from searchgym.train.learner.learner import LocalLearner
+from searchgym.train.loop.checkpoint import load_checkpoint, save_checkpoint
 from searchgym.train.recipe.load import load_recipe, read_recipe
 from searchgym.train.recipe.recipe import dump_recipe
-from searchgym.train.run.checkpoint import load_checkpoint, save_checkpoint
 
 DEMO = Path(find_card("corpora", "demo")).parent.parent / "searchgym" / "demo"
 CARD = "card.yaml"

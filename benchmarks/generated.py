@@ -8,8 +8,8 @@ from typing import Final
 
 import numpy as np
 
-from searchgym.corpora.retrieval.bm25.analysis import STOP_WORDS
 from searchgym.records import Passage
+from searchgym.retrieval.bm25.analysis import STOP_WORDS
 
 WORDS: Final = 300_000
 """Number of words in the vocabulary."""

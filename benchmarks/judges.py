@@ -16,14 +16,14 @@ import random
 import time
 
 from searchgym.cli.output import emit, emit_rows
-from searchgym.corpora.worlds.schema import WorldSpec
 from searchgym.errors import NoVerdictError
-from searchgym.judging.judge import Checked, Judge
-from searchgym.judging.rubric import rubric_of
-from searchgym.open_answers.tasks import open_tasks
-from searchgym.open_answers.written import Writer, Written, agreement
 from searchgym.options import loaded, read
+from searchgym.questions.open.tasks import open_tasks
+from searchgym.questions.open.written import Writer, Written, agreement
+from searchgym.questions.worlds.schema import WorldSpec
 from searchgym.records import Question
+from searchgym.scoring.judges.judge import Checked, Judge
+from searchgym.scoring.judges.rubric import rubric_of
 
 
 def judged(judge: Checked, tasks: list[Question], reports: list[Written]) -> tuple[list[Question], list[Written]]:

@@ -25,7 +25,7 @@ from searchgym.cli.output import emit
 from searchgym.rollout import read_episodes
 from searchgym.train import load_recipe
 from searchgym.train.algorithms.samples import Sample
-from searchgym.train.run.assembly import assemble, trainer_of
+from searchgym.train.loop.assembly import assemble, trainer_of
 
 STEP = 128
 """Number of episodes per step."""

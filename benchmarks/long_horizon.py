@@ -27,13 +27,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from searchgym.corpora.retrieval import build_in_memory
+from searchgym.agents.teams.oracle import ORACLES, SearcherOracle
 from searchgym.envs import Task, find_env, load_task
 from searchgym.records import Hop, Passage, Question, SupportingFact, Triple
+from searchgym.retrieval import build_in_memory
 from searchgym.rollout import TokenFormat
 from searchgym.rollout.sampler import Sampled, SampleRequest, Sampling
 from searchgym.rollout.transformers.sampler import load_sampler
-from searchgym.teams.oracle import ORACLES, SearcherOracle
 from searchgym.train.demonstrations.teams import QueuedSampler, play_team
 
 AGENTS: Final = {"asearcher": ORACLES["asearcher"], "search-r1": SearcherOracle}

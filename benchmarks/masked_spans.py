@@ -22,13 +22,13 @@ from typing import Any
 from searchgym.agents import load_agent
 from searchgym.cli.output import emit
 from searchgym.corpora.passages import read_passages
-from searchgym.corpora.retrieval import build_in_memory
 from searchgym.envs import find_env, load_task
 from searchgym.envs.options import with_options
-from searchgym.masking.generate import Rules, generate
-from searchgym.masking.spec import MaskedSpec
+from searchgym.questions.masked.generate import Rules, generate
+from searchgym.questions.masked.spec import MaskedSpec
 from searchgym.questions.storage import held_out_by
 from searchgym.records import Episode, Question
+from searchgym.retrieval import build_in_memory
 from searchgym.rollout import Engine
 
 

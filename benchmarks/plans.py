@@ -25,9 +25,9 @@ from searchgym.agents.mask import read_plan, read_search
 from searchgym.cli.output import emit, emit_rows
 from searchgym.envs import Task
 from searchgym.eval import t_interval
+from searchgym.eval.viewing.saved import SavedRun
 from searchgym.records import Episode
-from searchgym.train.inspect.saved import SavedRun
-from searchgym.train.run.assembly import load_tasks
+from searchgym.train.loop.assembly import load_tasks
 
 
 def ends(episode: Episode, task: Task) -> list[tuple[float, bool]]:

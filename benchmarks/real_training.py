@@ -44,7 +44,7 @@ from searchgym.train.demonstrations.oracle import demonstrate_search
 from searchgym.train.demonstrations.write import EPISODES, write_demonstrations
 
 ARMS = ("warm", "grpo", "demonstrations", "rejection", "permuted", "worlds", "selfplay", "selfplay-any")
-PERMUTED = "credit={searchgym.practice.controls:Permuted: 1}"
+PERMUTED = "credit={searchgym.cli.pipeline.controls:Permuted: 1}"
 MAX_TOKENS = 64
 
 Records = Mapping[tuple[str, int], dict[str, Any]]

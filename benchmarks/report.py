@@ -19,9 +19,9 @@ from typing import Any, Final
 
 from searchgym.cli.output import emit_rows
 from searchgym.corpora.files import write_jsonl
+from searchgym.eval.report import write_report
+from searchgym.eval.report.episodes import Tally, whole_episodes
 from searchgym.records import Answer, Call, Episode, Hit, Passage, Searched
-from searchgym.report import write_report
-from searchgym.report.episodes import Tally, whole_episodes
 from searchgym.rollout.storage import EpisodeWriter
 
 TURNS: Final = 3

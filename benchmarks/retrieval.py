@@ -35,13 +35,13 @@ from typing import Any, Final, TypeVar, cast
 import generated
 import numpy as np
 
-from searchgym.cards import EncoderCard
 from searchgym.cli.output import emit_rows
 from searchgym.corpora import open_corpus, read_queries
-from searchgym.corpora.retrieval import CorpusRetriever, build_index, load_index
-from searchgym.corpora.retrieval.bm25.search import contents
-from searchgym.corpora.retrieval.kinds.dense import DenseCard
+from searchgym.options.cards import EncoderCard
 from searchgym.records import Passage
+from searchgym.retrieval import CorpusRetriever, build_index, load_index
+from searchgym.retrieval.bm25.search import contents
+from searchgym.retrieval.kinds.dense import DenseCard
 
 T = TypeVar("T")
 Source = int | str
@@ -167,7 +167,7 @@ def build_ours(name: str, source: Source, index: Path) -> dict[str, Any]:
 
 def build_lucene(name: str, source: Source, index: Path) -> dict[str, Any]:
     """Builds a Lucene index with pyserini's indexer on all cores; returns time, size and memory of the build."""
-    from searchgym.corpora.retrieval.lucene.java import start_java
+    from searchgym.retrieval.lucene.java import start_java
 
     start_java("4g")
     os.environ.setdefault("OPENAI_API_KEY", "unused")  # pyserini does not import without one
@@ -212,7 +212,7 @@ def search_ours(name: str, index: Path, questions: Sequence[str], args: argparse
 
 def search_lucene(name: str, index: Path, questions: Sequence[str], args: argparse.Namespace) -> Any:
     """Measures pyserini's searcher; returns its hits and figures."""
-    from searchgym.corpora.retrieval.lucene.java import start_java
+    from searchgym.retrieval.lucene.java import start_java
 
     start_java("4g")
     os.environ.setdefault("OPENAI_API_KEY", "unused")  # pyserini does not import without one
@@ -298,8 +298,8 @@ def vectors(count: int, dimension: int, seed: int) -> Iterator[np.ndarray]:
 
 def build_vectors(kind: str, count: int, dimension: int, folder: Path) -> dict[str, Any]:
     """Builds a FAISS index as index folders contain it; returns time, size and memory of the build."""
-    from searchgym.corpora.retrieval.backends import quiet
-    from searchgym.corpora.retrieval.dense.vectors import finish_vectors, write_index, write_vectors
+    from searchgym.retrieval.backends import quiet
+    from searchgym.retrieval.dense.vectors import finish_vectors, write_index, write_vectors
 
     drawn = folder / "vectors.faiss"
     for number, block in enumerate(vectors(count, dimension, 1)):
@@ -320,7 +320,7 @@ def dense_card(kind: str, dimension: int) -> DenseCard:
 def search_vectors(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     """Measures FAISS's search as a retriever calls it, but without the encoder; returns its figures."""
     faiss: Any = importlib.import_module("faiss")
-    from searchgym.corpora.retrieval.dense.vectors import open_index
+    from searchgym.retrieval.dense.vectors import open_index
 
     card = dense_card(folder.name, args.dimension)
     index: Any = open_index(folder / "index.faiss")

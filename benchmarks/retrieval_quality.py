@@ -23,10 +23,10 @@ import numpy as np
 
 from searchgym.cli.output import emit_rows
 from searchgym.corpora import read_passages, read_questions
-from searchgym.corpora.retrieval import build_index, load_index
 from searchgym.eval import bootstrap_ci, qrels_from_questions, retrieve_run
 from searchgym.eval.retrieval import Qrels, recall
 from searchgym.records import Passage
+from searchgym.retrieval import build_index, load_index
 
 RETRIEVERS: Final[dict[str, Any]] = {
     "BM25": "bm25",
@@ -87,7 +87,7 @@ def together(own: Sequence[Passage], more: Sequence[Passage]) -> Iterator[Passag
 
 def search_all(passages: Sequence[Passage], texts: Mapping[str, str], folder: str | None) -> dict[str, Any]:
     """Searches with each retriever and returns its run; passages are encoded only once."""
-    from searchgym.corpora.retrieval import convert_index
+    from searchgym.retrieval import convert_index
 
     runs = {}
     with tempfile.TemporaryDirectory(dir=folder) as place:

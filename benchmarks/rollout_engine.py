@@ -30,9 +30,9 @@ from transformers import PreTrainedTokenizerBase
 
 from searchgym.agents import load_agent
 from searchgym.cli.output import emit, emit_rows
-from searchgym.corpora.retrieval import Retriever
 from searchgym.envs import Task, find_env, load_task
 from searchgym.records import Episode, Hit
+from searchgym.retrieval import Retriever
 from searchgym.rollout import Engine, Model, Sampled, Sampler, SampleRequest, TokenFormat
 from searchgym.rollout.sampler import Deliver, Pull
 from searchgym.rollout.transformers.sampler import TransformersSampler, load_sampler

@@ -16,13 +16,13 @@ from pathlib import Path
 
 from searchgym.corpora.documents import open_corpus
 from searchgym.corpora.questions import read_questions
-from searchgym.graphs.facts import find_facts
-from searchgym.graphs.packs import load_pack
-from searchgym.graphs.text import sentences, tidy
 from searchgym.questions.generate import Plan, generate
+from searchgym.questions.graphs.facts import find_facts
+from searchgym.questions.graphs.packs import load_pack
 from searchgym.questions.report import table
 from searchgym.questions.source import hold_out
 from searchgym.records import Question
+from searchgym.text import sentences, tidy
 
 
 def cut(text: str, most: int = 170) -> str:

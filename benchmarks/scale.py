@@ -42,12 +42,12 @@ from simulated import Engines, Script
 from transfers import transfers
 
 from searchgym.agents import load_agent
-from searchgym.cards import find_card, load_card
 from searchgym.cli.output import emit_rows
-from searchgym.corpora.retrieval import HttpRetriever, NullRetriever, Retriever, build_index, load_index
 from searchgym.envs import load_task
 from searchgym.envs.cards import EnvCard
+from searchgym.options.cards import find_card, load_card
 from searchgym.records import Episode, Question
+from searchgym.retrieval import HttpRetriever, NullRetriever, Retriever, build_index, load_index
 from searchgym.rollout import Engine, Model, TokenFormat
 from searchgym.rollout.loading import load_tokenizer
 

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from searchgym.cli.output import emit_rows
+from searchgym.eval.viewing.explain import explain_run
+from searchgym.eval.viewing.saved import SavedRun
 from searchgym.records import Episode
-from searchgym.train.inspect.explain import explain_run
-from searchgym.train.inspect.saved import SavedRun
 
 ROOT: Final = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
@@ -59,7 +59,7 @@ def chosen(run: Path) -> Episode:
 
 def take(run: Path, out: Path) -> list[Path]:
     """Takes the pictures of a training run."""
-    from searchgym.viewing.server import viewer
+    from searchgym.eval.viewing.server import viewer
 
     episode = chosen(run)
     with tempfile.TemporaryDirectory(prefix="searchgym-pictures-") as folder:

@@ -30,20 +30,20 @@ from typing import Any
 import numpy as np
 
 from searchgym.cli.output import emit, emit_rows
-from searchgym.corpora.worlds.schema import LITERALS, RELATIONS, WorldSpec
 from searchgym.eval import bootstrap_ci
-from searchgym.graphs.graph import Form, Graph, evaluate
+from searchgym.eval.viewing.saved import SavedRun, credit_of
 from searchgym.options import Named
+from searchgym.questions.graphs.graph import Form, Graph, evaluate
+from searchgym.questions.worlds.schema import LITERALS, RELATIONS, WorldSpec
 from searchgym.records import Episode, Question
-from searchgym.selfplay.arms import Arm, ArmPolicy, signal
-from searchgym.selfplay.kinds.path import LearningProposer
-from searchgym.selfplay.proposer import PathProposer, pass_rates
-from searchgym.selfplay.worlds import WorldGround
 from searchgym.train.credit.term import Term
 from searchgym.train.credit.terms.outcome import Outcome
 from searchgym.train.credit.terms.waypoint import Waypoint
-from searchgym.train.inspect.saved import SavedRun, credit_of
-from searchgym.train.run.assembly import load_tasks
+from searchgym.train.loop.assembly import load_tasks
+from searchgym.train.selfplay.arms import Arm, ArmPolicy, signal
+from searchgym.train.selfplay.kinds.path import LearningProposer
+from searchgym.train.selfplay.proposer import PathProposer, pass_rates
+from searchgym.train.selfplay.worlds import WorldGround
 
 FIRST = 4
 """0-based step from which on a replay chooses."""

@@ -38,8 +38,8 @@ import generated
 import numpy as np
 
 from searchgym.cli.output import emit_rows
-from searchgym.corpora.retrieval import HttpRetriever, NullRetriever, Retriever, build_index, load_index
-from searchgym.corpora.retrieval.remote.wire import document
+from searchgym.retrieval import HttpRetriever, NullRetriever, Retriever, build_index, load_index
+from searchgym.retrieval.remote.wire import document
 
 K: Final = 3
 DISTINCT: Final = 8192
@@ -183,10 +183,10 @@ def write_flat(path: Path, count: int) -> None:
 
 def flat_retriever(index: Path, data: Path) -> Retriever:
     """Returns a retriever over random vectors with the passages of an index folder."""
-    from searchgym.corpora.retrieval import find_retriever
-    from searchgym.corpora.retrieval.dense.backend import DenseRetriever
-    from searchgym.corpora.retrieval.dense.vectors import open_index
     from searchgym.corpora.store import PassageStore
+    from searchgym.retrieval import find_retriever
+    from searchgym.retrieval.dense.backend import DenseRetriever
+    from searchgym.retrieval.dense.vectors import open_index
 
     card: Any = find_retriever({"kind": "dense", "encoder": {"name": "made", "model": "none", "dimension": DIMENSION}})
     encoder: Any = MadeEncoder()
@@ -205,8 +205,8 @@ def our_search(retriever: Retriever) -> Callable[[str, int], list[dict[str, Any]
 
 def lucene_search(index: Path) -> Callable[[str, int], list[dict[str, Any]]]:
     """Returns a function that answers one query with pyserini's searcher and the passages of the index folder."""
-    from searchgym.corpora.retrieval.lucene.java import start_java
     from searchgym.corpora.store import PassageStore
+    from searchgym.retrieval.lucene.java import start_java
 
     start_java("4g")
     os.environ.setdefault("OPENAI_API_KEY", "unused")  # pyserini does not import without one

@@ -43,7 +43,7 @@ from searchgym.train.learner.batching import MicroBatch
 from searchgym.train.learner.policy import Policy
 from searchgym.train.learner.trained_model import Metrics
 from searchgym.train.learner.updater import Updater
-from searchgym.train.run.assembly import assemble
+from searchgym.train.loop.assembly import assemble
 
 LOSS = LossOptions(clip_low=0.2, clip_high=0.28)
 RATE = 1e-6

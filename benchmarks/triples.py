@@ -39,7 +39,7 @@ def write(path: Path, count: int, seed: int) -> None:
 
 def load(path: Path) -> None:
     """Loads a file and prints seconds, MiB and chains per second."""
-    from searchgym.graphs.triples import read_triples
+    from searchgym.questions.graphs.triples import read_triples
 
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     started = time.perf_counter()

@@ -108,7 +108,7 @@ def row(measured: str, value: float) -> dict[str, Any]:
 
 def look(log: Path, episodes: int) -> Iterator[dict[str, Any]]:
     """Yields how long the steps of looking at a log take in a browser."""
-    from searchgym.viewing.server import viewer
+    from searchgym.eval.viewing.server import viewer
 
     print("opening it in a browser ...", file=sys.stderr)
     began = time.perf_counter()

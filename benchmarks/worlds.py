@@ -11,10 +11,10 @@ import time
 from typing import Any
 
 from searchgym.cli.output import emit_rows
-from searchgym.corpora.worlds import build_world
-from searchgym.corpora.worlds.report import report_of
-from searchgym.corpora.worlds.schema import LEVELS, SPLITS, WorldSpec
 from searchgym.options import read
+from searchgym.questions.worlds import build_world
+from searchgym.questions.worlds.report import report_of
+from searchgym.questions.worlds.schema import LEVELS, SPLITS, WorldSpec
 
 
 def main() -> None:

@@ -33,19 +33,19 @@ ELSEWHERE: Final = {
 }
 """Files outside docs/ to their pages."""
 PACKAGES: Final = (
-    "envs",
+    "scoring",
+    "scoring.judges",
     "corpora",
-    "corpora.retrieval",
-    "corpora.worlds",
-    "judging",
+    "retrieval",
+    "questions.worlds",
+    "envs",
     "agents",
     "rollout",
     "train",
-    "train.bridges",
     "eval",
-    "scoring",
-    "report",
+    "eval.report",
     "testing",
+    "adapters.trl",
 )
 """Packages of the reference."""
 LINK: Final = re.compile(r"(?P<image>!?)\[(?P<text>(?:[^\[\]]|\[[^\[\]]*\])*)\]\((?P<target>[^()\s]+)\)")

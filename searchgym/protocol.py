@@ -32,7 +32,7 @@ from typing import Any, Final, Self
 import numpy as np
 import regex
 
-from searchgym.cards import ProtocolName
+from searchgym.options.cards import ProtocolName
 from searchgym.records import Action, Answer, Hit, Invalid, More, Open, Search
 
 MAX_ACTION_CHARS = 2**20

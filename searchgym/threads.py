@@ -16,8 +16,9 @@ import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, NoReturn
+from typing import Final, NoReturn, TypeVar
 
+Result = TypeVar("Result")
 GRACE: Final = 2.0
 """Seconds that the exit of the program waits for calls under way."""
 _threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
@@ -99,3 +100,30 @@ def choose_threads(parameters: int) -> None:
     choice.largest = max(choice.largest, parameters)
     choice.present = choice.usual if choice.largest >= SMALL else 1
     torch.set_num_threads(choice.present)
+
+
+def call_within(call: Callable[[], Result], seconds: float) -> Result:
+    """Runs `call` in a daemon thread, so that a hang can be abandoned without blocking the exit of the program.
+
+    Raises:
+        TimeoutError: There was no result in time.
+        Exception: Whatever `call` raised; a RuntimeError for what would end the program, such as SystemExit.
+    """
+    box: list[Result] = []
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            box.append(call())
+        except BaseException as error:
+            failed.append(error)
+
+    thread = start(run, "searchgym-call")
+    thread.join(max(seconds, 0.0))
+    if failed and isinstance(failed[0], Exception):
+        raise failed[0]
+    if failed:  # SystemExit, say: a fault of another's code that must not end this program
+        raise RuntimeError(f"{type(failed[0]).__name__}: {failed[0]}") from failed[0]
+    if not box:
+        raise TimeoutError("no reply before the deadline")
+    return box[0]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from searchgym.envs.cards import EnvCard
-from searchgym.envs.sources.dataset import DatasetQuestions
+from searchgym.questions.sources.dataset import DatasetQuestions
 from searchgym.records import Hit, Passage, Question, SupportingFact
 
 PASSAGES = [

@@ -21,13 +21,13 @@ from scipy.stats import ttest_1samp
 from searchgym.corpora import locks
 from searchgym.corpora.passages import write_corpus
 from searchgym.corpora.questions import write_questions
-from searchgym.corpora.worlds import build_world
-from searchgym.corpora.worlds.schema import WorldSpec
 from searchgym.errors import SearchGymError, UsageError
 from searchgym.eval import two_way_ci
-from searchgym.train.inspect.saved import SavedRun
+from searchgym.eval.viewing.saved import SavedRun
+from searchgym.questions.worlds import build_world
+from searchgym.questions.worlds.schema import WorldSpec
+from searchgym.train.loop.assembly import load_tasks, train
 from searchgym.train.recipe.load import load_recipe
-from searchgym.train.run.assembly import load_tasks, train
 
 ROOT = Path(__file__).parent.parent
 QUICK = {  # arguments, and rows at least
@@ -119,7 +119,7 @@ def test_structure():
     assert found.returncode == 0, found.stderr
     result = json.loads(found.stdout)
     rooms = {row["room"]: row for row in result["rooms"]}
-    assert rooms["searchgym.corpora.retrieval.bm25"]["floor"] > rooms["searchgym.corpora"]["floor"] > 0
+    assert rooms["searchgym.retrieval.bm25"]["floor"] > rooms["searchgym.corpora"]["floor"] > 0
     assert sum(row["lines"] for row in rooms.values()) > 20_000
     assert [row["of"] for row in result["sizes"]] == ["files", "functions"]
     assert (result["circles_of_modules"], result["packages_that_import_each_other"]) == ([], [])

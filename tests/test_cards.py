@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from searchgym.cards import AgentCard, CorpusCard, EncoderCard, find_card, list_cards, load_card
 from searchgym.envs.cards import EnvCard
 from searchgym.errors import CardError, UnknownNameError
-from searchgym.model_cards import ModelCard, PretrainedCard, load_model_card
 from searchgym.options import read
+from searchgym.options.cards import AgentCard, CorpusCard, EncoderCard, find_card, list_cards, load_card
+from searchgym.options.model_cards import ModelCard, PretrainedCard, load_model_card
 
 GOOD = {
     "id": "a/B-v0",

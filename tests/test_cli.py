@@ -362,10 +362,10 @@ def test_permuted_passages_are_noticed(real_data):
     from searchgym.agents.base import load_agent
     from searchgym.corpora.passages import read_passages
     from searchgym.corpora.questions import read_questions
-    from searchgym.corpora.retrieval.index.index import build_in_memory
     from searchgym.envs.registration import find_env
     from searchgym.envs.task import load_task
     from searchgym.records import Hit
+    from searchgym.retrieval.index.index import build_in_memory
     from searchgym.rollout.engine import Engine
 
     passages = list(read_passages(real_data / "hotpotqa" / "corpus.json"))

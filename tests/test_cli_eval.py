@@ -14,8 +14,8 @@ from searchgym.corpora.own import bundled_file
 from searchgym.envs.registration import find_env
 from searchgym.envs.task import load_task
 from searchgym.errors import DataMissingError, UsageError
+from searchgym.train.loop.assembly import load_tasks
 from searchgym.train.recipe.load import load_recipe
-from searchgym.train.run.assembly import load_tasks
 
 QUESTIONS, CORPUS = bundled_file("demo/questions.json"), bundled_file("demo/corpus.jsonl")
 

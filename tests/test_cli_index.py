@@ -11,18 +11,18 @@ import pytest
 import urllib3
 from support import json_of
 
-from searchgym.cards import EncoderCard, list_cards, load_card
 from searchgym.cli import main
 from searchgym.cli.doctor import machine
 from searchgym.corpora.files import sha256_file
 from searchgym.corpora.own import bundled_file
 from searchgym.corpora.passages import read_passages
-from searchgym.corpora.retrieval.bm25.backend import Bm25Builder
-from searchgym.corpora.retrieval.dense import backend as dense
-from searchgym.corpora.retrieval.index.build import build_index, building_folder
-from searchgym.corpora.retrieval.index.index import MANIFEST, build_in_memory, load_index
-from searchgym.corpora.retrieval.remote.client import HttpRetriever
 from searchgym.envs.data import load_corpus
+from searchgym.options.cards import EncoderCard, list_cards, load_card
+from searchgym.retrieval.bm25.backend import Bm25Builder
+from searchgym.retrieval.dense import backend as dense
+from searchgym.retrieval.index.build import build_index, building_folder
+from searchgym.retrieval.index.index import MANIFEST, build_in_memory, load_index
+from searchgym.retrieval.remote.client import HttpRetriever
 
 QUESTIONS, CORPUS = bundled_file("demo/questions.json"), bundled_file("demo/corpus.jsonl")
 QUERY = "Who mapped the Sarn Islands?"

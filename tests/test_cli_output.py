@@ -16,9 +16,9 @@ from searchgym.cli import main, output
 from searchgym.cli.output import MOST_SHOWN, announce, emit_rows, printable, say, stages
 from searchgym.corpora.own import bundled_file
 from searchgym.corpora.passages import read_passages
-from searchgym.corpora.retrieval import encoders
-from searchgym.corpora.retrieval.index.build import build_index
 from searchgym.errors import DataWarning
+from searchgym.retrieval import encoders
+from searchgym.retrieval.index.build import build_index
 from searchgym.train.methods.policy import PolicyGradient
 
 

@@ -4,7 +4,7 @@ import sys
 import pytest
 
 from searchgym.cli import main
-from searchgym.corpora.worlds import WorldSpec, build_world, read_world
+from searchgym.questions.worlds import WorldSpec, build_world, read_world
 
 
 def cli(monkeypatch, capsys, *args):

@@ -106,7 +106,7 @@ def test_what_is_run_is_a_target_of_the_makefile_or_a_program_of_the_base() -> N
 
 
 def test_the_jdk_is_new_enough() -> None:
-    from searchgym.corpora.retrieval.lucene.java import JDK
+    from searchgym.retrieval.lucene.java import JDK
 
     (version,) = re.findall(r"openjdk-(\d+)-jdk", " ".join(of("RUN")))
     assert int(version) >= int(JDK)

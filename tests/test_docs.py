@@ -13,22 +13,22 @@ from nbclient import NotebookClient
 
 from searchgym import packages
 from searchgym.agents.base import load_agent
-from searchgym.cards import find_card, load_card
-from searchgym.corpora.retrieval.cards import RetrieverCard
 from searchgym.envs.cards import EnvCard
-from searchgym.envs.question_source import QuestionSource
 from searchgym.envs.registration import find_env
 from searchgym.envs.task import load_task
 from searchgym.errors import CardError, UsageError
-from searchgym.graphs.packs import load_pack
+from searchgym.eval.viewing.explain import explain_run
+from searchgym.eval.viewing.saved import SavedRun
 from searchgym.options import kinds
+from searchgym.options.cards import find_card, load_card
 from searchgym.questions.generate import Plan, generate
+from searchgym.questions.graphs.packs import load_pack
+from searchgym.questions.question_source import QuestionSource
 from searchgym.records import Passage
+from searchgym.retrieval.cards import RetrieverCard
 from searchgym.rollout.engine import Engine
-from searchgym.train.inspect.explain import explain_run
-from searchgym.train.inspect.saved import SavedRun
+from searchgym.train.loop.assembly import load_tasks, train
 from searchgym.train.recipe.load import load_recipe, with_code
-from searchgym.train.run.assembly import load_tasks, train
 
 ROOT = Path(__file__).parent.parent
 EXTEND = sorted(path.name for path in (ROOT / "docs").glob("extend_*.md"))

@@ -22,8 +22,8 @@ from searchgym.cli.doctor.installed import (
     look_at_parts,
     requirements,
 )
-from searchgym.corpora.retrieval.lucene import java
 from searchgym.packages import install_command
+from searchgym.retrieval.lucene import java
 
 ROOT = Path(__file__).parent.parent
 GIB = 2**30

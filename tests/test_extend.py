@@ -11,15 +11,15 @@ import pytest
 
 import searchgym
 from searchgym.agents import load_agent
-from searchgym.corpora.retrieval import RetrieverCard
 from searchgym.envs import Reward, find_env, load_task
 from searchgym.envs.reward import get_reward
 from searchgym.errors import CardError, UnknownNameError
-from searchgym.judging import Judge
 from searchgym.options import find_kind, kinds, loaded, read
 from searchgym.options import kinds as kinds_module
 from searchgym.records import Answer
+from searchgym.retrieval import RetrieverCard
 from searchgym.rollout.engine import Engine
+from searchgym.scoring.judges import Judge
 from searchgym.train import CreditContext, Group, Term, load_recipe
 from searchgym.train.algorithms.estimator import Estimator
 from searchgym.train.recipe.load import with_code
@@ -29,9 +29,9 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 from annotated_types import Ge
 from searchgym import Answer, Hit, Search
-from searchgym.corpora.retrieval import RetrieverCard
+from searchgym.retrieval import RetrieverCard
 from searchgym.envs import Reward
-from searchgym.judging import Judge
+from searchgym.scoring.judges import Judge
 from searchgym.train import Comparing, Term
 kind = dataclass(frozen=True, slots=True, kw_only=True)
 """

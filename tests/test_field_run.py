@@ -14,9 +14,9 @@ from test_benchmarks import script
 
 from searchgym.errors import EngineLostError, TrainingError, UsageError
 from searchgym.eval import two_way_ci
-from searchgym.train.inspect.saved import SavedRun
+from searchgym.eval.viewing.saved import SavedRun
+from searchgym.train.loop.assembly import train
 from searchgym.train.recipe.load import load_recipe
-from searchgym.train.run.assembly import train
 
 ROOT = Path(__file__).parent.parent
 

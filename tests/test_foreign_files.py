@@ -16,30 +16,30 @@ import yaml
 from made_models import tiny_qwen2, tiny_tokenizer
 
 from searchgym.agents.base import load_agent, read_agent, source_of
-from searchgym.cards import CorpusCard, EncoderCard
 from searchgym.corpora.download import get_corpus
 from searchgym.corpora.files import sha256_file
 from searchgym.corpora.locks import lock_folder
-from searchgym.corpora.retrieval.bm25.build import DATA, INDICES, MAXIMA, STARTS
-from searchgym.corpora.retrieval.cards import find_retriever
-from searchgym.corpora.retrieval.encoders import Encoder
-from searchgym.corpora.retrieval.index.build import build_index
-from searchgym.corpora.retrieval.index.index import MANIFEST, describe_files, inspect_index, load_index
-from searchgym.corpora.retrieval.index.trust import shipped_encoders
-from searchgym.corpora.retrieval.kinds import rerank
-from searchgym.corpora.retrieval.remote.tool import ToolRetriever
 from searchgym.envs.reward import get_reward
 from searchgym.errors import CardError, DataError, IndexMismatchError, SearchGymError, UsageError
-from searchgym.judging.judge import Judge
+from searchgym.eval.report.write import report_page
 from searchgym.named import code_refused, load_object
 from searchgym.options import loaded, read
+from searchgym.options.cards import CorpusCard, EncoderCard
 from searchgym.records import Episode, Passage
-from searchgym.report.write import report_page
+from searchgym.retrieval.bm25.build import DATA, INDICES, MAXIMA, STARTS
+from searchgym.retrieval.cards import find_retriever
+from searchgym.retrieval.encoders import Encoder
+from searchgym.retrieval.index.build import build_index
+from searchgym.retrieval.index.index import MANIFEST, describe_files, inspect_index, load_index
+from searchgym.retrieval.index.trust import shipped_encoders
+from searchgym.retrieval.kinds import rerank
+from searchgym.retrieval.remote.tool import ToolRetriever
 from searchgym.rollout.loading import load_model
+from searchgym.rollout.simulated.engine import open_engine
 from searchgym.rollout.storage import EpisodeWriter
-from searchgym.simulated.engine import open_engine
+from searchgym.scoring.judges.judge import Judge
 from searchgym.train.distributed.deepspeed_updater import _tensors_only
-from searchgym.train.inspect.plan import plan
+from searchgym.train.plan.plan import plan
 from searchgym.train.recipe.load import load_recipe
 from searchgym.train.recipe.recipe import dump_recipe
 
@@ -432,8 +432,8 @@ def test_links_within_a_folder_are_fine(tmp_path):
 
 
 def test_an_index_of_lucene_is_not_taken_through_links_that_lead_out(tmp_path):
-    from searchgym.corpora.retrieval.foreign.convert import _Taker
-    from searchgym.corpora.retrieval.kinds.lucene import LuceneCard
+    from searchgym.retrieval.foreign.convert import _Taker
+    from searchgym.retrieval.kinds.lucene import LuceneCard
 
     (tmp_path / "secret").write_text("secret")
     for name in ("lucene", "part"):
@@ -447,7 +447,7 @@ def test_an_index_of_lucene_is_not_taken_through_links_that_lead_out(tmp_path):
 def test_an_adapter_is_delivered_without_links_that_lead_out(tmp_path):
     import shutil
 
-    from searchgym.practice.stages import _leading_out
+    from searchgym.cli.pipeline.stages import _leading_out
 
     (tmp_path / "best/more").mkdir(parents=True)
     (tmp_path / "best/fine").write_text("fine")
@@ -461,8 +461,8 @@ def test_an_adapter_is_delivered_without_links_that_lead_out(tmp_path):
 
 def test_a_prompt_that_is_a_device_is_not_read_without_end(tmp_path):
     from searchgym.agents.roles import load_role
-    from searchgym.cards import RoleCard
     from searchgym.errors import CardError
+    from searchgym.options.cards import RoleCard
 
     (tmp_path / "prompt.md").symlink_to("/dev/zero")
     with pytest.raises(CardError, match=r"prompt\.md cannot be read: .*is no regular file"):
@@ -471,7 +471,7 @@ def test_a_prompt_that_is_a_device_is_not_read_without_end(tmp_path):
 
 def test_a_prompt_that_is_a_pipe_is_refused_before_it_is_opened(tmp_path):
     from searchgym.agents.roles import load_role
-    from searchgym.cards import RoleCard
+    from searchgym.options.cards import RoleCard
 
     os.mkfifo(tmp_path / "prompt.md")
     with pytest.raises(CardError, match=r"prompt\.md cannot be read: .*is no regular file"):
@@ -479,8 +479,8 @@ def test_a_prompt_that_is_a_pipe_is_refused_before_it_is_opened(tmp_path):
 
 
 def test_a_manifest_that_is_deeper_than_the_stack(tmp_path):
-    from searchgym.corpora.retrieval.index.index import load_index
     from searchgym.errors import IndexMismatchError
+    from searchgym.retrieval.index.index import load_index
 
     (tmp_path / "manifest.json").write_text("[" * 200_000)
     with pytest.raises(IndexMismatchError, match=r"manifest\.json cannot be read: RecursionError"):

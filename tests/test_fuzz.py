@@ -22,8 +22,8 @@ from searchgym.options.yaml import parse_yaml  # noqa: E402
 from searchgym.rollout.loading import generation_settings  # noqa: E402
 from searchgym.rollout.storage import read_episodes, sidecar  # noqa: E402
 from searchgym.train.learner.updater import Updater  # noqa: E402
+from searchgym.train.loop.checkpoint import load_checkpoint  # noqa: E402
 from searchgym.train.recipe.options import OptimizerOptions  # noqa: E402
-from searchgym.train.run.checkpoint import load_checkpoint  # noqa: E402
 
 HEAVY = {"model", "checkpoint", "index", "dense index", "episodes", "world"}
 """Kinds whose valid files take long to make."""

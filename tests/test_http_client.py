@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from hostile_server import BLOCK, FAST, PAUSE, SLOW, good, hostile
 
-from searchgym.corpora.retrieval.remote import client as retrievers
-from searchgym.corpora.retrieval.remote.client import HttpRetriever
 from searchgym.errors import CardError, EngineLostError, ModelError, RetrieverError, SearchGymError, UsageError
 from searchgym.records import Hit, Passage
+from searchgym.retrieval.remote import client as retrievers
+from searchgym.retrieval.remote.client import HttpRetriever
 from searchgym.rollout import api_sampler
 from searchgym.rollout.api_sampler import ApiOptions, ApiSampler
 from searchgym.rollout.sampler import SampleRequest, Sampling
@@ -397,7 +397,7 @@ def test_an_address_that_is_none_does_not_show_its_password(client, url):
     ],
 )
 def test_a_card_keeps_no_password(data, where):
-    from searchgym.corpora.retrieval.cards import find_retriever
+    from searchgym.retrieval.cards import find_retriever
 
     with pytest.raises(CardError, match=where) as caught:
         find_retriever(data)

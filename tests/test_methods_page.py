@@ -9,8 +9,8 @@ import pytest
 import yaml
 from credit_terms import read_terms
 
-from searchgym.cards import list_cards
 from searchgym.options import Kind, kind_name
+from searchgym.options.cards import list_cards
 from searchgym.train.recipe.load import load_recipe
 
 ROOT = Path(__file__).parents[1]

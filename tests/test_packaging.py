@@ -20,7 +20,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import searchgym
-from searchgym.cards import CARD_FOLDERS
+from searchgym.options.cards import CARD_FOLDERS
 
 ROOT = Path(__file__).parents[1]
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")

@@ -11,17 +11,17 @@ import pytest
 PACKAGES = [
     "searchgym.agents",
     "searchgym.corpora",
-    "searchgym.corpora.retrieval",
+    "searchgym.retrieval",
     "searchgym.envs",
     "searchgym.eval",
     "searchgym.eval.formats",
     "searchgym.eval.leaderboard",
     "searchgym.eval.suites",
-    "searchgym.judging",
-    "searchgym.report",
+    "searchgym.scoring.judges",
+    "searchgym.eval.report",
     "searchgym.rollout",
     "searchgym.train",
-    "searchgym.train.bridges",
+    "searchgym.adapters.trl",
 ]
 HEAVY = {"bm25s", "datasets", "deepspeed", "faiss", "numba", "pyarrow", "torch", "transformers", "trl", "vllm"}
 

@@ -18,7 +18,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 from scale import GPUS, Controller, limits  # noqa: E402
 from simulated import Engines  # noqa: E402
 
-from searchgym.corpora.retrieval import NullRetriever  # noqa: E402
+from searchgym.retrieval import NullRetriever  # noqa: E402
 
 
 class Fixed:

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from searchgym.cards import find_card, load_card
 from searchgym.cli import app
 from searchgym.envs.cards import EnvCard
+from searchgym.options.cards import find_card, load_card
 from searchgym.train.recipe.load import load_recipe
 
 ROOT = Path(__file__).parents[1]

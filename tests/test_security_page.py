@@ -20,32 +20,32 @@ from safetensors.torch import save_file
 from support import command_line
 
 from searchgym.agents.base import load_agent
-from searchgym.cards import find_card, list_cards, load_card
 from searchgym.corpora.questions import read_questions
-from searchgym.corpora.retrieval.index.build import build_index
-from searchgym.corpora.retrieval.index.index import MANIFEST, describe_files, load_index
 from searchgym.envs.data import find_corpus
 from searchgym.envs.reward import get_reward
 from searchgym.errors import CardError, DataError, IndexMismatchError, SearchGymError, SubmissionError, UsageError
 from searchgym.eval.leaderboard.check import agent_of, check_submission
 from searchgym.eval.leaderboard.manifest import read_manifest
 from searchgym.eval.leaderboard.tasks import Tasks
+from searchgym.eval.report.write import write_report
 from searchgym.eval.suites.cards import load_suite
-from searchgym.model_cards import PretrainedCard
+from searchgym.eval.viewing.runs import open_run
+from searchgym.eval.viewing.saved import SavedRun
 from searchgym.named import load_object
+from searchgym.options.cards import find_card, list_cards, load_card
+from searchgym.options.model_cards import PretrainedCard
 from searchgym.records import Episode, Passage
-from searchgym.report.write import write_report
+from searchgym.retrieval.index.build import build_index
+from searchgym.retrieval.index.index import MANIFEST, describe_files, load_index
 from searchgym.rollout.folders import ADAPTER, ADAPTER_WEIGHTS, model_folder
 from searchgym.rollout.loading import load_model
 from searchgym.rollout.pretrained import pretrained_folder
 from searchgym.rollout.storage import EpisodeWriter
 from searchgym.train.distributed.deepspeed_updater import _tensors_only
-from searchgym.train.inspect.saved import SavedRun
 from searchgym.train.learner.lora import adapter_config, adapter_weights, add_adapter
 from searchgym.train.recipe.load import load_recipe
 from searchgym.train.recipe.options import LoraOptions
 from searchgym.train.recipe.recipe import dump_recipe
-from searchgym.viewing.runs import open_run
 
 ROOT = Path(__file__).parents[1]
 EVIL = "theirs:evil"

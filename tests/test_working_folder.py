@@ -8,17 +8,17 @@ import pytest
 import yaml
 
 from searchgym.agents.base import load_agent
-from searchgym.cards import CARD_FOLDERS, find_card, list_cards
-from searchgym.corpora.retrieval.cards import find_encoder, find_retriever
-from searchgym.corpora.retrieval.encoders import Encoder
-from searchgym.corpora.retrieval.kinds.rerank import ByPairs
+from searchgym.cli.pipeline.pipeline import load_pipeline
 from searchgym.envs.data import find_corpus
 from searchgym.envs.registration import find_env
 from searchgym.envs.task import load_task
 from searchgym.errors import DataMissingError, SearchGymError, UnknownNameError, UsageError
 from searchgym.eval.suites.cards import load_suite
-from searchgym.graphs.packs import load_pack
-from searchgym.practice.pipeline import load_pipeline
+from searchgym.options.cards import CARD_FOLDERS, find_card, list_cards
+from searchgym.questions.graphs.packs import load_pack
+from searchgym.retrieval.cards import find_encoder, find_retriever
+from searchgym.retrieval.encoders import Encoder
+from searchgym.retrieval.kinds.rerank import ByPairs
 from searchgym.rollout.checkpoints import in_checkpoints
 from searchgym.rollout.folders import adapter_base, local_folder, model_folder
 from searchgym.train.recipe.load import load_recipe

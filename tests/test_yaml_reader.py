@@ -13,9 +13,9 @@ import pytest
 from support import growth
 
 from searchgym.corpora import convert_documents
-from searchgym.corpora.retrieval.cards import find_retriever
 from searchgym.errors import CardError, SearchGymError
 from searchgym.options.yaml import parse_yaml, read_small, read_yaml
+from searchgym.retrieval.cards import find_retriever
 from searchgym.train.recipe.load import load_recipe
 
 BOMB = "kind: bm25\na: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(

@@ -10,9 +10,9 @@ import json
 from searchgym.agents.base import Chat, EpisodeIO, Reply, documents
 from searchgym.agents.parsing import first_line
 from searchgym.errors import UsageError
-from searchgym.graphs.text import base_title
 from searchgym.protocol import Protocol, Shown
 from searchgym.records import Answer, Hit, Question, Search
+from searchgym.text import base_title
 
 ANSWER = "<answer>"
 """Beginning of an answer with tags."""

@@ -22,9 +22,9 @@ import numpy as np
 
 from searchgym import protocol
 from searchgym.agents.roles import Role, load_role
-from searchgym.cards import MAX_CALLS, AgentCard, find_card, load_card
 from searchgym.errors import UnknownNameError, UsageError
 from searchgym.named import check_call, load_object
+from searchgym.options.cards import MAX_CALLS, AgentCard, find_card, load_card
 from searchgym.records import Action, Call, Hit, Opened, Question
 
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from searchgym.cards import RoleCard
 from searchgym.errors import CardError, UsageError
+from searchgym.options.cards import RoleCard
 from searchgym.options.yaml import read_small
 from searchgym.protocol import Parts, joined
 

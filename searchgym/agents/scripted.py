@@ -6,9 +6,9 @@ import json
 
 from searchgym.agents.base import EpisodeIO, Observation
 from searchgym.errors import UsageError
-from searchgym.graphs.text import holds
-from searchgym.masking.spans import SEPARATOR
+from searchgym.questions.masked.spans import SEPARATOR
 from searchgym.records import Action, Answer, More, Open, Question, Search, title_key
+from searchgym.text import holds
 
 
 class Oracle:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from searchgym.cards import CorpusCard, find_card, load_card
 from searchgym.cli.output import Json, emit, progress, say
 from searchgym.corpora.files import BadLines
 from searchgym.errors import DataMissingError, RunExistsError, ScoringError, UsageError
+from searchgym.options.cards import CorpusCard, find_card, load_card
 from searchgym.records import Passage
 
 if TYPE_CHECKING:
@@ -167,10 +167,10 @@ def _searched(
 ) -> tuple[Run, Qrels, list[str]]:
     """Searches the questions; returns the hits, the judgements and, in words, the golds that cannot be found."""
     from searchgym.corpora.questions import read_queries, read_questions
-    from searchgym.corpora.retrieval.cards import find_retriever
     from searchgym.envs.data import find_corpus, load_corpus
     from searchgym.eval import retrieval as measures
     from searchgym.eval.evidence import titled, unreachable_in
+    from searchgym.retrieval.cards import find_retriever
 
     path, card = find_corpus(corpus), None if retriever is None else find_retriever(retriever)
     if not questions.exists():

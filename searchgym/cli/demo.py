@@ -22,21 +22,21 @@ from searchgym.agents.base import LoadedAgent, load_agent
 from searchgym.cli.output import table, tell
 from searchgym.corpora.files import write_atomic
 from searchgym.corpora.locks import lock_folder
-from searchgym.corpora.worlds import build_world
 from searchgym.envs.registration import find_env
 from searchgym.envs.task import Task, load_task
 from searchgym.errors import RunExistsError, UsageError
 from searchgym.eval.intervals import bootstrap_ci
+from searchgym.eval.report.write import write_report
 from searchgym.eval.runner import EvalOptions, evaluate
+from searchgym.questions.worlds import build_world
 from searchgym.records import Question
-from searchgym.report.write import write_report
 from searchgym.rollout.models import load_models
 from searchgym.rollout.storage import read_episodes
 from searchgym.rollout.tokens import TokenFormat
 from searchgym.rollout.transformers.sampler import load_sampler
+from searchgym.train.loop.assembly import train
+from searchgym.train.loop.folder import Row
 from searchgym.train.recipe.recipe import Recipe
-from searchgym.train.run.assembly import train
-from searchgym.train.run.folder import Row
 from searchgym.train.tiny.exam import ReadingTest
 
 ENV: Final = "searchgym/World-v0"

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from searchgym.cli.output import Json, emit, emit_rows, say, stages
-from searchgym.corpora.worlds.schema import WorldSpec
+from searchgym.questions.worlds.schema import WorldSpec
 
 world = typer.Typer(help="Generated worlds: pages and questions from a seed.", no_args_is_help=True)
 
@@ -34,9 +34,9 @@ def world_build(
 ) -> None:
     """Build a world: corpus.jsonl, questions.jsonl, triples.tsv, card.yaml, report.json and report.md."""
     from searchgym.corpora.files import read_json
-    from searchgym.corpora.worlds import build_world, write_world
-    from searchgym.corpora.worlds.storage import check_free
     from searchgym.errors import UsageError
+    from searchgym.questions.worlds import build_world, write_world
+    from searchgym.questions.worlds.storage import check_free
 
     try:
         hop_counts = tuple(int(hop) for hop in hops.split(","))
@@ -81,12 +81,12 @@ def questions_generate(
 ) -> None:
     """Generate questions from English documents: train, validation and test sets that share no gold page."""
     from searchgym.corpora.documents import open_corpus
-    from searchgym.corpora.worlds.storage import check_free
     from searchgym.envs.data import find_corpus
     from searchgym.errors import UsageError
     from searchgym.questions.generate import USUAL, Plan
     from searchgym.questions.report import crossed
     from searchgym.questions.storage import held_out_by, write_set
+    from searchgym.questions.worlds.storage import check_free
 
     check_free(out)
     try:

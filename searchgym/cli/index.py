@@ -13,8 +13,8 @@ from searchgym.cli.output import Json, announce, emit, emit_rows, say, stages
 from searchgym.errors import UsageError
 
 if TYPE_CHECKING:
-    from searchgym.corpora.retrieval.cards import RetrieverCard
-    from searchgym.corpora.retrieval.index.index import Manifest
+    from searchgym.retrieval.cards import RetrieverCard
+    from searchgym.retrieval.index.index import Manifest
 
 index = typer.Typer(help="Build, convert, inspect and search indexes.", no_args_is_help=True)
 Card = Annotated[str, typer.Option("--retriever", help="Retriever card (name or path) to build for.")]
@@ -37,9 +37,9 @@ def index_build(
     json: Json = False,
 ) -> None:
     """Build an index folder; an interrupted build resumes where it stopped."""
-    from searchgym.corpora.retrieval.cards import find_retriever
-    from searchgym.corpora.retrieval.index.build import build_index, check_free
-    from searchgym.corpora.retrieval.index.size import estimate
+    from searchgym.retrieval.cards import find_retriever
+    from searchgym.retrieval.index.build import build_index, check_free
+    from searchgym.retrieval.index.size import estimate
 
     card = _weighed(find_retriever(retriever), k1, b)
     check_free(out, overwrite)
@@ -66,7 +66,7 @@ def index_convert(
     json: Json = False,
 ) -> None:
     """Convert existing vectors or a Lucene index to an index folder, without encoding or indexing again."""
-    from searchgym.corpora.retrieval.foreign.convert import convert_index
+    from searchgym.retrieval.foreign.convert import convert_index
 
     started = time.perf_counter()
     with stages() as progress:
@@ -83,7 +83,7 @@ def index_inspect(
     json: Json = False,
 ) -> None:
     """Show and check an index folder."""
-    from searchgym.corpora.retrieval.index.index import inspect_index
+    from searchgym.retrieval.index.index import inspect_index
 
     emit(inspect_index(folder, verify=verify), json, str(folder))
 
@@ -111,8 +111,8 @@ def index_search(
 
 def _weighed(card: RetrieverCard, k1: float | None, b: float | None) -> Any:
     """Returns the card with `k1` and `b` replaced where they are given."""
-    from searchgym.corpora.retrieval.cards import find_retriever
     from searchgym.options import plain
+    from searchgym.retrieval.cards import find_retriever
 
     given = {name: value for name, value in (("k1", k1), ("b", b)) if value is not None}
     if not given:
@@ -142,8 +142,8 @@ def _check_room(card: RetrieverCard, passages: int, size: int, out: Path, force:
         UsageError: Memory or disk space is too small, and `force` is False.
     """
     from searchgym.cli.doctor.machine import free_disk, memory
-    from searchgym.corpora.retrieval.index.build import building_folder
-    from searchgym.corpora.retrieval.index.size import Size, needs
+    from searchgym.retrieval.index.build import building_folder
+    from searchgym.retrieval.index.size import Size, needs
 
     needed = needs(card, Size(passages=passages, bytes=size))
     begun = sum(file.stat().st_size for file in building_folder(out).rglob("*") if file.is_file())

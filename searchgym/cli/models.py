@@ -39,7 +39,7 @@ def engine(
 
         from searchgym.rollout.samplers.vllm import Vllm
         from searchgym.rollout.vllm.server import serve_command
-        from searchgym.train.run.samplers import sampled_run
+        from searchgym.train.loop.samplers import sampled_run
 
         options = cast(Vllm, loaded.rollout.sampler)
         dataclasses.replace(options, servers=None).chosen()
@@ -141,8 +141,8 @@ def merge(
     """Average checkpoints into one, with given weights or those of a decay of the learning rate (WSM)."""
     with contextlib.redirect_stdout(sys.stderr):
         from searchgym.errors import UsageError
-        from searchgym.merging.merge import merge_checkpoints
-        from searchgym.merging.schedules import given_weights, scheduled
+        from searchgym.rollout.merging.merge import merge_checkpoints
+        from searchgym.rollout.merging.schedules import given_weights, scheduled
 
         if weights is not None and schedule != "mean":
             raise UsageError("--weights and --schedule both say how much each checkpoint counts: choose one")

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
 
-from searchgym.cards import AgentCard, CorpusCard, EncoderCard, load_card
-from searchgym.cards import list_cards as cards_of
 from searchgym.cli.options import MaxTurns, Source, TaskChoice, TopK, takes_records
 from searchgym.cli.output import Json, emit, emit_rows, say
 from searchgym.envs.cards import EnvCard
 from searchgym.errors import DataMissingError, UnknownNameError, UsageError
-from searchgym.model_cards import AdapterCard, ModelCard, PretrainedCard, load_model_card
+from searchgym.options.cards import AgentCard, CorpusCard, EncoderCard, load_card
+from searchgym.options.cards import list_cards as cards_of
+from searchgym.options.model_cards import AdapterCard, ModelCard, PretrainedCard, load_model_card
 from searchgym.options.yaml import parse_yaml
 
 if TYPE_CHECKING:
@@ -63,9 +63,9 @@ def load(name: str | None, options: TaskOptions, wait: float = 0.0) -> Task:
         UsageError: `wait` is given, but the retriever is no server; or `name` is None and something is missing.
         UnknownNameError: Nothing has that name.
     """
-    from searchgym.corpora.retrieval.remote.client import HttpRetriever
     from searchgym.envs.registration import env_options, find_env, own_card
     from searchgym.envs.task import load_task
+    from searchgym.retrieval.remote.client import HttpRetriever
 
     if name is None:
         card = own_card(f"own/{Path(_own_questions(options)).stem}")
@@ -266,7 +266,7 @@ def _here(card: CorpusCard) -> str:
 
 
 def _retrievers() -> Rows:
-    from searchgym.corpora.retrieval.cards import find_retriever
+    from searchgym.retrieval.cards import find_retriever
 
     cards = {name: find_retriever(name) for name in cards_of("retrievers")}
     return [{"name": name, "kind": c.kind, "summary": c.summary} for name, c in cards.items()]

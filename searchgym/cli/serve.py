@@ -20,9 +20,9 @@ from searchgym.packages import install_command
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
 
-    from searchgym.browsing.pages import Pages
-    from searchgym.corpora.retrieval.backends import Progress
-    from searchgym.corpora.retrieval.retriever import Retriever
+    from searchgym.envs.pages.pages import Pages
+    from searchgym.retrieval.backends import Progress
+    from searchgym.retrieval.retriever import Retriever
     from searchgym.serving.service import Service
 
 SWITCH: Final = 0.001
@@ -131,9 +131,9 @@ class _Loading:
 
     def __call__(self, progress: Progress) -> Retriever:
         """Loads the retriever."""
-        from searchgym.browsing.pages import pages_of
-        from searchgym.corpora.retrieval.identity import identify
-        from searchgym.corpora.retrieval.retriever import corpus_of
+        from searchgym.envs.pages.pages import pages_of
+        from searchgym.retrieval.identity import identify
+        from searchgym.retrieval.retriever import corpus_of
 
         retriever = self._retriever = self._open_it(progress)
         if self._wants_pages and corpus_of(retriever) is not None:
@@ -150,7 +150,7 @@ class _Loading:
 
     def info(self) -> dict[str, Any]:
         """Describes the index."""
-        from searchgym.corpora.retrieval.identity import identify
+        from searchgym.retrieval.identity import identify
 
         return identify(self._retriever) if self._retriever is not None else {}
 
@@ -209,8 +209,8 @@ def is_loopback(host: str) -> bool:
 
 def _opener(index: str | None, retriever: str | None) -> Callable[[Progress], Retriever]:
     """Returns a function that loads the retriever; wrong arguments are refused before anything is loaded."""
-    from searchgym.corpora.retrieval.cards import Sources, find_retriever
     from searchgym.envs.data import find_corpus, load_corpus
+    from searchgym.retrieval.cards import Sources, find_retriever
 
     card = None if retriever is None else find_retriever(retriever)
     if card is not None and not card.needs_corpus:

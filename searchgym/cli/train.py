@@ -20,8 +20,8 @@ from searchgym.errors import UsageError
 from searchgym.named import code_refused
 
 if TYPE_CHECKING:
+    from searchgym.train.loop.trainer import TrainResult
     from searchgym.train.recipe.recipe import Recipe
-    from searchgym.train.run.trainer import TrainResult
     from searchgym.train.selfcheck.findings import Findings
 
 
@@ -99,7 +99,7 @@ def run_training(recipe: Recipe, overrides: list[str], folder: Path, resume: boo
         recipe = with_warmups_of(recipe, read_recipe(folder / "recipe.yaml"), overrides)
     check_recipe(recipe, folder, resume)
     with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
-        from searchgym.train.run.assembly import train as run
+        from searchgym.train.loop.assembly import train as run
 
         say(f"run folder: {folder}")
         started = time.perf_counter()
@@ -160,8 +160,8 @@ def recipe_of(name: str, overrides: list[str] | None) -> Recipe:
 
 def check_recipe(recipe: Recipe, folder: Path | None = None, resume: bool = False) -> None:
     """Checks the names in a recipe, and whether a run can begin or go on in a folder, before libraries are loaded."""
+    from searchgym.train.loop.folder import check_run_folder
     from searchgym.train.recipe.preflight import check_names
-    from searchgym.train.run.folder import check_run_folder
 
     check_names(recipe)
     if folder is not None:
@@ -171,7 +171,7 @@ def check_recipe(recipe: Recipe, folder: Path | None = None, resume: bool = Fals
 def _explain(recipe: Recipe, run: Path | None, episode_id: str | None, as_json: bool) -> None:
     """Prints the calls of an episode with the terms of their rewards and their advantages."""
     with contextlib.redirect_stdout(sys.stderr):
-        from searchgym.train.inspect.explain import explain_new, explain_run
+        from searchgym.eval.viewing.explain import explain_new, explain_run
 
         episode, calls = explain_new(recipe) if run is None else explain_run(run, episode_id, recipe)
     if as_json:

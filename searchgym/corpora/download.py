@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from searchgym.cards import CorpusCard, data_file
 from searchgym.corpora.files import download, sha256_file
 from searchgym.corpora.hub import HubSource, hub_file
 from searchgym.errors import DataMissingError, RunExistsError, UsageError
+from searchgym.options.cards import CorpusCard, data_file
 
 Progress = Callable[[int, int | None], None]
 """Callback of a download: called with the bytes done so far and the bytes expected (None if unknown)."""

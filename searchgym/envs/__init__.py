@@ -8,13 +8,13 @@ if TYPE_CHECKING:
     from searchgym.envs.cards import EnvCard
     from searchgym.envs.core import Rules, State
     from searchgym.envs.options import TaskOptions
-    from searchgym.envs.question_source import QuestionContext, QuestionSource
     from searchgym.envs.registration import env_options, find_env, register, registered
     from searchgym.envs.reward import Reward
     from searchgym.envs.single import SearchEnv
     from searchgym.envs.spaces import UnicodeText
     from searchgym.envs.task import Task, load_task
     from searchgym.envs.vector import SearchVectorEnv
+    from searchgym.questions.question_source import QuestionContext, QuestionSource
 
 __all__ = [
     "EnvCard",

@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Gt
 
-from searchgym.cards import ProtocolName
-from searchgym.envs.question_source import QuestionSource
 from searchgym.options import Options
+from searchgym.options.cards import ProtocolName
+from searchgym.questions.question_source import QuestionSource
 
 ScorerName = Literal["hotpotqa", "2wiki", "musique", "flashrag", "search_r1", "kilt"]
 

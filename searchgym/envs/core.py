@@ -18,9 +18,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from searchgym.browsing.look import look
-from searchgym.browsing.pages import Pages, snippet
 from searchgym.envs.cards import EnvCard
+from searchgym.envs.pages.look import look
+from searchgym.envs.pages.pages import Pages, snippet
 from searchgym.errors import EpisodeError, UsageError
 from searchgym.protocol import Protocol, get_protocol
 from searchgym.records import Action, Answer, Hit, Invalid, More, Open, Opened, Question, Search, Searched, StopReason

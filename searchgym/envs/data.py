@@ -9,14 +9,14 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from searchgym.cards import CorpusCard, data_file, find_card, found_here, is_path, list_cards, load_card
 from searchgym.corpora.own import bundled_file, home
 from searchgym.errors import DataMissingError, IndexMismatchError, RunExistsError, UnknownNameError, UsageError
+from searchgym.options.cards import CorpusCard, data_file, find_card, found_here, is_path, list_cards, load_card
 
 if TYPE_CHECKING:
-    from searchgym.corpora.retrieval.backends import Progress
-    from searchgym.corpora.retrieval.cards import RetrieverCard
-    from searchgym.corpora.retrieval.retriever import CorpusRetriever
+    from searchgym.retrieval.backends import Progress
+    from searchgym.retrieval.cards import RetrieverCard
+    from searchgym.retrieval.retriever import CorpusRetriever
 
     RetrieverGiven: TypeAlias = str | dict[str, Any] | RetrieverCard | None
 
@@ -80,12 +80,12 @@ def load_corpus(path: Path, card: RetrieverGiven = None, progress: Progress | No
     from searchgym.corpora.documents import is_documents, open_corpus
     from searchgym.corpora.files import sha256_file
     from searchgym.corpora.passages import corpus_file, corpus_sha256
-    from searchgym.corpora.retrieval.backends import quiet
-    from searchgym.corpora.retrieval.cards import find_retriever
-    from searchgym.corpora.retrieval.foreign.lucene import is_lucene, open_lucene
-    from searchgym.corpora.retrieval.index.build import build_index
-    from searchgym.corpora.retrieval.index.index import MANIFEST, load_index
-    from searchgym.corpora.retrieval.kinds.bm25 import DEFAULT
+    from searchgym.retrieval.backends import quiet
+    from searchgym.retrieval.cards import find_retriever
+    from searchgym.retrieval.foreign.lucene import is_lucene, open_lucene
+    from searchgym.retrieval.index.build import build_index
+    from searchgym.retrieval.index.index import MANIFEST, load_index
+    from searchgym.retrieval.kinds.bm25 import DEFAULT
 
     progress = progress or quiet
     if (path / MANIFEST).exists():
@@ -114,7 +114,7 @@ LARGE: Final = 2**30
 
 def lacks_index(path: Path | None, card: RetrieverCard) -> bool:
     """Returns whether a card's index is slow to build of a corpus that is large, or missing (None), and no folder."""
-    from searchgym.corpora.retrieval.cards import parts_of
+    from searchgym.retrieval.cards import parts_of
 
     large = path is None or (path.is_file() and path.stat().st_size >= LARGE)
     return large and any(part.slow for part in parts_of(card))
@@ -136,8 +136,8 @@ WAIT: Final = 3600.0
 
 def _index_name(card: RetrieverCard) -> str:
     """Returns a cache name for the index of a card; format versions are part of it, so no outdated index is reused."""
-    from searchgym.corpora.retrieval.bm25 import analysis
-    from searchgym.corpora.retrieval.index.index import FORMAT, part_names
+    from searchgym.retrieval.bm25 import analysis
+    from searchgym.retrieval.index.index import FORMAT, part_names
 
     parts = part_names(card)
     contents = json.dumps([part.built_of() for part in parts.values()] + [FORMAT, analysis.VERSION], sort_keys=True)

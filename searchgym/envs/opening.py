@@ -9,20 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeGuard
 
-from searchgym.corpora.retrieval.cards import RetrieverCard, Sources, find_retriever
-from searchgym.corpora.retrieval.retriever import (
-    AnyRetriever,
-    CorpusRetriever,
-    QuestionRetriever,
-    Retriever,
-    check_retriever,
-)
 from searchgym.envs.cards import EnvCard
 from searchgym.envs.data import find_corpus, load_corpus
 from searchgym.envs.options import TaskOptions, corpus_path
 from searchgym.errors import UsageError
 from searchgym.named import check_call
 from searchgym.records import Question
+from searchgym.retrieval.cards import RetrieverCard, Sources, find_retriever
+from searchgym.retrieval.retriever import AnyRetriever, CorpusRetriever, QuestionRetriever, Retriever, check_retriever
 
 SOURCE: Final = re.compile(r"[a-z][a-z0-9_]{0,30}")
 """Pattern of the name of a further retriever, which is part of a tag."""
@@ -71,7 +65,7 @@ def load_retriever(
     if options.get("distractors"):
         if given is not None:
             raise UsageError("distractors=True searches each question's own paragraphs: leave out retriever=")
-        from searchgym.corpora.retrieval.index.distractors import DistractorRetriever
+        from searchgym.retrieval.index.distractors import DistractorRetriever
 
         return DistractorRetriever(questions)
     if _is_retriever(given):

@@ -6,16 +6,16 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypedDict, cast
 
-from searchgym.cards import ProtocolName
-from searchgym.corpora.retrieval.cards import RetrieverCard
-from searchgym.corpora.retrieval.retriever import AnyRetriever
 from searchgym.envs.cards import EnvCard
 from searchgym.envs.data import find_corpus
-from searchgym.envs.question_source import QuestionSource
 from searchgym.envs.reward import RewardFunction
 from searchgym.errors import CardError, UnknownNameError, UsageError
 from searchgym.options import plain, read
+from searchgym.options.cards import ProtocolName
+from searchgym.questions.question_source import QuestionSource
 from searchgym.records import Passage, Question
+from searchgym.retrieval.cards import RetrieverCard
+from searchgym.retrieval.retriever import AnyRetriever
 
 
 class TaskOptions(TypedDict, total=False):

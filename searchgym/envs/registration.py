@@ -12,11 +12,11 @@ from typing import Any, Unpack
 import gymnasium
 from gymnasium.envs.registration import parse_env_id, registry
 
-from searchgym.cards import find_card, list_cards, load_card
 from searchgym.envs.cards import EnvCard
 from searchgym.envs.options import TaskOptions, check_option_names, merge_options
 from searchgym.errors import CardError, SearchGymError, UnknownNameError, UsageError
 from searchgym.options import plain
+from searchgym.options.cards import find_card, list_cards, load_card
 from searchgym.options.yaml import read_small
 
 _registered: dict[str, EnvCard | Path] = {}
@@ -108,7 +108,7 @@ def register(id: str | os.PathLike[str], **options: Unpack[TaskOptions]) -> str:
 
 def own_card(id: str) -> EnvCard:
     """Returns the card of an environment whose questions and corpus are options of the user's."""
-    from searchgym.envs.sources.dataset import DatasetQuestions
+    from searchgym.questions.sources.dataset import DatasetQuestions
 
     source = DatasetQuestions(dataset="own", split="all", size=0, file="", get="")
     return EnvCard(id=id, summary="registered by the user", questions=source, corpus="")

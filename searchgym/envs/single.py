@@ -10,8 +10,6 @@ from typing import Any, Unpack
 
 import gymnasium
 
-from searchgym.cards import find_card, load_card
-from searchgym.corpora.retrieval.retriever import retrieve
 from searchgym.envs.cards import EnvCard
 from searchgym.envs.core import State, begin, fail, finish
 from searchgym.envs.options import TaskOptions
@@ -19,8 +17,10 @@ from searchgym.envs.spaces import UnicodeText
 from searchgym.envs.task import Task, load_task
 from searchgym.errors import EpisodeError, RetrieverError, UnknownNameError, UsageError
 from searchgym.options import read
+from searchgym.options.cards import find_card, load_card
 from searchgym.protocol import MAX_ACTION_CHARS, MAX_RESULT_CHARS
 from searchgym.records import Action, Answer, Hit, Invalid, More, Open, Question, Search
+from searchgym.retrieval.retriever import retrieve
 
 MAX_OBSERVATION_CHARS = MAX_RESULT_CHARS + 2**10
 """Upper bound of an observation's length, in characters: retrieved text and the tags or notice around it."""

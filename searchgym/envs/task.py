@@ -10,19 +10,19 @@ from dataclasses import dataclass
 from typing import Unpack
 
 from searchgym import scoring
-from searchgym.browsing.pages import pages_of
-from searchgym.corpora.retrieval.retriever import AnyRetriever, CorpusRetriever
 from searchgym.envs.cards import EnvCard
 from searchgym.envs.core import Rules, State
 from searchgym.envs.opening import find_card_of, load_retriever, load_sources, open_corpus_of
 from searchgym.envs.options import TaskOptions, named_options, own_questions, with_options
-from searchgym.envs.question_source import QuestionContext, QuestionSource
+from searchgym.envs.pages.pages import pages_of
 from searchgym.envs.reward import RewardFunction, answer_scores, checked_reward, get_reward
 from searchgym.errors import UnknownNameError, UsageError
 from searchgym.options import name_of
 from searchgym.questions.given import given_label, given_questions
+from searchgym.questions.question_source import QuestionContext, QuestionSource
 from searchgym.questions.subset import SEED, draw_subset
 from searchgym.records import Question, simulated_share
+from searchgym.retrieval.retriever import AnyRetriever, CorpusRetriever
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from gymnasium.utils import seeding
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
-from searchgym.corpora.retrieval.retriever import retrieve
 from searchgym.envs.cards import EnvCard
 from searchgym.envs.core import State, begin, fail, finish
 from searchgym.envs.options import TaskOptions
@@ -29,6 +28,7 @@ from searchgym.envs.single import (
 )
 from searchgym.envs.task import Task
 from searchgym.errors import EpisodeError, RetrieverError, UnknownNameError, UsageError
+from searchgym.retrieval.retriever import retrieve
 
 AUTORESET: Final = {mode.name.lower(): mode for mode in AutoresetMode}
 """Autoreset modes of Gymnasium by the name that `SearchVectorEnv` takes."""

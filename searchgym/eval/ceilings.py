@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from searchgym.agents.base import LoadedAgent, load_agent
-from searchgym.corpora.retrieval.index.distractors import passages_of
-from searchgym.corpora.retrieval.retriever import Retriever
 from searchgym.envs.task import Task
 from searchgym.errors import UsageError
 from searchgym.eval.runner import SCORES, EvalOptions, evaluate, write_json
 from searchgym.eval.scores import Scores
 from searchgym.records import Hit, Passage, Question, title_key
+from searchgym.retrieval.index.distractors import passages_of
+from searchgym.retrieval.retriever import Retriever
 from searchgym.rollout.models import Model
 
 READING: Final = "gold_pages"

@@ -16,10 +16,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from searchgym.corpora.retrieval.index.distractors import DistractorRetriever
-from searchgym.corpora.retrieval.retriever import corpus_of
 from searchgym.envs.task import Task
 from searchgym.records import Episode, Passage, Question, title_key
+from searchgym.retrieval.index.distractors import DistractorRetriever
+from searchgym.retrieval.retriever import corpus_of
 
 MADE_OF: Final = 0.5
 """Least share of hits with the title of a paragraph that have the text of one, in a corpus that is made of paragraphs:

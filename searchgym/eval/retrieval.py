@@ -12,10 +12,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from searchgym.corpora.files import text_lines, write_atomic
-from searchgym.corpora.retrieval.retriever import Retriever
 from searchgym.errors import DataError, ScoringError
 from searchgym.eval.evidence import Pages, gold_passages, titled
 from searchgym.records import Passage, Question
+from searchgym.retrieval.retriever import Retriever
 from searchgym.scoring.ranking import ndcg
 
 Qrels = dict[str, dict[str, int]]

@@ -28,13 +28,13 @@ from searchgym.agents.roles import Role
 from searchgym.corpora.files import dump_line, iter_jsonl, read_json, write_atomic, write_jsonl
 from searchgym.corpora.locks import lock_folder
 from searchgym.corpora.questions import question_row
-from searchgym.corpora.retrieval.identity import identify
 from searchgym.envs.reward import reward_name
 from searchgym.envs.task import Task
 from searchgym.errors import DataError, RunExistsError, UsageError
 from searchgym.eval.evidence import NAMED, unreachable_golds
 from searchgym.eval.scores import Scores, question_rows, score_each, summarise
 from searchgym.records import Episode, Question
+from searchgym.retrieval.identity import identify
 from searchgym.rollout.engine import Engine
 from searchgym.rollout.models import Model
 from searchgym.rollout.storage import EpisodeWriter, read_episodes, sidecar

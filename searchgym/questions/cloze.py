@@ -13,11 +13,11 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final
 
-from searchgym.graphs.links import Link
-from searchgym.graphs.text import base_title, holds, sentence_at, sentences, tidy, unlinked, words
 from searchgym.questions.draw import Draft
+from searchgym.questions.graphs.links import Link
 from searchgym.questions.source import Source
 from searchgym.records import Hop
+from searchgym.text import base_title, holds, sentence_at, sentences, tidy, unlinked, words
 
 LEAST, MOST = 6, 45
 """Number of words that a copied sentence may have."""

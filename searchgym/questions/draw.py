@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from searchgym.graphs.facts import Found
-from searchgym.graphs.graph import Form
-from searchgym.graphs.packs import Bridge, Clues, Joined
+from searchgym.questions.graphs.facts import Found
+from searchgym.questions.graphs.graph import Form
+from searchgym.questions.graphs.packs import Bridge, Clues, Joined
 from searchgym.questions.source import Source
 from searchgym.records import Hop
 

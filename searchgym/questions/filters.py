@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from searchgym.corpora.retrieval.retriever import Retriever
-from searchgym.graphs.graph import evaluate
-from searchgym.graphs.text import WORD, holds, norm, tidy
 from searchgym.questions.draw import Draft
+from searchgym.questions.graphs.graph import evaluate
 from searchgym.questions.source import Source
 from searchgym.records import Hit
+from searchgym.retrieval.retriever import Retriever
+from searchgym.text import WORD, holds, norm, tidy
 
 DEPTH: Final = 20
 """Number of hits among which gold pages are looked for."""

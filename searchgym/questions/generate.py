@@ -14,21 +14,21 @@ from typing import Any, Final
 
 from searchgym.corpora.files import read_json, write_atomic
 from searchgym.corpora.questions import read_questions, write_questions
-from searchgym.corpora.retrieval.backends import Progress, quiet
-from searchgym.corpora.retrieval.index.index import build_in_memory
-from searchgym.corpora.retrieval.retriever import Retriever
 from searchgym.errors import DataError, UnknownNameError, UsageError
-from searchgym.graphs.facts import Facts, find_facts
-from searchgym.graphs.graph import MONTHS
-from searchgym.graphs.packs import Pack
-from searchgym.graphs.text import base_title
 from searchgym.questions.cloze import draw_cloze
 from searchgym.questions.draw import MOST_CHAINS, Draft, draw
 from searchgym.questions.filters import CLOZE, Balance, Searched, Searches, Wording
+from searchgym.questions.graphs.facts import Facts, find_facts
+from searchgym.questions.graphs.graph import MONTHS
+from searchgym.questions.graphs.packs import Pack
 from searchgym.questions.in_place import SENTENCE, draw_sentences
 from searchgym.questions.source import SPLITS, HeldOut, Source, split_pages
 from searchgym.questions.subset import by_hash
 from searchgym.records import Passage, Question, SupportingFact, Triple
+from searchgym.retrieval.backends import Progress, quiet
+from searchgym.retrieval.index.index import build_in_memory
+from searchgym.retrieval.retriever import Retriever
+from searchgym.text import base_title
 
 VERSION: Final = 2
 """Version of the rules; another one gives other questions."""

@@ -15,12 +15,12 @@ from typing import Final
 
 import regex
 
-from searchgym.graphs.packs import SECONDS
-from searchgym.graphs.text import base_title, norm, sentences, tidy
 from searchgym.questions.cloze import LEAST, MOST, naming
 from searchgym.questions.draw import Draft
+from searchgym.questions.graphs.packs import SECONDS
 from searchgym.questions.source import Source
 from searchgym.records import Hop
+from searchgym.text import base_title, norm, sentences, tidy
 
 SENTENCE: Final = "sentence"
 """Shape of these questions."""

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from searchgym.corpora.retrieval.retriever import Retriever
-from searchgym.corpora.worlds.report import guess, unnamed_title
-from searchgym.graphs.text import base_title, holds, norm, tidy
+from searchgym.questions.worlds.report import guess, unnamed_title
 from searchgym.records import Hit, Passage, Question, Triple, title_key
+from searchgym.retrieval.retriever import Retriever
 from searchgym.scoring import exact_match, golds_with_words
+from searchgym.text import base_title, holds, norm, tidy
 
 MEASURES: Final = (
     "one_search",

@@ -9,11 +9,11 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from searchgym.graphs.facts import Facts, Found
-from searchgym.graphs.graph import Entity, Graph
-from searchgym.graphs.packs import Pack
-from searchgym.graphs.text import WORD, base_title, norm, sentences
+from searchgym.questions.graphs.facts import Facts, Found
+from searchgym.questions.graphs.graph import Entity, Graph
+from searchgym.questions.graphs.packs import Pack
 from searchgym.records import Passage, Triple, title_key
+from searchgym.text import WORD, base_title, norm, sentences
 
 SPLITS: Final = ("train", "validation", "test")
 _RARE: Final = 3

@@ -20,23 +20,23 @@ from typing import Any, Final
 
 import yaml
 
-from searchgym.cards import find_card
 from searchgym.corpora.files import FilePath, sha256_file, write_jsonl
 from searchgym.corpora.locks import lock_folder
 from searchgym.corpora.passages import corpus_sha256
 from searchgym.corpora.questions import read_questions, write_questions
-from searchgym.corpora.retrieval.backends import Progress, quiet
-from searchgym.corpora.retrieval.index.index import build_in_memory
-from searchgym.corpora.retrieval.retriever import CorpusRetriever
-from searchgym.corpora.worlds.storage import check_free, read_world
 from searchgym.errors import DataError
-from searchgym.graphs.packs import load_pack
+from searchgym.options.cards import find_card
 from searchgym.options.yaml import read_yaml
 from searchgym.questions.generate import VERSION, Plan, QuestionSet, generate, why
+from searchgym.questions.graphs.packs import load_pack
 from searchgym.questions.report import markdown, picture, report_of
 from searchgym.questions.shortcuts import Shortcuts, measure
 from searchgym.questions.source import SPLITS, HeldOut, hold_out
+from searchgym.questions.worlds.storage import check_free, read_world
 from searchgym.records import Passage, Question
+from searchgym.retrieval.backends import Progress, quiet
+from searchgym.retrieval.index.index import build_in_memory
+from searchgym.retrieval.retriever import CorpusRetriever
 
 CARD: Final = "card.yaml"
 ORDER: Final = "by hash"

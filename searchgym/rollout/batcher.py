@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from searchgym import threads
-from searchgym.corpora.retrieval.retriever import AnyRetriever, retrieve
 from searchgym.records import Hit
+from searchgym.retrieval.retriever import AnyRetriever, retrieve
 
 Request = TypeVar("Request")
 Reply = TypeVar("Reply")

@@ -14,10 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from searchgym.cards import found_here, is_path, list_cards, load_card
 from searchgym.corpora.hub import hub_answers
 from searchgym.errors import DataError, DataMissingError, SearchGymError
-from searchgym.model_cards import PretrainedCard
+from searchgym.options.cards import found_here, is_path, list_cards, load_card
+from searchgym.options.model_cards import PretrainedCard
 from searchgym.rollout.foreign.configs import check_model_config, check_tokenizer_config, read_adapter_config
 from searchgym.rollout.pretrained import missing_package, pretrained_folder
 

@@ -12,11 +12,11 @@ from typing import Final
 import numpy as np
 
 from searchgym.errors import ModelError, NoVerdictError, SwayedError
-from searchgym.judging.judge import Criterion, Judge
 from searchgym.protocol import Parts, split_thoughts
 from searchgym.rollout.models import Model
 from searchgym.rollout.sampler import SampleRequest, Sampling
 from searchgym.scoring import exact_match
+from searchgym.scoring.judges.judge import Criterion, Judge
 
 MOST_WORDS: Final = 50
 """Words of an answer from pages above which it is no answer."""

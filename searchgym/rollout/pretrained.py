@@ -18,7 +18,7 @@ from searchgym.corpora.files import sha256_file
 from searchgym.corpora.locks import lock_folder
 from searchgym.corpora.own import home
 from searchgym.errors import DataError, DataMissingError
-from searchgym.model_cards import PretrainedCard
+from searchgym.options.model_cards import PretrainedCard
 
 WAIT = 600.0
 """Seconds to wait for another process that is converting the same model."""

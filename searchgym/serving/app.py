@@ -16,9 +16,9 @@ from fastapi import FastAPI, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.requests import ClientDisconnect
 
-from searchgym.corpora.retrieval.remote.wire import contents, document
 from searchgym.errors import BusyError, RetrieverError, UsageError
 from searchgym.records import Hit
+from searchgym.retrieval.remote.wire import contents, document
 from searchgym.serving.access import Access, Gate
 from searchgym.serving.service import Limits, Service
 

@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from searchgym.browsing.look import no_page
-from searchgym.browsing.pages import Pages, part_of, parts_of, snippet
+from searchgym.envs.pages.look import no_page
+from searchgym.envs.pages.pages import Pages, part_of, parts_of, snippet
 from searchgym.errors import RetrieverError, UsageError
 from searchgym.packages import check
 from searchgym.records import Hit

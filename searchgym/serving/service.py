@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from searchgym.corpora.retrieval.backends import Progress
-from searchgym.corpora.retrieval.remote.client import MOST_HITS
-from searchgym.corpora.retrieval.retriever import Retriever
 from searchgym.errors import BusyError
 from searchgym.records import Hit
+from searchgym.retrieval.backends import Progress
+from searchgym.retrieval.remote.client import MOST_HITS
+from searchgym.retrieval.retriever import Retriever
 from searchgym.rollout.batcher import Batcher, Queries, retrieval_batcher
 
 

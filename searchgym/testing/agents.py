@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 from searchgym.agents.base import Agent, LoadedAgent
-from searchgym.cards import ProtocolName
-from searchgym.corpora.retrieval.retriever import Retriever
 from searchgym.envs.cards import EnvCard
-from searchgym.envs.sources.dataset import DatasetQuestions
 from searchgym.envs.task import load_task
+from searchgym.options.cards import ProtocolName
 from searchgym.protocol import get_protocol
+from searchgym.questions.sources.dataset import DatasetQuestions
 from searchgym.records import Episode, Question
+from searchgym.retrieval.retriever import Retriever
 from searchgym.rollout.api_sampler import MessageFormat
 from searchgym.rollout.engine import Engine
 from searchgym.rollout.models import Model

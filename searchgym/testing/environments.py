@@ -13,11 +13,11 @@ import gymnasium
 from gymnasium.utils.env_checker import check_env
 from gymnasium.wrappers import PassiveEnvChecker
 
-from searchgym.cards import ProtocolName
-from searchgym.corpora.retrieval.retriever import Retriever
 from searchgym.errors import EpisodeError, UnknownNameError, UsageError
+from searchgym.options.cards import ProtocolName
 from searchgym.protocol import get_protocol
 from searchgym.records import Answer, Search
+from searchgym.retrieval.retriever import Retriever
 from searchgym.testing.fakes import HOSTILE_ACTIONS, Broken, Trap
 
 INFO: Final = ("question_id", "turn", "turns_left", "searches", "action", "hits", "stop_reason")

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from searchgym.cards import ProtocolName
+from searchgym.options.cards import ProtocolName
 from searchgym.protocol import get_protocol
 from searchgym.records import Answer, Hit, Paragraph, Passage, Question, Search, SupportingFact
 from searchgym.rollout.sampler import Finish, Sampled, SampleRequest

@@ -12,9 +12,9 @@ from collections.abc import Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
-from searchgym.corpora.retrieval.retriever import CorpusRetriever, Retriever, checked, retrieve
 from searchgym.errors import UsageError
 from searchgym.records import Hit, Passage
+from searchgym.retrieval.retriever import CorpusRetriever, Retriever, checked, retrieve
 
 THREADS: Final = 4
 """Number of threads that search at the same time."""
@@ -77,7 +77,7 @@ def assert_best_first(hits: Sequence[Hit], number: int) -> None:
 
 
 class RetrieverTests:
-    """Checks of the contract of `searchgym.corpora.retrieval.retriever.Retriever`.
+    """Checks of the contract of `searchgym.retrieval.retriever.Retriever`.
 
     A subclass gives `make_retriever` and `queries`; the other attributes state what the retriever promises beyond.
     """

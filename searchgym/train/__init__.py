@@ -8,9 +8,9 @@ if TYPE_CHECKING:
     from searchgym.train.algorithms.comparing import Comparing
     from searchgym.train.algorithms.estimator import Estimator, Group
     from searchgym.train.credit.term import CreditContext, Term
+    from searchgym.train.loop.assembly import train
     from searchgym.train.recipe.load import load_recipe, read_recipe
     from searchgym.train.recipe.recipe import Recipe, dump_recipe
-    from searchgym.train.run.assembly import train
 
 __all__ = [
     "Comparing", "CreditContext", "Estimator", "Group", "Recipe", "Term", "dump_recipe", "load_recipe", "read_recipe",

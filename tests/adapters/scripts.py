@@ -9,9 +9,9 @@ from support import QUESTIONS, FailingRetriever
 
 import searchgym
 from searchgym.adapters.episodes import ended, shared_task
-from searchgym.corpora.retrieval import build_in_memory
 from searchgym.envs.single import SearchEnv
 from searchgym.records import Passage
+from searchgym.retrieval import build_in_memory
 
 PASSAGES = [
     Passage("p0", "Alpha", "Alpha is the capital of Beta."),

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from searchgym.agents.base import load_agent
-from searchgym.corpora.retrieval.index.index import build_in_memory
 from searchgym.envs.registration import own_card
 from searchgym.envs.task import load_task
 from searchgym.errors import SearchGymError
 from searchgym.eval.ceilings import with_gold_pages
 from searchgym.protocol import get_protocol
 from searchgym.records import Passage, Question, SupportingFact
+from searchgym.retrieval.index.index import build_in_memory
 from searchgym.rollout.engine import Engine
 from searchgym.rollout.loading import load_tokenizer
 from searchgym.rollout.models import Model

@@ -3,7 +3,7 @@
 import pytest
 
 from searchgym.agents.base import load_agent
-from searchgym.cards import list_cards
+from searchgym.options.cards import list_cards
 from searchgym.testing import AgentTests
 
 

@@ -4,9 +4,9 @@ import re
 
 from searchgym.agents.base import load_agent
 from searchgym.corpora.own import bundled_file
-from searchgym.corpora.worlds import build_world
-from searchgym.corpora.worlds.schema import WorldSpec
 from searchgym.protocol import get_protocol
+from searchgym.questions.worlds import build_world
+from searchgym.questions.worlds.schema import WorldSpec
 from searchgym.records import Answer, Search
 
 PROMPT = load_agent("search-r1-few-shot").roles["searcher"].template

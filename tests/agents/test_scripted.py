@@ -6,9 +6,9 @@ from support import CARD, PASSAGES, QUESTIONS, TitleRetriever
 
 from searchgym.agents.base import load_agent
 from searchgym.agents.scripted import gold_answer, guess
-from searchgym.cards import list_cards
 from searchgym.envs.task import load_task
 from searchgym.errors import UnknownNameError, UsageError
+from searchgym.options.cards import list_cards
 from searchgym.records import Paragraph, Passage, Question, SupportingFact, Triple
 from searchgym.rollout.engine import Engine
 

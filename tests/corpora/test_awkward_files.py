@@ -25,16 +25,16 @@ from searchgym.corpora.files import (
     sniff,
     text_lines,
 )
-from searchgym.corpora.retrieval import build_index, load_index
 from searchgym.corpora.store import PassageStore
-from searchgym.corpora.worlds.storage import read_world
 from searchgym.errors import DataError, SearchGymError
 from searchgym.eval.leaderboard.check import check_submission
 from searchgym.eval.retrieval import read_qrels
 from searchgym.eval.suites.cards import find_suite
-from searchgym.graphs.triples import read_texts
 from searchgym.options.yaml import read_yaml
+from searchgym.questions.graphs.triples import read_texts
+from searchgym.questions.worlds.storage import read_world
 from searchgym.records import Passage
+from searchgym.retrieval import build_index, load_index
 
 MIB = 1 << 20
 

@@ -98,7 +98,7 @@ def test_a_corpus_that_nothing_can_be_asked_about(tmp_path, monkeypatch):
 def test_sixty_real_pages(tmp_path, monkeypatch):
     """Pages of films and their directors that are no gold page of an evaluation question."""
     from searchgym.corpora.questions import read_questions
-    from searchgym.graphs.links import find_links
+    from searchgym.questions.graphs.links import find_links
     from searchgym.questions.source import components, hold_out
     from searchgym.records import Passage
 

@@ -4,11 +4,11 @@ import gymnasium
 import pytest
 from support import CARD, PASSAGES, QUESTIONS, TitleRetriever
 
-from searchgym.corpora.retrieval.index.index import build_in_memory
 from searchgym.envs.registration import find_env, registered
 from searchgym.envs.single import SearchEnv
 from searchgym.envs.task import load_task
 from searchgym.envs.vector import SearchVectorEnv
+from searchgym.retrieval.index.index import build_in_memory
 from searchgym.testing import EnvironmentTests
 from searchgym.testing.fakes import HOSTILE_ACTIONS
 

@@ -5,8 +5,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support import CARD, PASSAGES, QUESTIONS, TitleRetriever
 
-from searchgym.corpora.retrieval.index.index import build_in_memory
 from searchgym.envs.single import SearchEnv
+from searchgym.retrieval.index.index import build_in_memory
 
 PIECES = st.sampled_from(
     [

@@ -7,15 +7,15 @@ from support import command_line, json_of
 
 from searchgym.agents.base import load_agent
 from searchgym.corpora.questions import write_questions
-from searchgym.corpora.retrieval.retriever import NullRetriever
 from searchgym.envs.registration import find_env
 from searchgym.envs.task import load_task
+from searchgym.eval.report.evaluations import evaluation_blocks
+from searchgym.eval.report.runs import read
 from searchgym.eval.runner import EvalOptions, evaluate
 from searchgym.eval.suites.cards import load_suite
 from searchgym.eval.suites.tasks import load_suite_tasks
 from searchgym.records import Question
-from searchgym.report.evaluations import evaluation_blocks
-from searchgym.report.runs import read
+from searchgym.retrieval.retriever import NullRetriever
 
 MINE = [Question("q", "Who?", ("Ada",))]
 

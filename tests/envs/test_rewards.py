@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import pytest
 from support import CARD, TitleRetriever
 
-from searchgym.cards import find_card, load_card
 from searchgym.corpora.questions import write_questions
 from searchgym.envs.cards import EnvCard
 from searchgym.envs.core import State
@@ -16,9 +15,10 @@ from searchgym.envs.single import SearchEnv
 from searchgym.envs.task import load_task
 from searchgym.errors import CardError, UnknownNameError, UsageError
 from searchgym.options import kinds
+from searchgym.options.cards import find_card, load_card
 from searchgym.records import Answer, Question
+from searchgym.train.loop.assembly import assemble
 from searchgym.train.recipe.load import load_recipe
-from searchgym.train.run.assembly import assemble
 
 
 def state(golds, text):
@@ -106,7 +106,7 @@ class Share(Reward):
 def test_rewards_are_written_into_records_with_their_options():
     assert reward_name(get_reward("em")) == reward_name(get_reward({"kind": "em"})) == "reward_em"
     assert reward_name(get_reward({"kind": "test_rewards:Share", "share": 0.5})) == "test_rewards:Share{'share': 0.5}"
-    assert reward_name(get_reward("searchgym.selfplay.text:reward_kept")) == "reward_kept"
+    assert reward_name(get_reward("searchgym.train.selfplay.text:reward_kept")) == "reward_kept"
 
 
 def test_a_card_names_a_reward_with_options(tmp_path):

@@ -13,8 +13,6 @@ from support import CARD, QUESTIONS, FailingRetriever, TitleRetriever
 
 import searchgym
 from searchgym.corpora.own import bundled_file
-from searchgym.corpora.retrieval.remote.tool import ToolRetriever
-from searchgym.corpora.retrieval.retriever import NullRetriever, retrieve
 from searchgym.envs.single import SearchEnv
 from searchgym.errors import (
     DataError,
@@ -27,6 +25,8 @@ from searchgym.errors import (
 )
 from searchgym.questions.given import given_questions
 from searchgym.records import Hit, Passage
+from searchgym.retrieval.remote.tool import ToolRetriever
+from searchgym.retrieval.retriever import NullRetriever, retrieve
 
 
 def make(**options):
@@ -260,7 +260,7 @@ def test_missing_corpora_say_what_to_do(tmp_path, monkeypatch):
 
 
 def test_a_corpus_card_may_be_given_by_path():
-    from searchgym.cards import find_card
+    from searchgym.options.cards import find_card
 
     env = SearchEnv(CARD, questions=QUESTIONS, corpus=find_card("corpora", "demo"))
     env.reset(seed=0)
@@ -288,7 +288,7 @@ def test_a_packed_beir_folder_is_a_corpus(tmp_path, monkeypatch):
 def test_an_index_cached_by_other_code_is_built_anew(tmp_path, monkeypatch):
     monkeypatch.setenv("SEARCHGYM_HOME", str(tmp_path))
     for version in (98, 99, 99):
-        monkeypatch.setattr("searchgym.corpora.retrieval.bm25.analysis.VERSION", version)
+        monkeypatch.setattr("searchgym.retrieval.bm25.analysis.VERSION", version)
         make(retriever=None, corpus=bundled_file("demo/corpus.jsonl"))
     assert len(list((tmp_path / "indexes").iterdir())) == 2
 

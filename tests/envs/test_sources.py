@@ -13,7 +13,6 @@ from support import CARD, PASSAGES, QUESTIONS, FailingRetriever, TitleRetriever
 
 import searchgym
 from searchgym.agents.base import LoadedAgent
-from searchgym.corpora.retrieval.index.index import build_in_memory
 from searchgym.envs.single import SearchEnv
 from searchgym.envs.task import load_task
 from searchgym.envs.vector import SearchVectorEnv
@@ -21,6 +20,7 @@ from searchgym.errors import CardError, DataMissingError, UsageError
 from searchgym.eval.runner import EvalOptions, evaluate
 from searchgym.protocol import get_protocol
 from searchgym.records import Answer, Invalid, Search
+from searchgym.retrieval.index.index import build_in_memory
 from searchgym.rollout.engine import Engine
 
 OWN, WEB = TitleRetriever(PASSAGES[:2]), TitleRetriever(PASSAGES[2:])

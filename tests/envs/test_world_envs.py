@@ -1,12 +1,12 @@
 import gymnasium
 import pytest
 
-from searchgym.cards import find_card, list_cards, load_card
 from searchgym.envs.cards import EnvCard
 from searchgym.envs.registration import registered
 from searchgym.envs.task import load_task
 from searchgym.errors import UsageError
 from searchgym.options import name_of
+from searchgym.options.cards import find_card, list_cards, load_card
 
 CARDS = [load_card(EnvCard, path) for path in list_cards("envs").values()]
 WORLDS = [card for card in CARDS if name_of(card.questions) == "world"]
@@ -20,7 +20,7 @@ def own_home(tmp_path, monkeypatch):
 
 def test_the_cards_say_how_many_questions_there_are():
     assert {"searchgym/World-v0", "searchgym/WorldFull-v0"} <= {card.id for card in WORLDS} <= set(registered())
-    for card in WORLDS:  # questions of kind open are counted in tests/open_answers
+    for card in WORLDS:  # questions of kind open are counted in tests/questions
         assert (card.questions.count, card.questions.split_name) == (500, card.questions.split)
 
 

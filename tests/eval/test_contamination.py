@@ -5,9 +5,9 @@ import json
 import pytest
 
 from searchgym.corpora.questions import read_questions
-from searchgym.corpora.worlds import build_world
-from searchgym.corpora.worlds.schema import WorldSpec
 from searchgym.eval.contamination import find_copies, measure_contamination
+from searchgym.questions.worlds import build_world
+from searchgym.questions.worlds.schema import WorldSpec
 from searchgym.records import Question
 
 TEMPLATES = ("Who directed the film {}?", "When was {} born?", "Which country is {} from?", "Where did {} die?")

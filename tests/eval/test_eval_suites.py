@@ -8,7 +8,6 @@ from collections import Counter
 import pytest
 
 from searchgym.agents.base import load_agent
-from searchgym.cards import list_cards
 from searchgym.corpora.own import bundled_file
 from searchgym.corpora.questions import write_questions
 from searchgym.envs.registration import find_env, registered
@@ -17,6 +16,7 @@ from searchgym.eval.runner import EvalOptions
 from searchgym.eval.suites.cards import Subset, find_suite, ids_sha256, load_suite
 from searchgym.eval.suites.run import check_suite_out, evaluate_suite, suite_means
 from searchgym.eval.suites.tasks import load_suite_tasks, subset
+from searchgym.options.cards import list_cards
 from searchgym.records import Question
 
 SIZES = {"multihop": 7405 + 12576 + 2417 + 125, "seven": 51713, "worlds": 1000, "wiki-real": 188, "wiki-questions": 400}

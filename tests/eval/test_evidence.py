@@ -12,7 +12,6 @@ from searchgym.agents.scripted import gold_answer
 from searchgym.corpora.files import BadLines
 from searchgym.corpora.passages import write_corpus
 from searchgym.corpora.questions import parse_questions, write_questions
-from searchgym.corpora.retrieval.index.index import build_in_memory
 from searchgym.corpora.rows import Rows
 from searchgym.envs.task import load_task
 from searchgym.errors import ScoringError, UsageError
@@ -22,6 +21,7 @@ from searchgym.eval.retrieval import evaluate_run, qrels_from_questions
 from searchgym.eval.runner import EvalOptions, evaluate
 from searchgym.eval.scores import score_episodes
 from searchgym.records import Answer, Episode, Hit, Paragraph, Passage, Question, Search, Searched, title_key
+from searchgym.retrieval.index.index import build_in_memory
 from searchgym.rollout.engine import Engine
 
 PAGES = {

@@ -11,7 +11,6 @@ import pytest
 from made_submissions import card_of, edit_manifest, make_run, read_rows, submit, write_rows
 
 from searchgym.agents.base import load_agent
-from searchgym.cards import list_cards
 from searchgym.corpora.own import bundled_file
 from searchgym.corpora.passages import read_passages
 from searchgym.errors import DataError, RunExistsError, SubmissionError, UsageError
@@ -30,8 +29,9 @@ from searchgym.eval.leaderboard.submission import (
 )
 from searchgym.eval.leaderboard.table import build_board
 from searchgym.eval.leaderboard.tasks import Tasks
-from searchgym.report.board import board_page
-from searchgym.report.markdown import escaped, to_markdown
+from searchgym.eval.report.board import board_page
+from searchgym.eval.report.markdown import escaped, to_markdown
+from searchgym.options.cards import list_cards
 from searchgym.rollout.models import Model
 
 

@@ -20,15 +20,15 @@ from searchgym.eval.intervals import bootstrap_ci, t_interval
 from searchgym.eval.leaderboard.manifest import EPISODES
 from searchgym.eval.leaderboard.table import ALIKE, _track
 from searchgym.eval.leaderboard.tasks import Tasks
+from searchgym.eval.report.board import track_cells
 from searchgym.eval.runner import EvalOptions, evaluate
 from searchgym.eval.scores import score_each
 from searchgym.eval.suites.run import evaluate_suite, suite_means
 from searchgym.options import kinds
 from searchgym.records import Answer, Episode, Paragraph, Question, Triple
-from searchgym.report.board import track_cells
 from searchgym.rollout.storage import read_episodes
 from searchgym.scoring import score_question
-from searchgym.train.run.metrics import rollout_metrics
+from searchgym.train.loop.metrics import rollout_metrics
 
 FULL = dataclasses.replace(CARD, scorer="musique")
 

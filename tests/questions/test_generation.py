@@ -19,11 +19,11 @@ from searchgym.cli import app
 from searchgym.corpora.passages import write_corpus
 from searchgym.corpora.questions import read_questions
 from searchgym.errors import DataError, RunExistsError, UnknownNameError, UsageError
-from searchgym.graphs.facts import find_facts
-from searchgym.graphs.packs import load_pack
 from searchgym.questions import storage
 from searchgym.questions.filters import Balance
 from searchgym.questions.generate import Plan, generate, pages_of_splits
+from searchgym.questions.graphs.facts import find_facts
+from searchgym.questions.graphs.packs import load_pack
 from searchgym.questions.source import HeldOut, components, hold_out, split_pages
 from searchgym.questions.storage import read_card, read_split, write_set
 from searchgym.records import Passage
@@ -91,7 +91,7 @@ def test_the_brute_force_finds_planted_faults(made):
 
 
 def test_multi_hop_questions_do_not_find_their_own_pages(made):
-    from searchgym.corpora.retrieval.index.index import build_in_memory
+    from searchgym.retrieval.index.index import build_in_memory
 
     retriever = build_in_memory(PAGES)
     for question in every(made):

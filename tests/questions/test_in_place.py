@@ -7,9 +7,9 @@ import pytest
 from test_generation import PACK
 
 from searchgym.errors import CardError, UnknownNameError
-from searchgym.graphs.facts import find_facts
-from searchgym.graphs.packs import Span, load_pack
 from searchgym.questions.generate import SHAPES, USUAL, Plan, generate
+from searchgym.questions.graphs.facts import find_facts
+from searchgym.questions.graphs.packs import Span, load_pack
 from searchgym.questions.in_place import draw_sentences
 from searchgym.questions.source import Source
 from searchgym.records import Passage

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from searchgym.corpora.retrieval.index.index import build_in_memory
-from searchgym.corpora.worlds import build_world
-from searchgym.corpora.worlds.schema import WorldSpec
 from searchgym.questions.shortcuts import measure
+from searchgym.questions.worlds import build_world
+from searchgym.questions.worlds.schema import WorldSpec
 from searchgym.records import Passage, Question, SupportingFact, Triple
+from searchgym.retrieval.index.index import build_in_memory
 
 FILLER = "The weather there is mild and the harbour is busy in summer. "
 

@@ -16,23 +16,23 @@ from made_pages import PAGES
 from support import command_line
 
 from searchgym.agents.base import load_agent
+from searchgym.cli.pipeline.selection import Selection, pool_of
 from searchgym.corpora.files import iter_jsonl
 from searchgym.corpora.passages import write_corpus
 from searchgym.corpora.questions import read_questions, write_questions
-from searchgym.corpora.retrieval.index.index import build_in_memory
 from searchgym.envs.registration import find_env
 from searchgym.envs.task import load_task
 from searchgym.eval.runner import evaluate
-from searchgym.masking.generate import Rules
-from searchgym.masking.generate import generate as generate_masks
-from searchgym.masking.spec import MaskedSpec
-from searchgym.practice.selection import Selection, pool_of
+from searchgym.eval.viewing.runs import open_run
 from searchgym.questions.generate import Plan
+from searchgym.questions.masked.generate import Rules
+from searchgym.questions.masked.generate import generate as generate_masks
+from searchgym.questions.masked.spec import MaskedSpec
 from searchgym.questions.storage import write_set
 from searchgym.questions.subset import by_hash, draw_subset, mixture_lines
 from searchgym.records import Question
+from searchgym.retrieval.index.index import build_in_memory
 from searchgym.scoring import UNANSWERABLE_SUFFIX
-from searchgym.viewing.runs import open_run
 
 
 def kinds(questions):

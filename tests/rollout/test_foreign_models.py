@@ -18,7 +18,7 @@ from searchgym.rollout.folders import local_folder
 from searchgym.rollout.foreign import sizes, templates
 from searchgym.rollout.loading import load_model, load_tokenizer
 from searchgym.rollout.tokens import TokenFormat
-from searchgym.train.inspect.shapes import model_shape
+from searchgym.train.plan.shapes import model_shape
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from made_models import save_tiny
 from searchgym.errors import DataError, DataMissingError
 from searchgym.rollout.folders import model_folder
 from searchgym.rollout.loading import load_model, load_tokenizer
-from searchgym.train.inspect.shapes import model_shape
+from searchgym.train.plan.shapes import model_shape
 
 
 @pytest.fixture

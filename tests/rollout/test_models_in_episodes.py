@@ -10,9 +10,9 @@ from support import CARD, QUESTIONS, TitleRetriever
 
 from searchgym.agents.base import LoadedAgent, load_agent
 from searchgym.agents.roles import Role, load_role
-from searchgym.cards import RoleCard
 from searchgym.envs.task import load_task
 from searchgym.errors import CardError, UnknownNameError, UsageError
+from searchgym.options.cards import RoleCard
 from searchgym.records import Answer, Question
 from searchgym.rollout.engine import Engine
 from searchgym.rollout.models import Model, load_models, parse_models

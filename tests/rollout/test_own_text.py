@@ -14,8 +14,8 @@ from made_models import STYLES, tiny_tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from searchgym.agents import load_agent
-from searchgym.cards import cards_folder
 from searchgym.envs.core import Rules, State, begin, finish
+from searchgym.options.cards import cards_folder
 from searchgym.protocol import NOTICE, get_protocol
 from searchgym.records import Hit, Invalid, Passage, Question, Search
 from searchgym.rollout.tokens import Text, TokenFormat

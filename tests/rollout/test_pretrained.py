@@ -7,9 +7,9 @@ import importlib.util
 import numpy as np
 import pytest
 
-from searchgym.cards import find_card, list_cards, load_card
 from searchgym.errors import DataError, DataMissingError
-from searchgym.model_cards import PretrainedCard
+from searchgym.options.cards import find_card, list_cards, load_card
+from searchgym.options.model_cards import PretrainedCard
 from searchgym.rollout import folders, pretrained
 from searchgym.rollout.folders import model_folder
 from searchgym.rollout.pretrained import package_file, pretrained_folder

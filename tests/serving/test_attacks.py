@@ -15,14 +15,14 @@ import pytest
 import urllib3
 import uvicorn
 
-from searchgym.corpora.retrieval.cards import Sources, find_retriever
-from searchgym.corpora.retrieval.kinds.http import HttpCard
-from searchgym.corpora.retrieval.remote.client import HttpRetriever
-from searchgym.corpora.retrieval.remote.wire import document
 from searchgym.envs.registration import find_env
 from searchgym.envs.task import load_task
 from searchgym.errors import CardError, RetrieverError, UsageError
 from searchgym.records import Hit, Passage
+from searchgym.retrieval.cards import Sources, find_retriever
+from searchgym.retrieval.kinds.http import HttpCard
+from searchgym.retrieval.remote.client import HttpRetriever
+from searchgym.retrieval.remote.wire import document
 from searchgym.serving.app import make_app
 from searchgym.serving.service import Limits, Service
 

@@ -12,13 +12,13 @@ import pytest
 import urllib3
 
 from searchgym.agents.base import load_agent
-from searchgym.corpora.retrieval.remote.client import HttpRetriever
-from searchgym.corpora.worlds import cached_world
-from searchgym.corpora.worlds.schema import WorldSpec
 from searchgym.envs.registration import find_env
 from searchgym.envs.task import load_task
 from searchgym.errors import RetrieverError
 from searchgym.eval.runner import EvalOptions, evaluate
+from searchgym.questions.worlds import cached_world
+from searchgym.questions.worlds.schema import WorldSpec
+from searchgym.retrieval.remote.client import HttpRetriever
 from searchgym.rollout.storage import read_episodes
 
 EPISODES = 500

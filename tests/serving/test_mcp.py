@@ -12,16 +12,16 @@ from mcp import Client, StdioServerParameters
 from mcp.shared.exceptions import MCPError
 from test_server import CORPUS, http, own, start  # noqa: F401 (a fixture)
 
-from searchgym.browsing.pages import pages_of
-from searchgym.corpora.retrieval import build_in_memory
-from searchgym.corpora.retrieval.remote.client import HttpRetriever
-from searchgym.corpora.retrieval.remote.tool import ToolRetriever
-from searchgym.corpora.retrieval.retriever import retrieve
+from searchgym.envs.pages.pages import pages_of
 from searchgym.envs.registration import find_env
 from searchgym.envs.single import SearchEnv
 from searchgym.envs.task import load_task
 from searchgym.errors import RetrieverError
 from searchgym.records import Passage
+from searchgym.retrieval import build_in_memory
+from searchgym.retrieval.remote.client import HttpRetriever
+from searchgym.retrieval.remote.tool import ToolRetriever
+from searchgym.retrieval.retriever import retrieve
 from searchgym.serving import mcp_tools
 from searchgym.serving.mcp_tools import Shown, Tools
 from searchgym.serving.service import Limits, Service

@@ -17,16 +17,16 @@ import pytest
 import urllib3
 import uvicorn
 
-from searchgym.corpora.retrieval.identity import identify
-from searchgym.corpora.retrieval.remote.client import HttpRetriever
-from searchgym.corpora.retrieval.remote.tool import ToolRetriever
-from searchgym.corpora.retrieval.remote.wire import document, read_contents, read_document
-from searchgym.corpora.retrieval.retriever import Retriever, retrieve
 from searchgym.envs.data import load_corpus
 from searchgym.envs.registration import find_env
 from searchgym.envs.task import load_task
 from searchgym.errors import BusyError, RetrieverError, UsageError
 from searchgym.records import Hit, Passage
+from searchgym.retrieval.identity import identify
+from searchgym.retrieval.remote.client import HttpRetriever
+from searchgym.retrieval.remote.tool import ToolRetriever
+from searchgym.retrieval.remote.wire import document, read_contents, read_document
+from searchgym.retrieval.retriever import Retriever, retrieve
 from searchgym.serving.app import make_app
 from searchgym.serving.service import Limits, Service
 

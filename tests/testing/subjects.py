@@ -7,11 +7,11 @@ from support import CARD
 
 from searchgym.agents.base import LoadedAgent
 from searchgym.agents.roles import Role
-from searchgym.corpora.retrieval.retriever import check_request
 from searchgym.envs.single import SearchEnv
 from searchgym.envs.vector import SearchVectorEnv
 from searchgym.errors import UsageError
 from searchgym.records import Answer, Hit, Search
+from searchgym.retrieval.retriever import check_request
 from searchgym.rollout.sampler import Sampled
 from searchgym.rollout.transformers.choice import StopMatcher, uniforms
 from searchgym.testing import AgentTests, EnvironmentTests, RetrieverTests, SamplerTests, hostile_queries

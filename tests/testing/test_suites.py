@@ -8,8 +8,8 @@ from broken_gym import ENVIRONMENTS, RETRIEVERS, Shifted
 from broken_rollout import AGENTS, SAMPLERS
 from subjects import Agents, Environments, Retrievers, Samplers, Weightless
 
-from searchgym.corpora.retrieval.retriever import NullRetriever
 from searchgym.envs.single import SearchEnv
+from searchgym.retrieval.retriever import NullRetriever
 from searchgym.testing import AgentTests, EnvironmentTests, RetrieverTests, SamplerTests
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from toy_training import toy_model, toy_recipe, toy_trainer
 
-from searchgym.train.run.checkpoint import list_checkpoints
+from searchgym.train.loop.checkpoint import list_checkpoints
 
 RECIPE = toy_recipe(
     steps=20,

@@ -4,12 +4,12 @@ import dataclasses
 import random
 
 from searchgym.agents.oracle_roles import OracleRoles
-from searchgym.corpora.retrieval.index.distractors import passages_of
 from searchgym.envs.registration import find_env
 from searchgym.envs.task import load_task
-from searchgym.graphs.text import base_title
+from searchgym.retrieval.index.distractors import passages_of
 from searchgym.rollout.loading import load_tokenizer
 from searchgym.rollout.tokens import TokenFormat
+from searchgym.text import base_title
 from searchgym.train.demonstrations.oracle import quotes_of
 from searchgym.train.demonstrations.play import Demonstration, play
 from searchgym.train.demonstrations.teams import play_team

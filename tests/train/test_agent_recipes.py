@@ -3,8 +3,8 @@
 import pytest
 
 from searchgym.rollout.storage import read_episodes
+from searchgym.train.loop.assembly import train
 from searchgym.train.recipe.load import load_recipe
-from searchgym.train.run.assembly import train
 
 SMALL = ["steps=1", "rollout.questions=2", "rollout.max_tokens=64", "validation.every=0", "optimizer.warmup_steps=0"]
 SMALL += ["guard.min_legal=null"]

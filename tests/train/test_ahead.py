@@ -9,10 +9,10 @@ import pytest
 from toy_training import BanditRollout, toy_model, toy_recipe, toy_trainer
 
 from searchgym.errors import CardError, EngineLostError, RetrieverError
+from searchgym.train.loop.ahead import Ahead
+from searchgym.train.loop.assembly import assemble, train
+from searchgym.train.loop.draw import StepData
 from searchgym.train.recipe.load import load_recipe
-from searchgym.train.run.ahead import Ahead
-from searchgym.train.run.assembly import assemble, train
-from searchgym.train.run.draw import StepData
 
 STALE = {"rollout": {"questions": 4, "attempts": 8, "staleness": 2}, "loss": {"importance_cap": 2.0}}
 

@@ -18,7 +18,7 @@ from searchgym.corpora.locks import lock_folder
 from searchgym.errors import TrainingError
 from searchgym.rollout.loading import load_model
 from searchgym.rollout.storage import read_episodes
-from searchgym.train.run.metrics import check_contexts
+from searchgym.train.loop.metrics import check_contexts
 
 RECIPE = """
 name: bad-input

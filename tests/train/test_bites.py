@@ -16,8 +16,8 @@ from advantage_options import advantage_options
 from credit_terms import read_terms
 
 from searchgym.agents import load_agent
-from searchgym.graphs.text import norm
 from searchgym.options import find_kind, kinds
+from searchgym.text import norm
 from searchgym.train.algorithms.advantages import assign_advantages
 from searchgym.train.algorithms.estimator import AdvantageOptions
 from searchgym.train.algorithms.estimators import stratified, tree
@@ -170,7 +170,7 @@ CASES = [
     Case("candidates", of_outcome, beside=NOTHING),
     Case("stratified", of_stratum, beside={}, options=options(estimator="stratified", alpha=1.0), without=options()),
     Case("tree", of_branch, beside={}, options=options(estimator="tree"), without=options(estimator="rloo")),
-    Case("searchgym.practice.controls:Oracle", of_oracle, beside=NOTHING, options=TURNS, name="oracle"),
+    Case("searchgym.cli.pipeline.controls:Oracle", of_oracle, beside=NOTHING, options=TURNS, name="oracle"),
 ]  # fmt: skip
 ESTIMATORS = ("stratified", "tree")
 

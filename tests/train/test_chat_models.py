@@ -11,8 +11,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3Config, Qwen3
 from searchgym.corpora.files import iter_jsonl
 from searchgym.protocol import split_thoughts
 from searchgym.rollout.storage import read_episodes
+from searchgym.train.loop.assembly import train
 from searchgym.train.recipe.load import load_recipe
-from searchgym.train.run.assembly import train
 
 TEMPLATE = """
 {%- set last = namespace(question=-1) %}

@@ -219,7 +219,7 @@ def test_what_is_no_option_is_named_with_its_line(credit, said, tmp_path):
 
 
 def load_file(name):
-    from searchgym.cards import find_card
+    from searchgym.options.cards import find_card
 
     return find_card("train", name).read_text(encoding="utf-8")
 

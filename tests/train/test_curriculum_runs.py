@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from toy_training import QUESTIONS, exact, toy_recipe, toy_trainer
 
-from searchgym.curriculum.kinds.pass_rate import PassRate
-from searchgym.curriculum.source import Curriculum
-from searchgym.curriculum.stages import StageOptions
+from searchgym.train.curriculum.kinds.pass_rate import PassRate
+from searchgym.train.curriculum.source import Curriculum
+from searchgym.train.curriculum.stages import StageOptions
 
 KIND = ["easy", "hard"]
 

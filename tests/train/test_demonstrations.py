@@ -13,20 +13,20 @@ import yaml
 from support import command_line
 
 from searchgym.agents.base import load_agent
+from searchgym.agents.teams.oracle import ORACLES
 from searchgym.corpora.files import sha256_file
 from searchgym.corpora.questions import read_questions, write_questions
-from searchgym.corpora.retrieval.index.index import build_in_memory
-from searchgym.corpora.worlds import build_world, write_world
-from searchgym.corpora.worlds.schema import WorldSpec
 from searchgym.envs.registration import find_env, own_card
 from searchgym.envs.task import load_task
 from searchgym.errors import RunExistsError, UsageError
 from searchgym.protocol import get_protocol
+from searchgym.questions.worlds import build_world, write_world
+from searchgym.questions.worlds.schema import WorldSpec
 from searchgym.records import Passage, Question, SupportingFact, title_key
+from searchgym.retrieval.index.index import build_in_memory
 from searchgym.rollout.loading import load_tokenizer
 from searchgym.rollout.storage import read_episodes
 from searchgym.rollout.tokens import TokenFormat
-from searchgym.teams.oracle import ORACLES
 from searchgym.train.algorithms.samples import samples_from
 from searchgym.train.demonstrations.held_out import without_held_out
 from searchgym.train.demonstrations.oracle import Shown, _asked, demonstrate_search, queries_of, quotes_of

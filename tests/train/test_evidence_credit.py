@@ -7,8 +7,8 @@ import pytest
 from advantage_options import advantage_options
 from credit_terms import terms_of
 
+from searchgym.cli.pipeline.controls import Oracle, OracleAnswers, OracleSearches
 from searchgym.errors import CardError, DataError
-from searchgym.practice.controls import Oracle, OracleAnswers, OracleSearches
 from searchgym.records import (
     Call,
     Context,

@@ -5,8 +5,8 @@ import torch
 from test_training_loop import Interrupted, equal, rows, weights, with_rollout
 from toy_training import toy_recipe, toy_trainer
 
-from searchgym.cards import list_cards
 from searchgym.errors import CardError, UsageError
+from searchgym.options.cards import list_cards
 from searchgym.train.recipe.load import load_recipe, read_recipe, with_warmups_of
 
 FILES = ("episodes.jsonl", "episodes.tokens.bin", "episodes.advantages.jsonl", "recipe.yaml")

@@ -12,10 +12,10 @@ from toy_training import BanditRollout, toy_model, toy_recipe, toy_trainer
 
 from searchgym.errors import CardError, GuardError
 from searchgym.train.algorithms.estimators.tree import Tree
+from searchgym.train.loop.checkpoint import list_checkpoints
+from searchgym.train.loop.guards import HUNG, Watchdog, bound_warning, check_guards
 from searchgym.train.recipe.load import load_recipe
 from searchgym.train.recipe.options import Bound, GuardOptions
-from searchgym.train.run.checkpoint import list_checkpoints
-from searchgym.train.run.guards import HUNG, Watchdog, bound_warning, check_guards
 
 
 @pytest.mark.slow
@@ -54,7 +54,7 @@ def test_a_phase_that_ends_late_does_not_go_on_while_its_checkpoint_is_written(t
         gone_on.wait(0.3)
         events.append("saved")
 
-    monkeypatch.setattr("searchgym.train.run.guards.os._exit", lambda status: events.append(status))
+    monkeypatch.setattr("searchgym.train.loop.guards.os._exit", lambda status: events.append(status))
     with Watchdog(tmp_path, save).phase("learning", 1, 0.01):
         begun.wait()
     events.append("gone on")
@@ -69,8 +69,8 @@ def test_a_checkpoint_that_does_not_end_either_ends_the_run_all_the_same(tmp_pat
         codes.append(code)
         ended.set()
 
-    monkeypatch.setattr("searchgym.train.run.guards.RESCUE", 0.05)
-    monkeypatch.setattr("searchgym.train.run.guards.os._exit", leave)
+    monkeypatch.setattr("searchgym.train.loop.guards.RESCUE", 0.05)
+    monkeypatch.setattr("searchgym.train.loop.guards.os._exit", leave)
     (tmp_path / "stacks.txt").mkdir()  # stacks that cannot be written are no reason to stay
     Watchdog(tmp_path, ended.wait)._end("learning", 7, 1.0)
     assert codes == [HUNG, HUNG]  # the second one, once the save came back: a process that has left would not be there

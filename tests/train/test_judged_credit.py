@@ -6,15 +6,15 @@ from credit_terms import terms_of
 from toy_training import QUESTIONS, toy_recipe, toy_trainer
 
 from searchgym.errors import CardError, NoVerdictError
-from searchgym.judging.judge import Checked
-from searchgym.judging.kinds.rules import RuleJudge
-from searchgym.judging.rubric import weightings
 from searchgym.options import find_kind, kinds
 from searchgym.records import Answer, Call, Context, Episode, Question, Span
+from searchgym.scoring.judges.judge import Checked
+from searchgym.scoring.judges.kinds.rules import RuleJudge
+from searchgym.scoring.judges.rubric import weightings
 from searchgym.train.credit.credit import Credit
 from searchgym.train.credit.term import CreditContext, Term, UnjudgedError
+from searchgym.train.loop.assembly import train
 from searchgym.train.recipe.load import load_recipe
-from searchgym.train.run.assembly import train
 
 ROWS = [
     {"text": "It names Zor.", "says": [["Zor"]]},

@@ -15,17 +15,17 @@ from searchgym.rollout.loading import load_model
 from searchgym.train.algorithms.losses import token_weights
 from searchgym.train.algorithms.samples import samples_from
 from searchgym.train.credit.terms.outcome import Outcome
-from searchgym.train.inspect.plan import plan
 from searchgym.train.learner.keyed_learner import KeyedLearner
 from searchgym.train.learner.learner import LocalLearner
+from searchgym.train.loop.assembly import assemble, train
+from searchgym.train.loop.draw import with_advantages
+from searchgym.train.loop.guards import check_guards
+from searchgym.train.loop.samplers import load_keys, sampled_keys
+from searchgym.train.plan.plan import plan
 from searchgym.train.recipe.keys import check_credit, keys_of
 from searchgym.train.recipe.load import load_recipe, read_recipe
 from searchgym.train.recipe.options import Bound, GuardOptions
 from searchgym.train.recipe.recipe import dump_recipe
-from searchgym.train.run.assembly import assemble, train
-from searchgym.train.run.draw import with_advantages
-from searchgym.train.run.guards import check_guards
-from searchgym.train.run.samplers import load_keys, sampled_keys
 
 ROLES = list(load_agent("m-ask").roles)
 SMALL = [

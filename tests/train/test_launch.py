@@ -12,15 +12,15 @@ from contextlib import ExitStack
 import pytest
 
 from searchgym.cli import main
-from searchgym.corpora.retrieval import HttpRetriever
 from searchgym.errors import CardError, TrainingError, UsageError
+from searchgym.retrieval import HttpRetriever
 from searchgym.train.launch import cluster
 from searchgym.train.launch.actors import ServerActor
 from searchgym.train.launch.cluster import connected
 from searchgym.train.launch.plan import Program, programs_of
+from searchgym.train.loop.assembly import train
 from searchgym.train.recipe.launchers.here import Here
 from searchgym.train.recipe.load import load_recipe
-from searchgym.train.run.assembly import train
 
 RANKS = ["learner.backend=deepspeed", "learner.backend.ranks=2", "learner.backend.zero=2"]
 SERVERS = ["rollout.sampler=vllm", "rollout.sampler.replicas=2"]

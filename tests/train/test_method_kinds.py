@@ -4,22 +4,22 @@ import sys
 
 import pytest
 
-from searchgym.curriculum.kinds.steps import Steps
-from searchgym.curriculum.source import Curriculum
 from searchgym.errors import CardError
 from searchgym.options import Unloaded, find_kind, kind_name, kinds
-from searchgym.selfplay.kind import Proposer
+from searchgym.train.curriculum.kinds.steps import Steps
+from searchgym.train.curriculum.source import Curriculum
 from searchgym.train.recipe.load import load_recipe, read_recipe, with_code
 from searchgym.train.recipe.method import Method
 from searchgym.train.recipe.recipe import dump_recipe
 from searchgym.train.selfcheck.bandit import QUESTIONS
+from searchgym.train.selfplay.kind import Proposer
 
 OWN = """
 from dataclasses import dataclass
 from typing import Annotated
 from annotated_types import Ge
-from searchgym.curriculum.stages import Schedule
-from searchgym.selfplay.kind import Proposer
+from searchgym.train.curriculum.stages import Schedule
+from searchgym.train.selfplay.kind import Proposer
 from searchgym.train.recipe.method import Likelihood
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,20 +12,20 @@ from toy_training import QUESTIONS, BanditRollout, toy_model, toy_recipe, toy_tr
 
 from searchgym.corpora.files import iter_jsonl
 from searchgym.corpora.passages import Passage
-from searchgym.corpora.worlds.schema import WorldSpec
-from searchgym.curriculum.kinds.steps import Steps
-from searchgym.curriculum.source import Curriculum
-from searchgym.curriculum.stages import StageOptions
+from searchgym.questions.worlds.schema import WorldSpec
 from searchgym.records import Call, Episode, Hit, Opened, Searched
-from searchgym.selfplay.kinds.path import LearningProposer
-from searchgym.selfplay.proposer import PathProposer
-from searchgym.selfplay.worlds import WorldGround
 from searchgym.train.algorithms.samples import samples_from
 from searchgym.train.credit.credit import Credit
 from searchgym.train.credit.term import CreditContext
+from searchgym.train.curriculum.kinds.steps import Steps
+from searchgym.train.curriculum.source import Curriculum
+from searchgym.train.curriculum.stages import StageOptions
+from searchgym.train.loop.assembly import train
+from searchgym.train.loop.metrics import rollout_metrics
 from searchgym.train.recipe.load import load_recipe
-from searchgym.train.run.assembly import train
-from searchgym.train.run.metrics import rollout_metrics
+from searchgym.train.selfplay.kinds.path import LearningProposer
+from searchgym.train.selfplay.proposer import PathProposer
+from searchgym.train.selfplay.worlds import WorldGround
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 recipe = test_run.recipe  # a fixture: a recipe on the bundled questions with a small random model

@@ -16,8 +16,8 @@ from searchgym.rollout.transformers.precision import emulates_bfloat16, head_of,
 from searchgym.rollout.transformers.sampler import TransformersSampler, affordable_tokens
 from searchgym.train.algorithms.samples import Sample, SampleCall
 from searchgym.train.learner.learner import LocalLearner
+from searchgym.train.loop.guards import check_guards
 from searchgym.train.recipe.options import GuardOptions
-from searchgym.train.run.guards import check_guards
 
 
 def model():

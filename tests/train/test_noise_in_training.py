@@ -6,10 +6,10 @@ from contextlib import closing
 import pytest
 import test_run
 
-from searchgym.corpora.retrieval.kinds.noise import NoiseRetriever
+from searchgym.retrieval.kinds.noise import NoiseRetriever
 from searchgym.rollout.storage import read_episodes
+from searchgym.train.loop.assembly import assemble, trainer_of
 from searchgym.train.recipe.load import load_recipe
-from searchgym.train.run.assembly import assemble, trainer_of
 
 recipe = test_run.recipe  # a fixture: a recipe on the bundled questions with a small random model
 

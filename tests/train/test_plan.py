@@ -6,13 +6,13 @@ import json
 import pytest
 from transformers import AutoConfig
 
-from searchgym.cards import list_cards
 from searchgym.cli import main
 from searchgym.errors import DataMissingError, UsageError
+from searchgym.options.cards import list_cards
 from searchgym.rollout.sampler import Part
 from searchgym.rollout.samplers.transformers import Transformers
-from searchgym.train.inspect.plan import check_plan, memory_here, plan
-from searchgym.train.inspect.shapes import adapter_parameters, model_shape
+from searchgym.train.plan.plan import check_plan, memory_here, plan
+from searchgym.train.plan.shapes import adapter_parameters, model_shape
 from searchgym.train.recipe.load import load_recipe
 
 QWEN = {  # as published; the parameters too

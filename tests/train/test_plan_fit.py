@@ -5,11 +5,11 @@ import json
 import pytest
 from transformers import AutoConfig
 
-from searchgym.cards import list_cards
 from searchgym.cli import main
-from searchgym.train.inspect.fit import fits_of, hours, suggestions, with_values
-from searchgym.train.inspect.plan import Part, check_plan, plan
-from searchgym.train.inspect.shapes import KNOWN, model_shape
+from searchgym.options.cards import list_cards
+from searchgym.train.plan.fit import fits_of, hours, suggestions, with_values
+from searchgym.train.plan.plan import Part, check_plan, plan
+from searchgym.train.plan.shapes import KNOWN, model_shape
 from searchgym.train.recipe.load import load_recipe
 from searchgym.train.recipe.preflight import vectors_gib
 
@@ -103,7 +103,7 @@ def test_what_does_not_fit_is_told_with_changes_that_make_it_fit(cli):
 
 
 def test_the_main_memory_of_another_machine_is_checked_only_when_it_is_given(cli, monkeypatch):
-    monkeypatch.setattr("searchgym.train.inspect.plan.memory_here", lambda: {"cpu": 4.0})  # a laptop's
+    monkeypatch.setattr("searchgym.train.plan.plan.memory_here", lambda: {"cpu": 4.0})  # a laptop's
     vllm = ("qwen2.5-7b-grpo-vllm", "--plan", "--gpus", 8)
     status, _, err = cli(*vllm)
     assert status == 0

@@ -2,8 +2,8 @@ import re
 
 import pytest
 
-from searchgym.cards import list_cards
 from searchgym.errors import CardError, UnknownNameError
+from searchgym.options.cards import list_cards
 from searchgym.train.recipe.load import load_recipe, read_recipe
 from searchgym.train.recipe.recipe import dump_recipe, recipe_keys
 

@@ -14,9 +14,9 @@ from transformers import AutoModelForCausalLM
 from searchgym.cli import main
 from searchgym.corpora.files import iter_jsonl
 from searchgym.rollout.storage import read_episodes
+from searchgym.train.loop.assembly import assemble
+from searchgym.train.loop.folder import VARYING, read_advantages
 from searchgym.train.recipe.load import load_recipe
-from searchgym.train.run.assembly import assemble
-from searchgym.train.run.folder import VARYING, read_advantages
 
 RECIPE = """
 name: tiny-test

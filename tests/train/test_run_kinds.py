@@ -18,12 +18,12 @@ from searchgym.rollout.samplers.auto import Auto
 from searchgym.rollout.samplers.transformers import Transformers
 from searchgym.rollout.samplers.vllm import Vllm
 from searchgym.train import dump_recipe, load_recipe, read_recipe
-from searchgym.train.inspect.plan import plan
+from searchgym.train.loop.assembly import train
+from searchgym.train.plan.plan import plan
 from searchgym.train.recipe.backend import Backend
 from searchgym.train.recipe.backends.deepspeed import DeepSpeed
 from searchgym.train.recipe.launching import Launcher
 from searchgym.train.recipe.load import with_code
-from searchgym.train.run.assembly import train
 
 OWN = """
 from contextlib import contextmanager

@@ -27,11 +27,11 @@ from searchgym.train.learner.learner import LocalLearner
 from searchgym.train.learner.policy import Policy
 from searchgym.train.learner.trained_model import TrainedModel
 from searchgym.train.learner.updater import Updater
+from searchgym.train.loop import assembly, draw, trainer
+from searchgym.train.loop.rollout import EngineRollout
+from searchgym.train.loop.trainer import Trainer
 from searchgym.train.recipe import keys
 from searchgym.train.recipe.load import load_recipe
-from searchgym.train.run import assembly, draw, trainer
-from searchgym.train.run.rollout import EngineRollout
-from searchgym.train.run.trainer import Trainer
 from searchgym.train.selfcheck import run as module
 from searchgym.train.selfcheck import steps
 from searchgym.train.selfcheck.credit import CREDIT, CreditCheck
@@ -249,7 +249,7 @@ def _of_trained(self, samples, options, kl, targets, frozen):
 @pytest.mark.parametrize(
     ("module", "name", "fault", "recipe", "check"),
     [
-        ("searchgym.train.run.draw", "samples_from", _with_kept, "group", REWARDS),
+        ("searchgym.train.loop.draw", "samples_from", _with_kept, "group", REWARDS),
         ("searchgym.train.algorithms.estimators.gae", "Gae.assign", _of_trained, "gae", ADVANTAGES),
     ],
 )

@@ -17,10 +17,10 @@ from searchgym.cli.practice.selfplay import fewer_searches
 from searchgym.corpora.files import iter_jsonl
 from searchgym.corpora.passages import write_corpus
 from searchgym.corpora.questions import read_questions, write_questions
+from searchgym.eval.viewing.saved import SavedRun
 from searchgym.records import Question, SupportingFact
-from searchgym.train.inspect.saved import SavedRun
+from searchgym.train.loop.assembly import load_tasks
 from searchgym.train.recipe.load import load_recipe
-from searchgym.train.run.assembly import load_tasks
 
 ROOT = Path(__file__).parents[2]
 SMALL = [

@@ -29,8 +29,8 @@ from searchgym.rollout.vllm.engine import VllmEngine
 from searchgym.rollout.vllm.gate import KEY
 from searchgym.rollout.vllm.server import serve_command
 from searchgym.train.algorithms.samples import SampleCall
+from searchgym.train.loop.assembly import assemble, trainer_of
 from searchgym.train.recipe.load import load_recipe
-from searchgym.train.run.assembly import assemble, trainer_of
 
 QUESTIONS, ATTEMPTS = 2, 2
 

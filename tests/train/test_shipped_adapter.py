@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from support import command_line
 
-from searchgym.cards import list_cards
 from searchgym.corpora.files import sha256_file
 from searchgym.corpora.questions import read_questions
-from searchgym.model_cards import AdapterCard, load_model_card
+from searchgym.options.cards import list_cards
+from searchgym.options.model_cards import AdapterCard, load_model_card
 from searchgym.protocol import get_protocol
 from searchgym.rollout.folders import adapter_base, is_adapter
 from searchgym.rollout.loading import load_tokenizer

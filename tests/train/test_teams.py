@@ -12,13 +12,14 @@ from credit_terms import terms_of
 
 from searchgym.agents.base import load_agent
 from searchgym.agents.oracle_roles import OracleRoles, steps_of
-from searchgym.cards import list_cards, load_card
 from searchgym.corpora.documents import open_corpus
-from searchgym.corpora.retrieval.index.index import build_in_memory
-from searchgym.corpora.worlds import build_world
-from searchgym.corpora.worlds.schema import WorldSpec
 from searchgym.envs.registration import find_env
 from searchgym.envs.task import load_task
+from searchgym.eval.viewing.explain import explain_new
+from searchgym.options.cards import list_cards, load_card
+from searchgym.questions.worlds import build_world
+from searchgym.questions.worlds.schema import WorldSpec
+from searchgym.retrieval.index.index import build_in_memory
 from searchgym.rollout.engine import Engine
 from searchgym.rollout.loading import load_tokenizer
 from searchgym.rollout.models import Model
@@ -28,7 +29,6 @@ from searchgym.rollout.transformers.sampler import load_sampler
 from searchgym.train.algorithms.samples import retokenisation_mismatches, samples_from
 from searchgym.train.credit.credit import Credit
 from searchgym.train.demonstrations.teams import TEAMS, play_team
-from searchgym.train.inspect.explain import explain_new
 from searchgym.train.recipe.load import load_recipe
 from searchgym.train.tiny.demonstrations import gold_sentences, world_task
 from searchgym.train.tiny.team_demonstrations import team_samples
@@ -136,7 +136,7 @@ def test_the_card_says_what_each_role_may_write(sampler, world):
 
 
 def _model_card():
-    from searchgym.model_cards import ModelCard
+    from searchgym.options.model_cards import ModelCard
 
     return ModelCard, list_cards("models")[MODEL]
 

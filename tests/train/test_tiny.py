@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from searchgym.agents.base import load_agent
-from searchgym.corpora.retrieval.index.index import build_in_memory
-from searchgym.corpora.worlds import build_world
-from searchgym.corpora.worlds.schema import WorldSpec
 from searchgym.errors import UsageError, WorldTooSmallError
 from searchgym.protocol import get_protocol
+from searchgym.questions.worlds import build_world
+from searchgym.questions.worlds.schema import WorldSpec
 from searchgym.records import Hop, Question, SupportingFact, Triple
+from searchgym.retrieval.index.index import build_in_memory
 from searchgym.rollout.loading import load_model, load_tokenizer
 from searchgym.rollout.tokens import TokenFormat
 from searchgym.train.algorithms.samples import samples_from

@@ -13,6 +13,8 @@ from test_docs import python_blocks
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 from trl.chat_template_utils import parse_response, qwen3_chat_template
 
+from searchgym.adapters.trl.trl import EnvironmentFactory, final_state, outcome
+from searchgym.adapters.trl.trl_tags import IF_TOOLS, use_tags
 from searchgym.envs.task import load_task
 from searchgym.errors import EpisodeError, UnknownNameError, UsageError
 from searchgym.protocol import get_protocol
@@ -20,8 +22,6 @@ from searchgym.records import Answer, Search
 from searchgym.rollout.loading import load_model, load_tokenizer
 from searchgym.rollout.tokens import TokenFormat, end_ids
 from searchgym.rollout.transformers.sampler import TransformersSampler
-from searchgym.train.bridges.trl import EnvironmentFactory, final_state, outcome
-from searchgym.train.bridges.trl_tags import IF_TOOLS, use_tags
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:You are using 'environment_factory', which is an experimental:UserWarning"),

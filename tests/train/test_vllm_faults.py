@@ -13,7 +13,7 @@ from searchgym.rollout.loading import load_model
 from searchgym.rollout.vllm.engine import VllmEngine
 from searchgym.rollout.vllm.local import LocalVllm
 from searchgym.train.learner.learner import LocalLearner
-from searchgym.train.run.assembly import assemble, trainer_of
+from searchgym.train.loop.assembly import assemble, trainer_of
 
 pytestmark = [
     pytest.mark.engine,

@@ -13,8 +13,8 @@ from searchgym.rollout.loading import load_model
 from searchgym.rollout.samplers.transformers import Transformers
 from searchgym.rollout.samplers.vllm import Vllm, vllm_version
 from searchgym.rollout.storage import read_episodes
+from searchgym.train.loop.assembly import assemble, train, trainer_of
 from searchgym.train.recipe.load import load_recipe
-from searchgym.train.run.assembly import assemble, train, trainer_of
 
 pytestmark = [
     pytest.mark.engine,

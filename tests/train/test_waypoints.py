@@ -8,12 +8,12 @@ import pytest
 from advantage_options import advantage_options
 from credit_terms import terms_of
 
-from searchgym.corpora.retrieval.index.index import build_in_memory
-from searchgym.corpora.worlds import build_world
-from searchgym.corpora.worlds.schema import WorldSpec
 from searchgym.errors import CardError
-from searchgym.graphs.text import norm
+from searchgym.questions.worlds import build_world
+from searchgym.questions.worlds.schema import WorldSpec
 from searchgym.records import Call, Context, Episode, Hit, Passage, Question, Searched, Span, SupportingFact, Triple
+from searchgym.retrieval.index.index import build_in_memory
+from searchgym.text import norm
 from searchgym.train.algorithms.advantages import assign_advantages
 from searchgym.train.algorithms.samples import samples_from
 from searchgym.train.credit.credit import Credit

@@ -10,11 +10,11 @@ from made_models import tiny_qwen2, tiny_tokenizer
 
 from searchgym.options import read
 from searchgym.train.learner.learner import LocalLearner
+from searchgym.train.loop.draw import TrainingData
+from searchgym.train.loop.folder import VARYING
+from searchgym.train.loop.rollout import SamplerHooks
+from searchgym.train.loop.trainer import Trainer
 from searchgym.train.recipe.recipe import Recipe
-from searchgym.train.run.draw import TrainingData
-from searchgym.train.run.folder import VARYING
-from searchgym.train.run.rollout import SamplerHooks
-from searchgym.train.run.trainer import Trainer
 from searchgym.train.selfcheck.bandit import QUESTIONS, VOCABULARY, BanditRollout
 
 RECORDS = (TrainingData, SamplerHooks)

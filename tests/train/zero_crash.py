@@ -21,9 +21,9 @@ from toy_training import toy_recipe
 
 from searchgym.corpora.files import write_atomic
 from searchgym.train.distributed.remote import RemoteLearner
+from searchgym.train.loop.draw import TrainingData
+from searchgym.train.loop.trainer import Trainer
 from searchgym.train.recipe.recipe import Recipe
-from searchgym.train.run.draw import TrainingData
-from searchgym.train.run.trainer import Trainer
 
 
 def recipe_of(out: Path) -> Recipe:

@@ -18,12 +18,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from searchgym.cards import CorpusCard, list_cards, load_card
 from searchgym.cli.doctor.installed import JAVA, Package, Status
 from searchgym.corpora.own import home
-from searchgym.corpora.retrieval.lucene.java import JDK, find_jdk
 from searchgym.envs.cards import EnvCard
 from searchgym.errors import UsageError
+from searchgym.options.cards import CorpusCard, list_cards, load_card
+from searchgym.retrieval.lucene.java import JDK, find_jdk
 
 JAVA_COMMAND = f"conda install -c conda-forge openjdk={JDK}"
 IMPORT_SECONDS = 120.0

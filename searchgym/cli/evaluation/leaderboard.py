@@ -165,9 +165,9 @@ def build(
     """Check every submission, print the tables and write the page; a submission that is refused makes it fail."""
     from searchgym.corpora.files import write_atomic
     from searchgym.eval.leaderboard.table import build_board
-    from searchgym.report.board import board_page
-    from searchgym.report.html import to_html
-    from searchgym.report.markdown import to_markdown
+    from searchgym.eval.report.board import board_page
+    from searchgym.eval.report.html import to_html
+    from searchgym.eval.report.markdown import to_markdown
 
     places = folders or [BOARD]
     for place in places:
@@ -194,7 +194,7 @@ def build(
 
 def _plain(board: Board, page: Path) -> dict[str, Any]:
     """Returns a board as plain data."""
-    from searchgym.report.board import HEAD, track_cells
+    from searchgym.eval.report.board import HEAD, track_cells
 
     tracks = [
         {
@@ -216,7 +216,7 @@ def _plain(board: Board, page: Path) -> dict[str, Any]:
 
 def _print(board: Board, page: Path) -> None:
     """Prints a board as tables."""
-    from searchgym.report.board import HEAD, reported_table, track_cells
+    from searchgym.eval.report.board import HEAD, reported_table, track_cells
 
     for track in board.tracks:
         cells = track_cells(track)

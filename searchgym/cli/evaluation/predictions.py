@@ -141,9 +141,9 @@ def _asking(env: str | None, questions: str | None, aliases: Path | None, scorer
     """Returns the task of an environment, or of the user's questions with a scorer, without anything to search."""
     import dataclasses
 
-    from searchgym.corpora.retrieval.retriever import NullRetriever
     from searchgym.envs.registration import own_card
     from searchgym.envs.task import load_task
+    from searchgym.retrieval.retriever import NullRetriever
 
     given: dict[str, Any] = {"questions": questions, "aliases": aliases, "retriever": NullRetriever()}
     options: TaskOptions = {name: value for name, value in given.items() if value is not None}  # type: ignore[assignment]

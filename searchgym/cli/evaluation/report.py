@@ -24,7 +24,7 @@ def report(
     page = out or (runs[0] if runs[0].is_dir() else runs[0].parent) / "report.html"
     if page.suffix != ".html":
         raise UsageError(f"--out {page}: a report is an .html file")
-    from searchgym.report.write import write_report
+    from searchgym.eval.report.write import write_report
 
     with stages() as progress:
         write_report(runs, page, episodes, progress)

@@ -18,7 +18,7 @@ from searchgym.errors import UsageError
 from searchgym.packages import install_command
 
 if TYPE_CHECKING:
-    from searchgym.viewing.runs import Run
+    from searchgym.eval.viewing.runs import Run
 
 
 def view(
@@ -46,12 +46,12 @@ def view(
 ) -> None:
     """Look at the episodes of runs in a browser: sort, filter, read searches, hits, calls, rewards and advantages."""
     with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
-        from searchgym.viewing.runs import find_runs
+        from searchgym.eval.viewing.runs import find_runs
 
         folders = find_runs(runs)
         try:
-            from searchgym.viewing.log import LOG, kept_log
-            from searchgym.viewing.server import viewer
+            from searchgym.eval.viewing.log import LOG, kept_log
+            from searchgym.eval.viewing.server import viewer
         except ImportError as error:
             raise UsageError(f"the viewer needs inspect-ai ({error}): {install_command('view')}") from error
         logs = list(map(kept_log, folders)) if to is None else _log_paths(folders, to, LOG)
@@ -99,8 +99,8 @@ def _export(
     folder: Path, log: Path, anew: bool, questions: Path | None, model: str | None, run_code: bool
 ) -> dict[str, Any]:
     """Writes the log of a run unless it is there already and need not be made anew; returns what to say of it."""
-    from searchgym.viewing.log import count_of, fingerprint, write_log
-    from searchgym.viewing.runs import open_run
+    from searchgym.eval.viewing.log import count_of, fingerprint, write_log
+    from searchgym.eval.viewing.runs import open_run
 
     mark = fingerprint(folder, questions, model, run_code)
     count = None if anew else count_of(log, mark)

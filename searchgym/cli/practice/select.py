@@ -23,7 +23,7 @@ CORPUS: Final = "corpus.jsonl"
 def practice_task(env: str | None, choice: TaskChoice, hold_out: Sequence[Path] | None, out: Path) -> Task:
     """Returns the task without what is held out, whose corpus is then written to ``corpus.jsonl`` in the folder."""
     from searchgym.corpora.passages import write_corpus
-    from searchgym.corpora.retrieval.index.distractors import passages_of
+    from searchgym.retrieval.index.distractors import passages_of
     from searchgym.train.demonstrations.held_out import without_held_out
 
     out.mkdir(parents=True, exist_ok=True)
@@ -72,8 +72,8 @@ def select_questions(
     """Select questions that a model answers sometimes, so that its attempts differ in reward."""
     from searchgym.agents.base import load_agent, with_max_tokens
     from searchgym.cli.evaluation.evaluate import named_models, open_models
+    from searchgym.cli.pipeline.selection import SELECTED, Selection, check_selection_out, select, write_pool
     from searchgym.corpora.questions import read_questions
-    from searchgym.practice.selection import SELECTED, Selection, check_selection_out, select, write_pool
     from searchgym.rollout.models import Loading
 
     how = Selection(

@@ -11,9 +11,9 @@ from typing import Any
 
 import typer
 
-from searchgym.cards import find_card, list_cards
 from searchgym.cli.output import emit, say, stages, table
 from searchgym.cli.training.steps import duration, training_steps
+from searchgym.options.cards import find_card, list_cards
 from searchgym.options.yaml import read_yaml
 
 
@@ -27,19 +27,19 @@ def is_pipeline(name: str) -> bool:
 
 def train_pipeline(name: str, overrides: Sequence[str], out: Path | None, resume: bool, json: bool) -> None:
     """Runs a pipeline, says at the start how long it will take, and shows its scores."""
-    from searchgym.practice.folder import check_out
+    from searchgym.cli.pipeline.folder import check_out
 
     if out is not None:
         check_out(out, resume)  # first: all else takes seconds to load
 
-    from searchgym.practice.pipeline import load_pipeline
+    from searchgym.cli.pipeline.pipeline import load_pipeline
 
     pipeline = load_pipeline(name, overrides)
     folder = out or Path("runs") / "train" / f"{pipeline.name}_{time.strftime('%Y%m%d-%H%M%S')}"
     with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
-        from searchgym.practice.report import write_report
-        from searchgym.practice.stages import ORDER, Work, opened, run_pipeline, run_stage
-        from searchgym.practice.timing import for_this_machine
+        from searchgym.cli.pipeline.report import write_report
+        from searchgym.cli.pipeline.stages import ORDER, Work, opened, run_pipeline, run_stage
+        from searchgym.cli.pipeline.timing import for_this_machine
 
         pipeline = for_this_machine(pipeline)
         with stages() as progress:
@@ -69,7 +69,7 @@ def _row(name: str, scores: dict[str, Any]) -> tuple[str, ...]:
 
 def _say_times(work: Any, left: Sequence[str]) -> None:
     """Says how long the stages that are left should take here."""
-    from searchgym.practice.timing import expected, measure
+    from searchgym.cli.pipeline.timing import expected, measure
 
     if not {"reader", "searcher", "selected", "reinforced", "scores"} & set(left):
         return

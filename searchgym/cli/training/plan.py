@@ -15,7 +15,7 @@ from searchgym.errors import DataMissingError, UsageError
 
 if TYPE_CHECKING:
     from searchgym.rollout.sampler import Part
-    from searchgym.train.inspect.fit import Fit, Suggestion
+    from searchgym.train.plan.fit import Fit, Suggestion
     from searchgym.train.recipe.recipe import Recipe
 
 
@@ -32,7 +32,7 @@ class Machine:
 
     def memory(self) -> dict[str, float]:
         """Returns GiB by device; without ``cpu`` where the main memory is not checked."""
-        from searchgym.train.inspect.plan import memory_here
+        from searchgym.train.plan.plan import memory_here
 
         memory = memory_here()
         if self.gpus:
@@ -59,8 +59,8 @@ def print_plan(recipe: Recipe, machine: Machine, step_seconds: float | None, run
     """
     with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
         from searchgym.rollout.sampler import PHASES
-        from searchgym.train.inspect import fit
-        from searchgym.train.inspect.plan import check_plan, plan
+        from searchgym.train.plan import fit
+        from searchgym.train.plan.plan import check_plan, plan
         from searchgym.train.recipe.load import users_code
         from searchgym.train.recipe.preflight import missing_data
 

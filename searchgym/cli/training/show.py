@@ -42,8 +42,8 @@ def show_episode(
     if not episodes.exists():
         raise DataMissingError("no such run", episodes)
     with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
-        from searchgym.train.inspect.saved import SavedRun
-        from searchgym.train.inspect.view import draw, tokens_of
+        from searchgym.eval.viewing.saved import SavedRun
+        from searchgym.eval.viewing.tokens import draw, tokens_of
 
         if html is not None and importlib.util.find_spec("jinja2") is None:
             raise UsageError(f"a page needs jinja2: {install_command('view')}")
@@ -61,7 +61,7 @@ def show_episode(
     terms = saved.terms(chosen)
     tokens = tokens_of(chosen, decode, terms, saved.advantages)
     if html is not None:
-        from searchgym.viewing.page import write_page
+        from searchgym.eval.viewing.page import write_page
 
         write_page(html, chosen, tokens, decode, terms)
         say(f"episode {chosen.id}: {len(tokens)} tokens in {html}")

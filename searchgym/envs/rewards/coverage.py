@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from searchgym.envs.reward import Reward
-from searchgym.judging.rubric import coverage, wanted_of
 from searchgym.records import Question
+from searchgym.scoring.judges.rubric import coverage, wanted_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

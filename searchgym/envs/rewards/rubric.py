@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from searchgym.envs.reward import Reward
-from searchgym.judging.judge import default_judge
-from searchgym.judging.rubric import rubric_score
 from searchgym.records import Question
+from searchgym.scoring.judges.judge import default_judge
+from searchgym.scoring.judges.rubric import rubric_score
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RubricByRules(Reward):
-    """Pays the share of the question's rubric that the answer passes by rules; see `searchgym.judging.rubric`."""
+    """Pays the share of the question's rubric that the answer passes by rules; see `scoring.judges.rubric`."""
 
     def of_answer(self, text: str, question: Question) -> float:
         """See `Reward.of_answer`."""

@@ -15,9 +15,7 @@ from pathlib import Path
 from typing import Any, Final, get_args
 
 from searchgym.agents.base import LoadedAgent, load_agent, read_agent, source_of
-from searchgym.cards import ProtocolName, list_cards
 from searchgym.corpora.files import sha256_file
-from searchgym.corpora.retrieval.identity import identify
 from searchgym.envs.core import State
 from searchgym.envs.reward import answer_scores, reward_name, score_rewards
 from searchgym.envs.task import Task
@@ -28,8 +26,10 @@ from searchgym.eval.leaderboard.tasks import Tasks
 from searchgym.eval.runner import prompts_sha256, questions_sha256
 from searchgym.eval.scores import Scored, Scores, score_each, summarise
 from searchgym.named import code_refused
+from searchgym.options.cards import ProtocolName, list_cards
 from searchgym.protocol import count_words
 from searchgym.records import Episode, simulated_share
+from searchgym.retrieval.identity import identify
 from searchgym.rollout.models import weights_sha256
 
 EQUAL: Final = 1e-9

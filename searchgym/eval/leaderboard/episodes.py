@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from searchgym.corpora.files import dump_line, iter_jsonl, write_atomic
-from searchgym.corpora.retrieval.index.distractors import passages_of
 from searchgym.envs.task import Task
 from searchgym.errors import DataError, SubmissionError
 from searchgym.eval.leaderboard.manifest import EPISODES, PREDICTIONS
 from searchgym.records import SIMULATED, Episode, Hit, Passage, Question, Searched
+from searchgym.retrieval.index.distractors import passages_of
 from searchgym.rollout.storage import read_episodes, without_links
 
 LONGEST: Final = 10_000

@@ -17,12 +17,12 @@ import numpy as np
 import numpy.typing as npt
 
 from searchgym.agents.base import LoadedAgent
-from searchgym.corpora.retrieval.identity import identify
-from searchgym.corpora.retrieval.retriever import retrieve
 from searchgym.errors import SubmissionError
 from searchgym.eval.leaderboard.check import Checked, drawn
 from searchgym.eval.leaderboard.manifest import EPISODES
 from searchgym.records import Call, Episode, Hit, Searched
+from searchgym.retrieval.identity import identify
+from searchgym.retrieval.retriever import retrieve
 from searchgym.rollout.engine import Engine
 from searchgym.rollout.models import Model
 from searchgym.rollout.sampler import Finish, Sampled, Sampler, SampleRequest

@@ -18,7 +18,6 @@ from typing import Annotated, Any, Final
 from annotated_types import Interval
 
 from searchgym.corpora.files import read_json, sha256_file, write_atomic, write_jsonl
-from searchgym.corpora.retrieval.index.distractors import passages_of
 from searchgym.errors import CardError, DataError, RunExistsError, SubmissionError, UsageError
 from searchgym.eval.leaderboard.episodes import prediction, write_episodes
 from searchgym.eval.leaderboard.manifest import (
@@ -39,6 +38,7 @@ from searchgym.eval.scores import score_each, summarise
 from searchgym.eval.suites.run import SUITE
 from searchgym.options import Options, read
 from searchgym.records import simulated_share
+from searchgym.retrieval.index.distractors import passages_of
 from searchgym.rollout.storage import read_episodes
 
 REPORTED: Final = "reported.json"

@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from searchgym.cards import list_cards
-from searchgym.corpora.retrieval.retriever import NullRetriever
 from searchgym.envs.options import TaskOptions
 from searchgym.envs.task import Task
 from searchgym.errors import UnknownNameError
 from searchgym.eval.suites.cards import SuiteCard, load_suite
 from searchgym.eval.suites.tasks import load_part
+from searchgym.options.cards import list_cards
 from searchgym.protocol import get_protocol
+from searchgym.retrieval.retriever import NullRetriever
 
 BUDGETS: Final = ("top_k", "max_turns", "max_queries", "max_observation_words")
 """Budgets that a run may choose; each choice is a track of its own."""

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from searchgym.cards import find_card, list_cards, load_card
 from searchgym.errors import CardError, DataMissingError, UnknownNameError
 from searchgym.options import Options
+from searchgym.options.cards import find_card, list_cards, load_card
 from searchgym.options.yaml import read_small
 
 DATA: Final = "$SEARCHGYM_DATA"

@@ -11,7 +11,6 @@ from typing import Any, cast
 
 from searchgym.corpora.files import read_json, write_atomic
 from searchgym.corpora.own import home
-from searchgym.corpora.retrieval.retriever import AnyRetriever
 from searchgym.envs.cards import EnvCard
 from searchgym.envs.options import TaskOptions, merge_options, with_options
 from searchgym.envs.registration import env_options, find_env
@@ -21,6 +20,7 @@ from searchgym.eval.runner import check_scorable
 from searchgym.eval.suites.cards import Part, Subset, SuiteCard, ids_sha256, resolved
 from searchgym.questions.subset import draw_subset
 from searchgym.records import Question
+from searchgym.retrieval.retriever import AnyRetriever
 
 
 def load_suite_tasks(suite: SuiteCard, options: TaskOptions | None = None) -> dict[str, Task]:

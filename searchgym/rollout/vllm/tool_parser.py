@@ -11,7 +11,7 @@ from typing import Any, Final
 from vllm.entrypoints.generate.base.protocol import ExtractedToolCallInformation, FunctionCall, ToolCall
 from vllm.tool_parsers.abstract_tool_parser import ToolParser, ToolParserManager
 
-from searchgym.cards import ProtocolName
+from searchgym.options.cards import ProtocolName
 from searchgym.protocol import Protocol, get_protocol
 from searchgym.records import Answer, More, Open, Search
 from searchgym.rollout.vllm.tool_calls import parser_name

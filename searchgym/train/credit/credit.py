@@ -16,8 +16,8 @@ from searchgym.envs.core import State
 from searchgym.envs.reward import checked_reward, finite_number
 from searchgym.envs.task import Task
 from searchgym.errors import RewardError
-from searchgym.judging.judge import Checked, default_judge
 from searchgym.records import Answer, Episode
+from searchgym.scoring.judges.judge import Checked, default_judge
 from searchgym.train.credit.term import CreditContext, Rows, Term, UnjudgedError
 from searchgym.train.credit.terms.outcome import Outcome
 from searchgym.train.credit.waypoints import Names

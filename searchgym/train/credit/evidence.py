@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from searchgym.graphs.text import holds, norm
+from searchgym.agents.teams.cosearch import fetched_for
 from searchgym.records import Call, Episode, Passage, Question, Triple, is_simulated, title_key
 from searchgym.scoring import golds_with_words
-from searchgym.teams.cosearch import fetched_for
+from searchgym.text import holds, norm
 
 
 def new_pages(episode: Episode, question: Question) -> dict[int, int]:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from searchgym.errors import CardError, NoVerdictError, UsageError
-from searchgym.judging.judge import Checked, default_judge
 from searchgym.named import check_call
 from searchgym.options import Kind, Setting, check_kind
 from searchgym.records import Episode, Question
+from searchgym.scoring.judges.judge import Checked, default_judge
 from searchgym.train.credit.waypoints import Names
 
 Rows = list[list[float]]

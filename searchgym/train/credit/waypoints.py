@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from searchgym.graphs.text import WORD, base_title, holds, norm
 from searchgym.records import Question, Searched, title_key
+from searchgym.text import WORD, base_title, holds, norm
 
 RULES: Final = ("query", "page", "led", "few")
 """What may have to hold of a search that earns a waypoint; see `coverage`."""

@@ -6,15 +6,15 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from searchgym.corpora.retrieval.index.distractors import passages_of
-from searchgym.corpora.retrieval.index.index import build_in_memory
 from searchgym.envs.task import Task
 from searchgym.errors import UsageError
-from searchgym.graphs.text import base_title, norm
-from searchgym.masking.hiding import HidingRetriever
-from searchgym.masking.spans import SEPARATOR
+from searchgym.questions.masked.hiding import HidingRetriever
+from searchgym.questions.masked.spans import SEPARATOR
 from searchgym.questions.storage import held_out_by
 from searchgym.records import Question, title_key
+from searchgym.retrieval.index.distractors import passages_of
+from searchgym.retrieval.index.index import build_in_memory
+from searchgym.text import base_title, norm
 
 
 def without_held_out(task: Task, files: Sequence[Path]) -> tuple[Task, int]:

@@ -14,16 +14,16 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from searchgym.agents.oracle_roles import COMPARISONS, OracleRoles, steps_of
-from searchgym.browsing.pages import part_of, parts_of
-from searchgym.corpora.retrieval.index.distractors import passages_of
+from searchgym.agents.teams.oracle import ORACLES
 from searchgym.envs.core import Rules
+from searchgym.envs.pages.pages import part_of, parts_of
 from searchgym.envs.task import Task
 from searchgym.errors import UnknownNameError, UsageError
-from searchgym.graphs.text import base_title, holds, sentences
-from searchgym.masking.spans import SEPARATOR
+from searchgym.questions.masked.spans import SEPARATOR
 from searchgym.records import Episode, Opened, Passage, Question, title_key
+from searchgym.retrieval.index.distractors import passages_of
 from searchgym.rollout.tokens import TokenFormat
-from searchgym.teams.oracle import ORACLES
+from searchgym.text import base_title, holds, sentences
 from searchgym.train.demonstrations.behaviours import WRITERS, Path, primed
 from searchgym.train.demonstrations.play import AGENT, Demonstration, play
 from searchgym.train.demonstrations.teams import TEAMS, play_team

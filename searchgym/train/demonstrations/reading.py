@@ -17,14 +17,14 @@ import numpy.typing as npt
 
 from searchgym import protocol
 from searchgym.agents.oracle_roles import steps_of
-from searchgym.corpora.retrieval.index.distractors import passages_of
 from searchgym.envs.task import Task
 from searchgym.errors import UsageError
-from searchgym.graphs.text import holds
 from searchgym.protocol import Parts
 from searchgym.questions.in_place import SENTENCE
 from searchgym.records import Answer, Call, Context, Episode, Passage, Question, Span, title_key
+from searchgym.retrieval.index.distractors import passages_of
 from searchgym.rollout.tokens import TokenFormat
+from searchgym.text import holds
 from searchgym.train.demonstrations.oracle import Shown, context_lengths
 from searchgym.train.demonstrations.play import MODEL_KEY, turn_ids
 

@@ -16,9 +16,9 @@ from typing import Any, Final
 
 from urllib3.exceptions import HTTPError
 
-from searchgym.cards import is_path
 from searchgym.errors import EngineLostError, TrainingError, UsageError
 from searchgym.http_client import HttpClient
+from searchgym.options.cards import is_path
 from searchgym.packages import install_command
 from searchgym.rollout.vllm.gate import KEY as ENGINE_KEY
 from searchgym.train.distributed.worker import KEY as LEARNER_KEY

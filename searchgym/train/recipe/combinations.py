@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from searchgym.judging.judge import default_judge
 from searchgym.options import Kind, Unloaded, check_kind, kind_name
+from searchgym.scoring.judges.judge import default_judge
 from searchgym.train.algorithms.estimators.grpo import Grpo
 from searchgym.train.credit.term import term_problems
 from searchgym.train.credit.terms.outcome import Outcome

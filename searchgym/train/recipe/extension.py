@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import shlex
 
-from searchgym.corpora.retrieval.cards import RetrieverCard, find_retriever
 from searchgym.envs.registration import env_options, registered
 from searchgym.options import plain
+from searchgym.retrieval.cards import RetrieverCard, find_retriever
 from searchgym.train.recipe.recipe import Recipe, override_of, recipe_values
 
 

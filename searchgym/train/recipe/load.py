@@ -11,9 +11,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from searchgym.cards import find_card
 from searchgym.errors import CardError, UnknownNameError
 from searchgym.options import Kind, Named, Options, Unloaded, loaded, plain, read
+from searchgym.options.cards import find_card
 from searchgym.options.yaml import Source, parse_yaml, read_source
 from searchgym.train.recipe.combinations import combination_problems
 from searchgym.train.recipe.recipe import KindField, Recipe, recipe_keys, recipe_kinds

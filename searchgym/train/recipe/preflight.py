@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 from searchgym.agents.base import load_agent
-from searchgym.cards import CorpusCard, list_cards, load_card
 from searchgym.corpora.files import read_json
-from searchgym.corpora.retrieval.cards import RetrieverCard, find_retriever, parts_of
-from searchgym.corpora.retrieval.index.index import MANIFEST
 from searchgym.envs.data import find_corpus, lacks_index, no_index
 from searchgym.envs.options import named_options, own_questions, with_options
 from searchgym.envs.registration import env_options, find_env
 from searchgym.envs.reward import get_reward
 from searchgym.errors import DataMissingError
+from searchgym.options.cards import CorpusCard, list_cards, load_card
+from searchgym.retrieval.cards import RetrieverCard, find_retriever, parts_of
+from searchgym.retrieval.index.index import MANIFEST
 from searchgym.rollout.folders import check_files, local_folder, model_folder
 from searchgym.train.recipe.keys import check_credit, keys_of
 from searchgym.train.recipe.load import with_code

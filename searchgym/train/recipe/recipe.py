@@ -11,14 +11,13 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 import yaml
 from annotated_types import Ge
 
-from searchgym.curriculum.stages import Schedule
-from searchgym.judging.judge import Judge, default_judge
 from searchgym.options import Kind, Named, Options, Setting, dump, find_kind, kind_name, plain
-from searchgym.selfplay.kind import Proposer
+from searchgym.scoring.judges.judge import Judge, default_judge
 from searchgym.train.algorithms.estimator import AdvantageOptions, Estimator
 from searchgym.train.algorithms.loss_options import LossOptions
 from searchgym.train.credit.term import Term
 from searchgym.train.credit.terms.outcome import Outcome
+from searchgym.train.curriculum.stages import Schedule
 from searchgym.train.recipe.launching import Launcher
 from searchgym.train.recipe.method import Method
 from searchgym.train.recipe.options import (
@@ -34,6 +33,7 @@ from searchgym.train.recipe.options import (
     RolloutOptions,
     ValidationOptions,
 )
+from searchgym.train.selfplay.kind import Proposer
 
 K = TypeVar("K")
 

@@ -12,14 +12,14 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from searchgym.judging.judge import default_judge
 from searchgym.options import Named
 from searchgym.records import Answer, Call, Context, Episode, Question, Span
+from searchgym.scoring.judges.judge import default_judge
 from searchgym.train.credit.term import Term
 from searchgym.train.credit.terms.outcome import Outcome
+from searchgym.train.loop.guards import SAMPLER
 from searchgym.train.recipe.options import GuardOptions, OptimizerOptions
 from searchgym.train.recipe.recipe import Recipe
-from searchgym.train.run.guards import SAMPLER
 
 ARMS: Final = 10
 QUESTIONS: Final = tuple(Question(f"q{i}", f"Which arm is best in {i}?", (str((3 * i + 2) % ARMS),)) for i in range(4))

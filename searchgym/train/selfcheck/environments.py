@@ -7,16 +7,16 @@ from typing import Final
 
 import numpy as np
 
-from searchgym.corpora.retrieval.retriever import Retriever
-from searchgym.corpora.retrieval.wrapper import at_step
 from searchgym.envs.core import State
 from searchgym.envs.registration import env_options, find_env
 from searchgym.envs.reward import score_rewards
 from searchgym.envs.task import Task, load_task
 from searchgym.records import Answer, Episode, Question
+from searchgym.retrieval.retriever import Retriever
+from searchgym.retrieval.wrapper import at_step
+from searchgym.train.loop.assembly import allowed_difference
+from searchgym.train.loop.trainer import TrainResult
 from searchgym.train.recipe.recipe import Recipe
-from searchgym.train.run.assembly import allowed_difference
-from searchgym.train.run.trainer import TrainResult
 from searchgym.train.selfcheck.findings import Findings
 from searchgym.train.selfcheck.updates import KeyCheck
 from searchgym.train.selfcheck.watched import Exchange

@@ -12,14 +12,14 @@ from searchgym.envs.reward import SCORES
 from searchgym.options import Kind, kind_name, plain
 from searchgym.rollout.loading import load_tokenizer
 from searchgym.train.learner.learner import LocalLearner
+from searchgym.train.loop.draw import TrainingData
+from searchgym.train.loop.folder import Row
+from searchgym.train.loop.rollout import SamplerHooks
+from searchgym.train.loop.trainer import Trainer, TrainResult
 from searchgym.train.recipe.combinations import changed as changed_options
 from searchgym.train.recipe.load import with_code
 from searchgym.train.recipe.options import ValidationOptions
 from searchgym.train.recipe.recipe import Recipe, recipe_values
-from searchgym.train.run.draw import TrainingData
-from searchgym.train.run.folder import Row
-from searchgym.train.run.rollout import SamplerHooks
-from searchgym.train.run.trainer import Trainer, TrainResult
 from searchgym.train.selfcheck.bandit import QUESTIONS, BanditRollout, bandit_model, bandit_recipe
 from searchgym.train.selfcheck.findings import Broken, Check, Findings
 from searchgym.train.selfcheck.small import small_recipe

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from searchgym.train.loop.guards import SAMPLER
+from searchgym.train.loop.samplers import computed_in
 from searchgym.train.recipe.options import GuardOptions, KeyOptions, OptimizerOptions
 from searchgym.train.recipe.recipe import Recipe
-from searchgym.train.run.guards import SAMPLER
-from searchgym.train.run.samplers import computed_in
 
 TEMPERATURE: Final = 1.3
 """Sampling temperature of the checks if the recipe's is 1, at which a trainer that ignores it would go unnoticed."""

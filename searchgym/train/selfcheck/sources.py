@@ -9,16 +9,16 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
-from searchgym.curriculum.build import curriculum_of
-from searchgym.curriculum.source import value_of
-from searchgym.curriculum.stages import Schedule
 from searchgym.envs.task import Task
 from searchgym.options import kind_name
 from searchgym.records import Episode, Question
 from searchgym.train.algorithms.samples import Sample
+from searchgym.train.curriculum.build import curriculum_of
+from searchgym.train.curriculum.source import value_of
+from searchgym.train.curriculum.stages import Schedule
 from searchgym.train.learner.learner import Learner
+from searchgym.train.loop.draw import Drawer, Rollout, TrainingData
 from searchgym.train.recipe.recipe import Recipe
-from searchgym.train.run.draw import Drawer, Rollout, TrainingData
 from searchgym.train.selfcheck.findings import Findings
 from searchgym.train.selfcheck.formulas.curriculum import never_drawn, stages_by_rates, stages_by_steps
 

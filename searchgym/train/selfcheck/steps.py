@@ -19,10 +19,10 @@ from searchgym.envs.reward import checked_reward
 from searchgym.records import Answer, Episode, Question
 from searchgym.train.algorithms.samples import Sample
 from searchgym.train.learner.trained_model import Metrics
+from searchgym.train.loop.assembly import Assembly, assemble, trainer_of
+from searchgym.train.loop.draw import Drawer, StepData, TrainingData
+from searchgym.train.loop.trainer import Trainer, TrainResult
 from searchgym.train.recipe.recipe import Recipe
-from searchgym.train.run.assembly import Assembly, assemble, trainer_of
-from searchgym.train.run.draw import Drawer, StepData, TrainingData
-from searchgym.train.run.trainer import Trainer, TrainResult
 from searchgym.train.selfcheck.credit import CREDIT, REWARDS, CreditCheck
 from searchgym.train.selfcheck.environments import (
     FOUND,

@@ -15,10 +15,10 @@ from searchgym.train.algorithms.samples import Sample
 from searchgym.train.learner.critic import load_critic, make_critic
 from searchgym.train.learner.learner import Learner
 from searchgym.train.learner.trained_model import Metrics
+from searchgym.train.loop.assembly import allowed_difference
+from searchgym.train.loop.samplers import computed_in
 from searchgym.train.recipe.keys import Key
 from searchgym.train.recipe.recipe import Recipe
-from searchgym.train.run.assembly import allowed_difference
-from searchgym.train.run.samplers import computed_in
 from searchgym.train.selfcheck.findings import Findings
 from searchgym.train.selfcheck.formulas.advantages import Floats
 from searchgym.train.selfcheck.formulas.losses import likelihood_loss, policy_loss, trained_tokens, value_loss

@@ -15,8 +15,8 @@ from searchgym.rollout.sampler import Sampled, Sampler, SampleRequest
 from searchgym.train.algorithms.samples import Sample
 from searchgym.train.learner.learner import Learner
 from searchgym.train.learner.trained_model import Flat, Metrics
+from searchgym.train.loop.draw import Rollout
 from searchgym.train.recipe.recipe import Recipe
-from searchgym.train.run.draw import Rollout
 
 WAYS: Final = (
     (),

@@ -9,8 +9,8 @@ from typing import Any, Final
 import yaml
 
 from searchgym.corpora.files import sha256_file, write_atomic
-from searchgym.corpora.worlds.schema import WorldSpec
 from searchgym.protocol import get_protocol
+from searchgym.questions.worlds.schema import WorldSpec
 from searchgym.rollout.loading import load_model
 from searchgym.rollout.tokens import TokenFormat
 from searchgym.train.tiny.exam import Examiner, examine_teams

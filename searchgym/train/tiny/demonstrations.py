@@ -23,18 +23,18 @@ import numpy.typing as npt
 
 from searchgym.agents.base import load_agent
 from searchgym.agents.mask import UNKNOWN
-from searchgym.cards import find_card, load_card
-from searchgym.corpora.retrieval.index.index import build_in_memory
-from searchgym.corpora.worlds import World, build_world
-from searchgym.corpora.worlds.language import sentence
-from searchgym.corpora.worlds.names import HEADS
-from searchgym.corpora.worlds.schema import SPLITS, WorldSpec
-from searchgym.corpora.worlds.simple import SIMPLE
 from searchgym.envs.cards import EnvCard
 from searchgym.envs.task import Task, load_task
 from searchgym.errors import UsageError, WorldTooSmallError
+from searchgym.options.cards import find_card, load_card
 from searchgym.protocol import THINK_CLOSE, THINK_OPEN, Protocol
+from searchgym.questions.worlds import World, build_world
+from searchgym.questions.worlds.language import sentence
+from searchgym.questions.worlds.names import HEADS
+from searchgym.questions.worlds.schema import SPLITS, WorldSpec
+from searchgym.questions.worlds.simple import SIMPLE
 from searchgym.records import Hit, Passage, Question, Triple
+from searchgym.retrieval.index.index import build_in_memory
 from searchgym.rollout.tokens import TokenFormat
 from searchgym.train.algorithms.samples import Sample, samples_from
 from searchgym.train.demonstrations.play import (

@@ -17,9 +17,9 @@ from transformers import (
 )
 
 from searchgym.agents.base import load_agent
-from searchgym.corpora.worlds import World, build_world
-from searchgym.corpora.worlds.schema import WorldSpec
 from searchgym.envs.task import Task
+from searchgym.questions.worlds import World, build_world
+from searchgym.questions.worlds.schema import WorldSpec
 from searchgym.records import Answer, Episode, Question
 from searchgym.rollout.engine import Engine
 from searchgym.rollout.models import Model

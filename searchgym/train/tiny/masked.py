@@ -9,16 +9,16 @@ from __future__ import annotations
 import re
 from typing import Any, Literal
 
-from searchgym.cards import find_card, load_card
-from searchgym.corpora.retrieval.index.index import build_in_memory
-from searchgym.corpora.worlds import World
 from searchgym.envs.cards import EnvCard
 from searchgym.envs.task import Task, load_task
-from searchgym.masking.generate import Rules, generate
-from searchgym.masking.spans import SEPARATOR, windows_by_triples
-from searchgym.masking.spec import MaskedSpec
+from searchgym.options.cards import find_card, load_card
 from searchgym.protocol import THINK_CLOSE, THINK_OPEN
+from searchgym.questions.masked.generate import Rules, generate
+from searchgym.questions.masked.spans import SEPARATOR, windows_by_triples
+from searchgym.questions.masked.spec import MaskedSpec
+from searchgym.questions.worlds import World
 from searchgym.records import Question
+from searchgym.retrieval.index.index import build_in_memory
 from searchgym.rollout.tokens import TokenFormat
 from searchgym.train.algorithms.samples import Sample, samples_from
 from searchgym.train.demonstrations.oracle import queries_of

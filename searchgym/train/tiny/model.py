@@ -23,12 +23,12 @@ from transformers import (
 )
 
 from searchgym.agents.base import load_agent
-from searchgym.corpora.worlds import build_world
-from searchgym.corpora.worlds.names import ENDS, MIDS, ONSETS, VOWELS
-from searchgym.corpora.worlds.schema import WorldSpec
 from searchgym.errors import UsageError
-from searchgym.masking.draw import MOST_MASKS
 from searchgym.protocol import get_protocol
+from searchgym.questions.masked.draw import MOST_MASKS
+from searchgym.questions.worlds import build_world
+from searchgym.questions.worlds.names import ENDS, MIDS, ONSETS, VOWELS
+from searchgym.questions.worlds.schema import WorldSpec
 from searchgym.train.demonstrations.play import AGENT
 
 WORDS: Final = r" ?\p{L}+| ?\p{N}{1,2}| ?[^\s\p{L}\p{N}]+|\s+"

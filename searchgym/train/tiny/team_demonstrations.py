@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from searchgym.agents.oracle_roles import OracleRoles
-from searchgym.corpora.worlds import World
+from searchgym.questions.worlds import World
 from searchgym.rollout.tokens import TokenFormat
 from searchgym.train.algorithms.samples import Sample, samples_from
 from searchgym.train.demonstrations.play import play

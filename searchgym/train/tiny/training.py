@@ -31,10 +31,10 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from searchgym.corpora.worlds import World
-from searchgym.corpora.worlds.schema import WorldSpec
 from searchgym.errors import TrainingError, UsageError
 from searchgym.protocol import get_protocol
+from searchgym.questions.worlds import World
+from searchgym.questions.worlds.schema import WorldSpec
 from searchgym.rollout.tokens import TokenFormat
 from searchgym.rollout.transformers.precision import emulates_bfloat16
 from searchgym.train.algorithms.samples import Sample

@@ -8,8 +8,8 @@ from typing import Annotated, ClassVar
 import numpy as np
 from annotated_types import Ge
 
-from searchgym.judging.rubric import best_of_candidates, parts_of, rubric_of, weightings
 from searchgym.records import Episode
+from searchgym.scoring.judges.rubric import best_of_candidates, parts_of, rubric_of, weightings
 from searchgym.train.algorithms.samples import at_ends
 from searchgym.train.credit.term import CreditContext, Term
 
@@ -22,7 +22,7 @@ class Candidates(Term):
     weightings of the criteria of the best candidate's weighted sum. The weightings are the same for every attempt at a
     question. An answer of more than `most` candidates gets 0.
 
-    Source: VPO, arXiv 2605.22817; see `searchgym.judging.rubric.best_of_candidates`. That criteria are the components
+    Source: VPO, arXiv 2605.22817; see `scoring.judges.rubric.best_of_candidates`. That criteria are the components
     of a reward, and the limit, are ours.
     """
 

@@ -7,15 +7,15 @@ from typing import Annotated, ClassVar
 
 from annotated_types import Ge
 
-from searchgym.judging.rubric import gated, rubric_of
 from searchgym.records import Episode
+from searchgym.scoring.judges.rubric import gated, rubric_of
 from searchgym.train.algorithms.samples import at_ends
 from searchgym.train.credit.term import CreditContext, Term
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gated(Term):
-    """Rewards an episode by its rubric behind a gate of bottom lines, in [0, 1]; see `searchgym.judging.rubric.gated`.
+    """Rewards an episode by its rubric behind a gate of bottom lines, in [0, 1]; see `judges.rubric.gated`.
 
     Bottom lines are the criteria with ``bottom: true`` and the share of the episode's calls that were legal.
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from searchgym.judging.rubric import rubric_score
 from searchgym.records import Episode
+from searchgym.scoring.judges.rubric import rubric_score
 from searchgym.train.algorithms.samples import at_ends
 from searchgym.train.credit.term import CreditContext, Term
 
@@ -15,7 +15,7 @@ from searchgym.train.credit.term import CreditContext, Term
 class Rubric(Term):
     """Rewards an episode by the share of its question's rubric that the answer passes, in [0, 1].
 
-    Source: DR-Rubric, arXiv 2606.01091; see `searchgym.judging.rubric.weighted_share`.
+    Source: DR-Rubric, arXiv 2606.01091; see `searchgym.scoring.judges.rubric.weighted_share`.
     """
 
     rewards_one: ClassVar = "episode"

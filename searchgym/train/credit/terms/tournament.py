@@ -10,9 +10,9 @@ from typing import Annotated, ClassVar
 import numpy as np
 from annotated_types import Ge
 
-from searchgym.judging.rubric import rubric_of
-from searchgym.judging.tournament import tournament
 from searchgym.records import Episode
+from searchgym.scoring.judges.rubric import rubric_of
+from searchgym.scoring.judges.tournament import tournament
 from searchgym.train.algorithms.samples import at_ends
 from searchgym.train.credit.term import CreditContext, Rows, Term, UnjudgedError
 
@@ -21,7 +21,7 @@ from searchgym.train.credit.term import CreditContext, Rows, Term, UnjudgedError
 class Tournament(Term):
     """Rewards an episode by the matches that its answer wins against others of its group, in [0, 1].
 
-    Source: Tournament-GRPO; see `searchgym.judging.tournament.tournament`.
+    Source: Tournament-GRPO; see `searchgym.scoring.judges.tournament.tournament`.
     """
 
     rewards_one: ClassVar = "episode"

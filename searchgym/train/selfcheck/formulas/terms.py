@@ -14,8 +14,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from searchgym.graphs.text import WORD, base_title, holds, norm
 from searchgym.records import Call, Episode, Question, Searched, Triple, is_simulated, title_key
+from searchgym.text import WORD, base_title, holds, norm
 
 Floats = npt.NDArray[np.float64]
 Score = Callable[[Episode, str], float]

@@ -1,0 +1,93 @@
+"""Tags for TRL: the ``tags`` grammar for models whose chat template has no tools; see `searchgym.adapters.trl.trl`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from searchgym.errors import UsageError
+from searchgym.protocol import get_protocol
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+TAGS: Final = get_protocol("tags")
+
+IF_TOOLS: Final = (
+    "{% if messages | selectattr('tool_calls') | list or messages | selectattr('role', 'equalto', 'tool') | list %}"
+)
+"""First part of the chat template: conversations without tools fall through to the tokenizer's own template."""
+
+TOOLS_IN_TAGS: Final = (
+    "{% for message in messages %}{{ message['content'] or '' }}"
+    "{% for call in message['tool_calls'] or [] %}{% set called = call['function'] %}"
+    "{% if called['name'] == 'search' %}<search>{{ called['arguments']['query'] }}</search>"
+    "{% else %}<tool_call>{{ called | tojson }}</tool_call>{% endif %}{% endfor %}{% endfor %}"
+)
+"""Template part that renders conversations with tools. TRL uses it to see what a tool result adds after the
+last end-of-turn token. With tags the model continues in its own turn, so the result alone is rendered."""
+
+RESPONSE_TEMPLATE: Final[dict[str, Any]] = {
+    "defaults": {"role": "assistant"},
+    # Nothing of the prompt is the model's: else pages, and calls already made, would be read as its own.
+    "start_anchor_pattern": r"\Z",
+    "fields": {
+        "tool_calls": {
+            "open_pattern": r"<search>(?=.*?</search>)",
+            "close": "</search>",
+            "repeats": True,
+            "transform": {"type": "function", "function": {"name": "search", "arguments": {"query": "{content}"}}},
+        },
+        "content": {"content_args": {"strip": False}},
+    },
+}
+"""Rules by which TRL parses a response: ``<search>query</search>`` is a call of the tool, all else is content."""
+
+
+@contextlib.contextmanager
+def use_tags(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Iterator[None]:
+    """Lets a trainer created inside the block use the ``tags`` grammar with a model whose chat template has no tools.
+
+    The tokenizer gets a chat template that can also write tools, as tags, and the template by which TRL reads tool
+    calls; both stay. The closing tags of actions become ends of generation: TRL copies them when the trainer is made,
+    and the model's generation settings, which checkpoints save, are as before after the block.
+
+    Args:
+        model: The model that the trainer gets.
+        tokenizer: The ``processing_class`` that it gets.
+
+    Raises:
+        UsageError: The tokenizer has no (single) chat template, or a closing tag is not an added token.
+    """
+    template = tokenizer.chat_template
+    if not isinstance(template, str):
+        raise UsageError(f"use_tags needs one chat template, {tokenizer.name_or_path!r} has {template!r:.80}")
+    ends = [_one_token(tokenizer, tag) for tag in TAGS.stop_strings]
+    settings: Any = model.generation_config
+    before = settings.eos_token_id
+    own = [] if before is None else [before] if isinstance(before, int) else list(before)
+    if not template.startswith(IF_TOOLS):  # a checkpoint of such a training has it already
+        # Jinja drops the line end that closes a template; here it would no longer be the last.
+        tokenizer.chat_template = f"{IF_TOOLS}{TOOLS_IN_TAGS}{{% else %}}{template.removesuffix(chr(10))}{{% endif %}}"
+    tokenizer.response_template = RESPONSE_TEMPLATE
+    settings.eos_token_id = [*own, *ends]
+    try:
+        yield
+    finally:
+        settings.eos_token_id = before
+
+
+def _one_token(tokenizer: PreTrainedTokenizerBase, tag: str) -> int:
+    """Returns the id of a tag.
+
+    Raises:
+        UsageError: It is no added token, which text around it never changes: TRL ends a turn at a token, not at a text.
+    """
+    added = {token.content: i for i, token in tokenizer.added_tokens_decoder.items()}
+    if tag not in added:
+        raise UsageError(
+            f"{tag} is not an added token of {tokenizer.name_or_path!r}, so TRL cannot end a turn there: add it with "
+            'add_tokens, or use protocol="tool_calls" with a model whose chat template has tools'
+        )
+    return int(added[tag])

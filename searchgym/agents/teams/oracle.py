@@ -1,0 +1,222 @@
+"""Outputs of an oracle for the roles of the agents in this package, as `OracleRoles` gives them for the other teams."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from searchgym.agents.jade import NONE
+from searchgym.agents.mask import UNKNOWN
+from searchgym.agents.oracle_roles import COMPARISONS, OracleRoles, Roles, Step
+from searchgym.agents.parsing import words
+from searchgym.agents.teams.cosearch import KEPT
+from searchgym.agents.teams.hierarchy import LOCAL, TOOLS, WEB
+from searchgym.agents.teams.knowing import KNOW, SEARCH
+from searchgym.agents.teams.mmoa import MOST_QUERIES
+from searchgym.agents.teams.parallel import SEPARATOR
+from searchgym.records import title_key
+
+MOST_NOTES: Final = 60
+"""Number of words of quotes that the oracle's notes hold at most."""
+
+
+class PlannerOracle(OracleRoles):
+    """Oracle of AI-SearchPlanner: it searches for each hop and stops; with flaws it stops after the first."""
+
+    def _own_roles(self) -> Roles:
+        return {"planner": self._search}
+
+
+class MmoaOracle(OracleRoles):
+    """Oracle of MMOA-RAG: it asks the sub-questions and keeps the pages that help; with flaws it asks the first only.
+
+    A sub-question that needs an earlier answer is asked with its placeholder, since the rewriter sees no page: this
+    workflow cannot follow a chain.
+    """
+
+    def _own_roles(self) -> Roles:
+        return {"rewriter": self._queries, "selector": self._helpful}
+
+    def _queries(self, fields: Mapping[str, str]) -> str:
+        asked = list(dict.fromkeys(step.asked for step in self.steps[: 1 if self.short else MOST_QUERIES]))
+        return "".join(f"<q{i}> {text}</q{i}>" for i, text in enumerate(asked, start=1))
+
+    def _helpful(self, fields: Mapping[str, str]) -> str:
+        titles = {step.title for step in self.steps}
+        pages = re.findall(r"^Document(\d+)\(Title: (.*?)\) ", fields["documents"], re.MULTILINE)
+        helpful = [number for number, title in pages if title in titles]
+        kept = helpful if helpful and not self._flawed() else [number for number, _ in pages] or ["0"]
+        return f"<id>{','.join(f'Document{number}' for number in kept)}</id>"
+
+
+class SearcherOracle(OracleRoles):
+    """Oracle of an agent with one conversation: it searches for the page of each hop by its title, then answers.
+
+    Each thought quotes what the last pages said and asks what comes next. With flaws it answers after the first search.
+    """
+
+    def _own_roles(self) -> Roles:
+        turns = self.turns()
+        return {"searcher": lambda fields: next(turns)}
+
+    def rounds(self) -> list[list[Step]]:
+        """Returns the hops of each search, in order."""
+        return [[step] for step in self.steps]
+
+    def turns(self) -> Iterator[str]:
+        """Yields the responses of the conversation."""
+        rounds, known = self.rounds(), ""
+        for group in rounds[:1] if self.early else rounds:
+            asked = " ".join(step.filled for step in group)
+            queries = f" {SEPARATOR} ".join(dict.fromkeys(step.title for step in group))
+            yield f"{_thought(known, asked)}<search> {queries}</search>"
+            known = " ".join(f"{step.filled} {step.quote}" for step in group)
+        if self.question.kind in COMPARISONS and not self.early:
+            known = " ".join([known, *(step.quote for group in rounds[:-1] for step in group)])
+        answer = rounds[0][0].found if self.early and rounds else self.question.answers[0]
+        yield f"{_thought(known)}<answer> {answer}</answer>"
+
+
+class ParallelOracle(SearcherOracle):
+    """Oracle of ParallelSearch: hops that need no answer of each other are searched for in one turn."""
+
+    def rounds(self) -> list[list[Step]]:
+        """Returns the hops of each search: those whose sub-questions need only answers of earlier searches."""
+        depths: list[int] = []
+        for step in self.steps:
+            needed = [int(number) for number in re.findall(r"#(\d+)", step.asked)]
+            depths.append(1 + max((depths[n - 1] for n in needed if 0 < n <= len(depths)), default=-1))
+        titles = all(step.asked == step.title for step in self.steps)  # no sub-questions, pages in reading order
+        if titles and self.question.kind not in COMPARISONS:
+            return super().rounds()
+        return [[s for s, own in zip(self.steps, depths, strict=True) if own == depth] for depth in sorted(set(depths))]
+
+
+class CoSearchOracle(SearcherOracle):
+    """Oracle of CoSearch: the reasoner follows the hops, the ranker names the gold pages that were fetched.
+
+    Without a gold page it names the first one, and now and then with flaws, too.
+    """
+
+    def _own_roles(self) -> Roles:
+        return {"reasoner": super()._own_roles()["searcher"], "ranker": self._order}
+
+    def _order(self, fields: Mapping[str, str]) -> str:
+        titles = {title_key(title) for title in self.question.gold_titles or ()}
+        pages = re.findall(r"^Document(\d+)\(Title: (.*?)\) ", fields["documents"], re.MULTILINE)
+        gold = [number for number, title in pages if title_key(title) in titles][:KEPT]
+        chosen = gold if gold and not self._flawed() else ["0"]
+        return f"<id>{','.join(f'Document{number}' for number in chosen)}</id>"
+
+
+class HorizonOracle(OracleRoles):
+    """Oracle of ASearcher: it follows the hops, and its notes are the last quotes that fit into the memory.
+
+    How far it has come, it reads in its notes alone. A page that a search does not find ends the search, and so does
+    the first page, with flaws.
+    """
+
+    def _own_roles(self) -> Roles:
+        return {"searcher": self._act, "summariser": self._remember}
+
+    def _done(self, memory: str) -> int:
+        """Returns the number of hops up to the last one that a memory quotes."""
+        return next((n for n in range(len(self.steps), 0, -1) if self.steps[n - 1].quote in memory), 0)
+
+    def _act(self, fields: Mapping[str, str]) -> str:
+        done = self._done(fields["memory"])
+        last = self.steps[done - 1] if done else None
+        quote = last.quote if last is not None else ""
+        if done < len(self.steps) and not (self.early and done):
+            step = self.steps[done]
+            if not fields["recent"].endswith(f">{step.title}</search>"):
+                return f"{_thought(quote, step.filled)}<search> {step.title}</search>"
+        if done == len(self.steps):
+            weighed = fields["memory"] if self.question.kind in COMPARISONS else quote
+            return f"{_thought(weighed)}<answer> {self.question.answers[0]}</answer>"
+        return f"{_thought(quote)}<answer> {last.found if last is not None else UNKNOWN}</answer>"
+
+    def _remember(self, fields: Mapping[str, str]) -> str:
+        done = self._done(fields["memory"])
+        found = done < len(self.steps) and f"(Title: {self.steps[done].title})" in fields["observation"]
+        kept = [step.quote for step in self.steps[: done + found]]
+        while len(kept) > 1 and sum(words(quote) for quote in kept) > MOST_NOTES:
+            del kept[0]
+        return f"<memory> {' '.join(kept) or UNKNOWN}</memory>"
+
+
+class HierOracle(OracleRoles):
+    """Oracle of HierSearch: the planner puts each hop to the local agent, and to the web if that found nothing.
+
+    What was found it reads in the history alone. With flaws it asks any of the three tools, so that each is shown, and
+    answers after the first hop.
+    """
+
+    def _own_roles(self) -> Roles:
+        level = self._one_search
+        return {
+            "planner": self._plan,
+            "local": level,
+            "web": level,
+            "reader": self._generator,
+            "refiner": self._summary,
+        }
+
+    def _plan(self, fields: Mapping[str, str]) -> str:
+        history = fields["history"]
+        known = self._known(history)
+        if len(known) < len(self.steps) and not (self.early and known):
+            asked = self.steps[len(known)].filled
+            if self.early:
+                tag = self._rng.choice(tuple(TOOLS))
+                return f"<{tag}> {asked}</{tag}>"
+            for role in (LOCAL, WEB):
+                if f"{role} Q: {asked} | " not in history:
+                    return f"<{role}_search_agent> {asked}</{role}_search_agent>"
+        return f"<answer> {self._concluded(known)}</answer>"
+
+    def _one_search(self, fields: Mapping[str, str]) -> str:
+        return f"<search> {fields['question']}</search>" if fields["queries"] == NONE else "<end>"
+
+
+class KnowingOracle(SearcherOracle):
+    """Oracle of IKEA and AdaSearch: it answers at once what counts as known, and searches for anything else.
+
+    Set `known` before it speaks: in a generated world nothing can be known.
+    """
+
+    known = False
+    """Whether the question counts as known."""
+
+    def _own_roles(self) -> Roles:
+        own = super()._own_roles()
+        return own | {"decider": self._decide, "knower": self._recall}
+
+    def rounds(self) -> list[list[Step]]:
+        """Returns the hops of each search; none if the question is known."""
+        return [] if self.known else super().rounds()
+
+    def _decide(self, fields: Mapping[str, str]) -> str:
+        return f"<decision> {KNOW if self.known else SEARCH}</decision>"
+
+    def _recall(self, fields: Mapping[str, str]) -> str:
+        return f"<answer> {self.question.answers[0] if self.known else UNKNOWN}</answer>"
+
+
+def _thought(*parts: str) -> str:
+    """Returns a closed thought."""
+    return f"<think> {' '.join(part for part in parts if part)}</think>"
+
+
+ORACLES: Final[Mapping[str, type[OracleRoles]]] = {
+    "ai-searchplanner": PlannerOracle,
+    "parallel-search": ParallelOracle,
+    "mmoa-rag": MmoaOracle,
+    "cosearch": CoSearchOracle,
+    "asearcher": HorizonOracle,
+    "hiersearch": HierOracle,
+    "ikea": KnowingOracle,
+    "adasearch": KnowingOracle,
+}
+"""Agent to the oracle that speaks for its roles."""

@@ -1,0 +1,199 @@
+"""Pipelines: one YAML file says how a model goes from a corpus to a trained adapter, stage by stage."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from annotated_types import Ge
+
+from searchgym.cli.pipeline.selection import Selection
+from searchgym.corpora.documents import convert_documents, is_documents
+from searchgym.corpora.questions import read_questions
+from searchgym.envs.data import find_corpus
+from searchgym.errors import CardError, DataMissingError, UsageError
+from searchgym.options import Options, kind_name, read
+from searchgym.options.cards import find_card, is_path
+from searchgym.options.yaml import read_source
+from searchgym.questions.generate import USUAL, Plan
+from searchgym.rollout.folders import local_folder, model_folder
+from searchgym.rollout.sampler import Dtype
+from searchgym.train.recipe.load import load_recipe, override_values
+from searchgym.train.recipe.recipe import Recipe, recipe_keys
+
+KIND: Final = "pipelines"
+WARM: Final = {"masked": "smol-search", "reading": "smol-read", "searching": "smol-search"}
+"""Recipes that train on demonstrations, by what is shown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuestionOptions(Options):
+    """Which questions are generated from the corpus."""
+
+    n: int = 4000
+    """Number of questions over all splits; fewer if the corpus has no more."""
+    shapes: list[str] = field(default_factory=lambda: list(USUAL))
+    """Shapes of questions."""
+    shares: list[float] = field(default_factory=lambda: [0.6, 0.15, 0.25])
+    """Shares of pages for training, validation and test."""
+    pack: str = "people-and-works"
+    """Pack of patterns and wordings."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemonstrationOptions(Options):
+    """How much is demonstrated before the model learns by itself."""
+
+    masked: Annotated[int, Ge(0)] = 0
+    """Number of episodes in which an oracle fills in masked spans of the pages, before all other practice
+    (MaskSearch's order); 0 leaves the stage out."""
+    reading: Annotated[int, Ge(0)] = 240
+    """Number of contexts in which questions about given pages are answered; 0 leaves the stage out."""
+    searching: Annotated[int, Ge(0)] = 160
+    """Number of episodes in which an oracle searches; 0 leaves the stage out."""
+    values: list[str] = field(default_factory=list)
+    """Values of the recipes ``smol-read`` and ``smol-search``, ``key=value``, which train on them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelectionOptions(Options):
+    """Which training questions reinforcement learning asks; see `Selection`."""
+
+    pool: int = 60
+    attempts: int = 4
+    low: float = 0.25
+    high: float = 0.75
+    multi_hop: float = 0.8
+    fill: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReinforceOptions(Options):
+    """Recipe of the reinforcement learning, and values that it gets."""
+
+    recipe: str = "smol-grpo"
+    """Name or path of a recipe with ``method: policy``."""
+    values: list[str] = field(default_factory=list)
+    """Values of the recipe, ``key=value``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline(Options):
+    """Everything that defines a way from a corpus to a trained adapter."""
+
+    name: str
+    summary: str
+    corpus: str = ""
+    """Folder of documents, corpus file or corpus card; must be given."""
+    hold_out: list[str] = field(default_factory=list)
+    """Question files for evaluation, whose gold pages and entities are in no practice."""
+    model: str = "smollm2-searcher"
+    """Model to start from: an adapter, which is trained on, or a whole model, which gets one."""
+    seed: int = 0
+    env_options: dict[str, Any] = field(default_factory=dict)
+    """Rules of the environment, the same in every stage."""
+    questions: QuestionOptions = field(default_factory=QuestionOptions)
+    demonstrations: DemonstrationOptions = field(default_factory=DemonstrationOptions)
+    selection: SelectionOptions = field(default_factory=SelectionOptions)
+    reinforce: ReinforceOptions = field(default_factory=ReinforceOptions)
+    test: Annotated[int, Ge(1)] | str = 60
+    """Number of generated test questions, or a file of questions of your own, of which all are asked. Their gold pages
+    and entities are held out, too."""
+
+    @property
+    def own_test(self) -> str | None:
+        """File of the test questions; None if they are generated."""
+        return self.test if isinstance(self.test, str) else None
+
+    @property
+    def tests(self) -> int:
+        """Number of test questions, or the maximum of generated ones."""
+        return len(read_questions(self.test)) if isinstance(self.test, str) else self.test
+
+    @property
+    def held_out(self) -> list[str]:
+        """Files of all questions whose pages and entities are in no practice."""
+        return [*self.hold_out, *([self.own_test] if self.own_test else [])]
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the questions."""
+        shares = typing.cast("tuple[float, float, float]", tuple(self.questions.shares))
+        if self.own_test and len(shares) == 3 and sum(shares[:2]) > 0:  # none are generated for the test
+            shares = (shares[0] / sum(shares[:2]), shares[1] / sum(shares[:2]), 0.0)
+        top_k = int(self.env_options.get("top_k", 3))
+        return Plan(n=self.questions.n, seed=self.seed, top_k=top_k, shapes=tuple(self.questions.shapes), shares=shares)
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe of the reinforcement learning, with its values."""
+        return load_recipe(self.reinforce.recipe, self.reinforce.values)
+
+    @property
+    def dtype(self) -> Dtype:
+        """Data type that the pipeline's models are sampled in: that of their training."""
+        return self.recipe.optimizer.autocast or "float32"
+
+    @property
+    def choice(self) -> Selection:
+        """The selection of training questions."""
+        return Selection(**dataclasses.asdict(self.selection), seed=self.seed)
+
+
+def load_pipeline(name: str, overrides: Iterable[str] = ()) -> Pipeline:
+    """Reads a pipeline and its overrides.
+
+    Args:
+        name: Name of a shipped pipeline, or a path to a YAML file.
+        overrides: ``key=value``, the key dotted, the value as YAML.
+
+    Raises:
+        UnknownNameError: No such pipeline, or no such key; the nearest is suggested.
+        CardError: The file or a value does not fit.
+        UsageError: No corpus is named, or a number is out of range.
+        DataMissingError: A file that is named is not there.
+    """
+    path = find_card(KIND, name)
+    data, source = read_source(path)
+    pipeline = read(Pipeline, data, override_values(data, list(overrides), recipe_keys(Pipeline), source))
+    if not pipeline.corpus:
+        raise UsageError(f"{pipeline.name} needs your documents: searchgym train {pipeline.name} corpus=DIR")
+    if pipeline.tests < 1:
+        raise CardError(f"{path}: test: {pipeline.test} holds no questions")
+    _ = pipeline.plan, pipeline.choice  # they check their values
+    if not pipeline.recipe.method.compares:
+        method = kind_name(pipeline.recipe.method)
+        raise CardError(f"{path}: reinforce.recipe {pipeline.recipe.name} has method {method}: policy")
+    for name in WARM.values():
+        load_recipe(name, [*pipeline.demonstrations.values, "method.demonstrations=x"])
+    return _absolute(pipeline)
+
+
+def _absolute(pipeline: Pipeline) -> Pipeline:
+    """Returns a pipeline whose files are there, named by absolute paths, so that it resumes from any folder.
+
+    Raises:
+        DataError: The folder of documents holds none.
+        DataMissingError: The corpus, a file of held-out questions or the model is not there.
+        UnknownNameError: The corpus or the model is neither there nor known by that name.
+    """
+    corpus = find_corpus(pipeline.corpus)
+    if is_documents(corpus):
+        next(convert_documents(corpus), None)  # refuses a folder without documents, before anything is loaded
+    for file in pipeline.hold_out:
+        if not Path(file).is_file():
+            raise DataMissingError("no such question file: check hold_out", file)
+    test = str(Path(pipeline.test).resolve()) if isinstance(pipeline.test, str) else pipeline.test
+    model_folder(pipeline.model)
+    local, named = local_folder(pipeline.model), is_path(pipeline.model, "models", "pretrained")
+    return dataclasses.replace(
+        pipeline,
+        corpus=str(corpus.resolve()) if is_path(pipeline.corpus, "corpora") else pipeline.corpus,
+        hold_out=[str(Path(file).resolve()) for file in pipeline.hold_out],
+        test=test,
+        model=str(local.resolve()) if named and local is not None else pipeline.model,
+    )

@@ -1,0 +1,49 @@
+"""What an agent sees that opens a page: the part of the page, or why there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from searchgym.envs.pages.pages import MOST_NAMED, Page, Pages, part_of, parts_of
+from searchgym.records import More, Open, Opened
+
+
+def look(action: Open | More, turn: int, before: Sequence[Opened], pages: Pages, words: int) -> tuple[Opened, str]:
+    """Opens a page, or shows the next part of the page opened last.
+
+    Args:
+        action: What the agent asked for.
+        turn: 1-based turn in which it asked.
+        before: Earlier looks of the episode.
+        pages: Pages of the corpus.
+        words: Maximum number of words of a part, its heading not counted.
+
+    Returns:
+        The record, and the text to show, which says why there is no page if there is none.
+    """
+    if isinstance(action, Open):
+        places = pages.places(action.target)
+        if len(places) == 1:
+            return _show(turn, action.target, pages.at(places[0]), 1, words)
+        return Opened(turn, action.target), no_page(action.target, places, pages)
+    last = next((opened for opened in reversed(before) if opened.place is not None), None)
+    if last is None or last.place is None:
+        return Opened(turn, ""), "No page has been opened yet: open one by its title."
+    if last.part == last.parts:
+        return Opened(turn, ""), f"That was all of the page {last.title:.200}: it has no more."
+    return _show(turn, "", pages.at(last.place), last.part + 1, words)
+
+
+def _show(turn: int, target: str, page: Page, part: int, words: int) -> tuple[Opened, str]:
+    """Returns the record and the text of a part of a page."""
+    parts = parts_of(page.text, words)
+    heading = f"Page(Title: {page.title:.200}, part {part} of {parts}) "
+    return Opened(turn, target, page.title, page.place, part, parts), heading + part_of(page.text, part, words)
+
+
+def no_page(target: str, places: Sequence[int], pages: Pages) -> str:
+    """Returns why a title or an id opens no page: none has it, or several."""
+    if not places:
+        return f"No page is called {target:.200}: open a page by the title that a search shows."
+    ids = ", ".join(pages.id_at(place) for place in places[:MOST_NAMED])
+    return f"{len(places)} pages are called {target:.200}: open one by its id, such as {ids}."

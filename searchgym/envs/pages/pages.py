@@ -1,0 +1,135 @@
+"""Finds the pages of a corpus by title or id, and cuts them into parts of a number of words.
+
+A page is a run of consecutive passages with the same title, as corpora of 100-word passages have them; a passage
+without a title is a page of its own. Two runs with one title are two pages, which only ids tell apart.
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from searchgym.corpora.ids import hash_id, places_of, sorted_hashes
+from searchgym.errors import UsageError
+from searchgym.protocol import count_words, cut_words, skip_words
+from searchgym.records import Hit, Passage, title_key
+from searchgym.retrieval.retriever import AnyRetriever, CorpusRetriever, corpus_of
+
+MAX_TARGET_CHARS: Final = 1000
+"""Most characters of a title or an id that is looked up."""
+MOST_NAMED: Final = 5
+"""Most pages that are named where a title means several."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page of a corpus."""
+
+    place: int
+    """Position of its first passage in the corpus."""
+    title: str
+    text: str
+    """Texts of its passages, one below the other."""
+
+
+class Pages:
+    """Pages of a corpus on this machine, found by title or by the id of one of their passages.
+
+    It keeps 16 bytes per passage and 24 per page, and reads the passages themselves from the corpus when asked.
+
+    Args:
+        corpus: Retriever whose corpus is on this machine. All titles are read once.
+    """
+
+    def __init__(self, corpus: CorpusRetriever) -> None:
+        self._corpus = corpus
+        starts, titles, ids = array("q"), array("Q"), array("Q")
+        before = ""
+        for place, passage in enumerate(corpus.passages()):
+            key = title_key(passage.title)
+            if not key or key != before:
+                starts.append(place)
+                titles.append(hash_id(key.casefold()))
+            ids.append(hash_id(passage.id))
+            before = key
+        self._starts = np.array([*starts, len(ids)], np.int64)
+        self._titles = sorted_hashes(np.frombuffer(titles, np.uint64))
+        self._ids = sorted_hashes(np.frombuffer(ids, np.uint64))
+
+    def __len__(self) -> int:
+        """Returns the number of pages."""
+        return len(self._starts) - 1
+
+    def _number(self, place: int) -> int:
+        """Returns the number of the page that holds the passage at a position of the corpus."""
+        return int(np.searchsorted(self._starts, place, "right")) - 1
+
+    def at(self, place: int) -> Page:
+        """Returns the page that holds the passage at a position of the corpus."""
+        number = self._number(place)
+        first, end = int(self._starts[number]), int(self._starts[number + 1])
+        passages = [self._corpus.passage(position) for position in range(first, end)]
+        return Page(first, passages[0].title, "\n".join(passage.text for passage in passages))
+
+    def id_at(self, place: int) -> str:
+        """Returns the id of the passage at a position of the corpus, which opens its page."""
+        return self._corpus.passage(place).id
+
+    def places(self, target: str) -> list[int]:
+        """Returns the positions of the first passages of the pages that a title or an id names.
+
+        An exact title (compared by `title_key`) goes before an id, and an id before a title in other letters.
+        """
+        key = title_key(target)
+        if not key or len(target) > MAX_TARGET_CHARS:
+            return []
+        numbers = places_of(self._titles, hash_id(key.casefold()))
+        titles = {place: title_key(self._corpus.passage(place).title) for place in map(int, self._starts[[*numbers]])}
+        exact = [place for place, title in titles.items() if title == key]
+        alike = [place for place, title in titles.items() if title.casefold() == key.casefold()]
+        return exact or self._of_id(target.strip()) or alike
+
+    def _of_id(self, id: str) -> list[int]:
+        """Returns the position of the page that holds the passage with an id, in a list; empty if there is none."""
+        found = [place for place in places_of(self._ids, hash_id(id)) if self._corpus.passage(place).id == id]
+        return [int(self._starts[self._number(place)]) for place in found[:1]]
+
+    def name(self, hit: Hit) -> str:
+        """Returns what opens the page of a hit: its title, with the passage's id where the title means another page."""
+        title, id = hit.passage.title, hit.passage.id
+        own = self._of_id(id)
+        return f"Title: {title}" if not own or self.places(title) == own else f"Title: {title}, id: {id}"
+
+
+def pages_of(retriever: AnyRetriever) -> Pages:
+    """Returns the pages of a retriever's corpus.
+
+    Raises:
+        UsageError: The corpus is not on this machine, or depends on the question.
+    """
+    corpus = corpus_of(retriever)
+    if corpus is None:
+        raise UsageError(
+            f"browse: pages are opened from the corpus, which {type(retriever).__name__} does not have on this "
+            "machine: pass corpus=PATH with a retriever that searches it here, or leave browse off"
+        )
+    return Pages(corpus)
+
+
+def parts_of(text: str, words: int) -> int:
+    """Returns in how many parts of at most `words` words a text is shown, at least 1."""
+    return max(1, -(-count_words(text) // words))
+
+
+def part_of(text: str, number: int, words: int) -> str:
+    """Returns a part of a text, from 1, with the spacing between its words unchanged."""
+    return cut_words(skip_words(text, (number - 1) * words), words)
+
+
+def snippet(hit: Hit, words: int) -> Hit:
+    """Returns a hit that shows only the first words of its passage."""
+    passage = hit.passage
+    return Hit(Passage(passage.id, passage.title, cut_words(passage.text, words)), hit.score)

@@ -1,1 +1,0 @@
-"""Question sources that ship, one class in one file each; see `searchgym.envs.question_source`."""

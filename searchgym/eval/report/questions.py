@@ -1,0 +1,56 @@
+"""Texts of the questions that a run asked: as it recorded them or, for runs that did not, of generated environments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from searchgym.envs.options import RENAMED, with_options
+from searchgym.envs.registration import find_env, registered
+from searchgym.errors import SearchGymError
+from searchgym.eval.report.episodes import Asked
+from searchgym.named import code_refused
+from searchgym.questions.question_source import QuestionContext
+from searchgym.records import Question
+
+LARGEST: Final = 20_000
+"""Maximum number of questions that are made for their texts alone: a recipe of others may ask for any number."""
+
+
+def recorded(rows: Mapping[str, Mapping[str, Any]]) -> Asked:
+    """Returns the questions that the rows of an evaluation tell."""
+    found = {}
+    for id, row in rows.items():
+        text, golds = row.get("question"), row.get("golds")
+        if isinstance(text, str):
+            found[id] = (text, [gold for gold in golds if isinstance(gold, str)] if isinstance(golds, list) else [])
+    return found
+
+
+def of_training(recipe: Mapping[str, Any], proposed: Iterable[Question]) -> Asked:
+    """Returns the questions of a training: those that were proposed for it, and those of a generated environment."""
+    options = recipe.get("env_options")
+    return _asked([*_of_env(recipe.get("env"), options if isinstance(options, dict) else {}), *proposed])
+
+
+def _asked(questions: Iterable[Question]) -> Asked:
+    """Returns texts and gold answers by question id."""
+    return {question.id: (question.text, question.golds) for question in questions}
+
+
+def _of_env(env: object, options: Mapping[str, Any]) -> Iterable[Question]:
+    """Returns the questions of an environment that ships, if nothing needs to be loaded for them; else none.
+
+    A run of others names the environment: only registered ids are looked up, and no file that it names is read.
+    """
+    given = options.get("questions", {})
+    if env not in registered() or not isinstance(given, Mapping) or options.keys() & set(RENAMED):
+        return []
+    try:
+        with code_refused(""):
+            source = with_options(find_env(str(env)), {"questions": given}).questions
+            world = source.world_spec()
+            small = source.count <= LARGEST and (world is None or world.size <= LARGEST)
+            return source.load(QuestionContext()) if source.at_hand and small else []
+    except SearchGymError:
+        return []

@@ -1,0 +1,130 @@
+"""The part of a report about trainings: one table, and curves with a band over the seeds of a recipe."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from searchgym.eval.report.blocks import Block, Heading, Text, filled, finite, number
+from searchgym.eval.report.episodes import cut
+from searchgym.eval.report.evaluations import LONGEST_NAME
+from searchgym.eval.report.figures import MOST, Points, Series, panels
+from searchgym.eval.report.runs import RunData
+
+HEAD: Final = (
+    "#", "recipe", "runs", "seeds", "steps", "validation", "before", "after", "lowest to highest", "reward, last step",
+    "tokens generated",
+)  # fmt: skip
+"""Heads of the table."""
+CURVES: Final = {
+    "rollout/reward": "reward of sampled episodes, training questions",
+    "rollout/searches": "searches per episode",
+    "rollout/generated_tokens": "tokens generated per episode",
+    "rollout/illegal": "share of outputs that were not understood",
+    "proposer/signal": "proposed questions that some attempts, but not all, got right",
+}
+"""Metric to the title of its panel, below that of the validation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Trainings by one recipe that differ in their seed alone."""
+
+    runs: Sequence[RunData]
+
+    @property
+    def name(self) -> str:
+        """Name of the recipe and, of a single run, of its folder."""
+        recipe = cut(str(self.runs[0].recipe.get("name", "unnamed recipe")), LONGEST_NAME)
+        return recipe if len(self.runs) > 1 else f"{recipe} ({self.runs[0].name})"
+
+    @property
+    def validation(self) -> str:
+        """Metric by which the recipe chooses its best checkpoint."""
+        options = self.runs[0].recipe.get("validation")
+        return f"validation/{options.get('metric', 'em') if isinstance(options, dict) else 'em'}"
+
+    def curve(self, metric: str) -> dict[int, list[float]]:
+        """Returns the values of a metric by step, one of each run that has it."""
+        values: dict[int, list[float]] = {}
+        for run in self.runs:
+            for row in run.metrics:
+                step, value = row.get("step"), finite(row.get(metric))
+                if isinstance(step, int) and value is not None:
+                    values.setdefault(step, []).append(value)
+        return dict(sorted(values.items()))
+
+
+def groups_of(runs: Iterable[RunData]) -> list[Group]:
+    """Returns trainings by recipe, the seed apart, in order of their first runs."""
+    found: dict[str, list[RunData]] = {}
+    for run in runs:
+        recipe = {name: value for name, value in run.recipe.items() if name != "seed"}
+        found.setdefault(json.dumps(recipe, sort_keys=True, default=str), []).append(run)
+    return [Group(own) for own in found.values()]
+
+
+def training_blocks(runs: Sequence[RunData]) -> list[Block]:
+    """Returns the section about trainings; nothing if there are none."""
+    groups = groups_of(runs)
+    if not groups:
+        return []
+    blocks: list[Block] = [Heading("Training")]
+    blocks.append(filled(HEAD, [_cells(place, group) for place, group in enumerate(groups, start=1)]))
+    if len(groups) > MOST:
+        blocks.append(Text([f"The figure shows the first {MOST} of {len(groups)} recipes."]))
+    series = [Series(group.name, _panels(group)) for group in groups[:MOST]]
+    caption = (
+        "Training curves: means over the runs of a recipe that differ in their seed alone; the band is from the lowest "
+        "to the highest of them. The validation is greedy and on other questions than the rewards."
+    )
+    picture = panels(series, "step", "Training curves by step", caption, integer=True)
+    return [*blocks, picture] if picture else blocks
+
+
+def _panels(group: Group) -> dict[str, Points]:
+    """Returns the curves of a group by the title of their panel."""
+    metric = group.validation
+    titles = {metric: f"{metric.removeprefix('validation/')} of greedy episodes, validation questions", **CURVES}
+    curves = {title: group.curve(name) for name, title in titles.items()}
+    return {
+        title: [(float(step), statistics.fmean(own), min(own), max(own)) for step, own in curve.items()]
+        for title, curve in curves.items()
+        if curve
+    }
+
+
+def _cells(place: int, group: Group) -> list[str]:
+    """Returns the cells of one group."""
+    validation, reward = group.curve(group.validation), group.curve("rollout/reward")
+    steps, tokens = group.curve("step"), [_last(run, "generated_tokens") for run in group.runs]
+    ends = [list(validation.values())[place] for place in (0, -1)] if validation else [[], []]
+    low_high = f"{min(ends[1]):.3f} to {max(ends[1]):.3f}" if len(ends[1]) > 1 else ""
+    known = [value for value in tokens if value is not None]
+    return [
+        str(place),
+        cut(str(group.runs[0].recipe.get("name", "")), LONGEST_NAME),
+        ", ".join(run.name for run in group.runs),
+        cut(", ".join(str(run.recipe.get("seed", "")) for run in group.runs), LONGEST_NAME),
+        str(max(steps, default="")),
+        cut(group.validation.removeprefix("validation/"), LONGEST_NAME),
+        _mean(ends[0]),
+        _mean(ends[1]) if len(validation) > 1 else "",
+        low_high,
+        _mean(list(reward.values())[-1] if reward else []),
+        f"{statistics.fmean(known):,.0f}" if known else "",
+    ]
+
+
+def _last(run: RunData, metric: str) -> float | None:
+    """Returns the last value of a metric; None if there is none."""
+    values: list[Any] = [value for row in run.metrics if (value := finite(row.get(metric))) is not None]
+    return values[-1] if values else None
+
+
+def _mean(values: Sequence[float]) -> str:
+    """Formats a mean; empty if there is nothing to average."""
+    return number(statistics.fmean(values)) if values else ""

@@ -1,0 +1,224 @@
+"""A run's log for Inspect's viewer: one file in the user's cache, written sample by sample, kept while it is true."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import math
+import os
+import tempfile
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from inspect_ai.log import (
+    EvalConfig,
+    EvalDataset,
+    EvalMetric,
+    EvalPlan,
+    EvalResults,
+    EvalScore,
+    EvalSpec,
+    EvalStats,
+    read_eval_log,
+)
+from inspect_ai.log._recorders import create_recorder_for_location
+from inspect_ai.viewer import TaskSamplesColumn, TaskSamplesView, ViewerConfig
+
+from searchgym.corpora.own import home
+from searchgym.envs.reward import SCORES
+from searchgym.errors import DataError, DataMissingError
+from searchgym.eval.viewing.runs import RECORD, Run, decoder_of
+from searchgym.eval.viewing.samples import COUNTS, numbers_of, sample_key, sample_of
+from searchgym.options import kind_name
+from searchgym.records import Episode
+from searchgym.rollout.storage import sidecar
+from searchgym.train.loop.folder import ADVANTAGES, PROPOSED, RECIPE
+from searchgym.version import __version__
+
+LOG: Final = "episodes.derived.eval"
+"""End of the name of a log that is written for other readers."""
+FORMAT: Final = 1
+"""Version of what a log holds; a log of another version is written anew."""
+EVERY: Final = 250
+"""Samples that are held in memory until they are written; progress is told as often."""
+SHOWN: Final = ("sampleId", "epoch", "input", "target", "answer")
+"""Columns of the list before those of the scores."""
+
+Progress = Callable[[int, int | None], None]
+
+
+def kept_log(folder: Path) -> Path:
+    """Returns where the log of a run is kept: in the user's cache, since the run's folder may be somebody else's.
+
+    A log that a run's folder brings is never read: it may say anything of the run, and take any memory to read.
+    """
+    full = folder.resolve()
+    digest = hashlib.sha256(os.fsencode(full)).hexdigest()[:24]
+    return home() / "views" / f"{full.name[:40]}-{digest}.eval"
+
+
+def fingerprint(folder: Path, *given: object) -> str:
+    """Returns what a log is true of: size and times of the run's files, the version, and what the user gave.
+
+    The time of the last change, which nobody can set, tells files apart that were unpacked with equal sizes and dates.
+
+    Args:
+        folder: Folder of the run.
+        given: Options that change the log.
+    """
+    episodes = folder / "episodes.jsonl"
+    names = [episodes, sidecar(episodes), *(folder / name for name in (ADVANTAGES, PROPOSED, RECIPE, RECORD))]
+    names.append(folder / "questions.jsonl")
+    found = {file.name: file.stat() for file in names if file.is_file()}
+    stats = {name: (stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns) for name, stat in found.items()}
+    return repr((FORMAT, __version__, stats, *map(str, given)))
+
+
+def count_of(log: Path, mark: str) -> int | None:
+    """Returns the number of episodes of a log that was written from the run as it is; None if there is no such log."""
+    if not log.is_file():
+        return None
+    try:
+        header = read_eval_log(str(log), header_only=True)
+    except Exception:  # a damaged file raises errors of many kinds, and is written anew
+        return None
+    if header.results is None or (header.eval.metadata or {}).get("fingerprint") != mark:
+        return None
+    return header.results.total_samples
+
+
+def write_log(
+    run: Run, log: Path, mark: str, model: str | Path | None = None, progress: Progress = lambda done, n: None
+) -> int:
+    """Writes a run as a log of Inspect's, one sample at a time; the file is whole or absent.
+
+    Args:
+        run: The run.
+        log: File to write, ``.eval``; an earlier one is replaced.
+        mark: The run's `fingerprint`.
+        model: Name or folder of the model whose tokenizer wrote the tokens; by default the run's own.
+        progress: Called with (samples done, None).
+
+    Returns:
+        Number of samples.
+
+    Raises:
+        DataError: An episode cannot be read, or two have the same question, attempt and step.
+        DataMissingError: The run has no whole episode.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".view-", dir=log.parent) as building:  # on the log's own file system
+        part = Path(building) / LOG
+        count = asyncio.run(_write(run, part, mark, model, progress))
+        part.replace(log)
+    return count
+
+
+async def _write(run: Run, part: Path, mark: str, model: str | Path | None, progress: Progress) -> int:
+    """Writes the samples, then the means over them."""
+    recorder = create_recorder_for_location(str(part), str(part.parent))
+    totals, decode, spec = Totals(), decoder_of(run, model), None
+    try:
+        for viewed in run:
+            if spec is None:
+                spec = _spec(run, viewed.episode, mark)
+                await recorder.log_init(spec, str(part))
+                await recorder.log_start(spec, EvalPlan())
+            totals.add(viewed.episode, sample_key(viewed), run.path)
+            await recorder.log_sample(spec, sample_of(viewed, decode))
+            if totals.count % EVERY == 0:
+                await recorder.flush(spec)
+                progress(totals.count, None)
+        if spec is None:
+            raise DataMissingError("no whole episode yet: look again when the run has written one", run.path)
+        left_out = {"left_out": list(run.notes)} if run.notes else None
+        await recorder.log_finish(spec, "success", _stats(run), totals.results(left_out), None, header_only=True)
+    except BaseException:
+        if spec is not None:
+            await recorder.log_discard(spec)
+        raise
+    return totals.count
+
+
+class Totals:
+    """Sums over the samples of a log, and the keys that were used."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._values: dict[str, list[float]] = {}
+        self._keys: set[tuple[str, int]] = set()
+
+    def add(self, episode: Episode, key: tuple[str, int], path: Path) -> None:
+        """Adds an episode.
+
+        Raises:
+            DataError: An earlier one has the same key.
+        """
+        if key in self._keys:
+            raise DataError(f"episode {episode.id!r} is there twice: a viewer cannot tell the two apart", path)
+        self._keys.add(key)
+        self.count += 1
+        for name, value in numbers_of(episode).items():
+            if math.isfinite(value):
+                self._values.setdefault(name, []).append(value)
+
+    def results(self, metadata: dict[str, Any] | None) -> EvalResults:
+        """Returns the mean of each score over the episodes that have it."""
+        scores = [
+            EvalScore(
+                name=name,
+                scorer=name,
+                scored_samples=len(values),
+                unscored_samples=self.count - len(values),
+                metrics={"mean": EvalMetric(name="mean", value=math.fsum(values) / len(values))},
+                metadata=metadata,
+            )
+            for name, values in self._values.items()
+        ]
+        return EvalResults(total_samples=self.count, completed_samples=self.count, scores=scores)
+
+
+def _written(run: Run) -> datetime:
+    """Returns when the run's episodes were written last."""
+    return datetime.fromtimestamp(run.path.stat().st_mtime, UTC)
+
+
+def _stats(run: Run) -> EvalStats:
+    """Returns from when to when the run went on: by the seconds of its record; a training began with its recipe."""
+    ended, seconds = _written(run), run.record.get("seconds")
+    if run.is_training:
+        seconds = ended.timestamp() - (run.folder / RECIPE).stat().st_mtime
+    began = ended - timedelta(seconds=seconds if isinstance(seconds, (int, float)) and 0 <= seconds < 1e9 else 0)
+    return EvalStats(started_at=began.isoformat(), completed_at=ended.isoformat())
+
+
+def _spec(run: Run, first: Episode, mark: str) -> EvalSpec:
+    """Returns the head of a log: what was run, and how its list is shown."""
+    record = run.record
+    name = run.folder.resolve().name
+    samples = record.get("samples")
+    about = {key: value for key, value in record.items() if isinstance(value, (str, int, float))}
+    if run.recipe is not None:
+        about |= {"recipe": run.recipe.name, "method": kind_name(run.recipe.method), "steps": run.recipe.steps}
+    models = [run.recipe.model] if run.recipe is not None else sorted({call.model_key for call in first.calls})
+    scores = list(dict.fromkeys([*SCORES, *first.scores, *COUNTS]))
+    columns = [TaskSamplesColumn(id=column) for column in SHOWN]
+    columns += [TaskSamplesColumn.score(score) for score in scores]
+    view = TaskSamplesView(name="episodes", columns=columns, multiline=False)
+    return EvalSpec(
+        eval_id=name,
+        run_id=name,
+        created=_written(run).isoformat(),
+        task=f"{name} ({first.env})",
+        task_id=name,
+        dataset=EvalDataset(name=str(record.get("dataset") or first.env)),
+        model=", ".join(models) or first.agent,
+        solver=first.agent,
+        config=EvalConfig(epochs=samples if isinstance(samples, int) else None),
+        metadata={"fingerprint": mark, "folder": str(run.folder), **about},
+        packages={"searchgym": __version__},
+        # episodes hold text of models and of pages from anywhere: the viewer shows it as plain text
+        viewer=ViewerConfig(trust_content=False, task_samples_view=view),
+    )

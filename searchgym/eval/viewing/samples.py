@@ -1,0 +1,296 @@
+"""Episodes as samples of Inspect's log format: scores, a conversation, a transcript of calls and searches.
+
+What becomes what (format: `inspect_ai.log.EvalSample`):
+
+- The sample's id is the question's, in training with ``@step``; its epoch is the attempt plus 1.
+- Every number is a score of its own, so that it is a column: ``em``, ``f1`` and the environment's others, ``reward``,
+  ``searches``, ``turns``, ``invalid``, ``tokens``. A number that is not finite has no score; metadata names it.
+- Messages are the question, what each role wrote, and every search with its hits, or look at a page, as a tool call.
+- Events are the same in the order of turns, with the prompt of each call; an info event after each call holds its
+  reward, by term, and its advantage. ``metadata["calls"]`` has them all.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from inspect_ai.event import InfoEvent, ModelEvent, SpanBeginEvent, SpanEndEvent, ToolEvent
+from inspect_ai.log import EvalError, EvalSample, condense_sample
+from inspect_ai.model import (
+    ChatMessage,
+    ChatMessageAssistant,
+    ChatMessageTool,
+    ChatMessageUser,
+    GenerateConfig,
+    ModelOutput,
+)
+from inspect_ai.scorer import Score
+from inspect_ai.tool import ToolCall
+
+from searchgym.eval.viewing.explain import ExplainedCall
+from searchgym.eval.viewing.runs import Viewed
+from searchgym.records import Episode, Searched, Span
+
+Decode = Callable[[str, Iterable[int]], str | None]
+"""Function from a model key and token ids to text; None if the key's tokenizer is not here."""
+COUNTS: Final = ("reward", "searches", "turns", "invalid", "tokens")
+"""Scores beside those of the environment."""
+NO_TEXT: Final = "(the question's text was not found: --questions FILE gives it)"
+UNNAMEABLE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+"""Characters that the name of a file in the log cannot have."""
+THEN: Final = datetime(2000, 1, 1, tzinfo=UTC)
+"""Time of every event: episodes have no clock, and the same episode gives the same bytes."""
+
+
+def sample_key(viewed: Viewed) -> tuple[str, int]:
+    """Returns the sample's id and epoch."""
+    episode = viewed.episode
+    name = episode.question_id if viewed.step is None else f"{episode.question_id}@{viewed.step}"
+    return UNNAMEABLE.sub("\N{REPLACEMENT CHARACTER}", name), episode.attempt + 1
+
+
+def numbers_of(episode: Episode) -> dict[str, float]:
+    """Returns the numbers of an episode that are scores in the log, by name, finite or not."""
+    counts = {
+        "reward": episode.reward,
+        "searches": len(episode.searches),
+        "turns": episode.turns,
+        "invalid": episode.invalid,
+        "tokens": sum(call.end - call.start for call in episode.calls),
+    }
+    return {**episode.scores, **counts, **({"opens": len(episode.opens)} if episode.opens else {})}
+
+
+def sample_of(viewed: Viewed, decode: Decode) -> EvalSample:
+    """Returns an episode as a sample, its repeated texts held once.
+
+    Args:
+        viewed: The episode with its question and calls.
+        decode: Function from tokens to the text of prompts.
+    """
+    episode, question = viewed.episode, viewed.question
+    id, epoch = sample_key(viewed)
+    answer = None if episode.answer is None else episode.answer.text
+    numbers, turns = numbers_of(episode), list(turns_of(viewed))
+    sample = EvalSample(
+        id=id,
+        epoch=epoch,
+        input=f"{episode.question_id} {NO_TEXT}" if question is None else question.text,
+        target="" if question is None else list(question.golds),
+        messages=_messages(viewed, turns),
+        output=ModelOutput.from_content(model=episode.agent, content=answer or ""),
+        scores={name: Score(value=value, answer=answer) for name, value in numbers.items() if math.isfinite(value)},
+        metadata=_metadata(viewed, numbers),
+        events=list(_events(viewed, turns, decode)),
+        uuid=episode.id,
+        error=None if episode.error is None else EvalError(message=episode.error, traceback="", traceback_ansi=""),
+    )
+    return condense_sample(sample)
+
+
+def _metadata(viewed: Viewed, numbers: dict[str, float]) -> dict[str, Any]:
+    """Returns what is known of an episode apart from its texts."""
+    episode = viewed.episode
+    found = {
+        "episode": episode.id,
+        "question_id": episode.question_id,
+        "stop_reason": episode.stop_reason or "unfinished",
+        "hops": viewed.hops,
+        "type": viewed.kind,
+        "step": viewed.step,
+        "attempt": episode.attempt,
+        "agent": episode.agent,
+        "env": episode.env,
+        "seed": episode.seed,
+        "observation_words": episode.observation_words,
+        "notes": _plain(episode.notes) or None,
+        "not_finite": {name: str(value) for name, value in numbers.items() if not math.isfinite(value)} or None,
+        "calls": [call_row(number, call) for number, call in enumerate(viewed.calls)] or None,
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def call_row(number: int, call: ExplainedCall) -> dict[str, Any]:
+    """Returns what training made of a call: role, reward by term, advantage."""
+    row = {
+        "call": number,
+        "role": call.role,
+        "reward": call.reward if call.parts else None,
+        "advantage": call.advantage,
+        "reward_by_term": call.parts or None,
+        "legal": call.legal,
+        "tokens": call.tokens,
+        "turn": call.turn,
+        "model": call.model_key,
+    }
+    return {name: _plain(value) for name, value in row.items() if value is not None}
+
+
+def _plain(value: Any) -> Any:
+    """Returns a value that JSON holds: numbers that are not finite as text."""
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+# -- texts ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """One use of a tool by an episode: a search, or a look at a page."""
+
+    turn: int
+    id: str
+    function: str
+    arguments: dict[str, str]
+    result: str
+    metadata: dict[str, Any]
+
+
+def uses_of(episode: Episode) -> list[Use]:
+    """Returns the searches and the looks at pages of an episode, in the order of turns."""
+    found = []
+    for number, search in enumerate(episode.searches):
+        hits = [_hit_row(hit.passage.id, hit.passage.title, hit.score) for hit in search.hits]
+        known = {"turn": search.turn, "hits": hits}
+        found.append(Use(search.turn, f"search-{number}", "search", {"query": search.query}, hits_text(search), known))
+    for number, look in enumerate(episode.opens):
+        function, given = ("open", {"page": look.target}) if look.target else ("more", {})
+        shown = f"{look.title}, part {look.part} of {look.parts}" if look.part else "(no page was shown)"
+        found.append(Use(look.turn, f"open-{number}", function, given, shown, {"turn": look.turn}))
+    return sorted(found, key=lambda use: use.turn)
+
+
+Turn = tuple[int, list[tuple[int, ExplainedCall]], list[Use]]
+"""Number of a turn, its calls with their places in the episode, and its uses of tools."""
+
+
+def turns_of(viewed: Viewed) -> Iterator[Turn]:
+    """Yields the turns of an episode."""
+    calls, uses = viewed.calls, uses_of(viewed.episode)
+    for turn in sorted({call.turn for call in calls} | {use.turn for use in uses}):
+        yield (
+            turn,
+            [(place, call) for place, call in enumerate(calls) if call.turn == turn],
+            [use for use in uses if use.turn == turn],
+        )
+
+
+def hits_text(search: Searched) -> str:
+    """Returns the hits of a search as text: rank, title, score and passage."""
+    hits = [
+        f"[{rank}] {hit.passage.title or hit.passage.id} (score {hit.score:.4g})\n{hit.passage.text}"
+        for rank, hit in enumerate(search.hits, start=1)
+    ]
+    return "\n\n".join(hits) or "(no hits)"
+
+
+def _tool_calls(uses: list[Use]) -> list[ToolCall]:
+    return [ToolCall(id=use.id, function=use.function, arguments=dict(use.arguments)) for use in uses]
+
+
+def _messages(viewed: Viewed, turns: Sequence[Turn]) -> list[ChatMessage]:
+    """Returns an episode as a conversation."""
+    question = viewed.question
+    messages: list[ChatMessage] = [
+        ChatMessageUser(id="question", content=NO_TEXT if question is None else question.text)
+    ]
+    for turn, calls, uses in turns:
+        for place, call in calls:
+            last = place == calls[-1][0]
+            messages.append(
+                ChatMessageAssistant(
+                    id=f"call-{place}",
+                    content=call.text,
+                    model=call.model_key,
+                    tool_calls=_tool_calls(uses) if last and uses else None,
+                    metadata={"role": call.role, "call": place},
+                )
+            )
+        if uses and not calls:  # an agent without models
+            messages.append(ChatMessageAssistant(id=f"turn-{turn}", content="", tool_calls=_tool_calls(uses)))
+        for use in uses:
+            messages.append(
+                ChatMessageTool(id=f"shown-{use.id}", content=use.result, tool_call_id=use.id, function=use.function)
+            )
+    answer = viewed.episode.answer
+    if answer is not None and not viewed.calls:
+        messages.append(ChatMessageAssistant(id="answer", content=answer.text))
+    return messages
+
+
+def _events(viewed: Viewed, turns: Sequence[Turn], decode: Decode) -> Iterator[Any]:
+    """Yields the transcript: for each turn a span with its calls and searches."""
+    for turn, calls, uses in turns:
+        span = f"turn-{turn}"
+        common: dict[str, Any] = {"span_id": span, "timestamp": THEN, "working_start": float(turn)}
+        yield SpanBeginEvent(
+            id=span, name=f"turn {turn}", uuid=f"{span}-begin", timestamp=THEN, working_start=float(turn), span_id=span
+        )
+        for place, call in calls:
+            yield _model_event(viewed, place, call, decode, common)
+            yield InfoEvent(
+                uuid=f"info-{place}", source=f"{call.role}: reward and advantage", data=call_row(place, call), **common
+            )
+        for use in uses:
+            yield ToolEvent(
+                uuid=f"tool-{use.id}",
+                id=use.id,
+                function=use.function,
+                arguments=dict(use.arguments),
+                result=use.result,
+                message_id=f"shown-{use.id}",
+                metadata=use.metadata,
+                **common,
+            )
+        yield SpanEndEvent(id=span, uuid=f"{span}-end", timestamp=THEN, working_start=float(turn), span_id=span)
+
+
+def _hit_row(id: str, title: str, score: float) -> dict[str, Any]:
+    return {"id": id, "title": title, "score": _plain(score)}
+
+
+def _model_event(viewed: Viewed, place: int, call: ExplainedCall, decode: Decode, common: dict[str, Any]) -> ModelEvent:
+    """Returns a call of a model with the prompt that it saw."""
+    return ModelEvent(
+        uuid=f"model-{place}",
+        model=call.model_key,
+        role=call.role,
+        input=_prompt(viewed.episode, place, decode),
+        tools=[],
+        tool_choice="none",
+        config=GenerateConfig(),
+        output=ModelOutput.from_content(model=call.model_key, content=call.text),
+        metadata={"call": place},
+        **common,
+    )
+
+
+def _prompt(episode: Episode, place: int, decode: Decode) -> list[ChatMessage]:
+    """Returns what a call saw, span by span: prompts and observations as the user's, responses as the model's."""
+    call = episode.calls[place]
+    if not 0 <= call.context < len(episode.contexts):
+        return []
+    messages: list[ChatMessage] = []
+    for number, span in enumerate(_before(episode.tokens(call.context), call.start)):
+        text = decode(call.model_key, span.ids.tolist())
+        if text is None:
+            return []
+        kind = ChatMessageAssistant if span.kind == "model" else ChatMessageUser
+        messages.append(kind(id=f"context-{call.context}-{number}", content=text))
+    return messages
+
+
+def _before(spans: list[Span], end: int) -> Iterator[Span]:
+    """Yields the spans of a context up to a position."""
+    for span in spans:
+        if end <= 0:
+            return
+        yield Span(span.kind, span.ids[:end])
+        end -= len(span.ids)

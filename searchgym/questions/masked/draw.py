@@ -1,0 +1,91 @@
+"""Draws masked spans: which window, which of its spans are hidden, and how the task is worded."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from searchgym.questions.masked.spans import SEPARATOR, Span, Window
+from searchgym.records import Passage
+from searchgym.text import base_title, holds, sentence_at, sentences, tidy, unlinked
+
+MOST_MASKS: Final = 4
+"""Most spans that are hidden at once (MaskSearch, arXiv 2505.20285: fewer than five)."""
+_OPEN, _CLOSE = "\ue000", "\ue001"
+"""Private characters that stand for the brackets of a mask until the spacing of the text is mended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A window with some of its spans hidden."""
+
+    window: Window
+    spans: tuple[Span, ...]
+    """The hidden spans, in the order of their masks."""
+    text: str
+    """Task, as it is asked."""
+    answers: tuple[str, ...]
+    """What stands behind the masks."""
+    queries: tuple[str, ...]
+    """What an oracle may search for: the page's name, if it has one, then for each mask the sentence it stands in."""
+
+
+def draw(passages: Sequence[Passage], windows: Sequence[Window], masks: int, rng: random.Random) -> Iterator[Draft]:
+    """Yields one draft of each window that has enough spans, in random order.
+
+    Args:
+        passages: The corpus.
+        windows: Windows with the spans that may be hidden.
+        masks: Number of spans to hide.
+        rng: Draws the order and the spans.
+    """
+    enough = [window for window in windows if len(window.spans) >= masks]
+    for window in rng.sample(enough, len(enough)):
+        spans = tuple(sorted(rng.sample(window.spans, masks)))
+        draft = drafted(passages[window.page], window, spans)
+        if draft is not None:
+            yield draft
+
+
+def drafted(passage: Passage, window: Window, spans: tuple[Span, ...]) -> Draft | None:
+    """Returns the draft that hides some spans of a window; None if its text still says one of them."""
+    text, name = passage.text, base_title(passage.title)
+    answers = tuple(tidy(text[slice(*span.places[0])]).strip("`*_ ") for span in spans)
+    shown = masked(text, (window.start, window.end), spans)
+    if name and not holds(shown, name):
+        shown = f"{name}: {shown}"
+    if any(holds(shown, answer) or not answer or SEPARATOR in answer for answer in answers):
+        return None
+    places = sentences(text[window.start : window.end])
+    queries = [name] if name else []
+    for span in spans:
+        start, end = sentence_at(places, span.places[0][0] - window.start)
+        queries.append(masked(text, (window.start + start, window.start + end), spans))
+    return Draft(window, spans, worded(shown, len(spans)), answers, tuple(dict.fromkeys(queries)))
+
+
+def masked(text: str, place: tuple[int, int], spans: Sequence[Span]) -> str:
+    """Returns a part of a text with spans replaced by ``[mask1]``, ``[mask2]``, ..., its spacing mended."""
+    cuts = sorted((start, end, n) for n, span in enumerate(spans, start=1) for start, end in span.places)
+    out, at = [], place[0]
+    for start, end, number in cuts:
+        if place[0] <= start and end <= place[1]:
+            out += [text[at:start], f"{_OPEN}mask{number}{_CLOSE}"]
+            at = end
+    said = tidy(unlinked("".join([*out, text[at : place[1]]])))
+    return said.replace(_OPEN, "[").replace(_CLOSE, "]")
+
+
+def worded(text: str, masks: int) -> str:
+    """Returns the task for a masked text: what to fill in, and in which form."""
+    if masks == 1:
+        return f"Fill in what is hidden behind [mask1]: {text}"
+    names = ", ".join(f"[mask{number}]" for number in range(1, masks)) + f" and [mask{masks}]"
+    return f"Fill in what is hidden behind {names}, in this order and separated by semicolons: {text}"
+
+
+def answer_of(answers: Sequence[str]) -> str:
+    """Returns the answer that names what stands behind each mask."""
+    return f"{SEPARATOR} ".join(answers)

@@ -1,0 +1,201 @@
+"""Open tasks over a generated world: short reports, and questions with several answers, each with its rubric."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, Final, Literal
+
+from searchgym.errors import UsageError
+from searchgym.questions.graphs.graph import Fact, Graph
+from searchgym.questions.worlds.build import LANGUAGES, other_names, world_graph
+from searchgym.questions.worlds.language import sentence
+from searchgym.questions.worlds.schema import ALIAS, LITERALS, MEMBER, RELATIONS, SPLITS, WorldSpec
+from searchgym.records import Question, SupportingFact
+from searchgym.scoring.judges.kinds.rules import HEDGES
+from searchgym.scoring.judges.rubric import RUBRIC, WANTED
+from searchgym.text import WORD, norm
+
+SEVERAL: Final = {
+    "director": "Which films were directed by {o}?",
+    "author": "Which books were written by {o}?",
+    "founder": "Which companies were founded by {o}?",
+    "publisher": "Which books are sold by {o}?",
+    "river": "Which cities lie on the river {o}?",
+    "seat": "Which companies have their seat in {o}?",
+    "home": "Which bands play in {o}?",
+    "birthplace": "Which people come from the city of {o}?",
+    "employer": "Which people work for {o}?",
+}
+"""Questions for all subjects of a relation, by relation."""
+MOST: Final = 6
+"""Most answers of a question with several; it has at least 2."""
+_FREQUENT: Final = frozenset(
+    norm(
+        "a an and are as at by did do does for from had has have he her him his in into is it its of on one she that "
+        "the their them they this to was were what when where which who whom whose with same first"
+    ).split()
+)
+"""Words that tell no relation from another."""
+
+
+def open_tasks(
+    world: WorldSpec, asks: Literal["report", "several"], *, n: int = 100, seed: int = 0, facts: int = 4
+) -> tuple[Question, ...]:
+    """Returns the open tasks of a world: equal arguments give equal tasks.
+
+    Args:
+        world: The world, of which only the graph is built.
+        asks: What is asked for: ``report`` or ``several`` answers.
+        n: Number of tasks.
+        seed: Seed of the random draws.
+        facts: Number of facts of a report.
+
+    Raises:
+        UsageError: The world is too small for this many tasks.
+    """
+    graph = world_graph(world)
+    rng = random.Random(f"open {asks} {seed} {facts} {graph.key}")
+    draw: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
+        "report": lambda: _reports(graph, world, facts, rng),
+        "several": lambda: _several(graph, rng),
+    }
+    tasks: list[Question] = []
+    for made in draw[asks]():
+        tasks.append(Question(id=f"{asks}-{world.split}-{world.seed}-{len(tasks)}", kind=asks, **made))
+        if len(tasks) == n:
+            return tuple(tasks)
+    raise UsageError(
+        f"a world of {world.size} questions has {len(tasks)} tasks of kind {asks}, {n} were asked for: ask "
+        "for fewer (n), or for a larger world (world.size)"
+    )
+
+
+# -- reports -------------------------------------------------------------------------------------------------------
+
+
+def _reports(graph: Graph, world: WorldSpec, count: int, rng: random.Random) -> Iterator[dict[str, Any]]:
+    """Yields the fields of report tasks: facts of one page, and of a page that it leads to."""
+    phrases, half = LANGUAGES[world.level].phrases, SPLITS[world.split].templates
+    titles = list(graph.entities)
+    rng.shuffle(titles)
+    for title in titles:
+        facts = _facts_about(graph, title, count, rng)
+        if facts is None:
+            continue
+        asked = []
+        for fact, through in facts:
+            subject = graph.entities[title].mention
+            if through is not None:
+                subject = rng.choice(phrases[through].noun[half]).format(s=subject)
+            asked.append(sentence(rng.choice(phrases[fact.relation].ask[half]).format(s=subject)))
+        stated = [statement(graph, fact) for fact, _ in facts]
+        yield {
+            "text": f"Write a short report about {graph.entities[title].mention}, one sentence for each: "
+            + " ".join(asked),
+            "answers": (" ".join(stated),),
+            "supporting_facts": tuple(SupportingFact(page) for page in dict.fromkeys(f.subject for f, _ in facts)),
+            "metadata": {
+                RUBRIC: [
+                    _criterion(graph, fact, text, world.level) for (fact, _), text in zip(facts, stated, strict=True)
+                ],
+                "facts": [list(fact) for fact, _ in facts],
+            },
+        }
+
+
+def _facts_about(graph: Graph, title: str, count: int, rng: random.Random) -> list[tuple[Fact, str | None]] | None:
+    """Returns facts of a page and, last, one of a page behind it, each with the relation that leads there; or None."""
+    own = _facts_of(graph, title)
+    doors = [fact for fact in own if RELATIONS[fact.relation].object not in LITERALS]
+    if len(own) < count - 1 or not doors:
+        return None
+    door = rng.choice(doors)
+    behind = [fact for fact in _facts_of(graph, door.object) if fact.object != title]
+    if not behind:
+        return None
+    chosen = [door, *rng.sample([fact for fact in own if fact != door], count - 2)]
+    return [*((fact, None) for fact in chosen), (rng.choice(behind), door.relation)]
+
+
+def _facts_of(graph: Graph, title: str) -> list[Fact]:
+    """Returns the facts of a page whose relation has one object."""
+    found = [Fact(title, relation, values[0]) for relation, values in graph.facts[title].items() if len(values) == 1]
+    return [fact for fact in found if fact.relation not in (MEMBER, ALIAS)]
+
+
+def statement(graph: Graph, fact: Fact, phrase: str | None = None) -> str:
+    """Returns a sentence that states a fact with the names of its ends.
+
+    Args:
+        graph: Graph of the world.
+        fact: The fact.
+        phrase: Clause with ``{s}`` and ``{o}``. Default: the first wording of level ``simple``.
+    """
+    phrase = LANGUAGES["simple"].phrases[fact.relation].state[0][0] if phrase is None else phrase
+    shown = graph.entities[fact.object].mention if fact.object in graph.entities else fact.object
+    return sentence(phrase.format(s=graph.entities[fact.subject].mention, o=shown)) + "."
+
+
+def names_of(graph: Graph, value: str) -> tuple[str, ...]:
+    """Returns the names by which a text may speak of an entity, or the text of a literal."""
+    entity = graph.entities.get(value)
+    return (value,) if entity is None else (entity.name, *other_names(entity))
+
+
+def _criterion(graph: Graph, fact: Fact, stated: str, level: str) -> dict[str, Any]:
+    """Returns the criterion that a report states a fact, as plain data."""
+    says = [names_of(graph, fact.subject), relation_words(fact.relation, level), names_of(graph, fact.object)]
+    return {"text": f"It states: {stated}", "says": [list(names) for names in says]}
+
+
+def relation_words(relation: str, level: str) -> tuple[str, ...]:
+    """Returns words of a relation's phrases that tell it from others between the same kinds.
+
+    They are those of level ``simple`` and, in a world of level ``full``, of that level; a judge by rules knows no
+    others.
+    """
+    kinds = (RELATIONS[relation].subject, RELATIONS[relation].object)
+    rivals = [r.name for r in RELATIONS.values() if (r.subject, r.object) == kinds and r.name != relation]
+    levels = dict.fromkeys(("simple", level))
+    taken = _FREQUENT.union(HEDGES, *(_words(rival, name) for rival in rivals for name in levels))
+    return tuple(sorted(set[str]().union(*(_words(relation, name) for name in levels)) - taken))
+
+
+def _words(relation: str, level: str) -> set[str]:
+    """Returns the words of a relation's phrases in lower case, and its name; without phrases of two sentences."""
+    phrases, found = LANGUAGES[level].phrases[relation], {relation}
+    for template in itertools.chain(*phrases.state, *phrases.ask, *phrases.noun):
+        if "|" not in template:
+            found |= {word.lower() for word in WORD.findall(re.sub(r"\{\w+\}", " ", template))}
+    return found
+
+
+# -- several answers -----------------------------------------------------------------------------------------------
+
+
+def _several(graph: Graph, rng: random.Random) -> Iterator[dict[str, Any]]:
+    """Yields the fields of questions that have several answers, all of which are wanted."""
+    pairs = [
+        (value, relation)
+        for value, relations in graph.back.items()
+        for relation, subjects in relations.items()
+        if relation in SEVERAL and value in graph.entities and 2 <= len(set(subjects)) <= MOST
+    ]
+    rng.shuffle(pairs)
+    for value, relation in pairs:
+        subjects = sorted(set(graph.back[value][relation]))
+        wanted = [names_of(graph, subject) for subject in subjects]
+        if len({names[0] for names in wanted}) < len(wanted):
+            continue  # namesakes: an answer could not tell which of them it means
+        yield {
+            "text": SEVERAL[relation].format(o=graph.entities[value].mention) + " Give all, separated by semicolons.",
+            "answers": ("; ".join(names[0] for names in wanted),),
+            "supporting_facts": tuple(SupportingFact(subject) for subject in subjects),
+            "metadata": {
+                WANTED: [list(names) for names in wanted],
+                RUBRIC: [{"text": f"It names {names[0]}.", "says": [list(names)]} for names in wanted],
+            },
+        }

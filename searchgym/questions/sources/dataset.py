@@ -1,0 +1,91 @@
+"""Question source ``dataset``: a published file of questions."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from searchgym.corpora.own import bundled_file, home
+from searchgym.errors import DataMissingError
+from searchgym.options.cards import data_file
+from searchgym.packages import install_command
+from searchgym.questions.question_source import QuestionContext, QuestionSource
+from searchgym.records import Question
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetQuestions(QuestionSource):
+    """A published file of questions: in the package, in the data folder, or on the Hugging Face hub."""
+
+    dataset: str
+    """Name of the data set, as its authors call it."""
+    split: str
+    """Name of the split, for example ``validation``."""
+    size: int
+    """Number of questions in the split; a file of another size is reported, not refused."""
+    file: str
+    """File name to look for in the data folder."""
+    get: str
+    """Where a person can download that file; quoted in error messages."""
+    hub: str | None = None
+    """Hugging Face data set to read if the file is missing: ``hf:OWNER/NAME:CONFIG/SPLIT``."""
+    bundled: str | None = None
+    """Path inside the package of a question file that ships with it (the demonstration data)."""
+
+    def load(self, context: QuestionContext) -> Sequence[Question]:
+        """See `QuestionSource.load`."""
+        from searchgym.corpora.hub import open_questions
+
+        path = bundled_file(self.bundled) if self.bundled else self._local
+        if self.bundled or path.exists():
+            return tuple(open_questions(path, aliases=context.aliases))
+        return self._from_hub(context.env)
+
+    def _from_hub(self, env: str) -> Sequence[Question]:
+        """Returns the questions of the hub; if it has none, the error tells where to get the file and put it."""
+        reason = ""
+        if self.hub is not None:
+            reason = f" (from the hub: {install_command('train')})"
+            if importlib.util.find_spec("datasets") is not None:
+                from searchgym.corpora.hub import read_hub_questions
+
+                try:
+                    return tuple(read_hub_questions(self.hub))
+                except DataMissingError as error:
+                    reason = f" (the hub: {error.reason.partition(' (')[0]})"
+        folder = self.dataset.lower()
+        raise DataMissingError(
+            f"{env} has no questions: {self.file} is not here ({self.dataset}, {self.size:,} questions)\n"
+            f"get it from {self.get}{reason}\n"
+            f"put it at {self._local}, or pass questions=PATH; "
+            f"to evaluate: or SEARCHGYM_DATA=DIR with {folder}/questions.json"
+        )
+
+    @property
+    def _local(self) -> Path:
+        return data_file(home() / "data", self.file)
+
+    @property
+    def needs_file(self) -> str | None:
+        """See `QuestionSource.needs_file`."""
+        return None if self.bundled else self.file
+
+    def missing(self) -> str | None:
+        """See `QuestionSource.missing`."""
+        if self.bundled or (home() / "data" / self.file).exists():
+            return None
+        return f"questions {self.file}: get them from {self.get}, and put them into {home() / 'data'}"
+
+    def is_own(self, given: object) -> bool:
+        """See `QuestionSource.is_own`; without a file of its own, any is."""
+        one = given[0] if isinstance(given, (list, tuple)) and len(given) == 1 else given
+        named = isinstance(one, (str, os.PathLike)) and Path(one).name == self.file
+        return not self.file or named or given == self.hub
+
+    @property
+    def at_hand(self) -> bool:
+        """See `QuestionSource.at_hand`."""
+        return bool(self.bundled)

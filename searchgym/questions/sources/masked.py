@@ -1,0 +1,47 @@
+"""Question source ``masked``: spans of a corpus of the user's that are hidden and asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from searchgym.corpora.own import home
+from searchgym.questions.masked.spec import MaskedSpec
+from searchgym.questions.question_source import CorpusPages, QuestionContext, QuestionSource
+from searchgym.records import Question
+from searchgym.retrieval.retriever import AnyRetriever
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaskedQuestions(MaskedSpec, QuestionSource):
+    """Masked spans of the user's corpus, made at first use; equal options and corpora give equal tasks."""
+
+    dataset: ClassVar = "masked spans of your corpus"
+    of_corpus: ClassVar = "hides parts of"
+
+    def load(self, context: QuestionContext) -> Sequence[Question]:
+        """See `QuestionSource.load`."""
+        from searchgym.questions.masked.generate import Rules
+        from searchgym.questions.masked.storage import cached_masks
+        from searchgym.questions.storage import read_split
+
+        shown = Rules(top_k=context.top_k, words=context.words, searches=max(1, context.searches))
+        return read_split(cached_masks(context.corpus(), self, shown, home() / "masked"), self.split)
+
+    def around(self, retriever: AnyRetriever, questions: Sequence[Question]) -> AnyRetriever:
+        """See `QuestionSource.around`: pages that a task hides, or that are held out, are among no hits."""
+        from searchgym.questions.masked.hiding import hiding
+
+        return hiding(retriever, questions, self.hold_out)
+
+    def check_environment(self, context: QuestionContext) -> Iterable[str]:
+        """See `QuestionSource.check_environment`."""
+        if context.browse:
+            yield "browse would open the pages that searches hide: leave browse off"
+        if context.retrievers:
+            yield "retrievers would find the pages that searches hide: leave them out"
+
+    def corpus_pages(self) -> CorpusPages:
+        """See `QuestionSource.corpus_pages`."""
+        return CorpusPages(pack=self.pack, split=self.split, hold_out=self.hold_out)

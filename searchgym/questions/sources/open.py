@@ -1,0 +1,59 @@
+"""Question source ``open``: tasks over a generated world whose answers are more than a short text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+from annotated_types import Ge
+
+from searchgym.questions.question_source import QuestionContext, QuestionSource
+from searchgym.questions.sources.world import folder_of
+from searchgym.questions.worlds.schema import WorldSpec
+from searchgym.records import Question
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenQuestions(QuestionSource):
+    """Reports, or questions with several answers, over a generated world; equal options give equal tasks."""
+
+    asks: Literal["report", "several"]
+    """``report``: a short report that states given facts. ``several``: a question with several answers, all wanted."""
+    n: Annotated[int, Ge(1)] = 100
+    """Number of tasks."""
+    seed: int = 0
+    facts: Annotated[int, Ge(2)] = 4
+    """``report``: number of facts, of which the last stands on another page; at least 2."""
+    world: WorldSpec = field(default_factory=WorldSpec)
+    """World that is asked about."""
+
+    def load(self, context: QuestionContext) -> Sequence[Question]:
+        """See `QuestionSource.load`."""
+        from searchgym.questions.open.tasks import open_tasks
+
+        return open_tasks(self.world, self.asks, n=self.n, seed=self.seed, facts=self.facts)
+
+    def corpus(self) -> Path:
+        """See `QuestionSource.corpus`."""
+        return folder_of(self.world) / "corpus.jsonl"
+
+    @property
+    def title(self) -> str:
+        """See `QuestionSource.title`."""
+        return f"SearchGym world, {self.world.level}"
+
+    @property
+    def split_name(self) -> str:
+        """See `QuestionSource.split_name`."""
+        return self.world.split
+
+    @property
+    def count(self) -> int:
+        """See `QuestionSource.count`."""
+        return self.n
+
+    def world_spec(self) -> WorldSpec:
+        """See `QuestionSource.world_spec`."""
+        return self.world

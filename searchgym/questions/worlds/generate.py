@@ -1,0 +1,254 @@
+"""Draws the graph of a world: the number of entities of each kind, their names, and facts with consistent dates."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass
+from typing import Final
+
+from searchgym.questions.graphs.graph import MONTHS, Entity, Graph
+from searchgym.questions.worlds.names import Namer
+from searchgym.questions.worlds.schema import ALIAS, KINDS, MEMBER, RELATIONS, SPLITS, WorldSpec
+
+_LEAST_ENTITIES: Final = 80
+_LEAST_OF_A_KIND: Final = 6
+_GENERATIONS: Final = 4
+_FIRST_YEAR, _GENERATION, _SPREAD = 1780, 45, 25
+"""Years of birth: generation g is born within `_SPREAD` years from `_FIRST_YEAR` + g * `_GENERATION`."""
+_MARRIED: Final = 0.6
+_NAMESAKES: Final = 0.12
+"""Share of people, films, books and bands in `full` that take the name of another entity."""
+_TWINS: Final = 0.5
+"""Share of second namesakes whose page leaves out one fact."""
+_ALIASES: Final = 0.15
+_FIRST_NAMES: Final = 36
+_MEMBERS: Final = (2, 4)
+
+NOTES: Final = {
+    "person": ("painter", "chemist", "sailor", "lawyer", "botanist", "poet", "architect", "surgeon", "gardener"),
+    "film": ("war film", "comedy", "western", "musical", "silent film", "thriller", "documentary", "road movie"),
+    "book": ("novel", "memoir", "travel book", "verse epic", "textbook", "fable", "ghost story", "cookbook"),
+    "band": ("jazz band", "rock band", "brass band", "folk group", "choir", "string quartet", "punk band", "duo"),
+}
+"""Professions and genres in `full`, by kind; they tell namesakes apart."""
+PATTERNS: Final = {
+    "film": ("{}", "The Road to {}", "{} at Dawn", "A Night in {}", "The Last {}", "Return to {}"),
+    "book": ("{}", "The Book of {}", "Letters from {}", "The {} Papers", "Farewell to {}", "Under {}"),
+    "company": ("{}", "{} Works", "{} Brothers", "{} Trading", "House of {}"),
+    "band": ("{}", "The {} Five", "The {} Players", "{} Union"),
+    "mountain": ("Mount {}",),
+    "river": ("River {}",),
+}
+
+
+@dataclass(slots=True)
+class _Draft:
+    """An entity before all names are drawn, so that its namesakes and its title are not known yet."""
+
+    name: str
+    kind: str
+    gender: str = "it"
+    note: str = ""
+    aliases: tuple[str, ...] = ()
+    silent: str = ""
+    """Relation that the page leaves out, which makes the entity the unanswerable twin of its namesake."""
+    generation: int = 0
+    mother: _Draft | None = None
+    father: _Draft | None = None
+    title: str = ""
+
+
+def generate(spec: WorldSpec, rng: random.Random) -> Graph:
+    """Returns a random graph for a world, whose number of entities follows from the number of questions.
+
+    Args:
+        spec: Specification of the world.
+        rng: Random generator of the world.
+
+    Raises:
+        UsageError: No new names can be formed.
+    """
+    drafts = _Drafts(spec.level == "full", Namer(spec.split, rng), rng)
+    total = _LEAST_ENTITIES + spec.size // 2
+    for kind, share in KINDS.items():
+        for number in range(max(_LEAST_OF_A_KIND, round(share * total))):
+            drafts.add(kind, number % _GENERATIONS)
+    graph = Graph(key=f"{rng.random()}")
+    uses = Counter(draft.name for draft in drafts.entities)
+    for draft in drafts.entities:
+        shared = uses[draft.name] > 1
+        draft.title = f"{draft.name} ({draft.note})" if shared else draft.name
+        graph.add_entity(Entity(draft.title, draft.name, draft.kind, draft.gender, draft.note, draft.aliases, shared))
+    _Facts(graph, drafts.entities, spec, rng).add_all()
+    return graph
+
+
+class _Drafts:
+    """Drafts of entities: names of one word in `simple`; namesakes, families, aliases and genres in `full`."""
+
+    def __init__(self, full: bool, names: Namer, rng: random.Random) -> None:
+        self._full, self._names, self._rng = full, names, rng
+        self.entities: list[_Draft] = []
+        self._people: list[list[_Draft]] = [[] for _ in range(_GENERATIONS)]
+        self._used: dict[str, dict[str, list[str]]] = {kind: {} for kind in KINDS}
+        count = _FIRST_NAMES if full else 0
+        self._first = {sex: [names.word("person") for _ in range(count)] for sex in ("she", "he")}
+
+    def add(self, kind: str, generation: int) -> None:
+        """Drafts one entity of a kind; only people have a generation."""
+        draft = _Draft("", kind)
+        if kind == "person":
+            draft.gender, draft.generation = self._rng.choice(("she", "he")), generation
+            self._choose_parents(draft)
+            self._people[generation].append(draft)
+        draft.name = self._full_name(draft) if self._full else self._names.word(kind)
+        if self._full:
+            self._add_note(draft)
+        self.entities.append(draft)
+
+    def _choose_parents(self, draft: _Draft) -> None:
+        """Gives a person parents from the previous generation, if it has suitable people."""
+        elders = self._people[draft.generation - 1] if draft.generation else []
+        mothers, fathers = ([elder for elder in elders if elder.gender == sex] for sex in ("she", "he"))
+        draft.mother = self._rng.choice(mothers) if mothers else None
+        draft.father = self._rng.choice(fathers) if fathers else None
+
+    def _full_name(self, draft: _Draft) -> str:
+        """Returns a name for an entity of `full`, sometimes that of another entity."""
+        kind, rng = draft.kind, self._rng
+        if kind in NOTES and rng.random() < _NAMESAKES:
+            first = self._first.get(draft.gender)
+            once = [name for name, notes in self._used[kind].items() if len(notes) == 1]
+            once = [name for name in once if first is None or name.split()[0] in first]
+            if once:
+                return rng.choice(once)
+        if kind == "person":
+            family = draft.father.name.split()[1] if draft.father else self._names.word("surname")
+            name = f"{rng.choice(self._first[draft.gender])} {family}"
+            return name if name not in self._used[kind] else f"{self._names.word('person')} {family}"
+        return rng.choice(PATTERNS.get(kind, ("{}",))).format(self._names.word(kind))
+
+    def _add_note(self, draft: _Draft) -> None:
+        """Gives an entity a profession or genre that none of its namesakes has, and sometimes an alias."""
+        notes = self._used[draft.kind].setdefault(draft.name, [])
+        if draft.kind in NOTES:
+            draft.note = self._rng.choice([note for note in NOTES[draft.kind] if note not in notes])
+        if notes and self._rng.random() < _TWINS:
+            draft.silent = self._rng.choice(
+                [name for name, relation in RELATIONS.items() if relation.subject == draft.kind]
+            )
+        notes.append(draft.note)
+        if self._rng.random() < _ALIASES:
+            draft.aliases = (self._names.word(draft.kind),)
+
+
+class _Facts:
+    """Draws the facts of a graph that already has its entities."""
+
+    def __init__(self, graph: Graph, drafts: list[_Draft], spec: WorldSpec, rng: random.Random) -> None:
+        self._graph, self._drafts, self._spec, self._rng = graph, drafts, spec, rng
+        self._titles = {kind: [draft.title for draft in drafts if draft.kind == kind] for kind in KINDS}
+        self._born: dict[str, int] = {}
+        self._decks: dict[str, list[str]] = {}
+
+    def add_all(self) -> None:
+        """Adds every fact of every entity."""
+        for draft in self._drafts:
+            if draft.kind == "person":
+                self._born[draft.title] = _FIRST_YEAR + draft.generation * _GENERATION + self._rng.randrange(_SPREAD)
+        for draft in self._drafts:
+            getattr(self, f"_{draft.kind}")(draft)
+            for alias in draft.aliases:
+                self._add(draft, ALIAS, alias)
+            if SPLITS[self._spec.split].held_out:
+                self._held_out(draft)
+
+    def _add(self, draft: _Draft, relation: str, value: str) -> None:
+        """Adds a fact to the graph unless the entity's page leaves its relation out."""
+        if relation != draft.silent:
+            self._graph.add(draft.title, relation, value)
+
+    def _any(self, draft: _Draft, relation: str, kind: str) -> str:
+        """Adds a fact whose object is a random entity of a kind, never the subject itself; returns the object.
+
+        People are drawn with replacement. Other kinds have few entities, so these are dealt like cards: each one comes
+        once before any comes again, so that none is much more frequent than the others.
+        """
+        deck = self._decks.setdefault(relation, [])
+        value = draft.title
+        while value == draft.title:
+            if kind == "person":
+                value = self._rng.choice(self._titles[kind])
+                continue
+            if not deck:
+                deck.extend(self._rng.sample(self._titles[kind], len(self._titles[kind])))
+            value = deck.pop()
+        self._add(draft, relation, value)
+        return value
+
+    def _date(self, draft: _Draft, relation: str, year: int) -> None:
+        """Adds a date: in `simple` the year, in `full` a random day of it."""
+        rng, full = self._rng, self._spec.level == "full"
+        self._add(draft, relation, f"{rng.randint(1, 28)} {rng.choice(MONTHS)} {year}" if full else str(year))
+
+    def _person(self, draft: _Draft) -> None:
+        self._date(draft, "born", self._born[draft.title])
+        self._any(draft, "birthplace", "city")
+        for relation, parent in (("mother", draft.mother), ("father", draft.father)):
+            if parent is not None:
+                self._add(draft, relation, parent.title)
+        if self._rng.random() < _MARRIED:
+            peers = [
+                other.title
+                for other in self._drafts
+                if other.generation == draft.generation and {other.gender, draft.gender} == {"she", "he"}
+            ]
+            if peers:
+                self._add(draft, "spouse", self._rng.choice(peers))
+        self._any(draft, "employer", "company")
+
+    def _city(self, draft: _Draft) -> None:
+        self._any(draft, "river", "river")
+        self._any(draft, "mayor", "person")
+        self._date(draft, "chartered", self._rng.randint(1150, 1750))
+
+    def _river(self, draft: _Draft) -> None:
+        self._add(draft, "length", str(self._rng.randint(60, 1900)))
+        self._any(draft, "source", "mountain")
+
+    def _mountain(self, draft: _Draft) -> None:
+        self._add(draft, "height", str(self._rng.randint(700, 6900)))
+        self._any(draft, "climber", "person")
+
+    def _film(self, draft: _Draft) -> None:
+        self._creation(draft, "director", "premiered")
+        self._any(draft, "basis", "book")
+
+    def _book(self, draft: _Draft) -> None:
+        self._creation(draft, "author", "published")
+        self._any(draft, "publisher", "company")
+
+    def _company(self, draft: _Draft) -> None:
+        self._creation(draft, "founder", "opened")
+        self._any(draft, "seat", "city")
+
+    def _band(self, draft: _Draft) -> None:
+        self._creation(draft, "singer", "formed")
+        self._any(draft, "home", "city")
+        if self._spec.level == "full":
+            others = [title for title in self._titles["person"] if title != self._graph.one(draft.title, "singer")]
+            for member in self._rng.sample(others, self._rng.randint(*_MEMBERS)):
+                self._add(draft, MEMBER, member)
+
+    def _creation(self, draft: _Draft, relation: str, created: str) -> None:
+        """Adds the maker of a work, and the date of its creation, when the maker is 21 to 60 years old."""
+        maker = self._any(draft, relation, "person")
+        self._date(draft, created, self._born[maker] + self._rng.randint(21, 60))
+
+    def _held_out(self, draft: _Draft) -> None:
+        """Adds the held-out relation of an entity's kind, if there is one (split ``transfer`` only)."""
+        targets = {"person": ("teacher", "person"), "city": ("twin", "city"), "film": ("composer", "person"),
+                   "band": ("label", "company")}  # fmt: skip
+        if draft.kind in targets:
+            self._any(draft, *targets[draft.kind])

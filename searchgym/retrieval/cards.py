@@ -1,0 +1,245 @@
+"""Retriever cards: base classes of the kinds of retrievers, and how a card is found by name, path, URL or mapping.
+
+A kind is one class in a module of `searchgym.retrieval.kinds`, or of a user's. A `PartCard` names a back end,
+which is built from a corpus into a *part*, its folder inside an index folder. Other cards wrap cards (``of``), or need
+no corpus: they ask a server, call a function, replay a run, or let a language model write the pages.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal, cast
+
+from searchgym.corpora.store import PassageStore
+from searchgym.errors import CardError, UsageError
+from searchgym.named import names_code
+from searchgym.options import Kind, Source, find_kind, name_of, plain, read
+from searchgym.options.cards import EncoderCard, find_card
+from searchgym.options.yaml import read_source
+from searchgym.packages import install_command
+from searchgym.records import Question
+from searchgym.retrieval.backends import Builder, Needs, Progress
+from searchgym.retrieval.retriever import AnyRetriever, CorpusRetriever, Retriever, corpus_of
+from searchgym.retrieval.wrapper import WithCorpus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetrieverCard(Kind):
+    """Describes a retriever: one class per kind, whose fields are its options."""
+
+    kinds_in: ClassVar = "searchgym.retrieval.kinds"
+    noun: ClassVar = "kind of retriever"
+    loads_code: ClassVar = True
+    searches_corpus: ClassVar[bool] = False
+    """Whether it searches passages or a part of a corpus of this machine itself."""
+
+    name: str = ""
+    """Name of the card."""
+    summary: str = ""
+    """One line about the retriever, for lists of cards."""
+
+    @classmethod
+    def short(cls, value: object) -> object:
+        """Reads a text as the card of that name, path or URL."""
+        return find_retriever(value) if isinstance(value, str) else value
+
+    def open(self, sources: Sources) -> AnyRetriever:
+        """Returns the retriever; opens cards that it wraps by ``sources.open``, and imports libraries only here."""
+        raise NotImplementedError(f"{type(self).__name__} does not define open")
+
+    @property
+    def kind(self) -> str:
+        """Name of the kind."""
+        return name_of(self)
+
+    @property
+    def inner(self) -> list[RetrieverCard]:
+        """The cards that this one wraps: those in its fields."""
+        values = (getattr(self, field.name) for field in dataclasses.fields(self))
+        several = (value if isinstance(value, (list, tuple)) else [value] for value in values)
+        return [card for cards in several for card in cards if isinstance(card, RetrieverCard)]
+
+    @property
+    def needs_corpus(self) -> bool:
+        """Whether it, or one that it wraps, searches a corpus of this machine."""
+        return any(card.searches_corpus for card in self.walk())
+
+    @property
+    def grows(self) -> bool:
+        """Whether the hits at a step of training depend on the number of steps. Default: as those that it wraps."""
+        return any(card.grows for card in self.inner)
+
+    @property
+    def models(self) -> list[EncoderCard | str]:
+        """The models that it loads itself: encoders, and others by name. Default: the encoders in its fields."""
+        values = (getattr(self, field.name) for field in dataclasses.fields(self))
+        return [value for value in values if isinstance(value, EncoderCard)]
+
+    def walk(self) -> Iterator[RetrieverCard]:
+        """Yields this card and all cards in it, outer ones first."""
+        yield self
+        for card in self.inner:
+            yield from card.walk()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartCard(RetrieverCard):
+    """Card of a back end, which is built from a corpus into a part of an index folder and loaded from it."""
+
+    searches_corpus: ClassVar = True
+    back_end: ClassVar[str]
+    """Module with the functions ``needs``, ``builder`` and ``load``, called as the methods are with the card before
+    their arguments. It is imported when one is used, so that its libraries are needed only then."""
+    at_search: ClassVar[tuple[str, ...]] = ()
+    """Fields that affect searching only: two cards that differ only in these share a part."""
+    takes: ClassVar[Literal["vectors", "lucene"] | None] = None
+    """Files of other tools that `convert_index` makes such a part of: vectors of FAISS, or an index of Lucene."""
+    extra: ClassVar[str] = ""
+    """Extra of the package that installs those libraries."""
+    slow: ClassVar[bool] = False
+    """Whether a large corpus takes days to build: then no index is built at the first search."""
+
+    def open(self, sources: Sources) -> AnyRetriever:
+        """See `RetrieverCard.open`."""
+        return sources.part(self)
+
+    def built_of(self) -> dict[str, Any]:
+        """Returns the fields that the build of the part depends on, as plain data."""
+        data: dict[str, Any] = plain(self)
+        return {name: value for name, value in data.items() if name not in ("name", "summary", *self.at_search)}
+
+    def search_memory(self, passages: int) -> int:
+        """Returns the bytes of main memory that searching so many passages takes. Default: 0, files are mapped."""
+        return 0
+
+    def needs(self, passages: int, text: int) -> Needs:
+        """Returns the memory and disk space of a build.
+
+        Args:
+            passages: Number of passages.
+            text: Bytes of their titles and texts.
+        """
+        needed: Needs = self._module().needs(self, passages, text)
+        return needed
+
+    def builder(self, folder: Path, shards: Path, progress: Progress) -> Builder:
+        """Returns the builder of the part.
+
+        Args:
+            folder: Existing folder that receives the part.
+            shards: Existing folder for intermediate files.
+            progress: Called as a stage goes on.
+
+        Raises:
+            UsageError: The libraries of the back end are not installed; the message names the command.
+        """
+        made: Builder = self._module().builder(self, folder, shards, progress)
+        return made
+
+    def load(
+        self, folder: Path, facts: dict[str, Any], passages: PassageStore, sha256: str, progress: Progress
+    ) -> CorpusRetriever:
+        """Returns the retriever over a part whose files were checked against the manifest.
+
+        Args:
+            folder: Folder of the part, built for a card with the same `built_of`.
+            facts: Result of `Builder.finish`.
+            passages: All passages of the index folder.
+            sha256: sha256 of the corpus.
+            progress: Called as a slow stage goes on.
+
+        Raises:
+            IndexMismatchError: The part does not match its facts, the passages or this version of the code.
+            UsageError: The libraries of the back end are not installed; the message names the command.
+        """
+        loaded: CorpusRetriever = self._module().load(self, folder, facts, passages, sha256, progress)
+        return loaded
+
+    def verify(self, folder: Path, facts: dict[str, Any], passages: PassageStore, sha256: str) -> None:
+        """Raises an IndexMismatchError if the files of the part are not sound. Default: they are not looked at."""
+
+    def _module(self) -> Any:
+        try:
+            return importlib.import_module(self.back_end)
+        except ImportError as error:
+            wanted = install_command(self.extra)
+            raise UsageError(f"a retriever of kind {self.kind} needs more ({error}): {wanted}") from error
+
+
+def _no_part(card: PartCard) -> CorpusRetriever:
+    raise UsageError(f"the retriever card {card.name or card.kind!r} searches a corpus: give one")
+
+
+def _no_passages() -> PassageStore:
+    raise UsageError("the retriever card searches a corpus: give one")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """What a card's retriever may be opened with."""
+
+    part: Callable[[PartCard], CorpusRetriever] = _no_part
+    """Returns the retriever over the part built for a card. Default: an error."""
+    passages: Callable[[], PassageStore] = _no_passages
+    """Returns all passages of the corpus, on disk. Default: an error."""
+    corpus_sha256: str | None = None
+    """sha256 of that corpus."""
+    questions: Sequence[Question] | None = None
+    """Questions of the environment that searches by it; None for any other use."""
+
+    def open(self, card: RetrieverCard) -> Retriever:
+        """Returns the retriever of a card for any use, such as inside another retriever.
+
+        Raises:
+            UsageError: Its hits depend on the environment's questions, or it needs a corpus that is not given.
+        """
+        opened: Any = card.open(dataclasses.replace(self, questions=None))
+        if card.searches_corpus and corpus_of(opened) is None:
+            return WithCorpus(opened, self.passages(), self.corpus_sha256)
+        return cast(Retriever, opened)
+
+
+def find_retriever(given: str | dict[str, Any] | RetrieverCard) -> RetrieverCard:
+    """Returns the retriever card for a name, a path, ``module:Class``, a server's URL, a mapping or a card itself.
+
+    Raises:
+        CardError: The card cannot be read, its kind is unknown, or one of its fields is not valid.
+        UnknownNameError: No card has this name.
+    """
+    try:
+        if isinstance(given, RetrieverCard):
+            return read(type(given), plain(given, named=True), "retriever")
+        if not isinstance(given, str):
+            return _read(given, Source("retriever"))
+        if given.startswith(("http://", "https://")):
+            http: Any = find_kind(RetrieverCard, "http")
+            return http(url=given)  # type: ignore[no-any-return]
+        if names_code(given):
+            return _read({"kind": given}, Source("retriever"))
+        return _read(*read_source(find_card("retrievers", given)))
+    except RecursionError:
+        raise CardError(f"{given!r:.80}: the card stands on itself") from None
+
+
+def _read(data: object, source: Source) -> RetrieverCard:
+    if not isinstance(data, dict):
+        raise CardError(f"{source.name}: a retriever card is keys and values, got {data!r:.80}")
+    return read(RetrieverCard, data, source)
+
+
+def find_encoder(given: Any, where: str = "encoder") -> EncoderCard:
+    """Returns the encoder card for a name, a path, a mapping or a card itself."""
+    return read(EncoderCard, EncoderCard.short(given), where)
+
+
+def parts_of(card: RetrieverCard) -> list[PartCard]:
+    """Returns the cards of the parts that an index folder needs for a card, in order, without repeats."""
+    parts: list[PartCard] = []
+    for part in card.walk():
+        if isinstance(part, PartCard) and not any(part.built_of() == other.built_of() for other in parts):
+            parts.append(part)
+    return parts

@@ -1,0 +1,298 @@
+"""The back end ``dense`` of index folders: the vectors of an encoder in a FAISS index.
+
+index.faiss        the index, as FAISS writes it
+probe.npy          (P, D) float32: vectors of up to four passages, which reveal another encoder or corpus
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import faiss
+import numpy as np
+
+from searchgym.corpora.store import PassageStore, load_array
+from searchgym.errors import IndexMismatchError, ModelError, UsageError
+from searchgym.packages import install_command
+from searchgym.records import Hit, Passage
+from searchgym.retrieval import encoders
+from searchgym.retrieval.backends import Needs, Progress
+from searchgym.retrieval.bm25.search import Passages
+from searchgym.retrieval.dense.vectors import (
+    Floats,
+    describe,
+    finish_vectors,
+    lists_of,
+    map_vectors,
+    open_index,
+    write_index,
+    write_vectors,
+)
+from searchgym.retrieval.encoders import Encoder
+from searchgym.retrieval.kinds.dense import DenseCard
+from searchgym.retrieval.retriever import check_request
+
+_FAISS: Any = faiss  # untyped, for names that the type stubs lack
+
+INDEX: Final = "index.faiss"
+"""File of the FAISS index."""
+PROBE: Final = "probe.npy"
+"""File of the probes: vectors of a few passages, for comparison with the encoder at each load."""
+LEAST_COSINE: Final = 0.99
+"""Smallest cosine between a probe and the same passage encoded again.
+
+Half precision or another device lowers the cosine by less than 0.001; another encoder, template or passage lowers it by
+more than 0.01.
+"""
+
+_ENCODER_MEMORY: Final = 2_000_000_000  # bytes: torch and a model of a hundred million parameters
+_ENCODED_AT_ONCE: Final = 4096  # passages
+_QUERIES_AT_ONCE: Final = 1024
+_MOST_ON_GPU: Final = 2048  # largest k that FAISS supports on a GPU
+
+
+def needs(card: DenseCard, passages: int, text: int) -> Needs:
+    """Returns what a build takes: disk for the vectors and an index other than ``flat``, memory for that index.
+
+    A vector takes 4 bytes per dimension. ``ivf-sq8`` stores 1 byte per dimension and an id of 8 bytes; ``hnsw`` stores
+    the whole vector and 2 * links neighbours of 4 bytes, plus a tenth for the upper layers. Memory is twice the size of
+    the index, because FAISS's arrays double as they grow.
+    """
+    dimension, index = card.encoder.dimension, card.vector_bytes(passages)
+    flat = 4 * passages * dimension
+    if card.index == "flat":
+        return Needs(_ENCODER_MEMORY, flat)
+    lists, training = lists_of(card, max(passages, 1))
+    if card.index == "ivf-sq8":
+        index += 4 * lists * dimension
+        return Needs(_ENCODER_MEMORY + 2 * index + 8 * training * dimension, flat + index)
+    return Needs(_ENCODER_MEMORY + 2 * index, flat + index)
+
+
+class DenseBuilder:
+    """Builder of a dense part: encodes all shards into one file of vectors and builds the index from it at the end."""
+
+    def __init__(self, card: DenseCard, folder: Path, shards: Path, progress: Progress) -> None:
+        self._card, self._folder, self._progress = card, folder, progress
+        self._vectors = shards / "vectors.faiss"
+
+    def add(self, number: int, start: int, passages: Sequence[Passage]) -> None:
+        """Encodes the passages of a shard and writes their vectors.
+
+        Raises:
+            ModelError: The encoder gave a number that is not finite.
+        """
+        encoder = encoders.load_encoder(self._card.encoder)
+        batches = []
+        for at in range(0, len(passages), _ENCODED_AT_ONCE):
+            self._progress("encoding passages", start + at, 0)
+            batches.append(encoder.encode_passages(passages[at : at + _ENCODED_AT_ONCE]))
+        vectors = np.concatenate(batches)
+        finite = np.isfinite(vectors).all(axis=1)
+        if not finite.all():
+            bad = passages[int(finite.argmin())]
+            raise ModelError(
+                f"encoder {self._card.encoder.name!r} gives a vector that is not finite for passage {bad.id!r}"
+            )
+        write_vectors(self._vectors, start, vectors)
+
+    def finish(self, shards: int, passages: PassageStore) -> dict[str, Any]:
+        """Builds the index from all vectors, writes the probes, and returns the facts of the part."""
+        source = self._stored(len(passages))
+        vectors = map_vectors(source)
+        positions = probe_positions(len(vectors))
+        np.save(self._folder / PROBE, np.array(vectors[positions]))
+        facts = {"passages": len(vectors), "dimension": vectors.shape[1], "probes": positions}
+        return facts | write_index(self._card, source, self._folder / INDEX, self._progress)
+
+    def _stored(self, passages: int) -> Path:
+        """Returns the file of all vectors, made a complete flat index."""
+        finish_vectors(self._vectors, passages, self._card.encoder.dimension)
+        return self._vectors
+
+
+builder = DenseBuilder
+
+
+def load(
+    card: DenseCard, folder: Path, facts: dict[str, Any], passages: PassageStore, sha256: str, progress: Progress
+) -> DenseRetriever:
+    """Returns a dense retriever over a part, after comparing the encoder with the probes; see `PartCard.load`.
+
+    Raises:
+        IndexMismatchError: The part does not match its facts or the passages, or the encoder gives other vectors.
+        UsageError: The card's device is not available, or the encoder cannot be used; see `Encoder`.
+        DataMissingError: The encoder's model cannot be loaded.
+    """
+    _check_device(card)
+    try:
+        actual = describe(folder / INDEX)
+        probes = load_array(folder / PROBE, mapped=False)
+        positions, expected = list(facts["probes"]), (card.index, int(facts["dimension"]), int(facts["passages"]))
+    except (OSError, ValueError, TypeError, LookupError, EOFError) as error:
+        raise IndexMismatchError(f"{folder.name} cannot be read: {type(error).__name__}: {error}") from error
+    if tuple(actual) != expected or expected[1:] != (card.encoder.dimension, len(passages)):
+        raise IndexMismatchError(
+            f"{folder.name}/{INDEX} is {actual.kind} with {actual.vectors} vectors of {actual.dimension} numbers, "
+            f"expected {card.index} with {len(passages)} of {card.encoder.dimension}"
+        )
+    if positions != probe_positions(len(passages)) or probes.shape != (len(positions), actual.dimension):
+        raise IndexMismatchError(f"{folder.name}/{PROBE} is not of this index")
+    index = open_index(folder / INDEX)
+    progress("loading the encoder", 0, 1)
+    encoder = encoders.load_encoder(card.encoder)
+    check_probes(encoder, [passages[position] for position in positions], probes)
+    progress("loading the encoder", 1, 1)
+    return DenseRetriever(_placed(index, card), encoder, passages, sha256, card)
+
+
+def probe_positions(passages: int) -> list[int]:
+    """Returns the positions of the passages used as probes: the first, the last and two between, without repeats."""
+    return sorted({0, passages // 3, 2 * passages // 3, passages - 1})
+
+
+def check_probes(encoder: Encoder, passages: Sequence[Passage], vectors: Floats) -> None:
+    """Checks that an encoder gives the vectors that an index holds of some passages.
+
+    Args:
+        encoder: Encoder to check.
+        passages: P passages, which are encoded again.
+        vectors: (P, D) float32 vectors of the index.
+
+    Raises:
+        IndexMismatchError: The cosine of some passage's two vectors is `LEAST_COSINE` or less.
+    """
+    again = encoder.encode_passages(passages).astype(np.float64)
+    lengths = np.linalg.norm(again, axis=1) * np.linalg.norm(vectors.astype(np.float64), axis=1)
+    cosines = (again * vectors).sum(axis=1) / np.maximum(lengths, 1e-30)
+    for passage, cosine in zip(passages, cosines.tolist(), strict=True):
+        if not cosine > LEAST_COSINE:
+            raise IndexMismatchError(
+                f"the encoder card {encoder.card.name!r} ({encoder.card.model}) gives another vector for passage "
+                f"{passage.id!r} than the index has (cosine {cosine:.3f}): the encoder or the corpus is another one"
+            )
+
+
+# -- search --------------------------------------------------------------------------------------------------------
+
+
+class DenseRetriever:
+    """Retriever that searches a FAISS index by inner product.
+
+    Several threads may share it; copying it returns the same object. Hits with the same score are in passage order. At
+    the k-th place, ``flat`` keeps the first of them and the other indexes keep any. The rounding of a score may depend
+    on the rest of the batch.
+
+    Args:
+        index: FAISS index of the passages' vectors, by position.
+        encoder: Encoder of the queries.
+        passages: The indexed passages, by position.
+        corpus_sha256: `Manifest.corpus_sha256` of the index folder, None if there is none.
+        card: Card to search by.
+    """
+
+    in_process = True  # a search cannot hang: `retrieve` need not watch it from another thread
+
+    def __init__(
+        self, index: faiss.Index, encoder: Encoder, passages: Passages, corpus_sha256: str | None, card: DenseCard
+    ) -> None:
+        self.corpus_sha256 = corpus_sha256
+        self._index, self._encoder, self._passages, self._card = index, encoder, passages, card
+        on_cpu = card.device == "cpu"
+        self._turn: Any = contextlib.nullcontext() if on_cpu else threading.Lock()  # on a GPU, one thread at a time
+
+    def __len__(self) -> int:
+        """Returns the number of passages."""
+        return len(self._passages)
+
+    def passages(self) -> Iterator[Passage]:
+        """Yields all passages in corpus order."""
+        return iter(self._passages)
+
+    def passage(self, position: int) -> Passage:
+        """Returns the passage at a position, from 0 to len - 1."""
+        return self._passages[position]
+
+    def identity(self) -> dict[str, Any]:
+        """Returns the settings that the hits depend on, besides the corpus."""
+        card = self._card
+        names = {"flat": (), "ivf-sq8": ("nprobe",), "hnsw": ("ef_search",)}[card.index]
+        settings = {name: getattr(card, name) for name in names}
+        encoder = card.encoder.vectors() | {"query": card.encoder.query, "dtype": card.encoder.dtype}
+        return {"kind": "dense", "index": card.index, "encoder": encoder} | settings
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> DenseRetriever:
+        return self
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        """Returns the nearest passages for each query.
+
+        Args:
+            queries: Any texts.
+            k: Number of hits wanted per query, at least 1; may exceed the number of passages.
+
+        Returns:
+            At most k hits per query, best first; fewer if ``ivf-sq8`` or ``hnsw`` finds fewer.
+
+        Raises:
+            UsageError: `queries` is a single string, `k` is below 1, or above 2048 on a GPU.
+        """
+        check_request(queries, k)
+        k = min(k, len(self._passages))
+        if k > _MOST_ON_GPU and self._card.device != "cpu":
+            raise UsageError(f"FAISS finds at most {_MOST_ON_GPU} hits on a GPU, got k={k}: search with device cpu")
+        results: list[list[Hit]] = []
+        for start in range(0, len(queries), _QUERIES_AT_ONCE):
+            results.extend(self._search(queries[start : start + _QUERIES_AT_ONCE], k))
+        return results
+
+    def _search(self, queries: Sequence[str], k: int) -> Iterator[list[Hit]]:
+        vectors = self._encoder.encode_queries(queries)
+        parameters = None
+        if self._card.index == "hnsw":
+            parameters = _FAISS.SearchParametersHNSW(efSearch=max(self._card.ef_search, k))
+        with self._turn:
+            scores, positions = self._index.search(vectors, k, params=parameters)
+        order = np.lexsort((positions, -scores), axis=1)
+        scores, positions = np.take_along_axis(scores, order, 1), np.take_along_axis(positions, order, 1)
+        for row, places in zip(scores.tolist(), positions.tolist(), strict=True):
+            # FAISS pads with position -1 if it finds fewer than k
+            yield [Hit(self._passages[p], s) for p, s in zip(places, row, strict=True) if p >= 0]
+
+
+# -- devices -------------------------------------------------------------------------------------------------------
+
+
+def _check_device(card: DenseCard) -> None:
+    """Raises a UsageError if a card's device is unknown, not available, or unsupported for its index."""
+    kind, _, number = card.device.partition(":")
+    if card.device == "cpu":
+        return
+    if kind != "cuda" or not (number.isdecimal() or card.device == "cuda"):
+        raise UsageError(f"device of a dense card is cpu, cuda or cuda:N, got {card.device!r}")
+    if card.index == "hnsw":
+        raise UsageError("FAISS searches hnsw on the CPU only: set device to cpu, or index to flat or ivf-sq8")
+    if not hasattr(_FAISS, "StandardGpuResources"):
+        raise UsageError(
+            f"device {card.device}: the FAISS that is installed has no GPU support: pip uninstall faiss-cpu, then "
+            f"{install_command('gpu')}"
+        )
+    gpus = _FAISS.get_num_gpus()
+    if int(number or 0) >= gpus:
+        raise UsageError(f"device {card.device}: FAISS finds {gpus} GPUs here")
+
+
+def _placed(index: Any, card: DenseCard) -> Any:
+    """Returns an index moved to the card's device, with its search settings."""
+    if card.index == "ivf-sq8":
+        index.nprobe = card.nprobe
+    if card.device == "cpu":
+        return index
+    options = _FAISS.GpuMultipleClonerOptions()
+    options.shard, options.useFloat16 = card.shard, card.float16 and card.index == "flat"
+    gpus = None if card.device == "cuda" else [int(card.device.removeprefix("cuda:"))]
+    return _FAISS.index_cpu_to_gpus_list(index, options, gpus)

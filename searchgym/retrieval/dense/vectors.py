@@ -1,0 +1,275 @@
+"""Writes, reads and builds FAISS indexes from vectors on disk, without holding all vectors in memory.
+
+Vectors are stored in the format of FAISS's flat index: a header, then the numbers (FAISS, impl/index_write.cpp). Each
+vector is written at its passage's place, so that an interrupted build can be resumed; writing the header at the end
+makes the file a flat index.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import shutil
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from searchgym.errors import IndexMismatchError, RunExistsError, UsageError
+from searchgym.packages import install_command
+from searchgym.retrieval.backends import Progress
+from searchgym.retrieval.kinds.dense import DenseCard
+
+if TYPE_CHECKING:
+    import faiss as faiss_types
+
+try:
+    import faiss
+except ImportError as error:  # pragma: no cover: tests need it
+    raise UsageError(f"dense retrieval needs FAISS ({error}): {install_command('dense')}") from error
+
+Floats = npt.NDArray[np.float32]
+
+_FAISS: Any = faiss  # untyped, for names that the type stubs lack
+KINDS: Final = {b"IxFI": "flat", b"IwSq": "ivf-sq8", b"IHNf": "hnsw"}
+"""Types of index, by the first four bytes of the FAISS file."""
+# Read flags for FAISS 1.15. MMAP_IFC is the only flag that maps flat indexes. Both map inverted lists, but only MMAP
+# checks that the file is long enough. A graph is read into memory: mapping a truncated file kills the process.
+_FLAGS: Final = {"flat": faiss.IO_FLAG_MMAP_IFC, "ivf-sq8": faiss.IO_FLAG_MMAP | faiss.IO_FLAG_READ_ONLY, "hnsw": 0}
+
+CHUNK: Final = 16_384
+"""Number of vectors in memory at once."""
+PER_LIST: Final = 64
+"""Default number of training vectors per inverted list; FAISS recommends 39 to 256."""
+LEAST_PER_LIST: Final = 39
+"""Smallest number of training vectors per inverted list that FAISS recommends."""
+SEED: Final = 1234
+"""Seed of the training of inverted lists and of its sample of vectors."""
+
+_HEADER: Final = struct.Struct("<4siqqq?i")
+_SIZE: Final = struct.Struct("<Q")
+_RESERVED: Final = 1 << 20  # value that FAISS writes into two unused fields
+START: Final = _HEADER.size + _SIZE.size
+"""Byte offset of the first vector in a flat index."""
+
+
+class Described(NamedTuple):
+    """Description of a FAISS file, read from its header."""
+
+    kind: str
+    """Type of the index: ``flat``, ``ivf-sq8`` or ``hnsw``."""
+    dimension: int
+    """Numbers per vector."""
+    vectors: int
+    """Number of vectors."""
+
+
+def describe(path: Path) -> Described:
+    """Returns the description of a FAISS file, read from its header without loading the index.
+
+    Raises:
+        IndexMismatchError: The file is no FAISS index, or an index of an unsupported type or metric; or it is a flat
+            index whose length does not match its header.
+    """
+    with path.open("rb") as file:
+        start = file.read(START)
+        size = os.fstat(file.fileno()).st_size
+    kind = KINDS.get(start[:4])
+    if kind is None or len(start) < START:
+        known = ", ".join(f"{code.decode()} ({name})" for code, name in KINDS.items())
+        raise IndexMismatchError(
+            f"{path.name} is no FAISS index that can be used: begins with {start[:4]!r}, not {known}"
+        )
+    _, dimension, vectors, _, _, trained, metric = _HEADER.unpack_from(start)
+    if metric != faiss.METRIC_INNER_PRODUCT:
+        raise IndexMismatchError(f"{path.name} is not of inner products: FAISS's metric {metric}")
+    if dimension < 1 or vectors < 1 or not trained:
+        raise IndexMismatchError(f"{path.name} is empty or damaged: {vectors} vectors of dimension {dimension}")
+    if kind == "flat" and size != START + 4 * vectors * dimension:
+        raise IndexMismatchError(
+            f"{path.name} was cut or altered: {vectors} vectors of dimension {dimension} take "
+            f"{START + 4 * vectors * dimension} bytes, it has {size}"
+        )
+    if kind == "flat" and start != flat_header(vectors, dimension):
+        raise IndexMismatchError(f"{path.name} is damaged: its header contradicts itself")
+    return Described(kind, dimension, vectors)
+
+
+def flat_header(vectors: int, dimension: int) -> bytes:
+    """Returns the header that FAISS writes before the numbers of a flat index of inner products."""
+    header = _HEADER.pack(b"IxFI", dimension, vectors, _RESERVED, _RESERVED, True, faiss.METRIC_INNER_PRODUCT)
+    return header + _SIZE.pack(vectors * dimension)
+
+
+def open_index(path: Path) -> faiss_types.Index:
+    """Returns the index in a FAISS file: ``flat`` and ``ivf-sq8`` memory-mapped, ``hnsw`` read into memory.
+
+    Raises:
+        IndexMismatchError: The file is not a supported index (see `describe`), or FAISS cannot read it.
+    """
+    kind = describe(path).kind
+    try:
+        return faiss.read_index(str(path), _FLAGS[kind])
+    except (RuntimeError, MemoryError) as error:
+        raise IndexMismatchError(f"{path.name} cannot be read by FAISS: {error!s:.300}") from error
+
+
+# -- vectors on disk -----------------------------------------------------------------------------------------------
+
+
+def write_vectors(path: Path, start: int, vectors: Floats) -> None:
+    """Writes vectors to a file from a position on, truncating it there, and flushes them to disk.
+
+    Args:
+        path: File of vectors; made if it does not exist.
+        start: Position of the first vector.
+        vectors: (N, D) float32.
+
+    Raises:
+        RunExistsError: Vectors before `start` are missing.
+    """
+    at = START + 4 * start * vectors.shape[1]
+    with path.open("r+b" if path.exists() else "w+b") as file:
+        size = os.fstat(file.fileno()).st_size
+        if start and size < at:
+            raise _lost(path, size, at)
+        os.truncate(file.fileno(), at)
+        file.seek(at)
+        file.write(np.ascontiguousarray(vectors, "<f4").data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def finish_vectors(path: Path, vectors: int, dimension: int) -> None:
+    """Makes a file of vectors a flat index, by truncating it and writing its header.
+
+    Args:
+        path: File of vectors.
+        vectors: Number of vectors to keep.
+        dimension: Numbers per vector.
+
+    Raises:
+        RunExistsError: The file holds fewer vectors.
+    """
+    end = START + 4 * vectors * dimension
+    size = path.stat().st_size if path.exists() else 0
+    if size < end:
+        raise _lost(path, size, end)
+    with path.open("r+b") as file:
+        os.truncate(file.fileno(), end)
+        file.write(flat_header(vectors, dimension))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def map_vectors(path: Path) -> npt.NDArray[np.float32]:
+    """Returns the vectors of a flat index, (N, D) float32, memory-mapped."""
+    _, dimension, vectors = describe(path)
+    return np.memmap(path, "<f4", "r", START, (vectors, dimension))
+
+
+def _lost(path: Path, size: int, expected: int) -> RunExistsError:
+    """Returns the error for a file of vectors that is shorter than its build's state says."""
+    return RunExistsError(
+        f"{path} has {size} bytes of {expected}: vectors of an interrupted build were lost; build again with --restart"
+    )
+
+
+# -- indexes -------------------------------------------------------------------------------------------------------
+
+
+def write_index(card: DenseCard, source: Path, target: Path, progress: Progress) -> dict[str, Any]:
+    """Builds the index that a card describes from a flat index.
+
+    ``flat`` and ``ivf-sq8`` give the same bytes for the same vectors. ``hnsw`` does so only on one thread, because its
+    links depend on the order in which vectors are added.
+
+    Args:
+        card: Card of the index.
+        source: File of a flat index with at least one vector.
+        target: File to write, which gets its name when it is complete. For ``flat`` it is a hard link to `source`.
+        progress: Called with the number of vectors added.
+
+    Returns:
+        Facts about the index for the manifest: ``lists`` and ``training`` for ``ivf-sq8``, else empty.
+    """
+    target.unlink(missing_ok=True)
+    temporary = target.with_name(f".{target.name}.part")
+    temporary.unlink(missing_ok=True)
+    facts: dict[str, Any] = {}
+    if card.index == "flat":
+        link(source, temporary)
+    else:
+        vectors = map_vectors(source)
+        index = _ivf(card, vectors, facts) if card.index == "ivf-sq8" else _hnsw(card, vectors.shape[1])
+        for done, chunk in _chunks(vectors):
+            progress("adding vectors", done, len(vectors))
+            index.add(chunk)
+        progress("adding vectors", len(vectors), len(vectors))
+        _write(index, temporary)
+    with temporary.open("rb") as file:
+        os.fsync(file.fileno())
+    temporary.replace(target)
+    return facts
+
+
+def _write(index: Any, path: Path) -> None:
+    """Writes an index through a Python file, because FAISS's own writer may fail silently when the disk is full."""
+    with path.open("wb") as file:
+        faiss.write_index(index, _FAISS.PyCallbackIOWriter(file.write))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def link(source: Path, target: Path) -> None:
+    """Makes a hard link to a file, or copies the file if the file system cannot link it."""
+    try:
+        os.link(source.resolve(), target)
+    except OSError as error:
+        if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EACCES, errno.ENOSYS):
+            raise
+        shutil.copyfile(source, target)
+
+
+def lists_of(card: DenseCard, vectors: int) -> tuple[int, int]:
+    """Returns the number of inverted lists for a number of vectors, and the number of vectors that train them.
+
+    FAISS's guideline is 4 to 16 times the square root of the number of vectors, with 39 to 256 training vectors
+    per list.
+    """
+    lists = card.lists or max(1, min(4 * math.isqrt(vectors), vectors // LEAST_PER_LIST))
+    lists = min(lists, vectors)
+    return lists, min(vectors, max(lists, card.training or PER_LIST * lists))
+
+
+def _ivf(card: DenseCard, vectors: Floats, facts: dict[str, Any]) -> Any:
+    """Returns an index of trained but empty inverted lists; adds their numbers to `facts`."""
+    dimension = vectors.shape[1]
+    lists, training = lists_of(card, len(vectors))
+    facts |= {"lists": lists, "training": training}
+    index = faiss.IndexIVFScalarQuantizer(
+        faiss.IndexFlatIP(dimension), dimension, lists, faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT
+    )
+    index.cp.seed = SEED
+    index.cp.min_points_per_centroid = 1  # no warning for a tiny corpus
+    index.cp.max_points_per_centroid = training  # otherwise FAISS would draw a sample of our sample
+    chosen = np.random.default_rng(SEED).choice(len(vectors), training, replace=False, shuffle=False)
+    index.train(np.array(vectors[np.sort(chosen)]))
+    return index
+
+
+def _hnsw(card: DenseCard, dimension: int) -> Any:
+    """Returns an empty graph index."""
+    index = faiss.IndexHNSWFlat(dimension, card.links, faiss.METRIC_INNER_PRODUCT)
+    index.hnsw.efConstruction = card.ef_construction
+    return index
+
+
+def _chunks(vectors: Floats) -> Iterator[tuple[int, Floats]]:
+    """Yields (position, vectors) in chunks, copied because FAISS needs numbers aligned to four bytes."""
+    for start in range(0, len(vectors), CHUNK):
+        yield start, np.array(vectors[start : start + CHUNK])

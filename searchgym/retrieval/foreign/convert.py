@@ -1,0 +1,232 @@
+"""Makes index folders from existing indexes, without encoding or indexing the corpus again.
+
+The source is an index folder, whose vectors get another type of index, or published files such as those of Search-R1:
+``e5_Flat.index``, the vectors of ``wiki-18.jsonl``, and its Lucene index, ``bm25``.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from searchgym.corpora.documents import open_corpus
+from searchgym.corpora.files import FilePath
+from searchgym.corpora.store import PassageStore
+from searchgym.errors import DataError, DataMissingError, IndexMismatchError, UsageError
+from searchgym.reading import leads_out
+from searchgym.records import Passage
+from searchgym.retrieval import encoders
+from searchgym.retrieval.backends import Builder, Progress, quiet
+from searchgym.retrieval.cards import PartCard, RetrieverCard, find_retriever, parts_of
+from searchgym.retrieval.dense.backend import INDEX, DenseBuilder, check_probes, probe_positions
+from searchgym.retrieval.dense.vectors import describe, link, open_index, write_vectors
+from searchgym.retrieval.foreign.lucene import is_lucene, open_lucene
+from searchgym.retrieval.index.build import build_index, check_free
+from searchgym.retrieval.index.index import Manifest, Part, inspect_index, shipped_parts
+from searchgym.retrieval.kinds.dense import DenseCard
+from searchgym.retrieval.kinds.lucene import LuceneCard
+from searchgym.retrieval.lucene.backend import LuceneRetriever
+
+Make = Callable[[PartCard, Path, Path, Progress], Builder]
+"""Function that returns the builder of a part; see `build_index`."""
+
+
+def convert_index(
+    source: FilePath,
+    out: FilePath,
+    card: str | dict[str, Any] | RetrieverCard,
+    corpus: FilePath | None = None,
+    *,
+    overwrite: bool = False,
+    restart: bool = False,
+    progress: Progress = quiet,
+) -> Manifest:
+    """Builds an index folder from existing vectors or from a Lucene index; can be resumed like `build_index`.
+
+    Vectors are taken from ``flat`` and ``hnsw``, which store them unchanged. From flat to flat the file is hard-linked,
+    or copied to another file system. Parts of the card that are not dense are built from the corpus.
+
+    Before anything is written, up to four passages are encoded and compared with their vectors: half precision on
+    either side passes the check, another encoder, template or passage does not (`dense.backend.LEAST_COSINE`).
+
+    Args:
+        source: Index folder, a FAISS file of inner products, or a Lucene index made by pyserini.
+        out: Folder to make.
+        card: Retriever card, its name, its path or a mapping. It has a dense part, or for a Lucene index a Lucene part.
+        corpus: Corpus of a FAISS file, in the order of its vectors: any source that `open_corpus` reads. It is read
+            twice. For a Lucene index, the corpus with the same ids; not needed if the index stores its documents.
+        overwrite: Whether to replace an existing index.
+        restart: Whether to discard an interrupted build with other settings.
+        progress: Called as each stage goes on.
+
+    Returns:
+        The manifest of the new index folder.
+
+    Raises:
+        UsageError: The card has no dense part; the source has no unchanged vectors of its encoder; a corpus is missing,
+            or is given for an index folder; or the encoder cannot be used (see `encoders.Encoder`).
+        DataMissingError: The source, the corpus or the encoder does not exist.
+        IndexMismatchError: The source is damaged, or its vectors are not those of this corpus by this encoder.
+        RunExistsError: `out` cannot be built; see `build_index`.
+    """
+    source, out, card = Path(source), Path(out), find_retriever(card)
+    if is_lucene(source):
+        make = _taking(source, card)
+        check_free(out, overwrite)
+        passages = open_lucene(source).passages() if corpus is None else open_corpus(corpus)
+        return _build(make, source, passages, out, card, overwrite, restart, progress)
+    wanted = [cast(DenseCard, part) for part in parts_of(card) if part.takes == "vectors"]
+    if not wanted:
+        raise UsageError(
+            f"the retriever card {card.name or card.kind!r} has no dense part: there is nothing to convert"
+        )
+    if not source.exists():
+        raise DataMissingError("no such index folder or FAISS file: check the path", source)
+    if source.is_dir() == (corpus is not None):
+        raise UsageError(
+            f"{source}: a FAISS file needs the corpus that it was made of (--corpus), an index folder holds its own"
+        )
+    check_free(out, overwrite)
+    file = _kept_whole(source, wanted) if corpus is None else source
+    _check_vectors(file, source, corpus, wanted)
+
+    def convert(part: PartCard, folder: Path, shards: Path, progress: Progress) -> Builder:
+        if part.takes == "vectors":
+            return _Converter(cast(DenseCard, part), folder, shards, progress, file)
+        return part.builder(folder, shards, progress)
+
+    passages = iter(PassageStore(source)) if corpus is None else open_corpus(corpus)
+    return _build(convert, source, passages, out, card, overwrite, restart, progress)
+
+
+def _build(
+    make: Make,
+    source: Path,
+    passages: Iterable[Passage],
+    out: Path,
+    card: RetrieverCard,
+    overwrite: bool,
+    restart: bool,
+    progress: Progress,
+) -> Manifest:
+    """Builds an index folder with builders that take files from a source, and returns its manifest."""
+    return build_index(
+        passages,
+        out,
+        card,
+        overwrite=overwrite,
+        restart=restart,
+        make=make,
+        source=str(source.resolve()),
+        progress=progress,
+    )
+
+
+def _taking(source: Path, card: RetrieverCard) -> Make:
+    """Returns the function that makes builders for a card, where the Lucene part takes an existing index as it is."""
+    if not any(part.takes == "lucene" for part in parts_of(card)):
+        raise UsageError(f"{source} is a Lucene index, the retriever card {card.name or card.kind!r} has no such part")
+
+    def make(part: PartCard, folder: Path, shards: Path, progress: Progress) -> Builder:
+        if part.takes == "lucene":
+            return _Taker(source, folder, cast(LuceneCard, part))
+        return part.builder(folder, shards, progress)
+
+    return make
+
+
+class _Taker:
+    """Builder of a Lucene part that takes an existing index as it is."""
+
+    def __init__(self, source: Path, folder: Path, card: LuceneCard) -> None:
+        self._source, self._folder, self._card = source, folder, card
+
+    def add(self, number: int, start: int, passages: Sequence[Passage]) -> None:
+        """Does nothing: `finish` takes the whole index."""
+
+    def finish(self, shards: int, passages: PassageStore) -> dict[str, Any]:
+        """Links or copies the files of the index, and checks that it was made from these passages."""
+        shutil.rmtree(self._folder)  # may hold files of an interrupted build
+        self._folder.mkdir()
+        for file in sorted(self._source.iterdir()):
+            if leads_out(file, self._source):
+                raise DataError("is a link that leads out of the index: remove it, or put the file there", file)
+            if file.is_file() and file.name != "write.lock":
+                link(file, self._folder / file.name)
+        LuceneRetriever(self._folder, self._card, passages)
+        return {"taken": True}
+
+
+class _Converter(DenseBuilder):
+    """Builder of a dense part from the vectors in a FAISS file."""
+
+    def __init__(self, card: DenseCard, folder: Path, shards: Path, progress: Progress, file: Path) -> None:
+        super().__init__(card, folder, shards, progress)
+        self._file = file
+        self._flat = describe(file).kind == "flat"
+        self._index = None if self._flat else open_index(file)
+
+    def add(self, number: int, start: int, passages: Sequence[Passage]) -> None:
+        """Copies the vectors of a shard, unless the whole file can be used as it is."""
+        if self._index is not None:
+            write_vectors(self._vectors, start, self._index.reconstruct_n(start, len(passages)))
+
+    def _stored(self, passages: int) -> Path:
+        return self._file if self._flat else super()._stored(passages)
+
+
+def _kept_whole(folder: Path, wanted: Sequence[DenseCard]) -> Path:
+    """Returns the file of an index folder that stores, unchanged, the vectors that all cards want."""
+    held = []
+    parts = {name: Part(**part) for name, part in inspect_index(folder)["parts"].items()}
+    for name, part in shipped_parts(parts).items():
+        if part.takes == "vectors":
+            card = cast(DenseCard, part)
+            held.append(f"{card.encoder.name} in {card.index}")
+            same = all(card.encoder.vectors() == other.encoder.vectors() for other in wanted)
+            if same and card.index != "ivf-sq8":
+                return folder / str(name) / INDEX
+    names = ", ".join(card.encoder.name for card in wanted)
+    raise UsageError(
+        f"{folder} holds no vectors of {names} in flat or hnsw, the indexes that keep them whole (it holds: "
+        f"{', '.join(held) or 'no vectors'}): build from the corpus with `searchgym index build`"
+    )
+
+
+def _check_vectors(file: Path, source: Path, corpus: FilePath | None, wanted: Sequence[DenseCard]) -> None:
+    """Raises an error if the vectors of a file are not those of the corpus by the encoders of all cards."""
+    described = describe(file)
+    if described.kind == "ivf-sq8":
+        raise UsageError(f"{file} keeps one byte of each number: vectors are taken from flat or hnsw only")
+    for card in wanted:
+        if card.encoder.dimension != described.dimension:
+            raise IndexMismatchError(
+                f"{file} holds vectors of {described.dimension} numbers, the encoder card {card.encoder.name!r} gives "
+                f"{card.encoder.dimension}: name the retriever card of the encoder that made the file"
+            )
+    positions = probe_positions(described.vectors)
+    chosen, number = _some_passages(source, corpus, positions)
+    if number != described.vectors:
+        raise IndexMismatchError(
+            f"{file} holds {described.vectors} vectors, the corpus {number} passages: give the corpus it was made of"
+        )
+    index = open_index(file)
+    vectors = np.stack([index.reconstruct(position) for position in positions])
+    for card in wanted:
+        check_probes(encoders.load_encoder(card.encoder), chosen, vectors)
+
+
+def _some_passages(source: Path, corpus: FilePath | None, positions: Sequence[int]) -> tuple[list[Passage], int]:
+    """Returns the passages at some positions (those that exist), and the number of all passages."""
+    if corpus is None:
+        store = PassageStore(source)
+        return [store[position] for position in positions if position < len(store)], len(store)
+    chosen, number = [], 0
+    for number, passage in enumerate(open_corpus(corpus), start=1):
+        if number - 1 in positions:
+            chosen.append(passage)
+    return chosen, number

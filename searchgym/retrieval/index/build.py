@@ -1,0 +1,355 @@
+"""Builds index folders from a corpus that is read once, as a stream of shards; an interrupted build can be resumed.
+
+Until it is complete, the index lies in the hidden folder ``.NAME.building`` next to its final name, where
+``.build.json`` lists the finished shards. The next build of the same name reads the corpus again, skips the shards
+whose checksums have not changed, and continues with the first one that is new or different.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import json
+import shutil
+import time
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Final
+
+from searchgym.corpora.files import FilePath, write_atomic
+from searchgym.corpora.locks import lock_folder
+from searchgym.corpora.own import mark_own
+from searchgym.corpora.passages import corpus_sha256, passage_line
+from searchgym.corpora.store import ENDS, PASSAGES, PassageStore, PassageWriter, unique
+from searchgym.errors import CardError, DataError, RunExistsError, UsageError
+from searchgym.options import Options, plain, read
+from searchgym.records import Passage
+from searchgym.retrieval.backends import Builder, Progress, quiet
+from searchgym.retrieval.bm25 import analysis
+from searchgym.retrieval.cards import PartCard, RetrieverCard, find_retriever
+from searchgym.retrieval.index.index import FORMAT, MANIFEST, Manifest, Part, describe_files, part_names
+from searchgym.retrieval.index.trust import unknown_model
+from searchgym.retrieval.kinds.bm25 import DEFAULT
+from searchgym.version import __version__
+
+SHARD: Final = 100_000
+"""Default number of passages in a shard, which is held in memory and is the most that an interruption loses."""
+STATE: Final = ".build.json"
+"""File that lists the finished shards of a build."""
+_SHARDS: Final = ".shards"
+_LIBRARIES: Final = ("bm25s", "numpy", "PyStemmer", "pyserini", "faiss-cpu", "faiss-gpu", "sentence-transformers")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoneShard(Options):
+    """A shard that every part of the build has processed."""
+
+    passages: int
+    """Number of passages."""
+    bytes: int
+    """Bytes of the passages' canonical lines."""
+    sha256: str
+    """sha256 of the passages' canonical lines."""
+
+
+@dataclass(slots=True, kw_only=True)
+class BuildState(Options):
+    """Settings and finished shards of a build, stored so that it can be resumed."""
+
+    format: str
+    """Versions of the folder's layout and of BM25's analyser."""
+    parts: dict[str, dict[str, Any]]
+    """Card fields that each part's build depends on, by the part's folder."""
+    source: str
+    """Path of an existing index whose files are reused; empty if everything is built from the corpus."""
+    shard: int
+    """Number of passages in a shard."""
+    shards: list[DoneShard] = field(default_factory=list)
+    """The finished shards, in corpus order."""
+
+
+def make_builder(card: PartCard, folder: Path, shards: Path, progress: Progress) -> Builder:
+    """Returns the builder of a part; see `PartCard.builder`."""
+    return card.builder(folder, shards, progress)
+
+
+def build_index(
+    passages: Iterable[Passage],
+    out: FilePath,
+    card: str | dict[str, Any] | RetrieverCard = DEFAULT,
+    *,
+    overwrite: bool = False,
+    restart: bool = False,
+    shard: int = SHARD,
+    wait: float = 0.0,
+    make: Callable[[PartCard, Path, Path, Progress], Builder] = make_builder,
+    source: str = "",
+    progress: Progress = quiet,
+) -> Manifest:
+    """Builds an index folder, which appears under its name only when it is complete.
+
+    Args:
+        passages: The corpus, read once; no more than a shard is in memory.
+        out: Folder to make; its parents are made too.
+        card: Retriever card, its name, its path or a mapping. The parts that it needs are built.
+        overwrite: Whether to replace an existing index.
+        restart: Whether to discard an interrupted build with other settings.
+        shard: Number of passages in a shard.
+        wait: Seconds to wait for another process that builds the same index.
+        make: Returns the builder of each part.
+        source: Path of an existing index from which `make` takes files. A build with another source is not resumed.
+        progress: Called as each stage goes on.
+
+    Returns:
+        The manifest of the new index folder.
+
+    Raises:
+        UsageError: The card needs no index.
+        DataError: There is nothing to index, or an id occurs twice.
+        RunExistsError: `out` exists and is no index or `overwrite` is False; or another process builds the same index;
+            or an interrupted build with other settings exists.
+    """
+    out, card = Path(out), find_retriever(card)
+    parts = part_names(card)
+    if not card.needs_corpus:
+        raise UsageError(f"the retriever card {card.name or card.kind!r} searches no corpus: there is nothing to build")
+    check_free(out, overwrite)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    building = building_folder(out)
+    with lock_folder(building, wait):
+        if not (building / STATE).exists():
+            _check_still_free(out, overwrite, building)
+        if (building / MANIFEST).exists() and not restart:
+            return _put_in_place(building, out, overwrite, card, passages)
+        built = {name: _comparable(part.built_of()) for name, part in parts.items()}
+        form = f"{FORMAT}.{analysis.VERSION}"
+        state = _state(building, BuildState(format=form, parts=built, source=source, shard=shard), restart)
+        try:
+            builders = {name: make(part, *_part_folders(building, name), progress) for name, part in parts.items()}
+            store = _write_shards(_counted(unique(passages), progress), building, state, builders)
+            facts = _finish(state, builders, store)
+            manifest = _complete(building, card, facts, store)
+            _clean(building)
+            _move(building, out, overwrite)
+        except BaseException:
+            if not state.shards:  # nothing that could be resumed
+                shutil.rmtree(building, ignore_errors=True)
+            raise
+    return manifest
+
+
+def building_folder(out: Path) -> Path:
+    """Returns the hidden folder in which an index is built until it is complete."""
+    return out.parent / f".{out.name}.building"
+
+
+def check_free(out: Path, overwrite: bool) -> None:
+    """Raises a RunExistsError if a path holds something that must not be replaced; an empty folder is allowed."""
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return
+    if not (out / MANIFEST).exists():
+        raise RunExistsError(f"{out} exists and is not an index (no {MANIFEST}): choose another --out")
+    if not overwrite:
+        raise RunExistsError(f"{out} already holds an index: choose another --out, or pass --overwrite to replace it")
+
+
+def _check_still_free(out: Path, overwrite: bool, building: Path) -> None:
+    """Raises a RunExistsError if another process has built the index meanwhile, and removes the building folder."""
+    try:
+        check_free(out, overwrite)
+    except RunExistsError:
+        shutil.rmtree(building, ignore_errors=True)
+        raise
+
+
+def _put_in_place(
+    building: Path, out: Path, overwrite: bool, card: RetrieverCard, passages: Iterable[Passage]
+) -> Manifest:
+    """Renames a build that was interrupted just before its renaming, and returns its manifest."""
+    manifest = read(Manifest, json.loads((building / MANIFEST).read_bytes()), str(building / MANIFEST))
+    if manifest.retriever != _comparable(plain(card)) or corpus_sha256(passages) != manifest.corpus_sha256:
+        raise RunExistsError(
+            f"{building} holds a finished build of another card or corpus: pass --restart to throw it away"
+        )
+    _clean(building)
+    _move(building, out, overwrite)
+    return manifest
+
+
+def _comparable(data: dict[str, Any]) -> dict[str, Any]:
+    """Returns plain data as it reads back from JSON, where tuples are lists."""
+    return dict(json.loads(json.dumps(data)))
+
+
+def _part_folders(building: Path, name: str) -> tuple[Path, Path]:
+    """Makes and returns the folder of a part and the folder for its shards."""
+    folders = building / name, building / _SHARDS / name
+    for folder in folders:
+        folder.mkdir(parents=True, exist_ok=True)
+    return folders
+
+
+# -- state ---------------------------------------------------------------------------------------------------------
+
+
+def _state(building: Path, wanted: BuildState, restart: bool) -> BuildState:
+    """Returns the state of an interrupted build with the same settings; else clears the folder, for a new build."""
+    path = building / STATE
+    if path.exists() and not restart:
+        try:
+            saved = read(BuildState, json.loads(path.read_bytes()), str(path))
+        except (ValueError, CardError) as error:
+            raise RunExistsError(
+                f"{building}: an interrupted build that cannot be read ({error}): --restart"
+            ) from error
+        if dataclasses.replace(saved, shards=[]) != wanted:
+            raise RunExistsError(
+                f"{building} holds {len(saved.shards)} shards of an interrupted build with other settings: build with "
+                "those to go on with it, or pass --restart to throw it away"
+            )
+        return saved
+    for path in building.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name != ".lock":
+            path.unlink()
+    return wanted
+
+
+def _save(state: BuildState, building: Path) -> None:
+    with write_atomic(building / STATE) as file:
+        file.write(json.dumps(dataclasses.asdict(state)).encode())
+
+
+# -- stages --------------------------------------------------------------------------------------------------------
+
+
+def _counted(passages: Iterable[Passage], progress: Progress) -> Iterator[Passage]:
+    """Yields passages and reports progress at every thousandth and at the last."""
+    number = 0
+    for number, passage in enumerate(passages, 1):
+        yield passage
+        if number % 1000 == 0:
+            progress("reading passages", number, 0)
+    progress("reading passages", number, number)
+
+
+def _finish(state: BuildState, builders: dict[str, Builder], store: PassageStore) -> dict[str, dict[str, Any]]:
+    """Makes the parts from their shards and returns the facts of each."""
+    try:
+        return {name: builder.finish(len(state.shards), store) for name, builder in builders.items()}
+    except DataError:  # the corpus cannot be indexed, so there is nothing to resume
+        state.shards.clear()
+        raise
+
+
+def _write_shards(
+    passages: Iterable[Passage], building: Path, state: BuildState, builders: dict[str, Builder]
+) -> PassageStore:
+    """Writes the shards that are not finished yet, and returns the store of all passages."""
+    with PassageWriter(building) as writer:
+        _cut(writer, state, len(state.shards))
+        start, number = 0, 0
+        for number, batch in enumerate(_batches(passages, state.shard), start=1):
+            lines = [passage_line(passage) for passage in batch]
+            done = DoneShard(
+                passages=len(batch),
+                bytes=sum(map(len, lines)),
+                sha256=hashlib.sha256(b"".join(lines)).hexdigest(),
+            )
+            if state.shards[number - 1 : number] != [done]:
+                if len(state.shards) >= number:  # from here on the corpus has changed since the interruption
+                    _forget(building, writer, state, number - 1)
+                writer.write(lines)
+                for builder in builders.values():
+                    builder.add(number - 1, start, batch)
+                state.shards.append(done)
+                _save(state, building)
+            start += len(batch)
+        if number < len(state.shards):
+            _forget(building, writer, state, number)
+        if not state.shards:
+            raise DataError("nothing to index: no passages and no word in them")
+        return writer.finish()
+
+
+def _batches(passages: Iterable[Passage], size: int) -> Iterator[list[Passage]]:
+    iterator = iter(passages)
+    while batch := list(itertools.islice(iterator, size)):
+        yield batch
+
+
+def _cut(writer: PassageWriter, state: BuildState, shards: int) -> None:
+    """Removes the passages of all but the first shards."""
+    kept = state.shards[:shards]
+    writer.cut(sum(shard.passages for shard in kept), sum(shard.bytes for shard in kept))
+
+
+def _forget(building: Path, writer: PassageWriter, state: BuildState, shards: int) -> None:
+    """Discards all but the first shards, and everything in the folders of the parts."""
+    for name in state.parts:
+        shutil.rmtree(building / name)
+        (building / name).mkdir()
+    del state.shards[shards:]
+    _save(state, building)
+    _cut(writer, state, shards)
+
+
+def _complete(building: Path, card: RetrieverCard, facts: dict[str, dict[str, Any]], store: PassageStore) -> Manifest:
+    """Writes the manifest and returns it. With it the build is complete; leftover files may still be there."""
+    files = describe_files(building)
+    parts = {name: Part(card=plain(part), facts=facts[name]) for name, part in part_names(card).items()}
+    manifest = Manifest(
+        format=FORMAT,
+        corpus_sha256=files[PASSAGES].sha256,
+        passages=len(store),
+        retriever=plain(card),
+        parts=parts,
+        versions={"searchgym": __version__, "unicode": unicodedata.unidata_version} | _versions(),
+        files=files,
+    )
+    text = (json.dumps(dataclasses.asdict(manifest), indent=2) + "\n").encode()
+    with write_atomic(building / MANIFEST) as file:
+        file.write(text)
+    if unknown_model(card) is not None:
+        mark_own(building, text)
+    return manifest
+
+
+def _clean(building: Path) -> None:
+    """Removes the files that only the build needed."""
+    if (building / _SHARDS).exists():
+        shutil.rmtree(building / _SHARDS)
+    for name in (STATE, ENDS):
+        (building / name).unlink(missing_ok=True)
+
+
+def _versions() -> dict[str, str]:
+    """Returns the versions of the installed libraries that an index may depend on, by name."""
+    versions = {}
+    for name in _LIBRARIES:
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return versions
+
+
+def _move(building: Path, out: Path, overwrite: bool) -> None:
+    """Renames a finished build to its final name, replacing an old index."""
+    check_free(out, overwrite)
+    old = building.with_name(f"{building.name}-old-{time.time_ns()}")
+    if (out / MANIFEST).exists():
+        out.rename(old)
+    try:
+        building.rename(out)
+    except OSError:
+        check_free(out, overwrite=False)  # raises if another process has built the index meanwhile
+        raise
+    # Only now: if the lock went before the renaming, a waiting process would start a new build in this folder.
+    (out / ".lock").unlink()
+    shutil.rmtree(old, ignore_errors=True)

@@ -1,0 +1,72 @@
+"""What an index folder may choose by its own card: the folder may be somebody else's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from searchgym.corpora.own import is_own
+from searchgym.errors import CardError, UsageError
+from searchgym.options import kinds
+from searchgym.options.cards import EncoderCard, list_cards, load_card
+from searchgym.retrieval.cards import RetrieverCard
+
+
+def names_code(data: Any) -> bool:
+    """Returns whether a card in a manifest, or one in it, is of a kind that does not come with this package."""
+    if isinstance(data, dict):
+        kind = str(data.get("kind", ""))
+        places = [kind, *kinds(RetrieverCard).get(kind, [])]
+        return any(":" in place for place in places) or any(map(names_code, data.values()))
+    return isinstance(data, list) and any(map(names_code, data))
+
+
+def check_own(folder: Path, manifest: bytes, card: RetrieverCard | None) -> RetrieverCard:
+    """Returns a folder's own card unless it names code or servers, or models that this user did not build it with.
+
+    Args:
+        folder: The index folder.
+        manifest: Bytes of its manifest.
+        card: Its own card; None if that names code.
+
+    Raises:
+        UsageError: Says what the card names, and how to allow it.
+    """
+    if card is None:
+        raise UsageError(f"{folder}: its own card names code: name one that you trust (card=, --retriever)")
+    if any(not each.inner and not each.needs_corpus for each in card.walk()):
+        raise UsageError(f"{folder}: its own card searches elsewhere too: name one that you trust (card=, --retriever)")
+    name = unknown_model(card)
+    if name is not None and not is_own(folder, manifest):
+        raise UsageError(
+            f"{folder} was not built by you, and its own card loads the model {name!r}, which no card of this "
+            "installation names: if you trust it, name the card it was built for (card=, --retriever CARD)"
+        )
+    return card
+
+
+def unknown_model(card: RetrieverCard) -> str | None:
+    """Returns a model that a card loads and no encoder card of the package names; None if it loads no such model."""
+    known = shipped_encoders()
+    for model in (model for each in card.walk() for model in each.models):
+        if isinstance(model, str) or (model.model, model.revision) not in known:
+            return model if isinstance(model, str) else model.model
+    return None
+
+
+def check_whole(data: Any) -> None:
+    """Raises a CardError if a card in a manifest names another card, which would be a file outside of the folder."""
+    if isinstance(data, list):
+        for item in data:
+            check_whole(item)
+    elif isinstance(data, dict):
+        for name in ("of", "encoder"):
+            check_whole(data.get(name))
+    elif data is not None:
+        raise CardError(f"the manifest names the card {data!r:.80} instead of holding it")
+
+
+def shipped_encoders() -> set[tuple[str, str | None]]:
+    """Returns (model, revision) of the encoder cards that come with the package."""
+    cards = (load_card(EncoderCard, path) for path in list_cards("encoders").values())
+    return {(card.model, card.revision) for card in cards}

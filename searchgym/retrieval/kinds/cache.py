@@ -1,0 +1,96 @@
+"""Retriever ``cache``: caches the hits of another one."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from annotated_types import Interval
+
+from searchgym.errors import UsageError
+from searchgym.records import Hit
+from searchgym.retrieval.cards import RetrieverCard, Sources
+from searchgym.retrieval.retriever import Retriever, check_request, checked
+from searchgym.retrieval.wrapper import Wrapper
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheCard(RetrieverCard):
+    """Another retriever whose hits are cached, so that it is asked only once for the same query."""
+
+    of: RetrieverCard
+    """Card of the retriever whose hits are cached."""
+    size: Annotated[int, Interval(ge=1, le=1e9)] = 100_000
+    """Maximum number of queries in the cache; the least recently used one is removed first."""
+
+    def open(self, sources: Sources) -> CacheRetriever:
+        """See `RetrieverCard.open`."""
+        return CacheRetriever(sources.open(self.of), self.size)
+
+
+class CacheRetriever(Wrapper):
+    """Retriever that caches the hits of another one for each query and k. Threads may share it; faults are not cached.
+
+    If the wrapped retriever's hits change with the training step, as with noise, each step empties the cache.
+
+    Args:
+        inner: Wrapped retriever; it gets the unknown queries of a batch, in their order and without repeats.
+        size: Maximum number of queries in the cache, at least 1; the least recently used one is removed first.
+
+    Raises:
+        UsageError: `size` is below 1.
+    """
+
+    def __init__(self, inner: Retriever, size: int = 100_000) -> None:
+        if size < 1:
+            raise UsageError(f"a cache keeps 1 query or more, got {size}")
+        super().__init__(inner)
+        self.size = size
+        self.hits = 0
+        """Number of queries answered from the cache."""
+        self.misses = 0
+        """Number of queries that went to the wrapped retriever."""
+        self._kept: OrderedDict[tuple[str, int], tuple[Hit, ...]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        """Returns at most k hits per query, from the cache or from the wrapped retriever.
+
+        Raises:
+            UsageError: `queries` is a single string, or `k` is below 1.
+        """
+        check_request(queries, k)
+        results: dict[str, tuple[Hit, ...]] = {}
+        with self._lock:
+            kept = self._kept
+            for query in queries:
+                if (known := kept.get((query, k))) is not None:
+                    kept.move_to_end((query, k))
+                    results[query] = known
+        unknown = [query for query in dict.fromkeys(queries) if query not in results]
+        if unknown:
+            lists = checked(self.inner[0].search(unknown, k), len(unknown), k)
+            results |= zip(unknown, map(tuple, lists), strict=True)
+        with self._lock:
+            self.hits += len(queries) - len(unknown)
+            self.misses += len(unknown)
+            for query in unknown:
+                kept[query, k] = results[query]
+                kept.move_to_end((query, k))
+            while len(kept) > self.size:
+                kept.popitem(last=False)
+        return [list(results[query]) for query in queries]
+
+    def identity(self) -> dict[str, Any]:
+        """Returns the settings that the hits depend on, besides the corpus."""
+        return {"kind": "cache"} | super().identity()
+
+    def at_step(self, step: int | None, steps: int) -> None:
+        """Passes the training step on to the wrapped retriever, and empties the cache if its hits change with it."""
+        super().at_step(step, steps)
+        if self.changes_by_step:
+            with self._lock:
+                self._kept = OrderedDict()  # not cleared: a search under way may still fill the old cache

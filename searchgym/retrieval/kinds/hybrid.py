@@ -1,0 +1,102 @@
+"""Retriever ``hybrid``: the hits of several others, merged by reciprocal rank fusion."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from annotated_types import Interval
+
+from searchgym.errors import UsageError
+from searchgym.records import Hit, Passage
+from searchgym.retrieval.cards import RetrieverCard, Sources
+from searchgym.retrieval.retriever import Retriever, check_request, checked
+from searchgym.retrieval.wrapper import Wrapper
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HybridCard(RetrieverCard):
+    """Several retrievers whose hits are merged by reciprocal rank fusion; see `HybridRetriever`."""
+
+    of: list[RetrieverCard]
+    """Cards of the retrievers whose hits are merged, two or more."""
+    depth: Annotated[int, Interval(ge=1, le=1e5)] = 100
+    """Number of hits taken from each retriever, raised to k if that is larger."""
+    constant: Annotated[int, Interval(ge=0, le=1e6)] = 60
+    """Constant added to each rank before its reciprocal is taken."""
+
+    def problems(self) -> Iterable[str]:
+        """See `Options.problems`."""
+        if len(self.of) < 2:
+            yield f"hybrid joins two retrievers or more, got {len(self.of)}"
+
+    def open(self, sources: Sources) -> HybridRetriever:
+        """See `RetrieverCard.open`."""
+        return HybridRetriever([sources.open(card) for card in self.of], self.depth, self.constant)
+
+
+class HybridRetriever(Wrapper):
+    """Retriever that merges the hits of several others by rank, since their scores may have different scales.
+
+    The score of a passage is the sum of 1 / (constant + rank) over the lists that hold it, ranks counted from 1. Ties
+    go to the passage with the best single rank, then to that of the earlier retriever. Source: Cormack, Clarke and
+    Buettcher, "Reciprocal Rank Fusion outperforms Condorcet and individual rank learning methods", SIGIR 2009.
+
+    Args:
+        retrievers: One or more retrievers over the same corpus; passages with equal ids count as the same.
+        depth: Number of hits taken from each retriever, raised to k if that is larger.
+        constant: Constant added to each rank, at least 0.
+
+    Raises:
+        UsageError: No retriever is given, or their corpora differ.
+    """
+
+    def __init__(self, retrievers: Sequence[Retriever], depth: int = 100, constant: int = 60) -> None:
+        if not retrievers:
+            raise UsageError("a hybrid joins one retriever or more, got none")
+        super().__init__(*retrievers)
+        self.depth, self.constant = depth, constant
+        corpora = {getattr(each, "corpus_sha256", None) for each in retrievers if hasattr(each, "passages")} - {None}
+        if len(corpora) > 1:
+            raise UsageError(f"a hybrid joins retrievers over one corpus, got {', '.join(sorted(map(str, corpora)))}")
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        """Returns at most k hits per query, best first.
+
+        Raises:
+            UsageError: `queries` is a single string, or `k` is below 1.
+        """
+        check_request(queries, k)
+        depth = max(self.depth, k)
+        lists = [checked(retriever.search(queries, depth), len(queries), depth) for retriever in self.inner]
+        return [fuse(of_query, k, self.constant) for of_query in zip(*lists, strict=True)]
+
+    def identity(self) -> dict[str, Any]:
+        """Returns the settings that the hits depend on, besides the corpus."""
+        return {"kind": "hybrid", "depth": self.depth, "constant": self.constant} | super().identity()
+
+
+def fuse(lists: Sequence[Sequence[Hit]], k: int, constant: int = 60) -> list[Hit]:
+    """Returns the k best passages of some lists by reciprocal rank fusion; see `HybridRetriever`.
+
+    Args:
+        lists: Lists of hits, best first; of a passage that a list holds twice, the first place counts.
+        k: Number of hits wanted.
+        constant: Constant added to each rank.
+    """
+    passages: dict[str, Passage] = {}
+    ranks: dict[str, list[tuple[int, int]]] = {}  # passage id to (rank, number of the list) of each list that holds it
+    for number, hits in enumerate(lists):
+        for rank, hit in enumerate(hits, start=1):
+            places = ranks.setdefault(hit.passage.id, [])
+            if not places or places[-1][1] != number:
+                places.append((rank, number))
+                passages.setdefault(hit.passage.id, hit.passage)
+    # fsum rounds only once: passages with the same ranks in a different order of lists tie exactly.
+    fused = (
+        (-math.fsum([1.0 / (constant + rank) for rank, _ in places]), min(places), id) for id, places in ranks.items()
+    )
+    return [Hit(passages[id], -score) for score, _, id in heapq.nsmallest(k, fused)]

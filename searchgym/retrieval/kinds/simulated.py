@@ -1,0 +1,45 @@
+"""Retriever ``simulated``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Interval
+
+from searchgym.errors import UsageError
+from searchgym.named import load_function
+from searchgym.retrieval.cards import Sources
+from searchgym.retrieval.retriever import AnyRetriever
+from searchgym.retrieval.schedule import ScheduledCard
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedCard(ScheduledCard):
+    """A language model that writes the pages, useful ones or, more often as training goes on, noisy ones.
+
+    Source: ZeroSearch (Sun et al.), arXiv 2505.04588.
+    """
+
+    model: str
+    """Model that writes: a folder, a name, ``URL#NAME`` behind an OpenAI-compatible server, or ``module:function``,
+    which returns a writer of your own."""
+    pages: Annotated[int, Interval(ge=1, le=100)] = 5
+    """Number of pages per query, lowered to k if that is smaller."""
+    words: Annotated[int, Interval(ge=1, le=1000)] = 30
+    """Number of words that the model is asked for in each page; a page of more than twice as many is cut."""
+    answers: bool = True
+    """Whether the model sees the question and its gold answer, besides the query."""
+    temperature: Annotated[float, Interval(ge=0, le=100)] = 0.8
+    """Sampling temperature of the model."""
+
+    def open(self, sources: Sources) -> AnyRetriever:
+        """See `RetrieverCard.open`; the engine is imported by name, as it stands above the agents' models."""
+        if sources.questions is None:
+            raise UsageError(
+                "a simulated engine writes pages for a question: it is the retriever of an environment, and neither "
+                "served nor part of another retriever"
+            )
+        open_engine = load_function("engine", "searchgym.rollout.simulated.engine:open_engine", "card", "questions")
+        opened: AnyRetriever = open_engine(self, sources.questions)
+        return opened

@@ -1,0 +1,241 @@
+"""The retriever interface, and `retrieve`, the function through which environments call it.
+
+A retriever is any object with ``search(queries, k)``. It is always called in batches, through `retrieve`, which keeps
+the deadline, retries faults and checks the reply, so that a fault never becomes an observation.
+
+Faults and mistakes differ. What `search` raises, a reply of the wrong length, and a hit with a field that cannot be
+used are *faults*: they happen at work, and end episodes with ``retriever_error``. A `search` that takes other
+arguments, or returns something else than lists of `Hit` records, is a *mistake* in the program, which no repetition
+mends: it raises a UsageError at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import math
+import numbers
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, NoReturn, Protocol, cast, runtime_checkable
+
+from searchgym.errors import RetrieverError, UsageError
+from searchgym.named import check_call
+from searchgym.records import Hit, Passage
+from searchgym.threads import call_within
+
+MAX_ATTEMPTS = 4
+"""Maximum number of calls for one retrieval within its deadline."""
+FIRST_PAUSE = 0.05
+"""Seconds before the first retry; the pause doubles with each further retry."""
+
+
+@runtime_checkable
+class Retriever(Protocol):
+    """The interface of every retriever.
+
+    Four optional attributes describe how a retriever may be called:
+
+    - ``in_process = True``: calls cannot hang, so the caller's thread makes them, which saves a thread per call.
+    - ``calls_at_once``: maximum number of simultaneous calls, for the client of a server say. Default: 1.
+    - ``queries_at_once``: maximum number of queries per call; 1 if a query can fail without the others.
+    - ``tries_again = True``: the retriever retries faults itself, so `retrieve` does not.
+    """
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        """Returns one list per query, in query order, with at most k hits, best first."""
+        ...
+
+
+@runtime_checkable
+class CorpusRetriever(Retriever, Protocol):
+    """A retriever whose corpus is on this machine, so that its passages can be read directly."""
+
+    corpus_sha256: str | None
+    """sha256 of the corpus; None if the corpus exists in memory only."""
+
+    def __len__(self) -> int:
+        """Returns the number of passages."""
+        ...
+
+    def passages(self) -> Iterator[Passage]:
+        """Yields all passages in corpus order."""
+        ...
+
+    def passage(self, position: int) -> Passage:
+        """Returns the passage at a position, from 0 to len - 1."""
+        ...
+
+
+@runtime_checkable
+class QuestionRetriever(Protocol):
+    """A retriever whose corpus depends on the question, as in the distractor setting."""
+
+    def search_for(self, question_ids: Sequence[str], queries: Sequence[str], k: int) -> list[list[Hit]]:
+        """Returns at most k hits per query, each from the passages of the query's question."""
+        ...
+
+
+AnyRetriever = Retriever | QuestionRetriever
+"""A retriever with one corpus for all questions, or with a corpus per question."""
+
+
+def corpus_of(retriever: object) -> CorpusRetriever | None:
+    """Returns a retriever whose corpus is on this machine; None for any other."""
+    # Only `passages` is checked: isinstance reads every member, and `corpus_sha256` of a client would ask its server.
+    return cast(CorpusRetriever, retriever) if callable(getattr(retriever, "passages", None)) else None
+
+
+class NullRetriever:
+    """A retriever that never finds anything, for measuring the cost of an environment without retrieval."""
+
+    in_process = True
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        """Returns an empty list of hits per query."""
+        return [[] for _ in queries]
+
+
+def retrieve(
+    retriever: AnyRetriever, question_ids: Sequence[str], queries: Sequence[str], k: int, deadline: float
+) -> list[list[Hit]]:
+    """Calls a retriever once for a batch, retrying faults until a deadline.
+
+    Args:
+        retriever: Retriever whose `search` (or `search_for`) is called with the whole batch.
+        question_ids: Id of each query's question.
+        queries: Query texts.
+        k: Number of hits wanted per query.
+        deadline: Seconds for the whole retrieval, retries included. A call that hangs is left to its daemon thread.
+
+    Returns:
+        One list of at most k hits per query.
+
+    Raises:
+        RetrieverError: No valid reply came within the deadline or `MAX_ATTEMPTS` calls; the message names the last
+            fault.
+        UsageError: The retriever returned something else than lists of hits.
+    """
+
+    def call() -> list[list[Hit]]:
+        if isinstance(retriever, QuestionRetriever):
+            return retriever.search_for(question_ids, queries, k)
+        return retriever.search(queries, k)
+
+    def call_safely() -> list[list[Hit]]:
+        if getattr(retriever, "in_process", False):
+            return call()
+        return call_within(call, end - time.monotonic())
+
+    end = time.monotonic() + deadline
+    pause = FIRST_PAUSE
+    most = 1 if getattr(retriever, "tries_again", False) else MAX_ATTEMPTS
+    for attempt in range(1, most + 1):
+        try:
+            return checked(call_safely(), len(queries), k)
+        except UsageError:
+            raise
+        except Exception as error:
+            if attempt == most or time.monotonic() + pause >= end:
+                raise RetrieverError(
+                    f"{type(retriever).__name__} failed {attempt} time(s) within {deadline:g} s: "
+                    f"{type(error).__name__}: {error}"
+                ) from error
+            time.sleep(pause)
+            pause *= 2
+    raise AssertionError("unreachable")
+
+
+def check_request(queries: Sequence[str], k: int) -> None:
+    """Checks the arguments of a search. A single string, itself a sequence of strings, is always a mistake.
+
+    Raises:
+        UsageError: `queries` is a single string, or `k` is below 1.
+    """
+    if isinstance(queries, str):
+        raise UsageError(f"queries must be a list of strings, got the string {queries[:80]!r}")
+    if k < 1:
+        raise UsageError(f"k must be at least 1, got {k}")
+
+
+def check_retriever(retriever: AnyRetriever) -> None:
+    """Checks that a user's retriever can be searched as `retrieve` does it.
+
+    Raises:
+        UsageError: Its `search` or `search_for` takes other arguments.
+    """
+    name = type(retriever).__name__
+    if isinstance(retriever, QuestionRetriever):
+        check_call(f"{name}.search_for", retriever.search_for, "question_ids", "queries", "k")
+    else:
+        check_call(f"{name}.search", retriever.search, "queries", "k")
+
+
+def checked(results: list[list[Hit]], expected: int, k: int) -> list[list[Hit]]:
+    """Returns a retriever's results after checking them: one list of at most k hits per query, with usable fields.
+
+    Args:
+        results: Reply of the retriever.
+        expected: Number of queries.
+        k: Maximum number of hits per query.
+
+    Raises:
+        UsageError: The results are no list of lists of `Hit` records.
+        RetrieverError: They have another number of lists or hits; or a score is no finite number, or the id, title or
+            text of a passage no text.
+    """
+    if not isinstance(results, list):
+        _mistaken(results, f"expected a list of {expected} lists of hits", results)
+    if len(results) != expected:
+        raise RetrieverError(f"expected a list of {expected} lists of hits, got {len(results)} lists")
+    return [_checked_hits(hits, number, k) for number, hits in enumerate(results, start=1)]
+
+
+def _checked_hits(hits: Sequence[Hit], query: int, k: int) -> list[Hit]:
+    """Returns the hits of the n-th query, n from 1, with their scores as plain floats."""
+    if not isinstance(hits, (list, tuple)):
+        _mistaken(hits, f"expected a list of hits for query {query}", hits)
+    if len(hits) > k:
+        raise RetrieverError(f"expected at most {k} Hit records per query, got {len(hits)} for query {query}")
+    checked_hits = list(hits)
+    for place, hit in enumerate(hits):
+        if not isinstance(hit, Hit):
+            _mistaken(hit, f"expected Hit records, hit {place + 1} of query {query}", hits)
+        page, score = hit.passage, hit.score
+        texts = isinstance(page, Passage) and type(page.id) is type(page.title) is type(page.text) is str
+        if texts and type(score) is float and math.isfinite(score):
+            continue
+        checked_hits[place] = _checked_hit(hit, f"hit {place + 1} of query {query}")
+    return checked_hits
+
+
+def _checked_hit(hit: Hit, where: str) -> Hit:
+    """Returns a hit with its score as a plain float.
+
+    Raises:
+        RetrieverError: A field cannot be used; the message names it, its value and `where` it stands.
+    """
+    page: Any = hit.passage
+    score: Any = hit.score
+    if not isinstance(page, Passage):
+        raise RetrieverError(f"{where}: passage is {page!r:.80}, expected a Passage")
+    for name in ("id", "title", "text"):
+        if not isinstance(value := getattr(page, name), str):
+            raise RetrieverError(f"{where}: passage.{name} is {value!r:.80}, expected a text")
+    number = math.nan
+    if not isinstance(score, bool) and isinstance(score, numbers.Real):
+        with contextlib.suppress(OverflowError):
+            number = float(score)
+    if not math.isfinite(number):
+        raise RetrieverError(f"{where}: score is {score!r:.80}, expected a finite number")
+    return Hit(page, number)
+
+
+def _mistaken(got: Any, expected: str, whole: Any) -> NoReturn:
+    """Raises the UsageError of a retriever that returns something of another type."""
+    if inspect.iscoroutine(got):
+        got.close()
+        hint = ": search() is not async; a ToolRetriever calls an async function"
+    else:
+        hint = f" {whole!r:.120}: search(queries, k) returns a list of Hit records for each query"
+    raise UsageError(f"{expected}, got {type(got).__name__}{hint}")

@@ -1,0 +1,121 @@
+"""A retriever whose pages a language model writes, useful or noisy by a schedule over the steps of a training."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from searchgym.errors import RetrieverError, UsageError
+from searchgym.named import load_function, names_code
+from searchgym.protocol import get_protocol
+from searchgym.records import SIMULATED, Hit, Passage, Question
+from searchgym.retrieval.kinds.simulated import SimulatedCard
+from searchgym.retrieval.retriever import check_request
+from searchgym.retrieval.schedule import WORDS, probability, random_numbers
+from searchgym.rollout.models import load_models
+from searchgym.rollout.simulated.writers import ModelWriter, Wanted, Writer
+
+AT_ONCE: Final = 16
+"""Most queries of one call."""
+
+
+class SimulatedRetriever:
+    """Retriever whose pages a writer makes up; their ids begin with ``simulated:`` and say whether they are useful.
+
+    At step i of m, the pages of a query are noisy with the probability of `NoiseRetriever`; outside of training all are
+    useful. What is drawn for a query depends on (seed, step, query) alone. A query gets no pages if the writer writes
+    none.
+
+    Source: ZeroSearch, arXiv 2505.04588: ``p_i = p_s + (b^(i/m) - 1) / (b - 1) (p_e - p_s)`` with b = 4, p_s = 0 and
+    p_e = 0.5 in its released code. Deviation: a question that the environment does not have (from a proposer, say) is
+    written for without its answer.
+
+    Args:
+        card: Schedule, and form of the pages.
+        writer: Writes the pages.
+        questions: Questions of the environment.
+    """
+
+    queries_at_once = AT_ONCE
+    changes_by_step = True
+
+    def __init__(self, card: SimulatedCard, writer: Writer, questions: Sequence[Question] = ()) -> None:
+        self.card, self.writer = card, writer
+        self._by_id: Mapping[str, Question] = {question.id: question for question in questions}
+        self._now: tuple[int, float] = (-1, 0.0)  # (step, or -1 outside of training; probability)
+        self._lock = threading.Lock()
+        self.asked = 0
+        """Number of queries so far."""
+        self.noisy = 0
+        """Number of queries so far whose pages are noisy."""
+
+    @property
+    def probability(self) -> float:
+        """Current probability that the pages of a query are noisy."""
+        return self._now[1]
+
+    def at_step(self, step: int | None, steps: int) -> None:
+        """Sets the probability for a 0-based step of training, or to 0 for validation (None)."""
+        card = self.card
+        chance = 0.0 if step is None else probability(step, card.steps or steps, card.start, card.end, card.base)
+        self._now = (-1 if step is None else step, chance)
+
+    def search_for(self, question_ids: Sequence[str], queries: Sequence[str], k: int) -> list[list[Hit]]:
+        """Returns at most k written pages per query.
+
+        Raises:
+            RetrieverError: The writer returned something other than a list of texts for each query.
+        """
+        check_request(queries, k)
+        wanted = [self._wanted(id, query, k) for id, query in zip(question_ids, queries, strict=True)]
+        with self._lock:  # one call at a time: one that was given up may still be under way
+            written = self.writer.write(wanted)
+            self.asked += len(wanted)
+            self.noisy += sum(not one.useful for one in wanted)
+        if not isinstance(written, list) or len(written) != len(wanted):
+            raise RetrieverError(f"the writer was asked for pages of {len(wanted)} queries, got {written!r:.80}")
+        return [self._hits(one, pages, k) for one, pages in zip(wanted, written, strict=True)]
+
+    def identity(self) -> dict[str, Any]:
+        """Returns the settings that the pages depend on, besides the step."""
+        names = ("model", "pages", "words", "answers", "temperature", "start", "end", "base", "steps", "seed")
+        return {"kind": "simulated"} | {name: getattr(self.card, name) for name in names}
+
+    def _wanted(self, question_id: str, query: str, k: int) -> Wanted:
+        """Returns what is wanted for a query at the present step."""
+        step, chance = self._now
+        numbers = random_numbers(self.card.seed, step, query)
+        useful = not (chance > 0 and next(numbers) < chance * WORDS)
+        question = self._by_id.get(question_id) if self.card.answers else None
+        seed = next(numbers) % 2**31
+        return Wanted(query, question, useful, min(k, self.card.pages), self.card.words, seed)
+
+    def _hits(self, wanted: Wanted, pages: object, k: int) -> list[Hit]:
+        """Returns written pages as hits, marked and in their order."""
+        if not isinstance(pages, list) or not all(isinstance(page, str) for page in pages):
+            raise RetrieverError(f"the writer writes a list of texts per query, got {pages!r:.80}")
+        kind = "useful" if wanted.useful else "noisy"
+        key = f"{wanted.question and wanted.question.id}/{wanted.seed}/{wanted.query}"  # the seed is the step's, too
+        name = hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+        return [
+            Hit(Passage(f"{SIMULATED}{kind}/{name}-{number}", "", page), 1 / number)
+            for number, page in enumerate(pages[:k], start=1)
+        ]
+
+
+def open_engine(card: SimulatedCard, questions: Sequence[Question]) -> SimulatedRetriever:
+    """Returns the retriever of a card, with its model loaded.
+
+    Raises:
+        UsageError: The function of the card returns no writer.
+        DataMissingError: There is no such model.
+    """
+    if names_code(card.model):
+        writer: Writer = load_function("writer", card.model)()
+        if not callable(getattr(writer, "write", None)):
+            raise UsageError(f"writer {card.model} returned {type(writer).__name__}, which has no write()")
+        return SimulatedRetriever(card, writer, questions)
+    model = load_models({"engine": card.model}, get_protocol("tags"))["engine"]
+    return SimulatedRetriever(card, ModelWriter(model, card.temperature, model.sampler.close), questions)

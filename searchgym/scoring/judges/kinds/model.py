@@ -1,0 +1,38 @@
+"""Judge ``model``."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from annotated_types import Gt
+
+from searchgym.protocol import get_protocol
+from searchgym.scoring.judges.judge import Checked, Judge
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelJudge(Judge):
+    """Asks a language model one closed question at a time, to which prose is no reply; see `PromptedJudge`."""
+
+    model: str
+    """A frozen model key of the recipe, or a model: a folder, a name, or ``URL#NAME`` behind an OpenAI-compatible
+    server."""
+    seconds: Annotated[float, Gt(0)] = 60.0
+    """Seconds that one verdict may take."""
+
+    @property
+    def asks(self) -> str:
+        """See `Judge.asks`."""
+        return self.model
+
+    def open(self, models: Mapping[str, Any]) -> Checked:
+        """See `Judge.open`; what asks a model is imported by name, as it stands above the judges."""
+        prompted = importlib.import_module("searchgym.rollout.judge").PromptedJudge
+        if self.model in models:
+            return Checked(prompted(models[self.model]), self.seconds)
+        load = importlib.import_module("searchgym.rollout.models").load_models
+        model = load({"judge": self.model}, get_protocol("tags"))["judge"]
+        return Checked(prompted(model), self.seconds, model.sampler.close)

@@ -1,0 +1,102 @@
+"""Judge ``rules``: words that must stand together in one sentence; equal answers get equal verdicts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from searchgym.errors import UsageError
+from searchgym.scoring.judges.judge import Criterion, Judge
+from searchgym.text import holds, norm, sentences
+
+MOST_WORDS: Final = 40
+"""Words of a sentence above which it states nothing: a list of all names would hold every pair of them."""
+MOST_CLAIMS: Final = 3
+"""Sentences that hold all groups of a criterion but one, above which none is believed: they try out values."""
+HEDGES: Final = frozenset(
+    norm(
+        "not never no nor neither nobody cannot false untrue wrong unknown unclear or either perhaps maybe possibly "
+        "probably allegedly might if whether"
+    ).split()
+)
+"""Words with which a sentence denies or leaves open what it would state without them."""
+_SHORT_NOT: Final = re.compile(r"n['’]t\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleJudge(Judge):
+    """Judge by rules: it refutes well, and proves little.
+
+    A criterion's statement counts as true if one sentence of at most `MOST_WORDS` words, without a word of `HEDGES`,
+    has a name of each group of `Criterion.says`, as consecutive words. A name in which such a word stands ("Neither
+    Shore") is taken as a whole. Of three groups or more, such as subject, relation and value, at most `MOST_CLAIMS`
+    different sentences may hold all but one: an answer that tries out values states none. Pronouns are not resolved,
+    other wordings than those of the groups are not known, and one sentence that lists several values passes.
+    """
+
+    in_process: ClassVar = True
+
+    def verify(self, question: str, answer: str, pages: Sequence[str]) -> bool:
+        """Returns whether a page has the answer, word for word."""
+        return any(holds(page, answer) for page in pages)
+
+    def meets(self, question: str, answer: str, criteria: Sequence[Criterion]) -> list[bool]:
+        """Returns, for each criterion, whether its statement is true of the answer.
+
+        Raises:
+            UsageError: A criterion has no words for rules.
+        """
+        for criterion in criteria:
+            if not criterion.says:
+                raise UsageError(f"criterion {criterion.text!r:.60} has no says: rules cannot judge it, a model can")
+        parts = list(_sentences(answer))
+        texts = {f" {norm(part)} " for part in parts}
+        return [
+            any(_states(part, criterion.says) for part in parts) and not _tries_out(texts, criterion.says)
+            for criterion in criteria
+        ]
+
+    def better(self, question: str, answers: tuple[str, str], criteria: Sequence[Criterion]) -> int | None:
+        """Returns the answer that passes criteria of more weight; None if both pass the same weight.
+
+        Raises:
+            UsageError: A criterion has no words for rules.
+        """
+        weights = []
+        for answer in answers:
+            met = self.meets(question, answer, criteria)
+            weights.append(sum(c.weight for c, true in zip(criteria, met, strict=True) if true != c.negated))
+        return None if weights[0] == weights[1] else int(weights[1] > weights[0])
+
+
+def _sentences(text: str) -> Iterator[str]:
+    """Yields the sentences of a text; a line's end ends a sentence."""
+    for line in text.splitlines():
+        for start, end in sentences(line):
+            yield line[start:end]
+
+
+def _tries_out(texts: Collection[str], says: Sequence[Sequence[str]]) -> bool:
+    """Returns whether different sentences, normalised, give one criterion more values than a report would."""
+    if len(says) < 3:
+        return False
+    groups = [[f" {norm(name)} " for name in names] for names in says]
+    lacking = [sum(not any(name in text for name in names) for names in groups) for text in texts]
+    return sum(number <= 1 for number in lacking) > MOST_CLAIMS
+
+
+def _states(sentence: str, says: Sequence[Sequence[str]]) -> bool:
+    """Returns whether a sentence states what a criterion asks for; see `RuleJudge`."""
+    text = f" {norm(sentence)} "
+    if len(text.split()) > MOST_WORDS or _SHORT_NOT.search(sentence):
+        return False
+    rest = text
+    for names in says:
+        found = [name for name in map(norm, names) if name and f" {name} " in text]
+        if not found:
+            return False
+        for name in sorted(found, key=len, reverse=True):
+            rest = rest.replace(f" {name} ", " ")
+    return HEDGES.isdisjoint(rest.split())

@@ -1,0 +1,187 @@
+"""Questions in the mix of a curriculum's stages, which follow each other by step or by measured pass rate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from searchgym.errors import UsageError
+from searchgym.records import Episode, Question
+from searchgym.train.curriculum.stages import Schedule, StageOptions
+
+
+class Curriculum:
+    """A source of questions that follows the stages of a curriculum.
+
+    In each stage the questions of a step are shared out among the values of `Schedule.by` by the stage's
+    weights: within one of the exact share in each step, and exact in expectation. The questions of a value come in
+    epochs, each in a new order, and none comes twice in a step.
+
+    Source: the paper SearchGym (arXiv 2601.14615) trains from single actions to long plans. It does not give its
+    schedule; stages, weights and the two ways to go on are of this project.
+
+    Args:
+        questions: All questions of the training.
+        options: Stages, and how they follow each other.
+        seed: Seed of the orders.
+        batch: Questions per step.
+        steps: Number of steps of the training.
+
+    Raises:
+        UsageError: A stage asks for questions that do not exist, or for more in a step than there are.
+    """
+
+    name, made = "curriculum", False
+
+    def __init__(self, questions: Sequence[Question], options: Schedule, seed: int, batch: int, steps: int) -> None:
+        self._options, self._seed, self._steps = options, seed, steps
+        groups: dict[str, list[Question]] = {}
+        for question in questions:
+            groups.setdefault(value_of(question, options.by), []).append(question)
+        self._groups = dict(sorted(groups.items()))
+        self._numbers = {value: number for number, value in enumerate(self._groups)}
+        self._orders = dict[str, tuple[int, npt.NDArray[np.int64]]]()  # of the epoch that each value is in
+        self._stage, self._window = 0, list[float]()
+        self._drawn = dict.fromkeys(self._groups, 0)
+        self._stages = dict[int, int]()  # step to the number of its stage, from its draw on
+        self._check(batch)
+
+    def _check(self, batch: int) -> None:
+        """Refuses stages that the questions cannot fill."""
+        by, there = self._options.by, {value: len(own) for value, own in self._groups.items()}
+        for number, stage in enumerate(self._options.stages):
+            weights = self._weights(stage)
+            for value, weight in weights.items():
+                most = math.ceil(weight / sum(weights.values()) * batch - 1e-9)
+                if there.get(value, 0) < most:
+                    have = ", ".join(f"{value} ({count:,})" for value, count in there.items())
+                    raise UsageError(
+                        f"curriculum.stages[{number}] asks for up to {most} questions of {by} {value} a step, there "
+                        f"are {have}: change its mix, or give more questions"
+                    )
+
+    def _weights(self, stage: StageOptions) -> dict[str, float]:
+        """Returns the weight of each value in a stage; without a mix, of each the number of its questions."""
+        if not stage.mix:
+            return {value: float(len(own)) for value, own in self._groups.items()}
+        return {str(value): weight for value, weight in stage.mix.items() if weight}
+
+    def stage_at(self, step: int) -> int:
+        """Returns the number of a step's stage, from 0; with pass rates it is known from the step's draw on."""
+        planned = self._options.planned(step, self._steps)
+        return self._stages.get(step, self._stage) if planned is None else planned
+
+    def draw(self, step: int, count: int) -> list[Question]:
+        """Returns the questions of a step, in the mix of its stage."""
+        self._stages[step] = self.stage_at(step)
+        return self._mixed(step, 0, count, ())
+
+    def more(self, step: int, round: int, count: int, drawn: Sequence[Question]) -> list[Question]:
+        """Returns further questions in the mix of the step's stage, none of those drawn."""
+        return self._mixed(step, round, count, drawn)
+
+    def _mixed(self, step: int, round: int, count: int, drawn: Sequence[Question]) -> list[Question]:
+        """Returns questions in the mix of a step's stage; fewer where a value has no more."""
+        rng = np.random.default_rng([self._seed, step, round])
+        weights = self._weights(self._options.stages[self._stages[step]])
+        taken = {question.id for question in drawn}
+        found = [
+            question
+            for value, share in zip(
+                weights, shared_out(count, list(weights.values()), float(rng.random())), strict=True
+            )
+            for question in self._next(value, share, taken)
+        ]
+        return [found[place] for place in rng.permutation(len(found))]
+
+    def _next(self, value: str, count: int, taken: set[str]) -> list[Question]:
+        """Returns the next questions of a value in the order of their epochs, and notes them as taken."""
+        own, found = self._groups[value], list[Question]()
+        for _ in range(len(own)):  # no question is looked at twice
+            if len(found) == count:
+                break
+            epoch, place = divmod(self._drawn[value], len(own))
+            question = own[int(self._order(value, epoch)[place])]
+            self._drawn[value] += 1
+            if question.id not in taken:
+                taken.add(question.id)
+                found.append(question)
+        return found
+
+    def _order(self, value: str, epoch: int) -> npt.NDArray[np.int64]:
+        """Returns the order of a value's questions in an epoch, which is drawn once."""
+        if self._orders.get(value, (-1,))[0] != epoch:
+            rng = np.random.default_rng([self._seed, self._numbers[value], epoch])
+            self._orders[value] = epoch, rng.permutation(len(self._groups[value]))
+        return self._orders[value][1]
+
+    def learn(self, step: int, questions: Sequence[Question], episodes: Sequence[Episode]) -> dict[str, float]:
+        """Goes to another stage if the pass rates ask for it; returns the step's metrics.
+
+        Returns:
+            ``stage`` (from 0), ``noise``, ``distractors``, ``share/VALUE`` of each value among the step's questions,
+            and ``pass_rate``: the share of right answers, unless every retrieval failed.
+        """
+        number = self._stages[step]
+        stage, by = self._options.stages[number], self._options.by
+        asked = [value_of(question, by) for question in questions]
+        shares = {f"share/{value}": asked.count(value) / max(len(asked), 1) for value in self._groups}
+        row = {"stage": float(number), "noise": stage.noise, "distractors": float(stage.distractors), **shares}
+        counted = [episode for episode in episodes if episode.stop_reason != "retriever_error"]
+        right = [episode.scores["em"] for episode in counted if "em" in episode.scores]
+        if not right:  # nothing was measured
+            return row
+        if self._options.planned(step, self._steps) is None and number == self._stage:
+            self._go_on(float(np.mean(right)))
+        return row | {"pass_rate": float(np.mean(right))}
+
+    def _go_on(self, rate: float) -> None:
+        """Takes notice of a step's pass rate, and goes to the next stage or the one before."""
+        self._window.append(rate)
+        stage = self._stage + self._options.move(self._window)
+        stage = min(max(stage, 0), len(self._options.stages) - 1)
+        if stage != self._stage:
+            self._stage, self._window = stage, []
+
+    def state(self) -> dict[str, Any]:
+        """Returns the stage, its pass rates so far, and how many questions of each value were drawn."""
+        return {"stage": self._stage, "window": list(self._window), "drawn": dict(self._drawn)}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Goes on from a state."""
+        self._stage, self._window = int(state["stage"]), [float(rate) for rate in state["window"]]
+        self._drawn |= {value: int(count) for value, count in state["drawn"].items() if value in self._drawn}
+
+
+def value_of(question: Question, by: str) -> str:
+    """Returns a question's value by which a curriculum tells questions apart; ``?`` where it has none.
+
+    Args:
+        question: The question.
+        by: ``kind``, ``level``, ``hops`` (also that of a gold decomposition or the number of gold pages), or a key of
+            its metadata.
+    """
+    if by in ("kind", "level"):
+        return str(getattr(question, by) or "?")
+    value = question.metadata.get(by)
+    if value is None and by == "hops":
+        value = len(question.hops or question.gold_titles or ()) or None
+    return "?" if value is None else str(value)
+
+
+def shared_out(count: int, weights: Sequence[float], start: float) -> list[int]:
+    """Returns whole numbers that add up to `count`, each within one of its share, by systematic sampling.
+
+    Args:
+        count: The sum.
+        weights: Weights of the shares, at least 0 and not all 0.
+        start: Random number in [0, 1); over even draws of it, each number has its exact share in expectation.
+    """
+    ends = np.concatenate([[0.0], np.cumsum(weights) / np.sum(weights) * count])
+    ends[-1] = count
+    places = np.floor(ends + start)
+    return [int(number) for number in np.diff(places)]

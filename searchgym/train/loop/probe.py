@@ -1,0 +1,187 @@
+"""A check, after each update, that the sampler has the learner's weights and no state of older weights."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from searchgym.errors import TrainingError
+from searchgym.rollout.sampler import Sampler, SampleRequest, Sampling, SpreadSampler
+from searchgym.train.algorithms.samples import Sample, SampleCall
+from searchgym.train.learner.learner import Learner
+from searchgym.train.loop.folder import Row
+from searchgym.train.recipe.keys import POLICY
+
+ALLOWED: Final = {"float32": 1e-3, "bfloat16": 0.02}
+"""Mean difference of log-probs that is allowed between sampler and trainer, in nats, by number type."""
+TOKENS: Final = 16
+"""Maximum number of tokens in a probe's response."""
+AGAIN: Final = 8
+"""Responses to each prompt in the second measure, which decides where the first is above the limit."""
+
+
+def probe(
+    sampler: Sampler,
+    learner: Learner,
+    samples: Sequence[Sample],
+    key: str = POLICY,
+    *,
+    temperature: float,
+    count: int,
+    allowed: float,
+) -> Row:
+    """Compares log-probs of sampler and learner on responses to prompts that the sampler has seen before.
+
+    Weights that did not arrive, and caches of a prompt under older weights, show as a difference in log-probs. In
+    bfloat16 single tokens differ by much, so that the mean over a few dozen says little near the limit: a mean above it
+    is measured again, on several other responses to each prompt, and that measure decides. Of a sampler on several
+    engines, each is asked and judged by itself.
+
+    Args:
+        sampler: Has just been given the learner's weights.
+        learner: Computes the log-probs to compare with.
+        samples: Samples of the step before the update; the last calls of the longest samples are continued.
+        key: Model key of all samples.
+        temperature: Temperature of both.
+        count: Maximum number of prompts.
+        allowed: Mean difference, in nats, above which training must stop.
+
+    Returns:
+        ``probe/difference`` and ``probe/max_difference`` in nats, the largest of all engines; nothing if the sampler
+        wrote no token.
+
+    Raises:
+        TrainingError: The mean difference of an engine is above `allowed`.
+    """
+    longest = sorted((s for s in samples if s.calls), key=lambda s: -s.calls[-1].start)[:count]
+    pins = sampler.pins() if isinstance(sampler, SpreadSampler) else {"": ""}
+    measured = _differences(sampler, learner, longest, temperature, range(len(longest)), list(pins))
+    rows = []
+    for (episode, name), apart in zip(pins.items(), measured, strict=True):
+        if not len(apart):
+            continue
+        if not apart.mean() <= allowed:
+            again = [sample for sample in longest for _ in range(AGAIN)]
+            seeds = range(len(longest), len(longest) + len(again))
+            (apart,) = _differences(sampler, learner, again, temperature, seeds, [episode])
+        mean, most = float(apart.mean()), float(apart.max())
+        if not mean <= allowed:
+            where = f" on {name}" if len(pins) > 1 else ""
+            raise TrainingError(
+                f"{key}: after update {learner.version_of(key)}, log-probs of sampler and trainer differ by {mean:.3g} "
+                f"nats on average{where} ({len(apart)} tokens, {allowed:g} is allowed): the sampler has other weights, "
+                "or remembers old ones' work"
+            )
+        rows.append({"probe/difference": mean, "probe/max_difference": most})
+    return {name: max(row[name] for row in rows) for name in (rows[0] if rows else {})}
+
+
+def check_arrival(
+    sampler: Sampler,
+    weights: Mapping[str, Tensor],
+    version: int,
+    prompt: npt.NDArray[np.int32],
+    *,
+    key: str,
+    gain: float,
+) -> None:
+    """Checks that a sampler uses the adapters that it is given, by one that changes what the model writes.
+
+    `probe` cannot tell this while updates are small: after 60 of them at a rate of 1e-7, an adapter that never arrived
+    differs by 3e-4 nats. Afterwards the sampler has the given weights.
+
+    Args:
+        sampler: Samples from an adapter beside its base.
+        weights: The adapter's weights by peft's names.
+        version: Policy version of the weights.
+        prompt: (T,) int32 token ids to continue.
+        key: Model key of the adapter.
+        gain: Factor on the product of its matrices, ``lora_alpha / rank``.
+
+    Raises:
+        TrainingError: An engine writes the same with another adapter.
+    """
+    noise = torch.Generator().manual_seed(0)
+    loud = {
+        name: w + torch.randn(w.shape, generator=noise) / (gain * w.shape[1] ** 0.5) if ".lora_B." in name else w
+        for name, w in ((name, weight.detach().float().cpu()) for name, weight in weights.items())
+    }
+    pins = sampler.pins() if isinstance(sampler, SpreadSampler) else {"": ""}
+    asked = [SampleRequest(prompt, Sampling(TOKENS, 0.0), 0, episode) for episode in pins]
+    replies = []
+    for state in (loud, weights):
+        sampler.update(state, version)
+        replies.append(sampler.sample(asked))
+    for name, one, two in zip(pins.values(), *replies, strict=True):
+        if np.array_equal(one.ids, two.ids) and np.allclose(one.logp, two.logp, rtol=0, atol=1e-4):
+            where = f" on {name}" if len(pins) > 1 else ""
+            raise TrainingError(
+                f"{key}: adapters do not reach the sampler{where}: it writes the same, to a ten-thousandth of a nat, "
+                "with one that changes every matrix; set rollout.sampler.adapters to merged"
+            )
+
+
+def _differences(
+    sampler: Sampler,
+    learner: Learner,
+    prompted: Sequence[Sample],
+    temperature: float,
+    seeds: Sequence[int],
+    episodes: Sequence[str],
+) -> list[npt.NDArray[np.float32]]:
+    """Returns how far log-probs of sampler and learner are apart on responses to the samples' prompts.
+
+    Args:
+        sampler: Responds.
+        learner: Computes the log-probs to compare with.
+        prompted: Samples whose prompts are continued.
+        temperature: Temperature of both.
+        seeds: One seed per sample.
+        episodes: Episode ids under which all prompts are continued, one for each engine.
+
+    Returns:
+        (n,) float32 for each episode id: differences in nats for the tokens of its responses.
+    """
+    asked, owners, likes = list[SampleRequest](), list[int](), list[Sample]()
+    for owner, episode in enumerate(episodes):
+        for seed, like in zip(seeds, prompted, strict=True):
+            prompt = like.ids[: like.calls[-1].start]
+            asked.append(SampleRequest(prompt, Sampling(TOKENS, temperature), seed, episode))
+            owners.append(owner)
+            likes.append(like)
+    answered = [
+        (owner, _sample_of(request, reply.ids, reply.logp, like), reply.logp)
+        for owner, request, reply, like in zip(owners, asked, sampler.sample(asked), likes, strict=True)
+        if len(reply.ids)
+    ]
+    expected = learner.logp([sample for _, sample, _ in answered]) if answered else []
+    apart: list[list[npt.NDArray[np.float32]]] = [[np.zeros(0, np.float32)] for _ in episodes]
+    for (owner, _, own), wanted in zip(answered, expected, strict=True):
+        apart[owner].append(np.abs(np.asarray(wanted) - own))
+    return [np.concatenate(parts) for parts in apart]
+
+
+def _sample_of(request: SampleRequest, ids: np.ndarray, logp: np.ndarray, like: Sample) -> Sample:
+    """Returns a response as a sample, with other fields taken from the sample `like`."""
+    start, end = len(request.ids), len(request.ids) + len(ids)
+    rest = np.zeros(start, np.float32)
+    zeros = np.zeros(end, np.float32)
+    return dataclasses.replace(
+        like,
+        ids=np.concatenate([request.ids, ids]),
+        mask=np.arange(end) >= start,
+        reward=zeros,
+        advantage=zeros,
+        sampler_logp=np.concatenate([rest, logp]),
+        calls=(SampleCall(0, start, end, like.calls[-1].role, like.calls[-1].turn),),
+        old_logp=None,
+        ref_logp=None,
+        value=None,
+        returns=None,
+    )

@@ -1,0 +1,324 @@
+"""The training loop: each step draws episodes, prepares their samples, learns, publishes the weights and logs.
+
+A step is a function of the recipe, the weights and the step's number: every random generator is seeded by (seed,
+purpose, step), so the step counter is all of its state. With the optimizer's moments restored, a resumed run therefore
+equals an uninterrupted one, bit for bit, as long as the rollout keeps the same promise.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from searchgym.errors import ModelError, SearchGymError, TrainingError, UsageError
+from searchgym.questions.subset import draw_subset, mixture_lines
+from searchgym.records import Question
+from searchgym.train.algorithms.samples import Sample
+from searchgym.train.interrupts import interrupt_held_back
+from searchgym.train.learner.learner import Learner
+from searchgym.train.loop.ahead import Ahead
+from searchgym.train.loop.checkpoint import (
+    Progress,
+    checkpoint_name,
+    keep_checkpoints,
+    load_checkpoint,
+    save_checkpoint,
+)
+from searchgym.train.loop.draw import Drawer, StepData, TrainingData
+from searchgym.train.loop.folder import Row, RunFolder
+from searchgym.train.loop.guards import Watchdog, bound_warning, check_guards
+from searchgym.train.loop.metrics import generated_tokens, validation_metrics
+from searchgym.train.loop.phases import Phases, pace
+from searchgym.train.loop.rollout import SamplerHooks
+from searchgym.train.recipe.load import imported
+from searchgym.train.recipe.recipe import Recipe
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True, slots=True)
+class TrainResult:
+    """The outcome of a run: its counters, metrics and checkpoints."""
+
+    progress: Progress
+    """Counters at the end of the run."""
+    rows: list[Row]
+    """Metrics of every step, as in ``metrics.jsonl``."""
+    checkpoint: Path
+    """Folder of the last checkpoint."""
+    best: Path | None
+    """Folder of the checkpoint with the best validation score; None if nothing was validated."""
+
+
+class Trainer:
+    """A training run: loop, validation, checkpoints and logs.
+
+    Args:
+        recipe: Settings of the run.
+        out: The run folder.
+        learner: Holds the weights; closed at the end of the run.
+        tokenizer: Saved with each checkpoint; None where the learner saves its own.
+        data: Questions and demonstrations to learn from, and how episodes are rewarded.
+        hooks: Functions of the sampler. Default: no sampler.
+        report: Called with each row of metrics.
+        resume: Continue the run in the folder.
+
+    Raises:
+        RunExistsError: See `RunFolder`.
+        UsageError: Too few questions, or something that the method needs is missing.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        out: Path,
+        *,
+        learner: Learner,
+        tokenizer: PreTrainedTokenizerBase | None,
+        data: TrainingData,
+        hooks: SamplerHooks | None = None,
+        report: Callable[[Row], None] | None = None,
+        resume: bool = False,
+    ) -> None:
+        self.recipe, self.learner, self.tokenizer = imported(recipe), learner, tokenizer
+        self._hooks, self._report = hooks or SamplerHooks(), report
+        self.drawer = Drawer(self.recipe, learner, self._hooks.rollout, data)
+        self.validation = draw_subset(data.validation, recipe.validation.questions) if recipe.validation.every else []
+        self._data = data
+        if self.validation and self._hooks.rollout is None:
+            raise UsageError("validating on questions needs a rollout")
+        self._ahead: Ahead | None = None
+        self.progress = Progress()
+        self._source: dict[str, Any] = {}
+        self._clean = True
+        self.folder = RunFolder(out, recipe, resume=resume)
+        self._watchdog = Watchdog(out, self._rescue)
+
+    # -- the loop --------------------------------------------------------------------------------------------------
+
+    def run(self) -> TrainResult:
+        """Trains to the end of the recipe.
+
+        Returns:
+            The outcome of the run.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C was pressed; a checkpoint of the last whole step was written first. While the
+                weights are being updated, the step ends before that; a second Ctrl-C stops at once, without a new
+                checkpoint.
+            TrainingError: A number is not finite, a rank hangs, or a metric left the range of a guard. The message
+                names the last good checkpoint.
+        """
+        with self.folder, closing(self.learner):
+            self._restore()
+            self._tell_mixtures()
+            try:
+                if not self.folder.rows:
+                    self._finish_step({})
+                self._draw_ahead()
+                while not self._finished():
+                    self._step()
+                self._save()
+            except KeyboardInterrupt:
+                if self._clean:
+                    self._rescue()
+                raise
+            except ModelError as error:  # the sampler is gone, the learner is not
+                saved = self._rescue()
+                raise type(error)(f"{error}; checkpoint: {saved or 'none'}") from error
+            except TrainingError as error:
+                good = self.folder.newest_checkpoint()
+                raise type(error)(f"{error}; last good checkpoint: {good or 'none'}") from error
+            finally:
+                if self._ahead is not None:
+                    self._ahead.close()
+            last = self.folder.checkpoints / checkpoint_name(self.progress.step)
+            best = self.progress.best_step
+            best_path = None if best is None else self.folder.checkpoints / checkpoint_name(best)
+            return TrainResult(self.progress, self.folder.rows, last, best_path)
+
+    def _tell_mixtures(self) -> None:
+        """Says on standard error which kinds of questions are trained and validated on."""
+        asked = self._data.questions
+        listed = asked if isinstance(asked, Sequence) and not self.recipe.method.demonstrated else ()
+        for line in mixture_lines(listed, self.validation):
+            sys.stderr.write(f"{line}\n")
+
+    def _draw_ahead(self) -> None:
+        """Starts a thread that draws the remaining steps, if the recipe lets samples be stale."""
+        if bound := self.recipe.rollout.staleness:
+            step = self.progress.step
+            self._ahead = Ahead(self.drawer.draw, step, self.recipe.steps, bound, self._hooks.give_up)
+
+    def _step(self) -> None:
+        """Makes one step: draws, prepares, learns, publishes and logs."""
+        phases = self._phases(self.progress.step + 1)
+        with phases("rollout"):
+            data = self._draw()
+        with phases("preparing"):
+            data = self._prepare(data)
+        with self._whole_step():
+            with phases.clock("writing"):
+                self.folder.write_questions(data.questions)
+                self.folder.write_episodes(self.progress.step + 1, data.episodes, data.samples)
+            with phases("learning"):
+                learnt = self._learn(data.samples)
+            if data.samples or self._hooks.rest is not None:
+                with phases("publishing"):
+                    learnt |= self._publish(data.samples)
+            self._log(data, learnt, phases)
+        check_guards(self.folder.rows, self.recipe.guard)
+        warnings = self.recipe.estimator.warning(rows := self.folder.rows), bound_warning(rows, self.recipe.guard)
+        for warning in filter(None, warnings):
+            sys.stderr.write(f"warning: {warning}\n")
+
+    def _phases(self, step: int) -> Phases:
+        """Returns the phases of a 1-based step."""
+        return Phases(self._watchdog, self.recipe.deadline, step)
+
+    def _draw(self) -> StepData:
+        """Returns the step's episodes and samples, drawn now or ahead of time."""
+        draw = self.drawer.draw if self._ahead is None else self._ahead.take
+        return draw(self.progress.step)
+
+    def _prepare(self, data: StepData) -> StepData:
+        """Lets the sampler rest and adds the advantages, for which the learner may compute values and log-probs."""
+        if self._hooks.rest is not None:
+            self._hooks.rest()
+        return self.drawer.prepared(data)
+
+    def _learn(self, samples: Sequence[Sample]) -> Row:
+        """Updates the model and returns the learner's metrics; without samples the model stays unchanged."""
+        if not samples:
+            return {"learner/updates": 0.0}
+        metrics = self.learner.learn(samples, self.progress.step)
+        return {name if "/" in name else f"learner/{name}": value for name, value in metrics.items()}
+
+    def _publish(self, samples: Sequence[Sample]) -> Row:
+        """Gives the weights to the sampler, checks that they arrived, and returns the metrics of that check."""
+        self._hooks.publish(self.learner.version)
+        return {} if self._hooks.probe is None or not samples else self._hooks.probe(samples)
+
+    def _log(self, data: StepData, learnt: Row, phases: Phases) -> None:
+        """Counts the step as done, writes its metrics, and lets a later step be drawn."""
+        row = data.row | learnt | {"memory/draw": phases.peak("rollout", "preparing")}
+        row |= pace("draw", data.seconds + phases.seconds("preparing"), data.tokens)
+        if self._ahead is not None:
+            row["time/waited"] = phases.seconds("rollout")
+        seconds = phases.seconds("writing", "learning", "publishing")
+        row |= pace("learn", seconds, learnt.get("learner/tokens_read", 0.0))
+        self.progress.step += 1
+        self.progress.generated_tokens += data.tokens
+        self.progress.read_tokens += round(learnt.get("learner/tokens_read", 0.0))
+        self._source = data.source
+        self._finish_step(row)
+        if self._ahead is not None:
+            self._ahead.learnt(self.progress.step)
+
+    def _finish_step(self, row: Row) -> None:
+        """Validates if that is due, writes the step's metrics, and saves a checkpoint if one is due."""
+        recipe, step = self.recipe, self.progress.step
+        better = False
+        if self.validation and (step % recipe.validation.every == 0 or self._finished()):
+            validated, better = self._validate()
+            row |= validated
+        row["generated_tokens"] = float(self.progress.generated_tokens)
+        row["read_tokens"] = float(self.progress.read_tokens)
+        self.folder.log(step, row)
+        if better or (recipe.checkpoint.every and step and step % recipe.checkpoint.every == 0):
+            self._save()
+        if self._report is not None:
+            self._report(self.folder.rows[-1])
+
+    def _validate(self) -> tuple[Row, bool]:
+        """Answers the validation questions greedily.
+
+        Returns:
+            The metrics, and True if the score is the best so far.
+        """
+        assert self._hooks.rollout is not None
+        step, metric = self.progress.step, self.recipe.validation.metric
+        phases = self._phases(step)
+        with ExitStack() as alone:
+            if self._ahead is not None:  # the sampler serves one caller at a time
+                with phases("rollout"):
+                    alone.enter_context(self._ahead.paused())
+            with phases("validation"):
+                episodes = self._hooks.rollout(self.validation, 1, step, True)
+                scores = validation_metrics(episodes, self.validation)
+        if metric not in scores:
+            raise UsageError(f"validation.metric is {metric!r}, the episodes have {', '.join(sorted(scores))}")
+        row = {f"validation/{name}": value for name, value in scores.items()}
+        row |= pace("validation", phases.seconds("validation"), generated_tokens(episodes))
+        row["memory/validation"] = phases.peak("validation")
+        better = self.progress.best_score is None or scores[metric] > self.progress.best_score
+        if better:
+            self.progress.best_step, self.progress.best_score = step, scores[metric]
+        return row, better
+
+    def _finished(self) -> bool:
+        """Returns True once the recipe's steps are done or its tokens are spent."""
+        recipe, progress = self.recipe, self.progress
+        budgets = (
+            (recipe.max_generated_tokens, progress.generated_tokens),
+            (recipe.max_read_tokens, progress.read_tokens),
+        )
+        spent = any(limit is not None and used >= limit for limit, used in budgets)
+        return spent or progress.step >= recipe.steps
+
+    # -- checkpoints -----------------------------------------------------------------------------------------------
+
+    def _save(self) -> Path:
+        """Saves a checkpoint of the present step unless it exists, and deletes the checkpoints that are not kept."""
+        with interrupt_held_back():
+            folder, progress = self.folder.checkpoints, self.progress
+            path = folder / checkpoint_name(progress.step)
+            if not path.exists():
+                state: dict[str, Any] = {"progress": asdict(progress), "files": self.folder.sizes()}
+                state |= {"source": self._source, "validation": [question.id for question in self.validation]}
+                save_checkpoint(path, self.learner, self.tokenizer, state)
+                if self.recipe.log.curve:
+                    self.folder.plot_curve(self.recipe.validation.metric)
+            keep_checkpoints(folder, progress.step, progress.best_step, self.recipe.checkpoint.keep_last)
+            return path
+
+    def _rescue(self) -> Path | None:
+        """Saves a checkpoint if no step is half done and the learner answers; returns the newest checkpoint."""
+        if self._clean:
+            try:
+                return self._save()
+            except SearchGymError as error:  # the disk is full, or ranks have died
+                sys.stderr.write(f"error: no checkpoint of step {self.progress.step}: {error}\n")
+        return self.folder.newest_checkpoint()
+
+    def _restore(self) -> None:
+        """Restores the newest checkpoint if one exists, opens the folder's files, and publishes the weights."""
+        newest = self.folder.newest_checkpoint()
+        sizes: dict[str, int] = {}
+        if newest is not None:
+            state = load_checkpoint(newest, self.learner)
+            self.progress = Progress(**state["progress"])
+            sizes, self._source = state["files"], state["source"]
+            self.validation = self._validated(state["validation"])
+            if self._source:
+                self.drawer.source.restore(self._source)
+        self.folder.start(sizes, self.progress.step)
+        self._hooks.publish(self.learner.version)
+
+    def _validated(self, ids: Sequence[str]) -> list[Question]:
+        """Returns the validation questions that a checkpoint names."""
+        by_id = {question.id: question for question in self._data.validation}
+        return [by_id[id] for id in ids] if set(ids) <= by_id.keys() else self.validation
+
+    @contextmanager
+    def _whole_step(self) -> Iterator[None]:
+        """Marks the section of a step that is completed or not counted at all; Ctrl-C waits for its end."""
+        self._clean = False
+        with interrupt_held_back():
+            yield
+            self._clean = True

@@ -1,0 +1,191 @@
+"""Whether a plan fits the devices, how long the run takes, and which changes of the recipe would make it fit."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from searchgym.corpora.files import iter_jsonl
+from searchgym.errors import CardError, UsageError
+from searchgym.options import Source, kind_name, plain, read
+from searchgym.rollout.sampler import PHASES, Part
+from searchgym.train.loop.folder import METRICS
+from searchgym.train.plan.plan import need_of, plan
+from searchgym.train.plan.shapes import model_shape
+from searchgym.train.recipe.load import check_recipe, override_values
+from searchgym.train.recipe.options import LearnerOptions
+from searchgym.train.recipe.recipe import Recipe, override_of, recipe_keys
+
+MOST: Final = 3
+"""Number of suggestions."""
+RANK: Final = 64
+"""Rank of the adapter that is suggested."""
+
+Values = dict[str, Any]
+"""Values of a recipe by dotted key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Memory of a device beside what a plan needs of it."""
+
+    device: str
+    capacity: float
+    """GiB that the device has; infinite if that is not checked."""
+    need: float
+    """GiB in the phase that needs most."""
+    phase: str
+    """That phase."""
+
+    @property
+    def left(self) -> float:
+        """GiB that are left in that phase; negative if they do not suffice."""
+        return self.capacity - self.need
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """Changes of a recipe with which it fits."""
+
+    changes: tuple[str, ...]
+    """Overrides, ``KEY=VALUE``."""
+    left: float
+    """GiB left on the fullest device."""
+
+
+def fits_of(parts: Sequence[Part], memory: Mapping[str, float]) -> list[Fit]:
+    """Returns capacity and need of each device of a plan."""
+    found = []
+    for device in dict.fromkeys(part.device for part in parts):
+        own = [part for part in parts if part.device == device]
+        need, phase = max(
+            ((sum(part.gib for part in own if phase in part.phases), phase) for phase in PHASES),
+            key=lambda pair: pair[0],
+        )
+        found.append(Fit(device, memory.get(device, math.inf), need, phase))
+    return found
+
+
+def suggestions(recipe: Recipe, gpus: int, gpu_gib: float, memory: Mapping[str, float]) -> list[Suggestion]:
+    """Returns the smallest sets of changes with which a recipe fits, by the plan's own arithmetic.
+
+    Args:
+        recipe: Recipe that does not fit, or that needs more GPUs.
+        gpus: Number of GPUs.
+        gpu_gib: GiB of memory of each GPU.
+        memory: GiB by device; a device that is left out is not checked.
+    """
+    base = _on_gpus(recipe, gpus)
+    levers = list(_levers(recipe, gpus, gpu_gib))
+    found: list[tuple[frozenset[int], Suggestion]] = []
+    for size in range(len(levers) + 1):
+        for chosen in itertools.combinations(range(len(levers)), size):
+            if any(smaller <= set(chosen) for smaller, _ in found):
+                continue  # fewer changes suffice
+            values = dict(base)
+            for lever in chosen:
+                values |= levers[lever]
+            left = _left(recipe, values, gpus, gpu_gib, memory)
+            if left is not None and left >= 0:
+                found.append((frozenset(chosen), Suggestion(_overrides(recipe, values), left)))
+            if len(found) == MOST:
+                return [suggestion for _, suggestion in found]
+    return [suggestion for _, suggestion in found]
+
+
+def hours(steps: int, step_seconds: float | None, run: Path | None) -> float | None:
+    """Returns the hours of a whole run, by the seconds of a step: given, or the mean over an earlier run; else None.
+
+    Args:
+        steps: Number of steps of the run.
+        step_seconds: Seconds of a step.
+        run: Folder of an earlier run.
+    """
+    if step_seconds is None and run is not None and (run / METRICS).is_file():
+        spent = [_seconds(row) for _, row in iter_jsonl(run / METRICS) if row["step"]]
+        step_seconds = sum(spent) / len(spent) if spent else None
+    return None if step_seconds is None else steps * step_seconds / 3600
+
+
+def _seconds(row: Mapping[str, float]) -> float:
+    """Returns the seconds of a step from its metrics; a step that was drawn ahead counts the wait for it."""
+    draw = row.get("time/waited", row.get("time/draw", 0.0))
+    return draw + row.get("time/learn", 0.0) + row.get("time/validation", 0.0)
+
+
+def _on_gpus(recipe: Recipe, gpus: int) -> Values:
+    """Returns the changes that a number of GPUs demands: fewer ranks and engines."""
+    if not gpus:
+        return {}
+    fewer = _inside("learner.backend", recipe.learner.backend.fitted(gpus))
+    return fewer | _of_sampler(recipe, recipe.rollout.sampler.chosen(ask=False).fitted(gpus))
+
+
+def _levers(recipe: Recipe, gpus: int, gpu_gib: float) -> Iterator[Values]:
+    """Yields the changes that save memory, the ones that cost least first."""
+    sampler = recipe.rollout.sampler.chosen(ask=False)
+    tokens, running = recipe.optimizer.micro_batch_tokens, recipe.rollout.concurrency
+    if not recipe.learner.gradient_checkpointing:
+        yield {"learner.gradient_checkpointing": True}
+    if tokens > 1024:
+        smaller: Values = {"optimizer.micro_batch_tokens": max(tokens // 4, 1024)}
+        if recipe.has_critic:
+            critic = recipe.critic.optimizer.micro_batch_tokens
+            smaller["critic.optimizer.micro_batch_tokens"] = min(critic, max(critic // 4, 1024))
+        yield smaller
+    if not sampler.engines and running > 16:
+        yield {"rollout.concurrency": max(running // 4, 16)}
+    need = need_of(recipe, [], model_shape(recipe.model))
+    yield from (_of_sampler(recipe, changes) for changes in sampler.lighter(need, gpus, gpu_gib))
+    yield from recipe.learner.backend.lighter(gpus)
+    if not recipe.lora.rank:
+        backend = LearnerOptions().backend
+        whole: Values = {} if recipe.learner.backend.trains_adapters else {"learner.backend": kind_name(backend)}
+        yield whole | _of_sampler(recipe, sampler.for_adapters()) | {"lora.rank": RANK, "learner.dtype": "bfloat16"}
+
+
+def _of_sampler(recipe: Recipe, changes: Values) -> Values:
+    """Returns changes of a sampler's options, preceded by its name where the recipe leaves the choice to another."""
+    sampler = recipe.rollout.sampler
+    chosen = sampler.chosen(ask=False)
+    named = {"kind": kind_name(chosen)} if changes and chosen is not sampler else {}
+    return _inside("rollout.sampler", named | changes)
+
+
+def _inside(section: str, changes: Values) -> Values:
+    """Returns changes of a kind's options by their dotted keys; its name comes first."""
+    name = {section: changes["kind"]} if "kind" in changes else {}
+    return name | {f"{section}.{key}": value for key, value in changes.items() if key != "kind"}
+
+
+def _left(recipe: Recipe, values: Values, gpus: int, gpu_gib: float, memory: Mapping[str, float]) -> float | None:
+    """Returns the GiB left on the fullest device with some changes; None if they cannot be."""
+    try:
+        changed = with_values(recipe, values)
+        check_recipe(changed, "suggestion")
+        return min(fit.left for fit in fits_of(plan(changed, gpus, gpu_gib), memory))
+    except (CardError, UsageError):
+        return None
+
+
+def with_values(recipe: Recipe, values: Values) -> Recipe:
+    """Returns a recipe with some values changed, given by their dotted keys."""
+    data, overrides = plain(recipe), [override_of(key, value) for key, value in values.items()]
+    return read(Recipe, data, override_values(data, overrides, recipe_keys(), Source("suggestion")))
+
+
+def _overrides(recipe: Recipe, values: Values) -> tuple[str, ...]:
+    """Returns the changes that differ from the recipe, as overrides."""
+    there = plain(recipe)
+    return tuple(override_of(key, value) for key, value in values.items() if _value(there, key) != value)
+
+
+def _value(data: Any, key: str) -> Any:
+    """Returns a value in plain data by its dotted key; None where there is none."""
+    for name in key.split("."):
+        data = data.get(name) if isinstance(data, dict) else None
+    return data

@@ -1,0 +1,219 @@
+"""Estimate of the memory that a recipe needs on each device, without loading weights (models on the meta device).
+
+Estimates, for decoders whose layers are attention and a gated MLP. Counted are weights, gradients, the optimizer's
+state, saved activations, logits, keys and values, what CUDA keeps for each process; not the allocator's waste and
+retrievers. The step's worst case is meant: full micro-batches, full running batches, every token of a
+micro-batch trained.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from searchgym.agents.base import read_agent
+from searchgym.errors import UsageError
+from searchgym.rollout.loading import device_of
+from searchgym.rollout.sampler import CONTEXT, LIVE_LOGITS, PHASES, Need, Part, SampledKey, bytes_of
+from searchgym.train.loop.samplers import sampled_keys, sampled_run
+from searchgym.train.memory import GIB
+from searchgym.train.plan.shapes import Shape, adapter_parameters, model_shape
+from searchgym.train.recipe.backend import Sharding
+from searchgym.train.recipe.keys import Key, keys_of
+from searchgym.train.recipe.options import OptimizerOptions
+from searchgym.train.recipe.preflight import vectors_gib
+from searchgym.train.recipe.recipe import Recipe
+
+GPU_GIB: Final = 79.0
+"""Memory that a GPU of 80 GB reports."""
+BUCKET: Final = 5e8
+"""Number of gradients that DeepSpeed reduces at once by default."""
+
+
+def plan(recipe: Recipe, gpus: int | None = None, gpu_gib: float = GPU_GIB) -> list[Part]:
+    """Returns the items that take memory on each device.
+
+    Args:
+        recipe: Recipe to plan; only the configurations of its models are read.
+        gpus: Number of GPUs to plan for; this machine's if None.
+        gpu_gib: GiB of memory of each of `gpus`.
+
+    Raises:
+        SearchGymError: See `model_shape`; also if GPUs are missing, or vLLM's share is too small for the model.
+    """
+    learner = recipe.learner
+    keys = keys_of(recipe, read_agent(recipe.agent)[1], recipe.agent)
+    count = torch.cuda.device_count() if gpus is None else gpus
+    if gpus is None and count:
+        gpu_gib = memory_here()["cuda:0"]
+    devices = _devices(learner.device, recipe.learner.backend.sharding, count)
+    sampler, own = recipe.rollout.sampler.chosen(ask=gpus is None), {key.name: key.recipe for key in keys}
+    parts: list[Part] = []
+    for together in sampler.together(sampled_keys(recipe, keys), recipe.lora.rank > 0, bool(count)):
+        first = own[together[0].name]
+        parts += sampler.memory(need_of(first, together, model_shape(first.model)), count, gpu_gib)
+    ranks = {device: devices.count(device) for device in devices}
+    for device, number in ranks.items():
+        if device != "cpu":
+            parts.append(Part(device, "CUDA's own", CONTEXT * number))
+        parts += _learners([key for key in keys if not key.frozen], device, number)
+    vectors = vectors_gib(recipe)
+    return parts + ([Part("cpu", "retriever: vectors", vectors)] if vectors else [])
+
+
+def _learners(keys: Sequence[Key], device: str, ranks: int) -> list[Part]:
+    """Returns what the models of all trained keys take on a device: they are updated one after the other.
+
+    What an update needs for its own time counts once, for the key that needs most.
+    """
+    parts: list[Part] = []
+    passing: dict[str, list[Part]] = {}
+    bases: set[str] = set()
+    for key in keys:
+        recipe, before = key.recipe, f"{key.name} " if len(keys) > 1 else ""
+        models = [("policy", recipe.model, recipe.optimizer)]
+        if recipe.has_critic:
+            models.append(("critic", recipe.critic.model or recipe.model, recipe.critic.optimizer))
+        for role, name, options in models:
+            shared = role == "policy" and recipe.lora.rank > 0 and name in bases
+            own = _trained(recipe, role, model_shape(name), options, device, ranks, shared)
+            own = [dataclasses.replace(part, what=before + part.what) for part in own]
+            parts += [part for part in own if part.phases == PHASES]
+            update = [part for part in own if part.phases != PHASES]
+            passing[role] = max(passing.get(role, []), update, key=lambda found: sum(part.gib for part in found))
+        bases.add(recipe.model)
+        if recipe.loss.kl_coef and not recipe.lora.rank:
+            size = ranks * model_shape(recipe.model).parameters * bytes_of(recipe.learner.dtype) / GIB
+            parts.append(Part(device, f"{before}reference: weights", size))
+    return parts + [part for update in passing.values() for part in update]
+
+
+def check_plan(parts: Sequence[Part], memory: Mapping[str, float], phases: Sequence[str] = PHASES) -> list[str]:
+    """Returns a message for each device and phase that needs more memory than the device has.
+
+    Args:
+        parts: Items as `plan` returns them.
+        memory: GiB by device; a device that is left out is not checked.
+        phases: Phases that the training has; without a critic the last one is not among them.
+    """
+    found = []
+    for device in dict.fromkeys(part.device for part in parts):
+        for phase in phases:
+            need = sum(part.gib for part in parts if part.device == device and phase in part.phases)
+            if need > memory.get(device, math.inf):
+                name = "main memory" if device == "cpu" else device
+                found.append(f"{name} has {memory[device]:.1f} GiB, phase {phase} needs {need:.1f}")
+    return found
+
+
+def memory_here() -> dict[str, float]:
+    """Returns GiB by device of this machine: total memory of GPUs, available memory of ``cpu``."""
+    found = {f"cuda:{i}": torch.cuda.mem_get_info(i)[1] / GIB for i in range(torch.cuda.device_count())}
+    lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    free = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
+    return found | {"cpu": free / 2**20}
+
+
+def _devices(name: str, sharding: Sharding, gpus: int) -> list[str]:
+    """Returns the device of each rank."""
+    ranks = sharding.ranks
+    if name == "cpu" or (name == "auto" and not gpus):
+        return ["cpu"] * ranks
+    if not gpus:
+        device_of("cuda")
+    if ranks > gpus:
+        raise UsageError(f"learner.backend.ranks is {ranks}, there are {gpus} GPUs: each rank has one of its own")
+    chosen = list(range(ranks)) if sharding.gpus is None else sharding.gpus
+    if missing := [number for number in chosen if number >= gpus]:
+        raise UsageError(f"learner.backend names GPU {missing[0]}, there are {gpus}, from 0 on")
+    return [f"cuda:{number}" for number in chosen]
+
+
+def need_of(recipe: Recipe, keys: Sequence[SampledKey], shape: Shape) -> Need:
+    """Returns what keys that share a copy of weights need of their sampler."""
+    # the next weights come before those are gone; a tied head travels by both its names
+    whole = 2 * (shape.parameters + shape.tied * shape.vocabulary * shape.hidden) * bytes_of(recipe.learner.dtype)
+    return Need(
+        run=sampled_run(recipe),
+        parameters=shape.parameters,
+        per_token=2 * shape.layers * shape.kv_width,
+        vocabulary=shape.vocabulary,
+        whole=whole / GIB,
+        adapter=3 * 4 * adapter_parameters(recipe.model, recipe.lora) / GIB if recipe.lora.rank else 0.0,
+        trained=any(key.trained for key in keys),
+    )
+
+
+def _trained(
+    recipe: Recipe, role: str, shape: Shape, options: OptimizerOptions, device: str, ranks: int, shared: bool = False
+) -> list[Part]:
+    """Returns what a trained model takes on a device that has so many of its ranks; `shared`: its base is there.
+
+    ZeRO shares out the optimizer's state (1), gradients too (2), weights too (3).
+    """
+    learner, size = recipe.learner, bytes_of(recipe.learner.dtype)
+    sharding = recipe.learner.backend.sharding
+    share = 1 / sharding.ranks if sharding.zero == 3 else 1.0
+    trained, adapted = shape.parameters, role == "policy" and recipe.lora.rank > 0
+    kept, passing = _optimizer_bytes(sharding, size)
+    if adapted:  # kept in float32
+        trained, (kept, passing) = adapter_parameters(recipe.model, recipe.lora), _optimizer_bytes(sharding, 4)
+    weights = ranks * (shape.parameters * size * (not shared) + 4 * trained * adapted) * share / GIB
+    gradients = ranks * trained * passing / GIB
+    optimizer = ranks * trained * kept / GIB
+    tokens = options.micro_batch_tokens
+    activations = ranks * tokens * _per_token(shape, size, learner.gradient_checkpointing) / GIB
+    outputs = shape.vocabulary if role == "policy" else 1
+    logits = ranks * tokens * outputs * (size + 4 * LIVE_LOGITS) / GIB
+    parts = [
+        Part("cpu" if sharding.offload_parameters else device, f"{role}: weights", weights),
+        Part("cpu" if sharding.offload_optimizer else device, f"{role}: optimizer", optimizer),
+        Part(device, f"{role}: gradients", gradients, (role,)),
+        Part(device, f"{role}: activations", activations, (role,)),
+        Part(device, f"{role}: logits", logits, (role,)),
+    ]
+    if sharding.offload_parameters or sharding.zero == 3:  # two layers are whole at a time
+        layer = (shape.parameters - shape.vocabulary * shape.hidden) // shape.layers
+        whole = ranks * (2 * layer + shape.vocabulary * shape.hidden) * size / GIB
+        parts.append(Part(device, f"{role}: layers made whole", whole, (role,)))
+    if recipe.learner.backend.apart:  # gradients on their way between ranks, as they are and in float32
+        bucket = ranks * min(BUCKET, trained) * 8 / GIB
+        parts.append(Part(device, f"{role}: DeepSpeed's bucket", bucket, (role,)))
+    return parts
+
+
+def _optimizer_bytes(sharding: Sharding, size: int) -> tuple[float, float]:
+    """Returns the bytes per parameter that an optimizer keeps, and those of gradients in the model's own phase.
+
+    Read off DeepSpeed 0.19, not measured: two moments; a copy of the weights in float32, unless they are and nothing
+    is shared out or offloaded. Gradients are added up in float32: with ZeRO 1 all of them, beside a micro-batch's in
+    bfloat16; from ZeRO 2 on a rank's share, which ZeRO 3 keeps. Offloaded, the update's copy lies with the moments.
+    """
+    zero, part = sharding.zero, 1 / sharding.ranks
+    kept = 8 + (4 if size == 2 or zero in (1, 2) or sharding.offload_optimizer else 0)
+    if zero == 0:
+        return kept, 4
+    if sharding.offload_optimizer:
+        whole, own = (6, 4 * part) if size == 2 else (4, 0.0)
+        return (kept + (8 if zero == 3 else 6)) * part, {1: whole, 2: own, 3: 0.0}[zero]
+    if zero == 1:
+        return kept * part, 6 if size == 2 else 4 + 4 * part
+    return (kept * part, (4 if size == 2 else 8) * part) if zero == 2 else ((kept + 4) * part, 4 * part)
+
+
+def _per_token(shape: Shape, size: int, checkpointing: bool) -> float:
+    """Returns the bytes that a token's forward pass leaves for the backward pass.
+
+    Of a layer: what goes into its two norms, is scaled (in float32) and comes out of them (6 hidden), queries, keys and
+    values, the latter two repeated for every head of queries (3 hidden), the output of attention in two orders (2
+    hidden), the gate, its activation, the other half and their product (4 intermediate).
+    """
+    layer = size * (9 * shape.hidden + 4 * shape.intermediate) + 4 * 2 * shape.hidden
+    if checkpointing:  # every layer's input, and one layer's own at a time
+        return size * shape.layers * shape.hidden + layer
+    return float(shape.layers * layer)

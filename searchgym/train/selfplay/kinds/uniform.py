@@ -1,0 +1,18 @@
+"""Proposer ``uniform``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from searchgym.train.selfplay.arms import Arm, ArmPolicy
+from searchgym.train.selfplay.proposer import WalkingProposer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UniformProposer(WalkingProposer):
+    """Walks the graph behind the environment's corpus, with even draws of kinds of questions for the whole run."""
+
+    def policy(self, arms: Sequence[Arm]) -> ArmPolicy:
+        """See `WalkingProposer.policy`."""
+        return ArmPolicy(arms, self.arms, self.max_named)

@@ -1,0 +1,289 @@
+"""Proposers that walk a graph: they choose kinds of questions, and learn from how they are answered."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import numpy as np
+from annotated_types import Ge, Interval
+
+from searchgym.corpora.files import BadLines
+from searchgym.corpora.questions import parse_questions, question_row
+from searchgym.corpora.rows import Rows
+from searchgym.envs.task import Task
+from searchgym.errors import TrainingError, UsageError
+from searchgym.options import Setting
+from searchgym.records import Episode, Question
+from searchgym.train.selfplay.arms import Arm, ArmPolicy, Floats, Level
+from searchgym.train.selfplay.build import ground_of
+from searchgym.train.selfplay.kind import Proposer, Proposing
+from searchgym.train.selfplay.proposal import Ground, Proposal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WalkingProposer(Proposer):
+    """A proposer that walks the graph behind the environment's corpus; see `PathProposer`."""
+
+    arms: Level = "last"
+    """What is told apart: numbers of hops; shapes, hops and operations; these and the last relation; or the first
+    relation too."""
+    max_named: Annotated[float, Interval(ge=0, le=1)] = 0.15
+    """Largest share of questions that name their answer or ask for yes or no: they are coin-flips to a solver that
+    knows nothing, which 4 p (1 - p) rewards most."""
+    hops: list[Annotated[int, Ge(1)]] = field(default_factory=lambda: [1, 2, 3, 4])
+    """Numbers of pages that a question may need."""
+    triples: str | None = None
+    """File of triples (subject, relation, object with tabs between them) to walk, whose subjects are titles in the
+    environment's corpus. Default: a world's own graph, or the facts that are found in the corpus."""
+    pool: Annotated[int, Ge(0)] = 256
+    """Most earlier questions that are kept to fill up a step for which too few new ones are found."""
+    tries: Annotated[int, Ge(1)] = 50
+    """Drafts per question after which the pool fills up."""
+
+    def problems(self) -> Iterable[str]:
+        """See `Options.problems`."""
+        if not self.hops or len(set(self.hops)) < len(self.hops):
+            yield f"hops is {self.hops}: expected numbers from 1 on, each once"
+
+    def check(self, setting: Setting) -> Iterable[str]:
+        """See `Proposer.check`."""
+        if setting.attempts < 2:
+            yield f"rollout.attempts is {setting.attempts}: a proposer needs pass rates of at least 2 attempts"
+        if setting.paragraphs:
+            yield "its questions bring no paragraphs, leave env_options.distractors out"
+
+    def source(self, task: Task, env_options: Mapping[str, Any], seed: int) -> Proposing:
+        """Returns the questions of walks over the environment's graph; see `Proposer.source`.
+
+        Raises:
+            UsageError: There is no graph behind the environment's questions, or none with the hops that are asked for.
+        """
+        return PathProposer(ground_of(task, env_options, self.hops, self.triples, seed), self, seed)
+
+    def policy(self, arms: Sequence[Arm]) -> ArmPolicy:
+        """Returns the policy that chooses between kinds of questions."""
+        raise NotImplementedError(f"{type(self).__name__} defines no policy")
+
+    def rewards(self, rates: Sequence[float], attempts: Sequence[int]) -> Floats | None:
+        """Returns the rewards of questions from which the policy learns; None if it learns nothing.
+
+        Args:
+            rates: Share of right attempts at each question; NaN where it is not known.
+            attempts: Number of attempts at each question.
+        """
+        return None
+
+
+class PathProposer:
+    """A source of questions for a training, proposed step by step; see `selfplay.source.QuestionStream`.
+
+    Args:
+        ground: Graph to walk.
+        options: How kinds of questions are chosen, and what is learnt from.
+        seed: Seed of the choices.
+
+    Raises:
+        UsageError: The graph has no walk of the lengths that are asked for, or none but those to named answers.
+    """
+
+    name, made = "proposer", True
+
+    def __init__(self, ground: Ground, options: WalkingProposer, seed: int) -> None:
+        if not ground.arms:
+            hops = ", ".join(map(str, options.hops))
+            raise UsageError(
+                f"proposer: the graph has no path of {hops} hops: ask for other hops (proposer.hops), or for a corpus "
+                "with more links (`searchgym questions generate` reports what it found)"
+            )
+        if options.max_named < 1 and all(arm.named for arm in ground.arms):
+            raise UsageError(
+                "proposer: all questions that the graph allows name their answer (comparisons), but at most "
+                f"{options.max_named:g} of the questions may (proposer.max_named): ask for other hops "
+                "(proposer.hops), for a corpus with more links, or set proposer.max_named=1"
+            )
+        self.policy = options.policy(ground.arms)
+        self._ground, self._options, self._seed = ground, options, seed
+        self._walks: dict[Arm, Iterator[Any]] = {}
+        self._taken: Counter[Arm] = Counter()
+        self._ended: set[Arm] = set()
+        self._pool: dict[str, Question] = {}
+        self._named = self._proposed = 0
+        self.known: dict[str, Question] = {}
+        """Every question proposed so far, by id."""
+        self._step = Counter[str]()
+        self._chances: dict[tuple[bool, ...], list[float]] = {}
+
+    # -- proposing -------------------------------------------------------------------------------------------------
+
+    def draw(self, step: int, count: int) -> list[Question]:
+        """Returns new questions for a 0-based step; earlier ones where too few are found.
+
+        Raises:
+            TrainingError: There are neither new questions nor earlier ones.
+        """
+        self._step.clear()
+        return [proposal.question for proposal in self.propose(step, 0, count, ())]
+
+    def more(self, step: int, round: int, count: int, drawn: Sequence[Question]) -> list[Question]:
+        """Returns further questions for a step."""
+        return [proposal.question for proposal in self.propose(step, round, count, {q.id for q in drawn})]
+
+    def propose(self, step: int, round: int, count: int, drawn: Collection[str]) -> list[Proposal]:
+        """Returns proposals for a round of a step.
+
+        Args:
+            step: 0-based step.
+            round: 0 for the step's first questions.
+            count: Number of proposals.
+            drawn: Ids of questions that the step asks already.
+
+        Raises:
+            TrainingError: See `draw`.
+        """
+        rng = random.Random(f"propose {self._seed} {step} {round}")
+        found: list[Proposal] = []
+        for _ in range(count * self._options.tries):
+            if len(found) == count:
+                break
+            proposal = self._try(rng)
+            if proposal is not None:
+                found.append(proposal)
+        there = {proposal.question.id for proposal in found} | set(drawn)
+        spare = [question for name, question in self._pool.items() if name not in there]
+        fill = rng.sample(spare, min(count - len(found), len(spare)))
+        self._step["from pool"] += len(fill)
+        for proposal in found:
+            self.known[proposal.question.id] = proposal.question
+        if not found and not fill and not round:
+            counts = (+self._step).most_common(4)
+            why = ", ".join(f"{rule} {times}" for rule, times in counts) or "every walk is used up"
+            raise TrainingError(
+                f"proposer: step {step + 1} has no question, and the pool of earlier ones is empty ({why}): ask for "
+                "fewer questions or steps, other hops (proposer.hops), or a larger world or corpus"
+            )
+        return found + [Proposal(question, arm=_arm_of(question)) for question in fill]
+
+    def _try(self, rng: random.Random) -> Proposal | None:
+        """Walks once; returns the proposal, None if the walk is refused or its arm has ended."""
+        is_open = tuple(self._open(arm) for arm in self.policy.arms)
+        if is_open not in self._chances:
+            self._chances[is_open] = self.policy.probabilities(is_open).cumsum().tolist()
+        chances = self._chances[is_open]
+        if not chances[-1]:
+            return None
+        (arm,) = rng.choices(self.policy.arms, cum_weights=chances)
+        walks = self._walks.setdefault(arm, self._ground.walks(arm))
+        walk = next(walks, None)
+        if walk is None:
+            self._ended.add(arm)
+            return None
+        self._taken[arm] += 1
+        self._step["drafts"] += 1
+        made = self._ground.proposal(arm, walk, self._taken[arm] - 1)
+        if isinstance(made, str):
+            self._step[made] += 1
+            return None
+        self._proposed += 1
+        self._named += arm.named
+        return made
+
+    def _open(self, arm: Arm) -> bool:
+        """Tells whether an arm has walks left and does not make named answers too many."""
+        if arm in self._ended:
+            return False
+        return not arm.named or self._named + 1 <= self._options.max_named * (self._proposed + 1)
+
+    # -- learning --------------------------------------------------------------------------------------------------
+
+    def learn(self, step: int, questions: Sequence[Question], episodes: Sequence[Episode]) -> dict[str, float]:
+        """Rewards the arms of a step's questions by the shares of attempts that were right, and fills the pool.
+
+        Attempts whose retriever failed do not count; a question with fewer than two others has no pass rate.
+        """
+        rates, attempts = pass_rates(questions, episodes)
+        arms = [_arm_of(question) for question in questions]
+        rewards = self._options.rewards(rates, attempts)
+        if rewards is not None:
+            self.policy.learn(arms, rewards)
+            self._chances.clear()
+        for question in questions:
+            self._pool.pop(question.id, None)  # the newest stand last
+            self._pool[question.id] = question
+        for name in list(self._pool)[: max(len(self._pool) - self._options.pool, 0)]:
+            del self._pool[name]
+        return self._metrics(questions, arms, np.array(rates))
+
+    def _metrics(self, questions: Sequence[Question], arms: Sequence[Arm], rates: Any) -> dict[str, float]:
+        """Returns the metrics of a step."""
+        mixed = (rates > 0) & (rates < 1)
+        open_ended = np.array([not arm.named for arm in arms])
+        known = np.isfinite(rates)
+        drafts = max(self._step["drafts"], 1)
+        invalid = self._step["not one answer"]
+        row = {
+            "valid": 1 - invalid / drafts,
+            "refused": (sum(self._step.values()) - self._step["drafts"] - self._step["from pool"]) / drafts,
+            "from_pool": float(self._step["from pool"]),
+            "named": float(1 - open_ended.mean()),
+            "hops": float(np.mean([arm.hops for arm in arms])),
+            "entropy": self.policy.entropy(),
+            "distinct_forms": len({str(q.metadata["form"]) for q in questions}) / len(questions),
+            "distinct_arms": len(set(arms)) / len(arms),
+            "distinct_entities": float(len({t for q in questions for t in q.gold_titles or ()})),
+        }
+        if known.any():
+            row |= {"signal": float(mixed[known].mean()), "pass_rate": float(rates[known].mean())}
+        if (known & open_ended).any():
+            row["signal_unnamed"] = float(mixed[known & open_ended].mean())
+        return row
+
+    # -- stopping and going on -------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """Returns what later steps depend on, as plain JSON."""
+        return {
+            "policy": self.policy.state(),
+            "taken": {arm.name: times for arm, times in sorted(self._taken.items())},
+            "ended": sorted(arm.name for arm in self._ended),
+            "counts": [self._proposed, self._named],
+            "pool": [question_row(question) for question in self._pool.values()],
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Goes on from a state: walks begin behind those that were taken."""
+        self.policy.restore(state["policy"])
+        self._chances.clear()
+        self._proposed, self._named = state["counts"]
+        names = {arm.name: arm for arm in self.policy.arms}
+        self._taken = Counter({names[name]: times for name, times in state["taken"].items()})
+        self._walks = {
+            arm: itertools.islice(self._ground.walks(arm), times, None) for arm, times in self._taken.items()
+        }
+        self._ended = {names[name] for name in state["ended"]}
+        rows = Rows("the proposer's pool", "item", enumerate(state["pool"], start=1))
+        questions = parse_questions(rows, "searchgym", BadLines()) if state["pool"] else []
+        self._pool = {question.id: question for question in questions}
+        self.known |= self._pool
+
+
+def _arm_of(question: Question) -> Arm:
+    """Returns the arm that a proposed question is of."""
+    return Arm(*question.metadata["arm"])
+
+
+def pass_rates(questions: Sequence[Question], episodes: Sequence[Episode]) -> tuple[list[float], list[int]]:
+    """Returns the share of right attempts at each question, by exact match, and their number.
+
+    Attempts whose retriever failed are left out; the share is NaN with fewer than two left.
+    """
+    right: dict[str, list[float]] = {question.id: [] for question in questions}
+    for episode in episodes:
+        if episode.stop_reason != "retriever_error":
+            right[episode.question_id].append(episode.scores.get("em", 0.0))
+    found = [right[question.id] for question in questions]
+    return [float(np.mean(own)) if len(own) > 1 else float("nan") for own in found], [len(own) for own in found]

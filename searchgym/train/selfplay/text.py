@@ -1,0 +1,135 @@
+"""Questions that a language model writes: what it is asked for, the filters, and verification from its own pages.
+
+Source: SSP, arXiv 2510.18821, and its released code (`problem_extraction.py`). Deviations: a judge that gives no
+verdict leaves a question unverified (there it is accepted), and the judge's answer is compared by exact match alone
+(there a second model decides where that fails). No large model has run it, and small ones write no question worth
+keeping; its weights are not trained yet.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from searchgym.envs.core import State
+from searchgym.errors import ScoringError
+from searchgym.records import Episode, Question, Searched, SupportingFact
+from searchgym.scoring.judges.judge import Checked, Judge
+from searchgym.text import holds, norm
+from searchgym.train.selfplay.proposal import Proposal
+
+LENGTHS: Final = (10, 1000)
+"""Least and most characters of a question."""
+LEAST_WORDS: Final = 10
+NOISE: Final = 4
+"""Other proposals whose pages, all that each read, are mixed in for verification."""
+
+
+def asked_for(answer: str, searches: int, examples: Sequence[str] = (), id: str = "") -> Question:
+    """Returns the task of `searchgym/Propose-v0` to write a question with a given answer.
+
+    Args:
+        answer: The answer.
+        searches: Number of searches that the question should need.
+        examples: Questions to show as examples.
+        id: Id of the task. Default: from the answer.
+    """
+    shown = "".join(f"\nExample: {text}" for text in examples)
+    text = f"Answer: {answer}\nSearches that the question should need: {searches}{shown}"
+    return Question(id or f"propose-{norm(answer).replace(' ', '-')}", text, (answer,), kind="propose")
+
+
+def refusal(question: str | None, answer: str, searches: Sequence[Searched]) -> str | None:
+    """Returns the first filter that refuses a written question, None if none does; in SSP's order.
+
+    Args:
+        question: The question; None if the model wrote none.
+        answer: The answer that was asked for.
+        searches: Searches of the episode in which it was written.
+    """
+    rules: Mapping[str, Callable[[str], bool]] = {
+        "length": lambda text: not LENGTHS[0] <= len(text) <= LENGTHS[1] or len(text.split()) < LEAST_WORDS,
+        "answer in the question": lambda text: holds(text, answer),
+        "no page was read": lambda _: not any(search.hits for search in searches),
+        "one search, or a search twice": lambda _: (
+            len(searches) < 2 or len({norm(search.query) for search in searches}) < len(searches)
+        ),
+        "answer in a search": lambda _: any(holds(search.query, answer) for search in searches),
+    }
+    if question is None or not question.strip():
+        return "no question"
+    return next((name for name, rule in rules.items() if rule(question)), None)
+
+
+def reward_kept(state: State) -> float:
+    """Returns 1 if the filters keep the question that an episode of `searchgym/Propose-v0` ended with, else 0."""
+    text = None if state.answer is None else state.answer.text
+    return float(refusal(text, state.question.answers[0], state.searches) is None)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of a written question."""
+
+    proposal: Proposal | None
+    """The proposal; None if it was refused or not verified."""
+    reason: str
+    """Why there is none: a filter, ``refuted``, or ``unverified`` with what went wrong; empty for a proposal."""
+
+
+def judged(
+    tasks: Sequence[Question],
+    episodes: Sequence[Episode],
+    judge: Judge | Checked,
+    rng: random.Random,
+    noise: int = NOISE,
+) -> list[Verdict]:
+    """Returns a verdict for each episode: filters first, then verification from its own pages among others'.
+
+    Args:
+        tasks: Task of each episode; see `asked_for`.
+        episodes: Episodes of a batch, in which questions were written.
+        judge: Answers the questions from pages.
+        rng: Draws and shuffles the episodes whose pages the judge sees.
+        noise: Other episodes whose pages are mixed in, all that each read.
+    """
+    judge = judge if isinstance(judge, Checked) else Checked(judge)
+    read = [_read(episode) for episode in episodes]
+    return [_judged(place, tasks, episodes, read, judge, rng, noise) for place in range(len(episodes))]
+
+
+def _judged(
+    place: int,
+    tasks: Sequence[Question],
+    episodes: Sequence[Episode],
+    read: Sequence[str],
+    judge: Checked,
+    rng: random.Random,
+    noise: int,
+) -> Verdict:
+    """Returns the verdict for one episode of a batch."""
+    task, episode = tasks[place], episodes[place]
+    text = None if episode.answer is None else episode.answer.text
+    reason = refusal(text, task.answers[0], episode.searches)
+    if text is None or reason is not None:
+        return Verdict(None, reason or "no question")
+    others = [pages for pages in read if pages not in ("", read[place])]
+    pages = [read[place], *rng.sample(others, min(noise, len(others)))]
+    rng.shuffle(pages)
+    try:
+        right = judge.verify(text, task.answers[0], pages)
+    except ScoringError as error:
+        return Verdict(None, f"unverified: {error}")
+    if not right:
+        return Verdict(None, "refuted")
+    titles = dict.fromkeys(hit.passage.title for search in episode.searches for hit in search.hits)
+    facts = tuple(SupportingFact(title) for title in titles)
+    question = Question(f"{episode.id}-question", text, task.answers, task.aliases, "proposed", supporting_facts=facts)
+    return Verdict(Proposal(question, episode=episode), "")
+
+
+def _read(episode: Episode) -> str:
+    """Returns the pages that an episode's searches found, as one text."""
+    return "\n".join(f"{hit.passage.title}: {hit.passage.text}" for search in episode.searches for hit in search.hits)
