@@ -156,7 +156,7 @@ SINGULAR = {
 
 def cards_folder(kind: str) -> Path:
     """Returns the folder that holds a kind of card: inside the package in a wheel, next to it in a checkout."""
-    package = Path(__file__).parent
+    package = Path(__file__).parents[1]
     shipped = package / "_cards" / CARD_FOLDERS[kind]
     return shipped if shipped.is_dir() else package.parent / CARD_FOLDERS[kind]
 

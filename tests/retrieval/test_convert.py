@@ -13,7 +13,7 @@ from typing import Any
 import faiss
 import numpy as np
 import pytest
-from tests.corpora.retrieval.test_dense import (
+from tests.retrieval.test_dense import (
     DIMENSION,
     ENCODER,
     FLAT,

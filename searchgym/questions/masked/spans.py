@@ -1,9 +1,9 @@
 """Spans that can be hidden: links, dates, numbers, names and quoted titles of a passage, and the pages that state them.
 
 Links come from `searchgym.questions.graphs`, names and numbers from the pack's `spans`, by which sentences become
-questions too (`searchgym.questions.in_place`). A span is a whole name that shares no word with the page's title; where it stands
-several times, all of its places are hidden. For each one the pages are noted that state it *strictly*: where the source
-is hidden, nothing else may answer.
+questions too (`searchgym.questions.in_place`). A span is a whole name that shares no word with the page's title; where
+it stands several times, all of its places are hidden. For each one the pages are noted that state it *strictly*: where
+the source is hidden, nothing else may answer.
 """
 
 from __future__ import annotations
