@@ -37,7 +37,7 @@ from searchgym.agents import load_agent
 from searchgym.cli.demo import ENV, em_by_question, evaluate_model
 from searchgym.cli.output import emit, emit_rows
 from searchgym.corpora.files import iter_jsonl
-from searchgym.corpora.locks import lock_folder
+from searchgym.corpora.folders import lock_folder
 from searchgym.envs import Task, find_env, load_task
 from searchgym.eval import bootstrap_ci, t_interval, two_way_ci
 from searchgym.rollout import in_checkpoints, read_episodes

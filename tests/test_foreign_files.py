@@ -18,7 +18,7 @@ from made_models import tiny_qwen2, tiny_tokenizer
 from searchgym.agents.base import load_agent, read_agent, source_of
 from searchgym.corpora.download import get_corpus
 from searchgym.corpora.files import sha256_file
-from searchgym.corpora.locks import lock_folder
+from searchgym.corpora.folders import lock_folder
 from searchgym.envs.reward import get_reward
 from searchgym.errors import CardError, DataError, IndexMismatchError, SearchGymError, UsageError
 from searchgym.eval.report.write import report_page

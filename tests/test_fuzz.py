@@ -16,7 +16,7 @@ from fuzz_files import fuzz, run, table  # noqa: E402
 from fuzz_kinds import KINDS  # noqa: E402
 
 from searchgym.corpora.files import MAX_LINE, read_json  # noqa: E402
-from searchgym.corpora.locks import lock_folder  # noqa: E402
+from searchgym.corpora.folders import lock_folder  # noqa: E402
 from searchgym.errors import CardError, DataError, UsageError  # noqa: E402
 from searchgym.options.yaml import parse_yaml  # noqa: E402
 from searchgym.rollout.loading import generation_settings  # noqa: E402

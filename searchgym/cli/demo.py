@@ -21,7 +21,7 @@ from typing import Any, Final
 from searchgym.agents.base import LoadedAgent, load_agent
 from searchgym.cli.output import table, tell
 from searchgym.corpora.files import write_atomic
-from searchgym.corpora.locks import lock_folder
+from searchgym.corpora.folders import lock_folder
 from searchgym.envs.registration import find_env
 from searchgym.envs.task import Task, load_task
 from searchgym.errors import RunExistsError, UsageError

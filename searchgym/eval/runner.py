@@ -26,7 +26,7 @@ from searchgym import scoring
 from searchgym.agents.base import LoadedAgent
 from searchgym.agents.roles import Role
 from searchgym.corpora.files import dump_line, iter_jsonl, read_json, write_atomic, write_jsonl
-from searchgym.corpora.locks import lock_folder
+from searchgym.corpora.folders import lock_folder
 from searchgym.corpora.questions import question_row
 from searchgym.envs.reward import reward_name
 from searchgym.envs.task import Task

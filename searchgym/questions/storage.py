@@ -21,7 +21,7 @@ from typing import Any, Final
 import yaml
 
 from searchgym.corpora.files import FilePath, sha256_file, write_jsonl
-from searchgym.corpora.locks import lock_folder
+from searchgym.corpora.folders import lock_folder
 from searchgym.corpora.passages import corpus_sha256
 from searchgym.corpora.questions import read_questions, write_questions
 from searchgym.errors import DataError

@@ -13,17 +13,6 @@ from typing import Any
 import faiss
 import numpy as np
 import pytest
-from tests.retrieval.test_dense import (
-    DIMENSION,
-    ENCODER,
-    FLAT,
-    HNSW,
-    IVF,
-    MadeEncoder,
-    made_vectors,
-    numbered,
-    recall,
-)
 
 from searchgym.corpora.passages import passage_line, read_passages
 from searchgym.errors import DataMissingError, IndexMismatchError, RunExistsError, UsageError
@@ -37,6 +26,17 @@ from searchgym.retrieval.index.index import describe_files, inspect_index, load_
 from searchgym.retrieval.kinds.bm25 import BM25Card
 from searchgym.retrieval.kinds.dense import DenseCard
 from searchgym.retrieval.kinds.hybrid import HybridCard
+from tests.retrieval.test_dense import (
+    DIMENSION,
+    ENCODER,
+    FLAT,
+    HNSW,
+    IVF,
+    MadeEncoder,
+    made_vectors,
+    numbered,
+    recall,
+)
 
 NUMBER = 4000
 

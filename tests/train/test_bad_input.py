@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 
 from searchgym.cli import main
 from searchgym.corpora.files import iter_jsonl
-from searchgym.corpora.locks import lock_folder
+from searchgym.corpora.folders import lock_folder
 from searchgym.errors import TrainingError
 from searchgym.rollout.loading import load_model
 from searchgym.rollout.storage import read_episodes

@@ -34,7 +34,7 @@ from searchgym.cli.pipeline.pipeline import WARM, Pipeline
 from searchgym.cli.pipeline.selection import SELECTED, select, write_pool
 from searchgym.corpora.documents import open_corpus
 from searchgym.corpora.files import read_json, write_atomic
-from searchgym.corpora.locks import lock_folder
+from searchgym.corpora.folders import lock_folder
 from searchgym.corpora.passages import write_corpus
 from searchgym.envs.data import find_corpus
 from searchgym.envs.registration import find_env

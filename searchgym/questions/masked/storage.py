@@ -17,7 +17,7 @@ from typing import Any, Final
 import yaml
 
 from searchgym.corpora.files import sha256_file
-from searchgym.corpora.locks import lock_folder
+from searchgym.corpora.folders import lock_folder
 from searchgym.corpora.passages import corpus_sha256
 from searchgym.corpora.questions import write_questions
 from searchgym.options.cards import find_card

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from searchgym.corpora.files import FilePath, write_atomic
-from searchgym.corpora.locks import lock_folder
+from searchgym.corpora.folders import lock_folder
 from searchgym.corpora.own import mark_own
 from searchgym.corpora.passages import corpus_sha256, passage_line
 from searchgym.corpora.store import ENDS, PASSAGES, PassageStore, PassageWriter, unique

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from searchgym.corpora.files import BadLines, dump_line, iter_jsonl, write_atomic
-from searchgym.corpora.locks import lock_folder
+from searchgym.corpora.folders import lock_folder
 from searchgym.corpora.questions import question_row
 from searchgym.errors import RunExistsError, UsageError
 from searchgym.options import plain
