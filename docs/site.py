@@ -37,6 +37,7 @@ PACKAGES: Final = (
     "scoring.judges",
     "corpora",
     "retrieval",
+    "questions",
     "questions.worlds",
     "envs",
     "agents",

@@ -14,12 +14,9 @@ if TYPE_CHECKING:
     from searchgym.envs.spaces import UnicodeText
     from searchgym.envs.task import Task, load_task
     from searchgym.envs.vector import SearchVectorEnv
-    from searchgym.questions.question_source import QuestionContext, QuestionSource
 
 __all__ = [
     "EnvCard",
-    "QuestionContext",
-    "QuestionSource",
     "Reward",
     "Rules",
     "SearchEnv",
@@ -42,7 +39,6 @@ __getattr__, __dir__ = lazy(
         "reward": "Reward",
         "cards": "EnvCard",
         "options": "TaskOptions",
-        "question_source": "QuestionContext QuestionSource",
         "registration": "env_options find_env register registered",
         "single": "SearchEnv",
         "spaces": "UnicodeText",

@@ -1,1 +1,12 @@
-"""Questions that nobody wrote: generated from the facts and links of any corpus, filtered, split and measured."""
+"""Questions from every source: worlds, the facts and links of any corpus, masked spans, tasks of a rubric."""
+
+from typing import TYPE_CHECKING
+
+from searchgym._lazy import lazy
+
+if TYPE_CHECKING:
+    from searchgym.questions.question_source import QuestionContext, QuestionSource
+
+__all__ = ["QuestionContext", "QuestionSource"]
+
+__getattr__, __dir__ = lazy(__name__, {"question_source": "QuestionContext QuestionSource"})

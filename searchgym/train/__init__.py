@@ -25,6 +25,6 @@ __getattr__, __dir__ = lazy(
         "credit.term": "CreditContext Term",
         "recipe.load": "load_recipe read_recipe",
         "recipe.recipe": "Recipe dump_recipe",
-        "run.assembly": "train",
+        "loop.assembly": "train",
     },
 )

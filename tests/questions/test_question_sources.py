@@ -26,7 +26,7 @@ SOURCE = """
 import pathlib
 from dataclasses import dataclass
 from searchgym import Question
-from searchgym.envs import QuestionSource
+from searchgym.questions import QuestionSource
 
 pathlib.Path("imported").touch()
 
