@@ -18,7 +18,7 @@ import pytest
 from linked_pages import linked_pages
 from scipy.stats import ttest_1samp
 
-from searchgym.corpora import locks
+from searchgym.corpora import folders
 from searchgym.corpora.passages import write_corpus
 from searchgym.corpora.questions import write_questions
 from searchgym.errors import SearchGymError, UsageError
@@ -239,13 +239,13 @@ def test_two_processes_that_share_a_folder_evaluate_the_warm_model_one_after_the
     inside, met = threading.Event(), threading.Event()
 
     def scores_of(task, recipe, checkpoint, out):
-        with locks.lock_folder(out):  # as an evaluation does
+        with folders.lock_folder(out):  # as an evaluation does
             first = not inside.is_set()
             inside.set()
             return {"waited": not first or met.wait(60)}
 
     monkeypatch.setattr(methods, "scores_of", scores_of)
-    monkeypatch.setattr(locks.time, "sleep", lambda seconds: met.set())
+    monkeypatch.setattr(folders.time, "sleep", lambda seconds: met.set())
     recipe = load_recipe("tiny-grpo", [])
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(methods.warm_scores, None, recipe, tmp_path)

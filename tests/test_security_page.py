@@ -233,7 +233,7 @@ def workflow(folder: Path) -> None:
 
 
 AWKWARD, LEADERBOARD = "corpora/test_awkward_files.py", "eval/test_leaderboard.py"
-VIEWING, PRETRAINED = "viewing/test_viewing_log.py", "rollout/test_pretrained.py"
+VIEWING, PRETRAINED = "eval/test_viewing_log.py", "rollout/test_pretrained.py"
 HELD: dict[str, tuple[Callable[[Path], None] | None, list[str]]] = {
     "corpora, questions, qrels, runs": (
         questions,
@@ -276,7 +276,7 @@ HELD: dict[str, tuple[Callable[[Path], None] | None, list[str]]] = {
         report,
         [
             "test_foreign_files.py::test_nothing_is_written_through_links_that_lead_out",
-            "report/test_report.py::test_nothing_hostile_becomes_markup",
+            "eval/test_report.py::test_nothing_hostile_becomes_markup",
         ],
     ),
     "a run folder in `searchgym view`": (
@@ -285,7 +285,7 @@ HELD: dict[str, tuple[Callable[[Path], None] | None, list[str]]] = {
             f"{VIEWING}::test_code_is_imported_from_no_place_of_a_recipe",
             f"{VIEWING}::test_a_log_that_a_run_brings_is_not_shown",
             f"{VIEWING}::test_hostile_text_stays_text",
-            "viewing/test_viewer_in_browser.py::test_the_viewer_serves_this_machine_alone",
+            "eval/test_viewer_in_browser.py::test_the_viewer_serves_this_machine_alone",
         ],
     ),
     "a recipe in `searchgym train --plan`": (

@@ -277,7 +277,7 @@ def test_a_folder_in_use_is_told_before_anything_is_loaded(tmp_path):
     command = [sys.executable, "-X", "importtime", "-m", "searchgym", "train", "smol-own", "corpus=demo", "--out"]
     told = subprocess.run([*command, tmp_path], capture_output=True, text=True)
     assert told.returncode == 1 and "is not empty and holds no pipeline: choose another --out" in told.stderr
-    assert not re.search(r"\b(torch|transformers|numba|searchgym\.practice\.pipeline)$", told.stderr, re.M)
+    assert not re.search(r"\b(torch|transformers|numba|searchgym\.cli\.pipeline\.pipeline)$", told.stderr, re.M)
 
 
 # -- whole pipelines -----------------------------------------------------------------------------------------------
