@@ -15,7 +15,7 @@ from typing import Final
 
 from searchgym.questions.draw import Draft
 from searchgym.questions.graphs.links import Link
-from searchgym.questions.source import Source
+from searchgym.questions.source import FactBase
 from searchgym.records import Hop
 from searchgym.text import base_title, holds, sentence_at, sentences, tidy, unlinked, words
 
@@ -27,7 +27,7 @@ _PRONOUN: Final = {"person": re.compile(r"(He|She|His|Her)\b"), "work": re.compi
 """Pronouns that stand for a page's own subject at the beginning of a sentence, by kind."""
 
 
-def draw_cloze(source: Source, hops: int, rng: random.Random) -> Iterator[Draft]:
+def draw_cloze(source: FactBase, hops: int, rng: random.Random) -> Iterator[Draft]:
     """Yields sentences with a hidden name (one hop), or chains of two hidden names (two hops)."""
     links = [link for link in source.facts.links if {link.source, link.target} <= source.allowed]
     rng.shuffle(links)
@@ -48,7 +48,7 @@ def draw_cloze(source: Source, hops: int, rng: random.Random) -> Iterator[Draft]
                 yield _chain(source, link, second, first, phrase)
 
 
-def _chain(source: Source, link: Link, second: Link, first: str, phrase: str) -> Draft:
+def _chain(source: FactBase, link: Link, second: Link, first: str, phrase: str) -> Draft:
     """Returns the draft of two hidden names."""
     (waypoint, _), (answer, names) = _hidden(source, link), _hidden(source, second)
     text = f'Two names are hidden. "{first}" The page of [A] says: "... {phrase} ..." What is [B]?'
@@ -57,14 +57,14 @@ def _chain(source: Source, link: Link, second: Link, first: str, phrase: str) ->
     return Draft("cloze-chain", text, answer, pages, waypoints=(waypoint,), steps=steps, names=names)
 
 
-def _hidden(source: Source, link: Link) -> tuple[str, tuple[str, ...]]:
+def _hidden(source: FactBase, link: Link) -> tuple[str, tuple[str, ...]]:
     """Returns the words that name a link's target, and the target's title if that is another name."""
     said = tidy(source.passages[link.source].text[link.start : link.end]).strip("`*_ ")
     title = base_title(source.passages[link.target].title)
     return said, () if said == title else (title,)
 
 
-def _sentence(source: Source, link: Link, slot: str) -> str | None:
+def _sentence(source: FactBase, link: Link, slot: str) -> str | None:
     """Returns the sentence of a link with the name replaced; it names its own page. None if it is unfit."""
     text = source.passages[link.source].text
     start, end = sentence_at(sentences(text), link.start)
@@ -74,7 +74,7 @@ def _sentence(source: Source, link: Link, slot: str) -> str | None:
     return naming(source, link.source, sentence) or f"{source.name(link.source)}: {sentence}"
 
 
-def naming(source: Source, page: int, sentence: str) -> str | None:
+def naming(source: FactBase, page: int, sentence: str) -> str | None:
     """Returns a sentence that names its page, if need be in place of a first pronoun; None if it has neither."""
     if holds(sentence, base_title(source.passages[page].title)):
         return sentence
@@ -86,7 +86,7 @@ def naming(source: Source, page: int, sentence: str) -> str | None:
     return f"{source.name(page)}{own}{sentence[said.end() :]}"
 
 
-def _phrase(source: Source, link: Link) -> str | None:
+def _phrase(source: FactBase, link: Link) -> str | None:
     """Returns the few words around a link within its sentence, with the name replaced by ``[B]``."""
     text = source.passages[link.source].text
     start, end = sentence_at(sentences(text), link.start)

@@ -17,13 +17,12 @@ import regex
 
 from searchgym.questions.cloze import LEAST, MOST, naming
 from searchgym.questions.draw import Draft
-from searchgym.questions.graphs.packs import SECONDS
-from searchgym.questions.source import Source
+from searchgym.questions.graphs.patterns import SECONDS
+from searchgym.questions.source import FactBase
+from searchgym.questions.spec import SENTENCE
 from searchgym.records import Hop
 from searchgym.text import base_title, norm, sentences, tidy
 
-SENTENCE: Final = "sentence"
-"""Shape of these questions."""
 _FIRST: Final = 6
 """Number of sentences of a page that are made into questions."""
 _LONGEST_ANSWER: Final = 6
@@ -39,7 +38,7 @@ _ARTICLE: Final = re.compile(r"\b(?:[Tt]he|[Aa]n?)\s+$")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SentenceQuestion:
     """A sentence of a page as a question."""
 
     text: str
@@ -47,7 +46,7 @@ class Asked:
     answer: str
 
 
-def draw_sentences(source: Source, hops: int, rng: random.Random) -> Iterator[Draft]:
+def draw_sentences(source: FactBase, hops: int, rng: random.Random) -> Iterator[Draft]:
     """Yields questions made of sentences.
 
     Args:
@@ -69,7 +68,7 @@ def draw_sentences(source: Source, hops: int, rng: random.Random) -> Iterator[Dr
 
 
 def _through(
-    source: Source, page: int, spans: Sequence[tuple[regex.Pattern[str], str]], rng: random.Random
+    source: FactBase, page: int, spans: Sequence[tuple[regex.Pattern[str], str]], rng: random.Random
 ) -> Iterator[Draft]:
     """Yields questions about the pages that a page's facts lead to, which are named by that page alone."""
     for relation, fact in source.of_page[page].items() if page in source.of_page else ():
@@ -91,8 +90,8 @@ def _through(
 
 
 def sentences_of(
-    source: Source, page: int, spans: Sequence[tuple[regex.Pattern[str], str]], rng: random.Random
-) -> Iterator[Asked]:
+    source: FactBase, page: int, spans: Sequence[tuple[regex.Pattern[str], str]], rng: random.Random
+) -> Iterator[SentenceQuestion]:
     """Yields the first sentences of a page as questions, one for each sentence that has a part to ask for."""
     passage = source.passages[page]
     places = sentences(passage.text)[:_FIRST]
@@ -107,7 +106,7 @@ def sentences_of(
         start_of, end_of, ask = rng.choice(found)
         answer = sentence[start_of:end_of]
         if norm(answer) not in source.forbidden:
-            yield Asked(_worded(sentence, start_of, end_of, ask), answer)
+            yield SentenceQuestion(_worded(sentence, start_of, end_of, ask), answer)
 
 
 def parts_of(sentence: str, spans: Sequence[tuple[regex.Pattern[str], str]], title: str) -> list[tuple[int, int, str]]:

@@ -6,7 +6,9 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from searchgym.questions.generate import RANKS, QuestionSet, Stratum
+from searchgym.questions.filters import RANKS
+from searchgym.questions.generate import QuestionSet, Stratum
+from searchgym.questions.saved import table
 from searchgym.questions.shortcuts import Shortcuts
 
 
@@ -90,16 +92,6 @@ def crossed(report: Mapping[str, Any]) -> str:
         f"The pages are so well linked that {report['cut_links']} pairs of linked pages are in two splits: "
         f"{report['crossing']} questions that cross are left out"
     )
-
-
-def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Returns rows as a Markdown table."""
-    if not rows:
-        return "none\n"
-    head = list(rows[0])
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    lines += ["| " + " | ".join("" if row[name] is None else str(row[name]) for name in head) + " |" for row in rows]
-    return "\n".join(lines) + "\n"
 
 
 def picture(report: Mapping[str, Any], path: str) -> None:

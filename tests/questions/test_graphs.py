@@ -14,11 +14,12 @@ from support import growth
 
 from searchgym.errors import CardError, DataError, DataMissingError, UnknownNameError
 from searchgym.options.cards import find_card
-from searchgym.questions.graphs.facts import find_facts, pronouns
+from searchgym.questions.graphs.facts import find_facts
 from searchgym.questions.graphs.graph import evaluate, magnitude
 from searchgym.questions.graphs.links import find_links
-from searchgym.questions.graphs.packs import KindRule, Pack, _expanded, load_pack
-from searchgym.questions.graphs.packs import _check as check_pack
+from searchgym.questions.graphs.packs import KindRule, Pack, check_pack, load_pack
+from searchgym.questions.graphs.patterns import _expanded
+from searchgym.questions.graphs.subjects import pronouns
 from searchgym.questions.graphs.triples import TripleGraph, read_names, read_texts, read_triples, triples_of
 from searchgym.records import Passage, Question, Triple
 from searchgym.text import base_title, head_noun, holds, sentences, tidy, unlinked, words
@@ -252,7 +253,7 @@ def test_a_file_of_a_pack_that_would_take_all_memory(tmp_path):
 
 
 def test_all_patterns_of_a_pack_have_a_limit_together(monkeypatch):
-    monkeypatch.setattr("searchgym.questions.graphs.packs.TOTAL", 5_000)
+    monkeypatch.setattr("searchgym.questions.graphs.patterns.TOTAL", 5_000)
     kinds = {"thing": KindRule(nouns=["thing"], signs=[f"{{A}}{n}" for n in range(20)])}
     with pytest.raises(CardError, match=r"kinds\.thing\.signs\[9\]: with their pieces filled in, the patterns so far"):
         checked(pieces={"A": "x" * 450}, kinds=kinds)
@@ -287,7 +288,7 @@ def test_a_pattern_that_never_ends_is_stopped(tmp_path):
     found = find_facts(pages, slow)
     assert time.process_time() - began < 3
     assert any("took more than" in rule for rule in found.refused)
-    assert ("died", "2 June 1950") in {(fact.relation, fact.text) for fact in found.found}
+    assert ("died", "2 June 1950") in {(fact.relation, fact.text) for fact in found.facts}
 
 
 ENDLESS = r"((\w|\w\w)+)+\d[xyz]"
@@ -321,7 +322,7 @@ def test_no_pattern_of_a_pack_holds_up_the_corpus(change, reason, tmp_path, monk
 def facts_of(*pages):
     found = find_facts(corpus(*pages), PACK)
     return {
-        (pages[f.subject][0], f.relation, f.text, None if f.target is None else pages[f.target][0]) for f in found.found
+        (pages[f.subject][0], f.relation, f.text, None if f.target is None else pages[f.target][0]) for f in found.facts
     }
 
 
@@ -382,8 +383,8 @@ def test_pronouns():
 
 
 def test_awkward_corpora():
-    assert not find_facts([], PACK).found
-    assert not find_facts(corpus(("", ""), ("The", "The the the."), ("東京", "東京は日本の首都。" * 50)), PACK).found
+    assert not find_facts([], PACK).facts
+    assert not find_facts(corpus(("", ""), ("The", "The the the."), ("東京", "東京は日本の首都。" * 50)), PACK).facts
     same = corpus(("Ann Lee", "Ann Lee is a poet."), ("Ann Lee", "Ann Lee is a river."), ("X", "With Ann Lee there."))
     assert find_facts(same, PACK).refused_links == {"several pages with this title": 1}
 
@@ -486,7 +487,7 @@ def test_links_and_facts_of_real_pages():
     found = find_facts(pages, PACK)
     assert time.process_time() - began < 10
     assert len(found.links) >= 2000
-    assert len(found.found) >= 10_000
+    assert len(found.facts) >= 10_000
 
 
 def test_a_byte_order_mark_is_no_part_of_the_first_subject(tmp_path):

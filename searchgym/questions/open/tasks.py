@@ -10,8 +10,8 @@ from typing import Any, Final, Literal
 
 from searchgym.errors import UsageError
 from searchgym.questions.graphs.graph import Fact, Graph
-from searchgym.questions.worlds.build import LANGUAGES, other_names, world_graph
-from searchgym.questions.worlds.language import sentence
+from searchgym.questions.worlds.build import other_names, world_graph
+from searchgym.questions.worlds.language import language_of, sentence
 from searchgym.questions.worlds.schema import ALIAS, LITERALS, MEMBER, RELATIONS, SPLITS, WorldSpec
 from searchgym.records import Question, SupportingFact
 from searchgym.scoring.judges.kinds.rules import HEDGES
@@ -78,7 +78,7 @@ def open_tasks(
 
 def _reports(graph: Graph, world: WorldSpec, count: int, rng: random.Random) -> Iterator[dict[str, Any]]:
     """Yields the fields of report tasks: facts of one page, and of a page that it leads to."""
-    phrases, half = LANGUAGES[world.level].phrases, SPLITS[world.split].templates
+    phrases, half = language_of(world.level).phrases, SPLITS[world.split].templates
     titles = list(graph.entities)
     rng.shuffle(titles)
     for title in titles:
@@ -134,7 +134,7 @@ def statement(graph: Graph, fact: Fact, phrase: str | None = None) -> str:
         fact: The fact.
         phrase: Clause with ``{s}`` and ``{o}``. Default: the first wording of level ``simple``.
     """
-    phrase = LANGUAGES["simple"].phrases[fact.relation].state[0][0] if phrase is None else phrase
+    phrase = language_of("simple").phrases[fact.relation].state[0][0] if phrase is None else phrase
     shown = graph.entities[fact.object].mention if fact.object in graph.entities else fact.object
     return sentence(phrase.format(s=graph.entities[fact.subject].mention, o=shown)) + "."
 
@@ -166,7 +166,7 @@ def relation_words(relation: str, level: str) -> tuple[str, ...]:
 
 def _words(relation: str, level: str) -> set[str]:
     """Returns the words of a relation's phrases in lower case, and its name; without phrases of two sentences."""
-    phrases, found = LANGUAGES[level].phrases[relation], {relation}
+    phrases, found = language_of(level).phrases[relation], {relation}
     for template in itertools.chain(*phrases.state, *phrases.ask, *phrases.noun):
         if "|" not in template:
             found |= {word.lower() for word in WORD.findall(re.sub(r"\{\w+\}", " ", template))}

@@ -11,7 +11,8 @@ from typing import Final, NamedTuple
 from searchgym.errors import UsageError
 from searchgym.questions.graphs.graph import Fact
 from searchgym.questions.open.tasks import statement
-from searchgym.questions.worlds.build import LANGUAGES, world_graph
+from searchgym.questions.worlds.build import world_graph
+from searchgym.questions.worlds.language import language_of
 from searchgym.questions.worlds.schema import WorldSpec
 from searchgym.records import Question
 from searchgym.scoring.judges.judge import Checked
@@ -98,9 +99,9 @@ class Writer:
 
 def other_wordings(relation: str) -> list[str]:
     """Returns clauses of level ``full`` that state a relation with both names in one sentence."""
-    clauses = [clause for half in LANGUAGES["full"].phrases[relation].state for clause in half]
+    clauses = [clause for half in language_of("full").phrases[relation].state for clause in half]
     fit = [c for c in clauses if "{s}" in c and "|" not in c and set(re.findall(r"\{(\w+)\}", c)) == {"s", "o"}]
-    return fit or list(LANGUAGES["simple"].phrases[relation].state[1])
+    return fit or list(language_of("simple").phrases[relation].state[1])
 
 
 class Agreement(NamedTuple):

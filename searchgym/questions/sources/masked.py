@@ -22,12 +22,12 @@ class MaskedQuestions(MaskedSpec, QuestionSource):
 
     def load(self, context: QuestionContext) -> Sequence[Question]:
         """See `QuestionSource.load`."""
-        from searchgym.questions.masked.generate import Rules
+        from searchgym.questions.masked.generate import SearchLimits
         from searchgym.questions.masked.storage import cached_masks
         from searchgym.questions.storage import read_split
 
-        shown = Rules(top_k=context.top_k, words=context.words, searches=max(1, context.searches))
-        return read_split(cached_masks(context.corpus(), self, shown, home() / "masked"), self.split)
+        limits = SearchLimits(top_k=context.top_k, words=context.words, searches=max(1, context.searches))
+        return read_split(cached_masks(context.corpus(), self, limits, home() / "masked"), self.split)
 
     def around(self, retriever: AnyRetriever, questions: Sequence[Question]) -> AnyRetriever:
         """See `QuestionSource.around`: pages that a task hides, or that are held out, are among no hits."""
