@@ -15,13 +15,12 @@ from typing import Any, Final
 from searchgym.corpora.files import read_json, write_atomic
 from searchgym.corpora.questions import read_questions, write_questions
 from searchgym.errors import DataError
-from searchgym.questions.cloze import draw_cloze
 from searchgym.questions.draw import MOST_CHAINS, Draft, draw
 from searchgym.questions.filters import RANKS, Balance, SearchedDraft, Searches, Wording
 from searchgym.questions.graphs.facts import Facts, find_facts
 from searchgym.questions.graphs.graph import MONTHS
 from searchgym.questions.graphs.packs import Pack
-from searchgym.questions.in_place import draw_sentences
+from searchgym.questions.sentences import draw_cloze, draw_sentences
 from searchgym.questions.source import FactBase, HeldOut, split_pages
 from searchgym.questions.spec import CLOZE, SENTENCE, SPLITS, GeneratedSpec
 from searchgym.questions.subset import by_hash

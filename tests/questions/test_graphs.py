@@ -20,8 +20,8 @@ from searchgym.questions.graphs.links import find_links
 from searchgym.questions.graphs.packs import KindRule, Pack, check_pack, load_pack
 from searchgym.questions.graphs.patterns import _expanded
 from searchgym.questions.graphs.subjects import pronouns
-from searchgym.questions.graphs.triples import TripleGraph, read_names, read_texts, read_triples, triples_of
-from searchgym.records import Passage, Question, Triple
+from searchgym.questions.graphs.triples import read_names, read_triples
+from searchgym.records import Passage
 from searchgym.text import base_title, head_noun, holds, sentences, tidy, unlinked, words
 
 DATA = os.environ.get("SEARCHGYM_DATA", "")
@@ -410,10 +410,10 @@ def test_triples_from_a_file(tmp_path):
     assert evaluate(graph, {"op": "path", "start": "1900", "steps": ["~born", "~mother"]}) == ["a", "c"]
 
 
-def test_triples_equal_a_naive_look_up():
+def test_triples_equal_a_naive_look_up(tmp_path):
     rng = random.Random(3)
     rows = [(f"n{rng.randrange(40)}", f"r{rng.randrange(4)}", f"n{rng.randrange(40)}") for _ in range(600)]
-    graph = triples_of([Question("q", "?", ("x",), evidences=tuple(Triple(*row) for row in rows))])
+    graph = read_triples(written(tmp_path, "".join("\t".join(row) + "\n" for row in rows)))
     kept = {row for row in rows if row[0] != row[2]}
     assert set(graph.triples()) == kept
     for node, relation in {(row[0], row[1]) for row in rows}:
@@ -425,18 +425,11 @@ def test_triples_equal_a_naive_look_up():
     assert any(walks)
 
 
-def test_names_texts_and_pages(tmp_path):
+def test_names_of_entities_and_relations(tmp_path):
     triples = written(tmp_path, "Q1\tP1\tQ2\nQ3\tP1\tQ2\n")
     names = written(tmp_path, "Q1\tAnn Lee\tA. Lee\nQ2\tLund\nQ9\tNobody\n", "n.txt")
     graph = read_triples(triples, names, written(tmp_path, "P1\tborn in\n", "r.txt"))
     assert set(graph.triples()) == {("Ann Lee", "born in", "Lund"), ("Q3", "born in", "Lund")}
-    passages = list(
-        read_texts(written(tmp_path, "Q1\tAnn Lee is a poet.\nQ7\tNobody knows.\n", "x.txt"), read_names(names))
-    )
-    assert [(p.id, p.title) for p in passages] == [("Q1", "Ann Lee"), ("Q7", "Q7")]
-    of_node, of_passage = graph.pages(passages)
-    assert of_node.tolist() == [0, -1, -1]
-    assert of_passage.tolist() == [0, -1]
 
 
 def test_two_entities_of_one_name(tmp_path):
@@ -465,14 +458,6 @@ def test_missing_and_nameless_files(tmp_path):
         read_triples(tmp_path / "none.tsv")
     with pytest.raises(DataError, match=r"n\.txt:1: needs an id and a name"):
         read_names(written(tmp_path, "Q1\n", "n.txt"))
-    with pytest.raises(DataError, match=r"x\.txt:1: needs an id and a text"):
-        list(read_texts(written(tmp_path, "Q1\n", "x.txt")))
-
-
-def test_an_empty_graph():
-    graph = triples_of([])
-    assert (len(graph), graph.objects("a", "b")) == (0, [])
-    assert isinstance(graph, TripleGraph)
 
 
 # -- real text -----------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Final, NamedTuple
@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from searchgym.corpora.files import MAX_LINE, FilePath
 from searchgym.errors import DataError, DataMissingError
-from searchgym.records import Passage, Question, title_key
 
 Ints = npt.NDArray[np.int32]
 Progress = Callable[[int, int], None]
@@ -120,23 +119,6 @@ class TripleGraph:
             node = end
         return self.names[start], steps, self.names[node]
 
-    def pages(self, passages: Iterable[Passage]) -> tuple[Ints, Ints]:
-        """Links entities and passages by title.
-
-        Returns:
-            Number of the passage of each node (int32 [nodes]) and of the node of each passage (int32 [passages]); -1
-            for none. Of passages with one title the first counts.
-        """
-        nodes = {title_key(name): number for number, name in reversed(list(enumerate(self.names)))}
-        of_node = np.full(len(self.names), -1, np.int32)
-        of_passage = []
-        for number, passage in enumerate(passages):
-            node = nodes.get(title_key(passage.title), -1)
-            of_passage.append(node)
-            if node >= 0 and of_node[node] < 0:
-                of_node[node] = number
-        return of_node, np.array(of_passage, np.int32)
-
 
 def read_triples(
     path: FilePath,
@@ -183,22 +165,6 @@ def read_triples(
     )
 
 
-def triples_of(questions: Iterable[Question]) -> TripleGraph:
-    """Returns the graph of the questions' evidence triples, such as 2WikiMultihopQA's."""
-    names: dict[str, int] = {}
-    kinds: dict[str, int] = {}
-    rows = [
-        (
-            names.setdefault(triple.subject, len(names)),
-            kinds.setdefault(triple.relation, len(kinds)),
-            names.setdefault(triple.object, len(names)),
-        )
-        for question in questions
-        for triple in question.evidences or ()
-    ]
-    return TripleGraph(names, kinds, np.array(rows, np.int32).reshape(-1, 3))
-
-
 def read_names(path: FilePath) -> dict[str, str]:
     """Reads the first name of each id from lines of id and names with tabs between them.
 
@@ -216,27 +182,6 @@ def read_names(path: FilePath) -> dict[str, str]:
                 )
             names.setdefault(id, rest.partition("\t")[0])
     return names
-
-
-def read_texts(path: FilePath, names: Mapping[str, str] | None = None) -> Iterator[Passage]:
-    """Yields one passage per line of id and text with a tab between them, such as ``wikidata5m_text.txt``.
-
-    Args:
-        path: File of texts.
-        names: Names by id, which become titles; an id without a name is its own title.
-
-    Raises:
-        DataMissingError: The file does not exist.
-        DataError: A line has no text; with file and line.
-    """
-    for number, lines in _blocks(path, None):
-        for offset, line in enumerate(lines):
-            id, tab, text = line.partition("\t")
-            if not tab or not id:
-                raise DataError(
-                    f"needs an id and a text with a tab between them, got {line!r:.80}", path, number + offset
-                )
-            yield Passage(id, (names or {}).get(id, id), text)
 
 
 def _named(numbers: Mapping[str, int], names: Mapping[str, str] | None) -> dict[str, int]:

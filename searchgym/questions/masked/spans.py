@@ -1,7 +1,7 @@
 """Spans that can be hidden: links, dates, numbers, names and quoted titles of a passage, and the pages that state them.
 
 Links come from `searchgym.questions.graphs`, names and numbers from the pack's `spans`, by which sentences become
-questions too (`searchgym.questions.in_place`). A span is a whole name that shares no word with the page's title; where
+questions too (`searchgym.questions.sentences`). A span is a whole name that shares no word with the page's title; where
 it stands several times, all of its places are hidden. For each one the pages are noted that state it *strictly*: where
 the source is hidden, nothing else may answer.
 """
@@ -19,7 +19,7 @@ from searchgym.questions.graphs.facts import Facts
 from searchgym.questions.graphs.graph import MONTHS
 from searchgym.questions.graphs.links import Link
 from searchgym.questions.graphs.packs import Pack
-from searchgym.questions.in_place import is_whole, parts_of
+from searchgym.questions.sentences import is_whole, parts_of
 from searchgym.records import Passage, Triple, title_key
 from searchgym.scoring import normalise_answer
 from searchgym.text import base_title, holds, norm, sentences, words

@@ -31,7 +31,7 @@ class OpenQuestions(QuestionSource):
 
     def load(self, context: QuestionContext) -> Sequence[Question]:
         """See `QuestionSource.load`."""
-        from searchgym.questions.open.tasks import open_tasks
+        from searchgym.questions.worlds.open_tasks import open_tasks
 
         return open_tasks(self.world, self.asks, n=self.n, seed=self.seed, facts=self.facts)
 

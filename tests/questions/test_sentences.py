@@ -10,7 +10,7 @@ from searchgym.errors import CardError, UnknownNameError
 from searchgym.questions.generate import generate
 from searchgym.questions.graphs.facts import find_facts
 from searchgym.questions.graphs.packs import SpanRule, load_pack
-from searchgym.questions.in_place import draw_sentences
+from searchgym.questions.sentences import draw_sentences
 from searchgym.questions.source import FactBase
 from searchgym.questions.spec import SHAPES, USUAL, GeneratedSpec
 from searchgym.records import Passage
