@@ -85,9 +85,7 @@ class ReportWriter:
         if kind == "pronoun":
             entity = graph.entities[fact.subject]
             pronoun = {"she": "her", "he": "his"}.get(entity.gender, "its")
-            noun = fact.relation
-            shown = graph.entities[fact.object].mention if fact.object in graph.entities else fact.object
-            return f"{pronoun.capitalize()} {noun} is {shown}."
+            return f"{pronoun.capitalize()} {fact.relation} is {graph.mention(fact.object)}."
         return stated
 
     def _another(self, fact: Fact) -> str:

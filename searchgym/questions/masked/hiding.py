@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from typing_extensions import override
+
 from searchgym.errors import RetrieverError, UsageError
 from searchgym.questions.source import held_out_by
 from searchgym.records import Hit, Passage, Question, title_key
@@ -76,8 +78,8 @@ class HidingRetriever(Wrapper):
             left, most = again, 2 * most
         return kept
 
+    @override
     def identity(self) -> dict[str, Any]:
-        """Returns the settings that the hits depend on, besides the corpus and the questions."""
         return super().identity() | {"hides": "sources", "apart": len(self.names)}
 
 

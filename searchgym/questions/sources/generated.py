@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
+from typing_extensions import override
+
 from searchgym.corpora.own import home
 from searchgym.questions.question_source import CorpusPages, QuestionContext, QuestionSource
 from searchgym.questions.spec import GeneratedSpec
@@ -24,14 +26,14 @@ class GeneratedQuestions(GeneratedSpec, QuestionSource):
     hold_out: list[str] = field(default_factory=list)
     """Question files whose gold pages and answers are left out: those of an evaluation."""
 
+    @override
     def load(self, context: QuestionContext) -> Sequence[Question]:
-        """See `QuestionSource.load`."""
         from searchgym.questions.storage import cached_set, read_split
 
         home_folder = home() / "questions"
         folder = cached_set(context.corpus(), self, home_folder, context.corpus_name, self.hold_out, context.top_k)
         return read_split(folder, self.split)
 
+    @override
     def corpus_pages(self) -> CorpusPages:
-        """See `QuestionSource.corpus_pages`."""
         return CorpusPages(pack=self.pack, shapes=self.shapes, split=self.split, hold_out=self.hold_out)
