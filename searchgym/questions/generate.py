@@ -75,13 +75,10 @@ class QuestionSet:
     """Number of pages of each split."""
     held_out: int
     """Number of pages that were left out."""
+    facts: Facts
+    """Facts and links of the corpus, and what their rules refused."""
     triples: tuple[Triple, ...]
     """All facts of the corpus, in the names that questions use."""
-    links: int
-    linked: int
-    """Number of facts whose object has a page."""
-    refused: Mapping[str, Mapping[str, int]]
-    """What the rules of links and facts refused."""
     cut: int = 0
     """Number of pairs of linked pages that are in two splits."""
     crossing: int = 0
@@ -136,10 +133,8 @@ def generate(
         tuple(strata),
         {name: len(pages) for name, pages in splits.items()},
         len(out.pages),
+        facts,
         tuple(whole.triple(fact) for fact in facts.facts),
-        len(facts.links),
-        sum(fact.target is not None for fact in facts.facts),
-        {"links": facts.refused_links, "facts": facts.refused},
         len(cut),
         _crossing(whole.within(frozenset().union(*splits.values()), out.names), sources.values(), spec) if cut else 0,
     )
@@ -195,9 +190,9 @@ def why(made: QuestionSet, passages: int) -> str:
         filters.update(stratum.rejected)
     took = [
         f"{name}: " + (", ".join(f"{rule} {count}" for rule, count in Counter(counts).most_common(4)) or "none")
-        for name, counts in (("links refused", made.refused["links"]), ("drafts refused", filters))
+        for name, counts in (("links refused", made.facts.refused_links), ("drafts refused", filters))
     ]
-    found = f"{passages} passages, {made.links} links and {len(made.triples)} facts"
+    found = f"{passages} passages, {len(made.facts.links)} links and {len(made.triples)} facts"
     return f"{found}; {'; '.join(took)}"
 
 

@@ -20,17 +20,17 @@ def report_of(made: QuestionSet, shortcuts: Shortcuts) -> dict[str, Any]:
     return {
         "pages": dict(made.pages),
         "held_out_pages": made.held_out,
-        "links": made.links,
+        "links": len(made.facts.links),
         "facts": len(made.triples),
-        "linked_facts": made.linked,
+        "linked_facts": sum(fact.target is not None for fact in made.facts.facts),
         "cut_links": made.cut,
         "crossing": made.crossing,
         "questions": {split: len(made.split(split)) for split in made.pages},
         "multi_hop": sum(len(s.questions) for s in made.strata if s.hops > 1),
         "strata": _strata(made.strata),
         "drafts_refused": dict(rejected.most_common()),
-        "mentions_refused": dict(made.refused["links"]),
-        "facts_refused": dict(made.refused["facts"]),
+        "mentions_refused": dict(made.facts.refused_links),
+        "facts_refused": dict(made.facts.refused),
         "shortcuts": shortcuts.rows(),
     }
 

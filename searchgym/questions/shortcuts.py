@@ -22,16 +22,6 @@ MEASURES: Final = (
     "one_search", "by_names", "closed_book", "majority", "first_title", "co_covered", "single_clue", "exposed",
 )  # fmt: skip
 """Names of the measures."""
-LIMITS: Final[Mapping[str, float]] = {
-    "one_search": 0.05,
-    "closed_book": 0.05,
-    "majority": 0.05,
-    "first_title": 0.05,
-    "co_covered": 0.05,
-    "single_clue": 0.05,
-    "exposed": 0.02,
-}
-"""Shares above which a measure is flagged, of questions of several hops that do not name their answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +42,6 @@ class Shortcuts:
             | {name: round(sum(self.scores[name][id] for id in ids) / len(ids), 4) for name in MEASURES}
             for (shape, hops), ids in sorted(groups.items(), key=lambda item: (item[0][1], item[0][0]))
         ]
-
-    def flagged(self) -> dict[str, float]:
-        """Returns the measures above their limits, over questions of several hops that do not name their answers."""
-        ids = [q.id for q in self.questions if hops_of(q) > 1 and not names_answer(q)]
-        means = {name: sum(self.scores[name][id] for id in ids) / len(ids) if ids else 0.0 for name in LIMITS}
-        return {name: round(mean, 4) for name, mean in means.items() if mean > LIMITS[name]}
 
 
 def hops_of(question: Question) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -238,7 +239,9 @@ def _check_patterns(pack: Pack) -> None:
 
 def _check_names(pack: Pack) -> None:
     """Checks that all kinds and relations that a pack names exist."""
-    names = [(relation.subject, pack.kinds, f"relations.{name}.subject") for name, relation in pack.relations.items()]
+    names: list[tuple[str, Collection[str], str]] = [
+        (relation.subject, pack.kinds, f"relations.{name}.subject") for name, relation in pack.relations.items()
+    ]
     names += [
         (r.kind, pack.kinds, f"relations.{name}.kind") for name, r in pack.relations.items() if r.kind is not None
     ]

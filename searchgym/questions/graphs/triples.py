@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Final, NamedTuple
@@ -14,7 +14,6 @@ from searchgym.corpora.files import MAX_LINE, FilePath
 from searchgym.errors import DataError, DataMissingError
 
 Ints = npt.NDArray[np.int32]
-Progress = Callable[[int, int], None]
 _BLOCK: Final = 1 << 24
 """Number of bytes that are read at once."""
 _NAME: Final = 4096
@@ -47,11 +46,9 @@ class TripleGraph:
         self._numbers, self._relation_numbers = names, relations
         self.names: list[str] = list(names)
         self.relations: list[str] = list(relations)
-        self.loops = int((triples[:, 0] == triples[:, 2]).sum())
         kept = triples[triples[:, 0] != triples[:, 2]]
         subjects, order = self._sorted(kept[:, 0], kept[:, 1], kept[:, 2])
         self._forward = subjects
-        self.repeats = len(kept) - len(order)
         kept = kept[order]
         self._backward, _ = self._sorted(kept[:, 2], kept[:, 1], kept[:, 0])
 
@@ -124,7 +121,6 @@ def read_triples(
     path: FilePath,
     entities: FilePath | None = None,
     relations: FilePath | None = None,
-    progress: Progress | None = None,
 ) -> TripleGraph:
     """Reads triples from a file of three columns with tabs between them: subject, relation, object.
 
@@ -133,7 +129,6 @@ def read_triples(
         entities: File of names: id, then a name (and aliases, which are not read), such as ``wikidata5m_entity.txt``.
             An id without a name stays an id; of two ids with one name the second keeps its id in brackets.
         relations: File of names of relations in the same form.
-        progress: Called with the numbers of bytes read and of all.
 
     Raises:
         DataMissingError: A file does not exist.
@@ -142,7 +137,7 @@ def read_triples(
     names: dict[str, int] = {}
     kinds: dict[str, int] = {}
     blocks: list[Ints] = []
-    for number, lines in _blocks(path, progress):
+    for number, lines in _blocks(path):
         rows = np.empty((len(lines), 3), np.int32)
         for offset, line in enumerate(lines):
             parts = line.split("\t")
@@ -173,7 +168,7 @@ def read_names(path: FilePath) -> dict[str, str]:
         DataError: A line has no name; with file and line.
     """
     names: dict[str, str] = {}
-    for number, lines in _blocks(path, None):
+    for number, lines in _blocks(path):
         for offset, line in enumerate(lines):
             id, tab, rest = line.partition("\t")
             if not tab or not id or not rest:
@@ -195,33 +190,26 @@ def _named(numbers: Mapping[str, int], names: Mapping[str, str] | None) -> dict[
     return named
 
 
-def _blocks(path: FilePath, progress: Progress | None) -> Iterator[tuple[int, list[str]]]:
+def _blocks(path: FilePath) -> Iterator[tuple[int, list[str]]]:
     """Yields blocks of lines with the number of their first line; empty lines at the end are left out."""
     file = Path(path)
     if not file.is_file():
         raise DataMissingError("no such file: check the path", path)
-    size, read, number, rest = file.stat().st_size, 0, 1, b""
+    number, rest = 1, b""
     with file.open("rb") as stream:
         while True:
             piece = stream.read(_BLOCK)
-            read += len(piece)
             whole, _, tail = (rest + piece).rpartition(b"\n") if piece else (rest, b"", b"")
             rest = tail
             if len(rest) > MAX_LINE:
                 raise DataError(f"a line of more than {MAX_LINE:,} bytes: get or make the file again", path, number)
             if whole:
                 try:
-                    lines = (
-                        whole.decode("utf-8-sig" if number == 1 else "utf-8")
-                        .replace("\r\n", "\n")
-                        .rstrip("\n")
-                        .split("\n")
-                    )
+                    text = whole.decode("utf-8-sig" if number == 1 else "utf-8").replace("\r\n", "\n")
                 except UnicodeDecodeError as error:
                     raise DataError(f"not UTF-8 ({error.reason}): convert the file to UTF-8", path) from None
+                lines = text.rstrip("\n").split("\n")
                 yield number, lines
                 number += len(lines)
-            if progress is not None:
-                progress(read, size)
             if not piece:
                 return

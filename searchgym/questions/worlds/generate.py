@@ -40,6 +40,16 @@ PATTERNS: Final = {
     "mountain": ("Mount {}",),
     "river": ("River {}",),
 }
+_RELATIONS: Final = {
+    "city": ("river", "mayor", "chartered"),
+    "river": ("length", "source"),
+    "mountain": ("height", "climber"),
+    "film": ("director", "premiered", "basis"),
+    "book": ("author", "published", "publisher"),
+    "company": ("founder", "opened", "seat"),
+    "band": ("singer", "formed", "home"),
+}
+"""Relations in the order in which their facts are drawn, by kind; the first one of a work leads to its maker."""
 
 
 @dataclass(slots=True)
@@ -154,7 +164,10 @@ class _Facts:
             if draft.kind == "person":
                 self._born[draft.title] = _FIRST_YEAR + draft.generation * _GENERATION + self._rng.randrange(_SPREAD)
         for draft in self._drafts:
-            getattr(self, f"_{draft.kind}")(draft)
+            if draft.kind == "person":
+                self._person(draft)
+            else:
+                self._thing(draft)
             for alias in draft.aliases:
                 self._add(draft, ALIAS, alias)
             for relation in RELATIONS.values() if SPLITS[self._spec.split].held_out else ():
@@ -189,7 +202,28 @@ class _Facts:
         rng, full = self._rng, self._spec.level == "full"
         self._add(draft, relation, f"{rng.randint(1, 28)} {rng.choice(MONTHS)} {year}" if full else str(year))
 
+    def _thing(self, draft: _EntityDraft) -> None:
+        """Adds the facts of an entity that is no person; its maker is 21 to 60 years old when it is made."""
+        rng, maker = self._rng, ""
+        for name in _RELATIONS[draft.kind]:
+            if name == "length":
+                self._add(draft, name, str(rng.randint(60, 1900)))
+            elif name == "height":
+                self._add(draft, name, str(rng.randint(700, 6900)))
+            elif name == "chartered":
+                self._date(draft, name, rng.randint(1150, 1750))
+            elif RELATIONS[name].object == "date":
+                self._date(draft, name, self._born[maker] + rng.randint(21, 60))
+            else:
+                value = self._any(draft, name, RELATIONS[name].object)
+                maker = maker or value
+        if draft.kind == "band" and self._spec.level == "full":
+            others = [title for title in self._titles["person"] if title != self._graph.one(draft.title, "singer")]
+            for member in rng.sample(others, rng.randint(*_MEMBERS)):
+                self._add(draft, MEMBER, member)
+
     def _person(self, draft: _EntityDraft) -> None:
+        """Adds the facts of a person."""
         self._date(draft, "born", self._born[draft.title])
         self._any(draft, "birthplace", "city")
         for relation, parent in (("mother", draft.mother), ("father", draft.father)):
@@ -204,41 +238,3 @@ class _Facts:
             if peers:
                 self._add(draft, "spouse", self._rng.choice(peers))
         self._any(draft, "employer", "company")
-
-    def _city(self, draft: _EntityDraft) -> None:
-        self._any(draft, "river", "river")
-        self._any(draft, "mayor", "person")
-        self._date(draft, "chartered", self._rng.randint(1150, 1750))
-
-    def _river(self, draft: _EntityDraft) -> None:
-        self._add(draft, "length", str(self._rng.randint(60, 1900)))
-        self._any(draft, "source", "mountain")
-
-    def _mountain(self, draft: _EntityDraft) -> None:
-        self._add(draft, "height", str(self._rng.randint(700, 6900)))
-        self._any(draft, "climber", "person")
-
-    def _film(self, draft: _EntityDraft) -> None:
-        self._creation(draft, "director", "premiered")
-        self._any(draft, "basis", "book")
-
-    def _book(self, draft: _EntityDraft) -> None:
-        self._creation(draft, "author", "published")
-        self._any(draft, "publisher", "company")
-
-    def _company(self, draft: _EntityDraft) -> None:
-        self._creation(draft, "founder", "opened")
-        self._any(draft, "seat", "city")
-
-    def _band(self, draft: _EntityDraft) -> None:
-        self._creation(draft, "singer", "formed")
-        self._any(draft, "home", "city")
-        if self._spec.level == "full":
-            others = [title for title in self._titles["person"] if title != self._graph.one(draft.title, "singer")]
-            for member in self._rng.sample(others, self._rng.randint(*_MEMBERS)):
-                self._add(draft, MEMBER, member)
-
-    def _creation(self, draft: _EntityDraft, relation: str, created: str) -> None:
-        """Adds the maker of a work, and the date of its creation, when the maker is 21 to 60 years old."""
-        maker = self._any(draft, relation, "person")
-        self._date(draft, created, self._born[maker] + self._rng.randint(21, 60))
