@@ -41,8 +41,8 @@ from searchgym.eval.runner import EvalOptions, evaluate
 from searchgym.options import plain
 from searchgym.options.cards import CorpusCard, EncoderCard, find_card, load_card
 from searchgym.options.yaml import parse_yaml
-from searchgym.questions.generate import Plan
 from searchgym.questions.graphs.packs import load_pack
+from searchgym.questions.spec import GeneratedSpec
 from searchgym.questions.storage import read_split, write_set
 from searchgym.questions.worlds.build import build_world
 from searchgym.questions.worlds.schema import WorldSpec
@@ -389,7 +389,7 @@ def read_front_matter(folder: Path) -> None:
 def make_questions(folder: Path) -> None:
     """Makes a set of generated questions."""
     films = [Passage(f"f{n}", f"Film No{n}", f"Film No{n} is a 19{n} film directed by Ann Lee.") for n in range(10, 40)]
-    write_set(films, "people-and-works", Plan(n=20, shapes=("chain", "comparison")), folder)
+    write_set(films, GeneratedSpec(n=20, shapes=("chain", "comparison")), folder)
 
 
 SUITE = "suite.yaml"

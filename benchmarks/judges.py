@@ -15,18 +15,21 @@ import argparse
 import random
 import time
 
+from known_reports import ReportWriter, WrittenReport, agreement
+
 from searchgym.cli.output import emit, emit_rows
 from searchgym.errors import NoVerdictError
 from searchgym.options import loaded, read
-from searchgym.questions.open.tasks import open_tasks
-from searchgym.questions.open.written import Writer, Written, agreement
+from searchgym.questions.worlds.open_tasks import open_tasks
 from searchgym.questions.worlds.schema import WorldSpec
 from searchgym.records import Question
 from searchgym.scoring.judges.judge import Checked, Judge
 from searchgym.scoring.judges.rubric import rubric_of
 
 
-def judged(judge: Checked, tasks: list[Question], reports: list[Written]) -> tuple[list[Question], list[Written]]:
+def judged(
+    judge: Checked, tasks: list[Question], reports: list[WrittenReport]
+) -> tuple[list[Question], list[WrittenReport]]:
     """Returns the tasks and reports on which the judge gives a verdict."""
     kept = []
     for task, report in zip(tasks, reports, strict=True):
@@ -49,7 +52,7 @@ def main() -> None:
     args = parser.parse_args()
     world = WorldSpec(args.level, max(60, 4 * args.tasks), args.seed, "validation")
     tasks = list(open_tasks(world, "report", n=args.tasks, seed=args.seed))
-    writer = Writer(world, random.Random(args.seed))
+    writer = ReportWriter(world, random.Random(args.seed))
     reports = [writer.write(task) for task in tasks]
     judge = loaded(read(Judge, args.judge, "--judge")).open({})
     started = time.perf_counter()

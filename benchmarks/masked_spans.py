@@ -24,7 +24,7 @@ from searchgym.cli.output import emit
 from searchgym.corpora.passages import read_passages
 from searchgym.envs import find_env, load_task
 from searchgym.envs.options import with_options
-from searchgym.questions.masked.generate import Rules, generate
+from searchgym.questions.masked.generate import SearchLimits, generate
 from searchgym.questions.masked.spec import MaskedSpec
 from searchgym.questions.storage import held_out_by
 from searchgym.records import Episode, Question
@@ -63,7 +63,7 @@ def mode(source: Any, args: argparse.Namespace) -> dict[str, Any]:
     index, began = build_in_memory(passages), time.perf_counter()
     held_out = held_out_by(passages, args.hold_out)
     spec = MaskedSpec(n=args.n, seed=args.seed, source=source, split="all", hold_out=args.hold_out)
-    made = generate(passages, spec, Rules(), index, held_out)
+    made = generate(passages, spec, SearchLimits(), index, held_out)
     seconds = round(time.perf_counter() - began, 1)
     questions = [question for own in made.questions.values() for question in own]
     counts = made.counts

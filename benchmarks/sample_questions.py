@@ -16,11 +16,12 @@ from pathlib import Path
 
 from searchgym.corpora.documents import open_corpus
 from searchgym.corpora.questions import read_questions
-from searchgym.questions.generate import Plan, generate
+from searchgym.questions.generate import generate
 from searchgym.questions.graphs.facts import find_facts
 from searchgym.questions.graphs.packs import load_pack
 from searchgym.questions.report import table
 from searchgym.questions.source import hold_out
+from searchgym.questions.spec import GeneratedSpec
 from searchgym.records import Question
 from searchgym.text import sentences, tidy
 
@@ -45,14 +46,14 @@ def sample(args: argparse.Namespace) -> dict[str, list[dict[str, str]]]:
         near = f"{text[max(0, link.start - 60) : link.start]}**{text[link.start : link.end]}**{text[link.end :][:40]}"
         row = {"page": passages[link.source].title, "names": passages[link.target].title, "where": cut(near)}
         rows["Links"].append(row)
-    for fact in rng.sample(found.found, min(args.counts[1], len(found.found))):
+    for fact in rng.sample(found.facts, min(args.counts[1], len(found.facts))):
         page = passages[fact.subject]
         linked = "" if fact.target is None else f" [{passages[fact.target].title}]"
         said = cut(page.text[fact.start : fact.end], 200)
         row = {"page": page.title, "relation": fact.relation, "object": f"{fact.text}{linked}", "sentence": said}
         rows["Facts"].append(row)
     groups: defaultdict[tuple[str, int], list[Question]] = defaultdict(list)
-    for stratum in generate(passages, pack, Plan(n=args.n), out).strata:
+    for stratum in generate(passages, pack, GeneratedSpec(n=args.n), out).strata:
         groups[stratum.shape, stratum.hops] += stratum.questions
     for (shape, hops), questions in sorted(groups.items()):
         chosen = rng.sample(questions, min(args.counts[2], len(questions)))

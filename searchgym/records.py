@@ -179,6 +179,12 @@ class Question:
         return None
 
 
+def hops_of(question: Question) -> str | None:
+    """Returns the number of hops of a question as the data set gives it, None if it does not."""
+    hops = question.metadata.get("hops", None if question.hops is None else len(question.hops))
+    return str(hops) if isinstance(hops, int) else None
+
+
 # -- actions -------------------------------------------------------------------------------------------------------
 
 

@@ -21,9 +21,10 @@ from searchgym.eval.viewing.explain import explain_run
 from searchgym.eval.viewing.saved import SavedRun
 from searchgym.options import kinds
 from searchgym.options.cards import find_card, load_card
-from searchgym.questions.generate import Plan, generate
+from searchgym.questions.generate import generate
 from searchgym.questions.graphs.packs import load_pack
 from searchgym.questions.question_source import QuestionSource
+from searchgym.questions.spec import GeneratedSpec
 from searchgym.records import Passage
 from searchgym.retrieval.cards import RetrieverCard
 from searchgym.rollout.engine import Engine
@@ -98,7 +99,7 @@ def test_the_pack_of_another_language(tmp_path):
         )
         for n, name in enumerate(names)
     ]
-    made = generate(pages, load_pack(str(tmp_path / "maler.yaml")), Plan(n=60, shapes=("chain", "comparison")))
+    made = generate(pages, load_pack(str(tmp_path / "maler.yaml")), GeneratedSpec(n=60, shapes=("chain", "comparison")))
     asked = {question.text: question.answers[0] for question in made.split("train")}
     assert {question.kind for question in made.split("train")} == {"chain", "comparison"}
     for n, name in enumerate(names):

@@ -34,9 +34,9 @@ def world_build(
 ) -> None:
     """Build a world: corpus.jsonl, questions.jsonl, triples.tsv, card.yaml, report.json and report.md."""
     from searchgym.corpora.files import read_json
+    from searchgym.corpora.folders import check_free
     from searchgym.errors import UsageError
     from searchgym.questions.worlds import build_world, write_world
-    from searchgym.questions.worlds.storage import check_free
 
     try:
         hop_counts = tuple(int(hop) for hop in hops.split(","))
@@ -81,26 +81,27 @@ def questions_generate(
 ) -> None:
     """Generate questions from English documents: train, validation and test sets that share no gold page."""
     from searchgym.corpora.documents import open_corpus
+    from searchgym.corpora.folders import check_free
     from searchgym.envs.data import find_corpus
     from searchgym.errors import UsageError
-    from searchgym.questions.generate import USUAL, Plan
     from searchgym.questions.report import crossed
-    from searchgym.questions.storage import held_out_by, write_set
-    from searchgym.questions.worlds.storage import check_free
+    from searchgym.questions.source import held_out_by
+    from searchgym.questions.spec import GeneratedSpec
+    from searchgym.questions.storage import write_set
 
     check_free(out)
     try:
         parts = tuple(float(share) for share in shares.split(","))
     except ValueError:
         raise UsageError(f"--shares must be three numbers such as 0.6,0.1,0.3, got {shares!r}") from None
-    chosen = tuple(shapes.split(",")) if shapes else USUAL
-    plan = Plan(n=n, seed=seed, top_k=top_k, shapes=chosen, shares=parts)  # type: ignore[arg-type]  # Plan checks them
+    chosen = tuple(shapes.split(",")) if shapes else ()
+    spec = GeneratedSpec(n=n, seed=seed, pack=pack, shapes=chosen, shares=parts)
     passages = list(open_corpus(find_corpus(corpus)))
     held_out = held_out_by(passages, hold_out or ())
     started = time.perf_counter()
     try:
         with stages() as progress:
-            made = write_set(passages, pack, plan, out, held_out, corpus, progress, plan.wanted)
+            made = write_set(passages, spec, out, held_out, corpus, progress, spec.wanted, top_k)
     except KeyboardInterrupt:
         say("interrupted: the same command goes on where this one ended")
         raise typer.Exit(130) from None

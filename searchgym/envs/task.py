@@ -18,8 +18,7 @@ from searchgym.envs.pages.pages import pages_of
 from searchgym.envs.reward import RewardFunction, answer_scores, checked_reward, get_reward
 from searchgym.errors import UnknownNameError, UsageError
 from searchgym.options import name_of
-from searchgym.questions.given import given_label, given_questions
-from searchgym.questions.question_source import QuestionContext, QuestionSource
+from searchgym.questions.question_source import QuestionContext, QuestionSource, given_label, given_questions
 from searchgym.questions.subset import SEED, draw_subset
 from searchgym.records import Question, simulated_share
 from searchgym.retrieval.retriever import AnyRetriever, CorpusRetriever

@@ -8,8 +8,7 @@ from typing import Any, Final
 
 from searchgym.eval.evidence import Golds, found_of
 from searchgym.protocol import Protocol
-from searchgym.questions.subset import hops_of
-from searchgym.records import Call, Episode, Invalid, Question
+from searchgym.records import Call, Episode, Invalid, Question, hops_of
 
 Rows = Mapping[tuple[str, int], Mapping[str, float | None]]
 """Question id and attempt to the official scores of the answer."""

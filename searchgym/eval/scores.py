@@ -21,8 +21,7 @@ from searchgym.eval.awareness import awareness
 from searchgym.eval.breakdown import explain, invalid_actions
 from searchgym.eval.evidence import Golds, by_title, find_golds, found_of, recall_by_turn, searched_on, stopped_early
 from searchgym.eval.intervals import bootstrap_ci
-from searchgym.questions.subset import hops_of
-from searchgym.records import Answer, Episode, Question, simulated_share
+from searchgym.records import Answer, Episode, Question, hops_of, simulated_share
 from searchgym.scoring import Scores as Row
 
 Scores = dict[str, Any]

@@ -5,19 +5,22 @@ from __future__ import annotations
 import itertools
 import random
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final, Literal, TypeVar
 
-from searchgym.questions.graphs.facts import Found
+from searchgym.questions.graphs.facts import PageFact
 from searchgym.questions.graphs.graph import Form
-from searchgym.questions.graphs.packs import Bridge, Clues, Joined
-from searchgym.questions.source import Source
+from searchgym.questions.graphs.packs import Bridge, Clues, Comparable
+from searchgym.questions.source import FactBase
 from searchgym.records import Hop
 
 MOST_CHAINS: Final = 200_000
 """Number of chains of one length after which no more are looked for."""
+T = TypeVar("T")
+Path = tuple[PageFact, ...]
+"""Facts of which each is about the object of the one before."""
 Makers = dict[str, "Callable[[], Draft | None]"]
 """Functions that draw a comparison or nothing, by the operation of its form."""
 _YEAR: Final = re.compile(r"\b\d{4}\b")
@@ -35,7 +38,7 @@ class Draft:
     """Its answer."""
     pages: tuple[int, ...]
     """Numbers of its gold pages in reading order."""
-    facts: tuple[Found, ...] = ()
+    facts: tuple[PageFact, ...] = ()
     """Facts along its path."""
     form: Form | None = None
     """Logical form on the source's graph; None for a cloze."""
@@ -56,33 +59,32 @@ class Draft:
         return len(self.pages)
 
 
-def draw(source: Source, shape: str, hops: int, rng: random.Random) -> Iterator[Draft]:
+def draw(source: FactBase, shape: str, hops: int, rng: random.Random) -> Iterator[Draft]:
     """Yields drafts of one shape, none twice; comparisons go on for as long as new pairs are found."""
+    pack = source.pack
     if shape == "chain":
         yield from chains(source, hops, rng)
     elif shape == "comparison":
-        yield from _take_turns([_comparisons(source, name, rng) for name in source.pack.relations])
+        yield from _take_turns([pairs_of(compare_by(source, name, rng).values()) for name in pack.relations])
     elif shape == "bridge-comparison":
-        yield from _take_turns([_bridges(source, bridge, rng) for bridge in source.pack.bridges])
+        yield from _take_turns([pairs_of(compare_over(source, bridge, rng).values()) for bridge in pack.bridges])
     elif shape == "intersection":
-        yield from intersections(source, source.pack.clues, rng)
+        yield from intersections(source, pack.clues, rng)
 
 
 # -- chains --------------------------------------------------------------------------------------------------------
 
 
-def chains(source: Source, hops: int, rng: random.Random) -> Iterator[Draft]:
+def chains(source: FactBase, hops: int, rng: random.Random) -> Iterator[Draft]:
     """Yields the chains of a length, in turn from each sequence of relations so that rare ones are not lost."""
     by_relations = chains_by_relations(source, hops, rng)
     for path in _take_turns([iter(by_relations[key]) for key in sorted(by_relations)]):
         yield chain_of(source, path)
 
 
-def chains_by_relations(
-    source: Source, hops: int, rng: random.Random
-) -> dict[tuple[str, ...], list[tuple[Found, ...]]]:
+def chains_by_relations(source: FactBase, hops: int, rng: random.Random) -> dict[tuple[str, ...], list[Path]]:
     """Returns the paths of a length by their relations, in random order."""
-    by_relations: defaultdict[tuple[str, ...], list[tuple[Found, ...]]] = defaultdict(list)
+    by_relations: defaultdict[tuple[str, ...], list[Path]] = defaultdict(list)
     for path in itertools.islice(_paths(source, hops, rng), MOST_CHAINS):
         by_relations[tuple(fact.relation for fact in path)].append(path)
     for group in by_relations.values():
@@ -90,13 +92,13 @@ def chains_by_relations(
     return dict(by_relations)
 
 
-def _paths(source: Source, hops: int, rng: random.Random) -> Iterator[tuple[Found, ...]]:
+def _paths(source: FactBase, hops: int, rng: random.Random) -> Iterator[Path]:
     """Yields paths of facts over different pages, from every page that a question can name."""
     pack = source.pack
     never = {tuple(pair) for pair in pack.never}
     joined = {tuple(join.steps) for join in pack.joined}
 
-    def walk(path: tuple[Found, ...], page: int, seen: frozenset[int]) -> Iterator[tuple[Found, ...]]:
+    def walk(path: Path, page: int, seen: frozenset[int]) -> Iterator[Path]:
         last = len(path) + 1 == hops
         for name, fact in source.of_page[page].items() if page in source.of_page else ():
             pair = (path[-1].relation, name) if path else None
@@ -114,7 +116,7 @@ def _paths(source: Source, hops: int, rng: random.Random) -> Iterator[tuple[Foun
         yield from walk((), page, frozenset([page]))
 
 
-def chain_of(source: Source, path: Sequence[Found]) -> Draft:
+def chain_of(source: FactBase, path: Path) -> Draft:
     """Returns the draft of a path of facts."""
     pages = tuple(fact.subject for fact in path)
     relations = tuple(fact.relation for fact in path)
@@ -124,7 +126,7 @@ def chain_of(source: Source, path: Sequence[Found]) -> Draft:
         _ask(source, source.mention(pages[0]), relations),
         source.shown(path[-1]),
         pages,
-        tuple(path),
+        path,
         form,
         tuple(source.name(page) for page in pages[1:]),
         relations,
@@ -132,18 +134,17 @@ def chain_of(source: Source, path: Sequence[Found]) -> Draft:
     )
 
 
-def _ask(source: Source, subject: str, relations: Sequence[str]) -> str:
-    """Returns the question for the end of a chain of relations."""
-    pack, place = source.pack, 0
-    while place < len(relations):
-        join = _join(pack.joined, relations[place : place + 2])
-        width = 1 if join is None else 2
-        said = pack.relations[relations[place]] if join is None else join
-        if place + width == len(relations):
-            return _worded(said.ask, s=subject)
-        subject = said.noun.format(s=subject)
-        place += width
-    raise AssertionError("a chain has a relation")
+def _ask(source: FactBase, subject: str, relations: Sequence[str]) -> str:
+    """Returns the question for the end of a chain of relations; two that have words of their own are one step."""
+    joined = {tuple(join.steps): join for join in reversed(source.pack.joined)}  # the first of a pair counts
+    position = 0
+    while True:
+        join = joined.get(tuple(relations[position : position + 2]))
+        step = source.pack.relations[relations[position]] if join is None else join
+        position += 1 if join is None else 2
+        if position == len(relations):
+            return _worded(step.ask, s=subject)
+        subject = step.noun.format(s=subject)
 
 
 def _worded(wording: str, **names: str) -> str:
@@ -151,11 +152,7 @@ def _worded(wording: str, **names: str) -> str:
     return wording.format(**names).replace("??", "?")
 
 
-def _join(joined: Iterable[Joined], pair: Sequence[str]) -> Joined | None:
-    return next((join for join in joined if list(pair) == join.steps), None)
-
-
-def _steps(source: Source, paths: Sequence[Sequence[Found]]) -> tuple[Hop, ...]:
+def _steps(source: FactBase, paths: Sequence[Path]) -> tuple[Hop, ...]:
     """Returns the decomposition of paths; ``#n`` stands for the answer of hop n."""
     hops: list[Hop] = []
     for path in paths:
@@ -170,25 +167,15 @@ def _steps(source: Source, paths: Sequence[Sequence[Found]]) -> tuple[Hop, ...]:
 # -- comparisons ---------------------------------------------------------------------------------------------------
 
 
-def _comparisons(source: Source, name: str, rng: random.Random) -> Iterator[Draft]:
-    """Yields comparisons of two pages by a relation."""
-    yield from pairs_of(compare_by(source, name, rng).values())
-
-
-def _bridges(source: Source, bridge: Bridge, rng: random.Random) -> Iterator[Draft]:
-    """Yields comparisons of two pages by a property of what a role leads to."""
-    yield from pairs_of(compare_over(source, bridge, rng).values())
-
-
-def compare_by(source: Source, name: str, rng: random.Random) -> Makers:
-    """Returns what draws comparisons of two pages by a relation."""
+def compare_by(source: FactBase, name: str, rng: random.Random) -> Makers:
+    """Returns functions that draw comparisons of two pages by a relation, by operation."""
     paths = {page: (facts[name],) for page, facts in source.of_page.items() if name in facts and source.nameable(page)}
-    return _makers(source, paths, source.pack.relations[name], "comparison", rng)
+    return _Comparisons(source, paths, source.pack.relations[name], "comparison", rng).makers()
 
 
-def compare_over(source: Source, bridge: Bridge, rng: random.Random) -> Makers:
-    """Returns what draws comparisons of two pages by a property of what a role leads to."""
-    paths = {}
+def compare_over(source: FactBase, bridge: Bridge, rng: random.Random) -> Makers:
+    """Returns functions that draw comparisons of two pages by a property of what a role leads to, by operation."""
+    paths: dict[int, Path] = {}
     for page, facts in source.of_page.items():
         role = facts.get(bridge.role)
         if role is None or role.target is None or not source.nameable(page) or role.target == page:
@@ -196,25 +183,7 @@ def compare_over(source: Source, bridge: Bridge, rng: random.Random) -> Makers:
         value = source.of_page.get(role.target, {}).get(bridge.value)
         if value is not None:
             paths[page] = (role, value)
-    return _makers(source, paths, bridge, "bridge-comparison", rng)
-
-
-def _makers(
-    source: Source, paths: Mapping[int, tuple[Found, ...]], wording: Any, shape: str, rng: random.Random
-) -> Makers:
-    """Returns a function for each operation that draws a pair, in the order least, greatest, same."""
-    makers: Makers = {}
-    sized = sorted(page for page, path in paths.items() if _size(path[-1].text) is not None)
-    by_value: defaultdict[str, list[int]] = defaultdict(list)
-    for page in sorted(paths):
-        by_value[paths[page][-1].text].append(page)
-    for op in ("least", "greatest"):
-        if getattr(wording, op) and len(sized) > 1:
-            makers[op] = _sizer(source, paths, sized, op, getattr(wording, op), shape, rng)
-    if wording.same and len(by_value) > 1:
-        several = [value for value, pages in sorted(by_value.items()) if len(pages) > 1]
-        makers["same"] = lambda: _same(source, paths, by_value, several, wording.same, shape, rng)
-    return makers
+    return _Comparisons(source, paths, bridge, "bridge-comparison", rng).makers()
 
 
 def pairs_of(makers: Iterable[Callable[[], Draft | None]]) -> Iterator[Draft]:
@@ -232,114 +201,107 @@ def pairs_of(makers: Iterable[Callable[[], Draft | None]]) -> Iterator[Draft]:
                 yield draft
 
 
-def _sizer(
-    source: Source,
-    paths: Mapping[int, tuple[Found, ...]],
-    pages: Sequence[int],
-    op: str,
-    wording: str,
-    shape: str,
-    rng: random.Random,
-) -> Callable[[], Draft | None]:
-    """Returns a function that draws two pages and compares them by size."""
-    return lambda: _sized(source, paths, rng.sample(pages, 2), op, wording, shape)
+class _Comparisons:
+    """Draws comparisons of two pages by the ends of their paths.
+
+    Args:
+        source: What is asked about.
+        paths: Page to the path that starts there.
+        wordings: Questions by operation.
+        shape: Shape of the questions.
+        rng: Draws the pairs.
+    """
+
+    def __init__(
+        self, source: FactBase, paths: Mapping[int, Path], wordings: Comparable, shape: str, rng: random.Random
+    ) -> None:
+        self._source, self._paths, self._wordings, self._shape, self._rng = source, paths, wordings, shape, rng
+        self._sized = sorted(page for page, path in paths.items() if _size(path[-1].text) is not None)
+        self._by_value: defaultdict[str, list[int]] = defaultdict(list)
+        for page in sorted(paths):
+            self._by_value[paths[page][-1].text].append(page)
+        self._several = [value for value, pages in sorted(self._by_value.items()) if len(pages) > 1]
+
+    def makers(self) -> Makers:
+        """Returns a function for each operation that draws a pair, in the order least, greatest, same."""
+        makers: Makers = {}
+        if self._wordings.least and len(self._sized) > 1:
+            makers["least"] = lambda: self._by_size("least")
+        if self._wordings.greatest and len(self._sized) > 1:
+            makers["greatest"] = lambda: self._by_size("greatest")
+        if self._wordings.same and len(self._by_value) > 1:
+            makers["same"] = self._same
+        return makers
+
+    def _by_size(self, op: Literal["least", "greatest"]) -> Draft | None:
+        """Returns the comparison of two pages by dates in different years; None if the pair does not allow one."""
+        source, pair = self._source, self._rng.sample(self._sized, 2)
+        (kind_a, a), (kind_b, b) = (_size(self._paths[page][-1].text) or ("", 0) for page in pair)
+        if kind_a != kind_b or a == b or any(_YEAR.search(source.passages[page].title) for page in pair):
+            return None
+        return self._draft(pair, op, source.name(pair[0] if (a < b) == (op == "least") else pair[1]))
+
+    def _same(self) -> Draft | None:
+        """Returns the question whether two pages have the same value: yes and no with even chances."""
+        rng, by_value = self._rng, self._by_value
+        if rng.random() < 0.5:
+            return (
+                self._draft(rng.sample(by_value[rng.choice(self._several)], 2), "same", "yes")
+                if self._several
+                else None
+            )
+        values = rng.sample(sorted(by_value), 2)
+        one, other = (set(re.split(r"[-–/]\s*", value)) for value in values)
+        if one & other or any(one & set(group) and other & set(group) for group in self._source.pack.apart):
+            return None  # they share a part, or the pack does not tell them apart
+        return self._draft([rng.choice(by_value[value]) for value in values], "same", "no")
+
+    def _draft(self, pair: Sequence[int], op: Literal["least", "greatest", "same"], answer: str) -> Draft | None:
+        """Returns the draft of a comparison; None if names or pages are the same, or kinds differ."""
+        source, wording, paths = self._source, getattr(self._wordings, op), [self._paths[page] for page in pair]
+        called = [source.facts.called[page] for page in pair]
+        names = [source.name(page) for page in pair]
+        facts = tuple(fact for path in paths for fact in path)
+        pages = tuple(fact.subject for fact in facts)
+        if names[0] == names[1] or len(set(pages)) < len(pages) or ("{kind}" in wording and called[0] != called[1]):
+            return None
+        a, b = names if "{kind}" in wording else (source.mention(page) for page in pair)
+        steps = [fact.relation for fact in paths[0]]
+        return Draft(
+            self._shape,
+            _worded(wording, a=a, b=b, kind=called[0] or ""),
+            answer,
+            pages,
+            facts,
+            {"op": op, "paths": [{"start": source.passages[page].title, "steps": steps} for page in pair]},
+            tuple(source.name(fact.target) for path in paths for fact in path[:-1] if fact.target is not None),
+            (op, *steps),
+            _steps(source, paths),
+            named=True,
+        )
 
 
 def _size(text: str) -> tuple[str, int] | None:
     """Returns (``date`` or ``year``, year) of a literal, None if it is neither."""
     year = _YEAR.search(text)
-    if year is None:
-        return None
-    return ("year" if text == year[0] else "date"), int(year[0])
-
-
-def _sized(
-    source: Source, paths: Mapping[int, tuple[Found, ...]], pair: Sequence[int], op: str, wording: str, shape: str
-) -> Draft | None:
-    """Returns the comparison of two pages by dates in different years; None if the pair does not allow one."""
-    (kind_a, a), (kind_b, b) = (_size(paths[page][-1].text) or ("", 0) for page in pair)
-    if kind_a != kind_b or a == b or any(_YEAR.search(source.passages[page].title) for page in pair):
-        return None
-    first = (a < b) == (op == "least")
-    return _compared(source, paths, pair, op, wording, shape, source.name(pair[0] if first else pair[1]))
-
-
-def _same(
-    source: Source,
-    paths: Mapping[int, tuple[Found, ...]],
-    by_value: Mapping[str, list[int]],
-    several: Sequence[str],
-    wording: str,
-    shape: str,
-    rng: random.Random,
-) -> Draft | None:
-    """Returns the question whether two pages have the same value: yes and no with even chances."""
-    if rng.random() < 0.5:
-        if not several:
-            return None
-        return _compared(source, paths, rng.sample(by_value[rng.choice(several)], 2), "same", wording, shape, "yes")
-    one, other = rng.sample(sorted(by_value), 2)
-    if _overlap(source.pack.apart, one, other):
-        return None
-    return _compared(
-        source, paths, [rng.choice(by_value[one]), rng.choice(by_value[other])], "same", wording, shape, "no"
-    )
-
-
-def _overlap(apart: Sequence[Sequence[str]], one: str, other: str) -> bool:
-    """Returns whether two values share a part, or parts that a pack says are not told apart."""
-    a, b = set(re.split(r"[-–/]\s*", one)), set(re.split(r"[-–/]\s*", other))
-    return bool(a & b) or any(a & set(group) and b & set(group) for group in apart)
-
-
-def _compared(
-    source: Source,
-    paths: Mapping[int, tuple[Found, ...]],
-    pair: Sequence[int],
-    op: str,
-    wording: str,
-    shape: str,
-    answer: str,
-) -> Draft | None:
-    """Returns the draft of a comparison; None if both have one name, one page, or different words for their kinds."""
-    called = [source.facts.called[page] for page in pair]
-    names = [source.name(page) for page in pair]
-    read = tuple(fact.subject for page in pair for fact in paths[page])
-    if names[0] == names[1] or len(set(read)) < len(read) or ("{kind}" in wording and called[0] != called[1]):
-        return None
-    shown = names if "{kind}" in wording else [source.mention(page) for page in pair]
-    text = _worded(wording, a=shown[0], b=shown[1], kind=called[0] or "")
-    steps = [fact.relation for fact in paths[pair[0]]]
-    form = {"op": op, "paths": [{"start": source.passages[page].title, "steps": steps} for page in pair]}
-    return Draft(
-        shape,
-        text,
-        answer,
-        read,
-        tuple(fact for page in pair for fact in paths[page]),
-        form,
-        tuple(source.name(fact.target) for page in pair for fact in paths[page][:-1] if fact.target is not None),
-        (op, *steps),
-        _steps(source, [paths[page] for page in pair]),
-        named=True,
-    )
+    return None if year is None else ("year" if text == year[0] else "date", int(year[0]))
 
 
 # -- two clues -----------------------------------------------------------------------------------------------------
 
 
-def intersections(source: Source, pairs: Iterable[Clues], rng: random.Random) -> Iterator[Draft]:
+def intersections(source: FactBase, pairs: Iterable[Clues], rng: random.Random) -> Iterator[Draft]:
     """Yields questions for the one page that two clues fit, each of which fits several."""
+    fitting = Counter((fact.relation, source.node(fact)) for fact in source.facts.facts)  # pages, allowed or not
     for clues in pairs:
         one, other = clues.steps
-        fits = {step: _subjects(source, step) for step in clues.steps}
         pages = sorted(
             page for page, facts in source.of_page.items() if {one, other} <= facts.keys() and source.nameable(page)
         )
         rng.shuffle(pages)
         for page in pages:
             facts = tuple(source.of_page[page][step] for step in clues.steps)
-            if any(len(fits[fact.relation][source.node(fact)]) < 2 for fact in facts):
+            if any(fitting[fact.relation, source.node(fact)] < 2 for fact in facts):
                 continue
             shown = [source.shown(fact) if fact.target is None else source.mention(fact.target) for fact in facts]
             text = _worded(clues.ask, a=shown[0], b=shown[1], kind=source.facts.called[page] or "")
@@ -349,16 +311,7 @@ def intersections(source: Source, pairs: Iterable[Clues], rng: random.Random) ->
             yield Draft("intersection", text, source.name(page), (page,), facts, form, (), relations)
 
 
-def _subjects(source: Source, relation: str) -> defaultdict[str, list[int]]:
-    """Returns the pages that have each object of a relation, of all pages whether allowed or not."""
-    subjects: defaultdict[str, list[int]] = defaultdict(list)
-    for fact in source.facts.found:
-        if fact.relation == relation:
-            subjects[source.node(fact)].append(fact.subject)
-    return subjects
-
-
-def _take_turns(streams: Sequence[Iterator[Any]]) -> Iterator[Any]:
+def _take_turns(streams: Sequence[Iterator[T]]) -> Iterator[T]:
     """Yields one item of each stream in turn until all have ended."""
     left = list(streams)
     while left:

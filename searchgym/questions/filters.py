@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from searchgym.questions.draw import Draft
-from searchgym.questions.graphs.graph import evaluate
-from searchgym.questions.source import Source
+from searchgym.questions.graphs.graph import Form, evaluate
+from searchgym.questions.source import FactBase
+from searchgym.questions.spec import CLOZE
 from searchgym.records import Hit
 from searchgym.retrieval.retriever import Retriever
 from searchgym.text import WORD, holds, norm, tidy
@@ -18,12 +19,12 @@ DEPTH: Final = 20
 """Number of hits among which gold pages are looked for."""
 ANSWER_SHARE: Final = 0.02
 """Maximum share of a stratum's questions with the same answer (but at least two questions)."""
-CLOZE: Final = ("cloze", "cloze-chain")
-"""Shapes that copy sentences, in which single words of a name give it away."""
+RANKS: Final = (3, 5, 20)
+"""Numbers of hits for which it is counted whether they hold all gold pages."""
 
 
 @dataclass(frozen=True, slots=True)
-class Searched:
+class SearchedDraft:
     """A draft with what searches find of its gold pages."""
 
     draft: Draft
@@ -40,65 +41,49 @@ class Searched:
 class Wording:
     """The filters that need no search: one answer, and nothing of it in the question."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: FactBase) -> None:
         self._source = source
-        self.rules: Mapping[str, Callable[[Draft], bool]] = {
-            "not one answer": self._not_one,
-            "answer in the question": self._answer_named,
-            "words of the answer in the question": self._answer_words,
-            "waypoint in the question": self._waypoint_named,
-            "a rare word of a hidden name in the question": self._rare_words,
-            "answer is on the path": self._on_the_path,
-            "answer is not on its page": self._not_on_page,
-            "one page states all of it": self._one_page,
-        }
 
     def refusal(self, draft: Draft) -> str | None:
         """Returns the first rule that refuses a draft, None if there is none."""
-        return next((name for name, rule in self.rules.items() if rule(draft)), None)
+        asks_end = not draft.named and draft.shape != "intersection"
+        if draft.form is not None and not self._one_answer(draft.form):
+            return "not one answer"
+        if not draft.named and holds(draft.text, draft.answer):
+            return "answer in the question"
+        if not draft.named and set(norm(draft.answer).split()) <= set(norm(draft.text).split()):
+            return "words of the answer in the question"
+        if any(holds(draft.text, name) for name in draft.waypoints + draft.names):
+            return "waypoint in the question"
+        if draft.shape in CLOZE and self._rare_words(draft):
+            return "a rare word of a hidden name in the question"
+        names = [self._source.name(page) for page in draft.pages]
+        pages = [self._source.passages[page] for page in draft.pages]
+        if asks_end and any(norm(name) == norm(draft.answer) for name in names):
+            return "answer is on the path"
+        if asks_end and not holds(tidy(pages[-1].text), draft.answer):
+            return "answer is not on its page"
+        if draft.named or draft.hops < 2:
+            return None
+        needed = [*names, draft.answer]
+        if any(all(holds(tidy(f"{page.title} {page.text}"), name) for name in needed) for page in pages):
+            return "one page states all of it"
+        return None
 
-    def _not_one(self, draft: Draft) -> bool:
-        if draft.form is None:
-            return False
+    def _one_answer(self, form: Form) -> bool:
+        """Returns whether the graph gives exactly one answer."""
         try:
-            return len(evaluate(self._source.graph, draft.form)) != 1
+            return len(evaluate(self._source.graph, form)) == 1
         except ValueError:  # a literal that is no date
-            return True
-
-    def _answer_named(self, draft: Draft) -> bool:
-        return not draft.named and holds(draft.text, draft.answer)
-
-    def _answer_words(self, draft: Draft) -> bool:
-        return not draft.named and set(norm(draft.answer).split()) <= set(norm(draft.text).split())
-
-    def _waypoint_named(self, draft: Draft) -> bool:
-        return any(holds(draft.text, name) for name in draft.waypoints + draft.names)
+            return False
 
     def _rare_words(self, draft: Draft) -> bool:
-        if draft.shape not in CLOZE:
-            return False
+        """Returns whether a cloze shows a word of a hidden name that is no ordinary word."""
         shown = set(WORD.findall(draft.text))
         hidden = [word for name in (draft.answer, *draft.waypoints) for word in WORD.findall(name)]
         return any(
             len(w) > 2 and w[0].isupper() and w in shown and w.lower() not in self._source.ordinary for w in hidden
         )
-
-    def _on_the_path(self, draft: Draft) -> bool:
-        names = (self._source.name(page) for page in draft.pages)
-        return not draft.named and draft.shape != "intersection" and any(norm(n) == norm(draft.answer) for n in names)
-
-    def _not_on_page(self, draft: Draft) -> bool:
-        if draft.named or draft.shape == "intersection":
-            return False
-        page = self._source.passages[draft.pages[-1]]
-        return not holds(tidy(page.text), draft.answer)
-
-    def _one_page(self, draft: Draft) -> bool:
-        if draft.named or draft.hops < 2:
-            return False
-        names = [*(self._source.name(page) for page in draft.pages), draft.answer]
-        pages = (self._source.passages[page] for page in draft.pages)
-        return any(all(holds(tidy(f"{p.title} {p.text}"), name) for name in names) for p in pages)
 
 
 class Searches:
@@ -110,23 +95,23 @@ class Searches:
         top_k: Number of hits per search in the environment.
     """
 
-    def __init__(self, source: Source, retriever: Retriever, top_k: int) -> None:
+    def __init__(self, source: FactBase, retriever: Retriever, top_k: int) -> None:
         self._source, self._retriever, self.top_k = source, retriever, top_k
 
-    def search(self, drafts: Sequence[Draft]) -> list[Searched]:
+    def search(self, drafts: Sequence[Draft]) -> list[SearchedDraft]:
         """Searches for the texts of drafts and for the names of their gold pages."""
         source = self._source
         names = [(draft, page) for draft in drafts for page in draft.pages]
         hits = self._retriever.search([d.text for d in drafts] + [source.name(page) for _, page in names], DEPTH)
-        found = iter(hits[len(drafts) :])
+        of_names = iter(hits[len(drafts) :])
         searched = []
-        for draft, own in zip(drafts, hits, strict=False):
+        for draft, of_text in zip(drafts, hits, strict=False):
             ids = [source.passages[page].id for page in draft.pages]
-            asked = tuple(_rank(next(found), id) for id in ids)
-            searched.append(Searched(draft, tuple(_rank(own, id) for id in ids), asked))
+            asked = tuple(_rank(next(of_names), id) for id in ids)
+            searched.append(SearchedDraft(draft, tuple(_rank(of_text, id) for id in ids), asked))
         return searched
 
-    def refusal(self, searched: Searched) -> str | None:
+    def refusal(self, searched: SearchedDraft) -> str | None:
         """Returns the rule that refuses a draft, None if there is none."""
         if searched.draft.hops > 1 and searched.all_within(self.top_k):
             return "one search finds all its pages"

@@ -6,7 +6,9 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from searchgym.questions.generate import RANKS, QuestionSet, Stratum
+from searchgym.questions.filters import RANKS
+from searchgym.questions.generate import QuestionSet, Stratum
+from searchgym.questions.saved import table
 from searchgym.questions.shortcuts import Shortcuts
 
 
@@ -18,17 +20,17 @@ def report_of(made: QuestionSet, shortcuts: Shortcuts) -> dict[str, Any]:
     return {
         "pages": dict(made.pages),
         "held_out_pages": made.held_out,
-        "links": made.links,
+        "links": len(made.facts.links),
         "facts": len(made.triples),
-        "linked_facts": made.linked,
+        "linked_facts": sum(fact.target is not None for fact in made.facts.facts),
         "cut_links": made.cut,
         "crossing": made.crossing,
         "questions": {split: len(made.split(split)) for split in made.pages},
         "multi_hop": sum(len(s.questions) for s in made.strata if s.hops > 1),
         "strata": _strata(made.strata),
         "drafts_refused": dict(rejected.most_common()),
-        "mentions_refused": dict(made.refused["links"]),
-        "facts_refused": dict(made.refused["facts"]),
+        "mentions_refused": dict(made.facts.refused_links),
+        "facts_refused": dict(made.facts.refused),
         "shortcuts": shortcuts.rows(),
     }
 
@@ -90,16 +92,6 @@ def crossed(report: Mapping[str, Any]) -> str:
         f"The pages are so well linked that {report['cut_links']} pairs of linked pages are in two splits: "
         f"{report['crossing']} questions that cross are left out"
     )
-
-
-def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Returns rows as a Markdown table."""
-    if not rows:
-        return "none\n"
-    head = list(rows[0])
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    lines += ["| " + " | ".join("" if row[name] is None else str(row[name]) for name in head) + " |" for row in rows]
-    return "\n".join(lines) + "\n"
 
 
 def picture(report: Mapping[str, Any], path: str) -> None:

@@ -19,26 +19,9 @@ from searchgym.scoring import exact_match, golds_with_words
 from searchgym.text import base_title, holds, norm, tidy
 
 MEASURES: Final = (
-    "one_search",
-    "by_names",
-    "closed_book",
-    "majority",
-    "first_title",
-    "co_covered",
-    "single_clue",
-    "exposed",
-)
+    "one_search", "by_names", "closed_book", "majority", "first_title", "co_covered", "single_clue", "exposed",
+)  # fmt: skip
 """Names of the measures."""
-LIMITS: Final[Mapping[str, float]] = {
-    "one_search": 0.05,
-    "closed_book": 0.05,
-    "majority": 0.05,
-    "first_title": 0.05,
-    "co_covered": 0.05,
-    "single_clue": 0.05,
-    "exposed": 0.02,
-}
-"""Shares above which a measure is flagged, of questions of several hops that do not name their answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +42,6 @@ class Shortcuts:
             | {name: round(sum(self.scores[name][id] for id in ids) / len(ids), 4) for name in MEASURES}
             for (shape, hops), ids in sorted(groups.items(), key=lambda item: (item[0][1], item[0][0]))
         ]
-
-    def flagged(self) -> dict[str, float]:
-        """Returns the measures above their limits, over questions of several hops that do not name their answers."""
-        ids = [q.id for q in self.questions if hops_of(q) > 1 and not names_answer(q)]
-        means = {name: sum(self.scores[name][id] for id in ids) / len(ids) if ids else 0.0 for name in LIMITS}
-        return {name: round(mean, 4) for name, mean in means.items() if mean > LIMITS[name]}
 
 
 def hops_of(question: Question) -> int:
@@ -98,25 +75,29 @@ def measure(
     texts = {title_key(p.title): f" {norm(tidy(p.title + ' ' + p.text))} " for p in passages}
     hits = retriever.search([question.text for question in questions], top_k)
     names = [(q.id, title) for q in questions for title in q.gold_titles or ()]
-    found = retriever.search([base_title(title) for _, title in names], top_k)
-    missed = {id for (id, title), own in zip(names, found, strict=True) if title_key(title) not in _titles(own)}
+    of_names = retriever.search([base_title(title) for _, title in names], top_k)
+    missed = {id for (id, title), found in zip(names, of_names, strict=True) if title_key(title) not in _titles(found)}
     known = None if facts is None else list(facts)
     majority = _majority(questions, known)
-    of_clue = _by_clue([t for q in questions for t in q.evidences or ()] if known is None else known)
+    fitting: defaultdict[tuple[str, str], set[str]] = defaultdict(set)  # subjects by relation and object
+    for fact in [fact for q in questions for fact in q.evidences or ()] if known is None else known:
+        fitting[fact.relation, fact.object].add(fact.subject)
     ways: dict[str, Callable[[Question, Sequence[Hit]], float]] = {
-        "one_search": lambda q, own: {title_key(t) for t in q.gold_titles or ("",)} <= _titles(own),
+        "one_search": lambda q, found: {title_key(t) for t in q.gold_titles or ("",)} <= _titles(found),
         "by_names": lambda q, _: bool(q.gold_titles) and q.id not in missed,
         "closed_book": lambda q, _: exact_match(guess(q.text), golds_with_words(q.golds)),
         "majority": lambda q, _: exact_match(guess(q.text) or majority(q), golds_with_words(q.golds)),
-        "first_title": lambda q, own: exact_match(guess(q.text) or unnamed_title(q, own), golds_with_words(q.golds)),
-        "co_covered": lambda q, own: _co_covered(q, texts, own),
-        "single_clue": lambda q, _: _single_clue(q, of_clue),
+        "first_title": lambda q, hits: exact_match(guess(q.text) or unnamed_title(q, hits), golds_with_words(q.golds)),
+        "co_covered": lambda q, found: _co_covered(q, texts, found),
+        "single_clue": lambda q, _: (
+            _form(q).get("op") == "both" and any(len(fitting[f.relation, f.object]) < 2 for f in q.evidences or ())
+        ),
         "exposed": lambda q, _: _exposed(q),
     }
     return Shortcuts(
         tuple(questions),
         {
-            name: {q.id: float(way(q, own)) for q, own in zip(questions, hits, strict=True)}
+            name: {q.id: float(way(q, found)) for q, found in zip(questions, hits, strict=True)}
             for name, way in ways.items()
         },
     )
@@ -162,26 +143,15 @@ def _co_covered(question: Question, texts: Mapping[str, str], hits: Sequence[Hit
     return any(all(f" {name} " in texts.get(page, "") for name in wanted) for page in pages)
 
 
-def _by_clue(facts: Iterable[Triple]) -> dict[tuple[str, str], set[str]]:
-    """Returns the subjects of each pair of relation and object."""
-    subjects: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
-    for fact in facts:
-        subjects[fact.relation, fact.object].add(fact.subject)
-    return subjects
-
-
-def _single_clue(question: Question, of_clue: Mapping[tuple[str, str], set[str]]) -> bool:
-    """Returns whether one of several clues about the answer fits it alone."""
+def _form(question: Question) -> Mapping[str, Any]:
+    """Returns the logical form of a question, empty if it has none."""
     form = question.metadata.get("form")
-    if not isinstance(form, dict) or form.get("op") != "both":
-        return False
-    return any(len(of_clue[triple.relation, triple.object]) < 2 for triple in question.evidences or ())
+    return form if isinstance(form, dict) else {}
 
 
 def _exposed(question: Question) -> bool:
     """Returns whether a question names a gold page that its path reaches only later."""
-    form = question.metadata.get("form")
-    gold = list(question.gold_titles or ())
-    if not isinstance(form, dict) or form.get("op") != "path" or len(gold) < 2:
+    form, gold = _form(question), list(question.gold_titles or ())
+    if form.get("op") != "path" or len(gold) < 2:
         return False
     return any(holds(question.text, base_title(title)) for title in gold if title != form["start"])

@@ -9,13 +9,15 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from searchgym.questions.graphs.facts import Facts, Found
+from searchgym.corpora.files import FilePath
+from searchgym.corpora.questions import read_questions
+from searchgym.questions.graphs.facts import Facts, PageFact
 from searchgym.questions.graphs.graph import Entity, Graph
 from searchgym.questions.graphs.packs import Pack
+from searchgym.questions.spec import SPLITS
 from searchgym.records import Passage, Triple, title_key
 from searchgym.text import WORD, base_title, norm, sentences
 
-SPLITS: Final = ("train", "validation", "test")
 _RARE: Final = 3
 """Number of times that an ordinary word stands in the corpus in small letters."""
 _LEAST: Final = 2
@@ -24,7 +26,7 @@ _HUB: Final = 3
 """Multiple of the mean number of edges from which on a page may be a hub, such as a list of all pages."""
 
 
-class Source:
+class FactBase:
     """A corpus with its facts, as questions need it.
 
     All facts answer whether a question has one answer; questions are drawn from those of the allowed pages alone.
@@ -46,9 +48,9 @@ class Source:
         self.graph = Graph()
         for number in sorted(single):
             self.graph.add_entity(Entity(passages[number].title, self.name(number), facts.kinds[number] or ""))
-        self.of_page: defaultdict[int, dict[str, Found]] = defaultdict(dict)
+        self.of_page: defaultdict[int, dict[str, PageFact]] = defaultdict(dict)
         """Facts that questions may need, by page and relation."""
-        for fact in facts.found:
+        for fact in facts.facts:
             if fact.subject in single and (fact.target is None or fact.target in single):
                 self.graph.add(passages[fact.subject].title, fact.relation, self.node(fact))
                 self.of_page[fact.subject][fact.relation] = fact
@@ -57,7 +59,7 @@ class Source:
         self.forbidden: frozenset[str] = frozenset()
         """Names, as `norm` writes them, that no question may have as answer or waypoint."""
 
-    def within(self, allowed: Collection[int], forbidden: Iterable[str] = ()) -> Source:
+    def within(self, allowed: Collection[int], forbidden: Iterable[str] = ()) -> FactBase:
         """Returns the source of questions about some pages; it shares all else with this one.
 
         Args:
@@ -75,15 +77,15 @@ class Source:
                     part.of_page[page][relation] = fact
         return part
 
-    def node(self, fact: Found) -> str:
+    def node(self, fact: PageFact) -> str:
         """Returns the graph's node of a fact's object: a page's title, or a literal's text."""
         return fact.text if fact.target is None else self.passages[fact.target].title
 
-    def shown(self, fact: Found) -> str:
+    def shown(self, fact: PageFact) -> str:
         """Returns the object of a fact as an answer."""
         return fact.text if fact.target is None else base_title(self.passages[fact.target].title)
 
-    def triple(self, fact: Found) -> Triple:
+    def triple(self, fact: PageFact) -> Triple:
         """Returns a fact in the names that questions use."""
         return Triple(self.name(fact.subject), fact.relation, self.shown(fact))
 
@@ -104,7 +106,7 @@ class Source:
         """Returns whether a question can name a page: it is allowed, and what it is called is known."""
         return page in self.allowed and self.facts.called[page] is not None
 
-    def sentence(self, fact: Found) -> int:
+    def sentence(self, fact: PageFact) -> int:
         """Returns the number of the sentence in its passage that states a fact."""
         places = sentences(self.passages[fact.subject].text)
         return next((n for n, (start, _) in enumerate(places) if start == fact.start), 0)
@@ -120,7 +122,7 @@ class HeldOut:
     """Names of these pages' subjects, of any page that has such a name, and the questions' answers of two words."""
 
 
-def hold_out(passages: Sequence[Passage], titles: Iterable[str], answers: Iterable[str] = ()) -> HeldOut:
+def hold_out(passages: Iterable[Passage], titles: Iterable[str], answers: Iterable[str] = ()) -> HeldOut:
     """Finds what evaluation questions keep to themselves in a corpus.
 
     Args:
@@ -136,6 +138,15 @@ def hold_out(passages: Sequence[Passage], titles: Iterable[str], answers: Iterab
         if title_key(passage.title) in keys or norm(base_title(passage.title)) in names
     }
     return HeldOut(frozenset(pages), frozenset(names))
+
+
+def held_out_by(passages: Iterable[Passage], files: Sequence[FilePath]) -> HeldOut | None:
+    """Returns what question files keep to themselves in a corpus, None without files; see `hold_out`."""
+    if not files:
+        return None
+    kept = [question for file in files for question in read_questions(file)]
+    titles = [title for question in kept for title in question.gold_titles or ()]
+    return hold_out(passages, titles, [answer for question in kept for answer in question.golds])
 
 
 def components(count: int, edges: Iterable[tuple[int, int]]) -> list[list[int]]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Literal
 
 from searchgym.errors import drawable
-from searchgym.records import Question
+from searchgym.records import Question, hops_of
 from searchgym.scoring import UNANSWERABLE_SUFFIX
 
 Field = Literal["type", "hops", "level"]
@@ -28,12 +28,6 @@ WIDTH: Final = 80
 
 Twins = tuple[Question, ...]
 """A question, or a question and its unanswerable twin."""
-
-
-def hops_of(question: Question) -> str | None:
-    """Returns the number of hops of a question as the data set gives it, None if it does not."""
-    hops = question.metadata.get("hops", None if question.hops is None else len(question.hops))
-    return str(hops) if isinstance(hops, int) else None
 
 
 FIELDS: Final[Mapping[Field, Callable[[Question], str | None]]] = {

@@ -62,7 +62,7 @@ def documents(tmp_path):
 def test_shipped_pipelines_are_read_and_told_from_recipes(name, tmp_path):
     assert is_pipeline(name) and not is_pipeline("tiny-grpo")
     pipeline = load_pipeline(name, ["corpus=demo", "questions.n=7", "env_options={top_k: 2}"])
-    assert pipeline.plan.n == 7 and pipeline.plan.top_k == 2
+    assert pipeline.spec.n == 7 and pipeline.top_k == 2
     file = tmp_path / "own.yaml"
     file.write_text(yaml.safe_dump({"name": "x", "summary": "y", "reinforce": {}}))
     assert is_pipeline(str(file))
@@ -81,9 +81,9 @@ def test_shipped_pipelines_are_read_and_told_from_recipes(name, tmp_path):
         (["corpus=x", "modle=y"], UnknownNameError, "did you mean 'model'"),
         (["corpus=x", "test=0"], CardError, "test: expected at least 1 or a string, got 0"),
         (["corpus=x", "demonstrations.reading=-1"], CardError, "demonstrations.reading: expected at least 0, got -1"),
-        (["corpus=x", "questions.shares=[1]"], UsageError, "shares are three numbers"),
-        (["corpus=x", "questions.shapes=[chian]"], UnknownNameError, "did you mean 'chain'"),
-        (["corpus=x", "selection.low=0.9"], UsageError, "0 <= low <= high <= 1"),
+        (["corpus=x", "questions.shares=[1]"], CardError, "shares are three numbers"),
+        (["corpus=x", "questions.shapes=[chian]"], CardError, "did you mean 'chain'"),
+        (["corpus=x", "selection.low=0.9"], CardError, "0 <= low <= high <= 1"),
         (["corpus"], CardError, "expected key=value"),
     ],
 )

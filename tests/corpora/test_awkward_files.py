@@ -31,7 +31,7 @@ from searchgym.eval.leaderboard.check import check_submission
 from searchgym.eval.retrieval import read_qrels
 from searchgym.eval.suites.cards import find_suite
 from searchgym.options.yaml import read_yaml
-from searchgym.questions.graphs.triples import read_texts
+from searchgym.questions.graphs.triples import read_triples
 from searchgym.questions.worlds.storage import read_world
 from searchgym.records import Passage
 from searchgym.retrieval import build_index, load_index
@@ -127,7 +127,7 @@ def test_the_limit_of_bytes_is_exact_and_a_sparse_file_is_not_read(tmp_path: Pat
         with pytest.raises(DataError, match=r"more than [\d,]+ bytes"):
             call(path)
 
-    for call in (read_bytes, read_json, lambda file: list(text_lines(file)), lambda file: list(read_texts(file))):
+    for call in (read_bytes, read_json, lambda file: list(text_lines(file)), read_triples):
         assert peak(lambda call=call: read(call)) < 512 * MIB  # of a terabyte
 
 

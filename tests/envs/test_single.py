@@ -23,7 +23,7 @@ from searchgym.errors import (
     UnknownNameError,
     UsageError,
 )
-from searchgym.questions.given import given_questions
+from searchgym.questions.question_source import given_questions
 from searchgym.records import Hit, Passage
 from searchgym.retrieval.remote.tool import ToolRetriever
 from searchgym.retrieval.retriever import NullRetriever, retrieve

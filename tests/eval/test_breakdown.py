@@ -10,8 +10,7 @@ from searchgym.cli.evaluation.printed import print_scores
 from searchgym.envs.task import load_task
 from searchgym.eval.breakdown import invalid_actions
 from searchgym.eval.scores import score_episodes
-from searchgym.questions.subset import hops_of
-from searchgym.records import Answer, Call, Hop, Question, Search
+from searchgym.records import Answer, Call, Hop, Question, Search, hops_of
 from searchgym.rollout.engine import Engine
 
 BY_HOPS = [

@@ -21,10 +21,11 @@ from searchgym.corpora.questions import read_questions
 from searchgym.errors import DataError, RunExistsError, UnknownNameError, UsageError
 from searchgym.questions import storage
 from searchgym.questions.filters import Balance
-from searchgym.questions.generate import Plan, generate, pages_of_splits
+from searchgym.questions.generate import generate, pages_of_splits
 from searchgym.questions.graphs.facts import find_facts
 from searchgym.questions.graphs.packs import load_pack
 from searchgym.questions.source import HeldOut, components, hold_out, split_pages
+from searchgym.questions.spec import GeneratedSpec
 from searchgym.questions.storage import read_card, read_split, write_set
 from searchgym.records import Passage
 
@@ -35,13 +36,13 @@ TEXTS = {page.title: page.text for page in PAGES}
 
 @pytest.fixture(scope="module")
 def made():
-    return generate(PAGES, PACK, Plan(n=300, seed=2))
+    return generate(PAGES, PACK, GeneratedSpec(n=300, seed=2))
 
 
 def triples_of(pages):
     found = find_facts(pages, PACK)
     return [
-        (pages[f.subject].title, f.relation, f.text if f.target is None else pages[f.target].title) for f in found.found
+        (pages[f.subject].title, f.relation, f.text if f.target is None else pages[f.target].title) for f in found.facts
     ]
 
 
@@ -125,9 +126,9 @@ def test_frequent_answers_are_limited():
 
 
 def test_the_same_plan_gives_the_same_questions(made):
-    again = generate(PAGES, PACK, Plan(n=300, seed=2))
+    again = generate(PAGES, PACK, GeneratedSpec(n=300, seed=2))
     assert [q.text for q in every(again)] == [q.text for q in every(made)]
-    assert [q.text for q in every(generate(PAGES, PACK, Plan(n=300, seed=3)))] != [q.text for q in every(made)]
+    assert [q.text for q in every(generate(PAGES, PACK, GeneratedSpec(n=300, seed=3)))] != [q.text for q in every(made)]
 
 
 # -- what is held out ----------------------------------------------------------------------------------------------
@@ -136,7 +137,7 @@ def test_the_same_plan_gives_the_same_questions(made):
 def test_held_out_pages_and_names_are_in_no_question():
     titles = [page.title for page in PAGES[:12]]
     out = hold_out(PAGES, titles, ["yes", "1 May 1900"])
-    questions = every(generate(PAGES, PACK, Plan(n=300), out))
+    questions = every(generate(PAGES, PACK, GeneratedSpec(n=300), out))
     forbidden = {plain(title) for title in titles}
     assert len(questions) > 50
     for question in questions:
@@ -153,7 +154,7 @@ def test_evaluation_questions_are_held_out_of_real_pages():
     pages = [Passage(str(number), row["title"], row["text"]) for number, row in enumerate(rows)][:2500]
     gold = {title for q in kept for title in q.gold_titles}
     out = hold_out(pages, gold, [answer for q in kept for answer in q.golds])
-    made = generate(pages, PACK, Plan(n=400), out)
+    made = generate(pages, PACK, GeneratedSpec(n=400), out)
     names = {plain(title) for title in gold} | {plain(a) for q in kept for a in q.golds if len(a.split()) > 1}
     for question in every(made):
         assert not gold & set(question.gold_titles)
@@ -210,7 +211,7 @@ def test_few_linked_pages_are_not_cut():
 @pytest.mark.parametrize("count", [40, 300])
 def test_a_wiki_in_one_piece_gives_test_questions_whose_pages_are_not_in_training(count):
     pages = wiki_pages(count)
-    plan = Plan(n=400, shapes=("cloze-chain", "cloze"), shares=(0.6, 0.15, 0.25))
+    plan = GeneratedSpec(n=400, shapes=("cloze-chain", "cloze"), shares=(0.6, 0.15, 0.25))
     facts = find_facts(pages, PACK)
     assert len(components(count, [(link.source, link.target) for link in facts.links])) == 1
     made = generate(pages, PACK, plan)
@@ -224,7 +225,7 @@ def test_a_wiki_in_one_piece_gives_test_questions_whose_pages_are_not_in_trainin
 def test_questions_that_cross_are_counted():
     """A cloze is asked of each link, so that as many cross as links do."""
     pages = wiki_pages(40)
-    plan = Plan(n=100, shapes=("cloze",))
+    plan = GeneratedSpec(n=100, shapes=("cloze",))
     facts = find_facts(pages, PACK)
     splits = pages_of_splits(40, facts, plan, HeldOut())
     of = {page: name for name, own in splits.items() for page in own}
@@ -256,23 +257,23 @@ def test_pages_that_are_not_cut_count_no_crossing(made):
 )
 def test_a_corpus_that_yields_nothing_says_what_took_it(pages, message):
     with pytest.raises(DataError, match=message):
-        generate([Passage(str(n), *page) for n, page in enumerate(pages)], PACK, Plan(n=10))
+        generate([Passage(str(n), *page) for n, page in enumerate(pages)], PACK, GeneratedSpec(n=10))
 
 
 def test_a_plan_with_an_error():
     with pytest.raises(UnknownNameError, match="chain"):
-        Plan(shapes=("chian",))
+        GeneratedSpec(shapes=("chian",))
     with pytest.raises(UsageError, match="at least 1"):
-        Plan(n=0)
+        GeneratedSpec(n=0)
     with pytest.raises(UsageError, match="add up to 1"):
-        Plan(shares=(0.5, 0.1, 0.1))
+        GeneratedSpec(shares=(0.5, 0.1, 0.1))
 
 
 # -- files ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_set_is_written_read_and_checked(tmp_path):
-    report = write_set(PAGES, "people-and-works", Plan(n=100), tmp_path / "set")
+    report = write_set(PAGES, GeneratedSpec(n=100), tmp_path / "set")
     assert sorted(p.name for p in (tmp_path / "set").iterdir()) == [
         "card.yaml",
         "flashrag",
@@ -289,7 +290,7 @@ def test_a_set_is_written_read_and_checked(tmp_path):
     flashrag = read_questions(tmp_path / "set" / "flashrag" / "train.jsonl")
     assert [(q.id, q.text, q.golds) for q in flashrag] == [(q.id, q.text, q.golds) for q in train]
     with pytest.raises(RunExistsError):
-        write_set(PAGES, "people-and-works", Plan(n=100), tmp_path / "set")
+        write_set(PAGES, GeneratedSpec(n=100), tmp_path / "set")
     file = tmp_path / "set" / "questions" / "train.jsonl"
     file.write_bytes(file.read_bytes().replace(b"director", b"dirigent", 1))
     with pytest.raises(DataError, match="not the file that the card describes"):
@@ -297,22 +298,22 @@ def test_a_set_is_written_read_and_checked(tmp_path):
 
 
 def test_a_run_that_was_stopped_goes_on(tmp_path, monkeypatch):
-    whole = write_set(PAGES, "people-and-works", Plan(n=100), tmp_path / "whole")
+    whole = write_set(PAGES, GeneratedSpec(n=100), tmp_path / "whole")
     from searchgym.questions import generate as module
 
-    real, calls = module._Maker.make, []
+    real, calls = module._Maker.fill, []
 
-    def stopped(self, stratum, say):
+    def stopped(self, stratum):
         calls.append((stratum.split, stratum.shape, stratum.hops))
         if len(calls) == 9:
             raise KeyboardInterrupt
-        return real(self, stratum, say)
+        return real(self, stratum)
 
-    monkeypatch.setattr(module._Maker, "make", stopped)
+    monkeypatch.setattr(module._Maker, "fill", stopped)
     with pytest.raises(KeyboardInterrupt):
-        write_set(PAGES, "people-and-works", Plan(n=100), tmp_path / "again")
+        write_set(PAGES, GeneratedSpec(n=100), tmp_path / "again")
     assert not (tmp_path / "again").exists()
-    assert write_set(PAGES, "people-and-works", Plan(n=100), tmp_path / "again") == whole
+    assert write_set(PAGES, GeneratedSpec(n=100), tmp_path / "again") == whole
     assert len(calls) == 27 + 1  # 9 strata of 3 splits, one of them begun twice
     names = [f"questions/{split}.jsonl" for split in ("train", "validation", "test")]
     assert all((tmp_path / "again" / n).read_bytes() == (tmp_path / "whole" / n).read_bytes() for n in names)
@@ -368,8 +369,8 @@ def test_what_a_killed_run_had_half_written_is_not_in_the_set(tmp_path, monkeypa
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(storage, "_write", killed)
-        write_set(PAGES[:40], "people-and-works", Plan(n=30), tmp_path / "set")
-    write_set(PAGES[:40], "people-and-works", Plan(n=30), tmp_path / "set")
+        write_set(PAGES[:40], GeneratedSpec(n=30), tmp_path / "set")
+    write_set(PAGES[:40], GeneratedSpec(n=30), tmp_path / "set")
     assert not list(tmp_path.rglob("*.part"))
 
 

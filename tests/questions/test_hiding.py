@@ -14,7 +14,7 @@ from searchgym.corpora.questions import write_questions
 from searchgym.envs.registration import find_env
 from searchgym.envs.task import load_task
 from searchgym.errors import RetrieverError, UsageError
-from searchgym.questions.masked.generate import Rules, generate
+from searchgym.questions.masked.generate import SearchLimits, generate
 from searchgym.questions.masked.hiding import Hidden, HidingRetriever, hidden_from, hiding
 from searchgym.questions.masked.spec import MaskedSpec
 from searchgym.records import Hit, Passage, Question, SupportingFact, title_key
@@ -128,7 +128,7 @@ def test_the_source_is_never_among_the_hits_of_generated_tasks(seed):
     pages += copied
     index = build_in_memory(pages + parts)
     spec = MaskedSpec(n=60, seed=seed, source="hidden", split="all")
-    made = generate(pages, spec, Rules(), build_in_memory(pages))
+    made = generate(pages, spec, SearchLimits(), build_in_memory(pages))
     questions = [question for own in made.questions.values() for question in own]
     assert questions
     task = load_task(find_env("searchgym/MaskedSpan-v0"), questions=questions, retriever=index)

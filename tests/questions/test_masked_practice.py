@@ -10,7 +10,7 @@ from searchgym.envs.registration import find_env
 from searchgym.envs.task import load_task
 from searchgym.errors import DataError, UsageError
 from searchgym.protocol import get_protocol
-from searchgym.questions.masked.generate import Rules, generate
+from searchgym.questions.masked.generate import SearchLimits, generate
 from searchgym.questions.masked.hiding import HidingRetriever
 from searchgym.questions.masked.spec import MaskedSpec
 from searchgym.questions.worlds import build_world
@@ -37,7 +37,7 @@ def form():
 def task_of(source, **fields):
     index = build_in_memory(PAGES)
     spec = MaskedSpec(**({"n": 40, "split": "all", "source": source} | fields))
-    made = generate(PAGES, spec, Rules(), index)
+    made = generate(PAGES, spec, SearchLimits(), index)
     questions = [question for own in made.questions.values() for question in own]
     return load_task(find_env("searchgym/MaskedSpan-v0"), questions=questions, retriever=index)
 

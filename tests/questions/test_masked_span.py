@@ -23,8 +23,8 @@ from searchgym.envs.task import load_task
 from searchgym.envs.vector import SearchVectorEnv
 from searchgym.errors import CardError, DataError, UsageError
 from searchgym.eval.runner import EvalOptions, evaluate
-from searchgym.questions.masked.generate import Rules, _pages, _within, generate
-from searchgym.questions.masked.spans import Span, Window
+from searchgym.questions.masked.generate import SearchLimits, _pages, _within, generate
+from searchgym.questions.masked.spans import HiddenSpan, Window
 from searchgym.questions.masked.spec import MaskedSpec
 from searchgym.questions.storage import read_card
 from searchgym.records import Passage, Question, SupportingFact
@@ -42,7 +42,7 @@ INDEX = build_in_memory(PAGES)
 
 def made(source="kept", pages=PAGES, rules=None, **fields):
     spec = MaskedSpec(**({"n": 60, "split": "all", "source": source} | fields))
-    return generate(pages, spec, rules or Rules(), INDEX if pages is PAGES else build_in_memory(pages))
+    return generate(pages, spec, rules or SearchLimits(), INDEX if pages is PAGES else build_in_memory(pages))
 
 
 def tasks(source="kept", **fields):
@@ -114,7 +114,7 @@ def test_parts_and_copies_of_a_page_are_in_one_split():
     assert all(pages) and sum(map(len, pages)) == len(set().union(*pages)) >= 8
     text = "The film was directed by Mara Vint in the north of the land where all of the lamps are lit at night."
     copies = [Passage(f"c{n}", f"Copy {n}", text) for n in range(10)]
-    found = made(pages=copies, masks=[1], n=200, rules=Rules(top_k=10))
+    found = made(pages=copies, masks=[1], n=200, rules=SearchLimits(top_k=10))
     assert sum(bool(own) for own in found.questions.values()) == 1
 
 
@@ -125,7 +125,7 @@ SURNAMES = ("Abbot", "Berg", "Crane", "Dahl", "Eklund", "Frost", "Grieg", "Holm"
 def test_spans_of_well_linked_pages_are_split_and_those_that_cross_are_counted():
     """Each of 60 pages states a span of the one before it, so that all are one component; two are copies."""
     passages = [Passage(str(n), f"Page {n}", f"Text {n}") for n in range(60)] + [Passage("60", "Page 7", "Other text")]
-    windows = [Window(n, 0, 6, (Span(((0, 4),), "link", ((n + 1) % 60,)),)) for n in range(60)]
+    windows = [Window(n, 0, 6, (HiddenSpan(((0, 4),), "link", ((n + 1) % 60,)),)) for n in range(60)]
     pages, counts = _pages(passages, windows), Counter()
     assert {split: len(own) for split, own in pages.items()} == pytest.approx(
         {"train": 48, "validation": 6, "test": 6}, abs=2
@@ -152,7 +152,7 @@ def test_a_task_that_no_search_solves_is_refused():
     """A page that is cut before its span; a page whose name and sentence find others."""
     long = [Passage(p.id, p.title, "word " * 300 + ". " + p.text) for p in linked_pages(6)]
     with pytest.raises(DataError, match=r"gives no masked spans \(source: kept\): 18 passages"):
-        made(pages=long, rules=Rules(words=100))
+        made(pages=long, rules=SearchLimits(words=100))
     counts = made().counts
     assert counts["drafts that an oracle solves"] + counts["drafts: a span is not found"] == (
         counts["drafts"] - counts["drafts: the same text"]

@@ -3,6 +3,8 @@
 import asyncio
 import itertools
 import random
+import sys
+from pathlib import Path
 
 import gymnasium
 import pytest
@@ -14,15 +16,17 @@ from searchgym.envs.core import State
 from searchgym.envs.reward import get_reward
 from searchgym.errors import UsageError
 from searchgym.questions.graphs.graph import Fact
-from searchgym.questions.open.tasks import open_tasks, relation_words
-from searchgym.questions.open.written import KINDS, Writer, agreement, kappa, other_wordings
 from searchgym.questions.worlds.build import world_graph
+from searchgym.questions.worlds.open_tasks import open_tasks, relation_words
 from searchgym.questions.worlds.schema import RELATIONS, WorldSpec
 from searchgym.records import Answer
 from searchgym.rollout.engine import Engine
 from searchgym.scoring.judges.judge import Checked
 from searchgym.scoring.judges.kinds.rules import HEDGES, RuleJudge
 from searchgym.scoring.judges.rubric import rubric_score
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+from known_reports import KINDS, ReportWriter, agreement, kappa, other_wordings
 
 WORLD = WorldSpec("simple", 60, 3, "train")
 SMALL = {"world": {"size": 60, "seed": 3, "split": "train"}}
@@ -135,7 +139,7 @@ def test_words_of_relations_tell_rivals_apart(relation):
 
 def test_rules_believe_what_is_stated_and_nothing_else(reports):
     """By construction: a statement in known words is found; errors, denials and alternatives never count."""
-    writer, judge = Writer(WORLD, random.Random(0)), Checked(RuleJudge())
+    writer, judge = ReportWriter(WORLD, random.Random(0)), Checked(RuleJudge())
     for task in reports:
         for kind in KINDS:
             report = writer.write(task, [kind] * 4)
@@ -152,7 +156,7 @@ def test_agreement_by_hand(reports):
     Of 8 verdicts 6 are right (2 pronouns are missed): judge 2 yes, counts 4 yes; chance 1/4 1/2 + 3/4 1/2 = 1/2, kappa
     (6/8 - 1/2) / (1/2) = 1/2. The scores are off by 2 of 4 in the second report.
     """
-    writer = Writer(WORLD, random.Random(0))
+    writer = ReportWriter(WORLD, random.Random(0))
     first = writer.write(reports[0], ["stated", "wrong", "stated", "left out"])
     second = writer.write(reports[1], ["pronoun", "denied", "pronoun", "left open"])
     found = agreement(Checked(RuleJudge()), reports[:2], [first, second])
@@ -174,7 +178,7 @@ def test_other_wordings_name_both_ends():
 
 def test_only_reports_are_written(several):
     with pytest.raises(UsageError, match="no report task"):
-        Writer(WORLD, random.Random(0)).write(several[0])
+        ReportWriter(WORLD, random.Random(0)).write(several[0])
 
 
 @pytest.mark.parametrize("name", ["Report-v0", "Several-v0"])

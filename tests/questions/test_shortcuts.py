@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from searchgym.questions.shortcuts import measure
+from searchgym.questions.shortcuts import MEASURES, hops_of, measure, names_answer
 from searchgym.questions.worlds import build_world
 from searchgym.questions.worlds.schema import WorldSpec
 from searchgym.records import Passage, Question, SupportingFact, Triple
@@ -90,16 +90,24 @@ def measured(kind, count=30):
     return measure([question for _, question in made], pages, build_in_memory(pages), 2)
 
 
+def flagged(found):
+    """Measures that more than a few questions of several hops show, of those that do not name their answers."""
+    ids = [q.id for q in found.questions if hops_of(q) > 1 and not names_answer(q)]
+    means = {name: sum(found.scores[name][id] for id in ids) / len(ids) if ids else 0.0 for name in MEASURES}
+    del means["by_names"]  # the way that is wanted
+    return {name: mean for name, mean in means.items() if mean > (0.02 if name == "exposed" else 0.05)}
+
+
 def test_a_clean_set_is_not_flagged():
     found = measured(clean)
-    assert found.flagged() == {}
+    assert flagged(found) == {}
     assert found.rows()[0]["by_names"] == 1.0
 
 
 @pytest.mark.parametrize("kind", [one_search, majority, first_title, co_covered, single_clue, exposed])
 def test_a_planted_way_is_flagged(kind):
     found = measured(kind)
-    assert found.flagged().get(kind.__name__, 0) > 0.9
+    assert flagged(found).get(kind.__name__, 0) > 0.9
 
 
 def test_a_gold_without_words_is_not_guessed_by_saying_nothing():
@@ -118,4 +126,4 @@ def test_worlds_are_clean_but_for_what_they_are_known_for():
     """Comparisons name both pages, so that one search finds them; all other questions of several hops are clean."""
     world = build_world(WorldSpec("simple", 200, 1, "train"))
     found = measure(world.questions, world.passages, build_in_memory(world.passages), 3, world.triples)
-    assert found.flagged() == {}
+    assert flagged(found) == {}

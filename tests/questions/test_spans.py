@@ -14,8 +14,8 @@ from searchgym.questions.masked.draw import drafted, draw, masked, worded
 from searchgym.questions.masked.spans import (
     CHARACTERS,
     WORDS,
-    Reader,
-    Span,
+    HiddenSpan,
+    SpanFinder,
     kind_of,
     places_of,
     windows_by_triples,
@@ -28,7 +28,7 @@ PACK = load_pack("people-and-works")
 
 
 def reader(pages, words=500):
-    return Reader(pages, find_facts(pages, PACK), PACK, words)
+    return SpanFinder(pages, find_facts(pages, PACK), PACK, words)
 
 
 def page(text, title="Zor", id="1"):
@@ -187,7 +187,7 @@ def test_spans_of_known_facts_by_hand():
              Triple("Zor", "employer", "Fetec"), Triple("Else", "born", "1")]  # fmt: skip
     first, second = windows_by_triples(pages, facts)
     assert first.spans == (
-        Span(((34, 37),), "link", (1,)), Span(((55, 59),), "year"), Span(((75, 80),), "name"),
+        HiddenSpan(((34, 37),), "link", (1,)), HiddenSpan(((55, 59),), "year"), HiddenSpan(((75, 80),), "name"),
     )  # fmt: skip
     assert [span.supports for span in second.spans] == [(0,)]
 
@@ -197,7 +197,7 @@ def test_spans_of_known_facts_by_hand():
 
 def test_masks_are_numbered_in_their_order_and_markdown_links_go():
     text = "See [Ada Bel](people/ada.md) of 1931, and John( 1 May) ."
-    spans = [Span(((36 - 4, 36),), "year"), Span(((5, 12),), "link")]
+    spans = [HiddenSpan(((36 - 4, 36),), "year"), HiddenSpan(((5, 12),), "link")]
     assert text[32:36] == "1931"
     assert masked(text, (0, len(text)), spans) == "See [mask2] of [mask1], and John (1 May)."
     assert worded("x", 1) == "Fill in what is hidden behind [mask1]: x"

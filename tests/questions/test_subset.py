@@ -24,10 +24,10 @@ from searchgym.envs.registration import find_env
 from searchgym.envs.task import load_task
 from searchgym.eval.runner import evaluate
 from searchgym.eval.viewing.runs import open_run
-from searchgym.questions.generate import Plan
-from searchgym.questions.masked.generate import Rules
+from searchgym.questions.masked.generate import SearchLimits
 from searchgym.questions.masked.generate import generate as generate_masks
 from searchgym.questions.masked.spec import MaskedSpec
+from searchgym.questions.spec import GeneratedSpec
 from searchgym.questions.storage import write_set
 from searchgym.questions.subset import by_hash, draw_subset, mixture_lines
 from searchgym.records import Question
@@ -123,7 +123,7 @@ def test_twins_stay_together(pairs, single, n, expected):
 def generated(tmp_path_factory):
     folder = tmp_path_factory.mktemp("generated")
     write_corpus(folder / "corpus.jsonl", PAGES)
-    write_set(PAGES, "people-and-works", Plan(n=200, shares=(0.75, 0.25, 0.0)), folder / "set")
+    write_set(PAGES, GeneratedSpec(n=200, shares=(0.75, 0.25, 0.0)), folder / "set")
     return folder
 
 
@@ -209,7 +209,7 @@ def test_selected_questions_keep_their_kinds():
 def test_masked_spans_are_not_ordered_by_their_number():
     spec = MaskedSpec(n=30, source="kept", split="all", masks=[1, 2])
     pages = linked_pages(10)
-    made = generate_masks(pages, spec, Rules(), build_in_memory(pages)).questions["train"]
+    made = generate_masks(pages, spec, SearchLimits(), build_in_memory(pages)).questions["train"]
     assert made == by_hash(made) and len(kinds(made)) == 2
     assert sum(a.kind != b.kind for a, b in itertools.pairwise(made)) > 1
 

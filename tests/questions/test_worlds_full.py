@@ -5,12 +5,13 @@ from collections import Counter
 import pytest
 
 from searchgym.questions.worlds import WorldSpec, build_world
-from searchgym.questions.worlds.full import ALIAS, FRAMES, FULL, INTRO, MENTION_PERSON, MENTION_THING
+from searchgym.questions.worlds.language import language_of
 from searchgym.questions.worlds.report import card_of, report_of, stratum
 from searchgym.questions.worlds.schema import RELATIONS
 from searchgym.retrieval.bm25.analysis import analyse
 from searchgym.retrieval.index.index import build_in_memory
 
+FULL = language_of("full")
 PAGES_OF_TWO = ("compositional", "inference", "comparison")
 FUNCTION_WORDS = {
     word
@@ -38,7 +39,7 @@ def test_every_relation_has_thirty_phrasings_and_questions_use_other_words(relat
     for half in (0, 1):
         framed = {c for c in said.state[half] if "|" not in c}
         split = set(said.state[half]) - framed
-        assert len(framed) * (len(FRAMES[half]) + 1) + len(split) >= 30
+        assert len(framed) * (len(FULL.frames[half]) + 1) + len(split) >= 30
         for clause in said.state[half]:
             assert clause.count("{o}") == 1
             assert re.search(r"\{(s|him|his)\}", clause)
@@ -52,7 +53,7 @@ def test_every_relation_has_thirty_phrasings_and_questions_use_other_words(relat
 
 
 def test_frames_and_fillers_are_disjoint_across_halves():
-    for train, test in (FRAMES, INTRO, ALIAS, MENTION_PERSON, MENTION_THING):
+    for train, test in (FULL.frames, FULL.intro, FULL.alias, FULL.mention_person, FULL.mention_thing):
         assert not set(train) & set(test)
         assert len(train) == len(set(train))
 

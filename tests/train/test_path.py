@@ -11,7 +11,7 @@ from searchgym.errors import CardError, TrainingError, UsageError
 from searchgym.questions.graphs.facts import find_facts
 from searchgym.questions.graphs.graph import evaluate
 from searchgym.questions.graphs.packs import load_pack
-from searchgym.questions.source import Source
+from searchgym.questions.source import FactBase
 from searchgym.questions.worlds import build_world
 from searchgym.questions.worlds.build import world_graph
 from searchgym.questions.worlds.schema import WorldSpec
@@ -172,7 +172,7 @@ def test_even_draws_do_not_learn():
 
 def corpus_ground(pages, allowed=None, forbidden=()):
     pack = load_pack("people-and-works")
-    source = Source(pages, find_facts(pages, pack), pack)
+    source = FactBase(pages, find_facts(pages, pack), pack)
     source = source.within(range(len(pages)) if allowed is None else allowed, forbidden)
     return source, CorpusGround(source, build_in_memory(pages), 3, [1, 2, 3, 4], 0)
 

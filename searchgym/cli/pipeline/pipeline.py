@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import typing
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +18,7 @@ from searchgym.errors import CardError, DataMissingError, UsageError
 from searchgym.options import Options, kind_name, read
 from searchgym.options.cards import find_card, is_path
 from searchgym.options.yaml import read_source
-from searchgym.questions.generate import USUAL, Plan
+from searchgym.questions.spec import GeneratedSpec
 from searchgym.rollout.folders import local_folder, model_folder
 from searchgym.rollout.sampler import Dtype
 from searchgym.train.recipe.load import load_recipe, override_values
@@ -28,20 +27,6 @@ from searchgym.train.recipe.recipe import Recipe, recipe_keys
 KIND: Final = "pipelines"
 WARM: Final = {"masked": "smol-search", "reading": "smol-read", "searching": "smol-search"}
 """Recipes that train on demonstrations, by what is shown."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuestionOptions(Options):
-    """Which questions are generated from the corpus."""
-
-    n: int = 4000
-    """Number of questions over all splits; fewer if the corpus has no more."""
-    shapes: list[str] = field(default_factory=lambda: list(USUAL))
-    """Shapes of questions."""
-    shares: list[float] = field(default_factory=lambda: [0.6, 0.15, 0.25])
-    """Shares of pages for training, validation and test."""
-    pack: str = "people-and-works"
-    """Pack of patterns and wordings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,18 +42,6 @@ class DemonstrationOptions(Options):
     """Number of episodes in which an oracle searches; 0 leaves the stage out."""
     values: list[str] = field(default_factory=list)
     """Values of the recipes ``smol-read`` and ``smol-search``, ``key=value``, which train on them."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SelectionOptions(Options):
-    """Which training questions reinforcement learning asks; see `Selection`."""
-
-    pool: int = 60
-    attempts: int = 4
-    low: float = 0.25
-    high: float = 0.75
-    multi_hop: float = 0.8
-    fill: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,9 +69,11 @@ class Pipeline(Options):
     seed: int = 0
     env_options: dict[str, Any] = field(default_factory=dict)
     """Rules of the environment, the same in every stage."""
-    questions: QuestionOptions = field(default_factory=QuestionOptions)
+    questions: GeneratedSpec = field(default_factory=GeneratedSpec)
+    """Which questions are generated from the corpus."""
     demonstrations: DemonstrationOptions = field(default_factory=DemonstrationOptions)
-    selection: SelectionOptions = field(default_factory=SelectionOptions)
+    selection: Selection = field(default_factory=Selection)
+    """Which training questions reinforcement learning asks."""
     reinforce: ReinforceOptions = field(default_factory=ReinforceOptions)
     test: Annotated[int, Ge(1)] | str = 60
     """Number of generated test questions, or a file of questions of your own, of which all are asked. Their gold pages
@@ -120,13 +95,18 @@ class Pipeline(Options):
         return [*self.hold_out, *([self.own_test] if self.own_test else [])]
 
     @property
-    def plan(self) -> Plan:
-        """The plan of the questions."""
-        shares = typing.cast("tuple[float, float, float]", tuple(self.questions.shares))
-        if self.own_test and len(shares) == 3 and sum(shares[:2]) > 0:  # none are generated for the test
-            shares = (shares[0] / sum(shares[:2]), shares[1] / sum(shares[:2]), 0.0)
-        top_k = int(self.env_options.get("top_k", 3))
-        return Plan(n=self.questions.n, seed=self.seed, top_k=top_k, shapes=tuple(self.questions.shapes), shares=shares)
+    def top_k(self) -> int:
+        """Number of hits per search in the environment."""
+        return int(self.env_options.get("top_k", 3))
+
+    @property
+    def spec(self) -> GeneratedSpec:
+        """What is generated: with the pipeline's seed, and no test questions if the user has their own."""
+        train, validation, test = self.questions.shares
+        if self.own_test and train + validation > 0:
+            train, validation, test = train / (train + validation), validation / (train + validation), 0.0
+        seed = self.seed + self.questions.seed
+        return dataclasses.replace(self.questions, seed=seed, shares=(train, validation, test))
 
     @property
     def recipe(self) -> Recipe:
@@ -141,7 +121,7 @@ class Pipeline(Options):
     @property
     def choice(self) -> Selection:
         """The selection of training questions."""
-        return Selection(**dataclasses.asdict(self.selection), seed=self.seed)
+        return dataclasses.replace(self.selection, seed=self.seed + self.selection.seed)
 
 
 def load_pipeline(name: str, overrides: Iterable[str] = ()) -> Pipeline:
@@ -164,7 +144,6 @@ def load_pipeline(name: str, overrides: Iterable[str] = ()) -> Pipeline:
         raise UsageError(f"{pipeline.name} needs your documents: searchgym train {pipeline.name} corpus=DIR")
     if pipeline.tests < 1:
         raise CardError(f"{path}: test: {pipeline.test} holds no questions")
-    _ = pipeline.plan, pipeline.choice  # they check their values
     if not pipeline.recipe.method.compares:
         method = kind_name(pipeline.recipe.method)
         raise CardError(f"{path}: reinforce.recipe {pipeline.recipe.name} has method {method}: policy")

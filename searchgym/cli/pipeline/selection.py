@@ -22,6 +22,7 @@ from searchgym.corpora.questions import write_questions
 from searchgym.envs.task import Task
 from searchgym.errors import NothingLeftError, RunExistsError, UsageError
 from searchgym.eval.runner import QUESTIONS, EvalOptions, evaluate
+from searchgym.options import Options
 from searchgym.questions.shortcuts import hops_of, names_answer
 from searchgym.questions.subset import by_hash, draw_subset
 from searchgym.records import Question, title_key
@@ -40,7 +41,7 @@ BATCH: Final = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
+class Selection(Options):
     """How questions are selected."""
 
     pool: int = 600
@@ -58,6 +59,7 @@ class Selection:
     temperature: float = 1.0
     """Sampling temperature of the attempts."""
     seed: int = 0
+    """Random seed; in a pipeline, it is added to the pipeline's seed."""
 
     def __post_init__(self) -> None:
         """Checks the values.

@@ -41,9 +41,11 @@ from searchgym.envs.registration import find_env
 from searchgym.envs.task import Task, load_task
 from searchgym.errors import DataError, NothingLeftError, UsageError
 from searchgym.eval.runner import EvalOptions, evaluate, write_json
+from searchgym.options import plain
 from searchgym.options.yaml import read_yaml
 from searchgym.questions.report import crossed
-from searchgym.questions.storage import held_out_by, write_set
+from searchgym.questions.source import held_out_by
+from searchgym.questions.storage import write_set
 from searchgym.reading import leads_out
 from searchgym.retrieval.backends import Progress
 from searchgym.rollout.loading import load_tokenizer
@@ -143,9 +145,9 @@ def generate(work: Work) -> dict[str, Any]:
     left = [p for number, p in enumerate(passages) if held_out is None or number not in held_out.pages]
     write_corpus(work.out / "corpus.jsonl", left)
     folder = work.out / "questions"
-    pack, plan, needed = pipeline.questions.pack, pipeline.plan, ["train", *([] if pipeline.own_test else ["test"])]
+    needed = ["train", *([] if pipeline.own_test else ["test"])]
     if not folder.exists():
-        write_set(passages, pack, plan, folder, held_out, pipeline.corpus, work.progress, needed)
+        write_set(passages, pipeline.spec, folder, held_out, pipeline.corpus, work.progress, needed, pipeline.top_k)
     report = read_json(folder / "report.json")
     made = report["questions"]
     if report["cut_links"]:
@@ -357,7 +359,7 @@ def opened(work: Work, resume: bool) -> Iterator[None]:
         RunExistsError: The folder holds a pipeline and `resume` is false, or other files, or it is in use.
         UsageError: It holds another pipeline, or none to go on with.
     """
-    record, mine = work.out / PIPELINE, dataclasses.asdict(work.pipeline)
+    record, mine = work.out / PIPELINE, plain(work.pipeline)
     check_out(work.out, resume)
     with lock_folder(work.out):
         check_out(work.out, resume)  # again: another process may have begun meanwhile

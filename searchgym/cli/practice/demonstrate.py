@@ -42,9 +42,9 @@ def demonstrate(
     json: Json = False,
 ) -> None:
     """Write demonstrations from questions that name their gold pages: searches and an answer, or reading practice."""
+    from searchgym.corpora.folders import check_free
     from searchgym.errors import UsageError
     from searchgym.eval.runner import questions_sha256
-    from searchgym.questions.worlds.storage import check_free
     from searchgym.train.demonstrations.held_out import without_held_out
 
     check_free(out)

@@ -14,8 +14,7 @@ from searchgym.eval.formats.predictions import Prediction
 from searchgym.eval.intervals import bootstrap_ci
 from searchgym.eval.runner import QUESTIONS, SCORES, write_json
 from searchgym.eval.scores import OFFICIAL
-from searchgym.questions.subset import hops_of
-from searchgym.records import Question
+from searchgym.records import Question, hops_of
 
 Rows = Mapping[str, scoring.Scores]
 """Question id to official scores."""

@@ -23,8 +23,8 @@ from searchgym.eval.runner import QUESTIONS, questions_sha256
 from searchgym.eval.viewing.explain import ExplainedCall, explained_calls
 from searchgym.eval.viewing.saved import Advantages, Terms, asked_task, credit_of, terms_by_episode
 from searchgym.named import code_refused
-from searchgym.questions.subset import draw_subset, hops_of
-from searchgym.records import Episode, Question
+from searchgym.questions.subset import draw_subset
+from searchgym.records import Episode, Question, hops_of
 from searchgym.rollout.folders import model_folder
 from searchgym.rollout.storage import read_episodes
 from searchgym.train.algorithms.samples import outcome_rewards

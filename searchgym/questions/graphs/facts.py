@@ -15,21 +15,19 @@ from typing import Final, NamedTuple
 import regex
 
 from searchgym.questions.graphs.links import Link, find_links
-from searchgym.questions.graphs.packs import SECONDS, Pack, Relation
+from searchgym.questions.graphs.packs import Pack, RelationRule
+from searchgym.questions.graphs.patterns import SECONDS
+from searchgym.questions.graphs.subjects import SLOW, Sexes, called_of, kinds_of, pronouns
 from searchgym.records import Passage
-from searchgym.text import base_title, head_noun, norm, sentence_at, sentences, tidy
+from searchgym.text import base_title, norm, sentence_at, sentences, tidy
 
 Progress = Callable[[int, int], None]
 _YEAR: Final = re.compile(r"\b(\d{4})\b")
 _BETWEEN: Final = regex.compile(r",?\s+(?:and|&)\s+|,\s+(?=\p{Lu})")
 """Matches what stands between two names of a list."""
-_SLOW: Final = f"a pattern took more than {SECONDS} s"
-"""Reason for leaving out what a pattern that backtracks without end was to find."""
-_SIGNS: Final = 220
-"""Number of characters in which the signs of a kind are looked for."""
 
 
-class Found(NamedTuple):
+class PageFact(NamedTuple):
     """A fact with the place where its page states it."""
 
     subject: int
@@ -49,7 +47,7 @@ class Found(NamedTuple):
 class Facts:
     """The facts of a corpus, with what was read on the way."""
 
-    found: tuple[Found, ...]
+    facts: tuple[PageFact, ...]
     """Facts, at most one per passage and relation."""
     kinds: tuple[str | None, ...]
     """Kind of each passage's subject, None if it has none of the pack."""
@@ -72,68 +70,27 @@ def find_facts(passages: Sequence[Passage], pack: Pack, progress: Progress | Non
         progress: Called with the numbers of passages read and of all.
     """
     refused: Counter[str] = Counter()
-    kind_of = _Kinds(pack, refused).kind
-    kinds = tuple(kind_of(passage.text) for passage in passages)
+    kinds = tuple(kinds_of(passages, pack, refused))
     links = find_links(passages, kinds, frozenset(pack.titles))
     reader = _Reader(passages, pack, kinds, links.links, refused)
-    found: list[Found] = []
+    stated: list[PageFact] = []
     for number in range(len(passages)):
-        found += reader.read(number)
+        stated += reader.read(number)
         if progress is not None and number % 100 == 99:
             progress(number + 1, len(passages))
-    kept = tuple(_Checked(passages, pack, kinds, found, refused).facts())
-    called = tuple(_called(passage.text, pack, kind) for passage, kind in zip(passages, kinds, strict=True))
-    return Facts(kept, kinds, called, links.links, dict(refused.most_common()), links.refused)
-
-
-class _Kinds:
-    """Tells the kinds of pages."""
-
-    def __init__(self, pack: Pack, refused: Counter[str]) -> None:
-        self._refused = refused
-        self._nouns = {noun: name for name, kind in pack.kinds.items() for noun in kind.nouns}
-        self._signs = [
-            (name, pack.compiled(sign, f"kinds.{name}.signs"))
-            for name, kind in pack.kinds.items()
-            for sign in kind.signs
-        ]
-
-    def kind(self, text: str) -> str | None:
-        """Returns the kind of a page's subject, by its noun, else by signs."""
-        noun = head_noun(text)
-        for word in (noun, noun.rpartition("-")[2]):
-            if word in self._nouns:
-                return self._nouns[word]
-        start = text[:_SIGNS]
-        try:
-            return next((name for name, sign in self._signs if sign.search(start, timeout=SECONDS)), None)
-        except TimeoutError:
-            self._refused[f"kind: {_SLOW}"] += 1
-            return None
-
-
-def _called(text: str, pack: Pack, kind: str | None) -> str | None:
-    """Returns the word that questions put before a page's name."""
-    if kind is None:
-        return None
-    words = pack.kinds[kind].called
-    if not words:
-        return ""
-    said = re.search(r"\b(?:is|was)\s+(?:an?|the)\s+(.{0,140})", text[:400])
-    return next((word for key, word in words.items() if said and re.search(rf"\b{re.escape(key)}\b", said[1])), None)
-
-
-@dataclass(frozen=True, slots=True)
-class _Compiled:
-    """The patterns of a relation."""
-
-    patterns: tuple[regex.Pattern[str], ...]
-    unless: tuple[regex.Pattern[str], ...]
-    unless_passage: tuple[regex.Pattern[str], ...]
+    checks, kept = _Checks(passages, pack, kinds, stated), []
+    for fact in stated:
+        reason = checks.refusal(fact)
+        if reason is None:
+            kept.append(fact)
+        else:
+            refused[reason] += 1
+    called = tuple(called_of(passage.text, pack, kind) for passage, kind in zip(passages, kinds, strict=True))
+    return Facts(tuple(kept), kinds, called, links.links, dict(refused.most_common()), links.refused)
 
 
 class _Reader:
-    """Reads the facts of single pages."""
+    """Reads the facts of single pages, and counts what its rules refuse."""
 
     def __init__(
         self,
@@ -143,107 +100,101 @@ class _Reader:
         links: Sequence[Link],
         refused: Counter[str],
     ) -> None:
-        self._passages, self._pack, self._kinds, self.refused = passages, pack, kinds, refused
+        self._passages, self._pack, self._kinds, self._refused = passages, pack, kinds, refused
         self._links: defaultdict[int, list[Link]] = defaultdict(list)
         for link in links:
             self._links[link.source].append(link)
-        self._compiled = {
-            name: _Compiled(
-                *(
-                    tuple(pack.compiled(text, f"relations.{name}.{key}") for text in getattr(relation, key))
-                    for key in ("patterns", "unless", "unless_passage")
-                )
-            )
+        self._patterns = {
+            (name, key): [pack.compiled(text, f"relations.{name}.{key}") for text in getattr(relation, key)]
             for name, relation in pack.relations.items()
+            for key in ("patterns", "unless", "unless_passage")
         }
         titles = "|".join(map(regex.escape, pack.titles))
         self._titles = regex.compile(rf"\s*(?:the\s)?(?:(?:{titles})\.?\s+)?") if titles else regex.compile(r"\s*")
         self._name = pack.compiled(pack.name_pattern, "name_pattern")
         self._before = pack.compiled(pack.hedge_before, "hedge_before") if pack.hedge_before else None
         self._after = pack.compiled(pack.hedge_after, "hedge_after") if pack.hedge_after else None
-        self._sexes = {
-            sex: regex.compile(rf"\b(?:{'|'.join(map(regex.escape, words))})\b") if words else None
-            for sex, words in (("she", pack.she), ("he", pack.he))
-        }
+        self._sexes = Sexes(passages, pack)
 
-    def read(self, number: int) -> Iterator[Found]:
+    def read(self, number: int) -> Iterator[PageFact]:
         """Yields the facts of a page."""
-        if self._kinds[number] is None:
+        kind = self._kinds[number]
+        if kind is None:
             return
         places = sentences(self._passages[number].text)
         for name, relation in self._pack.relations.items():
-            if relation.subject != self._kinds[number]:
+            if relation.subject != kind:
                 continue
+            facts: dict[PageFact, None] = {}
             try:
-                found = list(dict.fromkeys(self._relation(number, name, relation, places)))
+                for stated in self._stated(number, name, relation, places):
+                    if isinstance(stated, str):
+                        self._refused[stated] += 1
+                    elif stated is not None:
+                        facts[stated] = None
             except TimeoutError:
-                self.refused[f"{name}: {_SLOW}"] += 1
+                self._refused[f"{name}: {SLOW}"] += 1
                 continue
-            objects = {(fact.text, fact.target) for fact in found}
-            if len(objects) > 1:
-                self.refused["several objects"] += 1
-            elif found:
-                yield found[0]
+            if len({(fact.text, fact.target) for fact in facts}) > 1:
+                self._refused["several objects"] += 1
+            elif facts:
+                yield next(iter(facts))
 
-    def _relation(
-        self, number: int, name: str, relation: Relation, places: Sequence[tuple[int, int]]
-    ) -> Iterator[Found]:
-        """Yields the facts of one relation, one per pattern that matches."""
-        text, compiled = self._passages[number].text, self._compiled[name]
+    def _stated(
+        self, number: int, name: str, relation: RelationRule, places: Sequence[tuple[int, int]]
+    ) -> Iterator[PageFact | str | None]:
+        """Yields what each pattern of a relation finds: a fact, the rule that refuses it, or nothing."""
+        text = self._passages[number].text
         region = text[: places[0][1]] if relation.first_sentence else text[: relation.within]
-        if any(pattern.search(text, timeout=SECONDS) for pattern in compiled.unless_passage):
+        if any(pattern.search(text, timeout=SECONDS) for pattern in self._patterns[name, "unless_passage"]):
             return
-        for pattern in compiled.patterns:
+        for pattern in self._patterns[name, "patterns"]:
             match = pattern.search(region, timeout=SECONDS)
             if match is None:
                 continue
             sentence = sentence_at(places, match.start())
             lead = text[min(sentence[0], match.start()) : match.end()]
-            if any(refusing.search(lead, timeout=SECONDS) for refusing in compiled.unless):
-                self.refused[f"{name}: refused by its own rules"] += 1
-            elif not self._own_sex(text, match[0], relation):
-                self.refused[f"{name}: sex of the page's subject"] += 1
+            sexes = {sex for word, sex in relation.own.items() if re.search(rf"\b{re.escape(word)}\b", match[0])}
+            he, she = pronouns(text) if sexes else (0, 0)
+            if any(refusing.search(lead, timeout=SECONDS) for refusing in self._patterns[name, "unless"]):
+                yield f"{name}: refused by its own rules"
+            elif ("he" in sexes and she > he) or ("she" in sexes and he > she):
+                yield f"{name}: sex of the page's subject"
             elif relation.object == "entity":
-                yield from self._entity(number, name, relation, match.end(), sentence)
+                yield self._entity(number, name, relation, match.end(), sentence)
+            elif relation.object in ("date", "year") and self._hedged(text, *match.span("object")):
+                yield f"{name}: uncertain"
             else:
-                yield from self._literal(number, name, match, sentence)
+                yield PageFact(number, name, tidy(match["object"]).strip(" ,;"), None, *sentence)
 
-    def _literal(self, number: int, name: str, match: regex.Match[str], sentence: tuple[int, int]) -> Iterator[Found]:
-        """Yields the literal that a pattern matched, unless it is hedged."""
-        text, (start, end) = self._passages[number].text, match.span("object")
+    def _hedged(self, text: str, start: int, end: int) -> bool:
+        """Returns whether a date or year is uncertain by the words around it."""
         before, after = text[max(0, start - 14) : start], text[end : end + 10]
-        hedged = (self._before is not None and self._before.search(before, timeout=SECONDS)) or (
-            self._after is not None and self._after.match(after, timeout=SECONDS)
+        return (self._before is not None and self._before.search(before, timeout=SECONDS) is not None) or (
+            self._after is not None and self._after.match(after, timeout=SECONDS) is not None
         )
-        if hedged and self._pack.relations[name].object in ("date", "year"):
-            self.refused[f"{name}: uncertain"] += 1
-            return
-        yield Found(number, name, tidy(match["object"]).strip(" ,;"), None, *sentence)
 
     def _entity(
-        self, number: int, name: str, relation: Relation, start: int, sentence: tuple[int, int]
-    ) -> Iterator[Found]:
-        """Yields the entity whose name begins at a position; a list of names is none, but for the sex asked for."""
+        self, number: int, name: str, relation: RelationRule, start: int, sentence: tuple[int, int]
+    ) -> PageFact | str | None:
+        """Returns the entity whose name begins at a position; a list of names is none, but for the sex asked for."""
         text = self._passages[number].text[: max(sentence[1], start)]
         names = self._names(number, text, start)
         if not names:
-            return
+            return None
         if relation.sex:
-            names = self._of_sex(text, start, names, relation.sex)
+            names = self._sexes.of_names(text, start, names, relation.sex)
             if not names:
-                self.refused[f"{name}: sex of the object is not told"] += 1
-                return
+                return f"{name}: sex of the object is not told"
         if len(names) > 1:
-            self.refused["several objects"] += 1
-            return
-        place, end, target = names[0]
-        shown = tidy(text[place:end]).strip(" ,;")
+            return "several objects"
+        first, end, target = names[0]
+        shown = tidy(text[first:end]).strip(" ,;")
         if shown.endswith(("'s", "’s")) or text[end : end + 2] in ("'s", "’s") or text[end : end + 3] == "' s":
-            self.refused["a possessive"] += 1
-        elif target is None and len(shown.split()) < 2:
-            self.refused["one word without a page"] += 1
-        else:
-            yield Found(number, name, shown, target, *sentence)
+            return "a possessive"
+        if target is None and len(shown.split()) < 2:
+            return "one word without a page"
+        return PageFact(number, name, shown, target, *sentence)
 
     def _names(self, number: int, text: str, start: int) -> list[tuple[int, int, int | None]]:
         """Returns the names of a list that begins at a position: (start, end, page), up to four."""
@@ -268,83 +219,31 @@ class _Reader:
             position = between.end()
         return found
 
-    # -- sexes -----------------------------------------------------------------------------------------------------
 
-    def _own_sex(self, text: str, matched: str, relation: Relation) -> bool:
-        """Returns whether the page's pronouns fit the words of a match, such as ``son``."""
-        asked = {sex for word, sex in relation.own.items() if re.search(rf"\b{re.escape(word)}\b", matched)}
-        if not asked:
-            return True
-        he, she = pronouns(text)
-        return not (("he" in asked and she > he) or ("she" in asked and he > she))
+class _Checks:
+    """Checks of facts against each other.
 
-    def _of_sex(
-        self, text: str, start: int, names: list[tuple[int, int, int | None]], sex: str
-    ) -> list[tuple[int, int, int | None]]:
-        """Returns those of one or two names that have a sex; of two the other one's tells as well."""
-        if len(names) > 2:
-            return []
-        position, told = start, []
-        for place, end, target in names:
-            told.append(self._sex(text[max(position, place - 25) : end], target))
-            position = end
-        if len(names) == 2 and told.count(None) == 1:
-            other = {"he": "she", "she": "he"}[next(t for t in told if t is not None)]
-            told = [t or other for t in told]
-        return [name for name, t in zip(names, told, strict=True) if t == sex]
-
-    def _sex(self, mention: str, target: int | None) -> str | None:
-        """Returns the sex of somebody by title and, if there is a page, by its pronouns; None if that does not tell."""
-        she, he = (bool(p and p.search(mention)) for p in (self._sexes["she"], self._sexes["he"]))
-        if she != he:
-            return "she" if she else "he"
-        if target is None:
-            return None
-        page = self._passages[target]
-        men, women = pronouns(page.text)
-        for sex, pattern in self._sexes.items():
-            hits = len(pattern.findall(page.title + "\n" + page.text[:200])) if pattern else 0
-            men, women = men + hits * (sex == "he"), women + hits * (sex == "she")
-        return "he" if men > women + 1 else "she" if women > men + 1 else None
-
-
-def pronouns(text: str) -> tuple[int, int]:
-    """Returns how often a text says he, his or him, and she, her or hers."""
-    said = Counter(re.findall(r"\w+", text.lower()))
-    return sum(said[w] for w in ("he", "his", "him")), sum(said[w] for w in ("she", "her", "hers"))
-
-
-class _Checked:
-    """Checks facts against each other."""
+    Args:
+        passages: The corpus.
+        pack: Pack with the rules.
+        kinds: Kind of each passage's subject.
+        facts: All facts.
+    """
 
     def __init__(
-        self,
-        passages: Sequence[Passage],
-        pack: Pack,
-        kinds: Sequence[str | None],
-        found: Sequence[Found],
-        refused: Counter[str],
+        self, passages: Sequence[Passage], pack: Pack, kinds: Sequence[str | None], facts: Sequence[PageFact]
     ) -> None:
         self._passages, self._pack, self._kinds = passages, pack, kinds
-        self._found, self._refused = found, refused
         self._years: dict[tuple[int, str], int] = {}
-        for fact in found:
+        for fact in facts:
             year = _YEAR.search(fact.text)
             if pack.relations[fact.relation].object in ("date", "year") and year:
                 self._years[fact.subject, fact.relation] = int(year[1])
         self._numbered = pack.compiled(pack.numbered, "numbered") if pack.numbered else None
         self._titles = {norm(base_title(passage.title)) for passage in passages}
 
-    def facts(self) -> Iterator[Found]:
-        """Yields the facts that no rule refuses; a link that is not certain becomes a name without a page."""
-        for fact in self._found:
-            reason = self._refusal(fact)
-            if reason is not None:
-                self._refused[reason] += 1
-            else:
-                yield fact
-
-    def _refusal(self, fact: Found) -> str | None:
+    def refusal(self, fact: PageFact) -> str | None:
+        """Returns the rule that refuses a fact, None if there is none."""
         relation = self._pack.relations[fact.relation]
         if fact.target is None:
             if relation.object == "entity" and norm(fact.text) in self._titles:
@@ -363,12 +262,12 @@ class _Checked:
         try:
             numbered = self._numbered is not None and self._numbered.search(title, timeout=SECONDS) is not None
         except TimeoutError:
-            return f"{fact.relation}: {_SLOW}"
+            return f"{fact.relation}: {SLOW}"
         if relation.certain and not numbered and all(years is None for years in told):
             return f"{fact.relation}: not confirmed by years"
         return None
 
-    def _difference(self, fact: Found, earlier: str, later: str) -> int | None:
+    def _difference(self, fact: PageFact, earlier: str, later: str) -> int | None:
         """Returns the number of years between two ends of a fact, None if one of them is not known."""
         years = []
         for end in (earlier, later):

@@ -126,13 +126,9 @@ class Graph:
         """Returns the readable form of an object: an entity's name, or a literal's text."""
         return self.entities[value].name if value in self.entities else value
 
-    def without(self, page: str) -> Graph:
-        """Returns the graph without the facts that one page states."""
-        rest = Graph(entities=self.entities, facts={title: {} for title in self.entities}, key=self.key)
-        for fact in self.triples():
-            if fact.subject != page:
-                rest.add(*fact)
-        return rest
+    def mention(self, value: str) -> str:
+        """Returns an object as pages and questions write it: an entity's mention, or a literal's text."""
+        return self.entities[value].mention if value in self.entities else value
 
 
 def magnitude(literal: str) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -66,26 +66,28 @@ class _Mention:
 
     text: str
     target: Passage
-    found: Sequence[Word]
+    words: Sequence[Word]
     """Words of the mention."""
     before: Word | None
     """Word that touches the mention on the left."""
     after: Word | None
     """Word that touches the mention on the right."""
-    quoted: bool
-    """Whether quotation marks or marks of Markdown stand around it."""
     kind: str | None
     """Kind of the target's subject by the pack: ``person``, ``work``."""
-    plain: Callable[[str], bool]
-    """Tells whether a word is also an ordinary one, in small letters, in this corpus."""
 
     @property
     def start(self) -> int:
-        return self.found[0].start
+        return self.words[0].start
 
     @property
     def end(self) -> int:
-        return self.found[-1].end
+        return self.words[-1].end
+
+    @property
+    def quoted(self) -> bool:
+        """Whether quotation marks or marks of Markdown stand around it."""
+        before, after = self.text[: self.start].rstrip()[-1:], self.text[self.end :].lstrip()[:1]
+        return bool(before and after) and before in _QUOTES and after in _QUOTES
 
 
 def find_links(
@@ -108,7 +110,8 @@ def find_links(
             lengths[name[0]].add(len(name))
     texts = [words(passage.text) for passage in passages]
     small = Counter(word.text for text in texts for word in text if word.text.islower())
-    ordinary = min(5, len(passages) // 100)
+    least = min(5, len(passages) // 100)
+    ordinary = {word for word, times in small.items() if times > least}
     links: dict[tuple[int, int], Link] = {}
     for link in _written(passages):
         links.setdefault((link.source, link.target), link)
@@ -117,7 +120,6 @@ def find_links(
         for place, length, targets in _mentions(text, names, lengths):
             if source in targets:
                 continue
-            found = text[place : place + length]
             if len(targets) > 1:
                 refused["several pages with this title"] += 1
                 continue
@@ -125,14 +127,12 @@ def find_links(
             mention = _Mention(
                 passage.text,
                 passages[target],
-                found,
+                text[place : place + length],
                 _touching(passage.text, text, place - 1, place),
                 _touching(passage.text, text, place + length, place + length - 1),
-                _quoted(passage.text, found),
                 kinds[target],
-                lambda word: small[word.lower()] > ordinary,
             )
-            reason = _refusal(mention, honorifics) or ("repeated" if (source, target) in links else None)
+            reason = _refusal(mention, honorifics, ordinary) or ("repeated" if (source, target) in links else None)
             if reason is None:
                 links[source, target] = Link(source, target, mention.start, mention.end)
             else:
@@ -179,36 +179,38 @@ def _touching(text: str, found: Sequence[Word], place: int, beside: int) -> Word
     return found[place] if text[left.end : right.start] in (" ", "-", "- ", " -", "  ", ". ") else None
 
 
-def _quoted(text: str, found: Sequence[Word]) -> bool:
-    before, after = text[: found[0].start].rstrip(), text[found[-1].end :].lstrip()
-    return before[-1:] in _QUOTES and after[:1] in _QUOTES and bool(before and after)
+def _refusal(mention: _Mention, honorifics: frozenset[str], ordinary: Collection[str]) -> str | None:
+    """Returns the rule that refuses a mention, None if it is a link.
 
-
-def _refusal(mention: _Mention, honorifics: frozenset[str]) -> str | None:
-    """Returns the name of the rule that refuses a mention, None if it is a link."""
-    for name, rule in _RULES.items():
-        if rule(mention, honorifics):
-            return name
+    Args:
+        mention: The mention.
+        honorifics: Words that may touch a name without being a part of it.
+        ordinary: Words that are also ordinary ones, in small letters, in this corpus.
+    """
+    target, quoted, work = mention.target, mention.quoted, mention.kind == "work"
+    if len(mention.words) == 1 and not quoted:
+        return "one word without quotes"
+    if _SEVERAL_NAMES.search(f"{target.title}\n{target.text[:200]}"):
+        return "page of several names"
+    if not quoted and all(word.text[0].islower() or word.text[0].isdigit() for word in mention.words):
+        return "no name"  # an ordinary phrase, a year or a number
+    if not quoted and _inside_a_name(mention, honorifics, ordinary):
+        return "inside a longer name"
+    if _another_year(mention):
+        return "another year"
+    if work and _MADE_BY.search(mention.text[max(0, mention.start - 30) : mention.start]):
+        return "a work made it"  # a work does not direct, write or compose
+    if mention.kind != "person" and _another_bearer(mention):
+        return "another bearer of the name"
+    if work and not quoted and len(mention.words) <= 2 and not _said_to_be_a_work(mention):
+        return "short title of a work"  # it is a phrase as often as a title
+    if mention.kind == "person" and _another_age(mention.text, target.text):
+        return "another age"
     return None
 
 
-def _one_word(mention: _Mention, _: frozenset[str]) -> bool:
-    return len(mention.found) == 1 and not mention.quoted
-
-
-def _several_names(mention: _Mention, _: frozenset[str]) -> bool:
-    return bool(_SEVERAL_NAMES.search(mention.target.title + "\n" + mention.target.text[:200]))
-
-
-def _no_name(mention: _Mention, _: frozenset[str]) -> bool:
-    """A title all in small letters or of digits is an ordinary phrase, a year or a number."""
-    return all(word.text[0].islower() or word.text[0].isdigit() for word in mention.found) and not mention.quoted
-
-
-def _inside_a_name(mention: _Mention, honorifics: frozenset[str]) -> bool:
+def _inside_a_name(mention: _Mention, honorifics: frozenset[str], ordinary: Collection[str]) -> bool:
     """A capitalised word that touches the mention makes it a part of a longer name."""
-    if mention.quoted:
-        return False
     if mention.after is not None and mention.after.text[0].isupper() and mention.text[mention.end] != ".":
         return True
     word = mention.before
@@ -216,10 +218,10 @@ def _inside_a_name(mention: _Mention, honorifics: frozenset[str]) -> bool:
         return False
     if mention.text[word.end : mention.start].startswith("."):
         return len(word.text) == 1  # an initial; any other full stop ends a sentence
-    return not mention.plain(word.text)
+    return word.text.lower() not in ordinary
 
 
-def _another_year(mention: _Mention, _: frozenset[str]) -> bool:
+def _another_year(mention: _Mention) -> bool:
     """The year in brackets behind a work must be that of the page."""
     near = re.match(r'["“”\s]*\(\s*(\d{4})\b', mention.text[mention.end : mention.end + 12])
     if near is None:
@@ -231,55 +233,26 @@ def _another_year(mention: _Mention, _: frozenset[str]) -> bool:
     return mention.kind == "work" and said is not None and abs(int(said[1]) - int(near[1])) > 1
 
 
-def _work_made_it(mention: _Mention, _: frozenset[str]) -> bool:
-    """A work does not direct, write or compose."""
-    return mention.kind == "work" and bool(_MADE_BY.search(mention.text[max(0, mention.start - 30) : mention.start]))
-
-
-def _another_of_the_name(mention: _Mention, _: frozenset[str]) -> bool:
+def _another_bearer(mention: _Mention) -> bool:
     """Brackets in a title tell that the name has several bearers: a word or year of theirs must stand near.
 
     People are told apart by the rules about years: ``(actor)`` is seldom said.
     """
     brackets = re.search(r"\(([^()]*)\)\s*$", mention.target.title)
-    if brackets is None or mention.kind == "person":
+    if brackets is None:
         return False
     near = mention.text[max(0, mention.start - _NEAR) : mention.end + _NEAR].lower()
     return not any(re.search(rf"\b{re.escape(word)}", near) for word in re.findall(r"\w{3,}", brackets[1].lower()))
 
 
-def _short_work(mention: _Mention, _: frozenset[str]) -> bool:
-    """A work's title of two words is a phrase as often as a title, unless something says that it is one."""
-    if mention.kind != "work" or mention.quoted or len(mention.found) > 2:
-        return False
-    if re.match(r"\s*\(\s*\d{4}", mention.text[mention.end : mention.end + 8]):
-        return False
-    return not re.search(r"\b(?:films?|novel|song|album|series)\s+$", mention.text[: mention.start][-12:])
+def _said_to_be_a_work(mention: _Mention) -> bool:
+    """Returns whether a year in brackets or a word before it says that a short title is one."""
+    dated = re.match(r"\s*\(\s*\d{4}", mention.text[mention.end : mention.end + 8])
+    before = mention.text[: mention.start][-12:]
+    return bool(dated or re.search(r"\b(?:films?|novel|song|album|series)\s+$", before))
 
 
-def _another_age(mention: _Mention, _: frozenset[str]) -> bool:
-    """Somebody who lived at quite another time is a namesake."""
-    own, other = _span(mention.text), _span(mention.target.text)
-    if mention.kind != "person" or own is None or other is None:
-        return False
-    return other[0] - own[1] > _LATER or own[0] - other[1] > _EARLIER
-
-
-def _span(text: str) -> tuple[int, int] | None:
-    """Returns the first and last year at the start of a text."""
-    years = [int(year) for year in _YEAR.findall(text[:_LIFE])]
-    return (min(years), max(years)) if years else None
-
-
-_RULES: Final[Mapping[str, Callable[[_Mention, frozenset[str]], bool]]] = {
-    "one word without quotes": _one_word,
-    "page of several names": _several_names,
-    "no name": _no_name,
-    "inside a longer name": _inside_a_name,
-    "another year": _another_year,
-    "a work made it": _work_made_it,
-    "another bearer of the name": _another_of_the_name,
-    "short title of a work": _short_work,
-    "another age": _another_age,
-}
-"""Rules that refuse mentions, in the order in which they are asked."""
+def _another_age(text: str, other: str) -> bool:
+    """Somebody who lived at quite another time than a page is a namesake of the one that it names."""
+    years, others = ([int(year) for year in _YEAR.findall(start[:_LIFE])] for start in (text, other))
+    return bool(years and others) and (min(others) - max(years) > _LATER or min(years) - max(others) > _EARLIER)

@@ -2,33 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Literal
 
 import regex
 
 from searchgym.errors import CardError, did_you_mean
 from searchgym.options import Options
 from searchgym.options.cards import find_card, load_card
-
-SECONDS: Final = 0.2
-"""Seconds that one pattern may take on one passage; a pattern that backtracks without end is stopped then."""
-LONGEST: Final = 50_000
-"""Characters that a pattern may have with its pieces filled in and its counted repetitions written out."""
-TOTAL: Final = 10 * LONGEST
-"""Characters that all patterns of a pack may have together with their pieces filled in, and all pieces."""
-GROUPS: Final = 2000
-"""Brackets that a pattern may open: the time to compile it grows with their square."""
-_ATOM: Final = re.compile(r"\\.|\[\]?(?:\\.|[^\]\\])*+(?:\]|\Z)|\{(?P<count>\d+)(?:,\d*)?\}|[()]", re.DOTALL)
-"""Matches an escape, a set, a counted repetition or a bracket of a pattern."""
-_MANY: Final = 10**12
-"""Size from which on sizes are not told apart."""
-_PIECE: Final = re.compile(r"\{([^{}]+)\}")
-"""Matches the name of a piece in its braces, and counted repetitions."""
-_ENDS: Final = ("subject", "object")
+from searchgym.questions.graphs.patterns import compile_pattern, fill, within_total
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +28,19 @@ class KindRule(Options):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Relation(Options):
+class Comparable(Options):
+    """Questions that compare two pages, ``{a}`` and ``{b}``; with ``{kind}``, only things of one kind are compared."""
+
+    least: str = ""
+    """Question which of them has the smaller value."""
+    greatest: str = ""
+    """Question which of them has the larger value."""
+    same: str = ""
+    """Question whether they have the same value."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelationRule(Comparable):
     """A relation: where pages state it and how questions ask for it."""
 
     subject: str
@@ -76,13 +71,6 @@ class Relation(Options):
     """Phrase for the object of ``{s}`` inside a longer question; empty: a chain does not go on from it."""
     last: bool = True
     """Whether a chain of two or more hops may end with it."""
-    least: str = ""
-    """Question which of ``{a}`` and ``{b}`` has the smaller object; with ``{kind}``, only things of one
-    kind are compared."""
-    greatest: str = ""
-    """Question which of ``{a}`` and ``{b}`` has the larger object."""
-    same: str = ""
-    """Question whether ``{a}`` and ``{b}`` have the same object."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,19 +100,13 @@ class Joined(Options):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bridge(Options):
+class Bridge(Comparable):
     """A comparison of two pages by a property of what each leads to."""
 
     role: str
     """Relation of the first step."""
     value: str
     """Relation of the second step."""
-    least: str = ""
-    """Question which of ``{a}`` and ``{b}`` has the smaller value."""
-    greatest: str = ""
-    """Question which of ``{a}`` and ``{b}`` has the larger value."""
-    same: str = ""
-    """Question whether both have the same value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +120,7 @@ class Clues(Options):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span(Options):
+class SpanRule(Options):
     """A part of sentences that a question can ask for in its place: "He studied in what place?"."""
 
     pattern: str
@@ -171,14 +153,14 @@ class Pack(Options):
     numbered: str = ""
     """Pattern of titles that only one entity has: ``Louis XIV``."""
     kinds: dict[str, KindRule]
-    relations: dict[str, Relation]
+    relations: dict[str, RelationRule]
     plausible: list[Plausible] = field(default_factory=list)
     joined: list[Joined] = field(default_factory=list)
     never: list[list[str]] = field(default_factory=list)
     """Pairs of relations that never follow each other."""
     bridges: list[Bridge] = field(default_factory=list)
     clues: list[Clues] = field(default_factory=list)
-    spans: list[Span] = field(default_factory=list)
+    spans: list[SpanRule] = field(default_factory=list)
     """Parts of sentences that are asked for in their place; of two that overlap, the rule that stands first counts."""
     apart: list[list[str]] = field(default_factory=list)
     """Groups of objects that differ in spelling only or overlap (British, English): they are never compared."""
@@ -193,7 +175,7 @@ class Pack(Options):
         total = 0
         for name, piece in self.pieces.items():
             filled[name] = fill(piece, filled, f"pack {self.name}: pieces.{name}")
-            total = _within(total, filled[name], f"pack {self.name}: pieces.{name}")
+            total = within_total(total, filled[name], f"pack {self.name}: pieces.{name}")
         object.__setattr__(self, "pieces", filled)
 
     def compiled(self, pattern: str, where: str) -> regex.Pattern[str]:
@@ -204,70 +186,6 @@ class Pack(Options):
         """
         where = f"pack {self.name}: {where}"
         return compile_pattern(fill(pattern, self.pieces, where), where)
-
-
-def fill(pattern: str, pieces: Mapping[str, str], where: str) -> str:
-    """Returns a pattern in which ``{NAME}`` is replaced for every piece.
-
-    Raises:
-        CardError: The pattern would be too long, which is looked at before anything is filled in.
-    """
-    size = len(pattern) + sum(len(pieces.get(name, "")) for name in _PIECE.findall(pattern))
-    if size > LONGEST:
-        raise _too_long(pattern, size, where)
-    return _PIECE.sub(lambda match: f"(?:{pieces[match[1]]})" if match[1] in pieces else match[0], pattern)
-
-
-def compile_pattern(pattern: str, where: str) -> regex.Pattern[str]:
-    """Returns a compiled pattern; a broken one is a CardError that says where it stands and what is wrong."""
-    if (size := max(len(pattern), _expanded(pattern[:LONGEST]))) > LONGEST:
-        raise _too_long(pattern, size, where)
-    if pattern.count("(") > GROUPS:
-        raise CardError(f"{where}: the pattern {pattern!r:.120} opens more than {GROUPS:,} brackets")
-    try:
-        return regex.compile(pattern)
-    except (regex.error, OverflowError, RecursionError) as error:
-        raise CardError(f"{where}: the pattern {pattern!r:.120} is broken: {error}") from None
-
-
-def _too_long(pattern: str, size: int, where: str) -> CardError:
-    return CardError(f"{where}: the pattern {pattern!r:.120} stands for {size:,} characters, at most {LONGEST:,} may")
-
-
-def _within(total: int, pattern: str, where: str) -> int:
-    """Returns a number of characters with those of one more pattern; a CardError if they are too many for a pack."""
-    total += len(pattern)
-    if total > TOTAL:
-        raise CardError(
-            f"{where}: with their pieces filled in, the patterns so far have more than {TOTAL:,} characters"
-        )
-    return total
-
-
-def _expanded(pattern: str) -> int:
-    """Returns the length of a pattern with its counted repetitions written out, as the compiler does.
-
-    A few characters, ``((a{1000}){1000}){1000}``, would take all memory.
-    """
-    sizes, last, end = [0], 0, 0
-    for match in _ATOM.finditer(pattern):
-        if match.start() > end:
-            last = 1
-            sizes[-1] += match.start() - end
-        end = match.end()
-        if match[0] == "(":
-            sizes.append(0)
-        elif match[0] == ")" and len(sizes) > 1:
-            last = sizes.pop()
-            sizes[-1] += last
-        elif match["count"]:
-            times = max(int(match["count"][:12]), 1)
-            sizes[-1] = min(sizes[-1] + last * (times - 1), _MANY)
-            last = min(last * times, _MANY)
-        else:
-            last = 1
-            sizes[-1] += 1
-    return sum(sizes) + len(pattern) - end
 
 
 def load_pack(name: str) -> Pack:
@@ -281,91 +199,88 @@ def load_pack(name: str) -> Pack:
     path = find_card("packs", name)
     pack = load_card(Pack, path)
     try:
-        _check(pack)
+        check_pack(pack)
     except CardError as error:
         raise CardError(f"{path}: {error}") from None
     return pack
 
 
-def _check(pack: Pack) -> None:
-    """Checks all patterns, wordings and names of a pack."""
-    total = 0
-    for pattern, where, needs_object in _patterns(pack):
-        compiled = pack.compiled(pattern, where)
-        total = _within(total, compiled.pattern, where)
-        if needs_object and "object" not in compiled.groupindex:
-            raise CardError(f"{where}: needs a group (?P<object>...), got {pattern!r:.120}")
-    for name, relation in pack.relations.items():
-        _check_relation(pack, name, relation)
-    _check_rules(pack)
+def check_pack(pack: Pack) -> None:
+    """Checks all patterns, wordings and names of a pack.
+
+    Raises:
+        CardError: Something is wrong; the message says where.
+    """
+    _check_patterns(pack)
+    _check_names(pack)
+    _check_wordings(pack)
 
 
-def _patterns(pack: Pack) -> Iterator[tuple[str, str, bool]]:
-    """Yields every pattern of a pack, its place, and whether it must tell what it finds."""
-    for piece in pack.pieces:
-        yield f"{{{piece}}}", f"pieces.{piece}", False
-    for name in ("name_pattern", "numbered", "hedge_before", "hedge_after"):
-        yield getattr(pack, name), name, False
+def _check_patterns(pack: Pack) -> None:
+    """Checks that all patterns of a pack compile, that they are not too long, and that they tell what they find."""
+    patterns = [(f"{{{piece}}}", f"pieces.{piece}", False) for piece in pack.pieces]
+    patterns += [
+        (getattr(pack, key), key, False) for key in ("name_pattern", "numbered", "hedge_before", "hedge_after")
+    ]
     for name, kind in pack.kinds.items():
-        for number, pattern in enumerate(kind.signs):
-            yield pattern, f"kinds.{name}.signs[{number}]", False
-    for number, span in enumerate(pack.spans):
-        yield span.pattern, f"spans[{number}]", True
+        patterns += [(pattern, f"kinds.{name}.signs[{n}]", False) for n, pattern in enumerate(kind.signs)]
+    patterns += [(span.pattern, f"spans[{n}]", True) for n, span in enumerate(pack.spans)]
     for name, relation in pack.relations.items():
         for key in ("patterns", "unless", "unless_passage"):
-            for number, pattern in enumerate(getattr(relation, key)):
-                needs_object = key == "patterns" and relation.object != "entity"
-                yield pattern, f"relations.{name}.{key}[{number}]", needs_object
+            finds = key == "patterns" and relation.object != "entity"
+            patterns += [(text, f"relations.{name}.{key}[{n}]", finds) for n, text in enumerate(getattr(relation, key))]
+    total = 0
+    for pattern, where, finds in patterns:
+        compiled = pack.compiled(pattern, where)
+        total = within_total(total, compiled.pattern, where)
+        if finds and "object" not in compiled.groupindex:
+            raise CardError(f"{where}: needs a group (?P<object>...), got {pattern!r:.120}")
 
 
-def _check_rules(pack: Pack) -> None:
-    """Checks the rules and wordings of a pack that name several relations."""
+def _check_names(pack: Pack) -> None:
+    """Checks that all kinds and relations that a pack names exist."""
+    names: list[tuple[str, Collection[str], str]] = [
+        (relation.subject, pack.kinds, f"relations.{name}.subject") for name, relation in pack.relations.items()
+    ]
+    names += [
+        (r.kind, pack.kinds, f"relations.{name}.kind") for name, r in pack.relations.items() if r.kind is not None
+    ]
     for number, rule in enumerate(pack.plausible):
-        known(rule.relation, pack.relations, f"plausible[{number}].relation")
+        names.append((rule.relation, pack.relations, f"plausible[{number}].relation"))
         for end in (rule.earlier, rule.later):
             who, _, of = end.partition(".")
-            known(who, _ENDS, f"plausible[{number}]")
-            known(of, pack.relations, f"plausible[{number}]")
-    steps = [(j.steps, f"joined[{n}]") for n, j in enumerate(pack.joined)]
+            names += [
+                (who, ("subject", "object"), f"plausible[{number}]"),
+                (of, pack.relations, f"plausible[{number}]"),
+            ]
+    steps = [(join.steps, f"joined[{n}]") for n, join in enumerate(pack.joined)]
     steps += [(pair, f"never[{n}]") for n, pair in enumerate(pack.never)]
-    steps += [([b.role, b.value], f"bridges[{n}]") for n, b in enumerate(pack.bridges)]
-    steps += [(c.steps, f"clues[{n}]") for n, c in enumerate(pack.clues)]
+    steps += [([bridge.role, bridge.value], f"bridges[{n}]") for n, bridge in enumerate(pack.bridges)]
+    steps += [(clues.steps, f"clues[{n}]") for n, clues in enumerate(pack.clues)]
     for pair, where in steps:
         if len(pair) != 2:
             raise CardError(f"{where}: give two relations, got {pair!r}")
-        for relation_name in pair:
-            known(relation_name, pack.relations, where)
-    for n, joined in enumerate(pack.joined):
-        _check_wording(joined, ("noun", "ask"), ("s",), f"joined[{n}]")
-    for n, bridge in enumerate(pack.bridges):
-        _check_wording(bridge, ("least", "greatest", "same"), ("a", "b", "kind"), f"bridges[{n}]")
-    for n, clues in enumerate(pack.clues):
-        _check_wording(clues, ("ask",), ("a", "b", "kind"), f"clues[{n}]")
+        names += [(name, pack.relations, where) for name in pair]
+    for name, known, where in names:
+        if name not in known:
+            raise CardError(f"{where}: got {name!r}{did_you_mean(name, known)}")
 
 
-def _check_relation(pack: Pack, name: str, relation: Relation) -> None:
-    """Checks the kinds and wordings of a relation."""
-    where = f"relations.{name}"
-    known(relation.subject, pack.kinds, f"{where}.subject")
-    if relation.kind is not None:
-        known(relation.kind, pack.kinds, f"{where}.kind")
-    _check_wording(relation, ("ask", "noun"), ("s",), where)
-    _check_wording(relation, ("least", "greatest", "same"), ("a", "b", "kind"), where)
-
-
-def _check_wording(record: Any, keys: tuple[str, ...], names: tuple[str, ...], where: str) -> None:
+def _check_wordings(pack: Pack) -> None:
     """Checks that wordings name what they must, and nothing else."""
-    fields = {f.name for f in dataclasses.fields(record)}
-    for key in keys:
-        text = getattr(record, key) if key in fields else ""
-        if not text:
-            continue
-        found = set(regex.findall(r"\{(\w*)\}", text))
-        if found - set(names) or not found:
-            raise CardError(f"{where}.{key}: use {' and '.join(f'{{{name}}}' for name in names)}, got {text!r:.120}")
-
-
-def known(name: str, names: Any, where: str) -> None:
-    """Raises a CardError if a name is none of those that exist."""
-    if name not in names:
-        raise CardError(f"{where}: got {name!r}{did_you_mean(name, names)}")
+    one, two = ("s",), ("a", "b", "kind")
+    records: list[tuple[Options, dict[str, tuple[str, ...]], str]] = []
+    for name, relation in pack.relations.items():
+        slots = {"ask": one, "noun": one, "least": two, "greatest": two, "same": two}
+        records.append((relation, slots, f"relations.{name}"))
+    records += [(join, {"noun": one, "ask": one}, f"joined[{n}]") for n, join in enumerate(pack.joined)]
+    records += [(b, {"least": two, "greatest": two, "same": two}, f"bridges[{n}]") for n, b in enumerate(pack.bridges)]
+    records += [(clues, {"ask": two}, f"clues[{n}]") for n, clues in enumerate(pack.clues)]
+    for record, slots, where in records:
+        for key, names in slots.items():
+            text = getattr(record, key)
+            used = set(regex.findall(r"\{(\w*)\}", text))
+            if text and (used - set(names) or not used):
+                raise CardError(
+                    f"{where}.{key}: use {' and '.join(f'{{{name}}}' for name in names)}, got {text!r:.120}"
+                )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Final, NamedTuple
@@ -12,10 +12,8 @@ import numpy.typing as npt
 
 from searchgym.corpora.files import MAX_LINE, FilePath
 from searchgym.errors import DataError, DataMissingError
-from searchgym.records import Passage, Question, title_key
 
 Ints = npt.NDArray[np.int32]
-Progress = Callable[[int, int], None]
 _BLOCK: Final = 1 << 24
 """Number of bytes that are read at once."""
 _NAME: Final = 4096
@@ -48,11 +46,9 @@ class TripleGraph:
         self._numbers, self._relation_numbers = names, relations
         self.names: list[str] = list(names)
         self.relations: list[str] = list(relations)
-        self.loops = int((triples[:, 0] == triples[:, 2]).sum())
         kept = triples[triples[:, 0] != triples[:, 2]]
         subjects, order = self._sorted(kept[:, 0], kept[:, 1], kept[:, 2])
         self._forward = subjects
-        self.repeats = len(kept) - len(order)
         kept = kept[order]
         self._backward, _ = self._sorted(kept[:, 2], kept[:, 1], kept[:, 0])
 
@@ -120,29 +116,11 @@ class TripleGraph:
             node = end
         return self.names[start], steps, self.names[node]
 
-    def pages(self, passages: Iterable[Passage]) -> tuple[Ints, Ints]:
-        """Links entities and passages by title.
-
-        Returns:
-            Number of the passage of each node (int32 [nodes]) and of the node of each passage (int32 [passages]); -1
-            for none. Of passages with one title the first counts.
-        """
-        nodes = {title_key(name): number for number, name in reversed(list(enumerate(self.names)))}
-        of_node = np.full(len(self.names), -1, np.int32)
-        of_passage = []
-        for number, passage in enumerate(passages):
-            node = nodes.get(title_key(passage.title), -1)
-            of_passage.append(node)
-            if node >= 0 and of_node[node] < 0:
-                of_node[node] = number
-        return of_node, np.array(of_passage, np.int32)
-
 
 def read_triples(
     path: FilePath,
     entities: FilePath | None = None,
     relations: FilePath | None = None,
-    progress: Progress | None = None,
 ) -> TripleGraph:
     """Reads triples from a file of three columns with tabs between them: subject, relation, object.
 
@@ -151,7 +129,6 @@ def read_triples(
         entities: File of names: id, then a name (and aliases, which are not read), such as ``wikidata5m_entity.txt``.
             An id without a name stays an id; of two ids with one name the second keeps its id in brackets.
         relations: File of names of relations in the same form.
-        progress: Called with the numbers of bytes read and of all.
 
     Raises:
         DataMissingError: A file does not exist.
@@ -160,7 +137,7 @@ def read_triples(
     names: dict[str, int] = {}
     kinds: dict[str, int] = {}
     blocks: list[Ints] = []
-    for number, lines in _blocks(path, progress):
+    for number, lines in _blocks(path):
         rows = np.empty((len(lines), 3), np.int32)
         for offset, line in enumerate(lines):
             parts = line.split("\t")
@@ -183,22 +160,6 @@ def read_triples(
     )
 
 
-def triples_of(questions: Iterable[Question]) -> TripleGraph:
-    """Returns the graph of the questions' evidence triples, such as 2WikiMultihopQA's."""
-    names: dict[str, int] = {}
-    kinds: dict[str, int] = {}
-    rows = [
-        (
-            names.setdefault(triple.subject, len(names)),
-            kinds.setdefault(triple.relation, len(kinds)),
-            names.setdefault(triple.object, len(names)),
-        )
-        for question in questions
-        for triple in question.evidences or ()
-    ]
-    return TripleGraph(names, kinds, np.array(rows, np.int32).reshape(-1, 3))
-
-
 def read_names(path: FilePath) -> dict[str, str]:
     """Reads the first name of each id from lines of id and names with tabs between them.
 
@@ -207,7 +168,7 @@ def read_names(path: FilePath) -> dict[str, str]:
         DataError: A line has no name; with file and line.
     """
     names: dict[str, str] = {}
-    for number, lines in _blocks(path, None):
+    for number, lines in _blocks(path):
         for offset, line in enumerate(lines):
             id, tab, rest = line.partition("\t")
             if not tab or not id or not rest:
@@ -216,27 +177,6 @@ def read_names(path: FilePath) -> dict[str, str]:
                 )
             names.setdefault(id, rest.partition("\t")[0])
     return names
-
-
-def read_texts(path: FilePath, names: Mapping[str, str] | None = None) -> Iterator[Passage]:
-    """Yields one passage per line of id and text with a tab between them, such as ``wikidata5m_text.txt``.
-
-    Args:
-        path: File of texts.
-        names: Names by id, which become titles; an id without a name is its own title.
-
-    Raises:
-        DataMissingError: The file does not exist.
-        DataError: A line has no text; with file and line.
-    """
-    for number, lines in _blocks(path, None):
-        for offset, line in enumerate(lines):
-            id, tab, text = line.partition("\t")
-            if not tab or not id:
-                raise DataError(
-                    f"needs an id and a text with a tab between them, got {line!r:.80}", path, number + offset
-                )
-            yield Passage(id, (names or {}).get(id, id), text)
 
 
 def _named(numbers: Mapping[str, int], names: Mapping[str, str] | None) -> dict[str, int]:
@@ -250,33 +190,26 @@ def _named(numbers: Mapping[str, int], names: Mapping[str, str] | None) -> dict[
     return named
 
 
-def _blocks(path: FilePath, progress: Progress | None) -> Iterator[tuple[int, list[str]]]:
+def _blocks(path: FilePath) -> Iterator[tuple[int, list[str]]]:
     """Yields blocks of lines with the number of their first line; empty lines at the end are left out."""
     file = Path(path)
     if not file.is_file():
         raise DataMissingError("no such file: check the path", path)
-    size, read, number, rest = file.stat().st_size, 0, 1, b""
+    number, rest = 1, b""
     with file.open("rb") as stream:
         while True:
             piece = stream.read(_BLOCK)
-            read += len(piece)
             whole, _, tail = (rest + piece).rpartition(b"\n") if piece else (rest, b"", b"")
             rest = tail
             if len(rest) > MAX_LINE:
                 raise DataError(f"a line of more than {MAX_LINE:,} bytes: get or make the file again", path, number)
             if whole:
                 try:
-                    lines = (
-                        whole.decode("utf-8-sig" if number == 1 else "utf-8")
-                        .replace("\r\n", "\n")
-                        .rstrip("\n")
-                        .split("\n")
-                    )
+                    text = whole.decode("utf-8-sig" if number == 1 else "utf-8").replace("\r\n", "\n")
                 except UnicodeDecodeError as error:
                     raise DataError(f"not UTF-8 ({error.reason}): convert the file to UTF-8", path) from None
+                lines = text.rstrip("\n").split("\n")
                 yield number, lines
                 number += len(lines)
-            if progress is not None:
-                progress(read, size)
             if not piece:
                 return

@@ -5,24 +5,21 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
 
-from searchgym.questions.masked.spans import SEPARATOR, Span, Window
+from searchgym.questions.masked.spans import SEPARATOR, HiddenSpan, Window
 from searchgym.records import Passage
 from searchgym.text import base_title, holds, sentence_at, sentences, tidy, unlinked
 
-MOST_MASKS: Final = 4
-"""Most spans that are hidden at once (MaskSearch, arXiv 2505.20285: fewer than five)."""
 _OPEN, _CLOSE = "\ue000", "\ue001"
 """Private characters that stand for the brackets of a mask until the spacing of the text is mended."""
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class MaskedDraft:
     """A window with some of its spans hidden."""
 
     window: Window
-    spans: tuple[Span, ...]
+    spans: tuple[HiddenSpan, ...]
     """The hidden spans, in the order of their masks."""
     text: str
     """Task, as it is asked."""
@@ -32,7 +29,9 @@ class Draft:
     """What an oracle may search for: the page's name, if it has one, then for each mask the sentence it stands in."""
 
 
-def draw(passages: Sequence[Passage], windows: Sequence[Window], masks: int, rng: random.Random) -> Iterator[Draft]:
+def draw(
+    passages: Sequence[Passage], windows: Sequence[Window], masks: int, rng: random.Random
+) -> Iterator[MaskedDraft]:
     """Yields one draft of each window that has enough spans, in random order.
 
     Args:
@@ -49,7 +48,7 @@ def draw(passages: Sequence[Passage], windows: Sequence[Window], masks: int, rng
             yield draft
 
 
-def drafted(passage: Passage, window: Window, spans: tuple[Span, ...]) -> Draft | None:
+def drafted(passage: Passage, window: Window, spans: tuple[HiddenSpan, ...]) -> MaskedDraft | None:
     """Returns the draft that hides some spans of a window; None if its text still says one of them."""
     text, name = passage.text, base_title(passage.title)
     answers = tuple(tidy(text[slice(*span.places[0])]).strip("`*_ ") for span in spans)
@@ -63,10 +62,10 @@ def drafted(passage: Passage, window: Window, spans: tuple[Span, ...]) -> Draft 
     for span in spans:
         start, end = sentence_at(places, span.places[0][0] - window.start)
         queries.append(masked(text, (window.start + start, window.start + end), spans))
-    return Draft(window, spans, worded(shown, len(spans)), answers, tuple(dict.fromkeys(queries)))
+    return MaskedDraft(window, spans, worded(shown, len(spans)), answers, tuple(dict.fromkeys(queries)))
 
 
-def masked(text: str, place: tuple[int, int], spans: Sequence[Span]) -> str:
+def masked(text: str, place: tuple[int, int], spans: Sequence[HiddenSpan]) -> str:
     """Returns a part of a text with spans replaced by ``[mask1]``, ``[mask2]``, ..., its spacing mended."""
     cuts = sorted((start, end, n) for n, span in enumerate(spans, start=1) for start, end in span.places)
     out, at = [], place[0]

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from searchgym.corpora.questions import read_questions
+from typing_extensions import override
+
 from searchgym.errors import RetrieverError, UsageError
-from searchgym.questions.source import hold_out
+from searchgym.questions.source import held_out_by
 from searchgym.records import Hit, Passage, Question, title_key
 from searchgym.retrieval.retriever import AnyRetriever, Retriever
 from searchgym.retrieval.wrapper import Wrapper
@@ -66,17 +67,19 @@ class HidingRetriever(Wrapper):
             again = []
             for place, hits in zip(left, self.inner[0].search([queries[n] for n in left], most), strict=True):
                 hidden = self.hidden[question_ids[place]]
-                kept[place] = [hit for hit in hits if not hidden.has(hit.passage) and not self._apart(hit.passage)][:k]
+                kept[place] = [
+                    hit
+                    for hit in hits
+                    if not hidden.has(hit.passage)
+                    and (not self.names or norm(base_title(title_key(hit.passage.title))) not in self.names)
+                ][:k]
                 if len(kept[place]) < k and len(hits) == most:
                     again.append(place)
             left, most = again, 2 * most
         return kept
 
-    def _apart(self, passage: Passage) -> bool:
-        return bool(self.names) and norm(base_title(title_key(passage.title))) in self.names
-
+    @override
     def identity(self) -> dict[str, Any]:
-        """Returns the settings that the hits depend on, besides the corpus and the questions."""
         return super().identity() | {"hides": "sources", "apart": len(self.names)}
 
 
@@ -96,7 +99,8 @@ def hiding(retriever: AnyRetriever, questions: Iterable[Question], held_out: Seq
         return retriever
     if not isinstance(retriever, Retriever):
         raise UsageError("hidden sources need one corpus for all questions: leave out distractors, or source: hidden")
-    return HidingRetriever(retriever, hidden, names_of(held_out))
+    apart = held_out_by((), held_out)
+    return HidingRetriever(retriever, hidden, apart.names if apart else frozenset())
 
 
 def hidden_from(question: Question) -> Hidden:
@@ -114,10 +118,3 @@ def hidden_from(question: Question) -> Hidden:
             f"question {question.id!r}: hidden must be {{'ids': [...], 'title': ...}} in its metadata, got {said!r:.80}"
         )
     return Hidden(frozenset(ids), title_key(title))
-
-
-def names_of(files: Sequence[str]) -> frozenset[str]:
-    """Returns the names of pages that files of evaluation questions keep to themselves."""
-    kept = [question for file in files for question in read_questions(file)]
-    titles = [title for question in kept for title in question.gold_titles or ()]
-    return hold_out((), titles, [answer for question in kept for answer in question.golds]).names

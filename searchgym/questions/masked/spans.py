@@ -1,7 +1,7 @@
 """Spans that can be hidden: links, dates, numbers, names and quoted titles of a passage, and the pages that state them.
 
 Links come from `searchgym.questions.graphs`, names and numbers from the pack's `spans`, by which sentences become
-questions too (`searchgym.questions.in_place`). A span is a whole name that shares no word with the page's title; where
+questions too (`searchgym.questions.sentences`). A span is a whole name that shares no word with the page's title; where
 it stands several times, all of its places are hidden. For each one the pages are noted that state it *strictly*: where
 the source is hidden, nothing else may answer.
 """
@@ -17,8 +17,9 @@ from typing import Final, NamedTuple
 from searchgym.protocol import count_words, cut_words
 from searchgym.questions.graphs.facts import Facts
 from searchgym.questions.graphs.graph import MONTHS
+from searchgym.questions.graphs.links import Link
 from searchgym.questions.graphs.packs import Pack
-from searchgym.questions.in_place import is_whole, parts_of
+from searchgym.questions.sentences import is_whole, parts_of
 from searchgym.records import Passage, Triple, title_key
 from searchgym.scoring import normalise_answer
 from searchgym.text import base_title, holds, norm, sentences, words
@@ -38,6 +39,8 @@ _LONGEST: Final = 8
 _MONTH: Final = "|".join(MONTHS)
 _DATE: Final = re.compile(rf"\b(?:\d{{1,2}}\s+(?:{_MONTH}),?\s+\d{{4}}|(?:{_MONTH})\s+\d{{1,2}},?\s+\d{{4}})\b")
 _QUOTED: Final = re.compile(r'["“]\s?([^\W\d_a-z][^"“”\n]{2,60}?)["”]')
+_ENDS: Final = " ,.;:"
+"""Blanks and punctuation that are no part of a quoted title."""
 _NUMBER: Final = re.compile(r"[\d,.]*\d[\d,.]*")
 
 
@@ -45,7 +48,7 @@ Place = tuple[int, int]
 """Positions of a part's first character and behind its last one in the passage's text."""
 
 
-class Span(NamedTuple):
+class HiddenSpan(NamedTuple):
     """A part of a passage that can be hidden."""
 
     places: tuple[Place, ...]
@@ -53,7 +56,7 @@ class Span(NamedTuple):
     kind: str
     """``link``, ``date``, ``year``, ``number``, ``title`` (in quotes) or ``name``."""
     supports: tuple[int, ...] = ()
-    """Numbers of the other passages that state it strictly; see `Supports`."""
+    """Numbers of the other passages that state it strictly; see `SpanFinder`."""
 
 
 class Candidate(NamedTuple):
@@ -74,15 +77,19 @@ class Window:
     """Number of the passage."""
     start: int
     end: int
-    spans: tuple[Span, ...]
+    spans: tuple[HiddenSpan, ...]
     """Its spans, in their order; none overlap."""
 
 
 # -- finding spans -------------------------------------------------------------------------------------------------
 
 
-class Reader:
-    """Finds the windows of a corpus's passages with their spans.
+class SpanFinder:
+    """Finds the windows of a corpus's passages with their spans, and which other passages state each span strictly.
+
+    Two pages that link to each other state what each is to the other, and a page that links to the source and gives the
+    same title in quotes, which few pages quote, speaks of the same work. Names that stand on any page that names the
+    source are stated by only two thirds of these (`docs/masked_spans.md`).
 
     Args:
         passages: The corpus.
@@ -94,49 +101,65 @@ class Reader:
     def __init__(self, passages: Sequence[Passage], facts: Facts, pack: Pack, words: int) -> None:
         self.passages, self._words = passages, words
         self.refused: Counter[str] = Counter()
-        """Number of spans, windows and passages that each rule refused."""
+        """Number of passages, windows and candidates by the rule that refused them."""
         self._patterns = [(pack.compiled(s.pattern, f"spans[{n}]"), s.ask) for n, s in enumerate(pack.spans)]
-        self._links: defaultdict[int, list[tuple[int, int, int]]] = defaultdict(list)
+        self._links: defaultdict[int, list[Link]] = defaultdict(list)
         for link in facts.links:
-            self._links[link.source].append((link.start, link.end, link.target))
-        self._supports = Supports(passages, facts)
+            self._links[link.source].append(link)
+        self._to: defaultdict[int, set[int]] = defaultdict(set)
+        for link in facts.links:
+            self._to[link.target].add(link.source)
+        self._quoting: defaultdict[str, set[int]] = defaultdict(set)
+        for number, passage in enumerate(passages):
+            for match in _QUOTED.finditer(passage.text):
+                self._quoting[norm(match[1])].add(number)
 
     def windows(self, page: int) -> list[Window]:
         """Returns the windows of a passage that have a span; none overlap."""
-        text = cut_words(self.passages[page].text, self._words)
-        found = [self._window(page, text, start, end) for start, end in windows_of(text)]
-        kept = [window for window in found if window is not None and window.spans]
-        if not kept:
-            self.refused["passages without a span"] += 1
-        return kept
-
-    def _window(self, page: int, text: str, start: int, end: int) -> Window | None:
-        if count_words(text[start:end]) < LEAST_WORDS and end - start < LEAST_WORDS * 5:
-            self.refused["windows too short"] += 1
-            return None
-        spans: list[Span] = []
-        taken: list[Place] = []
-        title = self.passages[page].title
-        for found in self._candidates(page, text, start, end):
-            if _overlap((found.start, found.end), taken):
+        passage = self.passages[page]
+        text, windows = cut_words(passage.text, self._words), []
+        for start, end in windows_of(text):
+            if count_words(text[start:end]) < LEAST_WORDS and end - start < LEAST_WORDS * 5:
+                self.refused["windows too short"] += 1
                 continue
-            made = span_of(text, (start, end), title, found)
-            if isinstance(made, Span) and not any(_overlap(place, taken) for place in made.places):
-                spans.append(made._replace(supports=self._supports.of(page, text[found.start : found.end], found)))
-                taken += made.places
-            elif not isinstance(made, Span):
-                self.refused[f"spans: {made}"] += 1
-        return Window(page, start, end, tuple(sorted(spans)))
+            candidates = self._candidates(page, text, start, end)
+            spans = [
+                span._replace(supports=self._supports(page, text[found.start : found.end], found))
+                for found, span in spans_among(candidates, text, (start, end), passage.title, self.refused)
+            ]
+            if spans:
+                windows.append(Window(page, start, end, tuple(sorted(spans))))
+        if not windows:
+            self.refused["passages without a span"] += 1
+        return windows
+
+    def _supports(self, page: int, span: str, found: Candidate) -> tuple[int, ...]:
+        """Returns the passages that state a span of a page strictly, in their order; none is a part or copy of it."""
+        candidates: set[int] = set()
+        if found.kind == "link" and found.target in self._to[page]:
+            candidates = {found.target}
+        elif found.kind == "title" and len(self._quoting[norm(span)]) <= QUOTING:
+            candidates = self._quoting[norm(span)] & self._to[page]
+        text, title = self.passages[page].text.strip(), title_key(self.passages[page].title)
+        supports = []
+        for number in sorted(candidates):
+            other = self.passages[number]
+            same_page = (title and title == title_key(other.title)) or text == other.text.strip()
+            if not same_page and holds(f"{other.title}\n{other.text}", span):
+                supports.append(number)
+        return tuple(supports)
 
     def _candidates(self, page: int, text: str, start: int, end: int) -> Iterator[Candidate]:
         """Yields what may be hidden, the surest kinds first: of two that overlap the first is taken."""
-        for first, last, target in self._links.get(page, ()):
-            if start <= first and last <= end:
-                yield Candidate(first, last, "link", target)
+        for link in self._links.get(page, ()):
+            if start <= link.start and link.end <= end:
+                yield Candidate(link.start, link.end, "link", link.target)
         for match in _DATE.finditer(text, start, end):
             yield Candidate(*match.span(), "date")
         for match in _QUOTED.finditer(text, start, end):
-            yield Candidate(*_stripped(text, *match.span(1)), "title")
+            said = match[1]
+            left = len(said) - len(said.lstrip(_ENDS))
+            yield Candidate(match.start(1) + left, match.start(1) + len(said.rstrip(_ENDS)), "title")
         title = base_title(self.passages[page].title)
         for first, last in sentences(text[start:end]):
             for begin, stop, _ in parts_of(text[start + first : start + last], self._patterns, title):
@@ -144,8 +167,32 @@ class Reader:
                 yield Candidate(*place, kind_of(text[slice(*place)]))
 
 
-def _overlap(place: Place, others: Iterable[Place]) -> bool:
-    return any(place[0] < end and start < place[1] for start, end in others)
+def spans_among(
+    candidates: Iterable[Candidate], text: str, window: Place, title: str, refused: Counter[str]
+) -> Iterator[tuple[Candidate, HiddenSpan]]:
+    """Yields the spans among candidates: of two that overlap the first is taken.
+
+    Args:
+        candidates: What may be hidden, the surest first.
+        text: Text of the passage.
+        window: Place of the window.
+        title: Title of the passage.
+        refused: Counts candidates by the rule that refuses them.
+    """
+    taken: list[Place] = []
+
+    def overlaps(place: Place) -> bool:
+        return any(place[0] < end and start < place[1] for start, end in taken)
+
+    for found in candidates:
+        if overlaps((found.start, found.end)):
+            continue
+        span = span_of(text, window, title, found)
+        if isinstance(span, str):
+            refused[f"spans: {span}"] += 1
+        elif not any(map(overlaps, span.places)):
+            taken += span.places
+            yield found, span
 
 
 def windows_of(text: str) -> Iterator[tuple[int, int]]:
@@ -170,13 +217,6 @@ def _fits(text: str) -> bool:
     return len(text) <= CHARACTERS and count_words(text) <= WORDS
 
 
-def _stripped(text: str, start: int, end: int) -> tuple[int, int]:
-    """Returns a place without blanks and punctuation at its ends."""
-    said = text[start:end]
-    left = len(said) - len(said.lstrip(" ,.;:"))
-    return start + left, start + len(said.rstrip(" ,.;:"))
-
-
 def kind_of(text: str) -> str:
     """Returns the kind of a span by its letters and digits."""
     if _DATE.fullmatch(text):
@@ -186,7 +226,7 @@ def kind_of(text: str) -> str:
     return "name"
 
 
-def span_of(text: str, window: Place, title: str, found: Candidate) -> Span | str:
+def span_of(text: str, window: Place, title: str, found: Candidate) -> HiddenSpan | str:
     """Returns the span of a candidate with all of its places, or the rule that refuses to hide it.
 
     Args:
@@ -210,7 +250,7 @@ def span_of(text: str, window: Place, title: str, found: Candidate) -> Span | st
         return "a number that stands twice"
     if len(places) > 1 and not all(is_whole(text, *place) for place in places):
         return "inside a longer name"
-    return Span(places, found.kind)
+    return HiddenSpan(places, found.kind)
 
 
 def places_of(text: str, name: str) -> list[Place]:
@@ -222,53 +262,6 @@ def places_of(text: str, name: str) -> list[Place]:
         for n in range(len(said) - len(wanted) + 1)
         if said[n] == wanted[0] and said[n : n + len(wanted)] == wanted
     ]
-
-
-# -- strict support ------------------------------------------------------------------------------------------------
-
-
-class Supports:
-    """Tells which other passages state a span strictly, so that it can be found where its own page is hidden.
-
-    Two pages that link to each other state what each is to the other, and a page that links to the source and gives the
-    same title in quotes, which few pages quote, speaks of the same work. Names that stand on any page that names the
-    source are stated by only two thirds of these (`docs/masked_spans.md`).
-
-    Args:
-        passages: The corpus.
-        facts: Its links.
-    """
-
-    def __init__(self, passages: Sequence[Passage], facts: Facts) -> None:
-        self._passages = passages
-        self._to: defaultdict[int, set[int]] = defaultdict(set)
-        for link in facts.links:
-            self._to[link.target].add(link.source)
-        self._quoting: defaultdict[str, set[int]] = defaultdict(set)
-        for number, passage in enumerate(passages):
-            for match in _QUOTED.finditer(passage.text):
-                self._quoting[norm(match[1])].add(number)
-
-    def of(self, page: int, span: str, found: Candidate) -> tuple[int, ...]:
-        """Returns the passages that state a span of a page strictly, in their order."""
-        candidates: set[int] = set()
-        if found.kind == "link" and found.target in self._to[page]:
-            candidates = {found.target}
-        elif found.kind == "title" and len(self._quoting[norm(span)]) <= QUOTING:
-            candidates = self._quoting[norm(span)] & self._to[page]
-        own = self._passages[page]
-        return tuple(
-            other
-            for other in sorted(candidates)
-            if not same_page(own, self._passages[other])
-            and holds(f"{self._passages[other].title}\n{self._passages[other].text}", span)
-        )
-
-
-def same_page(one: Passage, other: Passage) -> bool:
-    """Returns whether two passages are parts of one page, or copies of each other."""
-    title = title_key(one.title)
-    return (bool(title) and title == title_key(other.title)) or one.text.strip() == other.text.strip()
 
 
 # -- spans that are known ------------------------------------------------------------------------------------------
@@ -283,28 +276,27 @@ def windows_by_triples(passages: Sequence[Passage], triples: Iterable[Triple]) -
         passages: The corpus.
         triples: Facts; their subjects are titles.
     """
-    facts = list(dict.fromkeys(triples))
-    known, number = set(facts), {passage.title: n for n, passage in enumerate(passages)}
+    facts = dict.fromkeys(triples)
+    numbers = {passage.title: n for n, passage in enumerate(passages)}
     of_page: defaultdict[int, list[Triple]] = defaultdict(list)
     for fact in facts:
-        if fact.subject in number:
-            of_page[number[fact.subject]].append(fact)
+        if fact.subject in numbers:
+            of_page[numbers[fact.subject]].append(fact)
     windows = []
     for page, passage in enumerate(passages):
         for start, end in windows_of(passage.text):
-            spans: list[Span] = []
+            candidates: dict[Candidate, Triple] = {}
             for fact in of_page[page]:
                 match = re.search(rf"(?<!\w){re.escape(fact.object)}(?!\w)", passage.text[start:end])
-                linked = number.get(fact.object)
-                kind = kind_of(fact.object) if linked is None else "link"
-                if match is None:
-                    continue
-                found = Candidate(start + match.start(), start + match.end(), kind, linked)
-                made = span_of(passage.text, (start, end), passage.title, found)
-                taken = [place for span in spans for place in span.places]
-                if isinstance(made, Span) and not any(_overlap(place, taken) for place in made.places):
-                    back = linked is not None and Triple(fact.object, fact.relation, fact.subject) in known
-                    spans.append(made._replace(supports=(linked,) if linked is not None and back else ()))
+                target = numbers.get(fact.object)
+                if match is not None:
+                    kind = kind_of(fact.object) if target is None else "link"
+                    candidates.setdefault(Candidate(start + match.start(), start + match.end(), kind, target), fact)
+            spans = []
+            for found, span in spans_among(candidates, passage.text, (start, end), passage.title, Counter()):
+                fact = candidates[found]
+                back = Triple(fact.object, fact.relation, fact.subject) in facts
+                spans.append(span._replace(supports=(found.target,) if found.target is not None and back else ()))
             if spans:
                 windows.append(Window(page, start, end, tuple(sorted(spans))))
     return windows

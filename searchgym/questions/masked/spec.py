@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
+from searchgym.errors import UsageError
 from searchgym.options import Options
+
+MOST_MASKS: Final = 4
+"""Most spans that are hidden at once (MaskSearch, arXiv 2505.20285: fewer than five)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,3 +33,14 @@ class MaskedSpec(Options):
     """File of triples whose subjects are titles and whose objects are hidden, instead of links and a pack."""
     hold_out: list[str] = dataclasses.field(default_factory=list)
     """Question files whose gold pages are in no task and no hit: those of an evaluation."""
+
+    def __post_init__(self) -> None:
+        """Checks the values.
+
+        Raises:
+            UsageError: A number is out of range.
+        """
+        if self.n < 1:
+            raise UsageError(f"masked: n must be at least 1, got {self.n}")
+        if not self.masks or not all(1 <= masks <= MOST_MASKS for masks in self.masks):
+            raise UsageError(f"masked: masks are numbers from 1 to {MOST_MASKS}, got {self.masks}")

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from typing_extensions import override
+
 from searchgym.corpora.own import bundled_file, home
 from searchgym.errors import DataMissingError
 from searchgym.options.cards import data_file
@@ -35,8 +37,8 @@ class DatasetQuestions(QuestionSource):
     bundled: str | None = None
     """Path inside the package of a question file that ships with it (the demonstration data)."""
 
+    @override
     def load(self, context: QuestionContext) -> Sequence[Question]:
-        """See `QuestionSource.load`."""
         from searchgym.corpora.hub import open_questions
 
         path = bundled_file(self.bundled) if self.bundled else self._local
@@ -69,23 +71,24 @@ class DatasetQuestions(QuestionSource):
         return data_file(home() / "data", self.file)
 
     @property
+    @override
     def needs_file(self) -> str | None:
-        """See `QuestionSource.needs_file`."""
         return None if self.bundled else self.file
 
+    @override
     def missing(self) -> str | None:
-        """See `QuestionSource.missing`."""
         if self.bundled or (home() / "data" / self.file).exists():
             return None
         return f"questions {self.file}: get them from {self.get}, and put them into {home() / 'data'}"
 
+    @override
     def is_own(self, given: object) -> bool:
-        """See `QuestionSource.is_own`; without a file of its own, any is."""
+        # Without a file of its own, any is.
         one = given[0] if isinstance(given, (list, tuple)) and len(given) == 1 else given
         named = isinstance(one, (str, os.PathLike)) and Path(one).name == self.file
         return not self.file or named or given == self.hub
 
     @property
+    @override
     def at_hand(self) -> bool:
-        """See `QuestionSource.at_hand`."""
         return bool(self.bundled)

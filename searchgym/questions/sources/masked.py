@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from typing_extensions import override
+
 from searchgym.corpora.own import home
 from searchgym.questions.masked.spec import MaskedSpec
 from searchgym.questions.question_source import CorpusPages, QuestionContext, QuestionSource
@@ -20,28 +22,29 @@ class MaskedQuestions(MaskedSpec, QuestionSource):
     dataset: ClassVar = "masked spans of your corpus"
     of_corpus: ClassVar = "hides parts of"
 
+    @override
     def load(self, context: QuestionContext) -> Sequence[Question]:
-        """See `QuestionSource.load`."""
-        from searchgym.questions.masked.generate import Rules
+        from searchgym.questions.masked.generate import SearchLimits
         from searchgym.questions.masked.storage import cached_masks
         from searchgym.questions.storage import read_split
 
-        shown = Rules(top_k=context.top_k, words=context.words, searches=max(1, context.searches))
-        return read_split(cached_masks(context.corpus(), self, shown, home() / "masked"), self.split)
+        limits = SearchLimits(top_k=context.top_k, words=context.words, searches=max(1, context.searches))
+        return read_split(cached_masks(context.corpus(), self, limits, home() / "masked"), self.split)
 
+    @override
     def around(self, retriever: AnyRetriever, questions: Sequence[Question]) -> AnyRetriever:
-        """See `QuestionSource.around`: pages that a task hides, or that are held out, are among no hits."""
+        # Pages that a task hides, or that are held out, are among no hits.
         from searchgym.questions.masked.hiding import hiding
 
         return hiding(retriever, questions, self.hold_out)
 
+    @override
     def check_environment(self, context: QuestionContext) -> Iterable[str]:
-        """See `QuestionSource.check_environment`."""
         if context.browse:
             yield "browse would open the pages that searches hide: leave browse off"
         if context.retrievers:
             yield "retrievers would find the pages that searches hide: leave them out"
 
+    @override
     def corpus_pages(self) -> CorpusPages:
-        """See `QuestionSource.corpus_pages`."""
         return CorpusPages(pack=self.pack, split=self.split, hold_out=self.hold_out)

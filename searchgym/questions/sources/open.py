@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from annotated_types import Ge
+from typing_extensions import override
 
 from searchgym.questions.question_source import QuestionContext, QuestionSource
 from searchgym.questions.sources.world import folder_of
@@ -29,31 +30,31 @@ class OpenQuestions(QuestionSource):
     world: WorldSpec = field(default_factory=WorldSpec)
     """World that is asked about."""
 
+    @override
     def load(self, context: QuestionContext) -> Sequence[Question]:
-        """See `QuestionSource.load`."""
-        from searchgym.questions.open.tasks import open_tasks
+        from searchgym.questions.worlds.open_tasks import open_tasks
 
         return open_tasks(self.world, self.asks, n=self.n, seed=self.seed, facts=self.facts)
 
+    @override
     def corpus(self) -> Path:
-        """See `QuestionSource.corpus`."""
         return folder_of(self.world) / "corpus.jsonl"
 
     @property
+    @override
     def title(self) -> str:
-        """See `QuestionSource.title`."""
         return f"SearchGym world, {self.world.level}"
 
     @property
+    @override
     def split_name(self) -> str:
-        """See `QuestionSource.split_name`."""
         return self.world.split
 
     @property
+    @override
     def count(self) -> int:
-        """See `QuestionSource.count`."""
         return self.n
 
+    @override
     def world_spec(self) -> WorldSpec:
-        """See `QuestionSource.world_spec`."""
         return self.world

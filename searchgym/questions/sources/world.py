@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from typing_extensions import override
+
 from searchgym.corpora.own import home
 from searchgym.questions.question_source import QuestionContext, QuestionSource
 from searchgym.questions.worlds.schema import WorldSpec
@@ -16,23 +18,23 @@ from searchgym.records import Question
 class WorldQuestions(WorldSpec, QuestionSource):
     """A generated world with its pages, built at first use; equal options give equal questions."""
 
+    @override
     def load(self, context: QuestionContext) -> Sequence[Question]:
-        """See `QuestionSource.load`."""
         from searchgym.corpora.questions import read_questions
 
         return tuple(read_questions(folder_of(self) / "questions.jsonl"))
 
+    @override
     def corpus(self) -> Path:
-        """See `QuestionSource.corpus`."""
         return folder_of(self) / "corpus.jsonl"
 
     @property
+    @override
     def title(self) -> str:
-        """See `QuestionSource.title`."""
         return f"SearchGym world, {self.level}"
 
+    @override
     def world_spec(self) -> WorldSpec:
-        """See `QuestionSource.world_spec`."""
         return self
 
 

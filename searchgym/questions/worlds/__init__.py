@@ -13,9 +13,8 @@ from searchgym._lazy import lazy
 if TYPE_CHECKING:
     from searchgym.questions.worlds.build import build_world
     from searchgym.questions.worlds.report import card_of, report_of
-    from searchgym.questions.worlds.schema import WorldSpec
+    from searchgym.questions.worlds.schema import World, WorldSpec
     from searchgym.questions.worlds.storage import cached_world, read_world, write_world
-    from searchgym.questions.worlds.world import World
 
 __all__ = ["World", "WorldSpec", "build_world", "cached_world", "card_of", "read_world", "report_of", "write_world"]
 
@@ -24,8 +23,7 @@ __getattr__, __dir__ = lazy(
     {
         "build": "build_world",
         "report": "card_of report_of",
-        "schema": "WorldSpec",
+        "schema": "World WorldSpec",
         "storage": "cached_world read_world write_world",
-        "world": "World",
     },
 )

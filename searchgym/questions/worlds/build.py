@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from searchgym.questions.graphs.graph import Entity, Graph
-from searchgym.questions.worlds.full import FULL
 from searchgym.questions.worlds.generate import generate
-from searchgym.questions.worlds.language import Asker, Language, Page
-from searchgym.questions.worlds.questions import Draft, Drafter, pages_of
+from searchgym.questions.worlds.language import Asker, language_of
+from searchgym.questions.worlds.pages import WrittenPage, write_page
+from searchgym.questions.worlds.questions import Drafter, WorldDraft, pages_of
 from searchgym.questions.worlds.report import findable_titles, gold_ranks, stratum
-from searchgym.questions.worlds.schema import SPLITS, VERSION, WorldSpec, check_spec, counts_of
-from searchgym.questions.worlds.simple import SIMPLE
-from searchgym.questions.worlds.world import World
+from searchgym.questions.worlds.schema import SPLITS, VERSION, World, WorldSpec, check_spec, counts_of
 from searchgym.records import Hop, Paragraph, Passage, Question, SupportingFact, Triple
 
-LANGUAGES: Final[dict[str, Language]] = {"simple": SIMPLE, "full": FULL}
-"""Wordings of pages and questions, by level."""
 CONTEXT: Final = 10
 """Number of paragraphs in a question's context, gold ones included, as in HotpotQA and 2WikiMultihopQA."""
 
@@ -34,13 +30,34 @@ def build_world(spec: WorldSpec) -> World:
     check_spec(spec)
     rng = _generator(spec)
     graph = generate(spec, rng)
-    language, half = LANGUAGES[spec.level], SPLITS[spec.split].templates
-    pages = {entity.title: language.page(graph, entity, half, rng) for entity in graph.entities.values()}
+    language, half = language_of(spec.level), SPLITS[spec.split].templates
+    pages = {entity.title: write_page(language, graph, entity, half, rng) for entity in graph.entities.values()}
     titles = list(graph.entities)
     rng.shuffle(titles)
     passages = [Passage(str(number), title, "".join(pages[title].sentences)) for number, title in enumerate(titles)]
-    questions = _Questions(spec, graph, pages, passages, Asker(language, half, graph, rng), rng)
-    return World(spec, tuple(passages), questions.make(), tuple(Triple(*fact) for fact in graph.triples()))
+    accepted = _drawn(spec, graph, passages, Asker(language, half, graph, rng), rng)
+    contexts = _Contexts(graph, pages, rng)
+    questions = tuple(
+        Question(
+            id=f"{spec.level}-{spec.split}-{spec.seed}-{number}",
+            text=text,
+            answers=(graph.display(draft.answer),),
+            aliases=other_names(graph.entities[draft.answer]) if draft.answer in graph.entities else (),
+            kind=draft.shape,
+            level=f"{draft.hops}-hop",
+            supporting_facts=tuple(
+                SupportingFact(fact.subject, sentence)
+                for fact in draft.facts
+                for sentence in pages[fact.subject].where[fact.relation]
+            ),
+            evidences=tuple(Triple(*map(graph.display, fact)) for fact in draft.facts),
+            hops=hops,
+            paragraphs=contexts.paragraphs(pages_of(draft)),
+            metadata={"hops": draft.hops, "form": draft.form} | ranks,
+        )
+        for number, (draft, text, hops, ranks) in enumerate(accepted)
+    )
+    return World(spec, tuple(passages), questions, tuple(Triple(*fact) for fact in graph.triples()))
 
 
 def world_graph(spec: WorldSpec) -> Graph:
@@ -68,92 +85,49 @@ def other_names(entity: Entity) -> tuple[str, ...]:
     return tuple(name for name in names if name != entity.name)
 
 
-class _Worded(NamedTuple):
-    """A draft of a question with its wording."""
+def _drawn(
+    spec: WorldSpec, graph: Graph, passages: Sequence[Passage], asker: Asker, rng: random.Random
+) -> list[tuple[WorldDraft, str, tuple[Hop, ...], dict[str, Any]]]:
+    """Draws the questions of the world's mix, shuffled: draft, text, hops, and ranks of the gold pages (`full`)."""
+    if spec.level == "full":
+        from searchgym.retrieval.index.index import build_in_memory
 
-    draft: Draft
-    text: str
-    """Text of the question."""
-    hops: tuple[Hop, ...]
-    retrieval: dict[str, Any]
-    """Ranks of the gold pages and stratum for level ``full``, else empty."""
+        index = build_in_memory(passages)
+        findable = findable_titles(passages, index)
+    accepted: list[tuple[WorldDraft, str, tuple[Hop, ...], dict[str, Any]]] = []
 
-
-class _Questions:
-    """Draws and words the questions of a world."""
-
-    def __init__(
-        self,
-        spec: WorldSpec,
-        graph: Graph,
-        pages: Mapping[str, Page],
-        passages: Sequence[Passage],
-        asker: Asker,
-        rng: random.Random,
-    ) -> None:
-        self._spec, self._graph, self._pages, self._asker, self._rng = spec, graph, pages, asker, rng
-        self._titles = list(graph.entities)
-        self._by_kind = {
-            kind: [entity.title for entity in graph.of_kind(kind)]
-            for kind in dict.fromkeys(entity.kind for entity in graph.entities.values())
-        }
+    def accept(draft: WorldDraft) -> bool:
+        """Words a draft; refuses it if a gold page's title does not find it or its stratum is not asked for."""
+        text, hops = asker.ask(draft.form, draft.shape, draft.facts)
+        ranked: dict[str, Any] = {}
         if spec.level == "full":
-            from searchgym.retrieval.index.index import build_in_memory
+            gold = pages_of(draft)
+            (ranks,) = gold_ranks([(text, gold)], index)
+            ranked = {"ranks": list(ranks), "stratum": stratum(ranks)}
+            if not findable.issuperset(gold) or (spec.strata and ranked["stratum"] not in spec.strata):
+                return False
+        accepted.append((draft, text, hops, ranked))
+        return True
 
-            self._index = build_in_memory(passages)
-            self._findable = findable_titles(passages, self._index)
+    drafter = Drafter(graph, spec, rng)
+    for cell, count in counts_of(spec).items():
+        for _ in range(count):
+            drafter.draw(*cell, accept)
+    rng.shuffle(accepted)
+    return accepted
 
-    def make(self) -> tuple[Question, ...]:
-        """Returns all questions of the world's mix, shuffled; their ids are ``LEVEL-SPLIT-SEED-NUMBER``."""
-        drafter = Drafter(self._graph, self._spec, self._rng)
-        accepted: list[_Worded] = []
 
-        def accept(draft: Draft) -> bool:
-            worded = self._word(draft)
-            accepted.extend([worded] if worded is not None else [])
-            return worded is not None
+class _Contexts:
+    """Draws the contexts of questions: gold pages, their namesakes, then random pages of the same kinds; shuffled."""
 
-        for cell, count in counts_of(self._spec).items():
-            for _ in range(count):
-                drafter.draw(*cell, accept)
-        self._rng.shuffle(accepted)
-        return tuple(self._question(number, worded) for number, worded in enumerate(accepted))
+    def __init__(self, graph: Graph, pages: Mapping[str, WrittenPage], rng: random.Random) -> None:
+        self._graph, self._pages, self._rng = graph, pages, rng
+        self._titles = list(graph.entities)
+        kinds = dict.fromkeys(entity.kind for entity in graph.entities.values())
+        self._by_kind = {kind: [entity.title for entity in graph.of_kind(kind)] for kind in kinds}
 
-    def _word(self, draft: Draft) -> _Worded | None:
-        """Returns a draft with its wording; None if a gold page's title does not find it or the stratum is unwanted."""
-        text, hops = self._asker.ask(draft.form, draft.shape, draft.facts)
-        if self._spec.level != "full":
-            return _Worded(draft, text, hops, {})
-        gold = pages_of(draft)
-        (ranks,) = gold_ranks([(text, gold)], self._index)
-        if not self._findable.issuperset(gold) or (self._spec.strata and stratum(ranks) not in self._spec.strata):
-            return None
-        return _Worded(draft, text, hops, {"ranks": list(ranks), "stratum": stratum(ranks)})
-
-    def _question(self, number: int, worded: _Worded) -> Question:
-        """Returns the question record of a worded draft, with all annotations."""
-        spec, graph, draft = self._spec, self._graph, worded.draft
-        entity = graph.entities.get(draft.answer)
-        return Question(
-            id=f"{spec.level}-{spec.split}-{spec.seed}-{number}",
-            text=worded.text,
-            answers=(graph.display(draft.answer),),
-            aliases=() if entity is None else other_names(entity),
-            kind=draft.shape,
-            level=f"{draft.hops}-hop",
-            supporting_facts=tuple(
-                SupportingFact(fact.subject, sentence)
-                for fact in draft.facts
-                for sentence in self._pages[fact.subject].where[fact.relation]
-            ),
-            evidences=tuple(Triple(*map(graph.display, fact)) for fact in draft.facts),
-            hops=worded.hops,
-            paragraphs=self._context(pages_of(draft)),
-            metadata={"hops": draft.hops, "form": draft.form} | worded.retrieval,
-        )
-
-    def _context(self, gold: Sequence[str]) -> tuple[Paragraph, ...]:
-        """Returns a question's context: gold pages, their namesakes, then random pages of the same kinds; shuffled."""
+    def paragraphs(self, gold: Sequence[str]) -> tuple[Paragraph, ...]:
+        """Returns the context of a question with some gold pages."""
         rng, graph = self._rng, self._graph
         chosen = list(gold)
         for title in gold:

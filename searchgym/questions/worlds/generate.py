@@ -40,10 +40,20 @@ PATTERNS: Final = {
     "mountain": ("Mount {}",),
     "river": ("River {}",),
 }
+_RELATIONS: Final = {
+    "city": ("river", "mayor", "chartered"),
+    "river": ("length", "source"),
+    "mountain": ("height", "climber"),
+    "film": ("director", "premiered", "basis"),
+    "book": ("author", "published", "publisher"),
+    "company": ("founder", "opened", "seat"),
+    "band": ("singer", "formed", "home"),
+}
+"""Relations in the order in which their facts are drawn, by kind; the first one of a work leads to its maker."""
 
 
 @dataclass(slots=True)
-class _Draft:
+class _EntityDraft:
     """An entity before all names are drawn, so that its namesakes and its title are not known yet."""
 
     name: str
@@ -54,8 +64,8 @@ class _Draft:
     silent: str = ""
     """Relation that the page leaves out, which makes the entity the unanswerable twin of its namesake."""
     generation: int = 0
-    mother: _Draft | None = None
-    father: _Draft | None = None
+    mother: _EntityDraft | None = None
+    father: _EntityDraft | None = None
     title: str = ""
 
 
@@ -89,32 +99,28 @@ class _Drafts:
 
     def __init__(self, full: bool, names: Namer, rng: random.Random) -> None:
         self._full, self._names, self._rng = full, names, rng
-        self.entities: list[_Draft] = []
-        self._people: list[list[_Draft]] = [[] for _ in range(_GENERATIONS)]
+        self.entities: list[_EntityDraft] = []
+        self._people: list[list[_EntityDraft]] = [[] for _ in range(_GENERATIONS)]
         self._used: dict[str, dict[str, list[str]]] = {kind: {} for kind in KINDS}
         count = _FIRST_NAMES if full else 0
         self._first = {sex: [names.word("person") for _ in range(count)] for sex in ("she", "he")}
 
     def add(self, kind: str, generation: int) -> None:
-        """Drafts one entity of a kind; only people have a generation."""
-        draft = _Draft("", kind)
+        """Drafts one entity of a kind; only people have a generation, and parents from the one before."""
+        draft, rng = _EntityDraft("", kind), self._rng
         if kind == "person":
-            draft.gender, draft.generation = self._rng.choice(("she", "he")), generation
-            self._choose_parents(draft)
+            draft.gender, draft.generation = rng.choice(("she", "he")), generation
+            elders = self._people[generation - 1] if generation else []
+            mothers, fathers = ([elder for elder in elders if elder.gender == sex] for sex in ("she", "he"))
+            draft.mother = rng.choice(mothers) if mothers else None
+            draft.father = rng.choice(fathers) if fathers else None
             self._people[generation].append(draft)
         draft.name = self._full_name(draft) if self._full else self._names.word(kind)
         if self._full:
             self._add_note(draft)
         self.entities.append(draft)
 
-    def _choose_parents(self, draft: _Draft) -> None:
-        """Gives a person parents from the previous generation, if it has suitable people."""
-        elders = self._people[draft.generation - 1] if draft.generation else []
-        mothers, fathers = ([elder for elder in elders if elder.gender == sex] for sex in ("she", "he"))
-        draft.mother = self._rng.choice(mothers) if mothers else None
-        draft.father = self._rng.choice(fathers) if fathers else None
-
-    def _full_name(self, draft: _Draft) -> str:
+    def _full_name(self, draft: _EntityDraft) -> str:
         """Returns a name for an entity of `full`, sometimes that of another entity."""
         kind, rng = draft.kind, self._rng
         if kind in NOTES and rng.random() < _NAMESAKES:
@@ -129,7 +135,7 @@ class _Drafts:
             return name if name not in self._used[kind] else f"{self._names.word('person')} {family}"
         return rng.choice(PATTERNS.get(kind, ("{}",))).format(self._names.word(kind))
 
-    def _add_note(self, draft: _Draft) -> None:
+    def _add_note(self, draft: _EntityDraft) -> None:
         """Gives an entity a profession or genre that none of its namesakes has, and sometimes an alias."""
         notes = self._used[draft.kind].setdefault(draft.name, [])
         if draft.kind in NOTES:
@@ -146,7 +152,7 @@ class _Drafts:
 class _Facts:
     """Draws the facts of a graph that already has its entities."""
 
-    def __init__(self, graph: Graph, drafts: list[_Draft], spec: WorldSpec, rng: random.Random) -> None:
+    def __init__(self, graph: Graph, drafts: list[_EntityDraft], spec: WorldSpec, rng: random.Random) -> None:
         self._graph, self._drafts, self._spec, self._rng = graph, drafts, spec, rng
         self._titles = {kind: [draft.title for draft in drafts if draft.kind == kind] for kind in KINDS}
         self._born: dict[str, int] = {}
@@ -158,18 +164,22 @@ class _Facts:
             if draft.kind == "person":
                 self._born[draft.title] = _FIRST_YEAR + draft.generation * _GENERATION + self._rng.randrange(_SPREAD)
         for draft in self._drafts:
-            getattr(self, f"_{draft.kind}")(draft)
+            if draft.kind == "person":
+                self._person(draft)
+            else:
+                self._thing(draft)
             for alias in draft.aliases:
                 self._add(draft, ALIAS, alias)
-            if SPLITS[self._spec.split].held_out:
-                self._held_out(draft)
+            for relation in RELATIONS.values() if SPLITS[self._spec.split].held_out else ():
+                if relation.held_out and relation.subject == draft.kind:
+                    self._any(draft, relation.name, relation.object)
 
-    def _add(self, draft: _Draft, relation: str, value: str) -> None:
+    def _add(self, draft: _EntityDraft, relation: str, value: str) -> None:
         """Adds a fact to the graph unless the entity's page leaves its relation out."""
         if relation != draft.silent:
             self._graph.add(draft.title, relation, value)
 
-    def _any(self, draft: _Draft, relation: str, kind: str) -> str:
+    def _any(self, draft: _EntityDraft, relation: str, kind: str) -> str:
         """Adds a fact whose object is a random entity of a kind, never the subject itself; returns the object.
 
         People are drawn with replacement. Other kinds have few entities, so these are dealt like cards: each one comes
@@ -187,12 +197,33 @@ class _Facts:
         self._add(draft, relation, value)
         return value
 
-    def _date(self, draft: _Draft, relation: str, year: int) -> None:
+    def _date(self, draft: _EntityDraft, relation: str, year: int) -> None:
         """Adds a date: in `simple` the year, in `full` a random day of it."""
         rng, full = self._rng, self._spec.level == "full"
         self._add(draft, relation, f"{rng.randint(1, 28)} {rng.choice(MONTHS)} {year}" if full else str(year))
 
-    def _person(self, draft: _Draft) -> None:
+    def _thing(self, draft: _EntityDraft) -> None:
+        """Adds the facts of an entity that is no person; its maker is 21 to 60 years old when it is made."""
+        rng, maker = self._rng, ""
+        for name in _RELATIONS[draft.kind]:
+            if name == "length":
+                self._add(draft, name, str(rng.randint(60, 1900)))
+            elif name == "height":
+                self._add(draft, name, str(rng.randint(700, 6900)))
+            elif name == "chartered":
+                self._date(draft, name, rng.randint(1150, 1750))
+            elif RELATIONS[name].object == "date":
+                self._date(draft, name, self._born[maker] + rng.randint(21, 60))
+            else:
+                value = self._any(draft, name, RELATIONS[name].object)
+                maker = maker or value
+        if draft.kind == "band" and self._spec.level == "full":
+            others = [title for title in self._titles["person"] if title != self._graph.one(draft.title, "singer")]
+            for member in rng.sample(others, rng.randint(*_MEMBERS)):
+                self._add(draft, MEMBER, member)
+
+    def _person(self, draft: _EntityDraft) -> None:
+        """Adds the facts of a person."""
         self._date(draft, "born", self._born[draft.title])
         self._any(draft, "birthplace", "city")
         for relation, parent in (("mother", draft.mother), ("father", draft.father)):
@@ -207,48 +238,3 @@ class _Facts:
             if peers:
                 self._add(draft, "spouse", self._rng.choice(peers))
         self._any(draft, "employer", "company")
-
-    def _city(self, draft: _Draft) -> None:
-        self._any(draft, "river", "river")
-        self._any(draft, "mayor", "person")
-        self._date(draft, "chartered", self._rng.randint(1150, 1750))
-
-    def _river(self, draft: _Draft) -> None:
-        self._add(draft, "length", str(self._rng.randint(60, 1900)))
-        self._any(draft, "source", "mountain")
-
-    def _mountain(self, draft: _Draft) -> None:
-        self._add(draft, "height", str(self._rng.randint(700, 6900)))
-        self._any(draft, "climber", "person")
-
-    def _film(self, draft: _Draft) -> None:
-        self._creation(draft, "director", "premiered")
-        self._any(draft, "basis", "book")
-
-    def _book(self, draft: _Draft) -> None:
-        self._creation(draft, "author", "published")
-        self._any(draft, "publisher", "company")
-
-    def _company(self, draft: _Draft) -> None:
-        self._creation(draft, "founder", "opened")
-        self._any(draft, "seat", "city")
-
-    def _band(self, draft: _Draft) -> None:
-        self._creation(draft, "singer", "formed")
-        self._any(draft, "home", "city")
-        if self._spec.level == "full":
-            others = [title for title in self._titles["person"] if title != self._graph.one(draft.title, "singer")]
-            for member in self._rng.sample(others, self._rng.randint(*_MEMBERS)):
-                self._add(draft, MEMBER, member)
-
-    def _creation(self, draft: _Draft, relation: str, created: str) -> None:
-        """Adds the maker of a work, and the date of its creation, when the maker is 21 to 60 years old."""
-        maker = self._any(draft, relation, "person")
-        self._date(draft, created, self._born[maker] + self._rng.randint(21, 60))
-
-    def _held_out(self, draft: _Draft) -> None:
-        """Adds the held-out relation of an entity's kind, if there is one (split ``transfer`` only)."""
-        targets = {"person": ("teacher", "person"), "city": ("twin", "city"), "film": ("composer", "person"),
-                   "band": ("label", "company")}  # fmt: skip
-        if draft.kind in targets:
-            self._any(draft, *targets[draft.kind])

@@ -1,19 +1,23 @@
-"""The wording of facts and questions: phrases of a relation, pages, and questions composed along a path."""
+"""The wording of facts and questions: phrases of a relation, and questions composed along a path."""
 
 from __future__ import annotations
 
+import functools
 import random
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, NamedTuple
 
-from searchgym.questions.graphs.graph import Entity, Fact, Form, Graph
+from searchgym.options.yaml import read_yaml
+from searchgym.questions.graphs.graph import Fact, Form, Graph
 from searchgym.questions.worlds.schema import INFERENCES, RELATIONS
 from searchgym.records import Hop
 
-Pair = tuple[tuple[str, ...], tuple[str, ...]]
+Pair = Sequence[Sequence[str]]
 """Two halves of templates: those for training, and those that training never sees."""
+AGES: Final = {"least": "older", "greatest": "younger"}
+"""Words for comparing dates of birth: the smaller date is that of the older person."""
 
 
 class Phrases(NamedTuple):
@@ -33,18 +37,9 @@ class Phrases(NamedTuple):
     """Questions that ask whether ``{a}`` and ``{b}`` have the same object."""
 
 
-class Page(NamedTuple):
-    """A page as a list of sentences."""
-
-    sentences: tuple[str, ...]
-    """Sentences with the spaces between them, so that their concatenation is the text."""
-    where: Mapping[str, tuple[int, ...]]
-    """Indices of the sentences that state each relation."""
-
-
-@dataclass(frozen=True)
-class Language(ABC):
-    """Base class of a level's language: its templates, and how it writes pages."""
+@dataclass(frozen=True, kw_only=True)
+class Language:
+    """The templates of a level, as its YAML file has them."""
 
     phrases: Mapping[str, Phrases]
     """Templates of pages and questions, by relation."""
@@ -52,32 +47,35 @@ class Language(ABC):
     """Questions that ask which ``{kind}``, ``{a}`` or ``{b}``, has the ``{age}`` (older or younger) ``{role}``."""
     bridge_same: Pair
     """Questions that ask whether the ``{role}`` of ``{a}`` and that of ``{b}`` were born in the same place."""
-    roles: Mapping[str, tuple[str, str]]
+    roles: Mapping[str, Sequence[str]]
     """Words for the person in a role, by relation, one for training templates and one for held-out ones."""
-    kinds: Mapping[str, tuple[str, str]]
+    kinds: Mapping[str, Sequence[str]]
     """Words for a kind of entity, by kind, one for training templates and one for held-out ones."""
-    inferences: Mapping[str, tuple[str, str]]
+    inferences: Mapping[str, Sequence[str]]
     """Noun phrases of inferred relations, by relation, one for training templates and one for held-out ones."""
+    intro: Pair
+    """First sentences of pages: what ``{kind}`` of thing ``{s}`` is."""
+    frames: Pair = ()
+    """Level `full`: sentences into which a clause ``{c}`` is inserted; they multiply the phrasings."""
+    alias: Pair = ()
+    """Level `full`: clauses for another name of the entity."""
+    mention_person: Pair = ()
+    """Level `full`: clauses that mention something on the page of a person."""
+    mention_thing: Pair = ()
+    """Level `full`: clauses that mention something on any other page."""
 
-    @abstractmethod
-    def page(self, graph: Graph, entity: Entity, half: int, rng: random.Random) -> Page:
-        """Returns the page of an entity.
 
-        Args:
-            graph: Graph of the world.
-            entity: Entity that the page is about.
-            half: Half of the templates: 0 for those of training, 1 for the others.
-            rng: Random generator of the world.
-        """
+@functools.cache
+def language_of(level: str) -> Language:
+    """Returns the templates of a level, ``simple`` or ``full``."""
+    data = read_yaml(Path(__file__).with_name(f"{level}.yaml"))
+    phrases = {relation: Phrases(**templates) for relation, templates in data.pop("phrases").items()}
+    return Language(phrases=phrases, **data)
 
 
 def sentence(text: str) -> str:
     """Returns a text with a capital as its first letter."""
     return text[:1].upper() + text[1:]
-
-
-AGES: Final = {"least": "older", "greatest": "younger"}
-"""Words for comparing dates of birth: the smaller date is that of the older person."""
 
 
 class Asker:
@@ -108,13 +106,10 @@ class Asker:
     def _pick(self, pair: Pair) -> str:
         return self._rng.choice(pair[self._half])
 
-    def _mention(self, title: str) -> str:
-        return self._graph.entities[title].mention
-
     def _path(self, form: Form, kind: str) -> str:
         """Returns the text of a question about a path, composed from its start to its end."""
         phrases, steps = self._language.phrases, list(form["steps"])
-        subject = self._mention(form["start"])
+        subject = self._graph.mention(form["start"])
         if kind == "inference":
             role = next(name for name, path in INFERENCES.items() if list(path) == steps)
             return f"Who is the {self._language.inferences[role][self._half]} of {subject}?"
@@ -124,15 +119,14 @@ class Asker:
 
     def _pair(self, form: Form) -> str:
         """Returns the text of a question that compares two entities, or their makers."""
-        language, (first, second) = self._language, form["paths"]
-        a, b = self._mention(first["start"]), self._mention(second["start"])
-        relation, last = first["steps"][0], first["steps"][-1]
-        if len(first["steps"]) == 1:
-            return self._pick(getattr(language.phrases[last], form["op"])).format(a=a, b=b)
-        role = language.roles[relation][self._half]
+        language, steps = self._language, form["paths"][0]["steps"]
+        a, b = (self._graph.mention(path["start"]) for path in form["paths"])
+        if len(steps) == 1:
+            return self._pick(getattr(language.phrases[steps[0]], form["op"])).format(a=a, b=b)
+        role = language.roles[steps[0]][self._half]
         if form["op"] == "same":
             return self._pick(language.bridge_same).format(role=role, a=a, b=b)
-        kind = language.kinds[RELATIONS[relation].subject][self._half]
+        kind = language.kinds[RELATIONS[steps[0]].subject][self._half]
         return self._pick(language.bridge).format(age=AGES[form["op"]], role=role, kind=kind, a=a, b=b)
 
     def _hops(self, paths: Sequence[Form], facts: Sequence[Fact]) -> tuple[Hop, ...]:
@@ -140,7 +134,7 @@ class Asker:
         hops: list[Hop] = []
         left = iter(facts)
         for path in paths:
-            subject = self._mention(path["start"])
+            subject = self._graph.mention(path["start"])
             for step in path["steps"]:
                 backwards, fact = step.startswith("~"), next(left)
                 text = sentence(self._pick(self._language.phrases[step].ask).format(s=subject))

@@ -18,6 +18,7 @@ from searchgym.questions.worlds.schema import (
     KIN,
     LITERALS,
     MEMBER,
+    NAMED,
     RELATIONS,
     ROLES,
     SHARED,
@@ -36,7 +37,7 @@ _BACKWARDS: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class WorldDraft:
     """A question without its wording."""
 
     shape: str
@@ -53,7 +54,7 @@ class Draft:
     @property
     def named(self) -> bool:
         """Whether the answer is named in the question or is yes or no."""
-        return self.shape in ("comparison", "bridge-comparison")
+        return self.shape in NAMED
 
 
 class Drafter:
@@ -67,7 +68,6 @@ class Drafter:
 
     def __init__(self, graph: Graph, spec: WorldSpec, rng: random.Random) -> None:
         self._graph, self._spec, self._rng = graph, spec, rng
-        self._held_out = SPLITS[spec.split].held_out
         self._titles = list(graph.entities)
         self._people = [entity.title for entity in graph.of_kind("person")]
         self._seen: set[tuple[object, ...]] = set()
@@ -76,10 +76,10 @@ class Drafter:
         self._most = max(1, int(_ANSWER_SHARE * spec.size))
         self._majority = majority(graph)
         self._easy_left = int(_MAJORITY_SHARE * spec.size)
-        self._groups = {relation: self._by_object(relation) for relation in SHARED}
-        self._born_in = {relation: self._by_birthplace(relation) for relation in ROLES}
+        pairs: list[tuple[str, ...]] = [(relation,) for relation in SHARED] + [(role, "birthplace") for role in ROLES]
+        self._groups = {steps: self._subjects(steps) for steps in pairs}
 
-    def draw(self, shape: str, hops: int, accept: Callable[[Draft], bool]) -> Draft:
+    def draw(self, shape: str, hops: int, accept: Callable[[WorldDraft], bool]) -> WorldDraft:
         """Draws a new question of a given shape and number of hops.
 
         Args:
@@ -90,12 +90,15 @@ class Drafter:
         Raises:
             WorldTooSmallError: No further question of this shape was found.
         """
-        draw = {"inference": self._inference, "comparison": self._comparison, "bridge-comparison": self._bridge}
         for _ in range(_TRIES):
-            form = draw[shape]() if shape in draw else self._chain(hops)
+            if shape == "inference":  # a relation that follows from two stated ones
+                start, steps = self._rng.choice(self._people), self._rng.choice(list(INFERENCES.values()))
+                form: Form | None = {"op": "path", "start": start, "steps": list(steps)}
+            else:
+                form = self._chain(hops) if shape not in NAMED else self._comparison(shape == "bridge-comparison")
             draft = self._checked(form, shape, hops) if form is not None else None
             if draft is not None and accept(draft):
-                self._seen.add(self._key(form))
+                self._seen.add(self._key(draft.form))
                 if draft.named:
                     self._sides[shape, _sides(draft)[0]] += 1
                 else:
@@ -108,7 +111,7 @@ class Drafter:
             f"{shape} question of {hops} hops{strata}; ask for other hops, another size or other strata"
         )
 
-    def _checked(self, form: Form, shape: str, hops: int) -> Draft | None:
+    def _checked(self, form: Form, shape: str, hops: int) -> WorldDraft | None:
         """Returns the draft of a form; None if it is not new, has not exactly one answer, or gives the answer away."""
         if self._key(form) in self._seen:
             return None
@@ -117,7 +120,7 @@ class Drafter:
         pages = {fact.subject for fact in facts}
         if len(answers) != 1 or len(pages) != hops:
             return None
-        draft = Draft(shape, hops, form, facts, answers[0])
+        draft = WorldDraft(shape, hops, form, facts, answers[0])
         if draft.named:
             side, other = _sides(draft)
             return draft if self._sides[shape, side] <= self._sides[shape, other] else None
@@ -127,16 +130,16 @@ class Drafter:
             return None
         return None if self._is_easy(draft) and self._easy_left <= 0 else draft
 
-    def _is_easy(self, draft: Draft) -> bool:
+    def _is_easy(self, draft: WorldDraft) -> bool:
         """Returns whether the answer is the most frequent object of the question's last relation."""
         if draft.named:
             return False
         return self._graph.display(draft.answer) == self._majority[draft.form["steps"][-1]]
 
     @staticmethod
-    def _key(form: Form | None) -> tuple[object, ...]:
+    def _key(form: Form) -> tuple[object, ...]:
         """Returns a key that is equal for equal questions, in whatever order they name what they compare."""
-        paths = [] if form is None else [form] if form["op"] == "path" else form["paths"]
+        paths = [form] if form["op"] == "path" else form["paths"]
         return (tuple(sorted(path["start"] for path in paths)), tuple(paths[0]["steps"]))
 
     # -- shapes ----------------------------------------------------------------------------------------------------
@@ -146,13 +149,13 @@ class Drafter:
         rng, node = self._rng, self._rng.choice(self._titles)
         start, steps, seen = node, [], {node}
         if hops > 1 and self._spec.level == "full" and rng.random() < _BACKWARDS:
-            bands = self._graph.back.get(node, {}).get(MEMBER, ())
+            bands = self._graph.subjects(node, MEMBER)
             if len(bands) != 1:
                 return None
             steps, node = [f"~{MEMBER}"], bands[0]
-        while len(steps) < hops + bool(steps and steps[0].startswith("~")):
-            last = len(steps) + 1 == hops + bool(steps and steps[0].startswith("~"))
-            choices = [r for r in self._graph.facts[node] if fits(r, steps, last)]
+        total = hops + len(steps)  # the step back reads no page
+        while len(steps) < total:
+            choices = [r for r in self._graph.facts[node] if fits(r, steps, len(steps) + 1 == total)]
             if not choices:
                 return None
             relation = rng.choice(choices)
@@ -161,55 +164,41 @@ class Drafter:
                 return None
             seen.add(node)
             steps.append(relation)
-        if self._held_out and not any(step in HELD_OUT for step in steps):
+        if SPLITS[self._spec.split].held_out and not any(step in HELD_OUT for step in steps):
             return None
         return {"op": "path", "start": start, "steps": steps}
 
-    def _inference(self) -> Form | None:
-        """Draws a question for a relation that follows from two stated ones; see `schema.INFERENCES`."""
-        start, steps = self._rng.choice(self._people), self._rng.choice(list(INFERENCES.values()))
-        return {"op": "path", "start": start, "steps": list(steps)}
+    def _comparison(self, bridge: bool) -> Form | None:
+        """Draws two entities of a kind, compared by a value or by whether they have the same object.
 
-    def _comparison(self) -> Form | None:
-        """Draws two entities of a kind, compared by a value or by whether they have the same object."""
+        A bridge compares the births or birthplaces of the makers of two works. None if there is no pair, or the two are
+        namesakes.
+        """
         rng = self._rng
+        role = [rng.choice(ROLES)] if bridge else []
         if rng.random() < 0.5:
-            relation = rng.choice(COMPARED)
-            pool = [entity.title for entity in self._graph.of_kind(RELATIONS[relation].subject)]
-            return self._two(rng.choice(("least", "greatest")), rng.sample(pool, 2), [relation])
-        relation = rng.choice(SHARED)
-        return self._two("same", same_pair(list(self._groups[relation].values()), rng), [relation])
-
-    def _bridge(self) -> Form | None:
-        """Draws two works, compared by the births or birthplaces of their makers."""
-        rng, role = self._rng, self._rng.choice(ROLES)
-        if rng.random() < 0.5:
-            pool = [entity.title for entity in self._graph.of_kind(RELATIONS[role].subject)]
-            return self._two(rng.choice(("least", "greatest")), rng.sample(pool, 2), [role, "born"])
-        return self._two("same", same_pair(list(self._born_in[role].values()), rng), [role, "birthplace"])
-
-    def _two(self, op: str, pair: list[str] | None, steps: list[str]) -> Form | None:
-        """Returns the form of a comparison, None if there is no pair or the two are namesakes."""
-        names = {self._graph.display(title) for title in pair or ()}
-        if pair is None or len(names) < 2:
+            steps = [*role, "born"] if bridge else [rng.choice(COMPARED)]
+            pool = [entity.title for entity in self._graph.of_kind(RELATIONS[steps[0]].subject)]
+            op, pair = rng.choice(("least", "greatest")), rng.sample(pool, 2)
+        else:
+            steps = [*role, "birthplace"] if bridge else [rng.choice(SHARED)]
+            op, pair = "same", same_pair(self._groups[tuple(steps)], rng) or []
+        if len({self._graph.display(title) for title in pair}) < 2:
             return None
         return {"op": op, "paths": [{"start": title, "steps": list(steps)} for title in pair]}
 
-    def _by_object(self, relation: str) -> dict[str, list[str]]:
-        """Returns the subjects of a relation, by object."""
+    def _subjects(self, steps: Sequence[str]) -> list[list[str]]:
+        """Returns the titles from which one or two relations lead to the same object, group by group."""
         groups: defaultdict[str, list[str]] = defaultdict(list)
         for title in self._titles:
-            for value in self._graph.facts[title].get(relation, ()):
+            for value in self._graph.objects(title, steps[0]):
                 groups[value].append(title)
-        return dict(groups)
-
-    def _by_birthplace(self, role: str) -> dict[str, list[str]]:
-        """Returns the subjects of a role (works, say), by the birthplace of the person who has the role."""
-        groups: defaultdict[str, list[str]] = defaultdict(list)
-        for person, subjects in self._by_object(role).items():
-            for place in self._graph.facts[person].get("birthplace", ()):
-                groups[place].extend(subjects)
-        return dict(groups)
+        for step in steps[1:]:
+            before, groups = groups, defaultdict(list)
+            for value, titles in before.items():
+                for end in self._graph.objects(value, step):
+                    groups[end].extend(titles)
+        return list(groups.values())
 
 
 def fits(relation: str, steps: Sequence[str], last: bool) -> bool:
@@ -242,7 +231,7 @@ def facts_along(graph: Graph, form: Form) -> Iterator[Fact]:
             node = ends[0]
 
 
-def _sides(draft: Draft) -> tuple[str, str]:
+def _sides(draft: WorldDraft) -> tuple[str, str]:
     """Returns the side of a comparison's answer (yes or no, first or second) and the other side, for balancing them."""
     if draft.form["op"] == "same":
         return ("yes", "no") if draft.answer == "yes" else ("no", "yes")
@@ -258,6 +247,6 @@ def majority(graph: Graph) -> dict[str, str]:
     return {relation: counts.most_common(1)[0][0] for relation, counts in objects.items()}
 
 
-def pages_of(draft: Draft) -> list[str]:
+def pages_of(draft: WorldDraft) -> list[str]:
     """Returns the titles of a draft's gold pages in reading order, without repeats."""
     return list(dict.fromkeys(fact.subject for fact in draft.facts))

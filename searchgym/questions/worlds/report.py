@@ -8,20 +8,19 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from searchgym.questions.worlds.schema import SPLITS, STRATA, VERSION, mix_of
+from searchgym.questions.saved import table
+from searchgym.questions.worlds.schema import NAMED, SPLITS, STRATA, VERSION, mix_of
 from searchgym.records import Hit, Passage, Question
 from searchgym.scoring import exact_match
 
 if TYPE_CHECKING:
-    from searchgym.questions.worlds.world import World
+    from searchgym.questions.worlds.schema import World
     from searchgym.retrieval.bm25.search import BM25Retriever
 
 TOP_K: Final = 3
 """Number of hits per search; equal to `top_k` in the environment cards of worlds."""
 DEPTH: Final = 20
 """Number of hits among which the rank of a gold page is determined."""
-NAMED: Final = ("comparison", "bridge-comparison")
-"""Shapes of questions whose answer is named in the question or is yes or no."""
 
 
 def card_of(world: World) -> dict[str, Any]:
@@ -56,15 +55,14 @@ def report_of(world: World) -> dict[str, Any]:
     for question in world.questions:
         shapes[question.kind, question.metadata["hops"]].append(question)
     floors = _floors(world, retriever)
-    unnamed = [q for q in world.questions if _is_unnamed(q)]
     named = [q for q in world.questions if q.kind in NAMED]
     return {
         "pages": len(world.passages),
         "questions": len(world.questions),
-        "words_per_page": round(_mean(len(p.text.split()) for p in world.passages), 2),
-        "words_per_question": round(_mean(len(q.text.split()) for q in world.questions), 2),
+        "words_per_page": _mean((len(p.text.split()) for p in world.passages), 2),
+        "words_per_question": _mean((len(q.text.split()) for q in world.questions), 2),
         "floors": {
-            "multi_hop_unnamed": _means(floors, unnamed),
+            "multi_hop_unnamed": _means(floors, [q for q in world.questions if _is_unnamed(q)]),
             "named": _means(floors, named) | {"chance": 0.5 if named else None},
         },
         "retrieval": _retrieval(world, retriever),
@@ -77,33 +75,29 @@ def report_of(world: World) -> dict[str, Any]:
 
 def markdown(report: Mapping[str, Any]) -> str:
     """Returns the report of a world as Markdown tables."""
-    sections = [f"# World\n\n{report['questions']} questions over {report['pages']} pages.\n"]
-    for name in ("multi_hop_unnamed", "named"):
-        sections.append(_table(f"Floors, {name.replace('_', ' ')}", [report["floors"][name]]))
     retrieval = dict(report["retrieval"])
     strata = retrieval.pop("strata")
-    sections += [_table("Retrieval by the question's own text", [retrieval]), _table("Strata", [strata])]
-    sections.append(_table("Shapes", report["shapes"]))
-    return "\n".join(sections)
+    tables = {
+        "Floors, multi hop unnamed": [report["floors"]["multi_hop_unnamed"]],
+        "Floors, named": [report["floors"]["named"]],
+        "Retrieval by the question's own text": [retrieval],
+        "Strata": [strata],
+        "Shapes": report["shapes"],
+    }
+    sections = [f"# World\n\n{report['questions']} questions over {report['pages']} pages.\n"]
+    return "\n".join([*sections, *(f"## {title}\n\n{table(rows, 'None')}" for title, rows in tables.items())])
 
 
-def _table(title: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    """Returns rows as a Markdown table under a heading."""
-    head = list(rows[0]) if rows else []
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    lines += ["| " + " | ".join(str(row[name]) for name in head) + " |" for row in rows]
-    return f"## {title}\n\n" + "\n".join(lines) + "\n"
-
-
-def _mean(values: Iterable[float]) -> float:
+def _mean(values: Iterable[float], digits: int = 4) -> float:
+    """Returns the rounded mean of some values, 0 of none."""
     kept = list(values)
-    return sum(kept) / len(kept) if kept else 0.0
+    return round(sum(kept) / len(kept), digits) if kept else 0.0
 
 
 def _means(floors: Mapping[str, Mapping[str, float]], questions: Sequence[Question]) -> dict[str, Any]:
     """Returns the mean EM of each floor over some questions, None if there are no questions."""
     return {
-        name: round(_mean(scores[question.id] for question in questions), 4) if questions else None
+        name: _mean(scores[question.id] for question in questions) if questions else None
         for name, scores in floors.items()
     }
 
@@ -118,16 +112,23 @@ def _is_unnamed(question: Question) -> bool:
 
 def _floors(world: World, retriever: BM25Retriever) -> dict[str, dict[str, float]]:
     """Returns the EM of each floor, by question id."""
-    questions = world.questions
-    hits = retriever.search([question.text for question in questions], TOP_K)
-    majority = _majority(world)
+    names = {passage.title: re.sub(r" \([^()]*\)$", "", passage.title) for passage in world.passages}
+    objects: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for triple in world.triples:
+        objects[triple.relation][names.get(triple.object, triple.object)] += 1
+
+    def majority(question: Question) -> str:
+        """Returns the most frequent object of the last relation of a question's path."""
+        return objects[question.metadata["form"]["steps"][-1]].most_common(1)[0][0]
+
     floors: dict[str, Callable[[Question, Sequence[Hit]], str]] = {
         "closed_book": lambda question, _: guess(question.text),
-        "majority_of_type": lambda question, _: guess(question.text) or majority[_asked(question)],
-        "single_search": lambda question, of_question: guess(question.text) or unnamed_title(question, of_question),
+        "majority_of_type": lambda question, _: guess(question.text) or majority(question),
+        "single_search": lambda question, hits: guess(question.text) or unnamed_title(question, hits),
     }
+    searched = retriever.search([question.text for question in world.questions], TOP_K)
     return {
-        name: {q.id: exact_match(answer(q, own_hits), q.golds) for q, own_hits in zip(questions, hits, strict=True)}
+        name: {q.id: exact_match(answer(q, hits), q.golds) for q, hits in zip(world.questions, searched, strict=True)}
         for name, answer in floors.items()
     }
 
@@ -145,21 +146,6 @@ def unnamed_title(question: Question, hits: Sequence[Hit]) -> str:
     """Returns the title of the first hit that the question does not name, else the empty string."""
     asked = question.text.lower()
     return next((hit.passage.title for hit in hits if hit.passage.title.lower() not in asked), "")
-
-
-def _asked(question: Question) -> str:
-    """Returns the last relation of a question's path; the empty string for a comparison."""
-    steps = question.metadata["form"].get("steps")
-    return steps[-1] if steps else ""
-
-
-def _majority(world: World) -> dict[str, str]:
-    """Returns the most frequent object of each relation over all facts of a world, in readable form."""
-    objects: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    names = {title: re.sub(r" \([^()]*\)$", "", title) for title in (p.title for p in world.passages)}
-    for triple in world.triples:
-        objects[triple.relation][names.get(triple.object, triple.object)] += 1
-    return {relation: counts.most_common(1)[0][0] for relation, counts in objects.items()}
 
 
 # -- retrieval -----------------------------------------------------------------------------------------------------
@@ -208,18 +194,17 @@ def _retrieval(world: World, retriever: BM25Retriever) -> dict[str, Any]:
     """Returns the recall of gold pages with questions as queries, and of pages with their titles as queries."""
     ranks = gold_ranks([(q.text, q.gold_titles or ()) for q in world.questions], retriever)
     in_top_5 = [[rank is not None and rank <= 5 for rank in of_question] for of_question in ranks]
-    gold = [title for question in world.questions for title in question.gold_titles or ()]
     findable = findable_titles(world.passages, retriever)
     strata = Counter(map(stratum, ranks))
     pairs = [hits for hits in in_top_5 if len(hits) == 2]
     unnamed = [of_q for of_q, question in zip(ranks, world.questions, strict=True) if _is_unnamed(question)]
     return {
-        "recall@5": round(_mean(sum(hits) / len(hits) for hits in in_top_5), 4),
-        "recall@5_of_two_pages": round(_mean(sum(hits) / 2 for hits in pairs), 4) if pairs else None,
-        "both_gold@5": round(_mean(all(hits) for hits in pairs), 4) if pairs else None,
-        "all_gold@3_of_multi_hop_unnamed": round(
-            _mean(all(rank is not None and rank <= TOP_K for rank in of_q) for of_q in unnamed), 4
+        "recall@5": _mean(sum(hits) / len(hits) for hits in in_top_5),
+        "recall@5_of_two_pages": _mean(sum(hits) / 2 for hits in pairs) if pairs else None,
+        "both_gold@5": _mean(all(hits) for hits in pairs) if pairs else None,
+        "all_gold@3_of_multi_hop_unnamed": _mean(
+            all(rank is not None and rank <= TOP_K for rank in of_q) for of_q in unnamed
         ),
-        "title_finds_gold@3": round(_mean(title in findable for title in gold), 4),
+        "title_finds_gold@3": _mean(title in findable for q in world.questions for title in q.gold_titles or ()),
         "strata": {name: strata[name] for name in STRATA},
     }

@@ -7,6 +7,7 @@ from typing import Final, Literal
 
 from searchgym.errors import UnknownNameError, UsageError
 from searchgym.options import Options
+from searchgym.records import Passage, Question, Triple
 
 VERSION: Final = 1
 """Version of the generator, incremented whenever the same specification gives other bytes."""
@@ -31,6 +32,20 @@ class WorldSpec(Options):
     strata: tuple[str, ...] = ()
     """Ranks (``full`` only) at which a search for the question's text finds its gold pages: a selection of ``1``,
     ``2-5``, ``6-20`` and ``reformulation`` (below rank 20). Empty: all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """A generated world, with its pages, questions and facts."""
+
+    spec: WorldSpec
+    """Specification that the world was built from."""
+    passages: tuple[Passage, ...]
+    """Pages, one per entity."""
+    questions: tuple[Question, ...]
+    """Questions about the pages, each with exactly one answer."""
+    triples: tuple[Triple, ...]
+    """Facts stated on the pages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +151,9 @@ MIX: Final = {
     ("bridge-comparison", 4): 0.10,
 }
 """Share of each (shape, hops) among a world's questions; hops are the pages that must be read."""
+
+NAMED: Final = ("comparison", "bridge-comparison")
+"""Shapes of questions whose answer is named in the question or is yes or no."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from searchgym.agents.oracle_roles import steps_of
 from searchgym.envs.task import Task
 from searchgym.errors import UsageError
 from searchgym.protocol import Parts
-from searchgym.questions.in_place import SENTENCE
+from searchgym.questions.spec import SENTENCE
 from searchgym.records import Answer, Call, Context, Episode, Passage, Question, Span, title_key
 from searchgym.retrieval.index.distractors import passages_of
 from searchgym.rollout.tokens import TokenFormat

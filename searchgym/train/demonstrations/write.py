@@ -14,7 +14,7 @@ from typing import Any, Final
 import yaml
 
 from searchgym.corpora.files import sha256_file
-from searchgym.questions.worlds.storage import check_free
+from searchgym.corpora.folders import check_free
 from searchgym.rollout.storage import EpisodeWriter, sidecar
 from searchgym.train.demonstrations.oracle import Shown, context_lengths
 

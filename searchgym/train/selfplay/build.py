@@ -10,13 +10,13 @@ from searchgym.corpora.own import home
 from searchgym.envs.data import find_corpus, load_corpus
 from searchgym.envs.task import Task
 from searchgym.errors import UsageError
-from searchgym.questions.generate import USUAL, Plan, pages_of_splits
+from searchgym.questions.generate import pages_of_splits
 from searchgym.questions.graphs.facts import find_facts
 from searchgym.questions.graphs.packs import load_pack
 from searchgym.questions.graphs.triples import read_triples
 from searchgym.questions.question_source import CorpusPages
-from searchgym.questions.source import HeldOut, Source
-from searchgym.questions.storage import held_out_by
+from searchgym.questions.source import FactBase, HeldOut, held_out_by
+from searchgym.questions.spec import GeneratedSpec
 from searchgym.questions.worlds import cached_world
 from searchgym.questions.worlds.report import findable_titles
 from searchgym.questions.worlds.storage import read_world
@@ -76,7 +76,7 @@ def corpus_ground(
     pack = load_pack(spec.pack)
     facts = find_facts(passages, pack)
     out = held_out_by(passages, spec.hold_out) or HeldOut()
-    pages = pages_of_splits(len(passages), facts, Plan(shapes=tuple(spec.shapes) or USUAL), out)
+    pages = pages_of_splits(len(passages), facts, GeneratedSpec(shapes=tuple(spec.shapes)), out)
     allowed = frozenset().union(*pages.values()) if spec.split == "all" else pages[spec.split]
-    source = Source(passages, facts, pack).within(allowed, out.names)
+    source = FactBase(passages, facts, pack).within(allowed, out.names)
     return CorpusGround(source, build_in_memory(passages), top_k, hops, seed)

@@ -18,7 +18,7 @@ from searchgym.questions.draw import (
 )
 from searchgym.questions.filters import Searches, Wording
 from searchgym.questions.generate import question_of
-from searchgym.questions.source import Source
+from searchgym.questions.source import FactBase
 from searchgym.records import Question
 from searchgym.retrieval.retriever import Retriever
 from searchgym.train.selfplay.arms import Arm
@@ -36,7 +36,7 @@ class CorpusGround:
         seed: Seed of the order of walks.
     """
 
-    def __init__(self, source: Source, retriever: Retriever, top_k: int, hops: Collection[int], seed: int) -> None:
+    def __init__(self, source: FactBase, retriever: Retriever, top_k: int, hops: Collection[int], seed: int) -> None:
         self._source, self._seed = source, seed
         self._wording, self._searches = Wording(source), Searches(source, retriever, top_k)
         self._streams: dict[Arm, Callable[[random.Random], Iterator[Draft]]] = {}

@@ -10,8 +10,8 @@ from typing import Final
 
 from searchgym.questions.draw import MOST_CHAINS
 from searchgym.questions.graphs.graph import Form, evaluate, starts
-from searchgym.questions.worlds.build import LANGUAGES, other_names, world_graph
-from searchgym.questions.worlds.language import Asker
+from searchgym.questions.worlds.build import other_names, world_graph
+from searchgym.questions.worlds.language import Asker, language_of
 from searchgym.questions.worlds.questions import facts_along, fits, same_pair
 from searchgym.questions.worlds.schema import (
     COMPARED,
@@ -148,7 +148,7 @@ class WorldGround:
         if self._findable is not None and not self._findable.issuperset(pages):
             return "names do not find its pages"
         rng = random.Random(f"words {self._seed} {arm} {number}")
-        asker = Asker(LANGUAGES[self._spec.level], SPLITS[self._spec.split].templates, graph, rng)
+        asker = Asker(language_of(self._spec.level), SPLITS[self._spec.split].templates, graph, rng)
         text, hops = asker.ask(walk, arm.shape, facts)
         entity = graph.entities.get(answers[0])
         question = Question(

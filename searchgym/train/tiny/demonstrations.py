@@ -29,10 +29,9 @@ from searchgym.errors import UsageError, WorldTooSmallError
 from searchgym.options.cards import find_card, load_card
 from searchgym.protocol import THINK_CLOSE, THINK_OPEN, Protocol
 from searchgym.questions.worlds import World, build_world
-from searchgym.questions.worlds.language import sentence
+from searchgym.questions.worlds.language import language_of, sentence
 from searchgym.questions.worlds.names import HEADS
 from searchgym.questions.worlds.schema import SPLITS, WorldSpec
-from searchgym.questions.worlds.simple import SIMPLE
 from searchgym.records import Hit, Passage, Question, Triple
 from searchgym.retrieval.index.index import build_in_memory
 from searchgym.rollout.tokens import TokenFormat
@@ -162,7 +161,7 @@ def exercise(world: World, pages: int, form: TokenFormat, rng: random.Random, st
     rng.shuffle(facts)
     parts = [(_observation(shown, form.protocol), False)]
     for fact in facts:
-        asked = rng.choice(SIMPLE.phrases[fact.relation].ask[_TEMPLATES]).format(s=fact.subject)
+        asked = rng.choice(language_of("simple").phrases[fact.relation].ask[_TEMPLATES]).format(s=fact.subject)
         parts += [(_thought(asked), False), (_answered(fact), True)]
     if rng.random() < strange_names:
         names = {*titles, *(fact.object for fact in facts if not fact.object.isdecimal())}
@@ -225,7 +224,7 @@ def _observation(passages: Sequence[Passage], protocol: Protocol) -> str:
 
 def _answered(fact: Triple) -> str:
     """Returns the last turn of an episode that asked for one fact: the sentence that states it, and the answer."""
-    (stated,) = SIMPLE.phrases[fact.relation].state[_TEMPLATES]
+    (stated,) = language_of("simple").phrases[fact.relation].state[_TEMPLATES]
     quote = sentence(stated.format(s=fact.subject, o=fact.object))
     return f"{_thought(f'{quote}.')}<answer> {fact.object}</answer>"
 

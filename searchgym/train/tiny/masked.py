@@ -13,7 +13,7 @@ from searchgym.envs.cards import EnvCard
 from searchgym.envs.task import Task, load_task
 from searchgym.options.cards import find_card, load_card
 from searchgym.protocol import THINK_CLOSE, THINK_OPEN
-from searchgym.questions.masked.generate import Rules, generate
+from searchgym.questions.masked.generate import SearchLimits, generate
 from searchgym.questions.masked.spans import SEPARATOR, windows_by_triples
 from searchgym.questions.masked.spec import MaskedSpec
 from searchgym.questions.worlds import World
@@ -40,7 +40,7 @@ def masked_task(world: World, masks: int, source: Literal["kept", "hidden"] = "k
     spec = MaskedSpec(n=2 * len(world.passages), seed=world.spec.seed, source=source, masks=[masks])
     known = windows_by_triples(world.passages, world.triples)
     card = load_card(EnvCard, find_card("envs", "maskedspan"))
-    rules = Rules(top_k=card.top_k, words=card.max_observation_words, searches=card.max_turns - 1)
+    rules = SearchLimits(top_k=card.top_k, words=card.max_observation_words, searches=card.max_turns - 1)
     made = generate(world.passages, spec, rules, index, known=known)
     options: dict[str, Any] = {"questions": [question for own in made.questions.values() for question in own]}
     return load_task(card, retriever=index, **options)

@@ -25,7 +25,7 @@ from transformers import (
 from searchgym.agents.base import load_agent
 from searchgym.errors import UsageError
 from searchgym.protocol import get_protocol
-from searchgym.questions.masked.draw import MOST_MASKS
+from searchgym.questions.masked.spec import MOST_MASKS
 from searchgym.questions.worlds import build_world
 from searchgym.questions.worlds.names import ENDS, MIDS, ONSETS, VOWELS
 from searchgym.questions.worlds.schema import WorldSpec

@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final, Literal
 
 from searchgym.errors import UsageError
 from searchgym.questions.graphs.graph import Fact, Graph
-from searchgym.questions.worlds.build import LANGUAGES, other_names, world_graph
-from searchgym.questions.worlds.language import sentence
+from searchgym.questions.worlds.build import other_names, world_graph
+from searchgym.questions.worlds.language import language_of, sentence
 from searchgym.questions.worlds.schema import ALIAS, LITERALS, MEMBER, RELATIONS, SPLITS, WorldSpec
 from searchgym.records import Question, SupportingFact
 from searchgym.scoring.judges.kinds.rules import HEDGES
@@ -58,13 +58,9 @@ def open_tasks(
     """
     graph = world_graph(world)
     rng = random.Random(f"open {asks} {seed} {facts} {graph.key}")
-    draw: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
-        "report": lambda: _reports(graph, world, facts, rng),
-        "several": lambda: _several(graph, rng),
-    }
     tasks: list[Question] = []
-    for made in draw[asks]():
-        tasks.append(Question(id=f"{asks}-{world.split}-{world.seed}-{len(tasks)}", kind=asks, **made))
+    for fields in _reports(graph, world, facts, rng) if asks == "report" else _several(graph, rng):
+        tasks.append(Question(id=f"{asks}-{world.split}-{world.seed}-{len(tasks)}", kind=asks, **fields))
         if len(tasks) == n:
             return tuple(tasks)
     raise UsageError(
@@ -78,45 +74,43 @@ def open_tasks(
 
 def _reports(graph: Graph, world: WorldSpec, count: int, rng: random.Random) -> Iterator[dict[str, Any]]:
     """Yields the fields of report tasks: facts of one page, and of a page that it leads to."""
-    phrases, half = LANGUAGES[world.level].phrases, SPLITS[world.split].templates
+    phrases, half = language_of(world.level).phrases, SPLITS[world.split].templates
     titles = list(graph.entities)
     rng.shuffle(titles)
     for title in titles:
         facts = _facts_about(graph, title, count, rng)
         if facts is None:
             continue
-        asked = []
+        asked, rubric, stated = [], [], []
         for fact, through in facts:
             subject = graph.entities[title].mention
             if through is not None:
                 subject = rng.choice(phrases[through].noun[half]).format(s=subject)
             asked.append(sentence(rng.choice(phrases[fact.relation].ask[half]).format(s=subject)))
-        stated = [statement(graph, fact) for fact, _ in facts]
+            stated.append(statement(graph, fact))
+            words = relation_words(fact.relation, world.level)
+            says = [list(names) for names in (names_of(graph, fact.subject), words, names_of(graph, fact.object))]
+            rubric.append({"text": f"It states: {stated[-1]}", "says": says})
         yield {
             "text": f"Write a short report about {graph.entities[title].mention}, one sentence for each: "
             + " ".join(asked),
             "answers": (" ".join(stated),),
             "supporting_facts": tuple(SupportingFact(page) for page in dict.fromkeys(f.subject for f, _ in facts)),
-            "metadata": {
-                RUBRIC: [
-                    _criterion(graph, fact, text, world.level) for (fact, _), text in zip(facts, stated, strict=True)
-                ],
-                "facts": [list(fact) for fact, _ in facts],
-            },
+            "metadata": {RUBRIC: rubric, "facts": [list(fact) for fact, _ in facts]},
         }
 
 
 def _facts_about(graph: Graph, title: str, count: int, rng: random.Random) -> list[tuple[Fact, str | None]] | None:
     """Returns facts of a page and, last, one of a page behind it, each with the relation that leads there; or None."""
-    own = _facts_of(graph, title)
-    doors = [fact for fact in own if RELATIONS[fact.relation].object not in LITERALS]
-    if len(own) < count - 1 or not doors:
+    facts = _facts_of(graph, title)
+    doors = [fact for fact in facts if RELATIONS[fact.relation].object not in LITERALS]
+    if len(facts) < count - 1 or not doors:
         return None
     door = rng.choice(doors)
     behind = [fact for fact in _facts_of(graph, door.object) if fact.object != title]
     if not behind:
         return None
-    chosen = [door, *rng.sample([fact for fact in own if fact != door], count - 2)]
+    chosen = [door, *rng.sample([fact for fact in facts if fact != door], count - 2)]
     return [*((fact, None) for fact in chosen), (rng.choice(behind), door.relation)]
 
 
@@ -134,21 +128,14 @@ def statement(graph: Graph, fact: Fact, phrase: str | None = None) -> str:
         fact: The fact.
         phrase: Clause with ``{s}`` and ``{o}``. Default: the first wording of level ``simple``.
     """
-    phrase = LANGUAGES["simple"].phrases[fact.relation].state[0][0] if phrase is None else phrase
-    shown = graph.entities[fact.object].mention if fact.object in graph.entities else fact.object
-    return sentence(phrase.format(s=graph.entities[fact.subject].mention, o=shown)) + "."
+    phrase = language_of("simple").phrases[fact.relation].state[0][0] if phrase is None else phrase
+    return sentence(phrase.format(s=graph.mention(fact.subject), o=graph.mention(fact.object))) + "."
 
 
 def names_of(graph: Graph, value: str) -> tuple[str, ...]:
     """Returns the names by which a text may speak of an entity, or the text of a literal."""
     entity = graph.entities.get(value)
     return (value,) if entity is None else (entity.name, *other_names(entity))
-
-
-def _criterion(graph: Graph, fact: Fact, stated: str, level: str) -> dict[str, Any]:
-    """Returns the criterion that a report states a fact, as plain data."""
-    says = [names_of(graph, fact.subject), relation_words(fact.relation, level), names_of(graph, fact.object)]
-    return {"text": f"It states: {stated}", "says": [list(names) for names in says]}
 
 
 def relation_words(relation: str, level: str) -> tuple[str, ...]:
@@ -166,7 +153,7 @@ def relation_words(relation: str, level: str) -> tuple[str, ...]:
 
 def _words(relation: str, level: str) -> set[str]:
     """Returns the words of a relation's phrases in lower case, and its name; without phrases of two sentences."""
-    phrases, found = LANGUAGES[level].phrases[relation], {relation}
+    phrases, found = language_of(level).phrases[relation], {relation}
     for template in itertools.chain(*phrases.state, *phrases.ask, *phrases.noun):
         if "|" not in template:
             found |= {word.lower() for word in WORD.findall(re.sub(r"\{\w+\}", " ", template))}

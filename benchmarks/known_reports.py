@@ -10,8 +10,9 @@ from typing import Final, NamedTuple
 
 from searchgym.errors import UsageError
 from searchgym.questions.graphs.graph import Fact
-from searchgym.questions.open.tasks import statement
-from searchgym.questions.worlds.build import LANGUAGES, world_graph
+from searchgym.questions.worlds.build import world_graph
+from searchgym.questions.worlds.language import language_of
+from searchgym.questions.worlds.open_tasks import statement
 from searchgym.questions.worlds.schema import WorldSpec
 from searchgym.records import Question
 from searchgym.scoring.judges.judge import Checked
@@ -23,7 +24,7 @@ TRUE: Final = frozenset(KINDS[:3])
 """Kinds in which a report states the fact."""
 
 
-class Written(NamedTuple):
+class WrittenReport(NamedTuple):
     """A report and what it does with each fact of its task."""
 
     text: str
@@ -36,8 +37,8 @@ class Written(NamedTuple):
         return [kind in TRUE for kind in self.kinds]
 
 
-class Writer:
-    """Writer of reports with known contents.
+class ReportWriter:
+    """ReportWriter of reports with known contents.
 
     Args:
         world: World of the tasks.
@@ -50,7 +51,7 @@ class Writer:
         for fact in self._graph.triples():
             self._objects.setdefault(fact.relation, []).append(fact.object)
 
-    def write(self, task: Question, kinds: Sequence[str] | None = None) -> Written:
+    def write(self, task: Question, kinds: Sequence[str] | None = None) -> WrittenReport:
         """Returns a report on a task.
 
         Args:
@@ -65,7 +66,7 @@ class Writer:
         facts = [Fact(*row) for row in task.metadata["facts"]]
         chosen = list(kinds) if kinds is not None else [self._rng.choice(KINDS) for _ in facts]
         texts = [self._sentence(fact, kind) for fact, kind in zip(facts, chosen, strict=True)]
-        return Written(" ".join(text for text in texts if text), tuple(chosen))
+        return WrittenReport(" ".join(text for text in texts if text), tuple(chosen))
 
     def _sentence(self, fact: Fact, kind: str) -> str:
         """Returns the sentence that a report has about a fact; empty if it leaves it out."""
@@ -84,9 +85,7 @@ class Writer:
         if kind == "pronoun":
             entity = graph.entities[fact.subject]
             pronoun = {"she": "her", "he": "his"}.get(entity.gender, "its")
-            noun = fact.relation
-            shown = graph.entities[fact.object].mention if fact.object in graph.entities else fact.object
-            return f"{pronoun.capitalize()} {noun} is {shown}."
+            return f"{pronoun.capitalize()} {fact.relation} is {graph.mention(fact.object)}."
         return stated
 
     def _another(self, fact: Fact) -> str:
@@ -98,9 +97,9 @@ class Writer:
 
 def other_wordings(relation: str) -> list[str]:
     """Returns clauses of level ``full`` that state a relation with both names in one sentence."""
-    clauses = [clause for half in LANGUAGES["full"].phrases[relation].state for clause in half]
+    clauses = [clause for half in language_of("full").phrases[relation].state for clause in half]
     fit = [c for c in clauses if "{s}" in c and "|" not in c and set(re.findall(r"\{(\w+)\}", c)) == {"s", "o"}]
-    return fit or list(LANGUAGES["simple"].phrases[relation].state[1])
+    return fit or list(language_of("simple").phrases[relation].state[1])
 
 
 class Agreement(NamedTuple):
@@ -117,7 +116,7 @@ class Agreement(NamedTuple):
     """Mean absolute difference between a report's share of facts stated, as judged and as counted."""
 
 
-def agreement(judge: Checked, tasks: Sequence[Question], reports: Sequence[Written]) -> Agreement:
+def agreement(judge: Checked, tasks: Sequence[Question], reports: Sequence[WrittenReport]) -> Agreement:
     """Compares a judge's verdicts on reports with exact counts.
 
     Args:

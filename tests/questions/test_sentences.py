@@ -7,11 +7,12 @@ import pytest
 from test_generation import PACK
 
 from searchgym.errors import CardError, UnknownNameError
-from searchgym.questions.generate import SHAPES, USUAL, Plan, generate
+from searchgym.questions.generate import generate
 from searchgym.questions.graphs.facts import find_facts
-from searchgym.questions.graphs.packs import Span, load_pack
-from searchgym.questions.in_place import draw_sentences
-from searchgym.questions.source import Source
+from searchgym.questions.graphs.packs import SpanRule, load_pack
+from searchgym.questions.sentences import draw_sentences
+from searchgym.questions.source import FactBase
+from searchgym.questions.spec import SHAPES, USUAL, GeneratedSpec
 from searchgym.records import Passage
 
 PAGES = [
@@ -30,7 +31,7 @@ PAGES = [
 
 
 def drawn(pages=PAGES, hops=1, pack=PACK, forbidden=(), seeds=1):
-    source = Source(pages, find_facts(pages, pack), pack)
+    source = FactBase(pages, find_facts(pages, pack), pack)
     source = source.within(source.allowed, forbidden)
     return {(d.text, d.answer) for seed in range(seeds) for d in draw_sentences(source, hops, random.Random(seed))}
 
@@ -46,7 +47,7 @@ def test_one_page_by_hand():
 def test_two_pages_name_the_second_by_the_first():
     (draft,) = [
         d
-        for d in draw_sentences(Source(PAGES, find_facts(PAGES, PACK), PACK), 2, random.Random(0))
+        for d in draw_sentences(FactBase(PAGES, find_facts(PAGES, PACK), PACK), 2, random.Random(0))
         if d.answer == "Leeds"
     ]
     assert draft.text == "The director of the film Tides was born in what place, in a house of her family?"
@@ -63,12 +64,14 @@ def test_names_that_are_held_out_are_no_answers():
 
 
 def test_a_set_of_sentences_is_made_where_it_is_asked_for():
-    assert "sentence" in SHAPES and "sentence" not in USUAL and Plan().shapes == USUAL
-    made = generate(PAGES, PACK, Plan(n=4, shapes=("sentence",), shares=(1.0, 0.0, 0.0)))
+    assert (
+        "sentence" in SHAPES and "sentence" not in USUAL and {shape for shape, _ in GeneratedSpec().mix} == set(USUAL)
+    )
+    made = generate(PAGES, PACK, GeneratedSpec(n=4, shapes=("sentence",), shares=(1.0, 0.0, 0.0)))
     questions = made.split("train")
     assert {q.kind for q in questions} == {"sentence"} and len(questions) >= 2
     with pytest.raises(UnknownNameError, match="sentence"):
-        Plan(shapes=("sentense",))
+        GeneratedSpec(shapes=("sentense",))
 
 
 def test_a_pattern_that_tells_nothing_is_refused(tmp_path):
@@ -76,4 +79,4 @@ def test_a_pattern_that_tells_nothing_is_refused(tmp_path):
     (tmp_path / "own.yaml").write_text(text)
     with pytest.raises(CardError, match=r"own.yaml: spans\[0\]: needs a group"):
         load_pack(str(tmp_path / "own.yaml"))
-    assert Span(pattern="x", ask="what").ask == "what"
+    assert SpanRule(pattern="x", ask="what").ask == "what"

@@ -1,0 +1,100 @@
+"""Subjects of pages: their kind, the word that questions use for it, and their sex."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import regex
+
+from searchgym.questions.graphs.packs import Pack
+from searchgym.questions.graphs.patterns import SECONDS
+from searchgym.records import Passage
+from searchgym.text import head_noun
+
+SLOW: Final = f"a pattern took more than {SECONDS} s"
+"""Reason for leaving out what a pattern that backtracks without end was to find."""
+_SIGNS: Final = 220
+"""Number of characters in which the signs of a kind are looked for."""
+
+
+def kinds_of(passages: Sequence[Passage], pack: Pack, refused: Counter[str]) -> Iterator[str | None]:
+    """Yields the kind of each page's subject, by its noun, else by signs."""
+    nouns = {noun: name for name, kind in pack.kinds.items() for noun in kind.nouns}
+    signs = [
+        (name, pack.compiled(sign, f"kinds.{name}.signs")) for name, kind in pack.kinds.items() for sign in kind.signs
+    ]
+    for passage in passages:
+        noun = head_noun(passage.text)
+        kind = nouns.get(noun) or nouns.get(noun.rpartition("-")[2])
+        if kind is None:
+            start = passage.text[:_SIGNS]
+            try:
+                kind = next((name for name, sign in signs if sign.search(start, timeout=SECONDS)), None)
+            except TimeoutError:
+                refused[f"kind: {SLOW}"] += 1
+        yield kind
+
+
+def called_of(text: str, pack: Pack, kind: str | None) -> str | None:
+    """Returns the word that questions put before a page's name."""
+    if kind is None:
+        return None
+    words = pack.kinds[kind].called
+    if not words:
+        return ""
+    said = re.search(r"\b(?:is|was)\s+(?:an?|the)\s+(.{0,140})", text[:400])
+    return next((word for key, word in words.items() if said and re.search(rf"\b{re.escape(key)}\b", said[1])), None)
+
+
+def pronouns(text: str) -> tuple[int, int]:
+    """Returns how often a text says he, his or him, and she, her or hers."""
+    said = Counter(re.findall(r"\w+", text.lower()))
+    return sum(said[w] for w in ("he", "his", "him")), sum(said[w] for w in ("she", "her", "hers"))
+
+
+class Sexes:
+    """Tells the sex of people by titles and pronouns.
+
+    Args:
+        passages: The corpus.
+        pack: Pack with the titles.
+    """
+
+    def __init__(self, passages: Sequence[Passage], pack: Pack) -> None:
+        self._passages = passages
+        self._words = {
+            sex: regex.compile(rf"\b(?:{'|'.join(map(regex.escape, words))})\b") if words else None
+            for sex, words in (("she", pack.she), ("he", pack.he))
+        }
+
+    def of_names(
+        self, text: str, start: int, names: list[tuple[int, int, int | None]], sex: str
+    ) -> list[tuple[int, int, int | None]]:
+        """Returns those of one or two names that have a sex; of two the other one's tells as well."""
+        if len(names) > 2:
+            return []
+        position, told = start, []
+        for place, end, target in names:
+            told.append(self._of(text[max(position, place - 25) : end], target))
+            position = end
+        if len(names) == 2 and told.count(None) == 1:
+            other = {"he": "she", "she": "he"}[next(t for t in told if t is not None)]
+            told = [t or other for t in told]
+        return [name for name, t in zip(names, told, strict=True) if t == sex]
+
+    def _of(self, mention: str, target: int | None) -> str | None:
+        """Returns the sex of somebody by title and, if there is a page, by its pronouns; None if that does not tell."""
+        she, he = (bool(p and p.search(mention)) for p in (self._words["she"], self._words["he"]))
+        if she != he:
+            return "she" if she else "he"
+        if target is None:
+            return None
+        page = self._passages[target]
+        men, women = pronouns(page.text)
+        for sex, pattern in self._words.items():
+            hits = len(pattern.findall(page.title + "\n" + page.text[:200])) if pattern else 0
+            men, women = men + hits * (sex == "he"), women + hits * (sex == "she")
+        return "he" if men > women + 1 else "she" if women > men + 1 else None

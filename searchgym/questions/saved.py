@@ -1,0 +1,40 @@
+"""Files of generated sets and worlds: the card with the checksums of the others, and the report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from searchgym.corpora.files import sha256_file
+
+CARD: Final = "card.yaml"
+"""File that describes a folder, and marks it as complete."""
+
+
+def write_card(folder: Path, card: Mapping[str, Any], files: Iterable[str]) -> None:
+    """Writes the card of a folder, with the sha256 of some of its files."""
+    sums = {name: sha256_file(folder / name) for name in files}
+    text = yaml.safe_dump({**card, "sha256": sums}, sort_keys=False, allow_unicode=True)
+    (folder / CARD).write_text(text, encoding="utf-8")
+
+
+def write_report(folder: Path, report: Mapping[str, Any], markdown: str) -> None:
+    """Writes measurements as ``report.json``, and as tables in ``report.md``."""
+    (folder / "report.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    (folder / "report.md").write_text(markdown, encoding="utf-8")
+
+
+def table(rows: Sequence[Mapping[str, Any]], missing: str = "") -> str:
+    """Returns rows as a Markdown table, with a text in the cells that have no value."""
+    if not rows:
+        return "none\n"
+    head = list(rows[0])
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    lines += [
+        "| " + " | ".join(missing if row[name] is None else str(row[name]) for name in head) + " |" for row in rows
+    ]
+    return "\n".join(lines) + "\n"

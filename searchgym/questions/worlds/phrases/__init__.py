@@ -1,1 +1,0 @@
-"""Phrases of level `full` for every relation of a generated world."""
