@@ -11,11 +11,11 @@ from searchgym.errors import UsageError
 from searchgym.named import load_function
 from searchgym.retrieval.cards import Sources
 from searchgym.retrieval.retriever import AnyRetriever
-from searchgym.retrieval.schedule import ScheduledCard
+from searchgym.retrieval.schedule import NoiseSchedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SimulatedCard(ScheduledCard):
+class SimulatedCard(NoiseSchedule):
     """A language model that writes the pages, useful ones or, more often as training goes on, noisy ones.
 
     Source: ZeroSearch (Sun et al.), arXiv 2505.04588.
