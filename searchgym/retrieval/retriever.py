@@ -16,7 +16,7 @@ import inspect
 import math
 import numbers
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn, Protocol, cast, runtime_checkable
 
 from searchgym.errors import RetrieverError, UsageError
@@ -122,17 +122,14 @@ def retrieve(
             return retriever.search_for(question_ids, queries, k)
         return retriever.search(queries, k)
 
-    def call_safely() -> list[list[Hit]]:
-        if getattr(retriever, "in_process", False):
-            return call()
-        return call_within(call, end - time.monotonic())
-
     end = time.monotonic() + deadline
-    pause = FIRST_PAUSE
+    pause, attempt = FIRST_PAUSE, 0
     most = 1 if getattr(retriever, "tries_again", False) else MAX_ATTEMPTS
-    for attempt in range(1, most + 1):
+    while True:
+        attempt += 1
         try:
-            return checked(call_safely(), len(queries), k)
+            here = getattr(retriever, "in_process", False)
+            return checked(call() if here else call_within(call, end - time.monotonic()), len(queries), k)
         except UsageError:
             raise
         except Exception as error:
@@ -143,7 +140,6 @@ def retrieve(
                 ) from error
             time.sleep(pause)
             pause *= 2
-    raise AssertionError("unreachable")
 
 
 def check_request(queries: Sequence[str], k: int) -> None:
@@ -188,35 +184,31 @@ def checked(results: list[list[Hit]], expected: int, k: int) -> list[list[Hit]]:
         _mistaken(results, f"expected a list of {expected} lists of hits", results)
     if len(results) != expected:
         raise RetrieverError(f"expected a list of {expected} lists of hits, got {len(results)} lists")
-    return [_checked_hits(hits, number, k) for number, hits in enumerate(results, start=1)]
+    checked_lists = []
+    for query, hits in enumerate(results, start=1):
+        if not isinstance(hits, (list, tuple)):
+            _mistaken(hits, f"expected a list of hits for query {query}", hits)
+        if len(hits) > k:
+            raise RetrieverError(f"expected at most {k} Hit records per query, got {len(hits)} for query {query}")
+        for rank, hit in enumerate(hits, start=1):
+            if not isinstance(hit, Hit):
+                _mistaken(hit, f"expected Hit records, hit {rank} of query {query}", hits)
+        checked_lists.append([_checked_hit(hit, rank, query) for rank, hit in enumerate(hits, start=1)])
+    return checked_lists
 
 
-def _checked_hits(hits: Sequence[Hit], query: int, k: int) -> list[Hit]:
-    """Returns the hits of the n-th query, n from 1, with their scores as plain floats."""
-    if not isinstance(hits, (list, tuple)):
-        _mistaken(hits, f"expected a list of hits for query {query}", hits)
-    if len(hits) > k:
-        raise RetrieverError(f"expected at most {k} Hit records per query, got {len(hits)} for query {query}")
-    checked_hits = list(hits)
-    for place, hit in enumerate(hits):
-        if not isinstance(hit, Hit):
-            _mistaken(hit, f"expected Hit records, hit {place + 1} of query {query}", hits)
-        page, score = hit.passage, hit.score
-        texts = isinstance(page, Passage) and type(page.id) is type(page.title) is type(page.text) is str
-        if texts and type(score) is float and math.isfinite(score):
-            continue
-        checked_hits[place] = _checked_hit(hit, f"hit {place + 1} of query {query}")
-    return checked_hits
-
-
-def _checked_hit(hit: Hit, where: str) -> Hit:
-    """Returns a hit with its score as a plain float.
+def _checked_hit(hit: Hit, rank: int, query: int) -> Hit:
+    """Returns a hit with its score as a plain float; `rank` and `query`, from 1, tell an error where it is.
 
     Raises:
-        RetrieverError: A field cannot be used; the message names it, its value and `where` it stands.
+        RetrieverError: A field cannot be used; the message names it and its value.
     """
     page: Any = hit.passage
     score: Any = hit.score
+    texts = isinstance(page, Passage) and type(page.id) is type(page.title) is type(page.text) is str
+    if texts and type(score) is float and math.isfinite(score):
+        return hit
+    where = f"hit {rank} of query {query}"
     if not isinstance(page, Passage):
         raise RetrieverError(f"{where}: passage is {page!r:.80}, expected a Passage")
     for name in ("id", "title", "text"):
@@ -239,3 +231,28 @@ def _mistaken(got: Any, expected: str, whole: Any) -> NoReturn:
     else:
         hint = f" {whole!r:.120}: search(queries, k) returns a list of Hit records for each query"
     raise UsageError(f"{expected}, got {type(got).__name__}{hint}")
+
+
+def identify(retriever: AnyRetriever) -> dict[str, Any]:
+    """Returns a retriever's class name, its settings (``identity()``) and the corpus that it searches, as plain data.
+
+    Two retrievers with the same identity give the same hits if their settings tell everything: a user's class or a
+    tool gives only its name.
+    """
+    settings: Callable[[], dict[str, Any]] = getattr(retriever, "identity", dict)
+    identity = {"retriever": type(retriever).__name__} | settings()
+    if (corpus := corpus_of(retriever)) is not None:
+        identity |= {"passages": len(corpus), "corpus": corpus.corpus_sha256}
+    return identity
+
+
+def at_step(retriever: AnyRetriever, step: int | None, steps: int) -> None:
+    """Tells a retriever, and those that it wraps, which training step the next searches belong to; most ignore it.
+
+    Args:
+        retriever: Retriever of any kind.
+        step: 0-based step of training; None for validation.
+        steps: Number of training steps.
+    """
+    if (method := getattr(retriever, "at_step", None)) is not None:
+        method(step, steps)

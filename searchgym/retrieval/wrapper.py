@@ -10,8 +10,7 @@ from typing import Any, Self
 from searchgym.corpora.store import PassageStore
 from searchgym.errors import UsageError
 from searchgym.records import Hit, Passage
-from searchgym.retrieval.identity import identify
-from searchgym.retrieval.retriever import AnyRetriever, CorpusRetriever, Retriever, check_retriever, corpus_of
+from searchgym.retrieval.retriever import CorpusRetriever, Retriever, at_step, check_retriever, corpus_of, identify
 
 
 class Wrapper:
@@ -53,7 +52,7 @@ class Wrapper:
 
     @property
     def _corpus(self) -> CorpusRetriever | None:
-        """First wrapped retriever whose corpus is on this machine, None if there is none."""
+        """First wrapped retriever whose corpus is on this machine; None without one."""
         return next((corpus for corpus in map(corpus_of, self.inner) if corpus is not None), None)
 
     @property
@@ -116,16 +115,3 @@ class WithCorpus(Wrapper):
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """Returns the hits of the wrapped retriever."""
         return self.inner[0].search(queries, k)
-
-
-def at_step(retriever: AnyRetriever, step: int | None, steps: int) -> None:
-    """Tells a retriever, and those that it wraps, which training step the next searches belong to; most ignore it.
-
-    Args:
-        retriever: Retriever of any kind.
-        step: 0-based step of training; None for validation.
-        steps: Number of training steps.
-    """
-    method = getattr(retriever, "at_step", None)
-    if method is not None:
-        method(step, steps)

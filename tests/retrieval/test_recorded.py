@@ -13,11 +13,10 @@ from searchgym.eval.runner import evaluate
 from searchgym.records import Answer, Hit
 from searchgym.records import Search as Asks
 from searchgym.retrieval.cards import Sources, find_retriever
-from searchgym.retrieval.identity import identify
 from searchgym.retrieval.index.index import build_in_memory
 from searchgym.retrieval.kinds.cache import CacheRetriever
 from searchgym.retrieval.remote.recorded import RecordedRetriever, Search
-from searchgym.retrieval.retriever import CorpusRetriever, QuestionRetriever, retrieve
+from searchgym.retrieval.retriever import CorpusRetriever, QuestionRetriever, identify, retrieve
 from searchgym.rollout.storage import read_episodes
 
 A, B = (Hit(p, 0.1 + n) for n, p in enumerate(PASSAGES[:2]))

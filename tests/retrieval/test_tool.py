@@ -12,9 +12,8 @@ import pytest
 from searchgym.errors import RetrieverError, UsageError
 from searchgym.records import Hit, Passage
 from searchgym.retrieval.cards import Sources, find_retriever
-from searchgym.retrieval.identity import identify
 from searchgym.retrieval.remote.tool import ToolRetriever, in_threads
-from searchgym.retrieval.retriever import retrieve
+from searchgym.retrieval.retriever import identify, retrieve
 
 
 def text(said):
