@@ -10,7 +10,7 @@ import pytest
 from support import command_line, json_of
 
 from searchgym.agents.base import load_agent, with_max_tokens
-from searchgym.corpora.own import bundled_file
+from searchgym.corpora.folders import bundled_file
 from searchgym.envs.registration import find_env
 from searchgym.envs.task import load_task
 from searchgym.errors import DataMissingError, UsageError

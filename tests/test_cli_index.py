@@ -14,7 +14,7 @@ from support import json_of
 from searchgym.cli import main
 from searchgym.cli.doctor import machine
 from searchgym.corpora.files import sha256_file
-from searchgym.corpora.own import bundled_file
+from searchgym.corpora.folders import bundled_file
 from searchgym.corpora.passages import read_passages
 from searchgym.envs.data import load_corpus
 from searchgym.options.cards import EncoderCard, list_cards, load_card

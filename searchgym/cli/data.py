@@ -60,7 +60,7 @@ def corpus_get(
 ) -> None:
     """Download the corpus that a card describes into the data folder and verify it."""
     from searchgym.corpora.download import get_corpus
-    from searchgym.corpora.own import home
+    from searchgym.corpora.folders import home
 
     card = load_card(CorpusCard, find_card("corpora", name))
     with progress(f"get {card.name}") as advance:

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from searchgym.corpora.own import bundled_file, home
+from searchgym.corpora.folders import bundled_file, home
 from searchgym.errors import DataMissingError, IndexMismatchError, RunExistsError, UnknownNameError, UsageError
 from searchgym.options.cards import CorpusCard, data_file, find_card, found_here, is_path, list_cards, load_card
 

@@ -72,7 +72,7 @@ class LocalRetriever:
 
     Args:
         passages: The indexed passages, by position.
-        corpus_sha256: `Manifest.corpus_sha256` of the index folder; None if there is none.
+        corpus_sha256: `IndexManifest.corpus_sha256` of the index folder; None if there is none.
     """
 
     in_process = True  # a search cannot hang: `retrieve` need not watch it from another thread

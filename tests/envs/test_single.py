@@ -12,7 +12,7 @@ from gymnasium.envs.registration import EnvSpec
 from support import CARD, QUESTIONS, FailingRetriever, TitleRetriever
 
 import searchgym
-from searchgym.corpora.own import bundled_file
+from searchgym.corpora.folders import bundled_file
 from searchgym.envs.single import SearchEnv
 from searchgym.errors import (
     DataError,

@@ -123,7 +123,7 @@ def test_an_index_folder_gives_what_building_gives(
 
 def test_an_index_may_take_its_own_place(tmp_path: Path, encoder: MadeEncoder, table: np.ndarray) -> None:
     build_index(numbered(NUMBER), tmp_path / "i", FLAT)
-    with pytest.raises(RunExistsError, match="already holds an index"):
+    with pytest.raises(RunExistsError, match="holds an index: --overwrite replaces it"):
         convert_index(tmp_path / "i", tmp_path / "i", FLAT)
     convert_index(tmp_path / "i", tmp_path / "i", replace(IVF, nprobe=64), overwrite=True)
     assert recall(load_index(tmp_path / "i"), table) > 0.95

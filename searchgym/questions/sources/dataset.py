@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from searchgym.corpora.own import bundled_file, home
+from searchgym.corpora.folders import bundled_file, home
 from searchgym.errors import DataMissingError
 from searchgym.options.cards import data_file
 from searchgym.packages import install_command

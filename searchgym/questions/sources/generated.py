@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from searchgym.corpora.own import home
+from searchgym.corpora.folders import home
 from searchgym.questions.question_source import CorpusPages, QuestionContext, QuestionSource
 from searchgym.records import Question
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from searchgym.corpora.own import home
+from searchgym.corpora.folders import home
 from searchgym.questions.masked.spec import MaskedSpec
 from searchgym.questions.question_source import CorpusPages, QuestionContext, QuestionSource
 from searchgym.records import Question

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from searchgym.corpora.own import home
+from searchgym.corpora.folders import home
 from searchgym.questions.question_source import QuestionContext, QuestionSource
 from searchgym.questions.worlds.schema import WorldSpec
 from searchgym.records import Question

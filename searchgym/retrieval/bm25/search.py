@@ -59,7 +59,7 @@ class BM25Retriever(LocalRetriever):
     Args:
         model: A bm25s index of `passages`, from `build.merge` or `build.load_model`.
         passages: The indexed passages, by position.
-        corpus_sha256: `Manifest.corpus_sha256` of the index folder; None for an index in memory.
+        corpus_sha256: `IndexManifest.corpus_sha256` of the index folder; None for an index in memory.
         threads: Number of threads of one search; 0 means one per core, at most 8.
     """
 

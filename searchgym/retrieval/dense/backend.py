@@ -189,7 +189,7 @@ class DenseRetriever(LocalRetriever):
         index: FAISS index of the passages' vectors, by position.
         encoder: Encoder of the queries.
         passages: The indexed passages, by position.
-        corpus_sha256: `Manifest.corpus_sha256` of the index folder, None if there is none.
+        corpus_sha256: `IndexManifest.corpus_sha256` of the index folder, None if there is none.
         card: Card to search by.
     """
 

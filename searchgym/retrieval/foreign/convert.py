@@ -27,7 +27,7 @@ from searchgym.retrieval.dense.backend import INDEX, DenseBuilder, check_probes,
 from searchgym.retrieval.dense.vectors import describe, link, open_index, write_vectors
 from searchgym.retrieval.foreign.lucene import is_lucene, open_lucene
 from searchgym.retrieval.index.build import build_index, check_free
-from searchgym.retrieval.index.index import Manifest, Part, inspect_index, shipped_parts
+from searchgym.retrieval.index.index import IndexManifest, IndexPart, inspect_index, shipped_parts
 from searchgym.retrieval.kinds.dense import DenseCard
 from searchgym.retrieval.kinds.lucene import LuceneCard
 from searchgym.retrieval.lucene.backend import LuceneRetriever
@@ -42,7 +42,7 @@ def convert_index(
     overwrite: bool = False,
     restart: bool = False,
     progress: Progress = quiet,
-) -> Manifest:
+) -> IndexManifest:
     """Builds an index folder from existing vectors or from a Lucene index; can be resumed like `build_index`.
 
     Vectors are taken from ``flat`` and ``hnsw``, which store them unchanged. From flat to flat the file is hard-linked,
@@ -174,7 +174,7 @@ def _checked_vectors(source: Path, corpus: FilePath | None, wanted: Sequence[Den
 def _kept_whole(folder: Path, wanted: Sequence[DenseCard]) -> Path:
     """Returns the file of an index folder that stores, unchanged, the vectors that all cards want."""
     held = []
-    parts = {name: Part(**part) for name, part in inspect_index(folder)["parts"].items()}
+    parts = {name: IndexPart(**part) for name, part in inspect_index(folder)["parts"].items()}
     for name, part in shipped_parts(parts).items():
         if part.takes == "vectors":
             card = cast(DenseCard, part)
