@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from searchgym.cli.output import Json, emit, progress, say
-from searchgym.corpora.files import BadLines
-from searchgym.errors import DataMissingError, RunExistsError, ScoringError, UsageError
+from searchgym.errors import BadLines, DataMissingError, RunExistsError, ScoringError, UsageError
 from searchgym.options.cards import CorpusCard, find_card, load_card
 from searchgym.records import Passage
 

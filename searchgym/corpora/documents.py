@@ -17,13 +17,13 @@ from urllib.parse import unquote
 
 import numpy as np
 
-from searchgym.corpora.files import MAX_LINE, BadLines, FilePath, read_bytes
+from searchgym.corpora.files import MAX_LINE, FilePath, read_bytes
 from searchgym.corpora.passages import detect_format, passage_line, read_passages
 from searchgym.corpora.readers.document import Document, decoded
 from searchgym.corpora.readers.html import read_html
 from searchgym.corpora.readers.markdown import read_markdown
 from searchgym.corpora.readers.office import PACKAGES, read_office, readable
-from searchgym.errors import DataError, DataMissingError, DataWarning, UsageError
+from searchgym.errors import BadLines, DataError, DataMissingError, DataWarning, UsageError
 from searchgym.protocol import word_starts
 from searchgym.reading import leads_out
 from searchgym.records import Passage

@@ -20,11 +20,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from searchgym.corpora.files import BadLines
 from searchgym.corpora.passages import parse_passages, read_passages
 from searchgym.corpora.questions import parse_questions, read_questions
 from searchgym.corpora.rows import Rows
-from searchgym.errors import DataError, DataMissingError, UsageError
+from searchgym.errors import BadLines, DataError, DataMissingError, UsageError
 from searchgym.packages import install_command
 from searchgym.records import Passage, Question
 

@@ -22,8 +22,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from searchgym.corpora.files import SNIFF_LINES, BadLines, FilePath, dump_line, write_jsonl
+from searchgym.corpora.files import FilePath, dump_line, write_jsonl
 from searchgym.corpora.rows import (
+    SNIFF_LINES,
     Parser,
     Row,
     Rows,
@@ -35,7 +36,7 @@ from searchgym.corpora.rows import (
     spaced,
     text_field,
 )
-from searchgym.errors import DataError, DataMissingError, UnknownNameError
+from searchgym.errors import BadLines, DataError, DataMissingError, UnknownNameError
 from searchgym.records import Passage
 
 

@@ -29,10 +29,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from searchgym.corpora.files import BadLines, FilePath, iter_jsonl, write_jsonl
+from searchgym.corpora.files import FilePath, iter_jsonl, write_jsonl
 from searchgym.corpora.question_formats import FORMATS, accepted
 from searchgym.corpora.rows import Row, Rows, find_format, id_field, open_rows, parse_rows, text_field, texts_field
-from searchgym.errors import DataError, DataMissingError, UnknownNameError, UsageError
+from searchgym.errors import BadLines, DataError, DataMissingError, UnknownNameError, UsageError
 from searchgym.records import Question
 
 EXPECTED = (

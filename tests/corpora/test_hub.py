@@ -12,9 +12,9 @@ import datasets
 import huggingface_hub
 import pytest
 
-from searchgym.corpora.files import BadLines, dump_line
+from searchgym.corpora.files import dump_line
 from searchgym.corpora.hub import HubSource, read_hub_passages, read_hub_questions
-from searchgym.errors import DataError, DataMissingError, UsageError
+from searchgym.errors import BadLines, DataError, DataMissingError, UsageError
 from searchgym.records import Passage, Question, SupportingFact
 
 CARD = """---
