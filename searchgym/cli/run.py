@@ -106,11 +106,11 @@ def chosen_task(env: str | None, choice: TaskChoice) -> Task:
 def read_given_questions(source: str, skip_bad: int, aliases: Path | None) -> list[Question]:
     """Reads questions, skipping and reporting bad rows."""
     from searchgym.cli.data import report
-    from searchgym.corpora.hub import open_questions
+    from searchgym.corpora.questions import read_questions
     from searchgym.errors import BadLines
 
     bad = BadLines(skip_bad)
-    questions = open_questions(source, bad, aliases)
+    questions = read_questions(source, None, bad, aliases)
     report(bad)
     return questions
 

@@ -149,10 +149,6 @@ def open_corpus(source: FilePath, format: str | None = None, bad: BadLines | Non
         DataMissingError: The source does not exist or cannot be reached.
         DataError: The source cannot be read.
     """
-    if str(source).startswith("hf:"):
-        from searchgym.corpora.hub import read_hub_passages
-
-        return read_hub_passages(str(source), format, bad)
     return convert_documents(source, bad) if is_documents(source) else read_passages(source, format, bad)
 
 
@@ -203,6 +199,7 @@ def inspect_corpus(path: FilePath) -> dict[str, Any]:
         DataMissingError: The source does not exist.
         DataError: The source cannot be read; see `read_passages`.
     """
+    kind = "hub data set" if str(path).startswith("hf:") else "documents" if is_documents(path) else detect_format(path)
     digest, lengths, texts = hashlib.sha256(), array("q"), set()
     empty_titles = empty_texts = 0
     for passage in open_corpus(path):
@@ -213,7 +210,7 @@ def inspect_corpus(path: FilePath) -> dict[str, Any]:
         texts.add(hashlib.blake2b(passage.text.encode("utf-8", "surrogatepass"), digest_size=16).digest())
     percentiles = {f"words_p{p}": float(np.percentile(lengths, p)) for p in (5, 50, 95)}
     return {
-        "format": _format(path),
+        "format": kind,
         "passages": len(lengths),
         "sha256": digest.hexdigest(),
         "words_mean": float(np.mean(lengths)),
@@ -223,13 +220,6 @@ def inspect_corpus(path: FilePath) -> dict[str, Any]:
         "empty_texts": empty_texts,
         "duplicate_texts": len(lengths) - len(texts),
     }
-
-
-def _format(source: FilePath) -> str:
-    """Returns the type of a source as a readable name."""
-    if str(source).startswith("hf:"):
-        return "hub data set"
-    return "documents" if is_documents(source) else detect_format(source)
 
 
 # -- chunks --------------------------------------------------------------------------------------------------------

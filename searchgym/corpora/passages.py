@@ -27,7 +27,6 @@ from searchgym.corpora.rows import (
     SNIFF_LINES,
     Parser,
     Row,
-    Rows,
     find_format,
     id_field,
     open_rows,
@@ -44,7 +43,7 @@ def read_passages(path: FilePath, format: str | None = None, bad: BadLines | Non
     """Reads the passages of a corpus file.
 
     Args:
-        path: A file, or a BEIR folder.
+        path: A file, a BEIR folder, or ``hf:OWNER/NAME:CONFIG/SPLIT`` on the hub.
         format: One of `FORMATS`. Default: detected from the content.
         bad: Tolerance for bad rows. Default: the first bad row is an error.
 
@@ -59,11 +58,7 @@ def read_passages(path: FilePath, format: str | None = None, bad: BadLines | Non
         UnknownNameError: `format` is not one of `FORMATS`.
     """
     bad = BadLines() if bad is None else bad
-    return parse_passages(open_rows(corpus_file(path), bad, _pages), format, bad)
-
-
-def parse_passages(rows: Rows, format: str | None, bad: BadLines) -> Iterator[Passage]:
-    """Reads passages from rows of any source; `format`, `bad` and the errors are those of `read_passages`."""
+    rows = open_rows(corpus_file(path), bad, _pages, streaming=True)
     if format is None:
         format, rows = find_format(rows, _shape, EXPECTED)
     elif format not in FORMATS:
@@ -184,7 +179,7 @@ def split_contents(contents: str) -> tuple[str, str]:
 
 
 def _page(row: Row, position: int) -> Passage:
-    """Makes a passage from one page of ``{title: [sentences]}``."""
+    """Makes a passage from a page of ``{title: [sentences]}``."""
     if not isinstance(row.get("text"), str):
         raise DataError(f"page {row.get('title')!r}: expected a list of sentences, got {row.get('text')!r:.60}")
     return _titled(row, position=position)

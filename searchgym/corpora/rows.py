@@ -74,18 +74,30 @@ class Rows:
         return DataError(f"{self.unit} {number}: {reason}", self.source)
 
 
-def open_rows(path: FilePath, bad: BadLines, objects: Callable[[Row], list[Row]] | None = None) -> Rows:
+def open_rows(
+    path: FilePath, bad: BadLines, objects: Callable[[Row], list[Row]] | None = None, streaming: bool = False
+) -> Rows:
     """Opens a file of rows, whose type is detected from its content: JSON list, JSON lines (either gzip) or parquet.
 
     Args:
-        path: The file. JSON lines and parquet are streamed; a JSON document is read whole.
+        path: The file, or a split or file of a data set on the hub (``hf:OWNER/NAME:CONFIG/SPLIT``). JSON lines and
+            parquet are streamed; a JSON document is read whole.
         bad: Tolerance for bad JSON lines.
         objects: Turns a document that is a single JSON object into rows. Default: such a document is refused.
+        streaming: Whether a split is streamed, too; else it is downloaded once into the hub's cache.
 
     Raises:
-        DataMissingError: The file does not exist.
+        UsageError: The name on the hub has another form, or a package is not installed.
+        DataMissingError: The source does not exist or cannot be reached.
         DataError: The file is empty, damaged or of another type.
     """
+    if str(path).startswith("hf:"):
+        from searchgym.corpora.hub import HubSource, hub_file, hub_rows
+
+        source = HubSource.parse(str(path))
+        if source.file is None:
+            return Rows(str(path), "row", hub_rows(source, streaming))
+        path = hub_file(source)
     kind = sniff(path)
     if kind == "parquet":
         return Rows(str(path), "row", parquet_rows(path))
