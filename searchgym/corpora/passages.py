@@ -22,19 +22,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from searchgym.corpora.fields import Row, id_field, optional_text, spaced, text_field
 from searchgym.corpora.files import FilePath, dump_line, write_jsonl
-from searchgym.corpora.rows import (
-    SNIFF_LINES,
-    Parser,
-    Row,
-    find_format,
-    id_field,
-    open_rows,
-    optional_text,
-    parse_rows,
-    spaced,
-    text_field,
-)
+from searchgym.corpora.rows import SNIFF_LINES, Parser, find_format, open_rows, parse_rows
 from searchgym.errors import BadLines, DataError, DataMissingError, UnknownNameError
 from searchgym.records import Passage
 

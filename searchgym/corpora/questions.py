@@ -29,19 +29,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from searchgym.corpora.fields import Row, accepted, id_field, text_field, texts_field
 from searchgym.corpora.files import FilePath, iter_jsonl, write_jsonl
-from searchgym.corpora.question_formats import FORMATS, accepted
-from searchgym.corpora.rows import (
-    Parser,
-    Row,
-    Rows,
-    find_format,
-    id_field,
-    open_rows,
-    parse_rows,
-    text_field,
-    texts_field,
-)
+from searchgym.corpora.question_formats import FORMATS
+from searchgym.corpora.rows import Parser, Rows, find_format, open_rows, parse_rows
 from searchgym.errors import BadLines, DataError, DataMissingError, UnknownNameError, UsageError
 from searchgym.records import Question
 

@@ -1,4 +1,4 @@
-"""Rows: the common form of every source of passages and questions, and readers of a row's fields.
+"""Rows: the common form of every source of passages and questions.
 
 A JSON list, JSON lines, a parquet file and a data set on the hub all become `Rows`: numbered objects whose place an
 error message can name. A format of passages or questions is a function from one row to one record, so it is read in the
@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol, TypeVar
 
+from searchgym.corpora.fields import Row, listed
 from searchgym.corpora.files import (
     BOM,
     MAX_DOCUMENT,
@@ -35,8 +36,6 @@ SNIFF_LINES = 20
 """Number of lines examined to tell a JSON document from JSON lines; one valid row among them means JSON lines."""
 _TABLE: Final = re.compile(rb"""["']?[\w ]{1,40}["']?(?:[,;\t]["']?[\w ]{1,40}["']?)+""")
 """Matches the first line of a table as text: names of columns."""
-
-Row = Mapping[str, Any]
 
 
 class HasId(Protocol):
@@ -200,123 +199,3 @@ def parse_rows(rows: Rows, parse: Parser[Record], bad: BadLines) -> Iterator[Rec
         yield record
     if not len(places):
         raise DataError("holds not one good row: get or make it again", rows.source)
-
-
-# -- fields of a row -----------------------------------------------------------------------------------------------
-
-
-def text_field(row: Row, key: str) -> str:
-    """Returns a required text field.
-
-    Raises:
-        DataError: The field is absent, null or not text.
-    """
-    if row.get(key) is None:
-        raise DataError(f"no {key!r}: got keys {listed(row)}")
-    return optional_text(row, key) or ""
-
-
-def optional_text(row: Row, key: str) -> str | None:
-    """Returns an optional text field, or None if it is absent, null or empty.
-
-    Raises:
-        DataError: The field is present and not text.
-    """
-    value = row.get(key)
-    if not isinstance(value, str | None):
-        raise DataError(f"{key!r}: expected text, got {value!r:.60}")
-    return value or None
-
-
-def id_field(row: Row, *keys: str, position: int | None = None) -> str:
-    """Returns a row's id: the value of the first of `keys` that is present, else `position` if that is given.
-
-    Raises:
-        DataError: The row has no id, or its id is blank or neither text nor an integer.
-    """
-    for key in keys:
-        value = row.get(key)
-        if value is None:
-            continue
-        if not isinstance(value, str | int) or isinstance(value, bool) or not str(value).strip():
-            raise DataError(f"{key!r}: expected an id, got {value!r:.60}")
-        return str(value)
-    if position is None:
-        raise DataError(f"no {' or '.join(map(repr, keys))}: got keys {listed(row)}")
-    return str(position)
-
-
-def texts_field(row: Row, key: str) -> tuple[str, ...]:
-    """Returns a field that is a list of texts; empty if the field is absent or null.
-
-    Raises:
-        DataError: The field is present and not a list of texts.
-    """
-    return as_texts(key, row.get(key) or ())
-
-
-def as_texts(name: str, value: Any) -> tuple[str, ...]:
-    """Returns a list of texts as a tuple; `name` is the field that the error message names.
-
-    Raises:
-        DataError: The value is not a list of texts.
-    """
-    if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
-        raise DataError(f"{name!r}: expected a list of texts, got {value!r:.60}")
-    return tuple(value)
-
-
-def tuples_field(row: Row, key: str, *columns: str) -> list[tuple[Any, ...]]:
-    """Returns a field that is a list of tuples, stored as a list of lists or as one list per column (as on the hub).
-
-    Args:
-        row: The row.
-        key: Name of the field, such as ``"supporting_facts"``, whose value is ``[["Page", 0], ...]`` or
-            ``{"title": ["Page", ...], "sent_id": [0, ...]}``.
-        columns: Names of the members of a tuple, in order.
-
-    Returns:
-        One tuple per entry; empty if the field is absent or null.
-
-    Raises:
-        DataError: The field is present and stored in neither of the two ways.
-    """
-    value = row.get(key)
-    if value is None:
-        return []
-    if isinstance(value, Mapping):
-        lists: list[Any] = [value.get(column) for column in columns]
-        if not all(isinstance(column, list) for column in lists) or len(set(map(len, lists))) != 1:
-            raise DataError(f"{key!r}: expected lists {', '.join(columns)} of one length, got {value!r:.60}")
-        return list(zip(*lists, strict=True))
-    if not isinstance(value, list) or not all(isinstance(item, list) and len(item) == len(columns) for item in value):
-        raise DataError(f"{key!r}: expected a list of [{', '.join(columns)}], got {value!r:.60}")
-    return [tuple(item) for item in value]
-
-
-def spaced(paragraphs: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
-    """Returns paragraphs of sentences, with spaces added so that joining a paragraph's sentences gives its text.
-
-    HotpotQA keeps the space between two sentences at the start of the second; 2WikiMultihopQA drops it. If most pairs
-    of neighbouring sentences lack a space, one is put at the start of the second sentence; otherwise all sentences stay
-    as they are (HotpotQA's splitter also cut some sentences in the middle of a word).
-    """
-    joints = [pair for sentences in paragraphs for pair in itertools.pairwise(sentences)]
-    bare = [pair for pair in joints if not _has_space(*pair)]
-    if len(bare) * 2 <= len(joints):
-        return [tuple(sentences) for sentences in paragraphs]
-    return [
-        (*sentences[:1], *(b if _has_space(a, b) else f" {b}" for a, b in itertools.pairwise(sentences)))
-        for sentences in paragraphs
-    ]
-
-
-def _has_space(first: str, second: str) -> bool:
-    """Returns whether a space separates two sentences, or one of them is empty and needs none."""
-    return not first or not second or first[-1].isspace() or second[0].isspace()
-
-
-def listed(row: Row) -> str:
-    """Returns the first 12 keys of a row as text for an error message."""
-    keys = [str(key) for key in row]
-    return ", ".join(keys[:12]) + (", ..." if len(keys) > 12 else "") if keys else "none"
