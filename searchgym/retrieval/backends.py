@@ -1,9 +1,9 @@
-"""What the cards of back ends, the builder of index folders and the retrievers over them have in common."""
+"""What the cards of back ends and the builder of index folders hand each other."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol, Self
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from searchgym.corpora.store import PassageStore
 from searchgym.records import Passage
@@ -49,48 +49,3 @@ class Builder(Protocol):
 
 def quiet(stage: str, done: int, whole: int) -> None:
     """Ignores progress; the default callback."""
-
-
-class Passages(Protocol):
-    """A sequence of passages, such as a list or a `PassageStore`."""
-
-    def __len__(self) -> int:
-        """Returns the number of passages."""
-        ...
-
-    def __getitem__(self, position: int, /) -> Passage:
-        """Returns the passage at a position."""
-        ...
-
-    def __iter__(self) -> Iterator[Passage]:
-        """Yields the passages in order."""
-        ...
-
-
-class LocalRetriever:
-    """Base class of `CorpusRetriever`s that search in this process; copying one returns the same object.
-
-    Args:
-        passages: The indexed passages, by position.
-        corpus_sha256: `IndexManifest.corpus_sha256` of the index folder; None if there is none.
-    """
-
-    in_process = True  # a search cannot hang: `retrieve` need not watch it from another thread
-
-    def __init__(self, passages: Passages, corpus_sha256: str | None) -> None:
-        self._passages, self.corpus_sha256 = passages, corpus_sha256
-
-    def __len__(self) -> int:
-        """Returns the number of passages."""
-        return len(self._passages)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        return self
-
-    def passages(self) -> Iterator[Passage]:
-        """Yields all passages in corpus order."""
-        return iter(self._passages)
-
-    def passage(self, position: int) -> Passage:
-        """Returns the passage at a position, from 0 to len - 1."""
-        return self._passages[position]

@@ -17,10 +17,9 @@ import math
 import numbers
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NoReturn, Protocol, cast, runtime_checkable
+from typing import Any, NoReturn, Protocol, Self, cast, runtime_checkable
 
 from searchgym.errors import RetrieverError, UsageError
-from searchgym.named import check_call
 from searchgym.records import Hit, Passage
 from searchgym.threads import call_within
 
@@ -96,6 +95,51 @@ class NullRetriever:
         return [[] for _ in queries]
 
 
+class Passages(Protocol):
+    """A sequence of passages, such as a list or a `PassageStore`."""
+
+    def __len__(self) -> int:
+        """Returns the number of passages."""
+        ...
+
+    def __getitem__(self, position: int, /) -> Passage:
+        """Returns the passage at a position."""
+        ...
+
+    def __iter__(self) -> Iterator[Passage]:
+        """Yields the passages in order."""
+        ...
+
+
+class LocalRetriever:
+    """Base class of `CorpusRetriever`s that search in this process; copying one returns the same object.
+
+    Args:
+        passages: The indexed passages, by position.
+        corpus_sha256: `IndexManifest.corpus_sha256` of the index folder; None if there is none.
+    """
+
+    in_process = True  # a search cannot hang: `retrieve` need not watch it from another thread
+
+    def __init__(self, passages: Passages, corpus_sha256: str | None) -> None:
+        self._passages, self.corpus_sha256 = passages, corpus_sha256
+
+    def __len__(self) -> int:
+        """Returns the number of passages."""
+        return len(self._passages)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+    def passages(self) -> Iterator[Passage]:
+        """Yields all passages in corpus order."""
+        return iter(self._passages)
+
+    def passage(self, position: int) -> Passage:
+        """Returns the passage at a position, from 0 to len - 1."""
+        return self._passages[position]
+
+
 def retrieve(
     retriever: AnyRetriever, question_ids: Sequence[str], queries: Sequence[str], k: int, deadline: float
 ) -> list[list[Hit]]:
@@ -152,19 +196,6 @@ def check_request(queries: Sequence[str], k: int) -> None:
         raise UsageError(f"queries must be a list of strings, got the string {queries[:80]!r}")
     if k < 1:
         raise UsageError(f"k must be at least 1, got {k}")
-
-
-def check_retriever(retriever: AnyRetriever) -> None:
-    """Checks that a user's retriever can be searched as `retrieve` does it.
-
-    Raises:
-        UsageError: Its `search` or `search_for` takes other arguments.
-    """
-    name = type(retriever).__name__
-    if isinstance(retriever, QuestionRetriever):
-        check_call(f"{name}.search_for", retriever.search_for, "question_ids", "queries", "k")
-    else:
-        check_call(f"{name}.search", retriever.search, "queries", "k")
 
 
 def checked(results: list[list[Hit]], expected: int, k: int) -> list[list[Hit]]:

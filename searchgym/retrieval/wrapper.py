@@ -9,8 +9,17 @@ from typing import Any, Self
 
 from searchgym.corpora.store import PassageStore
 from searchgym.errors import UsageError
+from searchgym.named import check_call
 from searchgym.records import Hit, Passage
-from searchgym.retrieval.retriever import CorpusRetriever, Retriever, at_step, check_retriever, corpus_of, identify
+from searchgym.retrieval.retriever import (
+    AnyRetriever,
+    CorpusRetriever,
+    QuestionRetriever,
+    Retriever,
+    at_step,
+    corpus_of,
+    identify,
+)
 
 
 class Wrapper:
@@ -115,3 +124,16 @@ class WithCorpus(Wrapper):
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """Returns the hits of the wrapped retriever."""
         return self.inner[0].search(queries, k)
+
+
+def check_retriever(retriever: AnyRetriever) -> None:
+    """Checks that a user's retriever can be searched as `retrieve` does it.
+
+    Raises:
+        UsageError: Its `search` or `search_for` takes other arguments.
+    """
+    name = type(retriever).__name__
+    if isinstance(retriever, QuestionRetriever):
+        check_call(f"{name}.search_for", retriever.search_for, "question_ids", "queries", "k")
+    else:
+        check_call(f"{name}.search", retriever.search, "queries", "k")

@@ -24,7 +24,6 @@ import numpy.typing as npt
 
 from searchgym.errors import UsageError
 from searchgym.records import Hit, Passage
-from searchgym.retrieval.backends import LocalRetriever, Passages
 from searchgym.retrieval.bm25 import analysis
 from searchgym.retrieval.bm25.analysis import analyse
 from searchgym.retrieval.bm25.kernels import (
@@ -37,7 +36,7 @@ from searchgym.retrieval.bm25.kernels import (
     search_all,
     search_within,
 )
-from searchgym.retrieval.retriever import check_request
+from searchgym.retrieval.retriever import LocalRetriever, Passages, check_request
 
 logging.getLogger("bm25s").setLevel(logging.WARNING)  # it sets itself to DEBUG when imported
 

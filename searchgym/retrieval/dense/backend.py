@@ -20,7 +20,7 @@ from searchgym.errors import IndexMismatchError, ModelError, UsageError
 from searchgym.packages import install_command
 from searchgym.records import Hit, Passage
 from searchgym.retrieval import encoders
-from searchgym.retrieval.backends import LocalRetriever, Needs, Passages, Progress
+from searchgym.retrieval.backends import Needs, Progress
 from searchgym.retrieval.dense.vectors import (
     Floats,
     describe,
@@ -33,7 +33,7 @@ from searchgym.retrieval.dense.vectors import (
 )
 from searchgym.retrieval.encoders import Encoder
 from searchgym.retrieval.kinds.dense import DenseCard
-from searchgym.retrieval.retriever import check_request
+from searchgym.retrieval.retriever import LocalRetriever, Passages, check_request
 
 _FAISS: Any = faiss  # untyped, for names that the type stubs lack
 
