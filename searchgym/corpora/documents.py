@@ -275,10 +275,9 @@ def _reach(bounds: Sequence[int], start: int, words: int) -> int:
 # -- kinds of documents --------------------------------------------------------------------------------------------
 
 
-def _plain(content: str) -> Document:
-    """Returns a plain text, which has no title."""
-    return Document("", content.strip())
-
-
-READERS: Final[Mapping[str, Callable[[str], Document]]] = {".md": read_markdown, ".txt": _plain, ".html": read_html}
+READERS: Final[Mapping[str, Callable[[str], Document]]] = {
+    ".md": read_markdown,
+    ".txt": lambda content: Document("", content.strip()),
+    ".html": read_html,
+}
 """Functions that read a document's text, by file suffix."""

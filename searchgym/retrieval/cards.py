@@ -123,8 +123,7 @@ class PartCard(RetrieverCard):
             passages: Number of passages.
             text: Bytes of their titles and texts.
         """
-        needed: Needs = self._module().needs(self, passages, text)
-        return needed
+        return cast(Needs, self._module().needs(self, passages, text))
 
     def builder(self, folder: Path, shards: Path, progress: Progress) -> Builder:
         """Returns the builder of the part.
@@ -137,8 +136,7 @@ class PartCard(RetrieverCard):
         Raises:
             UsageError: The libraries of the back end are not installed; the message names the command.
         """
-        made: Builder = self._module().builder(self, folder, shards, progress)
-        return made
+        return cast(Builder, self._module().builder(self, folder, shards, progress))
 
     def load(
         self, folder: Path, facts: dict[str, Any], passages: PassageStore, sha256: str, progress: Progress
@@ -156,8 +154,7 @@ class PartCard(RetrieverCard):
             IndexMismatchError: The part does not match its facts, the passages or this version of the code.
             UsageError: The libraries of the back end are not installed; the message names the command.
         """
-        loaded: CorpusRetriever = self._module().load(self, folder, facts, passages, sha256, progress)
-        return loaded
+        return cast(CorpusRetriever, self._module().load(self, folder, facts, passages, sha256, progress))
 
     def verify(self, folder: Path, facts: dict[str, Any], passages: PassageStore, sha256: str) -> None:
         """Raises an IndexMismatchError if the files of the part are not sound. Default: they are not looked at."""
@@ -170,21 +167,18 @@ class PartCard(RetrieverCard):
             raise UsageError(f"a retriever of kind {self.kind} needs more ({error}): {wanted}") from error
 
 
-def _no_part(card: PartCard) -> CorpusRetriever:
-    raise UsageError(f"the retriever card {card.name or card.kind!r} searches a corpus: give one")
-
-
-def _no_passages() -> PassageStore:
-    raise UsageError("the retriever card searches a corpus: give one")
+def _no_corpus(card: PartCard | None = None) -> Any:
+    name = "" if card is None else f" {card.name or card.kind!r}"
+    raise UsageError(f"the retriever card{name} searches a corpus: give one")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
     """What a card's retriever may be opened with."""
 
-    part: Callable[[PartCard], CorpusRetriever] = _no_part
+    part: Callable[[PartCard], CorpusRetriever] = _no_corpus
     """Returns the retriever over the part built for a card. Default: an error."""
-    passages: Callable[[], PassageStore] = _no_passages
+    passages: Callable[[], PassageStore] = _no_corpus
     """Returns all passages of the corpus, on disk. Default: an error."""
     corpus_sha256: str | None = None
     """sha256 of that corpus."""

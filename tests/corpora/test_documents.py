@@ -263,7 +263,7 @@ def test_markdown_is_parsed_in_parts(monkeypatch, text):
         parts.append(part)
         return MarkdownIt().parse(part, env)
 
-    monkeypatch.setattr(markdown, "_parser", lambda: Mock(parse=parse))
+    monkeypatch.setattr(markdown, "_PARSER", Mock(parse=parse))
     found = read_markdown(text)
     assert max(map(len, parts)) <= 51
     assert "".join(parts) == text

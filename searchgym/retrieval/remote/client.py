@@ -196,7 +196,10 @@ class HttpRetriever:
             return _Fault(reason, retry_after(reply.headers), final=reply.status not in AGAIN)
         wrong = f"the reply is not in the schema of /{self.schema}"
         try:
-            rows = self._rows(json.loads(text))
+            data = json.loads(text)
+            rows = data["result"] if self.schema == "retrieve" else [answer["top_k_docs"] for answer in data]
+            if not isinstance(rows, list) or not all(isinstance(own, list) for own in rows):
+                raise TypeError("a reply is a list of lists of hits")
         except (ValueError, LookupError, TypeError, RecursionError):
             return _Fault(f"{wrong}: {shown(text)!r}")  # a page of a proxy, say, which passes
         if len(rows) != expected or any(len(own) > k for own in rows):
@@ -210,17 +213,6 @@ class HttpRetriever:
             return _Fault(f"{wrong}: {shown(text)!r}", final=True)
         except RetrieverError as error:
             return _Fault(f"{wrong}: {error}", final=True)
-
-    def _rows(self, reply: Any) -> list[list[Any]]:
-        """Returns the hits of each query in a reply, as the server sent them.
-
-        Raises:
-            LookupError, TypeError: The reply is no list of lists.
-        """
-        lists = reply["result"] if self.schema == "retrieve" else [answer["top_k_docs"] for answer in reply]
-        if not isinstance(lists, list) or not all(isinstance(rows, list) for rows in lists):
-            raise TypeError("a reply is a list of lists of hits")
-        return lists
 
 
 def _reason(text: str) -> str:

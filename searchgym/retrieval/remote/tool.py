@@ -102,7 +102,10 @@ class ToolRetriever:
             result = self.function(asked, k)
             if not inspect.isawaitable(result):
                 return result
-            return asyncio.run_coroutine_threadsafe(_outcome(result), self._running_loop()).result()()
+            value, error = asyncio.run_coroutine_threadsafe(_outcome(result), self._running_loop()).result()
+            if error is not None:
+                raise error
+            return value
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         """Returns the event loop, which starts when first needed and stops when the retriever is garbage-collected."""
@@ -132,21 +135,12 @@ def _stop(loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
         thread.join(timeout=1.0)
 
 
-async def _outcome(call: Awaitable[T]) -> Callable[[], T]:
-    """Returns a function that returns the call's result or raises its exception.
-
-    The exception is not raised here, because SystemExit, say, would end the event loop.
-    """
+async def _outcome(call: Awaitable[T]) -> tuple[T | None, BaseException | None]:
+    """Returns the result of a call or its exception, since SystemExit, say, would end the event loop if raised here."""
     try:
-        result = await call
+        return await call, None
     except BaseException as error:
-        raised = error
-
-        def again() -> T:
-            raise raised
-
-        return again
-    return lambda: result
+        return None, error
 
 
 def in_threads(function: Callable[[str], T], items: Sequence[str], threads: int) -> list[T]:
@@ -219,18 +213,13 @@ def _mcp_items(result: Any) -> list[Any]:
     for text in texts:
         if not isinstance(text, str):
             raise RetrieverError(f"the tool sent something that is no text: {_shown(result.content)}")
-        items += _json_objects(text)
+        try:
+            data = json.loads(text)
+        except (ValueError, RecursionError):
+            data = None
+        rows = data if isinstance(data, list) else [data]
+        items += rows if all(isinstance(row, dict) for row in rows) else [text]
     return items
-
-
-def _json_objects(text: str) -> list[Any]:
-    """Returns the object, or list of objects, that a text holds as JSON; the text if it holds anything else."""
-    try:
-        data = json.loads(text)
-    except (ValueError, RecursionError):
-        return [text]
-    rows = data if isinstance(data, list) else [data]
-    return rows if all(isinstance(row, dict) for row in rows) else [text]
 
 
 def _hit(item: Any, rank: int) -> Hit:
@@ -242,22 +231,16 @@ def _hit(item: Any, rank: int) -> Hit:
     if isinstance(item, str) and item.strip():
         return Hit(Passage(item, "", item), 1.0 / rank)
     if isinstance(item, Mapping):
-        inner = item.get("document")
-        page = _passage(inner if isinstance(inner, Mapping) else item)
-        score = item.get("score")
-        if page is not None and (score is None or _is_number(score)):
-            return Hit(page, 1.0 / rank if score is None else float(score))
+        inner, score = item.get("document"), item.get("score")
+        score = 1.0 / rank if score is None else score
+        row = inner if isinstance(inner, Mapping) else item
+        title, text, id = _first(row, TITLES), _first(row, TEXTS) or "", _first(row, IDS)
+        finite = isinstance(score, (int, float)) and math.isfinite(score)
+        if finite and (title or text) and not row.get("error"):
+            whole = title is None and text == row.get("contents")
+            page = read_contents(text, id) if whole else Passage(id or title or text, title or "", text)
+            return Hit(page, float(score))
     raise RetrieverError(f"item {rank} of a tool's result is no hit, passage, text or mapping with one: {_shown(item)}")
-
-
-def _passage(row: Mapping[str, Any]) -> Passage | None:
-    """Returns the passage in a mapping; None if it has neither text nor title, or reports an error."""
-    title, text, id = _first(row, TITLES), _first(row, TEXTS) or "", _first(row, IDS)
-    if row.get("error") or not (title or text):
-        return None
-    if title is None and text == row.get("contents"):
-        return read_contents(text, id)
-    return Passage(id or title or text, title or "", text)
 
 
 def _first(row: Mapping[str, Any], names: Sequence[str]) -> str | None:
@@ -268,10 +251,6 @@ def _first(row: Mapping[str, Any], names: Sequence[str]) -> str | None:
 
 def _is_list(given: Any) -> bool:
     return isinstance(given, Sequence) and not isinstance(given, (str, bytes))
-
-
-def _is_number(given: Any) -> bool:
-    return isinstance(given, (int, float)) and math.isfinite(given)
 
 
 def _shown(given: Any) -> str:
