@@ -52,7 +52,7 @@ class ReplyError(HTTPError):
     """Raised when a reply is longer than allowed, or compressed, so that its length says nothing of its size."""
 
 
-class Reply(NamedTuple):
+class HttpReply(NamedTuple):
     """A whole reply."""
 
     status: int
@@ -197,7 +197,7 @@ class HttpClient:
         *,
         seconds: float,
         most: int,
-    ) -> Reply:
+    ) -> HttpReply:
         """Sends one request and returns the whole reply.
 
         Args:
@@ -226,7 +226,7 @@ class HttpClient:
                 retries=False,
             )
             try:
-                return Reply(reply.status, reply.headers, read_body(reply, most))
+                return HttpReply(reply.status, reply.headers, read_body(reply, most))
             finally:
                 reply.release_conn()
         finally:

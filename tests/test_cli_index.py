@@ -22,7 +22,7 @@ from searchgym.retrieval.bm25.backend import Bm25Builder
 from searchgym.retrieval.dense import backend as dense
 from searchgym.retrieval.index.build import build_index, building_folder
 from searchgym.retrieval.index.index import MANIFEST, build_in_memory, load_index
-from searchgym.retrieval.remote.client import HttpRetriever
+from searchgym.retrieval.kinds.http import HttpRetriever
 
 QUESTIONS, CORPUS = bundled_file("demo/questions.json"), bundled_file("demo/corpus.jsonl")
 QUERY = "Who mapped the Sarn Islands?"

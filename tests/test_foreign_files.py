@@ -33,7 +33,7 @@ from searchgym.retrieval.index.build import build_index
 from searchgym.retrieval.index.index import MANIFEST, describe_files, inspect_index, load_index
 from searchgym.retrieval.index.trust import shipped_encoders
 from searchgym.retrieval.kinds import rerank
-from searchgym.retrieval.remote.tool import ToolRetriever
+from searchgym.retrieval.kinds.tool import ToolRetriever
 from searchgym.rollout.loading import load_model
 from searchgym.rollout.simulated.engine import open_engine
 from searchgym.rollout.storage import EpisodeWriter
@@ -432,8 +432,8 @@ def test_links_within_a_folder_are_fine(tmp_path):
 
 
 def test_an_index_of_lucene_is_not_taken_through_links_that_lead_out(tmp_path):
-    from searchgym.retrieval.backends import quiet
-    from searchgym.retrieval.foreign.convert import _Taker
+    from searchgym.retrieval.cards import quiet
+    from searchgym.retrieval.index.convert import _Taker
     from searchgym.retrieval.kinds.lucene import LuceneCard
 
     (tmp_path / "secret").write_text("secret")

@@ -66,7 +66,7 @@ def index_convert(
     json: Json = False,
 ) -> None:
     """Convert existing vectors or a Lucene index to an index folder, without encoding or indexing again."""
-    from searchgym.retrieval.foreign.convert import convert_index
+    from searchgym.retrieval.index.convert import convert_index
 
     started = time.perf_counter()
     with stages() as progress:

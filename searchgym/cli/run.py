@@ -65,7 +65,7 @@ def load(name: str | None, options: TaskOptions, wait: float = 0.0) -> Task:
     """
     from searchgym.envs.registration import env_options, find_env, own_card
     from searchgym.envs.task import load_task
-    from searchgym.retrieval.remote.client import HttpRetriever
+    from searchgym.retrieval.kinds.http import HttpRetriever
 
     if name is None:
         card = own_card(f"own/{Path(_own_questions(options)).stem}")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
 
     from searchgym.envs.pages.pages import Pages
-    from searchgym.retrieval.backends import Progress
+    from searchgym.retrieval.cards import Progress
     from searchgym.retrieval.retriever import Retriever
     from searchgym.serving.service import Service
 

@@ -34,7 +34,7 @@ from searchgym.questions.shortcuts import Shortcuts, measure
 from searchgym.questions.source import SPLITS, HeldOut, hold_out
 from searchgym.questions.worlds.storage import check_free, read_world
 from searchgym.records import Passage, Question
-from searchgym.retrieval.backends import Progress, quiet
+from searchgym.retrieval.cards import Progress, quiet
 from searchgym.retrieval.index.index import build_in_memory
 from searchgym.retrieval.retriever import CorpusRetriever
 

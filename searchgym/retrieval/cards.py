@@ -12,7 +12,7 @@ import importlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, cast
 
 from searchgym.corpora.store import PassageStore
 from searchgym.errors import CardError, UsageError
@@ -21,10 +21,51 @@ from searchgym.options import Kind, Source, find_kind, name_of, plain, read
 from searchgym.options.cards import EncoderCard, find_card
 from searchgym.options.yaml import read_source
 from searchgym.packages import install_command
-from searchgym.records import Question
-from searchgym.retrieval.backends import Builder, Needs, Progress
+from searchgym.records import Passage, Question
 from searchgym.retrieval.retriever import AnyRetriever, CorpusRetriever, Retriever, corpus_of
 from searchgym.retrieval.wrapper import WithCorpus
+
+Progress = Callable[[str, int, int], None]
+"""Callback that gets the name of a stage, the work done and the total work (0 if unknown), both mostly in passages."""
+
+
+class Needs(NamedTuple):
+    """Upper estimate of the memory and disk space that a build takes."""
+
+    memory: int
+    """Bytes of memory that the build takes."""
+    disk: int
+    """Bytes of disk space during the build; the finished part takes less."""
+
+
+class Builder(Protocol):
+    """Builder of one part of an index folder, shard by shard. A resumed build may add a shard a second time."""
+
+    def add(self, number: int, start: int, passages: Sequence[Passage]) -> None:
+        """Processes one shard of the corpus and writes the result to the folder for shards.
+
+        Args:
+            number: Number of the shard, from 0. The result of an earlier attempt at this shard is replaced.
+            start: Position of the shard's first passage in the corpus.
+            passages: All passages of the shard.
+        """
+        ...
+
+    def finish(self, shards: int, passages: PassageStore) -> dict[str, Any]:
+        """Makes the part from its shards.
+
+        Args:
+            shards: Number of shards in all.
+            passages: All passages of the corpus.
+
+        Returns:
+            Facts that loading the part needs, as plain data for the manifest.
+        """
+        ...
+
+
+def quiet(stage: str, done: int, whole: int) -> None:
+    """Ignores progress; the default callback."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,6 +236,17 @@ class Sources:
         if card.searches_corpus and corpus_of(opened) is None:
             return WithCorpus(opened, self.passages(), self.corpus_sha256)
         return cast(Retriever, opened)
+
+    def open_corpus(self, card: RetrieverCard, folder: Path) -> CorpusRetriever:
+        """Returns the retriever of a card over an index in a folder.
+
+        Raises:
+            UsageError: It searches elsewhere and needs no index.
+        """
+        retriever = self.open(card)
+        if not isinstance(retriever, CorpusRetriever):
+            raise UsageError(f"{folder}: {type(retriever).__name__} searches elsewhere: it needs no index folder")
+        return retriever
 
 
 def find_retriever(given: str | dict[str, Any] | RetrieverCard) -> RetrieverCard:

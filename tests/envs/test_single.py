@@ -25,7 +25,7 @@ from searchgym.errors import (
 )
 from searchgym.questions.given import given_questions
 from searchgym.records import Hit, Passage
-from searchgym.retrieval.remote.tool import ToolRetriever
+from searchgym.retrieval.kinds.tool import ToolRetriever
 from searchgym.retrieval.retriever import NullRetriever, retrieve
 
 

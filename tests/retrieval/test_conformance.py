@@ -53,10 +53,10 @@ from searchgym.eval.runner import evaluate
 from searchgym.records import Answer, Hit, Passage, Question, Search
 from searchgym.retrieval import encoders
 from searchgym.retrieval.cards import Sources, find_retriever
-from searchgym.retrieval.foreign.lucene import open_lucene
 from searchgym.retrieval.index.build import build_index
 from searchgym.retrieval.index.index import MANIFEST, describe_files, load_index
-from searchgym.retrieval.remote.client import HttpRetriever
+from searchgym.retrieval.kinds.http import HttpRetriever
+from searchgym.retrieval.lucene.backend import open_lucene
 from searchgym.retrieval.retriever import CorpusRetriever, Retriever, at_step, identify
 from searchgym.testing import RetrieverTests, assert_same_hits
 

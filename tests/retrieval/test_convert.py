@@ -19,9 +19,9 @@ from searchgym.errors import DataMissingError, IndexMismatchError, RunExistsErro
 from searchgym.records import Passage
 from searchgym.retrieval import encoders
 from searchgym.retrieval.dense.vectors import map_vectors
-from searchgym.retrieval.foreign import convert
-from searchgym.retrieval.foreign.convert import convert_index
+from searchgym.retrieval.index import convert
 from searchgym.retrieval.index.build import build_index, building_folder
+from searchgym.retrieval.index.convert import convert_index
 from searchgym.retrieval.index.index import describe_files, inspect_index, load_index
 from searchgym.retrieval.kinds.bm25 import BM25Card
 from searchgym.retrieval.kinds.dense import DenseCard

@@ -12,7 +12,7 @@ import pytest
 from searchgym.errors import RetrieverError, UsageError
 from searchgym.records import Hit, Passage
 from searchgym.retrieval.cards import Sources, find_retriever
-from searchgym.retrieval.remote.tool import ToolRetriever, in_threads
+from searchgym.retrieval.kinds.tool import ToolRetriever, in_threads
 from searchgym.retrieval.retriever import identify, retrieve
 
 
@@ -213,7 +213,7 @@ def test_a_call_that_hangs_keeps_neither_the_caller_nor_the_program(kind):
     code = f"""
 import asyncio, time
 from searchgym.retrieval.retriever import retrieve
-from searchgym.retrieval.remote.tool import ToolRetriever
+from searchgym.retrieval.kinds.tool import ToolRetriever
 {kind} hangs(query, k):
     {wait}
 try:

@@ -45,7 +45,7 @@ from searchgym.options.yaml import read_yaml
 from searchgym.questions.report import crossed
 from searchgym.questions.storage import held_out_by, write_set
 from searchgym.reading import leads_out
-from searchgym.retrieval.backends import Progress
+from searchgym.retrieval.cards import Progress
 from searchgym.rollout.loading import load_tokenizer
 from searchgym.rollout.models import Loading, Model, opened_models
 from searchgym.rollout.tokens import TokenFormat

@@ -17,7 +17,6 @@ from bm25s.utils import json_functions
 from searchgym.corpora.store import PassageStore, load_array
 from searchgym.errors import IndexMismatchError
 from searchgym.records import Passage
-from searchgym.retrieval.backends import Needs, Progress
 from searchgym.retrieval.bm25 import analysis
 from searchgym.retrieval.bm25.build import (
     DATA,
@@ -33,6 +32,7 @@ from searchgym.retrieval.bm25.build import (
 )
 from searchgym.retrieval.bm25.kernels import Floats, Ints, Longs, Postings, kernel
 from searchgym.retrieval.bm25.search import BM25Retriever, contents
+from searchgym.retrieval.cards import Needs, Progress
 from searchgym.retrieval.kinds.bm25 import BM25Card
 
 BYTES_PER_POSTING: Final = 9.0

@@ -20,7 +20,7 @@ from searchgym.errors import IndexMismatchError, ModelError, UsageError
 from searchgym.packages import install_command
 from searchgym.records import Hit, Passage
 from searchgym.retrieval import encoders
-from searchgym.retrieval.backends import Needs, Progress
+from searchgym.retrieval.cards import Needs, Progress
 from searchgym.retrieval.dense.vectors import (
     Floats,
     describe,

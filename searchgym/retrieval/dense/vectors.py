@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from searchgym.errors import IndexMismatchError, RunExistsError, UsageError
 from searchgym.packages import install_command
-from searchgym.retrieval.backends import Progress
+from searchgym.retrieval.cards import Progress
 from searchgym.retrieval.kinds.dense import DenseCard
 
 if TYPE_CHECKING:

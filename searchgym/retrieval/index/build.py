@@ -29,9 +29,8 @@ from searchgym.corpora.store import ENDS, PASSAGES, PassageStore, PassageWriter,
 from searchgym.errors import CardError, DataError, RunExistsError, UsageError
 from searchgym.options import Options, plain, read
 from searchgym.records import Passage
-from searchgym.retrieval.backends import Builder, Progress, quiet
 from searchgym.retrieval.bm25 import analysis
-from searchgym.retrieval.cards import PartCard, RetrieverCard, find_retriever
+from searchgym.retrieval.cards import Builder, PartCard, Progress, RetrieverCard, find_retriever, quiet
 from searchgym.retrieval.index.index import FORMAT, MANIFEST, IndexManifest, IndexPart, describe_files, part_names
 from searchgym.retrieval.index.trust import mark_own, unknown_model
 from searchgym.retrieval.kinds.bm25 import DEFAULT

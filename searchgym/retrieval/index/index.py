@@ -26,12 +26,11 @@ from searchgym.named import code_refused
 from searchgym.options import Options, read
 from searchgym.reading import read_bytes
 from searchgym.records import Passage
-from searchgym.retrieval.backends import Progress, quiet
 from searchgym.retrieval.bm25.build import K1, B, build_model
 from searchgym.retrieval.bm25.search import BM25Retriever, contents
-from searchgym.retrieval.cards import PartCard, RetrieverCard, Sources, find_retriever, parts_of
+from searchgym.retrieval.cards import PartCard, Progress, RetrieverCard, Sources, find_retriever, parts_of, quiet
 from searchgym.retrieval.index.trust import check_own, check_whole, names_code
-from searchgym.retrieval.retriever import CorpusRetriever, Retriever
+from searchgym.retrieval.retriever import CorpusRetriever
 
 MANIFEST: Final = "manifest.json"
 FORMAT: Final = 2
@@ -165,18 +164,7 @@ def load_index(
 
     sources = Sources(part=open_part, passages=lambda: store, corpus_sha256=manifest.corpus_sha256)
     with code_refused(": name a card that you trust (card=, --retriever)", unless=card is not None):
-        return over_corpus(sources.open(wanted), folder)
-
-
-def over_corpus(retriever: Retriever, folder: Path) -> CorpusRetriever:
-    """Returns a retriever after checking that it has a corpus on this machine.
-
-    Raises:
-        UsageError: It searches elsewhere and needs no index folder.
-    """
-    if not isinstance(retriever, CorpusRetriever):
-        raise UsageError(f"{folder}: {type(retriever).__name__} searches elsewhere: it needs no index folder")
-    return retriever
+        return sources.open_corpus(wanted, folder)
 
 
 def inspect_index(folder: FilePath, verify: bool = False) -> dict[str, Any]:

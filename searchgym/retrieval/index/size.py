@@ -11,8 +11,7 @@ from typing import Final
 from searchgym.corpora.files import GZIP_MAGIC, FilePath
 from searchgym.corpora.passages import corpus_file
 from searchgym.corpora.rows import sniff
-from searchgym.retrieval.backends import Needs
-from searchgym.retrieval.cards import RetrieverCard
+from searchgym.retrieval.cards import Needs, RetrieverCard
 from searchgym.retrieval.index.build import SHARD
 from searchgym.retrieval.index.index import part_names
 

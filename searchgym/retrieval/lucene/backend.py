@@ -14,17 +14,18 @@ import weakref
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
+from searchgym.corpora.files import FilePath
 from searchgym.corpora.store import PassageStore
-from searchgym.errors import IndexMismatchError, RetrieverError, UsageError
+from searchgym.errors import DataMissingError, IndexMismatchError, RetrieverError, UsageError
 from searchgym.records import Hit, Passage
-from searchgym.retrieval.backends import Progress
+from searchgym.retrieval import wire
+from searchgym.retrieval.cards import PartCard, Progress, RetrieverCard, Sources, find_retriever
 from searchgym.retrieval.kinds.lucene import LuceneCard
 from searchgym.retrieval.lucene.build import ANALYSER, INDEX, LuceneBuilder, directory, needs
 from searchgym.retrieval.lucene.java import Java, java_said, java_text, jnius, leaves_java, start_java
-from searchgym.retrieval.remote import wire
-from searchgym.retrieval.retriever import check_request
+from searchgym.retrieval.retriever import CorpusRetriever, check_request
 
 BLOCK: Final = 64
 """Maximum number of queries that a thread takes at once."""
@@ -280,3 +281,41 @@ def _close(reader: Any, process: int) -> None:
             reader.close()
         finally:
             _turn.release()
+
+
+# -- indexes made by pyserini ---------------------------------------------------------------------------------------
+
+
+def is_lucene(folder: FilePath) -> bool:
+    """Returns whether a folder holds a Lucene index."""
+    return any(Path(folder).glob("segments_*"))
+
+
+def open_lucene(
+    folder: FilePath,
+    passages: PassageStore | None = None,
+    card: str | dict[str, Any] | RetrieverCard | None = None,
+) -> CorpusRetriever:
+    """Returns the retriever of a Lucene index that pyserini made with its default analysis.
+
+    Args:
+        folder: Folder made by ``python -m pyserini.index.lucene --collection JsonCollection --index FOLDER ...``.
+        passages: The indexed passages; not needed if the index stores its documents (``--storeRaw``).
+        card: Card of kind ``lucene``, or one that wraps such a card. Default: pyserini's settings.
+
+    Raises:
+        DataMissingError: The folder holds no Lucene index.
+        UsageError: The index stores no documents and no passages are given; the card needs another part than Lucene's;
+            or pyserini or a JDK is missing.
+        IndexMismatchError: The index is damaged, or was made from other passages.
+    """
+    folder = Path(folder)
+    if not is_lucene(folder):
+        raise DataMissingError("holds no Lucene index (no segments_N)", folder)
+
+    def part(card: PartCard) -> CorpusRetriever:
+        if card.takes != "lucene":
+            raise UsageError(f"{folder} is an index of Lucene alone: it has no part of kind {card.kind!r}")
+        return LuceneRetriever(folder, cast(LuceneCard, card), passages)
+
+    return Sources(part=part).open_corpus(LuceneCard() if card is None else find_retriever(card), folder)

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from searchgym.corpora.store import PassageStore
 from searchgym.records import Passage
-from searchgym.retrieval.backends import Needs, Progress
 from searchgym.retrieval.bm25.search import contents
+from searchgym.retrieval.cards import Needs, Progress
 from searchgym.retrieval.kinds.lucene import LuceneCard
 from searchgym.retrieval.lucene.java import Java, heap_bytes, java_said, java_text, jnius, leaves_java, start_java
 

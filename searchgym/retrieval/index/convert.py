@@ -21,16 +21,14 @@ from searchgym.errors import DataError, DataMissingError, IndexMismatchError, Us
 from searchgym.reading import leads_out
 from searchgym.records import Passage
 from searchgym.retrieval import encoders
-from searchgym.retrieval.backends import Builder, Progress, quiet
-from searchgym.retrieval.cards import PartCard, RetrieverCard, find_retriever, parts_of
+from searchgym.retrieval.cards import Builder, PartCard, Progress, RetrieverCard, find_retriever, parts_of, quiet
 from searchgym.retrieval.dense.backend import INDEX, DenseBuilder, check_probes, probe_positions
 from searchgym.retrieval.dense.vectors import describe, link, open_index, write_vectors
-from searchgym.retrieval.foreign.lucene import is_lucene, open_lucene
 from searchgym.retrieval.index.build import build_index, check_free
 from searchgym.retrieval.index.index import IndexManifest, IndexPart, inspect_index, shipped_parts
 from searchgym.retrieval.kinds.dense import DenseCard
 from searchgym.retrieval.kinds.lucene import LuceneCard
-from searchgym.retrieval.lucene.backend import LuceneRetriever
+from searchgym.retrieval.lucene.backend import LuceneRetriever, is_lucene, open_lucene
 
 
 def convert_index(
