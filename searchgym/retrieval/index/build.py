@@ -96,7 +96,7 @@ def build_index(
         shard: Number of passages in a shard.
         wait: Seconds to wait for another process that builds the same index.
         make: Returns the builder of each part. Default: `PartCard.builder`.
-        source: Path of an existing index from which `make` takes files. A build with another source is not resumed.
+        source: Path of an existing index of which `make` takes files; a build with another one is not resumed.
         progress: Called as each stage goes on.
 
     Returns:
@@ -156,9 +156,7 @@ def _put_in_place(
     """Renames a build that was interrupted just before its renaming, and returns its manifest."""
     manifest = read(IndexManifest, json.loads((building / MANIFEST).read_bytes()), str(building / MANIFEST))
     if manifest.retriever != _comparable(plain(card)) or corpus_sha256(passages) != manifest.corpus_sha256:
-        raise RunExistsError(
-            f"{building} holds a finished build of another card or corpus: pass --restart to throw it away"
-        )
+        raise RunExistsError(f"{building} holds a finished build of another card or corpus: --restart throws it away")
     _move(building, out, overwrite)
     return manifest
 
@@ -168,9 +166,6 @@ def _comparable(data: dict[str, Any]) -> dict[str, Any]:
     return dict(json.loads(json.dumps(data)))
 
 
-# -- state ---------------------------------------------------------------------------------------------------------
-
-
 def _state(building: Path, wanted: BuildState, restart: bool) -> BuildState:
     """Returns the state of an interrupted build with the same settings; else clears the folder, for a new build."""
     path = building / STATE
@@ -178,9 +173,7 @@ def _state(building: Path, wanted: BuildState, restart: bool) -> BuildState:
         try:
             saved = read(BuildState, json.loads(path.read_bytes()), str(path))
         except (ValueError, CardError) as error:
-            raise RunExistsError(
-                f"{building}: an interrupted build that cannot be read ({error}): --restart"
-            ) from error
+            raise RunExistsError(f"{building}: an unreadable interrupted build ({error}): --restart") from error
         if dataclasses.replace(saved, shards=[]) != wanted:
             raise RunExistsError(
                 f"{building} holds {len(saved.shards)} shards of an interrupted build with other settings: build with "
@@ -200,9 +193,6 @@ def _save(state: BuildState, building: Path) -> None:
         file.write(json.dumps(dataclasses.asdict(state)).encode())
 
 
-# -- stages --------------------------------------------------------------------------------------------------------
-
-
 def _counted(passages: Iterable[Passage], progress: Progress) -> Iterator[Passage]:
     """Yields passages and reports progress at every thousandth and at the last."""
     number = 0
@@ -218,7 +208,7 @@ def _write_shards(
 ) -> tuple[PassageStore, dict[str, dict[str, Any]]]:
     """Writes the shards that are not finished yet; returns the store of all passages, and the facts of each part."""
     with PassageWriter(building) as writer:
-        _cut(writer, state, len(state.shards))
+        _cut(writer, state)
         start, number, left = 0, 0, iter(passages)
         while batch := list(itertools.islice(left, state.shard)):
             lines = [passage_line(passage) for passage in batch]
@@ -246,10 +236,9 @@ def _write_shards(
         raise
 
 
-def _cut(writer: PassageWriter, state: BuildState, shards: int) -> None:
-    """Removes the passages of all but the first shards."""
-    kept = state.shards[:shards]
-    writer.cut(sum(shard.passages for shard in kept), sum(shard.bytes for shard in kept))
+def _cut(writer: PassageWriter, state: BuildState) -> None:
+    """Removes the passages of all but the finished shards."""
+    writer.cut(sum(shard.passages for shard in state.shards), sum(shard.bytes for shard in state.shards))
 
 
 def _forget(building: Path, writer: PassageWriter, state: BuildState, shards: int) -> None:
@@ -259,7 +248,7 @@ def _forget(building: Path, writer: PassageWriter, state: BuildState, shards: in
         (building / name).mkdir()
     del state.shards[shards:]
     _save(state, building)
-    _cut(writer, state, shards)
+    _cut(writer, state)
 
 
 def _complete(

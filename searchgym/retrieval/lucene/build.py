@@ -46,10 +46,24 @@ class LuceneBuilder:
         Raises:
             OSError: Lucene cannot write the index, or cannot read that of an interrupted build.
         """
+        java = self._java
         try:
-            writer = self._writer()
+            config = java(f"{INDEX}.IndexWriterConfig")(java(ANALYSER).newDefaultInstance())
+            # Documents stay in the order of addition: one thread, merges of neighbours only.
+            config.setMergePolicy(java(f"{INDEX}.LogByteSizeMergePolicy")())
+            config.setMergeScheduler(java(f"{INDEX}.SerialMergeScheduler")())
+            config.setRAMBufferSizeMB(min(512.0, self._memory / 2**20 / 4))
+            writer = java(f"{INDEX}.IndexWriter")(directory(java, self._folder), config)
             try:
-                self._write(writer, passages)
+                add = _adder(java, writer)
+                for position in range(int(writer.getDocStats().numDocs), len(passages)):
+                    if position % REPORT == 0:
+                        self._progress("indexing by Lucene", position, len(passages))
+                    if position % COMMIT == 0:
+                        writer.commit()
+                    add(passages[position])
+                writer.commit()
+                self._progress("indexing by Lucene", len(passages), len(passages))
             finally:
                 writer.rollback()  # closes the writer and drops uncommitted documents
         except jnius().JavaException as error:
@@ -58,28 +72,8 @@ class LuceneBuilder:
                 f"{self._folder}: Lucene cannot index: {java_said(error)}; to begin anew: --restart"
             ) from error
         (self._folder / "write.lock").unlink(missing_ok=True)
-        version = self._java("org.apache.lucene.util.Version").LATEST.toString()
+        version = java("org.apache.lucene.util.Version").LATEST.toString()
         return {"lucene": version, "analyser": ANALYSER.rpartition(".")[2]}
-
-    def _writer(self) -> Any:
-        """Returns a writer that keeps documents in the order of addition: one thread, merges of neighbours only."""
-        java = self._java
-        config = java(f"{INDEX}.IndexWriterConfig")(java(ANALYSER).newDefaultInstance())
-        config.setMergePolicy(java(f"{INDEX}.LogByteSizeMergePolicy")())
-        config.setMergeScheduler(java(f"{INDEX}.SerialMergeScheduler")())
-        config.setRAMBufferSizeMB(min(512.0, self._memory / 2**20 / 4))
-        return java(f"{INDEX}.IndexWriter")(directory(java, self._folder), config)
-
-    def _write(self, writer: Any, passages: PassageStore) -> None:
-        add = _adder(self._java, writer)
-        for position in range(int(writer.getDocStats().numDocs), len(passages)):
-            if position % REPORT == 0:
-                self._progress("indexing by Lucene", position, len(passages))
-            if position % COMMIT == 0:
-                writer.commit()
-            add(passages[position])
-        writer.commit()
-        self._progress("indexing by Lucene", len(passages), len(passages))
 
 
 def _adder(java: Java, writer: Any) -> Callable[[Passage], None]:
