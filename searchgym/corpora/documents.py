@@ -229,7 +229,11 @@ def _chunks(passages: Iterable[Passage], words: int, overlap: int, by: str) -> I
     """Yields the chunks of every passage."""
     for passage in passages:
         spans = _words(passage.text)
-        bounds = _bounds(passage.text, spans, by)
+        bounds: Sequence[int] = range(len(spans) + 1)  # words at which a chunk may begin, and the number of words
+        if by != "words":
+            ends = (PARAGRAPH_END if by == "paragraph" else SENTENCE_END).finditer(passage.text)
+            starts = [start for start, _ in spans]
+            bounds = sorted({0, len(spans), *(bisect_left(starts, end.end()) for end in ends)})
         for number, (first, last) in enumerate(_windows(bounds, words, overlap)):
             text = passage.text[spans[first][0] : spans[last - 1][1]]
             yield Passage(f"{passage.id}#{number}", passage.title, text)
@@ -242,15 +246,6 @@ def _words(text: str) -> list[tuple[int, int]]:
         bounds = [run.start() + start for start in word_starts(run[0])]
         found += itertools.pairwise([*bounds, run.end()])
     return found
-
-
-def _bounds(text: str, spans: Sequence[tuple[int, int]], by: str) -> Sequence[int]:
-    """Returns the indices of the words at which a chunk may begin; the last entry is the number of words."""
-    if by == "words":
-        return range(len(spans) + 1)
-    ends = (PARAGRAPH_END if by == "paragraph" else SENTENCE_END).finditer(text)
-    starts = [start for start, _ in spans]
-    return sorted({0, len(spans), *(bisect_left(starts, end.end()) for end in ends)})
 
 
 def _windows(bounds: Sequence[int], words: int, overlap: int) -> Iterator[tuple[int, int]]:

@@ -50,9 +50,10 @@ def get_corpus(
     if path.exists() and not overwrite:
         raise RunExistsError(f"{path} is there already: --overwrite downloads it again")
     url = card.url
-    if url is None and card.hub is None:
-        raise DataMissingError(f"corpus {card.name!r} has no download: get it from {card.source} and put it here", path)
-    if card.hub is not None and url is None:
+    if url is None:
+        if card.hub is None:
+            reason = f"corpus {card.name!r} has no download: get it from {card.source} and put it here"
+            raise DataMissingError(reason, path)
         try:
             url = hub_file(HubSource.parse(card.hub)).resolve().as_uri()  # in the cache of the hub
         except DataMissingError as error:

@@ -184,17 +184,15 @@ def _titled(row: Row, *id_keys: str, position: int | None = None) -> Passage:
 def links_of(row: Row) -> tuple[tuple[int, int, str], ...]:
     """Returns the links of a row of the canonical format; none if what it calls its links is anything else."""
     links = row.get("links")
-    length = len(row["text"]) if isinstance(row.get("text"), str) else 0
-    if not isinstance(links, list) or not all(_is_link(link, length) for link in links):
+    if not isinstance(links, list):
         return ()
+    length = len(row["text"]) if isinstance(row.get("text"), str) else 0
+    for link in links:
+        if not isinstance(link, list) or [type(item) for item in link] != [int, int, str]:
+            return ()
+        if not 0 <= link[0] < link[1] <= length:
+            return ()
     return tuple((start, end, target) for start, end, target in links)
-
-
-def _is_link(link: Any, length: int) -> bool:
-    """Returns whether a value is the start and end of words in a text of some length, and an id."""
-    if not isinstance(link, list) or [type(item) for item in link] != [int, int, str]:
-        return False
-    return bool(0 <= link[0] < link[1] <= length)
 
 
 FORMATS: dict[str, Parser[Passage]] = {

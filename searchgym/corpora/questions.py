@@ -27,14 +27,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from searchgym.corpora.fields import Row, accepted, id_field, text_field, texts_field
 from searchgym.corpora.files import FilePath, iter_jsonl, write_jsonl
 from searchgym.corpora.question_formats import FORMATS
-from searchgym.corpora.rows import Parser, Rows, find_format, open_rows, parse_rows
+from searchgym.corpora.rows import Rows, find_format, open_rows, parse_rows
 from searchgym.errors import BadLines, DataError, DataMissingError, UnknownNameError, UsageError
-from searchgym.records import Question
+from searchgym.records import Passage, Question
 
 EXPECTED = (
     "question and answer, answers or golden_answers, text and answers, KILT's input and output, or Search-R1's "
@@ -108,8 +108,10 @@ def read_queries(path: FilePath, bad: BadLines | None = None) -> dict[str, str]:
         if not file.is_file():
             raise DataMissingError("is a folder without queries.jsonl: give a BEIR folder or a file", path)
     format, rows = find_format(open_rows(file, bad), _shape, f"{EXPECTED}, or BEIR's _id and text")
-    parse: Parser[Query | Question] = FORMATS.get(format, _query)
-    return {query.id: query.text for query in parse_rows(rows, parse, bad)}
+    if format != "beir":
+        return {question.id: question.text for question in parse_rows(rows, FORMATS[format], bad)}
+    queries = parse_rows(rows, lambda row, _: Passage(id_field(row, "_id"), "", text_field(row, "text")), bad)
+    return {query.id: query.text for query in queries}
 
 
 def read_aliases(path: FilePath) -> dict[str, tuple[str, ...]]:
@@ -185,17 +187,3 @@ def _shape(row: Row) -> str | None:
         others = "flashrag" if "answers" in row and "answer" not in row else "hotpotqa"
         return next((name for mark, name in marks.items() if mark in row), others)
     return "beir" if {"_id", "text"} <= row.keys() else None
-
-
-class Query(NamedTuple):
-    """A query of a retrieval evaluation, without answers."""
-
-    id: str
-    """Id of the query."""
-    text: str
-    """Text to search for."""
-
-
-def _query(row: Row, position: int) -> Query:
-    """Makes a query from a row of BEIR's ``queries.jsonl``."""
-    return Query(id_field(row, "_id"), text_field(row, "text"))

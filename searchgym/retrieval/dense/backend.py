@@ -140,12 +140,19 @@ def load(
         )
     if positions != probe_positions(len(passages)) or probes.shape != (len(positions), actual.dimension):
         raise IndexMismatchError(f"{folder.name}/{PROBE} is not of this index")
-    index = open_index(folder / INDEX)
+    index: Any = open_index(folder / INDEX)
     progress("loading the encoder", 0, 1)
     encoder = encoders.load_encoder(card.encoder)
     check_probes(encoder, [passages[position] for position in positions], probes)
     progress("loading the encoder", 1, 1)
-    return DenseRetriever(_placed(index, card), encoder, passages, sha256, card)
+    if card.index == "ivf-sq8":
+        index.nprobe = card.nprobe
+    if card.device != "cpu":
+        options = _FAISS.GpuMultipleClonerOptions()
+        options.shard, options.useFloat16 = card.shard, card.float16 and card.index == "flat"
+        gpus = None if card.device == "cuda" else [int(card.device.removeprefix("cuda:"))]
+        index = _FAISS.index_cpu_to_gpus_list(index, options, gpus)
+    return DenseRetriever(index, encoder, passages, sha256, card)
 
 
 def probe_positions(passages: int) -> list[int]:
@@ -262,15 +269,3 @@ def _check_device(card: DenseCard) -> None:
     gpus = _FAISS.get_num_gpus()
     if int(number or 0) >= gpus:
         raise UsageError(f"device {card.device}: FAISS finds {gpus} GPUs here")
-
-
-def _placed(index: Any, card: DenseCard) -> Any:
-    """Returns an index moved to the card's device, with its search settings."""
-    if card.index == "ivf-sq8":
-        index.nprobe = card.nprobe
-    if card.device == "cpu":
-        return index
-    options = _FAISS.GpuMultipleClonerOptions()
-    options.shard, options.useFloat16 = card.shard, card.float16 and card.index == "flat"
-    gpus = None if card.device == "cuda" else [int(card.device.removeprefix("cuda:"))]
-    return _FAISS.index_cpu_to_gpus_list(index, options, gpus)

@@ -60,7 +60,12 @@ class SimulatedRetriever:
             RetrieverError: The writer returned something other than a list of texts for each query.
         """
         check_request(queries, k)
-        wanted = [self._wanted(id, query, k) for id, query in zip(question_ids, queries, strict=True)]
+        wanted = []
+        for id, query in zip(question_ids, queries, strict=True):
+            numbers = random_numbers(self.card.seed, self._step, query)
+            useful = not draw_noise(self.probability, numbers)
+            question, seed = self._by_id.get(id) if self.card.answers else None, next(numbers) % 2**31
+            wanted.append(Wanted(query, question, useful, min(k, self.card.pages), self.card.words, seed))
         with self._lock:  # one call at a time: one that was given up may still be under way
             written = self.writer.write(wanted)
         if not isinstance(written, list) or len(written) != len(wanted):
@@ -71,14 +76,6 @@ class SimulatedRetriever:
         """Returns the settings that the pages depend on, besides the step."""
         names = ("model", "pages", "words", "answers", "temperature", "start", "end", "base", "steps", "seed")
         return {"kind": "simulated"} | {name: getattr(self.card, name) for name in names}
-
-    def _wanted(self, question_id: str, query: str, k: int) -> Wanted:
-        """Returns what is wanted for a query at the present step."""
-        numbers = random_numbers(self.card.seed, self._step, query)
-        useful = not draw_noise(self.probability, numbers)
-        question = self._by_id.get(question_id) if self.card.answers else None
-        seed = next(numbers) % 2**31
-        return Wanted(query, question, useful, min(k, self.card.pages), self.card.words, seed)
 
     def _hits(self, wanted: Wanted, pages: object, k: int) -> list[Hit]:
         """Returns written pages as hits, marked and in their order."""
