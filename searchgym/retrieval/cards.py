@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, cast
 
+from typing_extensions import override
+
 from searchgym.corpora.store import PassageStore
 from searchgym.errors import CardError, UsageError
 from searchgym.named import names_code
@@ -144,8 +146,8 @@ class PartCard(RetrieverCard):
     slow: ClassVar[bool] = False
     """Whether a large corpus takes days to build: then no index is built at the first search."""
 
+    @override
     def open(self, sources: Sources) -> AnyRetriever:
-        """See `RetrieverCard.open`."""
         return sources.part(self)
 
     def built_of(self) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from itertools import count
 from typing import Annotated, Final
 
 from annotated_types import Interval
+from typing_extensions import override
 
 from searchgym.retrieval.cards import RetrieverCard
 
@@ -36,8 +37,8 @@ class NoiseSchedule(RetrieverCard):
     """Seed of the random draws."""
 
     @property
+    @override
     def grows(self) -> bool:
-        """See `RetrieverCard.grows`."""
         return (self.steps is None and self.start != self.end) or any(card.grows for card in self.inner)
 
     def probability(self, step: int | None, steps: int) -> float:

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
 
+from typing_extensions import override
+
 from searchgym.corpora.store import PassageStore
 from searchgym.errors import UsageError
 from searchgym.named import check_call
@@ -113,12 +115,12 @@ class WithCorpus(Wrapper):
         self.passages, self.passage = store.__iter__, store.__getitem__
 
     @property
+    @override
     def corpus_sha256(self) -> str | None:
-        """sha256 of the corpus."""
         return self.sha256
 
+    @override
     def __len__(self) -> int:
-        """Returns the number of passages."""
         return len(self.store)
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:

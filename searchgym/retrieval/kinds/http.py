@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, Self
 
 from annotated_types import Interval
+from typing_extensions import override
 from urllib3.exceptions import HTTPError
 
 from searchgym.errors import RetrieverError, UsageError
@@ -36,14 +37,14 @@ class HttpCard(RetrieverCard):
     token_env: str = TOKEN
     """Environment variable with the server's token, ``SEARCHGYM_TOKEN`` or a name that begins so and an underscore."""
 
+    @override
     def problems(self) -> Iterable[str]:
-        """See `Options.problems`."""
         # A card from elsewhere must not make the client send another secret of this machine to its server.
         if self.token_env != TOKEN and not self.token_env.startswith(f"{TOKEN}_"):
             yield f"token_env is {TOKEN} or begins with {TOKEN}_, got {self.token_env!r}"
 
+    @override
     def open(self, sources: Sources) -> HttpRetriever:
-        """See `RetrieverCard.open`."""
         token = os.environ.get(self.token_env)
         if token is None and self.token_env != TOKEN:
             raise UsageError(f"{self.url}: its card takes the token from {self.token_env}, which is not set")

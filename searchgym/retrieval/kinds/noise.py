@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from annotated_types import Interval
+from typing_extensions import override
 
 from searchgym.errors import UsageError
 from searchgym.options import read
@@ -30,8 +31,8 @@ class NoiseCard(NoiseSchedule):
     mixed_in: Annotated[int, Interval(ge=0, le=1e9)] = 0
     """Number of random passages that stand at random ranks among the hits of every query, in evaluations too."""
 
+    @override
     def open(self, sources: Sources) -> NoiseRetriever:
-        """See `RetrieverCard.open`."""
         options = {name: getattr(self, name) for name in (*SCHEDULE, "mixed_in")}
         return NoiseRetriever(sources.open(self.of), **options)
 
@@ -75,13 +76,8 @@ class NoiseRetriever(Wrapper):
         self.probability = 0.0
         """Current probability that the hits of a query are replaced."""
 
+    @override
     def at_step(self, step: int | None, steps: int) -> None:
-        """Sets the probability for a step of training, or to 0 for validation.
-
-        Args:
-            step: 0-based step of training; None for validation.
-            steps: Number of training steps.
-        """
         super().at_step(step, steps)
         self._step, self.probability = step, self.schedule.probability(step, steps)
 
@@ -91,8 +87,8 @@ class NoiseRetriever(Wrapper):
         lists = self.inner[0].search(queries, max(k - self.mixed_in, 1))
         return [self._changed(query, hits, k) for query, hits in zip(queries, lists, strict=True)]
 
+    @override
     def identity(self) -> dict[str, Any]:
-        """Returns the settings that the hits depend on, besides the corpus and the step."""
         settings = {name: getattr(self.schedule, name) for name in SCHEDULE}
         settings |= {"mixed_in": self.mixed_in} if self.mixed_in else {}
         return {"kind": "noise"} | settings | super().identity()

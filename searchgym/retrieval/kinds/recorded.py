@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
+from typing_extensions import override
+
 from searchgym.corpora.files import FilePath, iter_jsonl, read_json, sha256_file
 from searchgym.errors import DataError, RetrieverError
 from searchgym.records import Hit, Passage
@@ -21,8 +23,8 @@ class RecordedCard(RetrieverCard):
     episodes: str
     """Path of the run's ``episodes.jsonl``, or of its folder."""
 
+    @override
     def open(self, sources: Sources) -> RecordedRetriever:
-        """See `RetrieverCard.open`."""
         return RecordedRetriever.of_run(self.episodes)
 
 
@@ -78,16 +80,13 @@ class RecordedRetriever:
         sha256: str | None = None,
     ) -> None:
         self.top_k, self.corpus_sha256, self.source, self.sha256 = top_k, corpus_sha256, source, sha256
-        self._of_question: dict[tuple[str, str], Hits | None] = {}
-        self._of_query: dict[str, Hits | None] = {}  # None if records differ, in both
+        self._hits: dict[tuple[str | None, str], Hits | None] = {}  # by (question or None, query); None if they differ
         passages: dict[Passage, Passage] = {}
         for search in searches:
             hits = tuple(Hit(passages.setdefault(hit.passage, hit.passage), hit.score) for hit in search.hits)
-            key = (search.question_id, search.query)
-            first = self._of_question.setdefault(key, hits)
-            self._of_question[key] = hits if first == hits else None
-            first = self._of_query.setdefault(search.query, hits)
-            self._of_query[search.query] = hits if first == hits else None
+            for key in ((search.question_id, search.query), (None, search.query)):
+                first = self._hits.setdefault(key, hits)
+                self._hits[key] = hits if first == hits else None
 
     @classmethod
     def of_run(cls, path: FilePath) -> Self:
@@ -116,10 +115,7 @@ class RecordedRetriever:
             UsageError: `queries` is a single string, or `k` is below 1.
         """
         self._check(queries, k)
-        return [
-            self._found(self._of_question, (id, query), query, f"for question {id!r}", k)
-            for id, query in zip(question_ids, queries, strict=True)
-        ]
+        return [self._found(id, query, k) for id, query in zip(question_ids, queries, strict=True)]
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """Returns the hits recorded for each query with any question, at most k.
@@ -128,7 +124,7 @@ class RecordedRetriever:
             RetrieverError, UsageError: See `search_for`.
         """
         self._check(queries, k)
-        return [self._found(self._of_query, query, query, "for any question", k) for query in queries]
+        return [self._found(None, query, k) for query in queries]
 
     def identity(self) -> dict[str, Any]:
         """Returns the settings that the hits depend on: the sha256 of the record."""
@@ -144,10 +140,11 @@ class RecordedRetriever:
                 f"{self.source} holds the first {self.top_k} hits of each query, not {k}: ask for at most {self.top_k}"
             )
 
-    def _found(self, record: dict[Any, Hits | None], key: object, query: str, whose: str, k: int) -> list[Hit]:
-        if key not in record:
+    def _found(self, question_id: str | None, query: str, k: int) -> list[Hit]:
+        whose = "for any question" if question_id is None else f"for question {question_id!r}"
+        if (question_id, query) not in self._hits:
             raise RetrieverError(f"{self.source} has no search for {query[:SHOWN]!r} {whose}")
-        if (hits := record[key]) is None:
+        if (hits := self._hits[question_id, query]) is None:
             raise RetrieverError(f"{self.source} has several searches for {query[:SHOWN]!r} {whose}, which differ")
         return list(hits[:k])
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import numpy as np
 import numpy.typing as npt
 from annotated_types import Interval
+from typing_extensions import override
 
 from searchgym.corpora.hub import hub_answers, named_folder
 from searchgym.errors import DataMissingError, ModelError, UsageError
@@ -42,17 +43,17 @@ class RerankCard(RetrieverCard):
     """Device of the cross-encoder, such as ``cpu`` or ``cuda``. Default: the best one available."""
 
     @property
+    @override
     def models(self) -> list[EncoderCard | str]:
-        """See `RetrieverCard.models`."""
         return [model for model in (self.encoder, self.cross_encoder) if model is not None]
 
+    @override
     def problems(self) -> Iterable[str]:
-        """See `Options.problems`."""
         if len(self.models) != 1:
             yield "rerank takes either encoder or cross_encoder"
 
+    @override
     def open(self, sources: Sources) -> RerankRetriever:
-        """See `RetrieverCard.open`."""
         return RerankRetriever(sources.open(self.of), scorer_of(self), self.first)
 
 
@@ -96,8 +97,8 @@ class RerankRetriever(Wrapper):
             results.append([Hit(candidates[i], float(each[i])) for i in order])
         return results
 
+    @override
     def identity(self) -> dict[str, Any]:
-        """Returns the settings that the hits depend on, besides the corpus."""
         model: dict[str, Any] = getattr(self.scorer, "identity", dict)()
         return {"kind": "rerank", "first": self.first} | model | super().identity()
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from annotated_types import Interval
+from typing_extensions import override
 
 from searchgym.errors import UsageError
 from searchgym.named import load_function
@@ -33,8 +34,9 @@ class SimulatedCard(NoiseSchedule):
     temperature: Annotated[float, Interval(ge=0, le=100)] = 0.8
     """Sampling temperature of the model."""
 
+    @override
     def open(self, sources: Sources) -> AnyRetriever:
-        """See `RetrieverCard.open`; the engine is imported by name, as it stands above the agents' models."""
+        # The engine is imported by name, as it stands above the agents' models.
         if sources.questions is None:
             raise UsageError(
                 "a simulated engine writes pages for a question: it is the retriever of an environment, and neither "

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final, Self, TypeVar
 
 from annotated_types import Interval
+from typing_extensions import override
 
 from searchgym.errors import RetrieverError, UsageError
 from searchgym.named import check_call, load_function
@@ -31,8 +32,8 @@ class ToolCard(RetrieverCard):
     calls: Annotated[int, Interval(ge=1, le=4096)] = 8
     """Maximum number of simultaneous calls."""
 
+    @override
     def open(self, sources: Sources) -> ToolRetriever:
-        """See `RetrieverCard.open`."""
         return ToolRetriever.of_name(self.function, calls=self.calls)
 
 
