@@ -193,7 +193,7 @@ def built_before(passages: list[Passage], out: Path, monkeypatch: pytest.MonkeyP
     return out
 
 
-def test_an_index_of_the_earlier_analyser_is_read_if_its_words_are_the_same(
+def test_an_index_of_the_earlier_analyser_is_read_if_its_words_are_equal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     passages = [*BIRDS, Passage("b", "Beyonc\u00e9", "Ünïcode, 東京, Straße.")]
@@ -205,7 +205,7 @@ def test_an_index_of_the_earlier_analyser_is_read_if_its_words_are_the_same(
     assert old.identity() == new.identity() and old.identity()["analyser"] == f"{analysis.NAME} 1"
 
 
-def test_an_index_of_the_earlier_analyser_is_told_apart_if_its_words_are_not(
+def test_an_index_of_the_earlier_analyser_is_told_by_other_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = built_before(DECOMPOSED, tmp_path / "old", monkeypatch)
@@ -463,7 +463,7 @@ def test_a_build_interrupted_when_it_was_complete_is_put_in_place(
     assert not list((tmp_path / "out").glob(".*"))
 
 
-def test_a_build_that_takes_from_elsewhere_does_not_go_on_with_one_that_does_not(tmp_path: Path) -> None:
+def test_a_build_that_takes_from_elsewhere_goes_on_with_no_other(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         build_index(stopping(pages(100), 65), tmp_path / "out", shard=10)
     with pytest.raises(RunExistsError, match="with other settings"):

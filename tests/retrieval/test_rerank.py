@@ -66,7 +66,7 @@ def test_without_hits_no_model_is_asked():
     assert RerankRetriever(Nothing(), lambda *_: 1 / 0).search(["x", "y"], 2) == [[], []]
 
 
-def test_vectors_are_compared_by_inner_product_and_each_text_is_encoded_once():
+def test_vectors_are_compared_by_product_and_each_text_encoded_once():
     queries, passages = [], []
 
     def encode_queries(texts):

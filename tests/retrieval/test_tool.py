@@ -50,7 +50,7 @@ def test_an_item_becomes_a_hit(item, expected):
     assert one([item]) == [expected]
 
 
-def test_without_scores_the_rank_stands_for_them_and_what_is_too_much_is_left_out():
+def test_the_rank_stands_for_scores_and_what_is_too_much_is_left_out():
     assert [(hit.passage.text, hit.score) for hit in one(["a", "b", "c"], k=2)] == [("a", 1.0), ("b", 0.5)]
     assert one((), 3) == []
 
