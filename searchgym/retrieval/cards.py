@@ -44,7 +44,7 @@ class Builder(Protocol):
     """Builder of one part of an index folder, shard by shard. A resumed build may add a shard a second time."""
 
     def add(self, number: int, start: int, passages: Sequence[Passage]) -> None:
-        """Processes one shard of the corpus and writes the result to the folder for shards.
+        """Processes one shard of the corpus and writes the result to the folder for shards. Default: does nothing.
 
         Args:
             number: Number of the shard, from 0. The result of an earlier attempt at this shard is replaced.

@@ -102,14 +102,11 @@ def convert_index(
     )
 
 
-class _Taker:
+class _Taker(Builder):
     """Builder of a Lucene part that takes an existing index, `source`, as it is."""
 
     def __init__(self, source: Path, card: LuceneCard, folder: Path, shards: Path, progress: Progress) -> None:
         self._source, self._card, self._folder = source, card, folder
-
-    def add(self, number: int, start: int, passages: Sequence[Passage]) -> None:
-        """Does nothing: `finish` takes the whole index."""
 
     def finish(self, shards: int, passages: PassageStore) -> dict[str, Any]:
         """Links or copies the files of the index, and checks that it was made from these passages."""

@@ -131,10 +131,16 @@ class ToolRetriever:
         """Returns the event loop, which starts when first needed and stops when the retriever is garbage-collected."""
         with self._lock:
             if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                thread = threading.Thread(target=_run, args=(self._loop,), name="searchgym-tool", daemon=True)
+                loop = self._loop = asyncio.new_event_loop()
+                thread = threading.Thread(target=_run, args=(loop,), name="searchgym-tool", daemon=True)
                 thread.start()
-                weakref.finalize(self, _stop, self._loop, thread)
+
+                def stop() -> None:
+                    loop.call_soon_threadsafe(loop.stop)
+                    if thread is not threading.current_thread():
+                        thread.join(timeout=1.0)
+
+                weakref.finalize(self, stop)
             return self._loop
 
 
@@ -147,12 +153,6 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
         loop.run_until_complete(asyncio.wait(left))
     loop.run_until_complete(loop.shutdown_asyncgens())
     loop.close()
-
-
-def _stop(loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
-    loop.call_soon_threadsafe(loop.stop)
-    if thread is not threading.current_thread():
-        thread.join(timeout=1.0)
 
 
 async def _outcome(call: Awaitable[T]) -> tuple[T | None, BaseException | None]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 from searchgym.corpora.store import PassageStore
 from searchgym.records import Passage
 from searchgym.retrieval.bm25.search import contents
-from searchgym.retrieval.cards import Needs, Progress
+from searchgym.retrieval.cards import Builder, Needs, Progress
 from searchgym.retrieval.kinds.lucene import LuceneCard
 from searchgym.retrieval.lucene.java import Java, heap_bytes, java_said, java_text, jnius, leaves_java, start_java
 
@@ -29,15 +29,12 @@ def needs(card: LuceneCard, passages: int, text: int) -> Needs:
     return Needs(heap_bytes(card.memory) + int(500e6), int(2 * (0.35 * text + 40 * passages)))
 
 
-class LuceneBuilder:
+class LuceneBuilder(Builder):
     """Builder of a Lucene part: indexes all passages at the end; an interrupted build resumes at the last commit."""
 
     def __init__(self, card: LuceneCard, folder: Path, shards: Path, progress: Progress) -> None:
         self._java = start_java(card.memory)  # at once, so that a missing JDK is reported before the corpus is read
         self._memory, self._folder, self._progress = heap_bytes(card.memory), folder, progress
-
-    def add(self, number: int, start: int, passages: Sequence[Passage]) -> None:
-        """Does nothing: `finish` indexes all passages."""
 
     @leaves_java
     def finish(self, shards: int, passages: PassageStore) -> dict[str, Any]:
