@@ -35,7 +35,7 @@ from searchgym.cli.output import emit_rows
 from searchgym.corpora.passages import write_corpus
 from searchgym.envs.data import load_corpus
 from searchgym.retrieval import HttpRetriever
-from searchgym.retrieval.remote.wire import document
+from searchgym.retrieval.wire import document
 
 K: Final = 3
 HEADERS: Final = "Host: localhost\r\nContent-Type: application/json\r\n"

@@ -25,7 +25,7 @@ from typing import Any
 
 from searchgym.cli.output import emit_rows
 from searchgym.corpora import read_passages, read_questions
-from searchgym.corpora.own import bundled_file
+from searchgym.corpora.folders import bundled_file
 from searchgym.envs import SearchVectorEnv, Task, load_task
 from searchgym.envs.cards import EnvCard
 from searchgym.options.cards import find_card, load_card

@@ -298,7 +298,7 @@ def vectors(count: int, dimension: int, seed: int) -> Iterator[np.ndarray]:
 
 def build_vectors(kind: str, count: int, dimension: int, folder: Path) -> dict[str, Any]:
     """Builds a FAISS index as index folders contain it; returns time, size and memory of the build."""
-    from searchgym.retrieval.backends import quiet
+    from searchgym.retrieval.cards import quiet
     from searchgym.retrieval.dense.vectors import finish_vectors, write_index, write_vectors
 
     drawn = folder / "vectors.faiss"

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from searchgym.cli.output import emit, emit_rows
-from searchgym.corpora.own import home
+from searchgym.corpora.folders import home
 
 ROOT: Final = Path(__file__).parents[1]
 MODEL: Final = "PeterJinGo/SearchR1-nq_hotpotqa_train-qwen2.5-7b-em-ppo"

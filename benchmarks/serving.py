@@ -39,7 +39,7 @@ import numpy as np
 
 from searchgym.cli.output import emit_rows
 from searchgym.retrieval import HttpRetriever, NullRetriever, Retriever, build_index, load_index
-from searchgym.retrieval.remote.wire import document
+from searchgym.retrieval.wire import document
 
 K: Final = 3
 DISTINCT: Final = 8192

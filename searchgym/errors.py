@@ -92,6 +92,33 @@ class DataError(SearchGymError):
         super().__init__(where + reason)
 
 
+class BadLines:
+    """Tolerance of a reader for bad lines, and the record of those it skipped: the rule behind ``--skip-bad N``.
+
+    Args:
+        limit: Number of bad lines to skip; the next one is raised.
+    """
+
+    def __init__(self, limit: int = 0) -> None:
+        self.limit = limit
+        self.errors: list[DataError] = []
+        """Errors of the skipped lines, in order, for the report to the user."""
+
+    def bad(self, error: DataError) -> None:
+        """Records the error of a bad line that is skipped.
+
+        Raises:
+            DataError: `error` itself, if `limit` bad lines were skipped before.
+        """
+        if len(self.errors) < self.limit:
+            self.errors.append(error)
+        elif self.limit == 0:
+            raise error
+        else:
+            count = f"bad line number {self.limit + 1}, at most {self.limit} may be left out"
+            raise type(error)(f"{error.reason} ({count})", error.path, error.line) from error
+
+
 class DataMissingError(DataError):
     """Raised when a file or data set does not exist; the message tells where to get it and where to put it."""
 

@@ -52,7 +52,7 @@ class ReplyError(HTTPError):
     """Raised when a reply is longer than allowed, or compressed, so that its length says nothing of its size."""
 
 
-class Reply(NamedTuple):
+class HttpReply(NamedTuple):
     """A whole reply."""
 
     status: int
@@ -185,7 +185,14 @@ class HttpClient:
         self.url = parsed._replace(auth=None).url.rstrip("/")
         """Address without user name and password."""
         self._headers = {"Accept-Encoding": "identity"} | _basic("Authorization", parsed.auth)
-        self._pool = _pool(parsed.scheme, parsed.host, connections, proxies)
+        through = proxies and not urllib.request.proxy_bypass(parsed.host)
+        proxy = urllib.request.getproxies().get(parsed.scheme) if through else None
+        self._pool = urllib3.PoolManager(maxsize=connections)
+        if proxy is not None:
+            proxy = proxy if "://" in proxy else f"http://{proxy}"
+            login = _basic("Proxy-Authorization", parse_url(proxy).auth)
+            self._pool = urllib3.ProxyManager(proxy, maxsize=connections, proxy_headers=login)
+        self._pool.pool_classes_by_scheme = {"http": _HttpPool, "https": _HttpsPool}
         self._free = threading.BoundedSemaphore(connections)
 
     def call(
@@ -197,7 +204,7 @@ class HttpClient:
         *,
         seconds: float,
         most: int,
-    ) -> Reply:
+    ) -> HttpReply:
         """Sends one request and returns the whole reply.
 
         Args:
@@ -226,24 +233,11 @@ class HttpClient:
                 retries=False,
             )
             try:
-                return Reply(reply.status, reply.headers, read_body(reply, most))
+                return HttpReply(reply.status, reply.headers, read_body(reply, most))
             finally:
                 reply.release_conn()
         finally:
             self._free.release()
-
-
-def _pool(scheme: str, host: str, connections: int, proxies: bool) -> urllib3.PoolManager:
-    """Returns the connections to a server, through the environment's proxy if there is one and `proxies` is set."""
-    proxy = urllib.request.getproxies().get(scheme) if proxies and not urllib.request.proxy_bypass(host) else None
-    if proxy is None:
-        pool = urllib3.PoolManager(maxsize=connections)
-    else:
-        proxy = proxy if "://" in proxy else f"http://{proxy}"
-        login = _basic("Proxy-Authorization", parse_url(proxy).auth)
-        pool = urllib3.ProxyManager(proxy, maxsize=connections, proxy_headers=login)
-    pool.pool_classes_by_scheme = {"http": _HttpPool, "https": _HttpsPool}
-    return pool
 
 
 def _basic(header: str, login: str | None) -> dict[str, str]:

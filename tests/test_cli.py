@@ -10,7 +10,7 @@ import pytest
 from made_models import tiny_qwen2, tiny_tokenizer
 from support import command_line, json_of
 
-from searchgym.corpora.own import bundled_file
+from searchgym.corpora.folders import bundled_file
 from searchgym.rollout.storage import read_episodes
 
 QUESTIONS, CORPUS = bundled_file("demo/questions.json"), bundled_file("demo/corpus.jsonl")

@@ -10,7 +10,7 @@ import pytest
 from support import command_line, json_of
 
 from searchgym.agents.base import load_agent, with_max_tokens
-from searchgym.corpora.own import bundled_file
+from searchgym.corpora.folders import bundled_file
 from searchgym.envs.registration import find_env
 from searchgym.envs.task import load_task
 from searchgym.errors import DataMissingError, UsageError
@@ -87,11 +87,11 @@ def test_evaluation_looks_into_searchgym_data(cli, real, monkeypatch):
 
 
 def test_nothing_is_trained_on_searchgym_data(cli, real, monkeypatch):
-    def unreachable(source):
+    def unreachable(source, streaming):
         raise DataMissingError("the hub cannot be reached")
 
     monkeypatch.setenv("SEARCHGYM_DATA", str(real))
-    monkeypatch.setattr("searchgym.corpora.hub.read_hub_questions", unreachable)
+    monkeypatch.setattr("searchgym.corpora.hub.hub_rows", unreachable)
     for load in (
         lambda: load_task(find_env("HotpotQA")),
         lambda: load_tasks(load_recipe("tiny-grpo", ["env=HotpotQA", "env_options={}"])),
@@ -111,10 +111,10 @@ def lines_of(cli, *command):
 
 
 def test_missing_questions_are_told_in_three_lines(cli, monkeypatch):
-    def unreachable(source):
+    def unreachable(source, streaming):
         raise DataMissingError("the data set could not be loaded (the hub cannot be reached: " + "x" * 300, source)
 
-    monkeypatch.setattr("searchgym.corpora.hub.read_hub_questions", unreachable)
+    monkeypatch.setattr("searchgym.corpora.hub.hub_rows", unreachable)
     what, source, place = lines_of(cli, "eval", "HotpotQA", "--agent", "oracle")
     assert what == (
         "error: searchgym/HotpotQA-v0 has no questions: hotpot_dev_distractor_v1.json is not here "

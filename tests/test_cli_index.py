@@ -14,7 +14,7 @@ from support import json_of
 from searchgym.cli import main
 from searchgym.cli.doctor import machine
 from searchgym.corpora.files import sha256_file
-from searchgym.corpora.own import bundled_file
+from searchgym.corpora.folders import bundled_file
 from searchgym.corpora.passages import read_passages
 from searchgym.envs.data import load_corpus
 from searchgym.options.cards import EncoderCard, list_cards, load_card
@@ -22,7 +22,7 @@ from searchgym.retrieval.bm25.backend import Bm25Builder
 from searchgym.retrieval.dense import backend as dense
 from searchgym.retrieval.index.build import build_index, building_folder
 from searchgym.retrieval.index.index import MANIFEST, build_in_memory, load_index
-from searchgym.retrieval.remote.client import HttpRetriever
+from searchgym.retrieval.kinds.http import HttpRetriever
 
 QUESTIONS, CORPUS = bundled_file("demo/questions.json"), bundled_file("demo/corpus.jsonl")
 QUERY = "Who mapped the Sarn Islands?"

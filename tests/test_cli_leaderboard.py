@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support import command_line, json_of
 
-from searchgym.corpora.own import bundled_file
+from searchgym.corpora.folders import bundled_file
 
 CARD = "name: small\nsummary: the bundled questions\nparts:\n  - env: Demo\n    n: 12\n"
 TWO = CARD + "  - env: Demo\n    n: 12\n    name: Few\n    ids: [demo-01, demo-02, demo-03]\n"

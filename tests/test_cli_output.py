@@ -14,7 +14,7 @@ import pytest
 
 from searchgym.cli import main, output
 from searchgym.cli.output import MOST_SHOWN, announce, emit_rows, printable, say, stages
-from searchgym.corpora.own import bundled_file
+from searchgym.corpora.folders import bundled_file
 from searchgym.corpora.passages import read_passages
 from searchgym.errors import DataWarning
 from searchgym.retrieval import encoders

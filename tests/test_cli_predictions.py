@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from support import command_line, json_of
 
-from searchgym.corpora.own import bundled_file
+from searchgym.corpora.folders import bundled_file
 
 QUESTIONS = bundled_file("demo/questions.json")
 

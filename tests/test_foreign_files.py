@@ -33,7 +33,7 @@ from searchgym.retrieval.index.build import build_index
 from searchgym.retrieval.index.index import MANIFEST, describe_files, inspect_index, load_index
 from searchgym.retrieval.index.trust import shipped_encoders
 from searchgym.retrieval.kinds import rerank
-from searchgym.retrieval.remote.tool import ToolRetriever
+from searchgym.retrieval.kinds.tool import ToolRetriever
 from searchgym.rollout.loading import load_model
 from searchgym.rollout.simulated.engine import open_engine
 from searchgym.rollout.storage import EpisodeWriter
@@ -432,7 +432,8 @@ def test_links_within_a_folder_are_fine(tmp_path):
 
 
 def test_an_index_of_lucene_is_not_taken_through_links_that_lead_out(tmp_path):
-    from searchgym.retrieval.foreign.convert import _Taker
+    from searchgym.retrieval.cards import quiet
+    from searchgym.retrieval.index.convert import _Taker
     from searchgym.retrieval.kinds.lucene import LuceneCard
 
     (tmp_path / "secret").write_text("secret")
@@ -440,7 +441,7 @@ def test_an_index_of_lucene_is_not_taken_through_links_that_lead_out(tmp_path):
         (tmp_path / name).mkdir()
     (tmp_path / "lucene/_0.cfs").symlink_to("../secret")
     with pytest.raises(DataError, match=r"_0\.cfs: is a link that leads out of the index"):
-        _Taker(tmp_path / "lucene", tmp_path / "part", LuceneCard()).finish(1, [])
+        _Taker(tmp_path / "lucene", LuceneCard(), tmp_path / "part", tmp_path, quiet).finish(1, [])
     assert list((tmp_path / "part").iterdir()) == []
 
 

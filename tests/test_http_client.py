@@ -16,8 +16,8 @@ from hostile_server import BLOCK, FAST, PAUSE, SLOW, good, hostile
 
 from searchgym.errors import CardError, EngineLostError, ModelError, RetrieverError, SearchGymError, UsageError
 from searchgym.records import Hit, Passage
-from searchgym.retrieval.remote import client as retrievers
-from searchgym.retrieval.remote.client import HttpRetriever
+from searchgym.retrieval.kinds import http as retrievers
+from searchgym.retrieval.kinds.http import HttpRetriever
 from searchgym.rollout import api_sampler
 from searchgym.rollout.api_sampler import ApiOptions, ApiSampler
 from searchgym.rollout.sampler import SampleRequest, Sampling

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from searchgym.cli.output import Json, emit, progress, say
-from searchgym.corpora.files import BadLines
-from searchgym.errors import DataMissingError, RunExistsError, ScoringError, UsageError
+from searchgym.errors import BadLines, DataMissingError, RunExistsError, ScoringError, UsageError
 from searchgym.options.cards import CorpusCard, find_card, load_card
 from searchgym.records import Passage
 
@@ -60,7 +59,7 @@ def corpus_get(
 ) -> None:
     """Download the corpus that a card describes into the data folder and verify it."""
     from searchgym.corpora.download import get_corpus
-    from searchgym.corpora.own import home
+    from searchgym.corpora.folders import home
 
     card = load_card(CorpusCard, find_card("corpora", name))
     with progress(f"get {card.name}") as advance:

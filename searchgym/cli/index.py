@@ -14,7 +14,7 @@ from searchgym.errors import UsageError
 
 if TYPE_CHECKING:
     from searchgym.retrieval.cards import RetrieverCard
-    from searchgym.retrieval.index.index import Manifest
+    from searchgym.retrieval.index.index import IndexManifest
 
 index = typer.Typer(help="Build, convert, inspect and search indexes.", no_args_is_help=True)
 Card = Annotated[str, typer.Option("--retriever", help="Retriever card (name or path) to build for.")]
@@ -66,7 +66,7 @@ def index_convert(
     json: Json = False,
 ) -> None:
     """Convert existing vectors or a Lucene index to an index folder, without encoding or indexing again."""
-    from searchgym.retrieval.foreign.convert import convert_index
+    from searchgym.retrieval.index.convert import convert_index
 
     started = time.perf_counter()
     with stages() as progress:
@@ -123,7 +123,7 @@ def _weighed(card: RetrieverCard, k1: float | None, b: float | None) -> Any:
     return find_retriever(fields | given)
 
 
-def _summary(manifest: Manifest, started: float, out: Path) -> dict[str, Any]:
+def _summary(manifest: IndexManifest, started: float, out: Path) -> dict[str, Any]:
     size = sum(file.bytes for file in manifest.files.values())
     return {
         "passages": manifest.passages,

@@ -65,7 +65,7 @@ def load(name: str | None, options: TaskOptions, wait: float = 0.0) -> Task:
     """
     from searchgym.envs.registration import env_options, find_env, own_card
     from searchgym.envs.task import load_task
-    from searchgym.retrieval.remote.client import HttpRetriever
+    from searchgym.retrieval.kinds.http import HttpRetriever
 
     if name is None:
         card = own_card(f"own/{Path(_own_questions(options)).stem}")
@@ -106,11 +106,11 @@ def chosen_task(env: str | None, choice: TaskChoice) -> Task:
 def read_given_questions(source: str, skip_bad: int, aliases: Path | None) -> list[Question]:
     """Reads questions, skipping and reporting bad rows."""
     from searchgym.cli.data import report
-    from searchgym.corpora.files import BadLines
-    from searchgym.corpora.hub import open_questions
+    from searchgym.corpora.questions import read_questions
+    from searchgym.errors import BadLines
 
     bad = BadLines(skip_bad)
-    questions = open_questions(source, bad, aliases)
+    questions = read_questions(source, None, bad, aliases)
     report(bad)
     return questions
 

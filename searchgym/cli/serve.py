@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
 
     from searchgym.envs.pages.pages import Pages
-    from searchgym.retrieval.backends import Progress
+    from searchgym.retrieval.cards import Progress
     from searchgym.retrieval.retriever import Retriever
     from searchgym.serving.service import Service
 
@@ -132,8 +132,7 @@ class _Loading:
     def __call__(self, progress: Progress) -> Retriever:
         """Loads the retriever."""
         from searchgym.envs.pages.pages import pages_of
-        from searchgym.retrieval.identity import identify
-        from searchgym.retrieval.retriever import corpus_of
+        from searchgym.retrieval.retriever import corpus_of, identify
 
         retriever = self._retriever = self._open_it(progress)
         if self._wants_pages and corpus_of(retriever) is not None:
@@ -150,7 +149,7 @@ class _Loading:
 
     def info(self) -> dict[str, Any]:
         """Describes the index."""
-        from searchgym.retrieval.identity import identify
+        from searchgym.retrieval.retriever import identify
 
         return identify(self._retriever) if self._retriever is not None else {}
 

@@ -7,7 +7,6 @@ from searchgym._lazy import lazy
 if TYPE_CHECKING:
     from searchgym.corpora.documents import chunk_passages, convert_documents, open_corpus
     from searchgym.corpora.download import get_corpus
-    from searchgym.corpora.hub import open_questions
     from searchgym.corpora.passages import corpus_sha256, read_passages, write_corpus
     from searchgym.corpora.questions import read_aliases, read_queries, read_questions, write_questions
 
@@ -17,7 +16,6 @@ __all__ = [
     "corpus_sha256",
     "get_corpus",
     "open_corpus",
-    "open_questions",
     "read_aliases",
     "read_passages",
     "read_queries",
@@ -31,7 +29,6 @@ __getattr__, __dir__ = lazy(
     {
         "documents": "chunk_passages convert_documents open_corpus",
         "download": "get_corpus",
-        "hub": "open_questions",
         "passages": "corpus_sha256 read_passages write_corpus",
         "questions": "read_aliases read_queries read_questions write_questions",
     },

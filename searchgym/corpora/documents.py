@@ -17,13 +17,13 @@ from urllib.parse import unquote
 
 import numpy as np
 
-from searchgym.corpora.files import MAX_LINE, BadLines, FilePath, read_bytes
+from searchgym.corpora.files import MAX_LINE, FilePath, read_bytes
 from searchgym.corpora.passages import detect_format, passage_line, read_passages
 from searchgym.corpora.readers.document import Document, decoded
 from searchgym.corpora.readers.html import read_html
 from searchgym.corpora.readers.markdown import read_markdown
 from searchgym.corpora.readers.office import PACKAGES, read_office, readable
-from searchgym.errors import DataError, DataMissingError, DataWarning, UsageError
+from searchgym.errors import BadLines, DataError, DataMissingError, DataWarning, UsageError
 from searchgym.protocol import word_starts
 from searchgym.reading import leads_out
 from searchgym.records import Passage
@@ -149,10 +149,6 @@ def open_corpus(source: FilePath, format: str | None = None, bad: BadLines | Non
         DataMissingError: The source does not exist or cannot be reached.
         DataError: The source cannot be read.
     """
-    if str(source).startswith("hf:"):
-        from searchgym.corpora.hub import read_hub_passages
-
-        return read_hub_passages(str(source), format, bad)
     return convert_documents(source, bad) if is_documents(source) else read_passages(source, format, bad)
 
 
@@ -203,6 +199,7 @@ def inspect_corpus(path: FilePath) -> dict[str, Any]:
         DataMissingError: The source does not exist.
         DataError: The source cannot be read; see `read_passages`.
     """
+    kind = "hub data set" if str(path).startswith("hf:") else "documents" if is_documents(path) else detect_format(path)
     digest, lengths, texts = hashlib.sha256(), array("q"), set()
     empty_titles = empty_texts = 0
     for passage in open_corpus(path):
@@ -213,7 +210,7 @@ def inspect_corpus(path: FilePath) -> dict[str, Any]:
         texts.add(hashlib.blake2b(passage.text.encode("utf-8", "surrogatepass"), digest_size=16).digest())
     percentiles = {f"words_p{p}": float(np.percentile(lengths, p)) for p in (5, 50, 95)}
     return {
-        "format": _format(path),
+        "format": kind,
         "passages": len(lengths),
         "sha256": digest.hexdigest(),
         "words_mean": float(np.mean(lengths)),
@@ -225,13 +222,6 @@ def inspect_corpus(path: FilePath) -> dict[str, Any]:
     }
 
 
-def _format(source: FilePath) -> str:
-    """Returns the type of a source as a readable name."""
-    if str(source).startswith("hf:"):
-        return "hub data set"
-    return "documents" if is_documents(source) else detect_format(source)
-
-
 # -- chunks --------------------------------------------------------------------------------------------------------
 
 
@@ -239,7 +229,11 @@ def _chunks(passages: Iterable[Passage], words: int, overlap: int, by: str) -> I
     """Yields the chunks of every passage."""
     for passage in passages:
         spans = _words(passage.text)
-        bounds = _bounds(passage.text, spans, by)
+        bounds: Sequence[int] = range(len(spans) + 1)  # words at which a chunk may begin, and the number of words
+        if by != "words":
+            ends = (PARAGRAPH_END if by == "paragraph" else SENTENCE_END).finditer(passage.text)
+            starts = [start for start, _ in spans]
+            bounds = sorted({0, len(spans), *(bisect_left(starts, end.end()) for end in ends)})
         for number, (first, last) in enumerate(_windows(bounds, words, overlap)):
             text = passage.text[spans[first][0] : spans[last - 1][1]]
             yield Passage(f"{passage.id}#{number}", passage.title, text)
@@ -252,15 +246,6 @@ def _words(text: str) -> list[tuple[int, int]]:
         bounds = [run.start() + start for start in word_starts(run[0])]
         found += itertools.pairwise([*bounds, run.end()])
     return found
-
-
-def _bounds(text: str, spans: Sequence[tuple[int, int]], by: str) -> Sequence[int]:
-    """Returns the indices of the words at which a chunk may begin; the last entry is the number of words."""
-    if by == "words":
-        return range(len(spans) + 1)
-    ends = (PARAGRAPH_END if by == "paragraph" else SENTENCE_END).finditer(text)
-    starts = [start for start, _ in spans]
-    return sorted({0, len(spans), *(bisect_left(starts, end.end()) for end in ends)})
 
 
 def _windows(bounds: Sequence[int], words: int, overlap: int) -> Iterator[tuple[int, int]]:
@@ -285,10 +270,9 @@ def _reach(bounds: Sequence[int], start: int, words: int) -> int:
 # -- kinds of documents --------------------------------------------------------------------------------------------
 
 
-def _plain(content: str) -> Document:
-    """Returns a plain text, which has no title."""
-    return Document("", content.strip())
-
-
-READERS: Final[Mapping[str, Callable[[str], Document]]] = {".md": read_markdown, ".txt": _plain, ".html": read_html}
+READERS: Final[Mapping[str, Callable[[str], Document]]] = {
+    ".md": read_markdown,
+    ".txt": lambda content: Document("", content.strip()),
+    ".html": read_html,
+}
 """Functions that read a document's text, by file suffix."""

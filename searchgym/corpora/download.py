@@ -1,18 +1,26 @@
-"""Downloads the corpus that a card describes."""
+"""Downloads files, such as the corpus that a card describes."""
 
 from __future__ import annotations
 
+import hashlib
+import http.client
+import urllib.parse
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from searchgym.corpora.files import download, sha256_file
+from searchgym.corpora.files import FilePath, replacing, sha256_file
 from searchgym.corpora.hub import HubSource, hub_file
-from searchgym.errors import DataMissingError, RunExistsError, UsageError
+from searchgym.errors import DataError, DataMissingError, RunExistsError, UsageError
 from searchgym.options.cards import CorpusCard, data_file
 
 Progress = Callable[[int, int | None], None]
 """Callback of a download: called with the bytes done so far and the bytes expected (None if unknown)."""
+CHUNK = 1 << 20
+"""Number of bytes copied at a time."""
+TIMEOUT = 30.0
+"""Seconds without data after which a download fails."""
 
 
 def get_corpus(
@@ -41,7 +49,16 @@ def get_corpus(
     path = data_file(folder, card.file)
     if path.exists() and not overwrite:
         raise RunExistsError(f"{path} is there already: --overwrite downloads it again")
-    download(_address(card, path), path, sha256=card.sha256, progress=progress)
+    url = card.url
+    if url is None:
+        if card.hub is None:
+            reason = f"corpus {card.name!r} has no download: get it from {card.source} and put it here"
+            raise DataMissingError(reason, path)
+        try:
+            url = hub_file(HubSource.parse(card.hub)).resolve().as_uri()  # in the cache of the hub
+        except DataMissingError as error:
+            raise DataMissingError(f"{error}; get {card.file} from {card.source} and put it here", path) from error
+    download(url, path, sha256=card.sha256, progress=progress)
     return {
         "path": str(path),
         "bytes": path.stat().st_size,
@@ -50,13 +67,40 @@ def get_corpus(
     }
 
 
-def _address(card: CorpusCard, path: Path) -> str:
-    """Returns the URL of a card's file; a file on the hub is downloaded into the hub's cache first."""
-    if card.url is not None:
-        return card.url
-    if card.hub is None:
-        raise DataMissingError(f"corpus {card.name!r} has no download: get it from {card.source} and put it here", path)
+def download(url: str, path: FilePath, sha256: str | None = None, progress: Progress | None = None) -> None:
+    """Downloads a file, which gets its name only when it is complete and checked.
+
+    Args:
+        url: ``http``, ``https`` or ``file`` address.
+        path: File to write; the bytes are stored as received.
+        sha256: Expected sha256 of the file, in hexadecimal. Default: not checked.
+        progress: Called after each `CHUNK` of bytes.
+
+    Raises:
+        UsageError: `url` is of another kind, or `path` cannot be written.
+        DataMissingError: The file cannot be downloaded; the message gives the reason.
+        DataError: The download was cut short, or the file has another sha256.
+    """
+    if urllib.parse.urlsplit(url).scheme not in ("http", "https", "file"):
+        raise UsageError(f"cannot download {url!r}: expected an http, https or file address")
     try:
-        return hub_file(HubSource.parse(card.hub)).resolve().as_uri()
-    except DataMissingError as error:
-        raise DataMissingError(f"{error}; get {card.file} from {card.source} and put it here", path) from error
+        with urllib.request.urlopen(url, timeout=TIMEOUT) as reply, replacing(Path(path)) as file:
+            length = reply.headers.get("Content-Length")
+            expected = int(length) if length is not None else None
+            digest = hashlib.sha256()
+            while chunk := reply.read(CHUNK):
+                file.write(chunk)
+                digest.update(chunk)
+                if progress is not None:
+                    progress(file.tell(), expected)
+            actual = digest.hexdigest()
+            if expected is not None and file.tell() != expected:
+                raise DataError(
+                    f"{url} ended after {file.tell()} of {expected} bytes: nothing was kept, try again", path
+                )
+            if sha256 is not None and actual != sha256.lower():
+                raise DataError(f"{url} has sha256 {actual}, expected {sha256.lower()}: nothing was kept", path)
+    except (OSError, http.client.HTTPException) as error:  # URLError and timeouts are OSErrors
+        raise DataMissingError(
+            f"{url} could not be downloaded ({error}): get it by hand and put it here", path
+        ) from error

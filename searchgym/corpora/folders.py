@@ -1,4 +1,4 @@
-"""Folders that are written: whole or not at all, once for all processes, by one run at a time."""
+"""Folders: the user's, the package's, and those written whole or not at all, once for all, by one run at a time."""
 
 from __future__ import annotations
 
@@ -13,6 +13,23 @@ from pathlib import Path
 from typing import BinaryIO
 
 from searchgym.errors import RunExistsError, UsageError
+
+
+def home() -> Path:
+    """Returns SearchGym's folder for data and cached indexes: ``$SEARCHGYM_HOME`` or ``~/.cache/searchgym``."""
+    return Path(os.environ.get("SEARCHGYM_HOME") or Path.home() / ".cache" / "searchgym")
+
+
+def bundled_file(name: str) -> Path:
+    """Returns the path of a file that ships inside the package, given its path relative to it.
+
+    Raises:
+        UsageError: The path leads out of the package.
+    """
+    package = Path(__file__).parent.parent
+    if not (package / name).resolve().is_relative_to(package.resolve()):
+        raise UsageError(f"{name!r} is no file of the package")
+    return package / name
 
 
 @contextmanager
@@ -59,14 +76,16 @@ def check_free(out: Path) -> None:
         raise RunExistsError(f"{out} is there already: choose another --out, or remove it first")
 
 
-def check_claim(out: Path, record: str, what: str, *, resume: bool = False, overwrite: bool | None = None) -> None:
+def check_claim(
+    out: Path, record: str, what: str, *, resume: bool | None = False, overwrite: bool | None = None
+) -> None:
     """Checks that a command may write to a folder, before anything is loaded.
 
     Args:
         out: Folder to write to.
         record: Name of the file that marks a folder of this sort.
         what: The sort, with its article: "a run".
-        resume: Whether to go on with what the folder holds.
+        resume: Whether to go on with what the folder holds; None for a command without that option.
         overwrite: Whether to replace what it holds; None for a command without that option.
 
     Raises:
@@ -83,8 +102,9 @@ def check_claim(out: Path, record: str, what: str, *, resume: bool = False, over
         if resume:
             raise UsageError(f"nothing to resume in {out}: name the folder of {what}, or leave out --resume")
     elif not (resume or overwrite):
-        hint = "choose another --out" if overwrite is None else "--overwrite replaces it"
-        raise RunExistsError(f"{out} holds {what}: --resume goes on with it, {hint}")
+        hints = [] if resume is None else ["--resume goes on with it"]
+        hints.append("choose another --out" if overwrite is None else "--overwrite replaces it")
+        raise RunExistsError(f"{out} holds {what}: {', '.join(hints)}")
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Reads questions and passages from data sets on the Hugging Face hub.
+"""Reads rows and files of data sets on the Hugging Face hub.
 
 A split of a data set is named ``hf:OWNER/NAME[:CONFIG][@REVISION]/SPLIT``, one of its files
 ``hf:OWNER/NAME[@REVISION]/FILE``. A local folder in the hub's layout may replace ``OWNER/NAME`` if its path begins with
@@ -13,20 +13,13 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from os import PathLike
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from searchgym.corpora.files import BadLines
-from searchgym.corpora.passages import parse_passages, read_passages
-from searchgym.corpora.questions import parse_questions, read_questions
-from searchgym.corpora.rows import Rows
 from searchgym.errors import DataError, DataMissingError, UsageError
 from searchgym.packages import install_command
-from searchgym.records import Passage, Question
 
 PROBE_SECONDS = 5.0
 """Seconds that the hub may take to answer a probe, since its own client would retry for half a minute."""
@@ -85,74 +78,34 @@ class HubSource:
         return Path(self.repo).expanduser() if self.repo.startswith((".", "/", "~")) else None
 
 
-def read_hub_questions(
-    source: str | HubSource, format: str | None = None, bad: BadLines | None = None
-) -> list[Question]:
-    """Reads the questions of a data set on the hub; `format` and `bad` are those of `read_questions`.
-
-    Raises:
-        UsageError: `source` is not a valid name, or ``datasets`` is not installed.
-        DataMissingError: The data set does not exist, or the hub cannot be reached and the cache does not hold it.
-        DataError: The rows cannot be read; see `read_questions`.
-    """
-    source = HubSource.parse(source) if isinstance(source, str) else source
-    bad = BadLines() if bad is None else bad
-    if source.file is not None:
-        return read_questions(hub_file(source), format, bad)
-    return parse_questions(_rows(source, streaming=False), format, bad)
-
-
-def open_questions(
-    source: str | PathLike[str], bad: BadLines | None = None, aliases: str | PathLike[str] | None = None
-) -> list[Question]:
-    """Reads questions from any source: a file, or a data set ``hf:OWNER/NAME:CONFIG/SPLIT``.
+def hub_rows(source: HubSource, streaming: bool) -> Iterator[tuple[int, Any]]:
+    """Returns the rows of a split with their 1-based numbers.
 
     Args:
-        source: Path of a file, or name of a data set.
-        bad: Tolerance for bad rows. Default: the first bad row is an error.
-        aliases: 2WikiMultihopQA's ``id_aliases.json``. For files only: rows from the hub have no entity ids.
+        source: Name of the split.
+        streaming: Whether to stream them from the hub, or to download all into its cache first.
 
     Raises:
-        DataMissingError: The source does not exist or cannot be reached.
-        DataError: The source cannot be read; see `read_questions`.
-    """
-    if str(source).startswith("hf:"):
-        return read_hub_questions(str(source), None, bad)
-    return read_questions(source, None, bad, aliases)
-
-
-def read_hub_passages(
-    source: str | HubSource, format: str | None = None, bad: BadLines | None = None
-) -> Iterator[Passage]:
-    """Streams the passages of a data set on the hub; `format` and `bad` are those of `read_passages`.
-
-    Raises:
-        UsageError: `source` is not a valid name, or ``datasets`` is not installed.
+        UsageError: ``datasets`` is not installed.
         DataMissingError: The data set does not exist, or the hub cannot be reached and the cache does not hold it.
-        DataError: The rows cannot be read; see `read_passages`.
+        DataError: The rows cannot be read (raised during iteration).
     """
-    source = HubSource.parse(source) if isinstance(source, str) else source
-    bad = BadLines() if bad is None else bad
-    if source.file is not None:
-        return read_passages(hub_file(source), format, bad)
-    return parse_passages(_rows(source, streaming=True), format, bad)
-
-
-def _rows(source: HubSource, streaming: bool) -> Rows:
-    """Returns the rows of a split, streamed from the hub or downloaded into the cache first."""
     datasets = _import("datasets", source)
     name = str(source.folder or source.repo)
     offline = source.folder is None and not hub_answers()
+    before = datasets.config.HF_HUB_OFFLINE
     try:
         if offline and source.revision is not None:
             raise LookupError("the cache does not say which revision it holds")
-        with _offline(datasets, offline):
-            table = datasets.load_dataset(
-                name, source.config, split=source.split, revision=source.revision, streaming=streaming
-            )
+        datasets.config.HF_HUB_OFFLINE = before or offline  # as the variable HF_HUB_OFFLINE=1 does
+        table = datasets.load_dataset(
+            name, source.config, split=source.split, revision=source.revision, streaming=streaming
+        )
     except Exception as error:  # datasets raises many types, ValueError and RuntimeError among them
         raise _missing(source, error, offline) from error
-    return Rows(str(source), "row", _numbered(table, source))
+    finally:
+        datasets.config.HF_HUB_OFFLINE = before
+    return _numbered(table, source)
 
 
 def hub_file(source: HubSource) -> Path:
@@ -220,17 +173,6 @@ def hub_answers() -> bool:
     except Exception:  # any failure means that the hub cannot be reached
         return False
     return True
-
-
-@contextmanager
-def _offline(datasets: ModuleType, offline: bool) -> Iterator[None]:
-    """Makes ``datasets`` use only its cache within the block if `offline`, as HF_HUB_OFFLINE=1 does."""
-    before = datasets.config.HF_HUB_OFFLINE
-    datasets.config.HF_HUB_OFFLINE = before or offline
-    try:
-        yield
-    finally:
-        datasets.config.HF_HUB_OFFLINE = before
 
 
 def _import(module: str, source: HubSource) -> ModuleType:

@@ -22,20 +22,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from searchgym.corpora.files import SNIFF_LINES, BadLines, FilePath, dump_line, write_jsonl
-from searchgym.corpora.rows import (
-    Parser,
-    Row,
-    Rows,
-    find_format,
-    id_field,
-    open_rows,
-    optional_text,
-    parse_rows,
-    spaced,
-    text_field,
-)
-from searchgym.errors import DataError, DataMissingError, UnknownNameError
+from searchgym.corpora.fields import Row, id_field, optional_text, spaced, text_field
+from searchgym.corpora.files import FilePath, dump_line, write_jsonl
+from searchgym.corpora.rows import SNIFF_LINES, Parser, find_format, open_rows, parse_rows
+from searchgym.errors import BadLines, DataError, DataMissingError, UnknownNameError
 from searchgym.records import Passage
 
 
@@ -43,7 +33,7 @@ def read_passages(path: FilePath, format: str | None = None, bad: BadLines | Non
     """Reads the passages of a corpus file.
 
     Args:
-        path: A file, or a BEIR folder.
+        path: A file, a BEIR folder, or ``hf:OWNER/NAME:CONFIG/SPLIT`` on the hub.
         format: One of `FORMATS`. Default: detected from the content.
         bad: Tolerance for bad rows. Default: the first bad row is an error.
 
@@ -58,11 +48,7 @@ def read_passages(path: FilePath, format: str | None = None, bad: BadLines | Non
         UnknownNameError: `format` is not one of `FORMATS`.
     """
     bad = BadLines() if bad is None else bad
-    return parse_passages(open_rows(corpus_file(path), bad, _pages), format, bad)
-
-
-def parse_passages(rows: Rows, format: str | None, bad: BadLines) -> Iterator[Passage]:
-    """Reads passages from rows of any source; `format`, `bad` and the errors are those of `read_passages`."""
+    rows = open_rows(corpus_file(path), bad, _pages, streaming=True)
     if format is None:
         format, rows = find_format(rows, _shape, EXPECTED)
     elif format not in FORMATS:
@@ -183,7 +169,7 @@ def split_contents(contents: str) -> tuple[str, str]:
 
 
 def _page(row: Row, position: int) -> Passage:
-    """Makes a passage from one page of ``{title: [sentences]}``."""
+    """Makes a passage from a page of ``{title: [sentences]}``."""
     if not isinstance(row.get("text"), str):
         raise DataError(f"page {row.get('title')!r}: expected a list of sentences, got {row.get('text')!r:.60}")
     return _titled(row, position=position)
@@ -198,17 +184,15 @@ def _titled(row: Row, *id_keys: str, position: int | None = None) -> Passage:
 def links_of(row: Row) -> tuple[tuple[int, int, str], ...]:
     """Returns the links of a row of the canonical format; none if what it calls its links is anything else."""
     links = row.get("links")
-    length = len(row["text"]) if isinstance(row.get("text"), str) else 0
-    if not isinstance(links, list) or not all(_is_link(link, length) for link in links):
+    if not isinstance(links, list):
         return ()
+    length = len(row["text"]) if isinstance(row.get("text"), str) else 0
+    for link in links:
+        if not isinstance(link, list) or [type(item) for item in link] != [int, int, str]:
+            return ()
+        if not 0 <= link[0] < link[1] <= length:
+            return ()
     return tuple((start, end, target) for start, end, target in links)
-
-
-def _is_link(link: Any, length: int) -> bool:
-    """Returns whether a value is the start and end of words in a text of some length, and an id."""
-    if not isinstance(link, list) or [type(item) for item in link] != [int, int, str]:
-        return False
-    return bool(0 <= link[0] < link[1] <= length)
 
 
 FORMATS: dict[str, Parser[Passage]] = {

@@ -5,26 +5,26 @@ Every parser takes a row and its 0-based position and raises a DataError without
 
 from __future__ import annotations
 
-import ast
 import dataclasses
-import json
-import re
-import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
-from searchgym.corpora.rows import (
-    Parser,
+from searchgym.corpora.fields import (
     Row,
+    accepted,
     as_texts,
+    gold_field,
     id_field,
-    listed,
+    object_field,
+    objects_field,
+    optional_bool,
     optional_text,
     spaced,
     text_field,
     texts_field,
     tuples_field,
 )
+from searchgym.corpora.rows import Parser
 from searchgym.errors import DataError, did_you_mean
 from searchgym.records import Hop, Paragraph, Question, SupportingFact, Triple, title_key
 from searchgym.scoring import UNANSWERABLE_SUFFIX
@@ -43,7 +43,7 @@ def _hotpotqa(row: Row, position: int) -> Question:
     return Question(
         id=id_field(row, "_id", "id", position=position),
         text=text_field(row, "question"),
-        answers=_gold(row, "answer"),
+        answers=gold_field(row, "answer"),
         kind=optional_text(row, "type"),
         level=optional_text(row, "level"),
         supporting_facts=facts,
@@ -87,27 +87,25 @@ def _two_wiki(row: Row, position: int) -> Question:
 def _musique(row: Row, position: int) -> Question:
     """Makes a question from a MuSiQue row, whose id begins with the kind (``2hop__...``)."""
     id = id_field(row, "id")
-    answerable = _optional_bool(row, "answerable")
+    answerable = optional_bool(row, "answerable")
+    steps, paragraphs = objects_field(row, "question_decomposition"), []
+    for number, item in enumerate(objects_field(row, "paragraphs")):
+        if item.get("idx", number) != number:  # hops refer to paragraphs by it
+            raise DataError(f"'paragraphs': idx {item['idx']!r} at position {number}")
+        text = text_field(item, "paragraph_text")
+        paragraphs.append(Paragraph(text_field(item, "title"), (text,), bool(optional_bool(item, "is_supporting"))))
     used = ("id", "question", "answer", "answer_aliases", "answerable", "question_decomposition", "paragraphs")
     return Question(
         id=id if answerable is not False else id + UNANSWERABLE_SUFFIX,
         text=text_field(row, "question"),
-        answers=_gold(row, "answer"),
+        answers=gold_field(row, "answer"),
         aliases=accepted("answer_aliases", texts_field(row, "answer_aliases")),
         kind=id.split("__")[0] if "__" in id else None,
-        hops=tuple(_hop(step, "paragraph_support_idx") for step in _objects(row, "question_decomposition")) or None,
-        paragraphs=tuple(_musique_paragraph(*item) for item in enumerate(_objects(row, "paragraphs"))) or None,
+        hops=tuple(_hop(step, "paragraph_support_idx") for step in steps) or None,
+        paragraphs=tuple(paragraphs) or None,
         answerable=answerable,
         metadata=_rest(row, used),
     )
-
-
-def _musique_paragraph(position: int, row: Row) -> Paragraph:
-    """Makes a paragraph from MuSiQue's row; ``idx`` must be its position, because hops refer to paragraphs by it."""
-    if row.get("idx", position) != position:
-        raise DataError(f"'paragraphs': idx {row['idx']!r} at position {position}")
-    supporting = bool(_optional_bool(row, "is_supporting"))
-    return Paragraph(text_field(row, "title"), (text_field(row, "paragraph_text"),), supporting)
 
 
 def _flashrag(row: Row, position: int) -> Question:
@@ -116,7 +114,7 @@ def _flashrag(row: Row, position: int) -> Question:
     return Question(
         id=id_field(row, "id", position=position),
         text=text_field(row, "question"),
-        answers=_gold(row, key),
+        answers=gold_field(row, key),
         **_flashrag_metadata(row, ("id", "question", key)),
     )
 
@@ -127,14 +125,14 @@ def _kilt(row: Row, position: int) -> Question:
     A blank answer is none, as in KILT's script. Each output with pages is one set of pages that is enough; the first is
     taken, since a question has one such set.
     """
-    outputs = _objects(row, "output")
+    outputs = objects_field(row, "output")
     golds = [answer for output in outputs if (answer := optional_text(output, "answer") or "").strip()]
-    pages = (tuple(optional_text(page, "title") for page in _objects(output, "provenance")) for output in outputs)
+    pages = (tuple(optional_text(page, "title") for page in objects_field(output, "provenance")) for output in outputs)
     titles = next((own for own in pages if any(own)), ())
     return Question(
         id=id_field(row, "id"),
         text=text_field(row, "input"),
-        answers=_gold({"output": list(dict.fromkeys(golds))}, "output"),
+        answers=gold_field({"output": list(dict.fromkeys(golds))}, "output"),
         supporting_facts=tuple(SupportingFact(title) for title in dict.fromkeys(titles) if title) or None,
         metadata=_rest(row, ("id", "input", "output")),
     )
@@ -142,11 +140,11 @@ def _kilt(row: Row, position: int) -> Question:
 
 def _search_r1(row: Row, position: int) -> Question:
     """Makes a question from a Search-R1 row; its id joins source, split and index, as ``id`` is not unique."""
-    extra, truth = _object(row, "extra_info"), _object(_object(row, "reward_model"), "ground_truth")
+    extra, truth = object_field(row, "extra_info"), object_field(object_field(row, "reward_model"), "ground_truth")
     return Question(
         id=f"{text_field(row, 'data_source')}_{text_field(extra, 'split')}_{id_field(extra, 'index')}",
         text=optional_text(row, "question") or _question_of_prompt(row.get("prompt")),
-        answers=_gold(truth, "target"),
+        answers=gold_field(truth, "target"),
         **_flashrag_metadata(row, ("id", "question", "golden_answers", "prompt", "reward_model", "extra_info")),
     )
 
@@ -166,9 +164,14 @@ def _flashrag_metadata(row: Row, used: Collection[str]) -> dict[str, Any]:
 
     Metadata has no fixed form: a field that cannot be read is treated as unknown and stays in `Question.metadata`.
     """
-    metadata = _object(row, "metadata")
+
+    def flashrag_steps(metadata: Row, key: str) -> list[tuple[Hop, str | None]]:  # each with the title of its page
+        steps = objects_field(metadata, key)
+        return [(_hop(step, None), optional_text(object_field(step, "support_paragraph"), "title")) for step in steps]
+
+    metadata = object_field(row, "metadata")
     kind, level = (_if_readable(optional_text, metadata, key) for key in ("type", "level"))
-    steps = _if_readable(_flashrag_steps, metadata, "question_decomposition") or []
+    steps = _if_readable(flashrag_steps, metadata, "question_decomposition") or []
     pages = tuple(SupportingFact(title) for _, title in steps if title is not None)
     facts = _if_readable(_facts, metadata, "supporting_facts") or pages or None
     known = {"type": kind, "level": level, "supporting_facts": facts, "question_decomposition": steps}
@@ -179,12 +182,6 @@ def _flashrag_metadata(row: Row, used: Collection[str]) -> dict[str, Any]:
         "hops": tuple(hop for hop, _ in steps) or None,
         "metadata": _rest(metadata, [key for key in known if known[key]]) | _rest(row, (*used, "metadata")),
     }
-
-
-def _flashrag_steps(metadata: Row, key: str) -> list[tuple[Hop, str | None]]:
-    """Reads MuSiQue's decomposition as FlashRAG stores it: pairs (hop, title of its supporting page)."""
-    steps = _objects(metadata, key)
-    return [(_hop(step, None), optional_text(_object(step, "support_paragraph"), "title")) for step in steps]
 
 
 def _if_readable(read: Callable[[Row, str], T], row: Row, key: str) -> T | None:
@@ -207,13 +204,13 @@ def _searchgym(row: Row, position: int) -> Question:
             f'"metadata": {{"hops": {row["hops"]!r}}}'
         )
     paragraphs = tuple(
-        Paragraph(text_field(item, "title"), texts_field(item, "sentences"), bool(_optional_bool(item, "supporting")))
-        for item in _objects(row, "paragraphs")
+        Paragraph(text_field(item, "title"), texts_field(item, "sentences"), bool(optional_bool(item, "supporting")))
+        for item in objects_field(row, "paragraphs")
     )
     return Question(
         id=id_field(row, "id"),
         text=text_field(row, "text"),
-        answers=_gold(row, "answers"),
+        answers=gold_field(row, "answers"),
         aliases=accepted("aliases", texts_field(row, "aliases")),
         kind=optional_text(row, "kind"),
         level=optional_text(row, "level"),
@@ -221,100 +218,11 @@ def _searchgym(row: Row, position: int) -> Question:
         evidences=_triples(row, "evidences"),
         evidence_ids=_triples(row, "evidence_ids"),
         answer_id=optional_text(row, "answer_id"),
-        hops=tuple(_hop(item, "paragraph") for item in _objects(row, "hops")) or None,
+        hops=tuple(_hop(item, "paragraph") for item in objects_field(row, "hops")) or None,
         paragraphs=paragraphs or None,
-        answerable=_optional_bool(row, "answerable"),
-        metadata=dict(_object(row, "metadata")),
+        answerable=optional_bool(row, "answerable"),
+        metadata=dict(object_field(row, "metadata")),
     )
-
-
-FORMATS: dict[str, Parser[Question]] = {
-    "hotpotqa": _hotpotqa,
-    "2wiki": _two_wiki,
-    "musique": _musique,
-    "flashrag": _flashrag,
-    "kilt": _kilt,
-    "search-r1": _search_r1,
-    "searchgym": _searchgym,
-}
-"""Parsers of question rows, by the name of the format."""
-
-
-# -- fields of a row -----------------------------------------------------------------------------------------------
-
-
-def _gold(row: Row, key: str) -> tuple[str, ...]:
-    """Returns the gold answers of a field that holds one answer or a list, at least one and none of them blank."""
-    if key not in row:
-        raise DataError(f"no gold answer: no {key!r}, got keys {listed(row)}")
-    value = row[key]
-    if not isinstance(value, str | list | None):
-        raise DataError(f"{key!r}: expected text or a list of texts, got {value!r:.60}")
-    texts = as_texts(key, [value] if isinstance(value, str) else value or [])
-    golds = accepted(key, texts) if any(text.strip() for text in texts) else ()
-    if not golds:
-        raise DataError(f"no gold answer: {key!r} is {value!r:.60}; a question without one cannot be scored")
-    return golds
-
-
-def accepted(key: str, texts: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns accepted answers out of the texts of a field, in which a list that was written as text counts as a list.
-
-    Raises:
-        DataError: One is blank, so that every answer would cover it, or a list as text cannot be read.
-    """
-    golds = tuple(gold for text in texts for gold in _listed(key, text))
-    if not all(gold.strip() for gold in golds):
-        raise DataError(f"{key!r}: a text of {list(golds)!r:.60} is blank: leave it out")
-    return golds
-
-
-_QUOTED: Final = r"""(?:'(?:[^'\\]|\\.)*+'|"(?:[^"\\]|\\.)*+")\s*+"""
-_PYTHON_LIST: Final = re.compile(rf"\[\s*+{_QUOTED}(?:,\s*+{_QUOTED})*+(?:,\s*+)?+\]", re.DOTALL)
-"""Matches what ``str`` makes of a list of texts. Between two texts stands a comma: ``['x' 'y']``, of which Python would
-make one text, is what it makes of a NumPy array."""
-_LIKE_A_LIST: Final = re.compile(
-    r"""\[[\s\[]*+[bBrRuU]?+['"]|\[\s*+(?:(?:None|nan|True|False)\s*+[],]|[-+.\d]++\s*+,)|array\(\s*+\["""
-    rf"|[({{]\s*+{_QUOTED},\s*+{_QUOTED}",
-    re.DOTALL,
-)
-"""Matches the beginning of texts that were lists, tuples, sets or arrays, not that of ``[O.S. 6 January] 1835``."""
-
-
-def _listed(key: str, text: str) -> list[str]:
-    """Returns the texts of a list that is written as text, in JSON or in Python; the text alone if it is none.
-
-    Raises:
-        DataError: The text is such a list, but of other values, cut, or written in another way.
-    """
-    written, value = text.strip(), None
-    like = _LIKE_A_LIST.match(written) is not None
-    if written.startswith("[") and written.endswith("]"):
-        try:
-            value = json.loads(written)
-        except RecursionError:
-            like = True
-        except ValueError:
-            value = _python_list(written)
-    if isinstance(value, list) and all(isinstance(item, str) for item in value):
-        return value
-    if like or isinstance(value, list):
-        raise DataError(
-            f"{key!r}: {text!r:.60} is a list written as text that cannot be read: give a JSON list of texts"
-        )
-    return [text]
-
-
-def _python_list(written: str) -> list[str] | None:
-    """Returns a Python list of texts that is written as text, None if it is none."""
-    if not _PYTHON_LIST.fullmatch(written):
-        return None
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")  # an unknown escape, such as \d, which str() never writes
-        try:
-            return list(ast.literal_eval(written))
-        except (ValueError, SyntaxError):
-            return None
 
 
 def _facts(row: Row, key: str) -> tuple[SupportingFact, ...] | None:
@@ -340,30 +248,18 @@ def _hop(row: Row, paragraph: str | None) -> Hop:
     return Hop(text_field(row, "question"), text_field(row, "answer"), index)
 
 
-def _object(row: Row, key: str) -> Row:
-    """Returns a field that is an object; empty if the field is absent."""
-    value = row.get(key) or {}
-    if not isinstance(value, Mapping):
-        raise DataError(f"{key!r}: expected an object, got {value!r:.60}")
-    return value
-
-
-def _objects(row: Row, key: str) -> list[Row]:
-    """Returns a field that is a list of objects; empty if the field is absent."""
-    value = row.get(key) or []
-    if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
-        raise DataError(f"{key!r}: expected a list of objects, got {value!r:.60}")
-    return value
-
-
-def _optional_bool(row: Row, key: str) -> bool | None:
-    """Returns a field that is true or false, None if the field is absent."""
-    value = row.get(key)
-    if not isinstance(value, bool | None):
-        raise DataError(f"{key!r}: expected true or false, got {value!r:.60}")
-    return value
-
-
 def _rest(row: Row, used: Collection[str]) -> dict[str, Any]:
     """Returns the fields of a row that are neither in `used` nor null."""
     return {key: value for key, value in row.items() if key not in used and value is not None}
+
+
+FORMATS: dict[str, Parser[Question]] = {
+    "hotpotqa": _hotpotqa,
+    "2wiki": _two_wiki,
+    "musique": _musique,
+    "flashrag": _flashrag,
+    "kilt": _kilt,
+    "search-r1": _search_r1,
+    "searchgym": _searchgym,
+}
+"""Parsers of question rows, by the name of the format."""

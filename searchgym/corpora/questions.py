@@ -27,13 +27,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from searchgym.corpora.files import BadLines, FilePath, iter_jsonl, write_jsonl
-from searchgym.corpora.question_formats import FORMATS, accepted
-from searchgym.corpora.rows import Row, Rows, find_format, id_field, open_rows, parse_rows, text_field, texts_field
-from searchgym.errors import DataError, DataMissingError, UnknownNameError, UsageError
-from searchgym.records import Question
+from searchgym.corpora.fields import Row, accepted, id_field, text_field, texts_field
+from searchgym.corpora.files import FilePath, iter_jsonl, write_jsonl
+from searchgym.corpora.question_formats import FORMATS
+from searchgym.corpora.rows import Rows, find_format, open_rows, parse_rows
+from searchgym.errors import BadLines, DataError, DataMissingError, UnknownNameError, UsageError
+from searchgym.records import Passage, Question
 
 EXPECTED = (
     "question and answer, answers or golden_answers, text and answers, KILT's input and output, or Search-R1's "
@@ -48,10 +49,11 @@ def read_questions(
     """Reads questions with their gold answers.
 
     Args:
-        path: The file.
+        path: The file, or a data set ``hf:OWNER/NAME:CONFIG/SPLIT`` on the hub.
         format: One of `FORMATS`. Default: detected from the content.
         bad: Tolerance for bad rows. Default: the first bad row is an error.
-        aliases: 2WikiMultihopQA's ``id_aliases.json``, which gives `Question.aliases` by the answers' entity ids.
+        aliases: 2WikiMultihopQA's ``id_aliases.json``, which gives `Question.aliases` by the answers' entity ids. For
+            files only: rows from the hub have no entity ids.
 
     Returns:
         Questions in file order, with unique ids and the text exactly as in the source. In MuSiQue-Full an unanswerable
@@ -66,7 +68,12 @@ def read_questions(
     """
     bad = BadLines() if bad is None else bad
     questions = parse_questions(open_rows(path, bad), format, bad)
-    return questions if aliases is None else _with_aliases(questions, aliases, path)
+    if aliases is None or str(path).startswith("hf:"):
+        return questions
+    if not any(question.answer_id for question in questions):
+        raise UsageError(f"{path}: no question has an answer_id: aliases need 2WikiMultihopQA's ids release")
+    names = read_aliases(aliases)
+    return [dataclasses.replace(q, aliases=names.get(q.answer_id or "", ())) for q in questions]
 
 
 def parse_questions(rows: Rows, format: str | None, bad: BadLines) -> list[Question]:
@@ -102,8 +109,9 @@ def read_queries(path: FilePath, bad: BadLines | None = None) -> dict[str, str]:
             raise DataMissingError("is a folder without queries.jsonl: give a BEIR folder or a file", path)
     format, rows = find_format(open_rows(file, bad), _shape, f"{EXPECTED}, or BEIR's _id and text")
     if format != "beir":
-        return {question.id: question.text for question in parse_questions(rows, format, bad)}
-    return {query.id: query.text for query in parse_rows(rows, _query, bad)}
+        return {question.id: question.text for question in parse_rows(rows, FORMATS[format], bad)}
+    queries = parse_rows(rows, lambda row, _: Passage(id_field(row, "_id"), "", text_field(row, "text")), bad)
+    return {query.id: query.text for query in queries}
 
 
 def read_aliases(path: FilePath) -> dict[str, tuple[str, ...]]:
@@ -161,14 +169,6 @@ PLAIN: dict[str, Any] = {
 """Functions that turn an item of a list field of `Question` into plain data, by field name."""
 
 
-def _with_aliases(questions: list[Question], aliases: FilePath, path: FilePath) -> list[Question]:
-    """Returns the questions with the aliases of their answers' entities."""
-    if not any(question.answer_id for question in questions):
-        raise UsageError(f"{path}: no question has an answer_id: aliases need 2WikiMultihopQA's ids release")
-    names = read_aliases(aliases)
-    return [dataclasses.replace(q, aliases=names.get(q.answer_id or "", ())) for q in questions]
-
-
 def _shape(row: Row) -> str | None:
     """Returns the name of a row's format, None if no known format fits."""
     if {"text", "answers"} <= row.keys():
@@ -187,17 +187,3 @@ def _shape(row: Row) -> str | None:
         others = "flashrag" if "answers" in row and "answer" not in row else "hotpotqa"
         return next((name for mark, name in marks.items() if mark in row), others)
     return "beir" if {"_id", "text"} <= row.keys() else None
-
-
-class Query(NamedTuple):
-    """A query of a retrieval evaluation, without answers."""
-
-    id: str
-    """Id of the query."""
-    text: str
-    """Text to search for."""
-
-
-def _query(row: Row, position: int) -> Query:
-    """Makes a query from a row of BEIR's ``queries.jsonl``."""
-    return Query(id_field(row, "_id"), text_field(row, "text"))

@@ -92,21 +92,16 @@ class PassageWriter:
         self.__exit__()
         ends = np.fromfile(self._folder / ENDS, np.int64)
         np.save(self._folder / OFFSETS, np.concatenate([[0], ends]).astype(np.int64))
+        (self._folder / IDS).unlink(missing_ok=True)
         store = PassageStore(self._folder)
-        _write_ids(store, self._folder / IDS)
+        hashes = np.zeros(len(store), np.uint64)
+        plain = True  # while every id is its own position
+        for position, passage in enumerate(store):
+            hashes[position] = hash_id(passage.id)
+            plain = plain and passage.id == str(position)
+        if not plain:
+            np.save(self._folder / IDS, sorted_hashes(hashes))
         return PassageStore(self._folder)
-
-
-def _write_ids(store: PassageStore, path: Path) -> None:
-    """Writes the table that maps ids to positions, unless every id is its own position."""
-    path.unlink(missing_ok=True)
-    hashes = np.zeros(len(store), np.uint64)
-    plain = True
-    for position, passage in enumerate(store):
-        hashes[position] = hash_id(passage.id)
-        plain = plain and passage.id == str(position)
-    if not plain:
-        np.save(path, sorted_hashes(hashes))
 
 
 def load_array(path: Path, mapped: bool = True) -> npt.NDArray[Any]:

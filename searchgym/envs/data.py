@@ -9,13 +9,12 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from searchgym.corpora.own import bundled_file, home
+from searchgym.corpora.folders import bundled_file, home
 from searchgym.errors import DataMissingError, IndexMismatchError, RunExistsError, UnknownNameError, UsageError
 from searchgym.options.cards import CorpusCard, data_file, find_card, found_here, is_path, list_cards, load_card
 
 if TYPE_CHECKING:
-    from searchgym.retrieval.backends import Progress
-    from searchgym.retrieval.cards import RetrieverCard
+    from searchgym.retrieval.cards import Progress, RetrieverCard
     from searchgym.retrieval.retriever import CorpusRetriever
 
     RetrieverGiven: TypeAlias = str | dict[str, Any] | RetrieverCard | None
@@ -80,12 +79,11 @@ def load_corpus(path: Path, card: RetrieverGiven = None, progress: Progress | No
     from searchgym.corpora.documents import is_documents, open_corpus
     from searchgym.corpora.files import sha256_file
     from searchgym.corpora.passages import corpus_file, corpus_sha256
-    from searchgym.retrieval.backends import quiet
-    from searchgym.retrieval.cards import find_retriever
-    from searchgym.retrieval.foreign.lucene import is_lucene, open_lucene
+    from searchgym.retrieval.cards import find_retriever, quiet
     from searchgym.retrieval.index.build import build_index
     from searchgym.retrieval.index.index import MANIFEST, load_index
     from searchgym.retrieval.kinds.bm25 import DEFAULT
+    from searchgym.retrieval.lucene.backend import is_lucene, open_lucene
 
     progress = progress or quiet
     if (path / MANIFEST).exists():

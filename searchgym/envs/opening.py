@@ -16,7 +16,8 @@ from searchgym.errors import UsageError
 from searchgym.named import check_call
 from searchgym.records import Question
 from searchgym.retrieval.cards import RetrieverCard, Sources, find_retriever
-from searchgym.retrieval.retriever import AnyRetriever, CorpusRetriever, QuestionRetriever, Retriever, check_retriever
+from searchgym.retrieval.retriever import AnyRetriever, CorpusRetriever, QuestionRetriever, Retriever
+from searchgym.retrieval.wrapper import check_retriever
 
 SOURCE: Final = re.compile(r"[a-z][a-z0-9_]{0,30}")
 """Pattern of the name of a further retriever, which is part of a tag."""

@@ -34,7 +34,7 @@ from searchgym.errors import DataError, RunExistsError, UsageError
 from searchgym.eval.evidence import NAMED, unreachable_golds
 from searchgym.eval.scores import Scores, question_rows, score_each, summarise
 from searchgym.records import Episode, Question
-from searchgym.retrieval.identity import identify
+from searchgym.retrieval.retriever import identify
 from searchgym.rollout.engine import Engine
 from searchgym.rollout.models import Model
 from searchgym.rollout.storage import EpisodeWriter, read_episodes, sidecar

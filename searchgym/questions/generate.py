@@ -25,7 +25,7 @@ from searchgym.questions.source import FactBase, HeldOut, split_pages
 from searchgym.questions.spec import CLOZE, SENTENCE, SPLITS, GeneratedSpec
 from searchgym.questions.subset import by_hash
 from searchgym.records import Passage, Question, SupportingFact, Triple
-from searchgym.retrieval.backends import Progress, quiet
+from searchgym.retrieval.cards import Progress, quiet
 from searchgym.retrieval.index.index import build_in_memory
 from searchgym.retrieval.retriever import Retriever
 from searchgym.text import base_title

@@ -164,9 +164,9 @@ def given_questions(env: str, given: Given, aliases: str | os.PathLike[str] | No
         DataMissingError: A file does not exist.
     """
     if isinstance(given, (str, os.PathLike)):
-        from searchgym.corpora.hub import open_questions
+        from searchgym.corpora.questions import read_questions
 
-        return tuple(open_questions(given, aliases=aliases))
+        return tuple(read_questions(given, aliases=aliases))
     records: list[Any] = list(given) if isinstance(given, Sequence) else [given]
     if not records:
         raise UsageError(f"{env}: questions= is empty")

@@ -33,7 +33,7 @@ from searchgym.questions.source import HeldOut, held_out_by
 from searchgym.questions.spec import SPLITS, USUAL, GeneratedSpec
 from searchgym.questions.worlds.storage import read_world
 from searchgym.records import Passage, Question
-from searchgym.retrieval.backends import Progress, quiet
+from searchgym.retrieval.cards import Progress, quiet
 from searchgym.retrieval.index.index import build_in_memory
 from searchgym.retrieval.retriever import CorpusRetriever
 

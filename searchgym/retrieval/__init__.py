@@ -6,17 +6,17 @@ from searchgym._lazy import lazy
 
 if TYPE_CHECKING:
     from searchgym.retrieval.cards import PartCard, RetrieverCard, Sources, find_retriever
-    from searchgym.retrieval.foreign.convert import convert_index
     from searchgym.retrieval.index.build import build_index
+    from searchgym.retrieval.index.convert import convert_index
     from searchgym.retrieval.index.distractors import DistractorRetriever
     from searchgym.retrieval.index.index import build_in_memory, inspect_index, load_index
     from searchgym.retrieval.kinds.cache import CacheRetriever
+    from searchgym.retrieval.kinds.http import HttpRetriever
     from searchgym.retrieval.kinds.hybrid import HybridRetriever
     from searchgym.retrieval.kinds.noise import NoiseRetriever
+    from searchgym.retrieval.kinds.recorded import RecordedRetriever
     from searchgym.retrieval.kinds.rerank import RerankRetriever
-    from searchgym.retrieval.remote.client import HttpRetriever
-    from searchgym.retrieval.remote.recorded import RecordedRetriever
-    from searchgym.retrieval.remote.tool import ToolRetriever
+    from searchgym.retrieval.kinds.tool import ToolRetriever
     from searchgym.retrieval.retriever import (
         AnyRetriever,
         CorpusRetriever,
@@ -58,13 +58,13 @@ __getattr__, __dir__ = lazy(
     __name__,
     {
         "cards": "PartCard RetrieverCard Sources find_retriever",
-        "foreign.convert": "convert_index",
+        "index.convert": "convert_index",
         "index.build": "build_index",
         "index.distractors": "DistractorRetriever",
         "index.index": "build_in_memory inspect_index load_index",
-        "remote.client": "HttpRetriever",
-        "remote.recorded": "RecordedRetriever",
-        "remote.tool": "ToolRetriever",
+        "kinds.http": "HttpRetriever",
+        "kinds.recorded": "RecordedRetriever",
+        "kinds.tool": "ToolRetriever",
         "retriever": "AnyRetriever CorpusRetriever NullRetriever QuestionRetriever Retriever check_request retrieve",
         "kinds.cache": "CacheRetriever",
         "kinds.hybrid": "HybridRetriever",

@@ -12,7 +12,9 @@ import importlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, cast
+
+from typing_extensions import override
 
 from searchgym.corpora.store import PassageStore
 from searchgym.errors import CardError, UsageError
@@ -21,10 +23,51 @@ from searchgym.options import Kind, Source, find_kind, name_of, plain, read
 from searchgym.options.cards import EncoderCard, find_card
 from searchgym.options.yaml import read_source
 from searchgym.packages import install_command
-from searchgym.records import Question
-from searchgym.retrieval.backends import Builder, Needs, Progress
+from searchgym.records import Passage, Question
 from searchgym.retrieval.retriever import AnyRetriever, CorpusRetriever, Retriever, corpus_of
 from searchgym.retrieval.wrapper import WithCorpus
+
+Progress = Callable[[str, int, int], None]
+"""Callback that gets the name of a stage, the work done and the total work (0 if unknown), both mostly in passages."""
+
+
+class Needs(NamedTuple):
+    """Upper estimate of the memory and disk space that a build takes."""
+
+    memory: int
+    """Bytes of memory that the build takes."""
+    disk: int
+    """Bytes of disk space during the build; the finished part takes less."""
+
+
+class Builder(Protocol):
+    """Builder of one part of an index folder, shard by shard. A resumed build may add a shard a second time."""
+
+    def add(self, number: int, start: int, passages: Sequence[Passage]) -> None:
+        """Processes one shard of the corpus and writes the result to the folder for shards. Default: does nothing.
+
+        Args:
+            number: Number of the shard, from 0. The result of an earlier attempt at this shard is replaced.
+            start: Position of the shard's first passage in the corpus.
+            passages: All passages of the shard.
+        """
+        ...
+
+    def finish(self, shards: int, passages: PassageStore) -> dict[str, Any]:
+        """Makes the part from its shards.
+
+        Args:
+            shards: Number of shards in all.
+            passages: All passages of the corpus.
+
+        Returns:
+            Facts that loading the part needs, as plain data for the manifest.
+        """
+        ...
+
+
+def quiet(stage: str, done: int, whole: int) -> None:
+    """Ignores progress; the default callback."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,8 +146,8 @@ class PartCard(RetrieverCard):
     slow: ClassVar[bool] = False
     """Whether a large corpus takes days to build: then no index is built at the first search."""
 
+    @override
     def open(self, sources: Sources) -> AnyRetriever:
-        """See `RetrieverCard.open`."""
         return sources.part(self)
 
     def built_of(self) -> dict[str, Any]:
@@ -123,8 +166,7 @@ class PartCard(RetrieverCard):
             passages: Number of passages.
             text: Bytes of their titles and texts.
         """
-        needed: Needs = self._module().needs(self, passages, text)
-        return needed
+        return cast(Needs, self._module().needs(self, passages, text))
 
     def builder(self, folder: Path, shards: Path, progress: Progress) -> Builder:
         """Returns the builder of the part.
@@ -137,8 +179,7 @@ class PartCard(RetrieverCard):
         Raises:
             UsageError: The libraries of the back end are not installed; the message names the command.
         """
-        made: Builder = self._module().builder(self, folder, shards, progress)
-        return made
+        return cast(Builder, self._module().builder(self, folder, shards, progress))
 
     def load(
         self, folder: Path, facts: dict[str, Any], passages: PassageStore, sha256: str, progress: Progress
@@ -156,8 +197,7 @@ class PartCard(RetrieverCard):
             IndexMismatchError: The part does not match its facts, the passages or this version of the code.
             UsageError: The libraries of the back end are not installed; the message names the command.
         """
-        loaded: CorpusRetriever = self._module().load(self, folder, facts, passages, sha256, progress)
-        return loaded
+        return cast(CorpusRetriever, self._module().load(self, folder, facts, passages, sha256, progress))
 
     def verify(self, folder: Path, facts: dict[str, Any], passages: PassageStore, sha256: str) -> None:
         """Raises an IndexMismatchError if the files of the part are not sound. Default: they are not looked at."""
@@ -170,21 +210,18 @@ class PartCard(RetrieverCard):
             raise UsageError(f"a retriever of kind {self.kind} needs more ({error}): {wanted}") from error
 
 
-def _no_part(card: PartCard) -> CorpusRetriever:
-    raise UsageError(f"the retriever card {card.name or card.kind!r} searches a corpus: give one")
-
-
-def _no_passages() -> PassageStore:
-    raise UsageError("the retriever card searches a corpus: give one")
+def _no_corpus(card: PartCard | None = None) -> Any:
+    name = "" if card is None else f" {card.name or card.kind!r}"
+    raise UsageError(f"the retriever card{name} searches a corpus: give one")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
     """What a card's retriever may be opened with."""
 
-    part: Callable[[PartCard], CorpusRetriever] = _no_part
+    part: Callable[[PartCard], CorpusRetriever] = _no_corpus
     """Returns the retriever over the part built for a card. Default: an error."""
-    passages: Callable[[], PassageStore] = _no_passages
+    passages: Callable[[], PassageStore] = _no_corpus
     """Returns all passages of the corpus, on disk. Default: an error."""
     corpus_sha256: str | None = None
     """sha256 of that corpus."""
@@ -201,6 +238,17 @@ class Sources:
         if card.searches_corpus and corpus_of(opened) is None:
             return WithCorpus(opened, self.passages(), self.corpus_sha256)
         return cast(Retriever, opened)
+
+    def open_corpus(self, card: RetrieverCard, folder: Path) -> CorpusRetriever:
+        """Returns the retriever of a card over an index in a folder.
+
+        Raises:
+            UsageError: It searches elsewhere and needs no index.
+        """
+        retriever = self.open(card)
+        if not isinstance(retriever, CorpusRetriever):
+            raise UsageError(f"{folder}: {type(retriever).__name__} searches elsewhere: it needs no index folder")
+        return retriever
 
 
 def find_retriever(given: str | dict[str, Any] | RetrieverCard) -> RetrieverCard:

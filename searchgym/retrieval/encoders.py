@@ -6,7 +6,6 @@ configures are ignored.
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import re
 import threading
@@ -40,6 +39,7 @@ long runs of blanks, and words of more than a hundred letters.
 _PACKAGE: Final = "package:"
 _FIELD: Final = re.compile(r"\{(title|text)\}")
 _lock = threading.Lock()
+_encoders: dict[EncoderCard, Encoder] = {}
 
 
 class Encoder:
@@ -82,7 +82,7 @@ class Encoder:
         if not texts:
             return np.zeros((0, self.card.dimension), np.float32)
         most = CHARACTERS * self.card.max_tokens
-        clean = [_valid(text[:most]) for text in texts]
+        clean = [valid_text(text[:most]) or " " for text in texts]
         with self._lock, torch.inference_mode():
             vectors = self._model.encode(
                 clean, batch_size=self.card.batch, show_progress_bar=False, convert_to_tensor=True
@@ -95,12 +95,9 @@ class Encoder:
 def load_encoder(card: EncoderCard) -> Encoder:
     """Returns the encoder of a card, which each process loads only once; raises the errors of `Encoder`."""
     with _lock:
-        return _encoder(card)
-
-
-@functools.cache
-def _encoder(card: EncoderCard) -> Encoder:
-    return Encoder(card)
+        if card not in _encoders:
+            _encoders[card] = Encoder(card)
+        return _encoders[card]
 
 
 def _fill(template: str, fields: Mapping[str, str]) -> str:
@@ -108,9 +105,9 @@ def _fill(template: str, fields: Mapping[str, str]) -> str:
     return _FIELD.sub(lambda match: fields.get(match[1], match[0]), template)
 
 
-def _valid(text: str) -> str:
-    """Returns a text that every tokenizer accepts: lone surrogates become U+FFFD, the empty text a blank."""
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace") or " "
+def valid_text(text: str) -> str:
+    """Returns a text that every tokenizer accepts, unless it is empty: lone surrogates become U+FFFD."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 # -- loading -------------------------------------------------------------------------------------------------------
@@ -142,7 +139,13 @@ def _load(card: EncoderCard) -> SentenceTransformer:
         ) from error
     if (card.device or "").startswith("cuda") and not torch.cuda.is_available():
         raise UsageError(f"encoder card {card.name!r}: torch finds no GPU for device {card.device!r}")
-    place, where = _place(card)
+    where: dict[str, Any] = {}
+    if card.model.startswith(_PACKAGE):
+        place = str(_in_package(card.model))
+    elif (folder := named_folder(card.model)) is not None:
+        place = str(folder)
+    else:
+        place, where = card.model, {"revision": card.revision, "local_files_only": not hub_answers()}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the libraries warn about each other and about a repository's files
@@ -172,15 +175,6 @@ def _load(card: EncoderCard) -> SentenceTransformer:
         )
     choose_threads(sum(parameter.numel() for parameter in model.parameters()))
     return model.eval()
-
-
-def _place(card: EncoderCard) -> tuple[str, dict[str, Any]]:
-    """Returns the model's folder or its name on the hub, and the arguments for loading it from there."""
-    if card.model.startswith(_PACKAGE):
-        return str(_in_package(card.model)), {}
-    if (folder := named_folder(card.model)) is not None:
-        return str(folder), {}
-    return card.model, {"revision": card.revision, "local_files_only": not hub_answers()}
 
 
 def _in_package(model: str) -> Path:

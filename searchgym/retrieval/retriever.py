@@ -16,11 +16,10 @@ import inspect
 import math
 import numbers
 import time
-from collections.abc import Iterator, Sequence
-from typing import Any, NoReturn, Protocol, cast, runtime_checkable
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NoReturn, Protocol, Self, cast, runtime_checkable
 
 from searchgym.errors import RetrieverError, UsageError
-from searchgym.named import check_call
 from searchgym.records import Hit, Passage
 from searchgym.threads import call_within
 
@@ -96,6 +95,51 @@ class NullRetriever:
         return [[] for _ in queries]
 
 
+class Passages(Protocol):
+    """A sequence of passages, such as a list or a `PassageStore`."""
+
+    def __len__(self) -> int:
+        """Returns the number of passages."""
+        ...
+
+    def __getitem__(self, position: int, /) -> Passage:
+        """Returns the passage at a position."""
+        ...
+
+    def __iter__(self) -> Iterator[Passage]:
+        """Yields the passages in order."""
+        ...
+
+
+class LocalRetriever:
+    """Base class of `CorpusRetriever`s that search in this process; copying one returns the same object.
+
+    Args:
+        passages: The indexed passages, by position.
+        corpus_sha256: `IndexManifest.corpus_sha256` of the index folder; None if there is none.
+    """
+
+    in_process = True  # a search cannot hang: `retrieve` need not watch it from another thread
+
+    def __init__(self, passages: Passages, corpus_sha256: str | None) -> None:
+        self._passages, self.corpus_sha256 = passages, corpus_sha256
+
+    def __len__(self) -> int:
+        """Returns the number of passages."""
+        return len(self._passages)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+    def passages(self) -> Iterator[Passage]:
+        """Yields all passages in corpus order."""
+        return iter(self._passages)
+
+    def passage(self, position: int) -> Passage:
+        """Returns the passage at a position, from 0 to len - 1."""
+        return self._passages[position]
+
+
 def retrieve(
     retriever: AnyRetriever, question_ids: Sequence[str], queries: Sequence[str], k: int, deadline: float
 ) -> list[list[Hit]]:
@@ -122,17 +166,14 @@ def retrieve(
             return retriever.search_for(question_ids, queries, k)
         return retriever.search(queries, k)
 
-    def call_safely() -> list[list[Hit]]:
-        if getattr(retriever, "in_process", False):
-            return call()
-        return call_within(call, end - time.monotonic())
-
     end = time.monotonic() + deadline
-    pause = FIRST_PAUSE
+    pause, attempt = FIRST_PAUSE, 0
     most = 1 if getattr(retriever, "tries_again", False) else MAX_ATTEMPTS
-    for attempt in range(1, most + 1):
+    while True:
+        attempt += 1
         try:
-            return checked(call_safely(), len(queries), k)
+            here = getattr(retriever, "in_process", False)
+            return checked(call() if here else call_within(call, end - time.monotonic()), len(queries), k)
         except UsageError:
             raise
         except Exception as error:
@@ -143,7 +184,6 @@ def retrieve(
                 ) from error
             time.sleep(pause)
             pause *= 2
-    raise AssertionError("unreachable")
 
 
 def check_request(queries: Sequence[str], k: int) -> None:
@@ -156,19 +196,6 @@ def check_request(queries: Sequence[str], k: int) -> None:
         raise UsageError(f"queries must be a list of strings, got the string {queries[:80]!r}")
     if k < 1:
         raise UsageError(f"k must be at least 1, got {k}")
-
-
-def check_retriever(retriever: AnyRetriever) -> None:
-    """Checks that a user's retriever can be searched as `retrieve` does it.
-
-    Raises:
-        UsageError: Its `search` or `search_for` takes other arguments.
-    """
-    name = type(retriever).__name__
-    if isinstance(retriever, QuestionRetriever):
-        check_call(f"{name}.search_for", retriever.search_for, "question_ids", "queries", "k")
-    else:
-        check_call(f"{name}.search", retriever.search, "queries", "k")
 
 
 def checked(results: list[list[Hit]], expected: int, k: int) -> list[list[Hit]]:
@@ -188,35 +215,31 @@ def checked(results: list[list[Hit]], expected: int, k: int) -> list[list[Hit]]:
         _mistaken(results, f"expected a list of {expected} lists of hits", results)
     if len(results) != expected:
         raise RetrieverError(f"expected a list of {expected} lists of hits, got {len(results)} lists")
-    return [_checked_hits(hits, number, k) for number, hits in enumerate(results, start=1)]
+    checked_lists = []
+    for query, hits in enumerate(results, start=1):
+        if not isinstance(hits, (list, tuple)):
+            _mistaken(hits, f"expected a list of hits for query {query}", hits)
+        if len(hits) > k:
+            raise RetrieverError(f"expected at most {k} Hit records per query, got {len(hits)} for query {query}")
+        for rank, hit in enumerate(hits, start=1):
+            if not isinstance(hit, Hit):
+                _mistaken(hit, f"expected Hit records, hit {rank} of query {query}", hits)
+        checked_lists.append([_checked_hit(hit, rank, query) for rank, hit in enumerate(hits, start=1)])
+    return checked_lists
 
 
-def _checked_hits(hits: Sequence[Hit], query: int, k: int) -> list[Hit]:
-    """Returns the hits of the n-th query, n from 1, with their scores as plain floats."""
-    if not isinstance(hits, (list, tuple)):
-        _mistaken(hits, f"expected a list of hits for query {query}", hits)
-    if len(hits) > k:
-        raise RetrieverError(f"expected at most {k} Hit records per query, got {len(hits)} for query {query}")
-    checked_hits = list(hits)
-    for place, hit in enumerate(hits):
-        if not isinstance(hit, Hit):
-            _mistaken(hit, f"expected Hit records, hit {place + 1} of query {query}", hits)
-        page, score = hit.passage, hit.score
-        texts = isinstance(page, Passage) and type(page.id) is type(page.title) is type(page.text) is str
-        if texts and type(score) is float and math.isfinite(score):
-            continue
-        checked_hits[place] = _checked_hit(hit, f"hit {place + 1} of query {query}")
-    return checked_hits
-
-
-def _checked_hit(hit: Hit, where: str) -> Hit:
-    """Returns a hit with its score as a plain float.
+def _checked_hit(hit: Hit, rank: int, query: int) -> Hit:
+    """Returns a hit with its score as a plain float; `rank` and `query`, from 1, tell an error where it is.
 
     Raises:
-        RetrieverError: A field cannot be used; the message names it, its value and `where` it stands.
+        RetrieverError: A field cannot be used; the message names it and its value.
     """
     page: Any = hit.passage
     score: Any = hit.score
+    texts = isinstance(page, Passage) and type(page.id) is type(page.title) is type(page.text) is str
+    if texts and type(score) is float and math.isfinite(score):
+        return hit
+    where = f"hit {rank} of query {query}"
     if not isinstance(page, Passage):
         raise RetrieverError(f"{where}: passage is {page!r:.80}, expected a Passage")
     for name in ("id", "title", "text"):
@@ -239,3 +262,28 @@ def _mistaken(got: Any, expected: str, whole: Any) -> NoReturn:
     else:
         hint = f" {whole!r:.120}: search(queries, k) returns a list of Hit records for each query"
     raise UsageError(f"{expected}, got {type(got).__name__}{hint}")
+
+
+def identify(retriever: AnyRetriever) -> dict[str, Any]:
+    """Returns a retriever's class name, its settings (``identity()``) and the corpus that it searches, as plain data.
+
+    Two retrievers with the same identity give the same hits if their settings tell everything: a user's class or a
+    tool gives only its name.
+    """
+    settings: Callable[[], dict[str, Any]] = getattr(retriever, "identity", dict)
+    identity = {"retriever": type(retriever).__name__} | settings()
+    if (corpus := corpus_of(retriever)) is not None:
+        identity |= {"passages": len(corpus), "corpus": corpus.corpus_sha256}
+    return identity
+
+
+def at_step(retriever: AnyRetriever, step: int | None, steps: int) -> None:
+    """Tells a retriever, and those that it wraps, which training step the next searches belong to; most ignore it.
+
+    Args:
+        retriever: Retriever of any kind.
+        step: 0-based step of training; None for validation.
+        steps: Number of training steps.
+    """
+    if (method := getattr(retriever, "at_step", None)) is not None:
+        method(step, steps)

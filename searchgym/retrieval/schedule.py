@@ -13,6 +13,7 @@ from itertools import count
 from typing import Annotated, Final
 
 from annotated_types import Interval
+from typing_extensions import override
 
 from searchgym.retrieval.cards import RetrieverCard
 
@@ -21,7 +22,7 @@ WORDS: Final = 2**64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScheduledCard(RetrieverCard):
+class NoiseSchedule(RetrieverCard):
     """Base class of cards whose results are noise with a probability that grows over the steps of a training."""
 
     start: Annotated[float, Interval(ge=0, le=1)] = 0.0
@@ -36,32 +37,39 @@ class ScheduledCard(RetrieverCard):
     """Seed of the random draws."""
 
     @property
+    @override
     def grows(self) -> bool:
-        """See `RetrieverCard.grows`."""
         return (self.steps is None and self.start != self.end) or any(card.grows for card in self.inner)
 
+    def probability(self, step: int | None, steps: int) -> float:
+        """Returns the probability of noise at a step: ``start + (base**(i/m) - 1) / (base - 1) * (end - start)``.
 
-def probability(step: int, steps: int, start: float, end: float, base: float) -> float:
-    """Returns the probability of noise at a step: ``start + (base**(i/m) - 1) / (base - 1) * (end - start)``.
+        It is `start` at i = 0 and `end` from i = m on. For a base of 1 it is the limit, a straight line.
 
-    It is `start` at i = 0 and `end` from i = m on. For a base of 1 it is the limit, a straight line.
+        Args:
+            step: The step i, 0-based; None outside of training, where the probability is 0.
+            steps: Number of training steps, which is m unless the schedule has its own.
+        """
+        if step is None:
+            return 0.0
+        x = min(step / (self.steps or steps), 1.0)
+        share = x if self.base == 1 else math.expm1(x * math.log(self.base)) / math.expm1(math.log(self.base))
+        return self.start + share * (self.end - self.start)
 
-    Args:
-        step: The step i, 0-based.
-        steps: The step m at which the probability reaches `end`.
-        start: Probability at step 0.
-        end: Probability from step m on.
-        base: Base of the exponential growth, above 0.
+
+def random_numbers(seed: int, step: int | None, query: str) -> Iterator[int]:
+    """Yields uniform random numbers below 2**64: BLAKE2b in counter mode, with (seed, step, query) as the key.
+
+    Outside of training (None) the step counts as -1.
     """
-    x = min(step / steps, 1.0)
-    share = x if base == 1 else math.expm1(x * math.log(base)) / math.expm1(math.log(base))
-    return start + share * (end - start)
-
-
-def random_numbers(seed: int, step: int, query: str) -> Iterator[int]:
-    """Yields uniform random numbers below 2**64: BLAKE2b in counter mode, with (seed, step, query) as the key."""
-    key = hashlib.blake2b(f"{seed} {step} {query}".encode("utf-8", "surrogatepass"), digest_size=32).digest()
+    text = f"{seed} {-1 if step is None else step} {query}"
+    key = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=32).digest()
     for block in count():
         digest = hashlib.blake2b(block.to_bytes(8, "little"), key=key).digest()
         for at in range(0, len(digest), 8):
             yield int.from_bytes(digest[at : at + 8], "little")
+
+
+def draw_noise(probability: float, numbers: Iterator[int]) -> bool:
+    """Returns whether a query gets noise; takes a number only if the probability is above 0."""
+    return probability > 0 and next(numbers) < probability * WORDS  # exact: p * 2**64 only moves the binary point

@@ -7,11 +7,21 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
 
+from typing_extensions import override
+
 from searchgym.corpora.store import PassageStore
 from searchgym.errors import UsageError
+from searchgym.named import check_call
 from searchgym.records import Hit, Passage
-from searchgym.retrieval.identity import identify
-from searchgym.retrieval.retriever import AnyRetriever, CorpusRetriever, Retriever, check_retriever, corpus_of
+from searchgym.retrieval.retriever import (
+    AnyRetriever,
+    CorpusRetriever,
+    QuestionRetriever,
+    Retriever,
+    at_step,
+    corpus_of,
+    identify,
+)
 
 
 class Wrapper:
@@ -53,7 +63,7 @@ class Wrapper:
 
     @property
     def _corpus(self) -> CorpusRetriever | None:
-        """First wrapped retriever whose corpus is on this machine, None if there is none."""
+        """First wrapped retriever whose corpus is on this machine; None without one."""
         return next((corpus for corpus in map(corpus_of, self.inner) if corpus is not None), None)
 
     @property
@@ -105,12 +115,12 @@ class WithCorpus(Wrapper):
         self.passages, self.passage = store.__iter__, store.__getitem__
 
     @property
+    @override
     def corpus_sha256(self) -> str | None:
-        """sha256 of the corpus."""
         return self.sha256
 
+    @override
     def __len__(self) -> int:
-        """Returns the number of passages."""
         return len(self.store)
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
@@ -118,14 +128,14 @@ class WithCorpus(Wrapper):
         return self.inner[0].search(queries, k)
 
 
-def at_step(retriever: AnyRetriever, step: int | None, steps: int) -> None:
-    """Tells a retriever, and those that it wraps, which training step the next searches belong to; most ignore it.
+def check_retriever(retriever: AnyRetriever) -> None:
+    """Checks that a user's retriever can be searched as `retrieve` does it.
 
-    Args:
-        retriever: Retriever of any kind.
-        step: 0-based step of training; None for validation.
-        steps: Number of training steps.
+    Raises:
+        UsageError: Its `search` or `search_for` takes other arguments.
     """
-    method = getattr(retriever, "at_step", None)
-    if method is not None:
-        method(step, steps)
+    name = type(retriever).__name__
+    if isinstance(retriever, QuestionRetriever):
+        check_call(f"{name}.search_for", retriever.search_for, "question_ids", "queries", "k")
+    else:
+        check_call(f"{name}.search", retriever.search, "queries", "k")

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from searchgym.corpora.files import sha256_file
-from searchgym.corpora.folders import lock_folder
-from searchgym.corpora.own import home
+from searchgym.corpora.folders import home, lock_folder
 from searchgym.errors import DataError, DataMissingError
 from searchgym.options.model_cards import PretrainedCard
 

@@ -18,7 +18,7 @@ from starlette.requests import ClientDisconnect
 
 from searchgym.errors import BusyError, RetrieverError, UsageError
 from searchgym.records import Hit
-from searchgym.retrieval.remote.wire import contents, document
+from searchgym.retrieval.wire import contents, document
 from searchgym.serving.access import Access, Gate
 from searchgym.serving.service import Limits, Service
 

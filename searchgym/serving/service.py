@@ -14,8 +14,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from searchgym.errors import BusyError
 from searchgym.records import Hit
-from searchgym.retrieval.backends import Progress
-from searchgym.retrieval.remote.client import MOST_HITS
+from searchgym.retrieval.cards import Progress
+from searchgym.retrieval.kinds.http import MOST_HITS
 from searchgym.retrieval.retriever import Retriever
 from searchgym.rollout.batcher import Batcher, Queries, retrieval_batcher
 

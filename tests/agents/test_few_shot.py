@@ -3,7 +3,7 @@
 import re
 
 from searchgym.agents.base import load_agent
-from searchgym.corpora.own import bundled_file
+from searchgym.corpora.folders import bundled_file
 from searchgym.protocol import get_protocol
 from searchgym.questions.worlds import build_world
 from searchgym.questions.worlds.schema import WorldSpec

@@ -17,12 +17,11 @@ from markdown_it import MarkdownIt
 from support import growth
 
 from searchgym.corpora.documents import chunk_passages, convert_documents, inspect_corpus
-from searchgym.corpora.files import BadLines
 from searchgym.corpora.passages import corpus_sha256, read_passages, write_corpus
 from searchgym.corpora.readers import markdown
 from searchgym.corpora.readers.html import read_html
 from searchgym.corpora.readers.markdown import read_markdown
-from searchgym.errors import DataError, DataMissingError, DataWarning, UsageError
+from searchgym.errors import BadLines, DataError, DataMissingError, DataWarning, UsageError
 from searchgym.protocol import count_words
 from searchgym.records import Passage
 from searchgym.retrieval import build_index, load_index
@@ -264,7 +263,7 @@ def test_markdown_is_parsed_in_parts(monkeypatch, text):
         parts.append(part)
         return MarkdownIt().parse(part, env)
 
-    monkeypatch.setattr(markdown, "_parser", lambda: Mock(parse=parse))
+    monkeypatch.setattr(markdown, "_PARSER", Mock(parse=parse))
     found = read_markdown(text)
     assert max(map(len, parts)) <= 51
     assert "".join(parts) == text

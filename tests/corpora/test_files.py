@@ -16,19 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from searchgym.corpora.files import (
-    BadLines,
-    download,
-    dump_line,
-    iter_jsonl,
-    parse_line,
-    read_json,
-    sha256_file,
-    sniff,
-    write_atomic,
-    write_jsonl,
-)
-from searchgym.errors import DataError, DataMissingError, UsageError
+from searchgym.corpora.download import download
+from searchgym.corpora.files import dump_line, iter_jsonl, parse_line, read_json, sha256_file, write_atomic, write_jsonl
+from searchgym.corpora.rows import sniff
+from searchgym.errors import BadLines, DataError, DataMissingError, UsageError
 
 
 def put(path: Path, content: bytes | str) -> Path:
@@ -143,7 +134,7 @@ def test_read_json(tmp_path):
 
 def test_read_json_names_the_line(tmp_path):
     error = refused(lambda: read_json(put(tmp_path / "x.json", '{\n"a": 1,\n"b": oops\n}')))
-    assert (error.line, error.reason) == (3, "not JSON: Expecting value at column 6")
+    assert (error.line, error.reason) == (3, """not JSON: Expecting value at column 6, got '"b": oops'""")
     error = refused(lambda: read_json(put(tmp_path / "x.json", b'{\n"a": "\xff"}')))
     assert (error.line, error.reason) == (2, "not UTF-8: byte 0xff (invalid start byte); convert the file to UTF-8")
     assert "not JSON" in refused(lambda: read_json(put(tmp_path / "x.json", '{"a": 1}\n{"a": 2}'))).reason

@@ -12,9 +12,11 @@ import datasets
 import huggingface_hub
 import pytest
 
-from searchgym.corpora.files import BadLines, dump_line
-from searchgym.corpora.hub import HubSource, read_hub_passages, read_hub_questions
-from searchgym.errors import DataError, DataMissingError, UsageError
+from searchgym.corpora.files import dump_line
+from searchgym.corpora.hub import HubSource
+from searchgym.corpora.passages import read_passages
+from searchgym.corpora.questions import read_questions
+from searchgym.errors import BadLines, DataError, DataMissingError, UsageError
 from searchgym.records import Passage, Question, SupportingFact
 
 CARD = """---
@@ -107,45 +109,45 @@ def test_a_source_is_a_split_or_a_file():
 
 
 def test_questions_of_a_table(hub):
-    (question,) = read_hub_questions(f"hf:{hub}:hotpot/validation")
+    (question,) = read_questions(f"hf:{hub}:hotpot/validation")
     assert (question.id, question.answers, question.kind, question.level) == ("5a8b", ("Beta",), "bridge", "hard")
     assert question.supporting_facts == (SupportingFact("Mayor", 1), SupportingFact("Beta", 0))
     assert [p.text for p in question.paragraphs or ()] == ["She. Founded.", "A firm."]
     assert list((hub.parent / "cache").rglob("*.arrow")) != []  # so that the next time needs no network
-    assert read_hub_questions(HubSource(str(hub), "flash", "test")) == [Question("test_0", "who?", ("a", "b"))]
+    assert read_questions(str(HubSource(str(hub), "flash", "test"))) == [Question("test_0", "who?", ("a", "b"))]
 
 
 def test_passages_are_streamed(hub):
-    passages = read_hub_passages(f"hf:{hub}:corpus/train")
+    passages = read_passages(f"hf:{hub}:corpus/train")
     assert next(passages) == Passage("0", "Page 0", "Text 0.")
     assert [passage.id for passage in passages] == [str(n) for n in range(1, 300)]
     assert list((hub.parent / "cache").rglob("*.arrow")) == []  # nothing was converted and kept
 
 
 def test_a_slice_of_a_split(hub):
-    assert len(read_hub_questions(f"hf:{hub}:hotpot/validation[:1]")) == 1
+    assert len(read_questions(f"hf:{hub}:hotpot/validation[:1]")) == 1
 
 
 def test_a_file_of_a_data_set(hub):
     (hub / "pages.jsonl.gz").write_bytes(gzip.compress(b"".join(map(dump_line, PAGES))))
-    assert len(list(read_hub_passages(f"hf:{hub}/pages.jsonl.gz"))) == 300
-    assert [question.id for question in read_hub_questions(f"hf:{hub}/flash/test.jsonl")] == ["test_0"]
+    assert len(list(read_passages(f"hf:{hub}/pages.jsonl.gz"))) == 300
+    assert [question.id for question in read_questions(f"hf:{hub}/flash/test.jsonl")] == ["test_0"]
     with pytest.raises(DataMissingError, match=r"gone\.jsonl: no such file"):
-        read_hub_questions(f"hf:{hub}/gone.jsonl")
+        read_questions(f"hf:{hub}/gone.jsonl")
 
 
 def test_a_row_that_does_not_fit_names_data_set_and_row(hub):
     rows = [{"id": "1", "question": "?", "answer": "a"}, {"id": "2", "question": "?", "answer": ""}]
     (hub / "hotpot/validation.jsonl").write_bytes(b"".join(map(dump_line, rows)))
     with pytest.raises(DataError, match=r"^hf:.*:hotpot/validation: row 2: no gold answer"):
-        read_hub_questions(f"hf:{hub}:hotpot/validation")
+        read_questions(f"hf:{hub}:hotpot/validation")
     bad = BadLines(1)
-    assert len(read_hub_questions(f"hf:{hub}:hotpot/validation", bad=bad)) == 1
+    assert len(read_questions(f"hf:{hub}:hotpot/validation", bad=bad)) == 1
     assert len(bad.errors) == 1
     with pytest.raises(DataError, match="of no known format: the first row has keys id, question"):
-        read_hub_passages(f"hf:{hub}:hotpot/validation")
+        read_passages(f"hf:{hub}:hotpot/validation")
     with pytest.raises(DataError, match="row 1: no gold answer: no 'golden_answers', got keys id"):
-        read_hub_questions(f"hf:{hub}:hotpot/validation", "flashrag")
+        read_questions(f"hf:{hub}:hotpot/validation", "flashrag")
 
 
 # -- what cannot be had --------------------------------------------------------------------------------------------
@@ -154,16 +156,16 @@ def test_a_row_that_does_not_fit_names_data_set_and_row(hub):
 @pytest.mark.parametrize("part", [":other/test", ":hotpot/train"], ids=["config", "split"])
 def test_unknown_config_and_split(hub, part):
     with pytest.raises(DataMissingError, match="the data set could not be loaded"):
-        read_hub_questions(f"hf:{hub}{part}")
+        read_questions(f"hf:{hub}{part}")
 
 
 def test_unknown_folder(tmp_path):
     with pytest.raises(DataMissingError, match="the data set could not be loaded"):
-        read_hub_questions(f"hf:{tmp_path}/gone/test")
+        read_questions(f"hf:{tmp_path}/gone/test")
 
 
 @pytest.mark.parametrize("name", ["own/set:nq/test", "own/set/test.jsonl", "own/set:nq@v1/test"])
-@pytest.mark.parametrize("read", [read_hub_questions, read_hub_passages])
+@pytest.mark.parametrize("read", [read_questions, read_passages])
 @pytest.mark.usefixtures("hub")
 def test_no_network_fails_within_seconds(name, read):
     started = time.monotonic()
@@ -175,15 +177,15 @@ def test_no_network_fails_within_seconds(name, read):
 
 def test_questions_come_from_the_cache_without_network(hub):
     cache = hub.parent / "cache"
-    questions = read_hub_questions(f"hf:{hub}:hotpot/validation")
+    questions = read_questions(f"hf:{hub}:hotpot/validation")
     (table,) = cache.rglob("*.arrow")
     shutil.copytree(table.parent, cache / "own___set/hotpot/0.0.0" / ("a" * 40))  # where one from the hub would be
-    assert read_hub_questions("hf:own/set:hotpot/validation") == questions
+    assert read_questions("hf:own/set:hotpot/validation") == questions
     with pytest.raises(DataMissingError, match="in its cache: LookupError: the cache does not say which revision"):
-        read_hub_questions("hf:own/set:hotpot@v1/validation")
+        read_questions("hf:own/set:hotpot@v1/validation")
 
 
 def test_without_the_datasets_package(hub, monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(UsageError, match=r"pip install -e .*\[train\]"):
-        read_hub_questions(f"hf:{hub}:hotpot/validation")
+        read_questions(f"hf:{hub}:hotpot/validation")

@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from searchgym.corpora.documents import convert_documents
-from searchgym.corpora.files import BadLines
 from searchgym.corpora.readers import office
-from searchgym.errors import DataWarning
+from searchgym.errors import BadLines, DataWarning
 
 
 def pdf(stream: bytes, extra: str = "", title: str = "", pages: int = 1) -> bytes:

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from searchgym.corpora.files import BadLines
 from searchgym.corpora.passages import (
     FORMATS,
     corpus_sha256,
@@ -20,7 +19,7 @@ from searchgym.corpora.passages import (
     read_passages,
     write_corpus,
 )
-from searchgym.errors import DataError, DataMissingError, UnknownNameError
+from searchgym.errors import BadLines, DataError, DataMissingError, UnknownNameError
 from searchgym.records import Passage
 
 ALPHA = ("Alpha (city)", "Alpha lies on the Beta. It is old.")

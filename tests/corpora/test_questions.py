@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from searchgym.corpora.files import BadLines, dump_line, parse_line
+from searchgym.corpora.files import dump_line, parse_line
 from searchgym.corpora.questions import (
     parse_questions,
     question_row,
@@ -22,7 +22,7 @@ from searchgym.corpora.questions import (
     write_questions,
 )
 from searchgym.corpora.rows import Rows
-from searchgym.errors import DataError, DataMissingError, UnknownNameError, UsageError
+from searchgym.errors import BadLines, DataError, DataMissingError, UnknownNameError, UsageError
 from searchgym.records import Hop, Paragraph, Question, SupportingFact, Triple, title_key
 
 HOTPOT = {

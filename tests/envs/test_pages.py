@@ -9,7 +9,7 @@ from searchgym.envs.pages.pages import Pages, pages_of, part_of, parts_of, snipp
 from searchgym.errors import UsageError
 from searchgym.records import Hit, Passage
 from searchgym.retrieval.index.index import build_in_memory
-from searchgym.retrieval.remote.client import HttpRetriever
+from searchgym.retrieval.kinds.http import HttpRetriever
 
 MERCURY = [
     Passage("a", "Mercury", "The planet Mercury is the smallest."),

@@ -12,7 +12,7 @@ from gymnasium.envs.registration import EnvSpec
 from support import CARD, QUESTIONS, FailingRetriever, TitleRetriever
 
 import searchgym
-from searchgym.corpora.own import bundled_file
+from searchgym.corpora.folders import bundled_file
 from searchgym.envs.single import SearchEnv
 from searchgym.errors import (
     DataError,
@@ -25,7 +25,7 @@ from searchgym.errors import (
 )
 from searchgym.questions.question_source import given_questions
 from searchgym.records import Hit, Passage
-from searchgym.retrieval.remote.tool import ToolRetriever
+from searchgym.retrieval.kinds.tool import ToolRetriever
 from searchgym.retrieval.retriever import NullRetriever, retrieve
 
 

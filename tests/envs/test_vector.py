@@ -245,7 +245,7 @@ def test_distractors_search_each_question_its_own_paragraphs():
 
 
 def demo_questions():
-    from searchgym.corpora.own import bundled_file
+    from searchgym.corpora.folders import bundled_file
     from searchgym.corpora.questions import read_questions
 
     return read_questions(bundled_file("demo/questions.json"))

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from searchgym.agents.base import load_agent
-from searchgym.corpora.own import bundled_file
+from searchgym.corpora.folders import bundled_file
 from searchgym.corpora.questions import write_questions
 from searchgym.envs.registration import find_env, registered
 from searchgym.errors import CardError, DataError, DataMissingError, RunExistsError, UnknownNameError

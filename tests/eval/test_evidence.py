@@ -9,12 +9,11 @@ from support import CARD, PASSAGES, QUESTIONS, TitleRetriever, command_line, jso
 
 from searchgym.agents.base import LoadedAgent, load_agent
 from searchgym.agents.scripted import gold_answer
-from searchgym.corpora.files import BadLines
 from searchgym.corpora.passages import write_corpus
 from searchgym.corpora.questions import parse_questions, write_questions
 from searchgym.corpora.rows import Rows
 from searchgym.envs.task import load_task
-from searchgym.errors import ScoringError, UsageError
+from searchgym.errors import BadLines, ScoringError, UsageError
 from searchgym.eval.ceilings import OtherHits, add_ceilings, gold_pages
 from searchgym.eval.evidence import find_golds, found_at, recall_by_turn, unreachable_golds
 from searchgym.eval.retrieval import evaluate_run, qrels_from_questions

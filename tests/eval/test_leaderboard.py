@@ -11,7 +11,7 @@ import pytest
 from made_submissions import card_of, edit_manifest, make_run, read_rows, submit, write_rows
 
 from searchgym.agents.base import load_agent
-from searchgym.corpora.own import bundled_file
+from searchgym.corpora.folders import bundled_file
 from searchgym.corpora.passages import read_passages
 from searchgym.errors import DataError, RunExistsError, SubmissionError, UsageError
 from searchgym.eval.leaderboard.check import agent_of, check_submission

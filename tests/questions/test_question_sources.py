@@ -8,7 +8,7 @@ import gymnasium
 import pytest
 from support import command_line, json_of
 
-from searchgym.corpora.own import bundled_file
+from searchgym.corpora.folders import bundled_file
 from searchgym.envs.options import merge_options, merged
 from searchgym.envs.registration import env_options, find_env, register
 from searchgym.envs.task import load_task

@@ -15,7 +15,7 @@ from searchgym.errors import RetrieverError, UsageError
 from searchgym.records import Hit, Passage
 from searchgym.retrieval.kinds.cache import CacheRetriever
 from searchgym.retrieval.kinds.hybrid import HybridRetriever
-from searchgym.retrieval.remote.tool import ToolRetriever
+from searchgym.retrieval.kinds.tool import ToolRetriever
 from searchgym.retrieval.retriever import checked, retrieve
 
 PAGE = Passage("1", "A", "b")

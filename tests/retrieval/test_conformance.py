@@ -53,13 +53,11 @@ from searchgym.eval.runner import evaluate
 from searchgym.records import Answer, Hit, Passage, Question, Search
 from searchgym.retrieval import encoders
 from searchgym.retrieval.cards import Sources, find_retriever
-from searchgym.retrieval.foreign.lucene import open_lucene
-from searchgym.retrieval.identity import identify
 from searchgym.retrieval.index.build import build_index
 from searchgym.retrieval.index.index import MANIFEST, describe_files, load_index
-from searchgym.retrieval.remote.client import HttpRetriever
-from searchgym.retrieval.retriever import CorpusRetriever, Retriever
-from searchgym.retrieval.wrapper import at_step
+from searchgym.retrieval.kinds.http import HttpRetriever
+from searchgym.retrieval.lucene.backend import open_lucene
+from searchgym.retrieval.retriever import CorpusRetriever, Retriever, at_step, identify
 from searchgym.testing import RetrieverTests, assert_same_hits
 
 REMEDY = r"searchgym index build CORPUS --out .* --overwrite"

@@ -10,8 +10,7 @@ from back_ends import ABOVE, ODD_QUERIES, PASSAGES, QUERIES, TITLES
 
 from searchgym.retrieval.index.build import build_index
 from searchgym.retrieval.index.index import load_index
-from searchgym.retrieval.retriever import Retriever
-from searchgym.retrieval.wrapper import at_step
+from searchgym.retrieval.retriever import Retriever, at_step
 from searchgym.testing import RetrieverTests
 
 BM25 = {"kind": "bm25", "threads": 2}

@@ -19,9 +19,9 @@ from searchgym.errors import DataMissingError, IndexMismatchError, RunExistsErro
 from searchgym.records import Passage
 from searchgym.retrieval import encoders
 from searchgym.retrieval.dense.vectors import map_vectors
-from searchgym.retrieval.foreign import convert
-from searchgym.retrieval.foreign.convert import convert_index
+from searchgym.retrieval.index import convert
 from searchgym.retrieval.index.build import build_index, building_folder
+from searchgym.retrieval.index.convert import convert_index
 from searchgym.retrieval.index.index import describe_files, inspect_index, load_index
 from searchgym.retrieval.kinds.bm25 import BM25Card
 from searchgym.retrieval.kinds.dense import DenseCard
@@ -123,7 +123,7 @@ def test_an_index_folder_gives_what_building_gives(
 
 def test_an_index_may_take_its_own_place(tmp_path: Path, encoder: MadeEncoder, table: np.ndarray) -> None:
     build_index(numbered(NUMBER), tmp_path / "i", FLAT)
-    with pytest.raises(RunExistsError, match="already holds an index"):
+    with pytest.raises(RunExistsError, match="holds an index: --overwrite replaces it"):
         convert_index(tmp_path / "i", tmp_path / "i", FLAT)
     convert_index(tmp_path / "i", tmp_path / "i", replace(IVF, nprobe=64), overwrite=True)
     assert recall(load_index(tmp_path / "i"), table) > 0.95

@@ -9,14 +9,13 @@ from support import PASSAGES
 from searchgym.errors import RetrieverError, UsageError
 from searchgym.records import Hit, Paragraph, Passage, Question
 from searchgym.retrieval.cards import Sources, find_retriever
-from searchgym.retrieval.identity import identify
 from searchgym.retrieval.index.build import build_index
 from searchgym.retrieval.index.distractors import DistractorRetriever
 from searchgym.retrieval.index.index import build_in_memory, load_index
+from searchgym.retrieval.kinds.http import HttpRetriever
 from searchgym.retrieval.kinds.hybrid import HybridRetriever, fuse
-from searchgym.retrieval.remote.client import HttpRetriever
-from searchgym.retrieval.retriever import CorpusRetriever, NullRetriever
-from searchgym.retrieval.wrapper import Wrapper, at_step
+from searchgym.retrieval.retriever import CorpusRetriever, NullRetriever, at_step, identify
+from searchgym.retrieval.wrapper import Wrapper
 
 BY_ID = {p.id: p for p in PASSAGES}
 

@@ -193,7 +193,7 @@ def built_before(passages: list[Passage], out: Path, monkeypatch: pytest.MonkeyP
     return out
 
 
-def test_an_index_of_the_earlier_analyser_is_read_if_its_words_are_the_same(
+def test_an_index_of_the_earlier_analyser_is_read_if_its_words_are_equal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     passages = [*BIRDS, Passage("b", "Beyonc\u00e9", "Ünïcode, 東京, Straße.")]
@@ -205,7 +205,7 @@ def test_an_index_of_the_earlier_analyser_is_read_if_its_words_are_the_same(
     assert old.identity() == new.identity() and old.identity()["analyser"] == f"{analysis.NAME} 1"
 
 
-def test_an_index_of_the_earlier_analyser_is_told_apart_if_its_words_are_not(
+def test_an_index_of_the_earlier_analyser_is_told_by_other_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = built_before(DECOMPOSED, tmp_path / "old", monkeypatch)
@@ -324,8 +324,8 @@ def test_what_is_no_index_is_never_replaced(tmp_path: Path) -> None:
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter1.tex").write_text("precious")
     (tmp_path / "file").write_text("precious")
-    for name in ("thesis", "file"):
-        with pytest.raises(RunExistsError, match="is not an index"):
+    for name, error, text in (("thesis", RunExistsError, "files but not an index"), ("file", UsageError, "is a file")):
+        with pytest.raises(error, match=text):
             build_index(BIRDS, tmp_path / name, overwrite=True)
     assert (tmp_path / "thesis" / "chapter1.tex").read_text() == "precious"
     (tmp_path / "empty").mkdir()
@@ -355,7 +355,7 @@ def test_a_build_that_waited_finds_what_the_other_has_built(tmp_path: Path) -> N
 
     with ThreadPoolExecutor(1) as pool:
         build_index(source(), tmp_path / "out")
-        with pytest.raises(RunExistsError, match="already holds an index"):
+        with pytest.raises(RunExistsError, match="holds an index: --overwrite replaces it"):
             waiting[0].result()
     assert len(load_index(tmp_path / "out")) == 2
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
@@ -439,7 +439,7 @@ def test_a_build_interrupted_while_it_writes_goes_on(
     assert contents_of(tmp_path / "out") == contents_of(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("where", ["_clean", "_move"])
+@pytest.mark.parametrize("where", ["shutil.rmtree", "_move"])
 def test_a_build_interrupted_when_it_was_complete_is_put_in_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
@@ -463,7 +463,7 @@ def test_a_build_interrupted_when_it_was_complete_is_put_in_place(
     assert not list((tmp_path / "out").glob(".*"))
 
 
-def test_a_build_that_takes_from_elsewhere_does_not_go_on_with_one_that_does_not(tmp_path: Path) -> None:
+def test_a_build_that_takes_from_elsewhere_goes_on_with_no_other(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         build_index(stopping(pages(100), 65), tmp_path / "out", shard=10)
     with pytest.raises(RunExistsError, match="with other settings"):

@@ -26,18 +26,16 @@ from searchgym.corpora.questions import read_queries
 from searchgym.corpora.store import PassageStore
 from searchgym.errors import DataMissingError, IndexMismatchError, RetrieverError, UsageError
 from searchgym.records import Hit, Passage
-from searchgym.retrieval.backends import quiet
-from searchgym.retrieval.cards import find_retriever
-from searchgym.retrieval.foreign.convert import convert_index
-from searchgym.retrieval.foreign.lucene import is_lucene, open_lucene
+from searchgym.retrieval import wire
+from searchgym.retrieval.cards import find_retriever, quiet
 from searchgym.retrieval.index.build import build_index
+from searchgym.retrieval.index.convert import convert_index
 from searchgym.retrieval.index.index import build_in_memory, inspect_index, load_index
 from searchgym.retrieval.kinds.lucene import LuceneCard
 from searchgym.retrieval.lucene import backend as lucene
 from searchgym.retrieval.lucene import build as lucene_build
 from searchgym.retrieval.lucene import java
-from searchgym.retrieval.lucene.backend import LuceneRetriever
-from searchgym.retrieval.remote import wire
+from searchgym.retrieval.lucene.backend import LuceneRetriever, is_lucene, open_lucene
 
 pytestmark = pytest.mark.engine
 CARD = {"kind": "lucene", "memory": "256m", "threads": 2}

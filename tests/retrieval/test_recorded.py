@@ -13,11 +13,11 @@ from searchgym.eval.runner import evaluate
 from searchgym.records import Answer, Hit
 from searchgym.records import Search as Asks
 from searchgym.retrieval.cards import Sources, find_retriever
-from searchgym.retrieval.identity import identify
 from searchgym.retrieval.index.index import build_in_memory
 from searchgym.retrieval.kinds.cache import CacheRetriever
-from searchgym.retrieval.remote.recorded import RecordedRetriever, Search
-from searchgym.retrieval.retriever import CorpusRetriever, QuestionRetriever, retrieve
+from searchgym.retrieval.kinds.recorded import RecordedRetriever
+from searchgym.retrieval.kinds.recorded import RecordedSearch as Search
+from searchgym.retrieval.retriever import CorpusRetriever, QuestionRetriever, identify, retrieve
 from searchgym.rollout.storage import read_episodes
 
 A, B = (Hit(p, 0.1 + n) for n, p in enumerate(PASSAGES[:2]))
@@ -75,7 +75,12 @@ def test_a_question_that_was_not_asked_ends_in_a_retriever_error(tmp_path):
 
 def test_questions_come_before_queries():
     recorded = RecordedRetriever(
-        [Search("q0", "x", (A,)), Search("q1", "x", (B,)), Search("q0", "y", (A, B)), Search("q1", "y", (A, B))]
+        [
+            Search("q0", "x", (A,)),
+            Search("q1", "x", (B,)),
+            Search("q0", "y", (A, B)),
+            Search("q1", "y", (A, B)),
+        ]
     )
     assert isinstance(recorded, QuestionRetriever)
     assert not isinstance(recorded, CorpusRetriever)

@@ -9,11 +9,10 @@ from support import PASSAGES
 from searchgym.errors import DataMissingError, ModelError, UsageError
 from searchgym.records import Hit, Passage
 from searchgym.retrieval.cards import find_encoder
-from searchgym.retrieval.identity import identify
 from searchgym.retrieval.index.build import build_index
 from searchgym.retrieval.index.index import build_in_memory, load_index
 from searchgym.retrieval.kinds.rerank import ByPairs, ByVectors, RerankCard, RerankRetriever, scorer_of
-from searchgym.retrieval.retriever import CorpusRetriever
+from searchgym.retrieval.retriever import CorpusRetriever, identify
 
 LETTERS = {i: Passage(i, i.upper(), f"text of {i}") for i in "abcdefgh"}
 
@@ -67,7 +66,7 @@ def test_without_hits_no_model_is_asked():
     assert RerankRetriever(Nothing(), lambda *_: 1 / 0).search(["x", "y"], 2) == [[], []]
 
 
-def test_vectors_are_compared_by_inner_product_and_each_text_is_encoded_once():
+def test_vectors_are_compared_by_product_and_each_text_encoded_once():
     queries, passages = [], []
 
     def encode_queries(texts):

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 from searchgym import Hit
 from searchgym.retrieval import PartCard, RetrieverCard, Sources
-from searchgym.retrieval.backends import Needs
+from searchgym.retrieval.cards import Needs
 
 class Last:
     def __init__(self, passages):

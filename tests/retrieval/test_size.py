@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from searchgym.corpora.own import bundled_file
+from searchgym.corpora.folders import bundled_file
 from searchgym.corpora.passages import read_passages, write_corpus
 from searchgym.records import Passage
 from searchgym.retrieval.cards import find_retriever

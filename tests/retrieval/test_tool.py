@@ -12,9 +12,8 @@ import pytest
 from searchgym.errors import RetrieverError, UsageError
 from searchgym.records import Hit, Passage
 from searchgym.retrieval.cards import Sources, find_retriever
-from searchgym.retrieval.identity import identify
-from searchgym.retrieval.remote.tool import ToolRetriever, in_threads
-from searchgym.retrieval.retriever import retrieve
+from searchgym.retrieval.kinds.tool import ToolRetriever, in_threads
+from searchgym.retrieval.retriever import identify, retrieve
 
 
 def text(said):
@@ -51,7 +50,7 @@ def test_an_item_becomes_a_hit(item, expected):
     assert one([item]) == [expected]
 
 
-def test_without_scores_the_rank_stands_for_them_and_what_is_too_much_is_left_out():
+def test_the_rank_stands_for_scores_and_what_is_too_much_is_left_out():
     assert [(hit.passage.text, hit.score) for hit in one(["a", "b", "c"], k=2)] == [("a", 1.0), ("b", 0.5)]
     assert one((), 3) == []
 
@@ -214,7 +213,7 @@ def test_a_call_that_hangs_keeps_neither_the_caller_nor_the_program(kind):
     code = f"""
 import asyncio, time
 from searchgym.retrieval.retriever import retrieve
-from searchgym.retrieval.remote.tool import ToolRetriever
+from searchgym.retrieval.kinds.tool import ToolRetriever
 {kind} hangs(query, k):
     {wait}
 try:

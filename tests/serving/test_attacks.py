@@ -20,9 +20,8 @@ from searchgym.envs.task import load_task
 from searchgym.errors import CardError, RetrieverError, UsageError
 from searchgym.records import Hit, Passage
 from searchgym.retrieval.cards import Sources, find_retriever
-from searchgym.retrieval.kinds.http import HttpCard
-from searchgym.retrieval.remote.client import HttpRetriever
-from searchgym.retrieval.remote.wire import document
+from searchgym.retrieval.kinds.http import HttpCard, HttpRetriever
+from searchgym.retrieval.wire import document
 from searchgym.serving.app import make_app
 from searchgym.serving.service import Limits, Service
 

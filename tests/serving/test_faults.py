@@ -18,7 +18,7 @@ from searchgym.errors import RetrieverError
 from searchgym.eval.runner import EvalOptions, evaluate
 from searchgym.questions.worlds import cached_world
 from searchgym.questions.worlds.schema import WorldSpec
-from searchgym.retrieval.remote.client import HttpRetriever
+from searchgym.retrieval.kinds.http import HttpRetriever
 from searchgym.rollout.storage import read_episodes
 
 EPISODES = 500

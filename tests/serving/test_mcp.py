@@ -19,8 +19,8 @@ from searchgym.envs.task import load_task
 from searchgym.errors import RetrieverError
 from searchgym.records import Passage
 from searchgym.retrieval import build_in_memory
-from searchgym.retrieval.remote.client import HttpRetriever
-from searchgym.retrieval.remote.tool import ToolRetriever
+from searchgym.retrieval.kinds.http import HttpRetriever
+from searchgym.retrieval.kinds.tool import ToolRetriever
 from searchgym.retrieval.retriever import retrieve
 from searchgym.serving import mcp_tools
 from searchgym.serving.mcp_tools import Shown, Tools

@@ -22,11 +22,10 @@ from searchgym.envs.registration import find_env
 from searchgym.envs.task import load_task
 from searchgym.errors import BusyError, RetrieverError, UsageError
 from searchgym.records import Hit, Passage
-from searchgym.retrieval.identity import identify
-from searchgym.retrieval.remote.client import HttpRetriever
-from searchgym.retrieval.remote.tool import ToolRetriever
-from searchgym.retrieval.remote.wire import document, read_contents, read_document
-from searchgym.retrieval.retriever import Retriever, retrieve
+from searchgym.retrieval.kinds.http import HttpRetriever
+from searchgym.retrieval.kinds.tool import ToolRetriever
+from searchgym.retrieval.retriever import Retriever, identify, retrieve
+from searchgym.retrieval.wire import document, read_contents, read_document
 from searchgym.serving.app import make_app
 from searchgym.serving.service import Limits, Service
 

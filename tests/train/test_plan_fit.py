@@ -215,7 +215,7 @@ def test_what_is_here_or_not_searched_is_not_missing(cli, tmp_path, monkeypatch)
 
 
 def test_a_large_corpus_is_not_encoded_at_first_use(tmp_path, monkeypatch):
-    from searchgym.corpora.own import bundled_file
+    from searchgym.corpora.folders import bundled_file
     from searchgym.envs.data import load_corpus
     from searchgym.errors import DataMissingError
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from searchgym.cli.doctor.installed import JAVA, Package, Status
-from searchgym.corpora.own import home
+from searchgym.corpora.folders import home
 from searchgym.envs.cards import EnvCard
 from searchgym.errors import UsageError
 from searchgym.options.cards import CorpusCard, list_cards, load_card

@@ -142,11 +142,11 @@ def eval_options(run: RunOptions) -> EvalOptions:
 
 def training_questions(run: RunOptions) -> list[str] | None:
     """Returns the texts of the questions that the model was trained on, None if none were given."""
-    from searchgym.corpora.hub import open_questions
+    from searchgym.corpora.questions import read_questions
 
     if not run.trained_on:
         return None
-    return [question.text for source in run.trained_on for question in open_questions(source)]
+    return [question.text for source in run.trained_on for question in read_questions(source)]
 
 
 def new_folder(name: str, agent: str) -> Path:

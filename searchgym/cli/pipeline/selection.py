@@ -26,7 +26,7 @@ from searchgym.options import Options
 from searchgym.questions.shortcuts import hops_of, names_answer
 from searchgym.questions.subset import by_hash, draw_subset
 from searchgym.records import Question, title_key
-from searchgym.retrieval.backends import Progress, quiet
+from searchgym.retrieval.cards import Progress, quiet
 from searchgym.retrieval.retriever import retrieve
 from searchgym.rollout.models import Model
 

@@ -47,7 +47,7 @@ from searchgym.questions.report import crossed
 from searchgym.questions.source import held_out_by
 from searchgym.questions.storage import write_set
 from searchgym.reading import leads_out
-from searchgym.retrieval.backends import Progress
+from searchgym.retrieval.cards import Progress
 from searchgym.rollout.loading import load_tokenizer
 from searchgym.rollout.models import Loading, Model, opened_models
 from searchgym.rollout.tokens import TokenFormat

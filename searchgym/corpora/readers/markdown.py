@@ -6,7 +6,7 @@ table is its cells with ``; `` between them, code stays as it is.
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -28,6 +28,7 @@ is cut at a blank line, if there is one."""
 
 DEEPEST: Final = 40
 """Levels of lists and quotations; a part of the text that has more stays as it is written."""
+_PARSER: Final = MarkdownIt("commonmark", {"maxNesting": DEEPEST}).enable(["table", "strikethrough"])
 
 
 @dataclass(slots=True)
@@ -48,10 +49,15 @@ def read_markdown(content: str) -> Document:
     out of the text.
     """
     matter = FRONT_MATTER.match(content)
-    fields = _yaml_object(matter.group(1)) if matter else None
-    if matter is not None:  # three dashes may also be a horizontal rule
-        content = content[matter.end() :] if fields is not None else f"{matter.group(1)}\n\n{content[matter.end() :]}"
-    title = str((fields or {}).get("title") or "").strip()[:LONGEST_TITLE]
+    title = ""
+    if matter is not None:
+        fields, rest = None, content[matter.end() :]
+        with contextlib.suppress(CardError):
+            fields = parse_yaml(matter.group(1), "front matter")
+        if isinstance(fields, dict):
+            content, title = rest, str(fields.get("title") or "").strip()[:LONGEST_TITLE]
+        else:  # three dashes may also be a horizontal rule
+            content = f"{matter.group(1)}\n\n{rest}"
     blocks = [block for block in _blocks(content) if block.text]
     heading = next((block.text for block in blocks if block.heading), "")
     if blocks and blocks[0].heading and title in ("", heading):
@@ -75,20 +81,6 @@ def _joined(blocks: Sequence[_Block], between: str | None = None) -> tuple[str, 
     return "".join(pieces), links
 
 
-def _yaml_object(source: str) -> dict[Any, Any] | None:
-    """Returns the mapping that a YAML text holds, None if the text is anything else."""
-    try:
-        value = parse_yaml(source, "front matter")
-    except CardError:
-        return None
-    return value if isinstance(value, dict) else None
-
-
-@functools.cache
-def _parser() -> MarkdownIt:
-    return MarkdownIt("commonmark", {"maxNesting": DEEPEST}).enable(["table", "strikethrough"])
-
-
 def _blocks(content: str) -> Iterator[_Block]:
     """Yields the blocks of a text."""
     env: dict[str, Any] = {}  # the addresses that are defined apart from their links
@@ -98,7 +90,7 @@ def _blocks(content: str) -> Iterator[_Block]:
         if end < len(content):
             end = max(content.rfind("\n\n", at + 1, end), content.rfind("\n#", at + 1, end)) + 1
             end = end or content.rfind("\n", at, at + PART) + 1 or at + PART
-        tokens = _parser().parse(content[at:end], env)
+        tokens = _PARSER.parse(content[at:end], env)
         if any(token.level >= DEEPEST - 1 for token in tokens):  # the parser leaves out what is deeper
             yield _Block(content[at:end].strip("\n"), [])
         else:

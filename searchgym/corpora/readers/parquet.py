@@ -7,10 +7,12 @@ of the pages themselves are read, before Arrow unpacks them.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any, BinaryIO, Final
 
-from searchgym.errors import DataError
+from searchgym.errors import DataError, UsageError
+from searchgym.packages import install_command
 from searchgym.reading import open_file
 
 MOST: Final = 1 << 26
@@ -25,14 +27,30 @@ _HEADER: Final = 1 << 16
 """Bytes that the header of a page may have."""
 
 
-def parquet_rows(path: str) -> Iterator[dict[str, Any]]:
-    """Yields the rows of a parquet file.
+def parquet_rows(path: str | os.PathLike[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields the rows of a parquet file with their 1-based numbers.
 
     Raises:
-        DataError: A row, or the pages of a group of rows, would take more memory than they may; or a page is damaged.
-        OSError, pyarrow.ArrowException: The file cannot be read.
-        ImportError: pyarrow is not installed.
+        DataError: The file is damaged; or a row, or the pages of a group of rows, would take more memory than they may.
+        UsageError: pyarrow is not installed.
     """
+    try:
+        import pyarrow
+    except ImportError:
+        raise UsageError(f"{path} is a parquet file: reading it needs {install_command('train')}") from None
+    number = 0
+    try:
+        for number, row in enumerate(_rows(str(path)), start=1):
+            yield number, row
+    except DataError as error:
+        raise DataError(f"after row {number}: {error.reason}: get or make the file again", path) from None
+    except (pyarrow.ArrowException, OSError) as error:
+        reason = f"damaged parquet data after row {number} ({error}): get or make the file again"
+        raise DataError(reason, path) from error
+
+
+def _rows(path: str) -> Iterator[dict[str, Any]]:
+    """Yields the rows of a parquet file."""
     import pyarrow.parquet
 
     with open_file(path) as file, pyarrow.parquet.ParquetFile(path) as table:

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
+from searchgym.corpora.fields import as_texts, tuples_field
 from searchgym.corpora.files import FilePath
-from searchgym.corpora.rows import as_texts, tuples_field
 from searchgym.errors import DataError
 from searchgym.eval.formats.predictions import PREDICTION_FORMATS, Prediction
 from searchgym.records import Answer, SupportingFact, Triple

@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Literal
 
-from searchgym.corpora.files import MAX_DOCUMENT, BadLines, FilePath, iter_jsonl, read_json, sniff, write_atomic
-from searchgym.corpora.rows import Row, Rows, parse_rows
-from searchgym.errors import DataError, UnknownNameError, UsageError
+from searchgym.corpora.fields import Row
+from searchgym.corpora.files import MAX_DOCUMENT, FilePath, iter_jsonl, read_json, write_atomic
+from searchgym.corpora.rows import Rows, parse_rows, sniff
+from searchgym.errors import BadLines, DataError, UnknownNameError, UsageError
 from searchgym.eval.formats.documents import document_of, of_document
 from searchgym.eval.formats.lines import READERS, WRITERS, kilt_row
 from searchgym.eval.formats.predictions import PREDICTION_FORMATS, Prediction

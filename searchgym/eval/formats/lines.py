@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
+from searchgym.corpora.fields import Row, id_field, optional_text, text_field, texts_field
 from searchgym.corpora.passages import split_contents
-from searchgym.corpora.rows import Row, id_field, optional_text, text_field, texts_field
 from searchgym.errors import DataError
 from searchgym.eval.formats.documents import NOT_STATED
 from searchgym.eval.formats.predictions import Prediction

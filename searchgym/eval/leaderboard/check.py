@@ -29,7 +29,7 @@ from searchgym.named import code_refused
 from searchgym.options.cards import ProtocolName, list_cards
 from searchgym.protocol import count_words
 from searchgym.records import Episode, simulated_share
-from searchgym.retrieval.identity import identify
+from searchgym.retrieval.retriever import identify
 from searchgym.rollout.models import weights_sha256
 
 EQUAL: Final = 1e-9

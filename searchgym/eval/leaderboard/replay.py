@@ -21,8 +21,7 @@ from searchgym.errors import SubmissionError
 from searchgym.eval.leaderboard.check import Checked, drawn
 from searchgym.eval.leaderboard.manifest import EPISODES
 from searchgym.records import Call, Episode, Hit, Searched
-from searchgym.retrieval.identity import identify
-from searchgym.retrieval.retriever import retrieve
+from searchgym.retrieval.retriever import identify, retrieve
 from searchgym.rollout.engine import Engine
 from searchgym.rollout.models import Model
 from searchgym.rollout.sampler import Finish, Sampled, Sampler, SampleRequest

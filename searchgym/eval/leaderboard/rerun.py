@@ -14,7 +14,7 @@ from searchgym.errors import DataError, DataMissingError, SubmissionError
 from searchgym.eval.leaderboard.check import Checked
 from searchgym.eval.leaderboard.manifest import EPISODES, Manifest
 from searchgym.eval.runner import EvalOptions, evaluate, hardware, write_json
-from searchgym.retrieval.identity import identify
+from searchgym.retrieval.retriever import identify
 from searchgym.rollout.models import Model
 from searchgym.rollout.storage import read_episodes
 from searchgym.version import __version__

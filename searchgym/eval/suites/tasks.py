@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from searchgym.corpora.files import read_json, write_atomic
-from searchgym.corpora.own import home
+from searchgym.corpora.folders import home
 from searchgym.envs.cards import EnvCard
 from searchgym.envs.options import TaskOptions, merge_options, with_options
 from searchgym.envs.registration import env_options, find_env

@@ -26,7 +26,7 @@ from inspect_ai.log import (
 from inspect_ai.log._recorders import create_recorder_for_location
 from inspect_ai.viewer import TaskSamplesColumn, TaskSamplesView, ViewerConfig
 
-from searchgym.corpora.own import home
+from searchgym.corpora.folders import home
 from searchgym.envs.reward import SCORES
 from searchgym.errors import DataError, DataMissingError
 from searchgym.eval.viewing.runs import RECORD, Run, decoder_of

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from searchgym.agents.base import read_agent
-from searchgym.corpora.files import BadLines, iter_jsonl, read_json
+from searchgym.corpora.files import iter_jsonl, read_json
 from searchgym.corpora.questions import read_questions
-from searchgym.errors import DataError, DataMissingError, SearchGymError, UsageError
+from searchgym.errors import BadLines, DataError, DataMissingError, SearchGymError, UsageError
 from searchgym.eval.report.questions import recorded
 from searchgym.eval.runner import QUESTIONS, questions_sha256
 from searchgym.eval.viewing.explain import ExplainedCall, explained_calls

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from typing_extensions import override
 
-from searchgym.corpora.own import bundled_file, home
+from searchgym.corpora.folders import bundled_file, home
 from searchgym.errors import DataMissingError
 from searchgym.options.cards import data_file
 from searchgym.packages import install_command
@@ -39,11 +39,11 @@ class DatasetQuestions(QuestionSource):
 
     @override
     def load(self, context: QuestionContext) -> Sequence[Question]:
-        from searchgym.corpora.hub import open_questions
+        from searchgym.corpora.questions import read_questions
 
         path = bundled_file(self.bundled) if self.bundled else self._local
         if self.bundled or path.exists():
-            return tuple(open_questions(path, aliases=context.aliases))
+            return tuple(read_questions(path, aliases=context.aliases))
         return self._from_hub(context.env)
 
     def _from_hub(self, env: str) -> Sequence[Question]:
@@ -52,10 +52,10 @@ class DatasetQuestions(QuestionSource):
         if self.hub is not None:
             reason = f" (from the hub: {install_command('train')})"
             if importlib.util.find_spec("datasets") is not None:
-                from searchgym.corpora.hub import read_hub_questions
+                from searchgym.corpora.questions import read_questions
 
                 try:
-                    return tuple(read_hub_questions(self.hub))
+                    return tuple(read_questions(self.hub))
                 except DataMissingError as error:
                     reason = f" (the hub: {error.reason.partition(' (')[0]})"
         folder = self.dataset.lower()

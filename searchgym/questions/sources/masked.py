@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from typing_extensions import override
 
-from searchgym.corpora.own import home
+from searchgym.corpora.folders import home
 from searchgym.questions.masked.spec import MaskedSpec
 from searchgym.questions.question_source import CorpusPages, QuestionContext, QuestionSource
 from searchgym.records import Question

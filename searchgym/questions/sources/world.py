@@ -8,7 +8,7 @@ from pathlib import Path
 
 from typing_extensions import override
 
-from searchgym.corpora.own import home
+from searchgym.corpora.folders import home
 from searchgym.questions.question_source import QuestionContext, QuestionSource
 from searchgym.questions.worlds.schema import WorldSpec
 from searchgym.records import Question

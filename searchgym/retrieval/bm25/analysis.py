@@ -67,26 +67,19 @@ _CATEGORIES: Final = (
 )
 
 
-def _classes() -> dict[str, str]:
-    """Returns the character ranges of letters, digits and extenders in this Python's Unicode version."""
+def _word_pattern() -> re.Pattern[str]:
+    """Compiles the word boundary rules of UAX #29, with possessive quantifiers only, so that time stays linear."""
     other_rule = re.compile(f"[{_SINGLES}{_KATAKANA}{_UNSPACED}{_EXTENDERS}\u200b]")
 
     def kind(code: int) -> str:
-        character = chr(code)
-        name = _CATEGORIES.get(unicodedata.category(character), "")
-        return "" if name and other_rule.match(character) else name
+        name = _CATEGORIES.get(unicodedata.category(chr(code)), "")
+        return "" if name and other_rule.match(chr(code)) else name
 
     classes = {"letter": _LETTERS, "digit": _DIGITS, "extender": _EXTENDERS}
     for name, run in itertools.groupby(range(0x20000), kind):  # higher code points are Han or in _EXTENDERS
         if name:
             codes = list(run)
             classes[name] += f"{chr(codes[0])}-{chr(codes[-1])}"
-    return classes
-
-
-def _word_pattern() -> re.Pattern[str]:
-    """Compiles the word boundary rules of UAX #29, with possessive quantifiers only, so that time stays linear."""
-    classes = _classes()
     letter, digit, extend = classes["letter"], classes["digit"], f"[{classes['extender']}]*+"
     letters, digits = f"[{letter}][{letter}{classes['extender']}]*+", f"[{digit}][{digit}{classes['extender']}]*+"
     letters = f"{letters}(?:[{_BETWEEN_LETTERS}{_BETWEEN_BOTH}]{extend}{letters})*+"
@@ -115,8 +108,13 @@ _DEPARTURE: Final = re.compile(r"(.+?)(bl|log)(?:ys?|is?|ies)")
 _MEASURED: Final = re.compile(r"[aeiou][^aeiou]|[^aeiouy]y[^aeiou]")
 
 
-def _stem(word: str) -> str:
-    """Returns the stem that Lucene's PorterStemFilter gives to a lower-case word."""
+@functools.lru_cache(maxsize=1 << 18)
+def _term(word: str) -> str:
+    """Returns the index term of a lower-case word: the stem by Lucene's PorterStemFilter; empty for a stop word."""
+    if word.endswith(_POSSESSIVES):
+        word = word[:-2]
+    if word in STOP_WORDS:
+        return ""
     if len(word) <= 2:
         return word
     match = _DEPARTURE.fullmatch(word)
@@ -124,14 +122,6 @@ def _stem(word: str) -> str:
         word = match[1] + ("ble" if match[2] == "bl" else "log")
     with _STEMMER_LOCK:
         return str(_STEMMER.stemWord(word))
-
-
-@functools.lru_cache(maxsize=1 << 18)
-def _term(word: str) -> str:
-    """Returns the index term of a lower-case word: its stem, or the empty string for a stop word."""
-    if word.endswith(_POSSESSIVES):
-        word = word[:-2]
-    return "" if word in STOP_WORDS else _stem(word)
 
 
 def _lower(text: str) -> str:

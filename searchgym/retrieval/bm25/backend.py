@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from searchgym.corpora.store import PassageStore
+import bm25s
+import numpy as np
+import numpy.typing as npt
+from bm25s.utils import json_functions
+
+from searchgym.corpora.store import PassageStore, load_array
 from searchgym.errors import IndexMismatchError
 from searchgym.records import Passage
-from searchgym.retrieval.backends import Needs, Progress
 from searchgym.retrieval.bm25 import analysis
-from searchgym.retrieval.bm25.build import in_folder, load_model, load_shard, make_shard, merge, save_rest, save_shard
+from searchgym.retrieval.bm25.build import (
+    DATA,
+    INDICES,
+    MAXIMA,
+    STARTS,
+    Shard,
+    as_model,
+    load_shard,
+    make_shard,
+    merge,
+    save_shard,
+)
+from searchgym.retrieval.bm25.kernels import Floats, Ints, Longs, Postings, kernel
 from searchgym.retrieval.bm25.search import BM25Retriever, contents
+from searchgym.retrieval.cards import Needs, Progress
 from searchgym.retrieval.kinds.bm25 import BM25Card
 
 BYTES_PER_POSTING: Final = 9.0
@@ -39,11 +59,11 @@ class Bm25Builder:
     def finish(self, shards: int, passages: PassageStore) -> dict[str, Any]:
         """Merges the shards into the index and returns the analyser's name, version and stop words."""
 
-        def load(number: int) -> Any:
+        def load(number: int) -> Shard:
             self._progress("merging postings", number, shards)
             return load_shard(self._shards, number)
 
-        model = merge(shards, load, self._card.k1, self._card.b, in_folder(self._folder))
+        model = merge(shards, load, self._card.k1, self._card.b, partial(make_array, self._folder))
         save_rest(model, self._folder)
         self._progress("merging postings", shards, shards)
         return {
@@ -77,3 +97,94 @@ def load(
             f"{analysis.VERSION} writes otherwise"
         )
     return BM25Retriever(model, passages, sha256, card.threads)
+
+
+# -- files ---------------------------------------------------------------------------------------------------------
+
+
+def make_array(folder: Path, name: str, length: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """Returns an empty array in a memory-mapped ``.npy`` file of a folder."""
+    array = np.lib.format.open_memmap(folder / name, mode="w+", dtype=np.dtype(dtype), shape=(length,))
+    with (folder / name).open("r+b") as file:  # a full disk would kill the process at a later write
+        os.posix_fallocate(file.fileno(), 0, (folder / name).stat().st_size)
+    return array
+
+
+def save_rest(model: bm25s.BM25, folder: Path) -> None:
+    """Writes the parameters and the vocabulary as `bm25s.BM25.save` does; `merge` has already written the arrays."""
+    names = ("k1", "b", "delta", "method", "idf_method", "dtype", "int_dtype")
+    params = {name: getattr(model, name) for name in names}
+    params |= {"num_docs": model.scores["num_docs"], "version": bm25s.__version__, "backend": model.backend}
+    (folder / "params.index.json").write_text(json.dumps(params, indent=4), encoding="utf-8")
+    vocabulary = json_functions.dumps(model.vocab_dict, ensure_ascii=False)
+    (folder / "vocab.index.json").write_text(vocabulary, encoding="utf-8")
+
+
+def load_model(folder: Path, since: int) -> bm25s.BM25:
+    """Returns the memory-mapped index that `merge` and `save_rest` wrote; `since` is that of `as_model`.
+
+    The `load` of bm25s is not used because it keeps the vocabulary in memory twice.
+
+    Raises:
+        OSError, ValueError, KeyError: A file is missing or damaged.
+    """
+    params = json.loads((folder / "params.index.json").read_bytes())
+    vocabulary = json.loads((folder / "vocab.index.json").read_bytes())
+    postings = Postings(*(load_array(folder / name) for name in (DATA, INDICES, STARTS, MAXIMA)))
+    _check_postings(postings, vocabulary, params["num_docs"])
+    return as_model(params["k1"], params["b"], vocabulary, params["num_docs"], postings, since)
+
+
+def _check_postings(postings: Postings, vocabulary: dict[str, int], passages: Any) -> None:
+    """Checks what the kernels rely on: they test no bounds, so that other numbers would reach beyond their arrays.
+
+    Reads every posting once; as much as a search of every word.
+
+    Raises:
+        ValueError: Says what is wrong.
+    """
+    data, indices, starts, maxima = postings
+    kinds = [(array.dtype, array.ndim) for array in postings]
+    if kinds != [(np.dtype(kind), 1) for kind in (np.float32, np.int32, np.int64, np.float32)]:
+        raise ValueError(f"the arrays are of types {', '.join(f'{kind} ({n}-d)' for kind, n in kinds)}")
+    if not len(starts) or not (len(data) == len(indices) == starts[-1] and len(starts) - 1 == len(maxima)):
+        raise ValueError(f"{len(data)} scores, {len(indices)} passages, {len(maxima)} terms: they do not fit")
+    if starts[0] != 0 or (np.diff(starts) < 0).any():
+        raise ValueError("the postings of the terms do not follow each other")
+    ids = vocabulary.values() if isinstance(vocabulary, dict) else [None]
+    if len(ids) != len(maxima) or not all(type(i) is int and 0 <= i < len(maxima) for i in ids):
+        raise ValueError(f"the vocabulary does not number its {len(ids)} words from 0 to {len(maxima) - 1}")
+    if type(passages) is not int or not 0 <= passages < 2**31:
+        raise ValueError(f"num_docs is {passages!r}")
+    if not np.isfinite(maxima).all():
+        raise ValueError("a largest score is not finite")
+    posting, term = first_bad_postings(data, indices, starts, maxima, passages)
+    if posting >= 0:
+        raise ValueError(f"posting {posting} is wrong")
+    if term >= 0:  # a search passes over postings by the largest score of their term
+        raise ValueError(f"the largest score of term {term} is not that of its postings")
+
+
+@kernel
+def first_bad_postings(scores: Floats, passages: Ints, starts: Longs, maxima: Floats, count: int) -> tuple[int, int]:
+    """Returns the first posting that is wrong, and the first term whose largest score is; -1 for what there is not.
+
+    A posting is wrong if it is out of order, beyond the passages or without a positive score.
+
+    Args:
+        scores: Scores of all postings.
+        passages: Passages of all postings, which ascend within a term.
+        starts: (T + 1,) first posting of each term, ascending, the last one their number.
+        maxima: (T,) largest score of each term, 0 for a term without postings.
+        count: Number of passages.
+    """
+    for term in range(len(starts) - 1):
+        last, largest = -1, np.float32(0)
+        for at in range(starts[term], starts[term + 1]):
+            passage = passages[at]
+            if passage <= last or passage >= count or not 0 < scores[at] < np.inf:
+                return at, -1
+            last, largest = passage, max(largest, scores[at])
+        if largest != maxima[term]:
+            return -1, term
+    return -1, -1

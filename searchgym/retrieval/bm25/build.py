@@ -10,7 +10,6 @@ holds the tokens of all passages in memory, some 60 GB for the 21 million of Wik
 from __future__ import annotations
 
 import json
-import os
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -20,10 +19,9 @@ import bm25s
 import numpy as np
 import numpy.typing as npt
 
-from searchgym.corpora.store import load_array
 from searchgym.errors import DataError, UsageError
 from searchgym.retrieval.bm25.analysis import analyse, terms_since
-from searchgym.retrieval.bm25.kernels import Floats, Ints, Longs, first_bad_postings, kernel
+from searchgym.retrieval.bm25.kernels import Floats, Ints, Longs, Postings, kernel
 
 K1: Final = 0.9
 """Default saturation of term frequency, as in pyserini."""
@@ -144,83 +142,29 @@ def merge(shards: int, load: Callable[[int], Shard], k1: float, b: float, make: 
         for values in (data, indices):
             if isinstance(values, np.memmap):
                 values.flush()
-    return as_model(k1, b, vocabulary, passages, data, indices, starts, maxima, since)
+    return as_model(k1, b, vocabulary, passages, Postings(data, indices, starts, maxima), since)
 
 
 def build_model(texts: Iterable[str], k1: float = K1, b: float = B) -> bm25s.BM25:
     """Returns the index of texts, one per passage, in memory; arguments and errors are those of `merge`."""
     shard = make_shard(texts)
-    return merge(1, lambda _: shard, k1, b, in_memory)
+    return merge(1, lambda _: shard, k1, b, lambda _, length, dtype: np.empty(length, dtype))
 
 
 def as_model(
-    k1: float,
-    b: float,
-    vocabulary: dict[str, int],
-    passages: int,
-    data: Floats,
-    indices: Ints,
-    starts: Longs,
-    maxima: Floats,
-    since: int = 1,
+    k1: float, b: float, vocabulary: dict[str, int], passages: int, postings: Postings, since: int
 ) -> bm25s.BM25:
     """Returns an index as a `bm25s.BM25` object, whose `save` and `get_scores` work.
 
     Its ``scores["terms_since"]`` is the version of the analyser since which the corpus has these terms.
     """
     model = bm25s.BM25(method="lucene", k1=k1, b=b, backend="numpy", csc_backend="numpy")
-    model.scores = {"data": data, "indices": indices, "indptr": starts, "maxima": maxima, "num_docs": passages}
-    model.scores["terms_since"] = since
+    arrays = dict(zip(("data", "indices", "indptr", "maxima"), postings, strict=True))
+    model.scores = arrays | {"num_docs": passages, "terms_since": since}
     model.vocab_dict = vocabulary
     model.nonoccurrence_array = None
     model.unique_token_ids_set = set()
     return model
-
-
-def load_model(folder: Path, since: int = 1) -> bm25s.BM25:
-    """Returns the memory-mapped index that `merge` and `save_rest` wrote; `since` is that of `as_model`.
-
-    The `load` of bm25s is not used because it keeps the vocabulary in memory twice.
-
-    Raises:
-        OSError, ValueError, KeyError: A file is missing or damaged.
-    """
-    params = json.loads((folder / "params.index.json").read_bytes())
-    vocabulary = json.loads((folder / "vocab.index.json").read_bytes())
-    data, indices, starts, maxima = (load_array(folder / name) for name in (DATA, INDICES, STARTS, MAXIMA))
-    _check_postings(data, indices, starts, maxima, vocabulary, params["num_docs"])
-    return as_model(params["k1"], params["b"], vocabulary, params["num_docs"], data, indices, starts, maxima, since)
-
-
-def _check_postings(
-    data: Any, indices: Any, starts: Any, maxima: Any, vocabulary: dict[str, int], passages: Any
-) -> None:
-    """Checks what the kernels rely on: they test no bounds, so that other numbers would reach beyond their arrays.
-
-    Reads every posting once; as much as a search of every word.
-
-    Raises:
-        ValueError: Says what is wrong.
-    """
-    kinds = [(array.dtype, array.ndim) for array in (data, indices, starts, maxima)]
-    if kinds != [(np.dtype(kind), 1) for kind in (np.float32, np.int32, np.int64, np.float32)]:
-        raise ValueError(f"the arrays are of types {', '.join(f'{kind} ({n}-d)' for kind, n in kinds)}")
-    if not len(starts) or not (len(data) == len(indices) == starts[-1] and len(starts) - 1 == len(maxima)):
-        raise ValueError(f"{len(data)} scores, {len(indices)} passages, {len(maxima)} terms: they do not fit")
-    if starts[0] != 0 or (np.diff(starts) < 0).any():
-        raise ValueError("the postings of the terms do not follow each other")
-    ids = vocabulary.values() if isinstance(vocabulary, dict) else [None]
-    if len(ids) != len(maxima) or not all(type(i) is int and 0 <= i < len(maxima) for i in ids):
-        raise ValueError(f"the vocabulary does not number its {len(ids)} words from 0 to {len(maxima) - 1}")
-    if type(passages) is not int or not 0 <= passages < 2**31:
-        raise ValueError(f"num_docs is {passages!r}")
-    if not np.isfinite(maxima).all():
-        raise ValueError("a largest score is not finite")
-    posting, term = first_bad_postings(data, indices, starts, maxima, passages)
-    if posting >= 0:
-        raise ValueError(f"posting {posting} is wrong")
-    if term >= 0:  # a search passes over postings by the largest score of their term
-        raise ValueError(f"the largest score of term {term} is not that of its postings")
 
 
 def _ids(terms: Sequence[str], vocabulary: dict[str, int]) -> Longs:
@@ -264,40 +208,3 @@ def _lay(
             indices[at] = passage + first
             at += 1
         fill[term] = at
-
-
-# -- allocating arrays ---------------------------------------------------------------------------------------------
-
-
-def in_memory(name: str, length: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """Returns an empty array in memory; its name is ignored."""
-    return np.empty(length, dtype)
-
-
-def in_folder(folder: Path) -> Make:
-    """Returns a function that makes arrays as memory-mapped ``.npy`` files of a folder."""
-
-    def make(name: str, length: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-        array = np.lib.format.open_memmap(folder / name, mode="w+", dtype=np.dtype(dtype), shape=(length,))
-        with (folder / name).open("r+b") as file:  # a full disk would kill the process at a later write
-            os.posix_fallocate(file.fileno(), 0, (folder / name).stat().st_size)
-        return array
-
-    return make
-
-
-def save_rest(model: bm25s.BM25, folder: Path) -> None:
-    """Writes the parameters and the vocabulary as bm25s does; `merge` has already written the arrays."""
-    temporary = folder / ".rest"
-    # Saved with empty arrays, which are deleted again: bm25s cannot save the other files alone.
-    without_arrays = as_model(model.k1, model.b, model.vocab_dict, model.scores["num_docs"], *_empty())
-    without_arrays.save(temporary, show_progress=False)
-    for name in ("params.index.json", "vocab.index.json"):
-        (temporary / name).replace(folder / name)
-    for name in (DATA, INDICES, STARTS):
-        (temporary / name).unlink()
-    temporary.rmdir()
-
-
-def _empty() -> tuple[Floats, Ints, Longs, Floats]:
-    return np.zeros(0, np.float32), np.zeros(0, np.int32), np.zeros(1, np.int64), np.zeros(0, np.float32)

@@ -47,7 +47,7 @@ class Ragged(NamedTuple):
     """(Q + 1,) int64 offsets of the lists."""
 
 
-class Found(NamedTuple):
+class BestHits(NamedTuple):
     """Hits of Q queries, best first; entries beyond a query's number of hits are undefined."""
 
     scores: Floats
@@ -66,37 +66,7 @@ def kernel(function: F) -> F:
         return cast(F, numba.njit(nogil=True)(function))
 
 
-# -- checks --------------------------------------------------------------------------------------------------------
-
-
-@kernel
-def first_bad_postings(scores: Floats, passages: Ints, starts: Longs, maxima: Floats, count: int) -> tuple[int, int]:
-    """Returns the first posting that is wrong, and the first term whose largest score is; -1 for what there is not.
-
-    A posting is wrong if it is out of order, beyond the passages or without a positive score.
-
-    Args:
-        scores: Scores of all postings.
-        passages: Passages of all postings, which ascend within a term.
-        starts: (T + 1,) first posting of each term, ascending, the last one their number.
-        maxima: (T,) largest score of each term, 0 for a term without postings.
-        count: Number of passages.
-    """
-    for term in range(len(starts) - 1):
-        last, largest = -1, np.float32(0)
-        for at in range(starts[term], starts[term + 1]):
-            passage = passages[at]
-            if passage <= last or passage >= count or not 0 < scores[at] < np.inf:
-                return at, -1
-            last, largest = passage, max(largest, scores[at])
-        if largest != maxima[term]:
-            return -1, term
-    return -1, -1
-
-
-# -- kernels -------------------------------------------------------------------------------------------------------
-# The best hits so far are kept in a binary heap with the worst at its root: lower score, or same score and later
-# passage.
+# The best hits so far are in a heap with the worst at its root: lower score, or same score and later passage.
 
 
 @kernel
@@ -123,20 +93,14 @@ def _sink(scores: Floats, passages: Ints, size: int, score: Scalar, passage: Sca
 
 
 @kernel
-def _rise(scores: Floats, passages: Ints, size: int, score: Scalar, passage: Scalar) -> None:
-    """Adds a hit to a heap of `size` hits."""
-    at = size
-    while at > 0 and _worse(score, passage, scores[(at - 1) // 2], passages[(at - 1) // 2]):
-        scores[at], passages[at] = scores[(at - 1) // 2], passages[(at - 1) // 2]
-        at = (at - 1) // 2
-    scores[at], passages[at] = score, passage
-
-
-@kernel
 def _offer(scores: Floats, passages: Ints, size: int, score: Scalar, passage: Scalar) -> int:
     """Puts a hit into a heap with room for `len(scores)` hits if it is among the best; returns the new size."""
     if size < len(scores):
-        _rise(scores, passages, size, score, passage)
+        at = size
+        while at > 0 and _worse(score, passage, scores[(at - 1) // 2], passages[(at - 1) // 2]):
+            scores[at], passages[at] = scores[(at - 1) // 2], passages[(at - 1) // 2]
+            at = (at - 1) // 2
+        scores[at], passages[at] = score, passage
         return size + 1
     if _worse(scores[0], passages[0], score, passage):
         _sink(scores, passages, size, score, passage)
@@ -154,7 +118,7 @@ def _sort(scores: Floats, passages: Ints, size: int) -> None:
 
 @kernel
 def search_all(
-    postings: Postings, terms: Ragged, counts: Floats, scratch: Scratch, found: Found, first: int, last: int
+    postings: Postings, terms: Ragged, counts: Floats, scratch: Scratch, found: BestHits, first: int, last: int
 ) -> None:
     """Ranks all passages for the queries ``first`` to ``last - 1``.
 
@@ -201,9 +165,9 @@ def _gather(
     scores: Floats,
     passages: Ints,
 ) -> int:
-    """Sums scores by passage and returns the number of candidates, which include the k best.
+    """Sums scores by passage, in the `order` of rare terms first; returns the number of candidates with the k best.
 
-    `order` lists the query's terms from rare to frequent; `scores` and `passages` are working memory of length k.
+    `scores` and `passages` are working memory of length k.
     """
     slack = _slack(len(terms))
     rest = 0.0  # upper bound of what the remaining terms can add to a sum; `done` is that of the terms so far
@@ -225,8 +189,11 @@ def _gather(
                 scratch.candidates[:count].sort()
                 ascending = True
             _add_each(postings, first, last, weights[i], scratch, count)
-        else:
-            _add_known(postings, first, last, weights[i], scratch)
+        else:  # adds to the sums of the candidates only
+            for at in range(first, last):
+                passage = postings.passages[at]
+                if scratch.total[passage] > 0:
+                    scratch.total[passage] += weights[i] * postings.scores[at]
         rest -= weights[i] * postings.maxima[terms[i]]
         done += weights[i] * postings.maxima[terms[i]]
     return count
@@ -240,10 +207,7 @@ def _slack(terms: int) -> float:
 
 @kernel
 def _kth(scratch: Scratch, count: int, scores: Floats, passages: Ints) -> float:
-    """Returns the k-th best sum of the candidates, 0 if there are fewer.
-
-    `scores` and `passages` are working memory, whose length is k.
-    """
+    """Returns the k-th best sum of the candidates, 0 if there are fewer; the last two are scratch of length k."""
     size, floor = 0, np.float32(0)
     for i in range(count):
         passage = scratch.candidates[i]
@@ -282,15 +246,6 @@ def _add_all(postings: Postings, first: Scalar, last: Scalar, weight: Scalar, sc
 
 
 @kernel
-def _add_known(postings: Postings, first: Scalar, last: Scalar, weight: Scalar, scratch: Scratch) -> None:
-    """Adds a term's scores to the sums of the candidates only, by visiting all of its postings."""
-    for at in range(first, last):
-        passage = postings.passages[at]
-        if scratch.total[passage] > 0:
-            scratch.total[passage] += weight * postings.scores[at]
-
-
-@kernel
 def _add_each(postings: Postings, first: Scalar, last: Scalar, weight: Scalar, scratch: Scratch, count: int) -> None:
     """Adds a term's scores to the sums of the candidates (ascending), by searching for each in its postings."""
     at = first
@@ -320,15 +275,10 @@ def _score(postings: Postings, terms: Longs, weights: Floats, passage: Scalar) -
 
 
 @kernel
-def search_within(postings: Postings, terms: Ragged, counts: Floats, subsets: Ragged, found: Found) -> None:
-    """Ranks a subset of the passages for each query, looking each passage up in the postings of each term.
+def search_within(postings: Postings, terms: Ragged, counts: Floats, subsets: Ragged, found: BestHits) -> None:
+    """Ranks `subsets`, positions of the passages that each query may find, by looking each up in the postings.
 
-    Args:
-        postings: The index.
-        terms: Term ids of each query, without repeats.
-        counts: (T,) float32 number of occurrences of each of these terms in its query.
-        subsets: Positions of the passages that each query may find.
-        found: Arrays that receive the hits.
+    The other arguments are those of `search_all`.
     """
     for query in range(len(found.sizes)):
         span = slice(terms.starts[query], terms.starts[query + 1])

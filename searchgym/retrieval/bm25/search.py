@@ -13,10 +13,10 @@ import itertools
 import logging
 import os
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import bm25s
 import numpy as np
@@ -26,31 +26,22 @@ from searchgym.errors import UsageError
 from searchgym.records import Hit, Passage
 from searchgym.retrieval.bm25 import analysis
 from searchgym.retrieval.bm25.analysis import analyse
-from searchgym.retrieval.bm25.kernels import Floats, Found, Longs, Postings, Ragged, Scratch, search_all, search_within
-from searchgym.retrieval.retriever import check_request
+from searchgym.retrieval.bm25.kernels import (
+    BestHits,
+    Floats,
+    Longs,
+    Postings,
+    Ragged,
+    Scratch,
+    search_all,
+    search_within,
+)
+from searchgym.retrieval.retriever import LocalRetriever, Passages, check_request
 
 logging.getLogger("bm25s").setLevel(logging.WARNING)  # it sets itself to DEBUG when imported
 
 _WORK_OF_A_THREAD = 2_000_000  # postings, visited in a few milliseconds: with fewer, starting a thread does not pay
 _MAX_THREADS: Final = 8  # each thread needs eight bytes of memory per passage
-
-# -- index and retriever -------------------------------------------------------------------------------------------
-
-
-class Passages(Protocol):
-    """A sequence of passages, such as a list or a `PassageStore`."""
-
-    def __len__(self) -> int:
-        """Returns the number of passages."""
-        ...
-
-    def __getitem__(self, position: int, /) -> Passage:
-        """Returns the passage at a position."""
-        ...
-
-    def __iter__(self) -> Iterator[Passage]:
-        """Yields the passages in order."""
-        ...
 
 
 def contents(passage: Passage) -> str:
@@ -58,8 +49,8 @@ def contents(passage: Passage) -> str:
     return f"{passage.title}\n{passage.text}"
 
 
-class BM25Retriever:
-    """Retriever that searches a BM25 index. Several threads may share it; copying it returns the same object.
+class BM25Retriever(LocalRetriever):
+    """Retriever that searches a BM25 index. Several threads may share it.
 
     Ties are broken by passage order, also at the k-th place. A hit always has a score above 0, so a query without known
     words has no hits. The constructor compiles the code (or loads it from numba's cache), so that no search has to.
@@ -67,19 +58,16 @@ class BM25Retriever:
     Args:
         model: A bm25s index of `passages`, from `build.merge` or `build.load_model`.
         passages: The indexed passages, by position.
-        corpus_sha256: `Manifest.corpus_sha256` of the index folder; None for an index in memory.
+        corpus_sha256: `IndexManifest.corpus_sha256` of the index folder; None for an index in memory.
         threads: Number of threads of one search; 0 means one per core, at most 8.
     """
-
-    in_process = True  # a search cannot hang: `retrieve` need not watch it from another thread
 
     def __init__(
         self, model: bm25s.BM25, passages: Passages, corpus_sha256: str | None = None, threads: int = 0
     ) -> None:
+        super().__init__(passages, corpus_sha256)
         self.model = model
         self._threads = threads or min(os.cpu_count() or 1, _MAX_THREADS)
-        self.corpus_sha256 = corpus_sha256
-        self._passages = passages
         self._vocabulary: Mapping[str, int] = model.vocab_dict
         # Read-only also in memory, as in a memory-mapped file: numba would compile again for writable arrays.
         arrays = [np.asarray(model.scores[name]).view() for name in ("data", "indices", "indptr", "maxima")]
@@ -87,19 +75,9 @@ class BM25Retriever:
             values.setflags(write=False)
         self._postings = Postings(*arrays)
         self._scratch: list[Scratch] = []  # one per search that ran at the same time
-        self.warm_up()
-
-    def __len__(self) -> int:
-        """Returns the number of passages."""
-        return len(self._passages)
-
-    def passages(self) -> Iterator[Passage]:
-        """Yields all passages in corpus order."""
-        return iter(self._passages)
-
-    def passage(self, position: int) -> Passage:
-        """Returns the passage at a position, from 0 to len - 1."""
-        return self._passages[position]
+        # A tiny search with each compiled function, so that the first real one need not wait for numba.
+        self.search([""], 1)
+        self.search_within([""], 1, [np.zeros(1, np.int64)])
 
     def identity(self) -> dict[str, Any]:
         """Returns the settings that the hits depend on, besides the corpus."""
@@ -107,16 +85,8 @@ class BM25Retriever:
         analyser = f"{analysis.NAME} {self.model.scores['terms_since']}"
         return {"kind": "bm25", "k1": self.model.k1, "b": self.model.b, "analyser": analyser}
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> BM25Retriever:
-        return self
-
     def __reduce__(self) -> tuple[type[BM25Retriever], tuple[bm25s.BM25, Passages, str | None, int]]:
         return BM25Retriever, (self.model, self._passages, self.corpus_sha256, self._threads)
-
-    def warm_up(self) -> None:
-        """Runs a tiny search with each compiled function, so that the first real search need not wait for numba."""
-        self.search([""], 1)
-        self.search_within([""], 1, [np.zeros(1, np.int64)])
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """Returns the best passages for each query.
@@ -172,7 +142,7 @@ class BM25Retriever:
         search_within(self._postings, terms, counts, allowed, found)
         return self._hits(found)
 
-    def _rank(self, terms: Ragged, counts: Floats, found: Found, first: int, last: int) -> None:
+    def _rank(self, terms: Ragged, counts: Floats, found: BestHits, first: int, last: int) -> None:
         """Ranks the queries ``first`` to ``last - 1``, with working memory that no other thread uses."""
         try:
             scratch = self._scratch.pop()
@@ -181,17 +151,17 @@ class BM25Retriever:
         search_all(self._postings, terms, counts, scratch, found, first, last)
         self._scratch.append(scratch)
 
-    def _prepare(self, queries: Sequence[str], k: int) -> tuple[Ragged, Floats, Found]:
+    def _prepare(self, queries: Sequence[str], k: int) -> tuple[Ragged, Floats, BestHits]:
         """Returns the known terms of each query, the number of occurrences of each, and arrays for the hits."""
         check_request(queries, k)
         known = self._vocabulary
         bags = [Counter([known[term] for term in analyse(query) if term in known]) for query in queries]
         counts = np.array([count for bag in bags for count in bag.values()], np.float32)
         shape = (len(queries), min(k, len(self._passages)))
-        found = Found(np.empty(shape, np.float32), np.empty(shape, np.int32), np.empty(len(queries), np.int64))
+        found = BestHits(np.empty(shape, np.float32), np.empty(shape, np.int32), np.empty(len(queries), np.int64))
         return _ragged(bags), counts, found
 
-    def _hits(self, found: Found) -> list[list[Hit]]:
+    def _hits(self, found: BestHits) -> list[list[Hit]]:
         """Returns the hits as records, one list per query."""
         rows = zip(found.passages, found.scores, found.sizes, strict=True)
         return [

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,8 +20,7 @@ from searchgym.errors import IndexMismatchError, ModelError, UsageError
 from searchgym.packages import install_command
 from searchgym.records import Hit, Passage
 from searchgym.retrieval import encoders
-from searchgym.retrieval.backends import Needs, Progress
-from searchgym.retrieval.bm25.search import Passages
+from searchgym.retrieval.cards import Needs, Progress
 from searchgym.retrieval.dense.vectors import (
     Floats,
     describe,
@@ -34,7 +33,7 @@ from searchgym.retrieval.dense.vectors import (
 )
 from searchgym.retrieval.encoders import Encoder
 from searchgym.retrieval.kinds.dense import DenseCard
-from searchgym.retrieval.retriever import check_request
+from searchgym.retrieval.retriever import LocalRetriever, Passages, check_request
 
 _FAISS: Any = faiss  # untyped, for names that the type stubs lack
 
@@ -79,6 +78,8 @@ class DenseBuilder:
     def __init__(self, card: DenseCard, folder: Path, shards: Path, progress: Progress) -> None:
         self._card, self._folder, self._progress = card, folder, progress
         self._vectors = shards / "vectors.faiss"
+        self._flat: Path | None = None
+        """Flat index of all vectors that exists already."""
 
     def add(self, number: int, start: int, passages: Sequence[Passage]) -> None:
         """Encodes the passages of a shard and writes their vectors.
@@ -102,17 +103,14 @@ class DenseBuilder:
 
     def finish(self, shards: int, passages: PassageStore) -> dict[str, Any]:
         """Builds the index from all vectors, writes the probes, and returns the facts of the part."""
-        source = self._stored(len(passages))
+        if self._flat is None:
+            finish_vectors(self._vectors, len(passages), self._card.encoder.dimension)
+        source = self._flat or self._vectors
         vectors = map_vectors(source)
         positions = probe_positions(len(vectors))
         np.save(self._folder / PROBE, np.array(vectors[positions]))
         facts = {"passages": len(vectors), "dimension": vectors.shape[1], "probes": positions}
         return facts | write_index(self._card, source, self._folder / INDEX, self._progress)
-
-    def _stored(self, passages: int) -> Path:
-        """Returns the file of all vectors, made a complete flat index."""
-        finish_vectors(self._vectors, passages, self._card.encoder.dimension)
-        return self._vectors
 
 
 builder = DenseBuilder
@@ -142,12 +140,19 @@ def load(
         )
     if positions != probe_positions(len(passages)) or probes.shape != (len(positions), actual.dimension):
         raise IndexMismatchError(f"{folder.name}/{PROBE} is not of this index")
-    index = open_index(folder / INDEX)
+    index: Any = open_index(folder / INDEX)
     progress("loading the encoder", 0, 1)
     encoder = encoders.load_encoder(card.encoder)
     check_probes(encoder, [passages[position] for position in positions], probes)
     progress("loading the encoder", 1, 1)
-    return DenseRetriever(_placed(index, card), encoder, passages, sha256, card)
+    if card.index == "ivf-sq8":
+        index.nprobe = card.nprobe
+    if card.device != "cpu":
+        options = _FAISS.GpuMultipleClonerOptions()
+        options.shard, options.useFloat16 = card.shard, card.float16 and card.index == "flat"
+        gpus = None if card.device == "cuda" else [int(card.device.removeprefix("cuda:"))]
+        index = _FAISS.index_cpu_to_gpus_list(index, options, gpus)
+    return DenseRetriever(index, encoder, passages, sha256, card)
 
 
 def probe_positions(passages: int) -> list[int]:
@@ -180,10 +185,10 @@ def check_probes(encoder: Encoder, passages: Sequence[Passage], vectors: Floats)
 # -- search --------------------------------------------------------------------------------------------------------
 
 
-class DenseRetriever:
+class DenseRetriever(LocalRetriever):
     """Retriever that searches a FAISS index by inner product.
 
-    Several threads may share it; copying it returns the same object. Hits with the same score are in passage order. At
+    Several threads may share it. Hits with the same score are in passage order. At
     the k-th place, ``flat`` keeps the first of them and the other indexes keep any. The rounding of a score may depend
     on the rest of the batch.
 
@@ -191,31 +196,17 @@ class DenseRetriever:
         index: FAISS index of the passages' vectors, by position.
         encoder: Encoder of the queries.
         passages: The indexed passages, by position.
-        corpus_sha256: `Manifest.corpus_sha256` of the index folder, None if there is none.
+        corpus_sha256: `IndexManifest.corpus_sha256` of the index folder, None if there is none.
         card: Card to search by.
     """
-
-    in_process = True  # a search cannot hang: `retrieve` need not watch it from another thread
 
     def __init__(
         self, index: faiss.Index, encoder: Encoder, passages: Passages, corpus_sha256: str | None, card: DenseCard
     ) -> None:
-        self.corpus_sha256 = corpus_sha256
-        self._index, self._encoder, self._passages, self._card = index, encoder, passages, card
+        super().__init__(passages, corpus_sha256)
+        self._index, self._encoder, self._card = index, encoder, card
         on_cpu = card.device == "cpu"
         self._turn: Any = contextlib.nullcontext() if on_cpu else threading.Lock()  # on a GPU, one thread at a time
-
-    def __len__(self) -> int:
-        """Returns the number of passages."""
-        return len(self._passages)
-
-    def passages(self) -> Iterator[Passage]:
-        """Yields all passages in corpus order."""
-        return iter(self._passages)
-
-    def passage(self, position: int) -> Passage:
-        """Returns the passage at a position, from 0 to len - 1."""
-        return self._passages[position]
 
     def identity(self) -> dict[str, Any]:
         """Returns the settings that the hits depend on, besides the corpus."""
@@ -224,9 +215,6 @@ class DenseRetriever:
         settings = {name: getattr(card, name) for name in names}
         encoder = card.encoder.vectors() | {"query": card.encoder.query, "dtype": card.encoder.dtype}
         return {"kind": "dense", "index": card.index, "encoder": encoder} | settings
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> DenseRetriever:
-        return self
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """Returns the nearest passages for each query.
@@ -245,23 +233,20 @@ class DenseRetriever:
         k = min(k, len(self._passages))
         if k > _MOST_ON_GPU and self._card.device != "cpu":
             raise UsageError(f"FAISS finds at most {_MOST_ON_GPU} hits on a GPU, got k={k}: search with device cpu")
-        results: list[list[Hit]] = []
-        for start in range(0, len(queries), _QUERIES_AT_ONCE):
-            results.extend(self._search(queries[start : start + _QUERIES_AT_ONCE], k))
-        return results
-
-    def _search(self, queries: Sequence[str], k: int) -> Iterator[list[Hit]]:
-        vectors = self._encoder.encode_queries(queries)
         parameters = None
         if self._card.index == "hnsw":
             parameters = _FAISS.SearchParametersHNSW(efSearch=max(self._card.ef_search, k))
-        with self._turn:
-            scores, positions = self._index.search(vectors, k, params=parameters)
-        order = np.lexsort((positions, -scores), axis=1)
-        scores, positions = np.take_along_axis(scores, order, 1), np.take_along_axis(positions, order, 1)
-        for row, places in zip(scores.tolist(), positions.tolist(), strict=True):
-            # FAISS pads with position -1 if it finds fewer than k
-            yield [Hit(self._passages[p], s) for p, s in zip(places, row, strict=True) if p >= 0]
+        results: list[list[Hit]] = []
+        for start in range(0, len(queries), _QUERIES_AT_ONCE):
+            vectors = self._encoder.encode_queries(queries[start : start + _QUERIES_AT_ONCE])
+            with self._turn:
+                scores, positions = self._index.search(vectors, k, params=parameters)
+            order = np.lexsort((positions, -scores), axis=1)
+            scores, positions = np.take_along_axis(scores, order, 1), np.take_along_axis(positions, order, 1)
+            for row, places in zip(scores.tolist(), positions.tolist(), strict=True):
+                # FAISS pads with position -1 if it finds fewer than k
+                results.append([Hit(self._passages[p], s) for p, s in zip(places, row, strict=True) if p >= 0])
+        return results
 
 
 # -- devices -------------------------------------------------------------------------------------------------------
@@ -284,15 +269,3 @@ def _check_device(card: DenseCard) -> None:
     gpus = _FAISS.get_num_gpus()
     if int(number or 0) >= gpus:
         raise UsageError(f"device {card.device}: FAISS finds {gpus} GPUs here")
-
-
-def _placed(index: Any, card: DenseCard) -> Any:
-    """Returns an index moved to the card's device, with its search settings."""
-    if card.index == "ivf-sq8":
-        index.nprobe = card.nprobe
-    if card.device == "cpu":
-        return index
-    options = _FAISS.GpuMultipleClonerOptions()
-    options.shard, options.useFloat16 = card.shard, card.float16 and card.index == "flat"
-    gpus = None if card.device == "cuda" else [int(card.device.removeprefix("cuda:"))]
-    return _FAISS.index_cpu_to_gpus_list(index, options, gpus)

@@ -12,7 +12,6 @@ import math
 import os
 import shutil
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -21,7 +20,7 @@ import numpy.typing as npt
 
 from searchgym.errors import IndexMismatchError, RunExistsError, UsageError
 from searchgym.packages import install_command
-from searchgym.retrieval.backends import Progress
+from searchgym.retrieval.cards import Progress
 from searchgym.retrieval.kinds.dense import DenseCard
 
 if TYPE_CHECKING:
@@ -205,24 +204,22 @@ def write_index(card: DenseCard, source: Path, target: Path, progress: Progress)
         link(source, temporary)
     else:
         vectors = map_vectors(source)
-        index = _ivf(card, vectors, facts) if card.index == "ivf-sq8" else _hnsw(card, vectors.shape[1])
-        for done, chunk in _chunks(vectors):
+        index: Any
+        if card.index == "ivf-sq8":
+            index, facts = _trained_lists(card, vectors)
+        else:
+            index = faiss.IndexHNSWFlat(vectors.shape[1], card.links, faiss.METRIC_INNER_PRODUCT)
+            index.hnsw.efConstruction = card.ef_construction
+        for done in range(0, len(vectors), CHUNK):
             progress("adding vectors", done, len(vectors))
-            index.add(chunk)
+            index.add(np.array(vectors[done : done + CHUNK]))  # copied: FAISS needs numbers aligned to four bytes
         progress("adding vectors", len(vectors), len(vectors))
-        _write(index, temporary)
-    with temporary.open("rb") as file:
-        os.fsync(file.fileno())
+        with temporary.open("wb") as file:  # FAISS's own writer may fail silently when the disk is full
+            faiss.write_index(index, _FAISS.PyCallbackIOWriter(file.write))
+    with temporary.open("rb") as written:
+        os.fsync(written.fileno())
     temporary.replace(target)
     return facts
-
-
-def _write(index: Any, path: Path) -> None:
-    """Writes an index through a Python file, because FAISS's own writer may fail silently when the disk is full."""
-    with path.open("wb") as file:
-        faiss.write_index(index, _FAISS.PyCallbackIOWriter(file.write))
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def link(source: Path, target: Path) -> None:
@@ -246,11 +243,10 @@ def lists_of(card: DenseCard, vectors: int) -> tuple[int, int]:
     return lists, min(vectors, max(lists, card.training or PER_LIST * lists))
 
 
-def _ivf(card: DenseCard, vectors: Floats, facts: dict[str, Any]) -> Any:
-    """Returns an index of trained but empty inverted lists; adds their numbers to `facts`."""
+def _trained_lists(card: DenseCard, vectors: Floats) -> tuple[Any, dict[str, Any]]:
+    """Returns an index of trained but empty inverted lists, and their numbers."""
     dimension = vectors.shape[1]
     lists, training = lists_of(card, len(vectors))
-    facts |= {"lists": lists, "training": training}
     index = faiss.IndexIVFScalarQuantizer(
         faiss.IndexFlatIP(dimension), dimension, lists, faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT
     )
@@ -259,17 +255,4 @@ def _ivf(card: DenseCard, vectors: Floats, facts: dict[str, Any]) -> Any:
     index.cp.max_points_per_centroid = training  # otherwise FAISS would draw a sample of our sample
     chosen = np.random.default_rng(SEED).choice(len(vectors), training, replace=False, shuffle=False)
     index.train(np.array(vectors[np.sort(chosen)]))
-    return index
-
-
-def _hnsw(card: DenseCard, dimension: int) -> Any:
-    """Returns an empty graph index."""
-    index = faiss.IndexHNSWFlat(dimension, card.links, faiss.METRIC_INNER_PRODUCT)
-    index.hnsw.efConstruction = card.ef_construction
-    return index
-
-
-def _chunks(vectors: Floats) -> Iterator[tuple[int, Floats]]:
-    """Yields (position, vectors) in chunks, copied because FAISS needs numbers aligned to four bytes."""
-    for start in range(0, len(vectors), CHUNK):
-        yield start, np.array(vectors[start : start + CHUNK])
+    return index, {"lists": lists, "training": training}

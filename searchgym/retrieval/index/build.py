@@ -7,6 +7,7 @@ whose checksums have not changed, and continues with the first one that is new o
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import itertools
@@ -16,23 +17,22 @@ import time
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
 from searchgym.corpora.files import FilePath, write_atomic
-from searchgym.corpora.folders import lock_folder
-from searchgym.corpora.own import mark_own
+from searchgym.corpora.folders import check_claim, lock_folder
 from searchgym.corpora.passages import corpus_sha256, passage_line
 from searchgym.corpora.store import ENDS, PASSAGES, PassageStore, PassageWriter, unique
 from searchgym.errors import CardError, DataError, RunExistsError, UsageError
 from searchgym.options import Options, plain, read
 from searchgym.records import Passage
-from searchgym.retrieval.backends import Builder, Progress, quiet
 from searchgym.retrieval.bm25 import analysis
-from searchgym.retrieval.cards import PartCard, RetrieverCard, find_retriever
-from searchgym.retrieval.index.index import FORMAT, MANIFEST, Manifest, Part, describe_files, part_names
-from searchgym.retrieval.index.trust import unknown_model
+from searchgym.retrieval.cards import Builder, PartCard, Progress, RetrieverCard, find_retriever, quiet
+from searchgym.retrieval.index.index import FORMAT, MANIFEST, IndexManifest, IndexPart, describe_files, part_names
+from searchgym.retrieval.index.trust import mark_own, unknown_model
 from searchgym.retrieval.kinds.bm25 import DEFAULT
 from searchgym.version import __version__
 
@@ -72,11 +72,6 @@ class BuildState(Options):
     """The finished shards, in corpus order."""
 
 
-def make_builder(card: PartCard, folder: Path, shards: Path, progress: Progress) -> Builder:
-    """Returns the builder of a part; see `PartCard.builder`."""
-    return card.builder(folder, shards, progress)
-
-
 def build_index(
     passages: Iterable[Passage],
     out: FilePath,
@@ -86,10 +81,10 @@ def build_index(
     restart: bool = False,
     shard: int = SHARD,
     wait: float = 0.0,
-    make: Callable[[PartCard, Path, Path, Progress], Builder] = make_builder,
+    make: Callable[[PartCard, Path, Path, Progress], Builder] | None = None,
     source: str = "",
     progress: Progress = quiet,
-) -> Manifest:
+) -> IndexManifest:
     """Builds an index folder, which appears under its name only when it is complete.
 
     Args:
@@ -100,8 +95,8 @@ def build_index(
         restart: Whether to discard an interrupted build with other settings.
         shard: Number of passages in a shard.
         wait: Seconds to wait for another process that builds the same index.
-        make: Returns the builder of each part.
-        source: Path of an existing index from which `make` takes files. A build with another source is not resumed.
+        make: Returns the builder of each part. Default: `PartCard.builder`.
+        source: Path of an existing index of which `make` takes files; a build with another one is not resumed.
         progress: Called as each stage goes on.
 
     Returns:
@@ -121,19 +116,22 @@ def build_index(
     out.parent.mkdir(parents=True, exist_ok=True)
     building = building_folder(out)
     with lock_folder(building, wait):
-        if not (building / STATE).exists():
-            _check_still_free(out, overwrite, building)
         if (building / MANIFEST).exists() and not restart:
             return _put_in_place(building, out, overwrite, card, passages)
         built = {name: _comparable(part.built_of()) for name, part in parts.items()}
         form = f"{FORMAT}.{analysis.VERSION}"
         state = _state(building, BuildState(format=form, parts=built, source=source, shard=shard), restart)
         try:
-            builders = {name: make(part, *_part_folders(building, name), progress) for name, part in parts.items()}
-            store = _write_shards(_counted(unique(passages), progress), building, state, builders)
-            facts = _finish(state, builders, store)
+            check_free(out, overwrite)  # again: another process may have built the index meanwhile
+            builders = {}
+            for name, part in parts.items():
+                folder, shards = building / name, building / _SHARDS / name
+                folder.mkdir(parents=True, exist_ok=True)
+                shards.mkdir(parents=True, exist_ok=True)
+                take = part.builder if make is None else partial(make, part)
+                builders[name] = take(folder, shards, progress)
+            store, facts = _write_shards(_counted(unique(passages), progress), building, state, builders)
             manifest = _complete(building, card, facts, store)
-            _clean(building)
             _move(building, out, overwrite)
         except BaseException:
             if not state.shards:  # nothing that could be resumed
@@ -148,34 +146,17 @@ def building_folder(out: Path) -> Path:
 
 
 def check_free(out: Path, overwrite: bool) -> None:
-    """Raises a RunExistsError if a path holds something that must not be replaced; an empty folder is allowed."""
-    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
-        return
-    if not (out / MANIFEST).exists():
-        raise RunExistsError(f"{out} exists and is not an index (no {MANIFEST}): choose another --out")
-    if not overwrite:
-        raise RunExistsError(f"{out} already holds an index: choose another --out, or pass --overwrite to replace it")
-
-
-def _check_still_free(out: Path, overwrite: bool, building: Path) -> None:
-    """Raises a RunExistsError if another process has built the index meanwhile, and removes the building folder."""
-    try:
-        check_free(out, overwrite)
-    except RunExistsError:
-        shutil.rmtree(building, ignore_errors=True)
-        raise
+    """Raises an error if a path holds something that must not be replaced; see `check_claim`."""
+    check_claim(out, MANIFEST, "an index", resume=None, overwrite=overwrite)
 
 
 def _put_in_place(
     building: Path, out: Path, overwrite: bool, card: RetrieverCard, passages: Iterable[Passage]
-) -> Manifest:
+) -> IndexManifest:
     """Renames a build that was interrupted just before its renaming, and returns its manifest."""
-    manifest = read(Manifest, json.loads((building / MANIFEST).read_bytes()), str(building / MANIFEST))
+    manifest = read(IndexManifest, json.loads((building / MANIFEST).read_bytes()), str(building / MANIFEST))
     if manifest.retriever != _comparable(plain(card)) or corpus_sha256(passages) != manifest.corpus_sha256:
-        raise RunExistsError(
-            f"{building} holds a finished build of another card or corpus: pass --restart to throw it away"
-        )
-    _clean(building)
+        raise RunExistsError(f"{building} holds a finished build of another card or corpus: --restart throws it away")
     _move(building, out, overwrite)
     return manifest
 
@@ -185,17 +166,6 @@ def _comparable(data: dict[str, Any]) -> dict[str, Any]:
     return dict(json.loads(json.dumps(data)))
 
 
-def _part_folders(building: Path, name: str) -> tuple[Path, Path]:
-    """Makes and returns the folder of a part and the folder for its shards."""
-    folders = building / name, building / _SHARDS / name
-    for folder in folders:
-        folder.mkdir(parents=True, exist_ok=True)
-    return folders
-
-
-# -- state ---------------------------------------------------------------------------------------------------------
-
-
 def _state(building: Path, wanted: BuildState, restart: bool) -> BuildState:
     """Returns the state of an interrupted build with the same settings; else clears the folder, for a new build."""
     path = building / STATE
@@ -203,9 +173,7 @@ def _state(building: Path, wanted: BuildState, restart: bool) -> BuildState:
         try:
             saved = read(BuildState, json.loads(path.read_bytes()), str(path))
         except (ValueError, CardError) as error:
-            raise RunExistsError(
-                f"{building}: an interrupted build that cannot be read ({error}): --restart"
-            ) from error
+            raise RunExistsError(f"{building}: an unreadable interrupted build ({error}): --restart") from error
         if dataclasses.replace(saved, shards=[]) != wanted:
             raise RunExistsError(
                 f"{building} holds {len(saved.shards)} shards of an interrupted build with other settings: build with "
@@ -225,9 +193,6 @@ def _save(state: BuildState, building: Path) -> None:
         file.write(json.dumps(dataclasses.asdict(state)).encode())
 
 
-# -- stages --------------------------------------------------------------------------------------------------------
-
-
 def _counted(passages: Iterable[Passage], progress: Progress) -> Iterator[Passage]:
     """Yields passages and reports progress at every thousandth and at the last."""
     number = 0
@@ -238,55 +203,42 @@ def _counted(passages: Iterable[Passage], progress: Progress) -> Iterator[Passag
     progress("reading passages", number, number)
 
 
-def _finish(state: BuildState, builders: dict[str, Builder], store: PassageStore) -> dict[str, dict[str, Any]]:
-    """Makes the parts from their shards and returns the facts of each."""
+def _write_shards(
+    passages: Iterable[Passage], building: Path, state: BuildState, builders: dict[str, Builder]
+) -> tuple[PassageStore, dict[str, dict[str, Any]]]:
+    """Writes the shards that are not finished yet; returns the store of all passages, and the facts of each part."""
+    with PassageWriter(building) as writer:
+        _cut(writer, state)
+        start, number, left = 0, 0, iter(passages)
+        while batch := list(itertools.islice(left, state.shard)):
+            lines = [passage_line(passage) for passage in batch]
+            sha256 = hashlib.sha256(b"".join(lines)).hexdigest()
+            done = DoneShard(passages=len(batch), bytes=sum(map(len, lines)), sha256=sha256)
+            if state.shards[number : number + 1] != [done]:
+                if len(state.shards) > number:  # from here on the corpus has changed since the interruption
+                    _forget(building, writer, state, number)
+                writer.write(lines)
+                for builder in builders.values():
+                    builder.add(number, start, batch)
+                state.shards.append(done)
+                _save(state, building)
+            start += len(batch)
+            number += 1
+        if number < len(state.shards):
+            _forget(building, writer, state, number)
+        if not state.shards:
+            raise DataError("nothing to index: no passages and no word in them")
+        store = writer.finish()
     try:
-        return {name: builder.finish(len(state.shards), store) for name, builder in builders.items()}
+        return store, {name: builder.finish(number, store) for name, builder in builders.items()}
     except DataError:  # the corpus cannot be indexed, so there is nothing to resume
         state.shards.clear()
         raise
 
 
-def _write_shards(
-    passages: Iterable[Passage], building: Path, state: BuildState, builders: dict[str, Builder]
-) -> PassageStore:
-    """Writes the shards that are not finished yet, and returns the store of all passages."""
-    with PassageWriter(building) as writer:
-        _cut(writer, state, len(state.shards))
-        start, number = 0, 0
-        for number, batch in enumerate(_batches(passages, state.shard), start=1):
-            lines = [passage_line(passage) for passage in batch]
-            done = DoneShard(
-                passages=len(batch),
-                bytes=sum(map(len, lines)),
-                sha256=hashlib.sha256(b"".join(lines)).hexdigest(),
-            )
-            if state.shards[number - 1 : number] != [done]:
-                if len(state.shards) >= number:  # from here on the corpus has changed since the interruption
-                    _forget(building, writer, state, number - 1)
-                writer.write(lines)
-                for builder in builders.values():
-                    builder.add(number - 1, start, batch)
-                state.shards.append(done)
-                _save(state, building)
-            start += len(batch)
-        if number < len(state.shards):
-            _forget(building, writer, state, number)
-        if not state.shards:
-            raise DataError("nothing to index: no passages and no word in them")
-        return writer.finish()
-
-
-def _batches(passages: Iterable[Passage], size: int) -> Iterator[list[Passage]]:
-    iterator = iter(passages)
-    while batch := list(itertools.islice(iterator, size)):
-        yield batch
-
-
-def _cut(writer: PassageWriter, state: BuildState, shards: int) -> None:
-    """Removes the passages of all but the first shards."""
-    kept = state.shards[:shards]
-    writer.cut(sum(shard.passages for shard in kept), sum(shard.bytes for shard in kept))
+def _cut(writer: PassageWriter, state: BuildState) -> None:
+    """Removes the passages of all but the finished shards."""
+    writer.cut(sum(shard.passages for shard in state.shards), sum(shard.bytes for shard in state.shards))
 
 
 def _forget(building: Path, writer: PassageWriter, state: BuildState, shards: int) -> None:
@@ -296,20 +248,26 @@ def _forget(building: Path, writer: PassageWriter, state: BuildState, shards: in
         (building / name).mkdir()
     del state.shards[shards:]
     _save(state, building)
-    _cut(writer, state, shards)
+    _cut(writer, state)
 
 
-def _complete(building: Path, card: RetrieverCard, facts: dict[str, dict[str, Any]], store: PassageStore) -> Manifest:
+def _complete(
+    building: Path, card: RetrieverCard, facts: dict[str, dict[str, Any]], store: PassageStore
+) -> IndexManifest:
     """Writes the manifest and returns it. With it the build is complete; leftover files may still be there."""
     files = describe_files(building)
-    parts = {name: Part(card=plain(part), facts=facts[name]) for name, part in part_names(card).items()}
-    manifest = Manifest(
+    parts = {name: IndexPart(card=plain(part), facts=facts[name]) for name, part in part_names(card).items()}
+    versions = {"searchgym": __version__, "unicode": unicodedata.unidata_version}
+    for library in _LIBRARIES:
+        with contextlib.suppress(PackageNotFoundError):
+            versions[library] = version(library)
+    manifest = IndexManifest(
         format=FORMAT,
         corpus_sha256=files[PASSAGES].sha256,
         passages=len(store),
         retriever=plain(card),
         parts=parts,
-        versions={"searchgym": __version__, "unicode": unicodedata.unidata_version} | _versions(),
+        versions=versions,
         files=files,
     )
     text = (json.dumps(dataclasses.asdict(manifest), indent=2) + "\n").encode()
@@ -320,27 +278,12 @@ def _complete(building: Path, card: RetrieverCard, facts: dict[str, dict[str, An
     return manifest
 
 
-def _clean(building: Path) -> None:
-    """Removes the files that only the build needed."""
+def _move(building: Path, out: Path, overwrite: bool) -> None:
+    """Removes what only the build needed, and renames it to its final name, replacing an old index."""
     if (building / _SHARDS).exists():
         shutil.rmtree(building / _SHARDS)
     for name in (STATE, ENDS):
         (building / name).unlink(missing_ok=True)
-
-
-def _versions() -> dict[str, str]:
-    """Returns the versions of the installed libraries that an index may depend on, by name."""
-    versions = {}
-    for name in _LIBRARIES:
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return versions
-
-
-def _move(building: Path, out: Path, overwrite: bool) -> None:
-    """Renames a finished build to its final name, replacing an old index."""
     check_free(out, overwrite)
     old = building.with_name(f"{building.name}-old-{time.time_ns()}")
     if (out / MANIFEST).exists():

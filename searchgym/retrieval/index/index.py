@@ -1,6 +1,6 @@
 """Opens and checks index folders, which hold passages, the parts that back ends built of them, and a manifest.
 
-manifest.json      `Manifest`
+manifest.json      `IndexManifest`
 passages.jsonl     the corpus in canonical form, one passage per line
 offsets.npy        byte offset of each line
 ids.npy            position of each id, unless ids are positions
@@ -26,12 +26,11 @@ from searchgym.named import code_refused
 from searchgym.options import Options, read
 from searchgym.reading import read_bytes
 from searchgym.records import Passage
-from searchgym.retrieval.backends import Progress, quiet
 from searchgym.retrieval.bm25.build import K1, B, build_model
 from searchgym.retrieval.bm25.search import BM25Retriever, contents
-from searchgym.retrieval.cards import PartCard, RetrieverCard, Sources, find_retriever, parts_of
+from searchgym.retrieval.cards import PartCard, Progress, RetrieverCard, Sources, find_retriever, parts_of, quiet
 from searchgym.retrieval.index.trust import check_own, check_whole, names_code
-from searchgym.retrieval.retriever import CorpusRetriever, Retriever
+from searchgym.retrieval.retriever import CorpusRetriever
 
 MANIFEST: Final = "manifest.json"
 FORMAT: Final = 2
@@ -52,7 +51,7 @@ class IndexFile(Options):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part(Options):
+class IndexPart(Options):
     """The manifest's entry for one part: the folder that one back end built."""
 
     card: dict[str, Any]
@@ -62,8 +61,8 @@ class Part(Options):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Manifest(Options):
-    """Manifest of an index folder: its contents and how it was made."""
+class IndexManifest(Options):
+    """IndexManifest of an index folder: its contents and how it was made."""
 
     format: int
     """Version of the folder's layout; see `FORMAT`."""
@@ -73,7 +72,7 @@ class Manifest(Options):
     """Number of passages."""
     retriever: dict[str, Any]
     """Retriever card by which the index is searched unless another one is given, as plain data."""
-    parts: dict[str, Part]
+    parts: dict[str, IndexPart]
     """The parts, by the names of their folders."""
     versions: dict[str, str]
     """Versions of the software that built the index, by package."""
@@ -112,7 +111,7 @@ def load_index(
 
     Args:
         folder: Index folder, made by `build_index`.
-        expect_sha256: `Manifest.corpus_sha256` that the index must have. Default: not checked.
+        expect_sha256: `IndexManifest.corpus_sha256` that the index must have. Default: not checked.
         card: Retriever card to search by instead of the manifest's. The folder must hold the parts that it needs.
         progress: Called as a slow stage goes on.
 
@@ -145,7 +144,12 @@ def load_index(
             if known == card:
                 return retriever
         for name, part in manifest.parts.items():
-            if part.card.get("kind") == card.kind and _built_of(card, part) == card.built_of():
+            if part.card.get("kind") != card.kind:
+                continue
+            fields = {key: value for key, value in part.card.items() if key != "kind"}
+            with code_refused():  # whatever the fields name is not imported
+                built_of = read(type(card), fields, MANIFEST).built_of()
+            if built_of == card.built_of():
                 try:
                     loaded = card.load(folder / name, part.facts, store, manifest.corpus_sha256, progress)
                 except IndexMismatchError as error:
@@ -160,18 +164,7 @@ def load_index(
 
     sources = Sources(part=open_part, passages=lambda: store, corpus_sha256=manifest.corpus_sha256)
     with code_refused(": name a card that you trust (card=, --retriever)", unless=card is not None):
-        return over_corpus(sources.open(wanted), folder)
-
-
-def over_corpus(retriever: Retriever, folder: Path) -> CorpusRetriever:
-    """Returns a retriever after checking that it has a corpus on this machine.
-
-    Raises:
-        UsageError: It searches elsewhere and needs no index folder.
-    """
-    if not isinstance(retriever, CorpusRetriever):
-        raise UsageError(f"{folder}: {type(retriever).__name__} searches elsewhere: it needs no index folder")
-    return retriever
+        return sources.open_corpus(wanted, folder)
 
 
 def inspect_index(folder: FilePath, verify: bool = False) -> dict[str, Any]:
@@ -191,33 +184,20 @@ def inspect_index(folder: FilePath, verify: bool = False) -> dict[str, Any]:
         IndexMismatchError: The folder does not match its manifest, or an incompatible version made it.
     """
     manifest = _checked_manifest(Path(folder), verify)
-    if verify:
-        _check_parts(Path(folder), manifest)
+    for part in manifest.parts.values() if verify else ():
+        check_whole(part.card)
+    for name, card in shipped_parts(manifest.parts).items() if verify else ():
+        try:
+            store, facts = PassageStore(folder), manifest.parts[name].facts
+            card.verify(Path(folder) / name, facts, store, manifest.corpus_sha256)
+        except (IndexMismatchError, DataError, OSError, ValueError) as error:
+            raise _mismatch(Path(folder), str(error)) from error
     sizes = {name: file.bytes for name, file in manifest.files.items()}
     described = dataclasses.asdict(manifest) | {"files": sizes, "bytes": sum(sizes.values()), "verified": verify}
     return {"folder": str(folder), **described}
 
 
-def _check_parts(folder: Path, manifest: Manifest) -> None:
-    """Raises an IndexMismatchError if a part is not sound; see `PartCard.verify`."""
-    for part in manifest.parts.values():
-        check_whole(part.card)
-    for name, card in shipped_parts(manifest.parts).items():
-        try:
-            store, facts = PassageStore(folder), manifest.parts[name].facts
-            card.verify(folder / name, facts, store, manifest.corpus_sha256)
-        except (IndexMismatchError, DataError, OSError, ValueError) as error:
-            raise _mismatch(folder, str(error)) from error
-
-
-def _built_of(card: PartCard, part: Part) -> dict[str, Any]:
-    """Returns the fields of which a part was built, for the same kind of card; whatever it names is not imported."""
-    fields = {name: value for name, value in part.card.items() if name != "kind"}
-    with code_refused():
-        return read(type(card), fields, MANIFEST).built_of()
-
-
-def shipped_parts(parts: Mapping[str, Part]) -> dict[str, PartCard]:
+def shipped_parts(parts: Mapping[str, IndexPart]) -> dict[str, PartCard]:
     """Returns the cards of the parts whose kind comes with this package, by name."""
     cards = {name: find_retriever(part.card) for name, part in parts.items() if not names_code(part.card)}
     return {name: card for name, card in cards.items() if isinstance(card, PartCard)}
@@ -244,17 +224,15 @@ def part_names(card: RetrieverCard) -> dict[str, PartCard]:
     return named
 
 
-def _checked_manifest(folder: Path, verify: bool) -> Manifest:
+def _checked_manifest(folder: Path, verify: bool) -> IndexManifest:
     """Returns a folder's manifest after checking that the folder matches it and this version can read it."""
     if not folder.is_dir():
         raise DataMissingError("no such index folder: build it with `searchgym index build CORPUS --out DIR`", folder)
     try:
-        if (folder / MANIFEST).exists() and not (folder / MANIFEST).is_file():
-            raise _mismatch(folder, f"{MANIFEST} is no file")
         data = json.loads(read_bytes(folder / MANIFEST, MAX_LINE))
         if data["format"] != FORMAT:
             raise _mismatch(folder, f"is of format {data['format']!r}; this version reads {FORMAT}")
-        manifest = read(Manifest, data, MANIFEST)
+        manifest = read(IndexManifest, data, MANIFEST)
     except (OSError, ValueError, TypeError, LookupError, RecursionError, CardError) as error:
         raise _mismatch(folder, f"{MANIFEST} cannot be read: {type(error).__name__}: {error}") from error
     if PASSAGES not in manifest.files or manifest.files[PASSAGES].sha256 != manifest.corpus_sha256:
@@ -267,19 +245,14 @@ def _checked_manifest(folder: Path, verify: bool) -> Manifest:
     if odd := [path for path in folder.rglob("*") if not (path.is_file() or path.is_dir())]:
         raise _mismatch(folder, f"{odd[0].relative_to(folder)} is a device or a link that leads nowhere")
     for name, file in manifest.files.items():
-        _check_file(folder, name, file, verify)
+        path = folder / name
+        if not path.is_file():
+            raise _mismatch(folder, f"{name} is missing")
+        if path.stat().st_size != file.bytes:
+            raise _mismatch(folder, f"{name} has {path.stat().st_size} bytes, {MANIFEST} says {file.bytes}")
+        if (sha256_file(path) != file.sha256) if verify else (_fingerprint(path) != file.fingerprint):
+            raise _mismatch(folder, f"{name} is not the file that {MANIFEST} describes")
     return manifest
-
-
-def _check_file(folder: Path, name: str, file: IndexFile, verify: bool) -> None:
-    """Raises an IndexMismatchError if a file does not match its entry in the manifest."""
-    path = folder / name
-    if not path.is_file():
-        raise _mismatch(folder, f"{name} is missing")
-    if path.stat().st_size != file.bytes:
-        raise _mismatch(folder, f"{name} has {path.stat().st_size} bytes, {MANIFEST} says {file.bytes}")
-    if (sha256_file(path) != file.sha256) if verify else (_fingerprint(path) != file.fingerprint):
-        raise _mismatch(folder, f"{name} is not the file that {MANIFEST} describes")
 
 
 def _fingerprint(path: Path) -> str:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from searchgym.corpora.files import GZIP_MAGIC, FilePath, sniff
+from searchgym.corpora.files import GZIP_MAGIC, FilePath
 from searchgym.corpora.passages import corpus_file
-from searchgym.retrieval.backends import Needs
-from searchgym.retrieval.cards import RetrieverCard
+from searchgym.corpora.rows import sniff
+from searchgym.retrieval.cards import Needs, RetrieverCard
 from searchgym.retrieval.index.build import SHARD
 from searchgym.retrieval.index.index import part_names
 

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import hmac
+import os
+import secrets
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from searchgym.corpora.own import is_own
+from searchgym.corpora.folders import home
 from searchgym.errors import CardError, UsageError
 from searchgym.options import kinds
 from searchgym.options.cards import EncoderCard, list_cards, load_card
 from searchgym.retrieval.cards import RetrieverCard
+
+MARK: Final = ".own"
+"""File that marks a folder made by this user: a keyed digest of its manifest, without meaning for anyone else."""
 
 
 def names_code(data: Any) -> bool:
@@ -70,3 +78,30 @@ def shipped_encoders() -> set[tuple[str, str | None]]:
     """Returns (model, revision) of the encoder cards that come with the package."""
     cards = (load_card(EncoderCard, path) for path in list_cards("encoders").values())
     return {(card.model, card.revision) for card in cards}
+
+
+def mark_own(folder: Path, manifest: bytes) -> None:
+    """Marks a folder as made by this user; without a writable home folder it stays unmarked."""
+    with contextlib.suppress(OSError):
+        home().mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            key = os.open(home() / "key", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            os.write(key, secrets.token_hex(32).encode())
+            os.close(key)
+        (folder / MARK).write_text(_digest(manifest), encoding="ascii")
+
+
+def is_own(folder: Path, manifest: bytes) -> bool:
+    """Returns whether this user marked a folder when it had the same manifest."""
+    try:
+        return hmac.compare_digest((folder / MARK).read_bytes(), _digest(manifest).encode())
+    except OSError:
+        return False
+
+
+def _digest(manifest: bytes) -> str:
+    """Returns the digest of a manifest by the user's key."""
+    key = (home() / "key").read_bytes()
+    if len(key) < 32:
+        raise OSError("the key is not whole")
+    return hmac.new(key, manifest, hashlib.sha256).hexdigest()

@@ -9,8 +9,7 @@ from typing import Annotated, Any, ClassVar, Final
 from annotated_types import Interval
 
 from searchgym.corpora.store import PassageStore
-from searchgym.retrieval.backends import quiet
-from searchgym.retrieval.cards import PartCard
+from searchgym.retrieval.cards import PartCard, quiet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

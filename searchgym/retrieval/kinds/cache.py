@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from annotated_types import Interval
+from typing_extensions import override
 
 from searchgym.errors import UsageError
 from searchgym.records import Hit
@@ -26,8 +27,8 @@ class CacheCard(RetrieverCard):
     size: Annotated[int, Interval(ge=1, le=1e9)] = 100_000
     """Maximum number of queries in the cache; the least recently used one is removed first."""
 
+    @override
     def open(self, sources: Sources) -> CacheRetriever:
-        """See `RetrieverCard.open`."""
         return CacheRetriever(sources.open(self.of), self.size)
 
 
@@ -84,12 +85,12 @@ class CacheRetriever(Wrapper):
                 kept.popitem(last=False)
         return [list(results[query]) for query in queries]
 
+    @override
     def identity(self) -> dict[str, Any]:
-        """Returns the settings that the hits depend on, besides the corpus."""
         return {"kind": "cache"} | super().identity()
 
+    @override
     def at_step(self, step: int | None, steps: int) -> None:
-        """Passes the training step on to the wrapped retriever, and empties the cache if its hits change with it."""
         super().at_step(step, steps)
         if self.changes_by_step:
             with self._lock:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Interval
+from typing_extensions import override
 
 from searchgym.options.cards import EncoderCard
 from searchgym.retrieval.cards import PartCard
@@ -44,8 +45,8 @@ class DenseCard(PartCard):
     float16: bool = False
     """Whether to keep the vectors of ``flat`` in half precision (``cuda``)."""
 
+    @override
     def built_of(self) -> dict[str, Any]:
-        """See `PartCard.built_of`."""
         # Named, since a class with slots is made twice, and super() without arguments would mean the first.
         return PartCard.built_of(self) | {"encoder": self.encoder.vectors()}
 

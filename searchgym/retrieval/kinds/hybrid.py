@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from annotated_types import Interval
+from typing_extensions import override
 
 from searchgym.errors import UsageError
 from searchgym.records import Hit, Passage
@@ -28,13 +29,13 @@ class HybridCard(RetrieverCard):
     constant: Annotated[int, Interval(ge=0, le=1e6)] = 60
     """Constant added to each rank before its reciprocal is taken."""
 
+    @override
     def problems(self) -> Iterable[str]:
-        """See `Options.problems`."""
         if len(self.of) < 2:
             yield f"hybrid joins two retrievers or more, got {len(self.of)}"
 
+    @override
     def open(self, sources: Sources) -> HybridRetriever:
-        """See `RetrieverCard.open`."""
         return HybridRetriever([sources.open(card) for card in self.of], self.depth, self.constant)
 
 
@@ -74,8 +75,8 @@ class HybridRetriever(Wrapper):
         lists = [checked(retriever.search(queries, depth), len(queries), depth) for retriever in self.inner]
         return [fuse(of_query, k, self.constant) for of_query in zip(*lists, strict=True)]
 
+    @override
     def identity(self) -> dict[str, Any]:
-        """Returns the settings that the hits depend on, besides the corpus."""
         return {"kind": "hybrid", "depth": self.depth, "constant": self.constant} | super().identity()
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from annotated_types import Interval
+from typing_extensions import override
 
 from searchgym.retrieval.cards import PartCard
 
@@ -30,7 +31,7 @@ class LuceneCard(PartCard):
     memory: str = "2g"
     """Maximum heap of the Java virtual machine, such as ``512m``; fixed when the machine starts."""
 
+    @override
     def problems(self) -> Iterable[str]:
-        """See `Options.problems`."""
         if not re.fullmatch(r"[1-9]\d*[kmgtKMGT]?", self.memory):
             yield f"memory is a number of bytes such as 512m or 4g, got {self.memory!r}"

@@ -6,24 +6,24 @@ some searches fail. ZeroSearch's noise is written by a model; here it consists o
 
 from __future__ import annotations
 
-import math
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 from annotated_types import Interval
+from typing_extensions import override
 
 from searchgym.errors import UsageError
+from searchgym.options import read
 from searchgym.records import Hit, Passage
 from searchgym.retrieval.cards import RetrieverCard, Sources
 from searchgym.retrieval.retriever import Retriever, check_request
-from searchgym.retrieval.schedule import WORDS, ScheduledCard, probability, random_numbers
+from searchgym.retrieval.schedule import WORDS, NoiseSchedule, draw_noise, random_numbers
 from searchgym.retrieval.wrapper import Wrapper
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NoiseCard(ScheduledCard):
+class NoiseCard(NoiseSchedule):
     """Another retriever whose hits are sometimes replaced by random passages, more often as training goes on."""
 
     of: RetrieverCard
@@ -31,10 +31,14 @@ class NoiseCard(ScheduledCard):
     mixed_in: Annotated[int, Interval(ge=0, le=1e9)] = 0
     """Number of random passages that stand at random ranks among the hits of every query, in evaluations too."""
 
+    @override
     def open(self, sources: Sources) -> NoiseRetriever:
-        """See `RetrieverCard.open`."""
-        options = {name: getattr(self, name) for name in ("start", "end", "base", "steps", "seed", "mixed_in")}
+        options = {name: getattr(self, name) for name in (*SCHEDULE, "mixed_in")}
         return NoiseRetriever(sources.open(self.of), **options)
+
+
+SCHEDULE = ("start", "end", "base", "steps", "seed")
+"""Fields of the schedule."""
 
 
 class NoiseRetriever(Wrapper):
@@ -52,106 +56,61 @@ class NoiseRetriever(Wrapper):
 
     Args:
         inner: Wrapped retriever, whose corpus is on this machine.
-        start: Probability at step 0. Outside of training, in evaluations say, it is always 0.
-        end: Probability from step `steps` on.
-        base: Base of the exponential growth, above 0: above 1 the probability grows late; 1 gives a straight line.
-        steps: Step at which the probability reaches `end`. Default: the number of training steps, which is one more
-            than the number of the last step, counted from 0.
-        seed: Seed of the random draws.
         mixed_in: Number of random passages among the hits of every query. Default: none.
+        **schedule: Fields of `NoiseSchedule`.
 
     Raises:
-        UsageError: `inner` has no corpus on this machine, or a number is out of range.
+        UsageError: `inner` has no corpus on this machine, or `mixed_in` is negative.
+        CardError: The schedule has another field, or a number is out of range.
     """
 
-    def __init__(
-        self,
-        inner: Retriever,
-        *,
-        start: float = 0.0,
-        end: float = 0.5,
-        base: float = 4.0,
-        steps: int | None = None,
-        seed: int = 0,
-        mixed_in: int = 0,
-    ) -> None:
+    def __init__(self, inner: Retriever, *, mixed_in: int = 0, **schedule: Any) -> None:
         super().__init__(inner)
         if not hasattr(self, "passage"):
             raise UsageError(f"noise is drawn from the corpus: {type(inner).__name__} has none at hand")
-        if not (0 <= start <= 1 and 0 <= end <= 1 and 0 < base < math.inf and (steps is None or steps >= 1)):
-            raise UsageError(
-                "start and end are from 0 to 1, base above 0, steps at least 1: got "
-                f"start={start!r}, end={end!r}, base={base!r}, steps={steps!r}"
-            )
-        self.start, self.end, self.base, self.steps, self.seed = start, end, base, steps, seed
         if mixed_in < 0:
             raise UsageError(f"mixed_in is {mixed_in}: expected a number of passages, from 0 on")
-        self.mixed_in = mixed_in
+        self.schedule, self.mixed_in = read(NoiseSchedule, schedule, "noise"), mixed_in
         self.changes_by_step = True
-        self.asked = 0
-        """Number of queries so far."""
-        self.noisy = 0
-        """Number of queries so far whose hits were replaced."""
-        self._now: tuple[int, float] = (-1, 0.0)  # (step, or -1 outside of training; probability)
-        self._lock = threading.Lock()
-
-    def at_step(self, step: int | None, steps: int) -> None:
-        """Sets the probability for a step of training, or to 0 for validation.
-
-        Args:
-            step: 0-based step of training; None for validation.
-            steps: Number of training steps.
-        """
-        super().at_step(step, steps)
-        if step is None:
-            self._now = (-1, 0.0)
-        else:
-            self._now = (step, probability(step, self.steps or steps, self.start, self.end, self.base))
-
-    @property
-    def probability(self) -> float:
+        self._step: int | None = None
+        self.probability = 0.0
         """Current probability that the hits of a query are replaced."""
-        return self._now[1]
+
+    @override
+    def at_step(self, step: int | None, steps: int) -> None:
+        super().at_step(step, steps)
+        self._step, self.probability = step, self.schedule.probability(step, steps)
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """Returns at most k hits per query: those of `inner`, or noise instead of them."""
         check_request(queries, k)
-        step, p = self._now
         lists = self.inner[0].search(queries, max(k - self.mixed_in, 1))
-        results, noisy = [], 0
-        for query, hits in zip(queries, lists, strict=True):
-            numbers = random_numbers(self.seed, step, query)
-            replace = p > 0 and next(numbers) < p * WORDS  # exact: p * 2**64 only moves the binary point
-            noisy += replace
-            own = self._noise(hits, numbers) if replace else self._kept(query, hits)
-            results.append(self._mixed(query, own, k) if self.mixed_in else own)
-        with self._lock:
-            self.asked += len(results)
-            self.noisy += noisy
-        return results
+        return [self._changed(query, hits, k) for query, hits in zip(queries, lists, strict=True)]
 
+    @override
     def identity(self) -> dict[str, Any]:
-        """Returns the settings that the hits depend on, besides the corpus and the step."""
-        settings = {name: getattr(self, name) for name in ("start", "end", "base", "steps", "seed")}
+        settings = {name: getattr(self.schedule, name) for name in SCHEDULE}
         settings |= {"mixed_in": self.mixed_in} if self.mixed_in else {}
         return {"kind": "noise"} | settings | super().identity()
 
-    def _noise(self, hits: Sequence[Hit], numbers: Iterator[int]) -> list[Hit]:
-        """Returns random passages instead of hits: as many, distinct from them, and with their scores."""
-        others = self._others(hits, len(hits), numbers)
-        return [Hit(other, hit.score) for other, hit in zip(others, hits, strict=False)]
-
-    def _kept(self, query: str, hits: list[Hit]) -> list[Hit]:
-        """Returns the hits of a query that are not replaced by noise."""
-        return hits
-
-    def _mixed(self, query: str, hits: Sequence[Hit], k: int) -> list[Hit]:
-        """Returns hits among which random passages stand at random ranks; scores fall with the rank."""
-        numbers = random_numbers(self.seed, self._now[0], f"mixed in {query}")
-        passages = [hit.passage for hit in hits]
-        for other in self._others(hits, min(self.mixed_in, k - len(hits)), numbers) if hits else ():
-            passages.insert(next(numbers) % (len(passages) + 1), other)
+    def _changed(self, query: str, hits: list[Hit], k: int) -> list[Hit]:
+        """Returns what a query gets instead of its hits."""
+        numbers = random_numbers(self.schedule.seed, self._step, query)
+        if draw_noise(self.probability, numbers):
+            others = self._others(hits, len(hits), numbers)
+            hits = [Hit(other, hit.score) for other, hit in zip(others, hits, strict=False)]
+        if not self.mixed_in:
+            return hits
+        passages = self._among(f"mixed in {query}", hits, len(hits), min(self.mixed_in, k - len(hits)))
         return [Hit(passage, float(len(passages) - rank)) for rank, passage in enumerate(passages)]
+
+    def _among(self, key: str, hits: Sequence[Hit], first: int, most: int) -> list[Passage]:
+        """Returns the passages of the first hits and, at random ranks, at most `most` others that no hit holds."""
+        numbers = random_numbers(self.schedule.seed, self._step, key)
+        passages = [hit.passage for hit in hits[:first]]
+        for other in self._others(hits, most, numbers) if hits else ():
+            passages.insert(next(numbers) % (len(passages) + 1), other)
+        return passages
 
     def _others(self, hits: Sequence[Hit], most: int, numbers: Iterator[int]) -> list[Passage]:
         """Returns random passages that are distinct and none of the hits; fewer than `most` if there are no more."""

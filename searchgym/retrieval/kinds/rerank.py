@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
 from annotated_types import Interval
+from typing_extensions import override
 
 from searchgym.corpora.hub import hub_answers, named_folder
 from searchgym.errors import DataMissingError, ModelError, UsageError
@@ -17,11 +18,9 @@ from searchgym.options.cards import EncoderCard
 from searchgym.packages import install_command
 from searchgym.records import Hit, Passage
 from searchgym.retrieval.cards import RetrieverCard, Sources
+from searchgym.retrieval.encoders import Encoder, load_encoder, valid_text
 from searchgym.retrieval.retriever import Retriever, check_request, checked
 from searchgym.retrieval.wrapper import Wrapper
-
-if TYPE_CHECKING:
-    from searchgym.retrieval.encoders import Encoder
 
 Floats = npt.NDArray[np.floating[Any]]
 Scorer = Callable[[Sequence[str], Sequence[Sequence[Passage]]], Sequence[Floats]]
@@ -44,17 +43,17 @@ class RerankCard(RetrieverCard):
     """Device of the cross-encoder, such as ``cpu`` or ``cuda``. Default: the best one available."""
 
     @property
+    @override
     def models(self) -> list[EncoderCard | str]:
-        """See `RetrieverCard.models`."""
         return [model for model in (self.encoder, self.cross_encoder) if model is not None]
 
+    @override
     def problems(self) -> Iterable[str]:
-        """See `Options.problems`."""
         if len(self.models) != 1:
             yield "rerank takes either encoder or cross_encoder"
 
+    @override
     def open(self, sources: Sources) -> RerankRetriever:
-        """See `RetrieverCard.open`."""
         return RerankRetriever(sources.open(self.of), scorer_of(self), self.first)
 
 
@@ -89,28 +88,19 @@ class RerankRetriever(Wrapper):
             return lists
         with self._lock:
             scores = self.scorer(queries, passages)
-        return [
-            _best(candidates, _floats(given, candidates), k) for candidates, given in zip(passages, scores, strict=True)
-        ]
+        results = []
+        for candidates, given in zip(passages, scores, strict=True):
+            each = np.asarray(given)
+            if each.shape != (len(candidates),) or not np.isfinite(each).all():
+                raise ModelError(f"expected a finite score for each of {len(candidates)} passages, got {each!r:.200}")
+            order = np.argsort(-each, kind="stable")[:k]
+            results.append([Hit(candidates[i], float(each[i])) for i in order])
+        return results
 
+    @override
     def identity(self) -> dict[str, Any]:
-        """Returns the settings that the hits depend on, besides the corpus."""
         model: dict[str, Any] = getattr(self.scorer, "identity", dict)()
         return {"kind": "rerank", "first": self.first} | model | super().identity()
-
-
-def _best(passages: Sequence[Passage], scores: Floats, k: int) -> list[Hit]:
-    """Returns the k passages with the best scores as hits."""
-    order = np.argsort(-scores, kind="stable")[:k]
-    return [Hit(passages[i], float(scores[i])) for i in order]
-
-
-def _floats(scores: Floats, passages: Sequence[Passage]) -> Floats:
-    """Returns the scores of one query's passages as an array, after checking that they are finite and one each."""
-    scores = np.asarray(scores)
-    if scores.shape != (len(passages),) or not np.isfinite(scores).all():
-        raise ModelError(f"expected a finite score for each of {len(passages)} passages, got {scores!r:.200}")
-    return scores
 
 
 # -- scorers -------------------------------------------------------------------------------------------------------
@@ -124,8 +114,6 @@ def scorer_of(card: RerankCard) -> Scorer:
         DataMissingError: The model cannot be loaded.
     """
     if card.encoder is not None:
-        from searchgym.retrieval.encoders import load_encoder
-
         return ByVectors(load_encoder(card.encoder))
     if card.cross_encoder is None:
         raise UsageError("rerank takes either encoder or cross_encoder")
@@ -201,7 +189,9 @@ class ByPairs:
     def __call__(self, queries: Sequence[str], passages: Sequence[Sequence[Passage]]) -> list[Floats]:
         """Returns one score per passage for each query; see `Scorer`."""
         queried = zip(queries, passages, strict=True)
-        pairs = [(_valid(text), _valid(f"{page.title}\n{page.text}")) for text, pages in queried for page in pages]
+        pairs = [
+            (valid_text(text), valid_text(f"{page.title}\n{page.text}")) for text, pages in queried for page in pages
+        ]
         rows = {pair: row for row, pair in enumerate(dict.fromkeys(pairs))}
         scores = self.loaded.predict(list(rows), activation_fn=self._logits, show_progress_bar=False)
         of_pairs = np.asarray(scores, np.float32)[[rows[pair] for pair in pairs]]
@@ -210,8 +200,3 @@ class ByPairs:
     def identity(self) -> dict[str, Any]:
         """Returns the settings that the scores depend on."""
         return {"cross_encoder": self.model}
-
-
-def _valid(text: str) -> str:
-    """Returns a text that every tokenizer accepts: lone surrogates become U+FFFD."""
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

@@ -6,16 +6,17 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from annotated_types import Interval
+from typing_extensions import override
 
 from searchgym.errors import UsageError
 from searchgym.named import load_function
 from searchgym.retrieval.cards import Sources
 from searchgym.retrieval.retriever import AnyRetriever
-from searchgym.retrieval.schedule import ScheduledCard
+from searchgym.retrieval.schedule import NoiseSchedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SimulatedCard(ScheduledCard):
+class SimulatedCard(NoiseSchedule):
     """A language model that writes the pages, useful ones or, more often as training goes on, noisy ones.
 
     Source: ZeroSearch (Sun et al.), arXiv 2505.04588.
@@ -33,8 +34,9 @@ class SimulatedCard(ScheduledCard):
     temperature: Annotated[float, Interval(ge=0, le=100)] = 0.8
     """Sampling temperature of the model."""
 
+    @override
     def open(self, sources: Sources) -> AnyRetriever:
-        """See `RetrieverCard.open`; the engine is imported by name, as it stands above the agents' models."""
+        # The engine is imported by name, as it stands above the agents' models.
         if sources.questions is None:
             raise UsageError(
                 "a simulated engine writes pages for a question: it is the retriever of an environment, and neither "

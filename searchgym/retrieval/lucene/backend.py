@@ -7,6 +7,7 @@ number is the passage's position. A document stores only its id, as ``id``; pyse
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import threading
@@ -14,17 +15,18 @@ import weakref
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
+from searchgym.corpora.files import FilePath
 from searchgym.corpora.store import PassageStore
-from searchgym.errors import IndexMismatchError, RetrieverError, UsageError
+from searchgym.errors import DataMissingError, IndexMismatchError, RetrieverError, UsageError
 from searchgym.records import Hit, Passage
-from searchgym.retrieval.backends import Progress
+from searchgym.retrieval import wire
+from searchgym.retrieval.cards import PartCard, Progress, RetrieverCard, Sources, find_retriever
 from searchgym.retrieval.kinds.lucene import LuceneCard
 from searchgym.retrieval.lucene.build import ANALYSER, INDEX, LuceneBuilder, directory, needs
-from searchgym.retrieval.lucene.java import Java, java_said, java_text, jnius, leaves_java, start_java
-from searchgym.retrieval.remote import wire
-from searchgym.retrieval.retriever import check_request
+from searchgym.retrieval.lucene.java import java_said, java_text, jnius, leaves_java, start_java
+from searchgym.retrieval.retriever import CorpusRetriever, check_request
 
 BLOCK: Final = 64
 """Maximum number of queries that a thread takes at once."""
@@ -106,7 +108,13 @@ class LuceneRetriever:
             self._size = int(self._reader.numDocs())
             with _reading:
                 self._check()
-            self._sort = None if self._in_order else _by_id(java, self._reader)
+            self._sort = None
+            info = java(f"{INDEX}.FieldInfos").getMergedFieldInfos(self._reader).fieldInfo("id")
+            # pyserini's order of hits, by score and then by id, which an index of Lucene 8, say, cannot be sorted by
+            if not self._in_order and info is not None and info.getDocValuesType().toString() == "BINARY":
+                field = java(f"{_SEARCH}.SortField")
+                by_id = field("id", java(f"{_SEARCH}.SortField$Type").STRING_VAL)
+                self._sort = java(f"{_SEARCH}.Sort")(field.FIELD_SCORE, by_id)
         except jnius().JavaException as error:
             raise IndexMismatchError(f"{self.folder.name} cannot be read: {java_said(error)}") from error
 
@@ -154,41 +162,33 @@ class LuceneRetriever:
         """
         check_request(queries, k)
         if os.getpid() != self._process:
-            raise RetrieverError(
-                "Java does not live on in a forked process: open the index there, or start processes by spawn"
-            )
+            raise RetrieverError("Java does not live on in a forked process: open the index there, or use spawn")
         k = max(1, min(k, self._size))
         threads = min(self.card.threads or os.cpu_count() or 1, len(queries))
         with _turn:
-            return self._in_threads(queries, k, threads) if threads > 1 else self._block(queries, k)
-
-    def _in_threads(self, queries: Sequence[str], k: int, threads: int) -> list[list[Hit]]:
-        """Returns the hits of queries, searched in blocks by several threads."""
-        size = min(BLOCK, -(-len(queries) // threads))
-        blocks = [queries[start : start + size] for start in range(0, len(queries), size)]
-        pool = ThreadPoolExecutor(threads, "searchgym-lucene")
-        try:
-            results = pool.map(self._block, blocks, [k] * len(blocks))
-            return [hits for block in results for hits in block]
-        finally:
-            pool.shutdown(cancel_futures=True)
+            if threads <= 1:
+                return self._block(queries, k)
+            size = min(BLOCK, -(-len(queries) // threads))
+            blocks = [queries[start : start + size] for start in range(0, len(queries), size)]
+            pool = ThreadPoolExecutor(threads, "searchgym-lucene")
+            try:
+                return list(itertools.chain.from_iterable(pool.map(self._block, blocks, [k] * len(blocks))))
+            finally:
+                pool.shutdown(cancel_futures=True)
 
     @leaves_java
     def _block(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         try:
-            documents = self._reader.storedFields()
-            return [self._one(query, k, documents) for query in queries]
+            documents, results = self._reader.storedFields(), []
+            for query in queries:
+                words = self._generator.buildQuery("contents", self._analyser, java_text(self._java, query))
+                order = () if self._sort is None else (self._sort, True)
+                top = self._searcher.search(words, k, *order)
+                scored = [(hit.doc, hit.score) for hit in top.scoreDocs]
+                results.append([Hit(self._passage(number, documents), score) for number, score in scored if score > 0])
+            return results
         except jnius().JavaException as error:
             raise RetrieverError(f"Lucene failed in {self.folder}: {java_said(error)}") from error
-
-    def _one(self, query: str, k: int, documents: Any) -> list[Hit]:
-        words = self._generator.buildQuery("contents", self._analyser, java_text(self._java, query))
-        if self._sort is None:
-            top = self._searcher.search(words, k)
-        else:
-            top = self._searcher.search(words, k, self._sort, True)
-        scored = [(hit.doc, hit.score) for hit in top.scoreDocs]
-        return [Hit(self._passage(number, documents), score) for number, score in scored if score > 0]
 
     def _passage(self, number: int, documents: Any) -> Passage:
         """Returns the passage of the document with a number, from the corpus or from the index."""
@@ -215,12 +215,10 @@ class LuceneRetriever:
             raise RetrieverError(f"Lucene failed in {self.folder}: {java_said(error)}") from error
 
     def _check(self) -> None:
-        """Raises an error if the index does not match its passages, judging by its size, first and last document."""
+        """Raises an error if the size, first or last document of the index is not that of its passages."""
         documents, store, name = self._reader.storedFields(), self._passages, self.folder.name
         if int(self._reader.maxDoc()) != self._size:
-            raise IndexMismatchError(
-                f"{name} holds documents that were deleted: make it anew with pyserini's -optimize"
-            )
+            raise IndexMismatchError(f"{name} holds deleted documents: make it anew with pyserini's -optimize")
         ends = [documents.document(number) for number in sorted({0, self._size - 1})] if self._size else []
         if store is None:
             for document in ends:
@@ -246,21 +244,6 @@ class LuceneRetriever:
                     ) from None
 
 
-# -- Lucene --------------------------------------------------------------------------------------------------------
-
-
-def _by_id(java: Java, reader: Any) -> Any:
-    """Returns pyserini's order of hits, by score and then by id, as a Lucene ``Sort``.
-
-    Returns None, Lucene's default order, for indexes without sortable ids, such as those that Lucene 8 made.
-    """
-    info = java(f"{INDEX}.FieldInfos").getMergedFieldInfos(reader).fieldInfo("id")
-    if info is None or info.getDocValuesType().toString() != "BINARY":
-        return None
-    field = java(f"{_SEARCH}.SortField")
-    return java(f"{_SEARCH}.Sort")(field.FIELD_SCORE, field("id", java(f"{_SEARCH}.SortField$Type").STRING_VAL))
-
-
 def _read_stored(document: Any, folder: Path) -> Passage:
     """Returns the passage in a document that pyserini stored, from its JSON or else from its contents."""
     raw, id = document.get("raw"), document.get("id")
@@ -273,10 +256,44 @@ def _read_stored(document: Any, folder: Path) -> Passage:
 
 
 def _close(reader: Any, process: int) -> None:
-    """Closes the reader of a garbage-collected retriever, unless a forked process collects it."""
-    # It may run in a thread in the middle of a search: waiting for the lock could block it, so the reader stays open.
+    """Closes the reader of a garbage-collected retriever, unless in a forked process or during a search."""
     if os.getpid() == process and _turn.acquire(blocking=False):
         try:
             reader.close()
         finally:
             _turn.release()
+
+
+def is_lucene(folder: FilePath) -> bool:
+    """Returns whether a folder holds a Lucene index."""
+    return any(Path(folder).glob("segments_*"))
+
+
+def open_lucene(
+    folder: FilePath,
+    passages: PassageStore | None = None,
+    card: str | dict[str, Any] | RetrieverCard | None = None,
+) -> CorpusRetriever:
+    """Returns the retriever of a Lucene index that pyserini made with its default analysis.
+
+    Args:
+        folder: Folder made by ``python -m pyserini.index.lucene --collection JsonCollection --index FOLDER ...``.
+        passages: The indexed passages; not needed if the index stores its documents (``--storeRaw``).
+        card: Card of kind ``lucene``, or one that wraps such a card. Default: pyserini's settings.
+
+    Raises:
+        DataMissingError: The folder holds no Lucene index.
+        UsageError: The index stores no documents and no passages are given; the card needs another part than Lucene's;
+            or pyserini or a JDK is missing.
+        IndexMismatchError: The index is damaged, or was made from other passages.
+    """
+    folder = Path(folder)
+    if not is_lucene(folder):
+        raise DataMissingError("holds no Lucene index (no segments_N)", folder)
+
+    def part(card: PartCard) -> CorpusRetriever:
+        if card.takes != "lucene":
+            raise UsageError(f"{folder} is an index of Lucene alone: it has no part of kind {card.kind!r}")
+        return LuceneRetriever(folder, cast(LuceneCard, card), passages)
+
+    return Sources(part=part).open_corpus(LuceneCard() if card is None else find_retriever(card), folder)

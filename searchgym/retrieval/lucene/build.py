@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 from searchgym.corpora.store import PassageStore
 from searchgym.records import Passage
-from searchgym.retrieval.backends import Needs, Progress
 from searchgym.retrieval.bm25.search import contents
+from searchgym.retrieval.cards import Builder, Needs, Progress
 from searchgym.retrieval.kinds.lucene import LuceneCard
 from searchgym.retrieval.lucene.java import Java, heap_bytes, java_said, java_text, jnius, leaves_java, start_java
 
@@ -29,15 +29,12 @@ def needs(card: LuceneCard, passages: int, text: int) -> Needs:
     return Needs(heap_bytes(card.memory) + int(500e6), int(2 * (0.35 * text + 40 * passages)))
 
 
-class LuceneBuilder:
+class LuceneBuilder(Builder):
     """Builder of a Lucene part: indexes all passages at the end; an interrupted build resumes at the last commit."""
 
     def __init__(self, card: LuceneCard, folder: Path, shards: Path, progress: Progress) -> None:
         self._java = start_java(card.memory)  # at once, so that a missing JDK is reported before the corpus is read
         self._memory, self._folder, self._progress = heap_bytes(card.memory), folder, progress
-
-    def add(self, number: int, start: int, passages: Sequence[Passage]) -> None:
-        """Does nothing: `finish` indexes all passages."""
 
     @leaves_java
     def finish(self, shards: int, passages: PassageStore) -> dict[str, Any]:
@@ -46,10 +43,24 @@ class LuceneBuilder:
         Raises:
             OSError: Lucene cannot write the index, or cannot read that of an interrupted build.
         """
+        java = self._java
         try:
-            writer = self._writer()
+            config = java(f"{INDEX}.IndexWriterConfig")(java(ANALYSER).newDefaultInstance())
+            # Documents stay in the order of addition: one thread, merges of neighbours only.
+            config.setMergePolicy(java(f"{INDEX}.LogByteSizeMergePolicy")())
+            config.setMergeScheduler(java(f"{INDEX}.SerialMergeScheduler")())
+            config.setRAMBufferSizeMB(min(512.0, self._memory / 2**20 / 4))
+            writer = java(f"{INDEX}.IndexWriter")(directory(java, self._folder), config)
             try:
-                self._write(writer, passages)
+                add = _adder(java, writer)
+                for position in range(int(writer.getDocStats().numDocs), len(passages)):
+                    if position % REPORT == 0:
+                        self._progress("indexing by Lucene", position, len(passages))
+                    if position % COMMIT == 0:
+                        writer.commit()
+                    add(passages[position])
+                writer.commit()
+                self._progress("indexing by Lucene", len(passages), len(passages))
             finally:
                 writer.rollback()  # closes the writer and drops uncommitted documents
         except jnius().JavaException as error:
@@ -58,28 +69,8 @@ class LuceneBuilder:
                 f"{self._folder}: Lucene cannot index: {java_said(error)}; to begin anew: --restart"
             ) from error
         (self._folder / "write.lock").unlink(missing_ok=True)
-        version = self._java("org.apache.lucene.util.Version").LATEST.toString()
+        version = java("org.apache.lucene.util.Version").LATEST.toString()
         return {"lucene": version, "analyser": ANALYSER.rpartition(".")[2]}
-
-    def _writer(self) -> Any:
-        """Returns a writer that keeps documents in the order of addition: one thread, merges of neighbours only."""
-        java = self._java
-        config = java(f"{INDEX}.IndexWriterConfig")(java(ANALYSER).newDefaultInstance())
-        config.setMergePolicy(java(f"{INDEX}.LogByteSizeMergePolicy")())
-        config.setMergeScheduler(java(f"{INDEX}.SerialMergeScheduler")())
-        config.setRAMBufferSizeMB(min(512.0, self._memory / 2**20 / 4))
-        return java(f"{INDEX}.IndexWriter")(directory(java, self._folder), config)
-
-    def _write(self, writer: Any, passages: PassageStore) -> None:
-        add = _adder(self._java, writer)
-        for position in range(int(writer.getDocStats().numDocs), len(passages)):
-            if position % REPORT == 0:
-                self._progress("indexing by Lucene", position, len(passages))
-            if position % COMMIT == 0:
-                writer.commit()
-            add(passages[position])
-        writer.commit()
-        self._progress("indexing by Lucene", len(passages), len(passages))
 
 
 def _adder(java: Java, writer: Any) -> Callable[[Passage], None]:

@@ -91,11 +91,15 @@ def start_java(memory: str = "2g") -> Java:
             jars = Path(str(pyserini.__file__)).parent / "resources" / "jars"
             pyserini.configure_classpath(os.environ.get("ANSERINI_CLASSPATH", str(jars)))
             # Without the option that pyserini adds: with the vector module Java prints a warning at its start.
-            config.set_options(*given, f"-Xmx{memory}", *_options(java_version(home)))
+            options = ["-Xrs"]  # Java installs no signal handlers
+            if java_version(home) >= 23:
+                options.append("--sun-misc-unsafe-memory-access=allow")  # otherwise Java warns about Lucene
+            config.set_options(*given, f"-Xmx{memory}", *options)
         java: Java = jnius().autoclass
         try:
-            if not _kept:
-                _kept.append(_quiet(java))
+            if not _kept:  # silences Lucene's warnings about Java's version
+                _kept.append(java("java.util.logging.Logger").getLogger("org.apache.lucene"))
+                _kept[0].setLevel(java("java.util.logging.Level").SEVERE)
             java("io.anserini.analysis.DefaultEnglishAnalyzer")
         except jnius().JavaException as error:
             raise UsageError(
@@ -175,21 +179,3 @@ def _homes() -> Iterator[Path]:
     for place in PLACES:
         for pattern in ("*", "*/Contents/Home"):
             yield from Path(place).expanduser().glob(pattern)
-
-
-# -- starting ------------------------------------------------------------------------------------------------------
-
-
-def _options(version: int) -> list[str]:
-    """Returns the options with which a release of Java is started."""
-    options = ["-Xrs"]  # Java installs no signal handlers
-    if version >= 23:
-        options.append("--sun-misc-unsafe-memory-access=allow")  # otherwise Java warns about Lucene
-    return options
-
-
-def _quiet(java: Java) -> Any:
-    """Silences Lucene's warnings about Java's version; returns the logger, which must be kept alive."""
-    logger = java("java.util.logging.Logger").getLogger("org.apache.lucene")
-    logger.setLevel(java("java.util.logging.Level").SEVERE)
-    return logger

@@ -13,9 +13,9 @@ from searchgym.protocol import get_protocol
 from searchgym.records import SIMULATED, Hit, Passage, Question
 from searchgym.retrieval.kinds.simulated import SimulatedCard
 from searchgym.retrieval.retriever import check_request
-from searchgym.retrieval.schedule import WORDS, probability, random_numbers
+from searchgym.retrieval.schedule import draw_noise, random_numbers
 from searchgym.rollout.models import load_models
-from searchgym.rollout.simulated.writers import ModelWriter, Wanted, Writer
+from searchgym.rollout.simulated.writers import ModelWriter, PageWriter, Wanted
 
 AT_ONCE: Final = 16
 """Most queries of one call."""
@@ -41,26 +41,17 @@ class SimulatedRetriever:
     queries_at_once = AT_ONCE
     changes_by_step = True
 
-    def __init__(self, card: SimulatedCard, writer: Writer, questions: Sequence[Question] = ()) -> None:
+    def __init__(self, card: SimulatedCard, writer: PageWriter, questions: Sequence[Question] = ()) -> None:
         self.card, self.writer = card, writer
         self._by_id: Mapping[str, Question] = {question.id: question for question in questions}
-        self._now: tuple[int, float] = (-1, 0.0)  # (step, or -1 outside of training; probability)
-        self._lock = threading.Lock()
-        self.asked = 0
-        """Number of queries so far."""
-        self.noisy = 0
-        """Number of queries so far whose pages are noisy."""
-
-    @property
-    def probability(self) -> float:
+        self._step: int | None = None
+        self.probability = 0.0
         """Current probability that the pages of a query are noisy."""
-        return self._now[1]
+        self._lock = threading.Lock()
 
     def at_step(self, step: int | None, steps: int) -> None:
         """Sets the probability for a 0-based step of training, or to 0 for validation (None)."""
-        card = self.card
-        chance = 0.0 if step is None else probability(step, card.steps or steps, card.start, card.end, card.base)
-        self._now = (-1 if step is None else step, chance)
+        self._step, self.probability = step, self.card.probability(step, steps)
 
     def search_for(self, question_ids: Sequence[str], queries: Sequence[str], k: int) -> list[list[Hit]]:
         """Returns at most k written pages per query.
@@ -69,11 +60,14 @@ class SimulatedRetriever:
             RetrieverError: The writer returned something other than a list of texts for each query.
         """
         check_request(queries, k)
-        wanted = [self._wanted(id, query, k) for id, query in zip(question_ids, queries, strict=True)]
+        wanted = []
+        for id, query in zip(question_ids, queries, strict=True):
+            numbers = random_numbers(self.card.seed, self._step, query)
+            useful = not draw_noise(self.probability, numbers)
+            question, seed = self._by_id.get(id) if self.card.answers else None, next(numbers) % 2**31
+            wanted.append(Wanted(query, question, useful, min(k, self.card.pages), self.card.words, seed))
         with self._lock:  # one call at a time: one that was given up may still be under way
             written = self.writer.write(wanted)
-            self.asked += len(wanted)
-            self.noisy += sum(not one.useful for one in wanted)
         if not isinstance(written, list) or len(written) != len(wanted):
             raise RetrieverError(f"the writer was asked for pages of {len(wanted)} queries, got {written!r:.80}")
         return [self._hits(one, pages, k) for one, pages in zip(wanted, written, strict=True)]
@@ -82,15 +76,6 @@ class SimulatedRetriever:
         """Returns the settings that the pages depend on, besides the step."""
         names = ("model", "pages", "words", "answers", "temperature", "start", "end", "base", "steps", "seed")
         return {"kind": "simulated"} | {name: getattr(self.card, name) for name in names}
-
-    def _wanted(self, question_id: str, query: str, k: int) -> Wanted:
-        """Returns what is wanted for a query at the present step."""
-        step, chance = self._now
-        numbers = random_numbers(self.card.seed, step, query)
-        useful = not (chance > 0 and next(numbers) < chance * WORDS)
-        question = self._by_id.get(question_id) if self.card.answers else None
-        seed = next(numbers) % 2**31
-        return Wanted(query, question, useful, min(k, self.card.pages), self.card.words, seed)
 
     def _hits(self, wanted: Wanted, pages: object, k: int) -> list[Hit]:
         """Returns written pages as hits, marked and in their order."""
@@ -113,7 +98,7 @@ def open_engine(card: SimulatedCard, questions: Sequence[Question]) -> Simulated
         DataMissingError: There is no such model.
     """
     if names_code(card.model):
-        writer: Writer = load_function("writer", card.model)()
+        writer: PageWriter = load_function("writer", card.model)()
         if not callable(getattr(writer, "write", None)):
             raise UsageError(f"writer {card.model} returned {type(writer).__name__}, which has no write()")
         return SimulatedRetriever(card, writer, questions)

@@ -44,7 +44,7 @@ class Wanted:
     """Seed of the writer's random numbers."""
 
 
-class Writer(Protocol):
+class PageWriter(Protocol):
     """The interface of an object that writes pages."""
 
     def write(self, wanted: Sequence[Wanted]) -> list[list[str]]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from searchgym.records import Hit
 from searchgym.retrieval.kinds.noise import NoiseRetriever
 from searchgym.retrieval.retriever import Retriever
-from searchgym.retrieval.schedule import random_numbers
 from searchgym.retrieval.wrapper import Wrapper
 from searchgym.train.curriculum.stages import StageOptions
 
@@ -35,23 +35,18 @@ class StagedRetriever(NoiseRetriever):
 
     def at_step(self, step: int | None, steps: int) -> None:
         """Sets noise and distractors for a step of training, or none for validation."""
-        Wrapper.at_step(self, step, steps)
         stage = StageOptions() if step is None else self._stage_at(step)
-        self._now, self._distractors = (-1 if step is None else step, stage.noise), stage.distractors
+        self.schedule, self._distractors = replace(self.schedule, start=stage.noise, end=stage.noise), stage.distractors
+        super().at_step(step, steps)
 
     def identity(self) -> dict[str, Any]:
         """Returns the settings that the hits depend on, besides the corpus and the step."""
-        return {"kind": "staged", "seed": self.seed} | Wrapper.identity(self)
+        return {"kind": "staged", "seed": self.schedule.seed} | Wrapper.identity(self)
 
-    def _kept(self, query: str, hits: list[Hit]) -> list[Hit]:
-        """Returns the hits of a query without noise, with the stage's distractors among them."""
+    def _changed(self, query: str, hits: list[Hit], k: int) -> list[Hit]:
+        noisy = super()._changed(query, hits, k)
         kept = max(len(hits) - self._distractors, 0)
-        if kept == len(hits):
-            return hits
-        numbers = random_numbers(self.seed, self._now[0], f"distractors {query}")
-        others = self._others(hits, len(hits) - kept, numbers)
-        passages = [hit.passage for hit in hits[:kept]]
-        for other in others:
-            passages.insert(next(numbers) % (len(passages) + 1), other)
-        scores: Sequence[float] = [hit.score for hit in hits]
-        return [Hit(passage, score) for passage, score in zip(passages, scores, strict=False)]
+        if noisy is not hits or kept == len(hits):
+            return noisy
+        passages = self._among(f"distractors {query}", hits, kept, len(hits) - kept)
+        return [Hit(passage, hit.score) for passage, hit in zip(passages, hits, strict=False)]

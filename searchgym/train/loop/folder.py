@@ -16,10 +16,10 @@ from typing import Any, BinaryIO, Final
 import numpy as np
 import numpy.typing as npt
 
-from searchgym.corpora.files import BadLines, dump_line, iter_jsonl, write_atomic
+from searchgym.corpora.files import dump_line, iter_jsonl, write_atomic
 from searchgym.corpora.folders import lock_folder
 from searchgym.corpora.questions import question_row
-from searchgym.errors import RunExistsError, UsageError
+from searchgym.errors import BadLines, RunExistsError, UsageError
 from searchgym.options import plain
 from searchgym.records import Episode, Question
 from searchgym.rollout.storage import EpisodeWriter, sidecar

@@ -13,7 +13,7 @@ import numpy as np
 from searchgym.agents.base import LoadedAgent
 from searchgym.envs.task import Task
 from searchgym.records import Episode, Question
-from searchgym.retrieval.wrapper import at_step
+from searchgym.retrieval.retriever import at_step
 from searchgym.rollout.engine import Engine
 from searchgym.rollout.models import Model
 from searchgym.train.algorithms.samples import Sample

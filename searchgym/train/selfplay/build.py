@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import Any
 
-from searchgym.corpora.own import home
+from searchgym.corpora.folders import home
 from searchgym.envs.data import find_corpus, load_corpus
 from searchgym.envs.task import Task
 from searchgym.errors import UsageError

@@ -12,11 +12,10 @@ from typing import Annotated, Any
 import numpy as np
 from annotated_types import Ge, Interval
 
-from searchgym.corpora.files import BadLines
 from searchgym.corpora.questions import parse_questions, question_row
 from searchgym.corpora.rows import Rows
 from searchgym.envs.task import Task
-from searchgym.errors import TrainingError, UsageError
+from searchgym.errors import BadLines, TrainingError, UsageError
 from searchgym.options import Setting
 from searchgym.records import Episode, Question
 from searchgym.train.selfplay.arms import Arm, ArmPolicy, Floats, Level

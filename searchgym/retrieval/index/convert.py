@@ -7,7 +7,8 @@ The source is an index folder, whose vectors get another type of index, or publi
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,19 +21,14 @@ from searchgym.errors import DataError, DataMissingError, IndexMismatchError, Us
 from searchgym.reading import leads_out
 from searchgym.records import Passage
 from searchgym.retrieval import encoders
-from searchgym.retrieval.backends import Builder, Progress, quiet
-from searchgym.retrieval.cards import PartCard, RetrieverCard, find_retriever, parts_of
+from searchgym.retrieval.cards import Builder, PartCard, Progress, RetrieverCard, find_retriever, parts_of, quiet
 from searchgym.retrieval.dense.backend import INDEX, DenseBuilder, check_probes, probe_positions
 from searchgym.retrieval.dense.vectors import describe, link, open_index, write_vectors
-from searchgym.retrieval.foreign.lucene import is_lucene, open_lucene
 from searchgym.retrieval.index.build import build_index, check_free
-from searchgym.retrieval.index.index import Manifest, Part, inspect_index, shipped_parts
+from searchgym.retrieval.index.index import IndexManifest, IndexPart, inspect_index, shipped_parts
 from searchgym.retrieval.kinds.dense import DenseCard
 from searchgym.retrieval.kinds.lucene import LuceneCard
-from searchgym.retrieval.lucene.backend import LuceneRetriever
-
-Make = Callable[[PartCard, Path, Path, Progress], Builder]
-"""Function that returns the builder of a part; see `build_index`."""
+from searchgym.retrieval.lucene.backend import LuceneRetriever, is_lucene, open_lucene
 
 
 def convert_index(
@@ -44,7 +40,7 @@ def convert_index(
     overwrite: bool = False,
     restart: bool = False,
     progress: Progress = quiet,
-) -> Manifest:
+) -> IndexManifest:
     """Builds an index folder from existing vectors or from a Lucene index; can be resumed like `build_index`.
 
     Vectors are taken from ``flat`` and ``hnsw``, which store them unchanged. From flat to flat the file is hard-linked,
@@ -74,46 +70,26 @@ def convert_index(
         RunExistsError: `out` cannot be built; see `build_index`.
     """
     source, out, card = Path(source), Path(out), find_retriever(card)
-    if is_lucene(source):
-        make = _taking(source, card)
-        check_free(out, overwrite)
-        passages = open_lucene(source).passages() if corpus is None else open_corpus(corpus)
-        return _build(make, source, passages, out, card, overwrite, restart, progress)
-    wanted = [cast(DenseCard, part) for part in parts_of(card) if part.takes == "vectors"]
+    kind = "lucene" if is_lucene(source) else "vectors"
+    wanted = [part for part in parts_of(card) if part.takes == kind]
     if not wanted:
-        raise UsageError(
-            f"the retriever card {card.name or card.kind!r} has no dense part: there is nothing to convert"
-        )
-    if not source.exists():
-        raise DataMissingError("no such index folder or FAISS file: check the path", source)
-    if source.is_dir() == (corpus is not None):
-        raise UsageError(
-            f"{source}: a FAISS file needs the corpus that it was made of (--corpus), an index folder holds its own"
-        )
+        of = f"the retriever card {card.name or card.kind!r}"
+        if kind == "lucene":
+            raise UsageError(f"{source} is a Lucene index, {of} has no such part")
+        raise UsageError(f"{of} has no dense part: there is nothing to convert")
     check_free(out, overwrite)
-    file = _kept_whole(source, wanted) if corpus is None else source
-    _check_vectors(file, source, corpus, wanted)
+    take: Callable[[Any, Path, Path, Progress], Builder]
+    if kind == "lucene":
+        take = partial(_Taker, source)
+        passages = open_lucene(source).passages() if corpus is None else open_corpus(corpus)
+    else:
+        take = partial(_Converter, _checked_vectors(source, corpus, cast(list[DenseCard], wanted)))
+        passages = iter(PassageStore(source)) if corpus is None else open_corpus(corpus)
 
-    def convert(part: PartCard, folder: Path, shards: Path, progress: Progress) -> Builder:
-        if part.takes == "vectors":
-            return _Converter(cast(DenseCard, part), folder, shards, progress, file)
-        return part.builder(folder, shards, progress)
+    def make(part: PartCard, folder: Path, shards: Path, progress: Progress) -> Builder:
+        builder = partial(take, part) if part.takes == kind else part.builder
+        return builder(folder, shards, progress)
 
-    passages = iter(PassageStore(source)) if corpus is None else open_corpus(corpus)
-    return _build(convert, source, passages, out, card, overwrite, restart, progress)
-
-
-def _build(
-    make: Make,
-    source: Path,
-    passages: Iterable[Passage],
-    out: Path,
-    card: RetrieverCard,
-    overwrite: bool,
-    restart: bool,
-    progress: Progress,
-) -> Manifest:
-    """Builds an index folder with builders that take files from a source, and returns its manifest."""
     return build_index(
         passages,
         out,
@@ -126,27 +102,11 @@ def _build(
     )
 
 
-def _taking(source: Path, card: RetrieverCard) -> Make:
-    """Returns the function that makes builders for a card, where the Lucene part takes an existing index as it is."""
-    if not any(part.takes == "lucene" for part in parts_of(card)):
-        raise UsageError(f"{source} is a Lucene index, the retriever card {card.name or card.kind!r} has no such part")
+class _Taker(Builder):
+    """Builder of a Lucene part that takes an existing index, `source`, as it is."""
 
-    def make(part: PartCard, folder: Path, shards: Path, progress: Progress) -> Builder:
-        if part.takes == "lucene":
-            return _Taker(source, folder, cast(LuceneCard, part))
-        return part.builder(folder, shards, progress)
-
-    return make
-
-
-class _Taker:
-    """Builder of a Lucene part that takes an existing index as it is."""
-
-    def __init__(self, source: Path, folder: Path, card: LuceneCard) -> None:
-        self._source, self._folder, self._card = source, folder, card
-
-    def add(self, number: int, start: int, passages: Sequence[Passage]) -> None:
-        """Does nothing: `finish` takes the whole index."""
+    def __init__(self, source: Path, card: LuceneCard, folder: Path, shards: Path, progress: Progress) -> None:
+        self._source, self._card, self._folder = source, card, folder
 
     def finish(self, shards: int, passages: PassageStore) -> dict[str, Any]:
         """Links or copies the files of the index, and checks that it was made from these passages."""
@@ -162,12 +122,11 @@ class _Taker:
 
 
 class _Converter(DenseBuilder):
-    """Builder of a dense part from the vectors in a FAISS file."""
+    """Builder of a dense part from the vectors in a FAISS file, which is used as it is if it is flat."""
 
-    def __init__(self, card: DenseCard, folder: Path, shards: Path, progress: Progress, file: Path) -> None:
+    def __init__(self, file: Path, card: DenseCard, folder: Path, shards: Path, progress: Progress) -> None:
         super().__init__(card, folder, shards, progress)
-        self._file = file
-        self._flat = describe(file).kind == "flat"
+        self._flat = file if describe(file).kind == "flat" else None
         self._index = None if self._flat else open_index(file)
 
     def add(self, number: int, start: int, passages: Sequence[Passage]) -> None:
@@ -175,30 +134,16 @@ class _Converter(DenseBuilder):
         if self._index is not None:
             write_vectors(self._vectors, start, self._index.reconstruct_n(start, len(passages)))
 
-    def _stored(self, passages: int) -> Path:
-        return self._file if self._flat else super()._stored(passages)
 
-
-def _kept_whole(folder: Path, wanted: Sequence[DenseCard]) -> Path:
-    """Returns the file of an index folder that stores, unchanged, the vectors that all cards want."""
-    held = []
-    parts = {name: Part(**part) for name, part in inspect_index(folder)["parts"].items()}
-    for name, part in shipped_parts(parts).items():
-        if part.takes == "vectors":
-            card = cast(DenseCard, part)
-            held.append(f"{card.encoder.name} in {card.index}")
-            same = all(card.encoder.vectors() == other.encoder.vectors() for other in wanted)
-            if same and card.index != "ivf-sq8":
-                return folder / str(name) / INDEX
-    names = ", ".join(card.encoder.name for card in wanted)
-    raise UsageError(
-        f"{folder} holds no vectors of {names} in flat or hnsw, the indexes that keep them whole (it holds: "
-        f"{', '.join(held) or 'no vectors'}): build from the corpus with `searchgym index build`"
-    )
-
-
-def _check_vectors(file: Path, source: Path, corpus: FilePath | None, wanted: Sequence[DenseCard]) -> None:
-    """Raises an error if the vectors of a file are not those of the corpus by the encoders of all cards."""
+def _checked_vectors(source: Path, corpus: FilePath | None, wanted: Sequence[DenseCard]) -> Path:
+    """Returns the file of a source with its vectors, after checking that they are what all cards want of the corpus."""
+    if not source.exists():
+        raise DataMissingError("no such index folder or FAISS file: check the path", source)
+    if source.is_dir() == (corpus is not None):
+        raise UsageError(
+            f"{source}: a FAISS file needs the corpus that it was made of (--corpus), an index folder holds its own"
+        )
+    file = _kept_whole(source, wanted) if corpus is None else source
     described = describe(file)
     if described.kind == "ivf-sq8":
         raise UsageError(f"{file} keeps one byte of each number: vectors are taken from flat or hnsw only")
@@ -218,6 +163,25 @@ def _check_vectors(file: Path, source: Path, corpus: FilePath | None, wanted: Se
     vectors = np.stack([index.reconstruct(position) for position in positions])
     for card in wanted:
         check_probes(encoders.load_encoder(card.encoder), chosen, vectors)
+    return file
+
+
+def _kept_whole(folder: Path, wanted: Sequence[DenseCard]) -> Path:
+    """Returns the file of an index folder that stores, unchanged, the vectors that all cards want."""
+    held = []
+    parts = {name: IndexPart(**part) for name, part in inspect_index(folder)["parts"].items()}
+    for name, part in shipped_parts(parts).items():
+        if part.takes == "vectors":
+            card = cast(DenseCard, part)
+            held.append(f"{card.encoder.name} in {card.index}")
+            same = all(card.encoder.vectors() == other.encoder.vectors() for other in wanted)
+            if same and card.index != "ivf-sq8":
+                return folder / str(name) / INDEX
+    names = ", ".join(card.encoder.name for card in wanted)
+    raise UsageError(
+        f"{folder} holds no vectors of {names} in flat or hnsw, the indexes that keep them whole (it holds: "
+        f"{', '.join(held) or 'no vectors'}): build from the corpus with `searchgym index build`"
+    )
 
 
 def _some_passages(source: Path, corpus: FilePath | None, positions: Sequence[int]) -> tuple[list[Passage], int]:

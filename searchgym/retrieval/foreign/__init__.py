@@ -1,1 +1,0 @@
-"""Indexes made by other tools, which are searched in place or converted to index folders."""

@@ -1,1 +1,0 @@
-"""Retrievers without a corpus here: clients of servers, tools and recorded hits."""
