@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import inspect
 import re
@@ -35,32 +34,6 @@ def code_refused(remedy: str = "", *, unless: bool = False) -> Iterator[None]:
         yield
     finally:
         _refusing.remove(remedy)
-
-
-@contextmanager
-def contained() -> Iterator[None]:
-    """Turns what would end the program or lose an episode, raised by a user's code, into a RuntimeError.
-
-    A SystemExit must not end a command as if all were well, nor a CancelledError that nobody asked for leave out an
-    episode. Ctrl-C and a task that is being cancelled go on as they are.
-    """
-    try:
-        yield
-    except (Exception, KeyboardInterrupt):
-        raise
-    except BaseException as error:
-        if isinstance(error, asyncio.CancelledError) and _cancelling():
-            raise
-        raise RuntimeError(f"{type(error).__name__}: {error}") from error
-
-
-def _cancelling() -> bool:
-    """Tells whether this code runs in a task that somebody cancels."""
-    try:
-        task = asyncio.current_task()
-    except RuntimeError:  # no event loop runs
-        return False
-    return task is not None and task.cancelling() > 0
 
 
 def names_code(text: str) -> bool:

@@ -25,7 +25,7 @@ from searchgym.cli.practice.selfplay import selfplay
 from searchgym.cli.training.launch import launch
 from searchgym.cli.training.show import show_episode
 from searchgym.errors import SearchGymError, UsageError
-from searchgym.named import contained
+from searchgym.threads import contained
 from searchgym.version import __version__
 
 

@@ -58,10 +58,12 @@ class TaskOptions(TypedDict, total=False):
     """Seconds that one retrieval may take, retries included."""
 
 
-RULE_OPTIONS: Final = (
-    "protocol", "top_k", "max_turns", "max_queries", "max_observation_words", "browse", "snippet_words",
-    "retriever_deadline",
-)  # fmt: skip
+RULE_OPTIONS: Final = TaskOptions.__annotations__.keys() & EnvCard.__annotations__.keys() - {
+    "questions",
+    "corpus",
+    "reward",
+}
+"""Options that are fields of the card, but for its data and its reward."""
 RENAMED: Final = ("world", "generated", "masked", "open_answers")
 """Options of earlier versions, whose values are fields of `TaskOptions.questions` now."""
 

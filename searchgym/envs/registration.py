@@ -7,7 +7,7 @@ import re
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Unpack, cast
 
 import gymnasium
 from gymnasium.envs.registration import parse_env_id, registry
@@ -169,10 +169,10 @@ def registered() -> list[str]:
     return [env_id for env_id in _registered if env_id in registry]
 
 
-def env_options(name: str, *layers: Mapping[str, Any]) -> dict[str, Any]:
+def env_options(name: str, *layers: Mapping[str, Any]) -> TaskOptions:
     """Returns the options that an environment was registered with, and others over them; see `merge_options`."""
     own = {key: value for key, value in registry[full_id(name)].kwargs.items() if key != "card"}
-    return merge_options(find_env(name), own, *layers) if layers else own
+    return cast(TaskOptions, merge_options(find_env(name), own, *layers) if layers else own)
 
 
 def register_shipped() -> None:

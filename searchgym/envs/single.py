@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Unpack
 
@@ -13,15 +13,18 @@ import gymnasium
 from searchgym.envs.cards import EnvCard
 from searchgym.envs.core import State, begin, fail, finish
 from searchgym.envs.options import TaskOptions
+from searchgym.envs.reward import score_episode
 from searchgym.envs.spaces import UnicodeText
 from searchgym.envs.task import Task, load_task
 from searchgym.errors import EpisodeError, RetrieverError, UnknownNameError, UsageError
 from searchgym.options import read
 from searchgym.options.cards import find_card, load_card
 from searchgym.protocol import MAX_ACTION_CHARS, MAX_RESULT_CHARS
-from searchgym.records import Action, Answer, Hit, Invalid, More, Open, Question, Search
+from searchgym.records import Action, Answer, Invalid, More, Open, Question, Search
 from searchgym.retrieval.retriever import retrieve
 
+Begun = tuple[State, tuple[str, ...]]
+"""State of an episode in the middle of an action, and the queries to retrieve for it; see `begin`."""
 MAX_OBSERVATION_CHARS = MAX_RESULT_CHARS + 2**10
 """Upper bound of an observation's length, in characters: retrieved text and the tags or notice around it."""
 
@@ -85,21 +88,35 @@ def step_info(task: Task, state: State) -> dict[str, Any]:
         "turns_left": task.rules.max_turns - state.turn,
         "searches": len(state.searches),
         "action": "" if state.action is None else kinds[type(state.action)],
-        "hits": [hit_info(hit) for s in state.searches if s.turn == state.turn for hit in s.hits],
+        "hits": [
+            {"id": hit.passage.id, "title": hit.passage.title, "score": hit.score}
+            for s in state.searches
+            if s.turn == state.turn
+            for hit in s.hits
+        ],
         "stop_reason": state.stop_reason or "",
     }
     return info if task.rules.pages is None else info | {"opens": len(state.opens)}
 
 
-def hit_info(hit: Hit) -> dict[str, Any]:
-    """Returns id, title and score of a hit; its text is in the observation."""
-    return {"id": hit.passage.id, "title": hit.passage.title, "score": hit.score}
+def first_info(task: Task, state: State) -> dict[str, Any]:
+    """Returns the info of a state before the first action, with the action grammar in words."""
+    return step_info(task, state) | {"instructions": task.rules.protocol.instructions()}
 
 
-def end_info(state: State, scores: dict[str, float]) -> dict[str, Any]:
-    """Returns the entries added to the info of an episode's last step: scores, answer and error."""
-    info: dict[str, Any] = {**scores, "answer": state.answer_text}
-    return info | ({"error": state.error} if state.error is not None else {})
+def outcome(task: Task, state: State) -> tuple[float, bool, bool, dict[str, Any], dict[str, float]]:
+    """Returns what a turn gives: reward, whether the episode terminated, whether it was truncated, info and scores.
+
+    Raises:
+        RewardError: The reward function raised, or returned something other than a finite number.
+    """
+    info, reward, scores = step_info(task, state), 0.0, dict[str, float]()
+    if state.done:
+        reward, scores = score_episode(task.reward, state)
+        info |= {**scores, "answer": state.answer_text}
+        info |= {} if state.error is None else {"error": state.error}
+    failed = state.stop_reason == "retriever_error"
+    return reward, state.done and not failed, failed, info, scores
 
 
 def draw_question(task: Task, rng: Any, question_id: object) -> Question:
@@ -107,6 +124,41 @@ def draw_question(task: Task, rng: Any, question_id: object) -> Question:
     if question_id is not None:
         return task.find(str(question_id))
     return task.questions[int(rng.integers(len(task.questions)))]
+
+
+def finish_all(task: Task, begun: Sequence[Begun], stats: Stats) -> list[tuple[State, str]]:
+    """Completes the actions that `begin` took, with one call to each retriever that is asked.
+
+    A retrieval that fails past its deadline ends every episode that asked it.
+
+    Args:
+        task: Task of the episodes.
+        begun: State and queries of each episode, as `begin` returned them.
+        stats: Counters, which are updated.
+
+    Returns:
+        The new state and the observation of each episode.
+    """
+    rules = task.rules
+    stepped = {i: finish(state, [], rules) for i, (state, queries) in enumerate(begun) if not queries}
+    for source in dict.fromkeys(state.source for state, queries in begun if queries):
+        asking = {i: pair for i, pair in enumerate(begun) if pair[1] and pair[0].source == source}
+        all_queries = [query for _, queries in asking.values() for query in queries]
+        ids = [state.question.id for state, queries in asking.values() for _ in queries]
+        start = time.perf_counter()
+        try:
+            hits = iter(retrieve(task.source(source), ids, all_queries, rules.top_k, rules.deadline))
+        except RetrieverError as error:
+            stats.retriever_errors += len(asking)
+            stepped |= {i: (fail(state, str(error)), "") for i, (state, _) in asking.items()}
+        else:
+            for i, (state, queries) in asking.items():
+                stepped[i] = finish(state, [next(hits) for _ in queries], rules)
+        finally:
+            stats.retriever_calls += 1
+            stats.queries += len(all_queries)
+            stats.retriever_seconds += time.perf_counter() - start
+    return [stepped[i] for i in range(len(begun))]
 
 
 class SearchEnv(gymnasium.Env[str, str]):
@@ -191,8 +243,7 @@ class SearchEnv(gymnasium.Env[str, str]):
         self._state = State(question)
         self._transcript = [f"Question: {question.text}"]
         self.stats.episodes += 1
-        info = step_info(self.task, self._state)
-        return question.text, info | {"instructions": self.task.rules.protocol.instructions()}
+        return question.text, first_info(self.task, self._state)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Takes one turn; the class docstring describes actions, observations and rewards.
@@ -203,37 +254,17 @@ class SearchEnv(gymnasium.Env[str, str]):
             RewardError: The reward function raised, or returned something other than a finite number.
         """
         rules = self.task.rules
-        state, queries = begin(self.state, read_action(self.task, action), rules)
-        observation = ""
-        try:
-            hits = self._retrieve(state, queries) if queries else []
-        except RetrieverError as error:
-            state = fail(state, str(error))
-            self.stats.retriever_errors += 1
-        else:
-            state, observation = finish(state, hits, rules)
-        info, reward, shown = step_info(self.task, state), 0.0, observation
+        begun = begin(self.state, read_action(self.task, action), rules)
+        ((state, observation),) = finish_all(self.task, [begun], self.stats)
+        reward, terminated, truncated, info, scores = outcome(self.task, state)
+        shown = observation
         if state.done:
-            reward, scores = self.task.score(state)
-            info |= end_info(state, scores)
             figures = {"reward": reward} | scores
             shown = f"[{state.stop_reason}: {', '.join(f'{name} {value:g}' for name, value in figures.items())}]"
         self._state = state
         self.stats.steps += 1
         self._transcript += [rules.protocol.history(action), shown]
-        failed = state.stop_reason == "retriever_error"
-        return observation, reward, state.done and not failed, failed, info
-
-    def _retrieve(self, state: State, queries: tuple[str, ...]) -> list[list[Hit]]:
-        """Retrieves the hits of each query and counts the call and its time in `stats`."""
-        rules, start = self.task.rules, time.perf_counter()
-        try:
-            ids = [state.question.id] * len(queries)
-            return retrieve(self.task.source(state.source), ids, queries, rules.top_k, rules.deadline)
-        finally:
-            self.stats.retriever_calls += 1
-            self.stats.queries += len(queries)
-            self.stats.retriever_seconds += time.perf_counter() - start
+        return observation, reward, terminated, truncated, info
 
     def render(self) -> str | None:
         """Returns the transcript so far, with reward and scores at the end, if `render_mode` is ``"ansi"``."""

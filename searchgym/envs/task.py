@@ -11,17 +11,17 @@ from typing import Unpack
 
 from searchgym import scoring
 from searchgym.envs.cards import EnvCard
-from searchgym.envs.core import Rules, State
+from searchgym.envs.core import Rules
 from searchgym.envs.opening import find_card_of, load_retriever, load_sources, open_corpus_of
 from searchgym.envs.options import TaskOptions, named_options, own_questions, with_options
 from searchgym.envs.pages.pages import pages_of
-from searchgym.envs.reward import RewardFunction, answer_scores, checked_reward, get_reward
+from searchgym.envs.reward import RewardFunction, get_reward
 from searchgym.errors import UnknownNameError, UsageError
 from searchgym.options import name_of
 from searchgym.questions.given import given_label, given_questions
-from searchgym.questions.question_source import QuestionContext, QuestionSource
+from searchgym.questions.question_source import QuestionContext
 from searchgym.questions.subset import SEED, draw_subset
-from searchgym.records import Question, simulated_share
+from searchgym.records import Question
 from searchgym.retrieval.retriever import AnyRetriever, CorpusRetriever
 
 
@@ -72,19 +72,6 @@ class Task:
         drawn = {"n": n, "of": len(self.questions), "seed": seed}
         return dataclasses.replace(self.asking(draw_subset(self.questions, n, seed)), drawn=drawn)
 
-    def score(self, state: State) -> tuple[float, dict[str, float]]:
-        """Returns the reward and the scores of a finished episode; zeros if its retriever failed, so without an answer.
-
-        Raises:
-            RewardError: The reward function raised, or returned something other than a finite number.
-        """
-        scores = answer_scores(state)
-        if state.stop_reason == "retriever_error":
-            return 0.0, scores
-        if written := simulated_share(state.searches):
-            scores["simulated"] = written
-        return checked_reward(self.reward, state), scores
-
 
 def load_task(card: EnvCard, **options: Unpack[TaskOptions]) -> Task:
     """Resolves a card and a user's options into a task.
@@ -103,11 +90,16 @@ def load_task(card: EnvCard, **options: Unpack[TaskOptions]) -> Task:
     reward = get_reward(options.get("reward", card.reward))
     corpus = functools.cache(lambda: open_corpus_of(card, options))
     context = _context(card, options, corpus)
-    if problems := _problems(source, context):
+    try:
+        problems = "; ".join(source.check_environment(context))
+    except Exception as error:  # whatever the class of another package raises
+        problems = f"the check of its question source failed: {type(error).__name__}: {error}"
+    if problems:
         raise UsageError(f"{card.id}: {problems}")
     aliases = load_aliases(card, options.get("aliases"))
-    asked = source.load(context) if given is None else given_questions(card.id, given, options.get("aliases"))
-    questions = tuple(asked)
+    questions = tuple(
+        source.load(context) if given is None else given_questions(card.id, given, options.get("aliases"))
+    )
     if not questions:
         raise UsageError(f"{card.id}: the question source {name_of(source)} returned no questions")
     by_id = {question.id: question for question in questions}
@@ -135,14 +127,6 @@ def _context(card: EnvCard, options: TaskOptions, corpus: Callable[[], CorpusRet
         browse=card.browse,
         retrievers=tuple(named) if isinstance(named, Mapping) else (),
     )
-
-
-def _problems(source: QuestionSource, context: QuestionContext) -> str:
-    """Returns what the class of a question source says against the environment."""
-    try:
-        return "; ".join(source.check_environment(context))
-    except Exception as error:  # whatever the class of another package raises
-        return f"the check of its question source failed: {type(error).__name__}: {error}"
 
 
 def load_aliases(card: EnvCard, path: str | os.PathLike[str] | None) -> scoring.EntityAliases | None:
