@@ -43,23 +43,14 @@ class _Options(dict[str, Any]):
         super().update(merge_options(find_env(self.env_id), self, given) if merge else given)
 
 
-def register_card(card: EnvCard, **options: Any) -> str:
-    """Registers an environment id for a card.
+def _register(env_id: str, card: EnvCard | Path, options: Mapping[str, Any]) -> str:
+    """Registers an id for a card, with defaults of its options; one that SearchGym registered before is replaced.
 
-    Args:
-        card: The card; an id that SearchGym registered before is replaced, so that a notebook cell can be run twice.
-        **options: `TaskOptions` that become the defaults of the id.
-
-    Returns:
-        The id, ready for ``gymnasium.make`` and ``gymnasium.make_vec``.
+    So a notebook cell can be run twice.
 
     Raises:
         UsageError: The id is malformed, or belongs to another package.
     """
-    return _register(card.id, card, options)
-
-
-def _register(env_id: str, card: EnvCard | Path, options: dict[str, Any]) -> str:
     try:
         parse_env_id(env_id)
     except gymnasium.error.Error as error:
@@ -98,12 +89,13 @@ def register(id: str | os.PathLike[str], **options: Unpack[TaskOptions]) -> str:
     """
     check_option_names(options, f"register({id!r})")
     if os.fspath(id).endswith((".yaml", ".yml")):
-        return register_card(load_card(EnvCard, find_card("envs", os.fspath(id))), **options)
+        card = load_card(EnvCard, find_card("envs", os.fspath(id)))
+        return _register(card.id, card, options)
     if "questions" not in options:
         raise UsageError(f"register({id!r}) needs questions=: a question file or Question records")
     if not {"corpus", "retriever", "distractors"} & options.keys():
         raise UsageError(f"register({id!r}) needs corpus=, retriever= or distractors=True: something to search")
-    return register_card(own_card(os.fspath(id)), **options)
+    return _register(os.fspath(id), own_card(os.fspath(id)), options)
 
 
 def own_card(id: str) -> EnvCard:
@@ -183,9 +175,5 @@ def register_shipped() -> None:
             if line is None:
                 raise CardError(f"{path}: expected a line such as id: Mine/Quiz-v0")
             _register(line[1], path, {})
-        except (
-            SearchGymError,
-            OSError,
-            ValueError,
-        ) as error:  # one card that somebody is editing must not break every import
+        except (SearchGymError, OSError, ValueError) as error:  # a card under edit must not break every import
             warnings.warn(f"environment not registered: {error}", stacklevel=2)

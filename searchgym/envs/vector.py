@@ -12,20 +12,10 @@ from gymnasium.utils import seeding
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
+from searchgym.envs import turns
 from searchgym.envs.cards import EnvCard
-from searchgym.envs.core import State, begin
+from searchgym.envs.core import State
 from searchgym.envs.options import TaskOptions
-from searchgym.envs.single import (
-    Stats,
-    draw_question,
-    finish_all,
-    first_info,
-    outcome,
-    read_action,
-    reset_options,
-    resolve,
-    spaces_for,
-)
 from searchgym.envs.task import Task
 from searchgym.errors import EpisodeError, UnknownNameError, UsageError
 
@@ -78,13 +68,13 @@ class SearchVectorEnv(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...
             raise UnknownNameError("autoreset", name, AUTORESET)
         self.autoreset_mode = AUTORESET[name]
         self.metadata = {"autoreset_mode": self.autoreset_mode}
-        self.task = resolve(card, options)
+        self.task = turns.resolve(card, options)
         self.num_envs = num_envs
         self.render_mode = None
-        self.single_observation_space, self.single_action_space = spaces_for(self.task)
+        self.single_observation_space, self.single_action_space = turns.spaces_for(self.task)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
-        self.stats = Stats()
+        self.stats = turns.Stats()
         self._states: list[State | None] = [None] * num_envs
         self._rngs: list[np.random.Generator] = [seeding.np_random()[0] for _ in range(num_envs)]
 
@@ -108,7 +98,7 @@ class SearchVectorEnv(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...
             UnknownNameError: An unknown option or question id.
             UsageError: A mask, seed or question list of the wrong length.
         """
-        chosen = reset_options(options, ("reset_mask", "question_ids"))
+        chosen = turns.reset_options(options, ("reset_mask", "question_ids"))
         mask = np.asarray(chosen.get("reset_mask", np.ones(self.num_envs, np.bool_)))
         if mask.shape != (self.num_envs,) or mask.dtype != np.bool_:
             raise UsageError(f"reset_mask must be ({self.num_envs},) bool, got {mask.shape} {mask.dtype}")
@@ -128,9 +118,9 @@ class SearchVectorEnv(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...
 
     def _start(self, i: int, question_id: object = None) -> tuple[str, dict[str, Any]]:
         """Starts an episode in environment `i` and returns its first observation and info."""
-        state = self._states[i] = State(draw_question(self.task, self._rngs[i], question_id))
+        state = self._states[i] = State(turns.draw_question(self.task, self._rngs[i], question_id))
         self.stats.episodes += 1
-        return state.question.text, first_info(self.task, state)
+        return state.question.text, turns.first_info(self.task, state)
 
     def _per_env(self, values: Any, name: str) -> list[Any]:
         """Returns the values as a list with one entry per environment, all None for None."""
@@ -175,17 +165,16 @@ class SearchVectorEnv(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...
         ended: set[int] = set()
         if self.autoreset_mode is AutoresetMode.NEXT_STEP:
             ended = {i for i, state in enumerate(self._states) if state is not None and state.done and i in chosen}
-        acting = [(i, text) for i, text in zip(chosen, texts, strict=True) if i not in ended]
-        begun = [begin(self._ready(i), read_action(self.task, text), self.task.rules) for i, text in acting]
-        finished = finish_all(self.task, begun, self.stats)
-        stepped = {i: pair for (i, _), pair in zip(acting, finished, strict=True)}
+        acting = {i: text for i, text in zip(chosen, texts, strict=True) if i not in ended}
+        taken = turns.take_turns(self.task, [(self._ready(i), text) for i, text in acting.items()], self.stats)
+        stepped = dict(zip(acting, taken, strict=True))
 
         observations = [""] * self.num_envs
         rewards = np.zeros(self.num_envs)
         terminations, truncations = np.zeros((2, self.num_envs), np.bool_)
         infos: dict[int, dict[str, Any]] = {}
         for i, (state, observations[i]) in stepped.items():
-            rewards[i], terminations[i], truncations[i], infos[i], _ = outcome(self.task, state)
+            rewards[i], terminations[i], truncations[i], infos[i], _ = turns.outcome(self.task, state)
         # Last, after every reward was computed: a step that raises leaves all states as they were.
         for i, (state, _) in stepped.items():
             self._states[i] = state
