@@ -80,7 +80,6 @@ def _written(query: str, grammar: Protocol) -> Shown:
 
 async def _answer(reply: Reply, io: EpisodeIO) -> None:
     """Gives the first line of a reply as the answer, without tags; a reply without one is not legal."""
-    text = reply.text.split("</answer>")[0]
-    answer = first_line(text)
+    answer = first_line(reply.text.split("</answer>")[0])
     reply.call.legal, reply.call.answer = bool(answer), answer
     await io.step(Answer(answer))

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, cast
@@ -21,6 +21,7 @@ from typing import Protocol, cast
 import numpy as np
 
 from searchgym import protocol
+from searchgym.agents.parsing import Parsed, Value
 from searchgym.agents.roles import Role, load_role
 from searchgym.errors import UnknownNameError, UsageError
 from searchgym.named import check_call, load_object
@@ -186,6 +187,25 @@ def with_max_tokens(agent: LoadedAgent, most: int | None) -> LoadedAgent:
     roles = {name: dataclasses.replace(role, max_tokens=most) for name, role in agent.roles.items()}
     source = f"{agent.source}, max_tokens {most}"  # of the run's record, so that --resume refuses another number
     return dataclasses.replace(agent, roles=roles, source=source)
+
+
+def taken(reply: Reply, parsed: Parsed[Value]) -> Value:
+    """Records whether a reply was legal and returns its parsed value."""
+    reply.call.legal = parsed.legal
+    return parsed.value
+
+
+async def ask(io: EpisodeIO, role: str, read: Callable[[str], Parsed[Value]], **fields: str) -> Value:
+    """Samples one response of a role, records whether it was legal, and returns its parsed value.
+
+    Args:
+        io: The episode.
+        role: Role of the agent.
+        read: Parser of the role's output.
+        **fields: Values for the fields of the role's prompt.
+    """
+    reply = await io.generate(role, **fields)
+    return taken(reply, read(reply.text))
 
 
 def documents(hits: Sequence[Hit], words: int, name: str = "Doc", first: int = 1) -> str:

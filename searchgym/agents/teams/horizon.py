@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-from searchgym.agents.base import EpisodeIO
-from searchgym.agents.jade import NONE, taken
-from searchgym.agents.parsing import LINE, Parsed, only_tag, said, words
+from searchgym.agents.base import EpisodeIO, taken
+from searchgym.agents.parsing import LINE, NONE, Parsed, only_tag, said, words
 from searchgym.protocol import cut_words
 from searchgym.records import Answer, Invalid, Question
 
@@ -75,7 +74,6 @@ class ASearcher:
                 continue
             recent.append(" ".join(io.protocol.write(action).split())[:LINE])
             shown = cut_words(seen.text.strip()[: self.page_words * WORD], self.page_words)
-            reply = await io.generate(
-                "summariser", question=question.text, memory=memory, action=recent[-1], observation=shown
-            )
+            fields = {"question": question.text, "memory": memory, "action": recent[-1], "observation": shown}
+            reply = await io.generate("summariser", **fields)
             memory = taken(reply, read_memory(reply.text, memory, self.memory_words))
