@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from searchgym.cli.options import Overrides, RecipeName
 from searchgym.cli.output import Json, emit, say
 from searchgym.cli.serve import is_loopback
 
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 
 
 def engine(
-    recipe: Annotated[str, typer.Argument(help="Recipe name or YAML file.")],
-    overrides: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Values to override.")] = None,
+    recipe: RecipeName,
+    overrides: Overrides = None,
     at: Annotated[str, typer.Option(help="Address to listen on.")] = "http://127.0.0.1:8000",
     tools: Annotated[
         bool,

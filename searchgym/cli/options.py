@@ -17,6 +17,8 @@ from searchgym.options.kinds import shipped
 TopK = Annotated[int | None, typer.Option(help="Passages per query.")]
 MaxTurns = Annotated[int | None, typer.Option(help="Maximum actions per episode, including the answer.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of everything random in the run.")]
+RecipeName = Annotated[str, typer.Argument(help="Recipe name or YAML file.")]
+Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Values to override.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,27 @@ class RunOptions:
     ] = False
     trained_on: Annotated[
         list[str] | None, typer.Option(help="Question file that the model was trained on, to look for copies.")
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlanOptions:
+    """Command-line options of the plan of a training, and of the machine that it is made for."""
+
+    plan: Annotated[bool, typer.Option("--plan", help="Only print memory, fit and hours; status 2 if too much.")] = (
+        False
+    )
+    config: Annotated[
+        Path | None, typer.Option(help="Plan with the sizes in this config.json instead of the model's.")
+    ] = None
+    gpus: Annotated[int | None, typer.Option(min=0, help="Plan for this many GPUs instead of this machine's.")] = None
+    gpu_gib: Annotated[float, typer.Option(help="GiB of memory of each of --gpus; 80 GB cards report 79.")] = 79.0
+    cpu_gib: Annotated[
+        float | None, typer.Option(help="GiB of main memory to plan for instead of what is free here.")
+    ] = None
+    step_seconds: Annotated[
+        float | None,
+        typer.Option(help="Seconds of a step, for the plan's hours; by default those of the run in --out."),
     ] = None
 
 

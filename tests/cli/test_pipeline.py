@@ -17,7 +17,7 @@ from searchgym.cli.pipeline.pipeline import Pipeline, load_pipeline
 from searchgym.cli.pipeline.report import write_report
 from searchgym.cli.pipeline.stages import ORDER, Work, exam, opened, run_stage
 from searchgym.cli.pipeline.timing import Speeds, expected, for_this_machine, measure
-from searchgym.cli.training.own import is_pipeline, train_pipeline
+from searchgym.cli.training.train_pipeline import is_pipeline, train_pipeline
 from searchgym.corpora.passages import read_passages, write_corpus
 from searchgym.corpora.questions import read_questions, write_questions
 from searchgym.errors import (
