@@ -27,6 +27,7 @@ from searchgym.errors import UnknownNameError, UsageError
 from searchgym.named import check_call, load_object
 from searchgym.options.cards import MAX_CALLS, AgentCard, find_card, load_card
 from searchgym.records import Action, Call, Hit, Opened, Question
+from searchgym.text import cut_words
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +219,7 @@ def documents(hits: Sequence[Hit], words: int, name: str = "Doc", first: int = 1
         first: Number of the first page.
     """
     pages = enumerate((hit.passage for hit in hits), start=first)
-    return "\n".join(f"{name}{i}(Title: {p.title}) {protocol.cut_words(p.text, words)}" for i, p in pages)
+    return "\n".join(f"{name}{i}(Title: {p.title}) {cut_words(p.text, words)}" for i, p in pages)
 
 
 def read_agent(name: str) -> tuple[AgentCard, dict[str, Role]]:

@@ -50,18 +50,8 @@ class Knowledge:
         self.slots[target - 1 : target] = [(query, evidence)]
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """Output of the planning role: first slots and a first answer."""
-
-    slots: list[tuple[str, str]]
-    """Pairs (sub-question, sub-answer)."""
-    answer: str
-    """First predicted answer to the question."""
-
-
-def read_plan(text: str, question: str) -> Parsed[Plan]:
-    """Parses a plan, ``<q1>..</q1><a1>..</a1>...<final_answer>..</final_answer>``.
+def read_plan(text: str, question: str) -> Parsed[Knowledge]:
+    """Parses a plan as first knowledge, ``<q1>..</q1><a1>..</a1>...<final_answer>..</final_answer>``.
 
     Legal: these tags and blanks only, at least one q or a, in the order q1 a1 q2 a2 up to five pairs, no sub-question
     empty or twice, one final answer. Fallback: the pairs that can be parsed, else one slot (question, ``unkown``); the
@@ -85,7 +75,7 @@ def read_plan(text: str, question: str) -> Parsed[Plan]:
         slots = [(question, UNKNOWN)]
     answered = [body for name, _, body in pairs if name == "a" and body]
     answer = final.strip() if has_final else (answered or [UNKNOWN])[-1]
-    return Parsed(Plan(slots, answer), legal)
+    return Parsed(Knowledge(question, slots, answer), legal)
 
 
 def read_search(text: str) -> Parsed[str | None]:
@@ -162,9 +152,8 @@ class MAsk:
     async def run(self, question: Question, io: EpisodeIO) -> None:
         """Runs one episode."""
         reply = await io.generate("planning", question=question.text)
-        plan = taken(reply, read_plan(reply.text, question.text))
-        reply.call.answer = plan.answer
-        known = Knowledge(question.text, plan.slots, plan.answer)
+        known = taken(reply, read_plan(reply.text, question.text))
+        reply.call.answer = known.answer
         if self.first_answer:
             await self._answer(known, io)
         for _ in range(self.max_turns):

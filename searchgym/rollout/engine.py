@@ -34,6 +34,7 @@ from searchgym.rollout.batcher import Batcher, Queries, Turnstile, retrieval_bat
 from searchgym.rollout.models import Model
 from searchgym.rollout.sampler import Finish, SampleRequest, Sampling
 from searchgym.rollout.tokens import Text
+from searchgym.text import count_words
 from searchgym.threads import contained
 
 
@@ -270,7 +271,7 @@ class _EpisodeIO:
             self.state = fail(state, str(error))
         else:
             self.state, text = finish(state, hits, rules)
-            self.words += protocol.count_words(text)
+            self.words += count_words(text)
         finally:
             self._busy = False
         # Not `hits`: where pages can be opened, searches show snippets of them.

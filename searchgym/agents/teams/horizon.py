@@ -7,8 +7,8 @@ from typing import Final
 
 from searchgym.agents.base import EpisodeIO, taken
 from searchgym.agents.parsing import LINE, NONE, Parsed, only_tag, said, words
-from searchgym.protocol import cut_words
 from searchgym.records import Answer, Invalid, Question
+from searchgym.text import cut_words
 
 WORD: Final = 20
 """Maximum number of characters per allowed word of a text, since one word may be as long as a page."""

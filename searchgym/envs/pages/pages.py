@@ -14,9 +14,9 @@ import numpy as np
 
 from searchgym.corpora.ids import hash_id, places_of, sorted_hashes
 from searchgym.errors import UsageError
-from searchgym.protocol import count_words, cut_words, skip_words
 from searchgym.records import Hit, Passage, title_key
 from searchgym.retrieval.retriever import AnyRetriever, CorpusRetriever, corpus_of
+from searchgym.text import count_words, cut_words, skip_words
 
 MAX_TARGET_CHARS: Final = 1000
 """Most characters of a title or an id that is looked up."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from searchgym.errors import DataError, UsageError
-from searchgym.protocol import cut_words, get_protocol
+from searchgym.protocol import get_protocol
 from searchgym.questions.graphs.facts import find_facts
 from searchgym.questions.graphs.packs import load_pack
 from searchgym.questions.graphs.triples import read_triples
@@ -21,7 +21,7 @@ from searchgym.questions.source import SPLITS, HeldOut, split_pages
 from searchgym.questions.subset import by_hash
 from searchgym.records import Hit, Passage, Question, SupportingFact, Triple, title_key
 from searchgym.retrieval.retriever import Retriever
-from searchgym.text import holds, norm, sentences
+from searchgym.text import cut_words, holds, norm, sentences
 
 VERSION: Final = 2
 """Version of the rules; another one gives other tasks."""
