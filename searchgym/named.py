@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Final
 
 from searchgym.errors import UsageError
@@ -44,6 +43,8 @@ def names_code(text: str) -> bool:
 def load_object(spec: str) -> Any:
     """Imports the object named ``"module:attribute"``: the only place that imports what a file or a user names.
 
+    A module that is not installed is looked for in the working folder.
+
     Raises:
         UsageError: The module cannot be imported, has no such attribute or ends the program, or code is refused here
             (`code_refused`).
@@ -52,24 +53,17 @@ def load_object(spec: str) -> Any:
         raise UsageError(f"{spec!r:.120} names code, which is not imported from files of others{_refusing[-1]}")
     module, _, attribute = spec.partition(":")
     try:
-        return getattr(_import(module), attribute)
+        try:
+            loaded = importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            here = str(Path.cwd())
+            if here in sys.path or not f"{module}.".startswith(f"{error.name}."):  # a module that this one imports
+                raise
+            sys.path.append(here)  # searched last; nothing else is imported from it: it may be somebody else's
+            loaded = importlib.import_module(module)
+        return getattr(loaded, attribute)
     except (ImportError, AttributeError, TypeError, ValueError, SystemExit) as error:
         raise UsageError(f"cannot load {spec!r} (expected module:name): {error}") from error
-
-
-def _import(module: str) -> ModuleType:
-    """Imports a module; one that is not installed is looked for in the working folder, which is then searched last.
-
-    Nothing else is imported from the working folder: it may be somebody else's.
-    """
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        here = str(Path.cwd())
-        if here in sys.path or not f"{module}.".startswith(f"{error.name}."):  # a module that this one imports
-            raise
-        sys.path.append(here)
-        return importlib.import_module(module)
 
 
 def load_function(what: str, spec: str, *parameters: str) -> Any:

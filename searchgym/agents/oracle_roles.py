@@ -23,7 +23,7 @@ Fields = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class OracleStep:
     """One hop of a question, with the page that answers it."""
 
     asked: str
@@ -38,7 +38,7 @@ class Step:
     """Answer to the sub-question."""
 
 
-def steps_of(question: Question, quotes: Sequence[str] | None = None) -> list[Step]:
+def steps_of(question: Question, quotes: Sequence[str] | None = None) -> list[OracleStep]:
     """Returns a question's hops: its gold decomposition, or one hop per gold title if it has none.
 
     Args:
@@ -53,12 +53,12 @@ def steps_of(question: Question, quotes: Sequence[str] | None = None) -> list[St
             filled = hop.question
             for earlier in range(number):
                 filled = filled.replace(f"#{earlier + 1}", facts[earlier].object)
-            steps.append(Step(hop.question, filled, title, quote, fact.object))
+            steps.append(OracleStep(hop.question, filled, title, quote, fact.object))
         return steps
     if not titles:
-        return [Step(question.text, question.text, "", question.answers[0], question.answers[0])]
+        return [OracleStep(question.text, question.text, "", question.answers[0], question.answers[0])]
     answers = [*titles[1:], question.answers[0]]  # each page leads to the next, the last one to the answer
-    return [Step(t, t, t, quote, answer) for t, quote, answer in zip(titles, quotes, answers, strict=True)]
+    return [OracleStep(t, t, t, quote, answer) for t, quote, answer in zip(titles, quotes, answers, strict=True)]
 
 
 def _own_quotes(question: Question, titles: Sequence[str]) -> list[str]:
@@ -109,11 +109,11 @@ class OracleRoles:
     def _flawed(self, share: float = 1.0) -> bool:
         return self._rng.random() < self._flaws * share
 
-    def _known(self, text: str) -> list[Step]:
+    def _known(self, text: str) -> list[OracleStep]:
         """Returns the longest run of steps, from the first on, whose quotes all occur in a text."""
         return list(takewhile(lambda step: step.quote in text, self.steps))
 
-    def _concluded(self, known: Sequence[Step]) -> str:
+    def _concluded(self, known: Sequence[OracleStep]) -> str:
         """Returns the answer if every step is known, else the last known step's answer, or ``UNKNOWN``."""
         if len(known) == len(self.steps):
             return self.question.answers[0]
@@ -206,7 +206,7 @@ class OracleRoles:
         answer = self.question.answers[0] if right else answers[-1] if answers else UNKNOWN
         return f"<answer> {answer}</answer>"
 
-    def _step(self, asked: str) -> Step | None:
+    def _step(self, asked: str) -> OracleStep | None:
         """Returns the step whose sub-question a text asks, with or without earlier answers filled in; None if none."""
         plain = same(asked).removeprefix("what is ").rstrip("?")
         return next((s for s in self.steps if plain in (same(s.asked).rstrip("?"), same(s.filled).rstrip("?"))), None)

@@ -22,7 +22,7 @@ Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...",
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SourceOptions:
     """Command-line options that select the questions and the corpus to search."""
 
     questions: Annotated[
@@ -40,7 +40,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class TaskChoice(Source):
+class TaskChoice(SourceOptions):
     """Command-line options of an environment, and the number of questions to ask."""
 
     retrievers: Annotated[

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from searchgym.cli.options import MaxTurns, Source, TopK, takes_records
+from searchgym.cli.options import MaxTurns, SourceOptions, TopK, takes_records
 from searchgym.cli.output import Json, emit, say
 from searchgym.cli.run import OwnEnv, load, task_options
 from searchgym.records import Answer, Search
@@ -23,7 +23,7 @@ HELP = "s QUERY searches, a ANSWER answers, q quits; a line that begins with < g
 def play(
     *,
     env: OwnEnv = None,
-    source: Source,
+    source: SourceOptions,
     question: Annotated[str | None, typer.Option(help="Question id; a random one by default.")] = None,
     top_k: TopK = None,
     max_turns: MaxTurns = None,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from searchgym.cli.options import Source, TaskChoice
+from searchgym.cli.options import SourceOptions, TaskChoice
 from searchgym.cli.output import say
 from searchgym.errors import DataMissingError, UnknownNameError, UsageError
 from searchgym.options.yaml import parse_yaml
@@ -31,7 +31,7 @@ OwnEnv = Annotated[
 ]
 
 
-def task_options(given: Source) -> TaskOptions:
+def task_options(given: SourceOptions) -> TaskOptions:
     """Returns the environment options that the user gave, out of a record of command-line options."""
     from searchgym.envs.options import TaskOptions
 

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeGuard
 
 from searchgym.envs.cards import EnvCard
 from searchgym.envs.data import find_corpus, load_corpus
-from searchgym.envs.options import TaskOptions, corpus_path
+from searchgym.envs.options import TaskOptions
 from searchgym.errors import UsageError
 from searchgym.named import check_call
 from searchgym.records import Question
@@ -35,7 +35,7 @@ def open_corpus_of(card: EnvCard, options: TaskOptions) -> CorpusRetriever:
             f"{card.id} {does} a corpus of yours: pass corpus=PATH, on the command line --corpus PATH (a file or a "
             "folder of documents)"
         )
-    return load_corpus(find_corpus(corpus_path(card, options["corpus"])))
+    return load_corpus(find_corpus(options["corpus"]))
 
 
 def find_card_of(card: EnvCard, given: str | dict[str, Any]) -> RetrieverCard:
@@ -99,7 +99,7 @@ def _checked(opened: object, by: str) -> AnyRetriever:
 def _corpus_of(card: EnvCard, questions: Sequence[Question], options: TaskOptions) -> Path:
     """Returns the path of the user's corpus, or else of that of the questions, or of the card's."""
     if "corpus" in options:
-        return find_corpus(corpus_path(card, options["corpus"]))
+        return find_corpus(options["corpus"])
     if (brought := card.questions.corpus()) is not None:
         return brought
     own = "; or search each question's own paragraphs: distractors=True"

@@ -48,7 +48,7 @@ async def answer_from_memory(question: Question, io: EpisodeIO, trial: bool = Fa
     return reply.call.answer
 
 
-class Ikea(Monolithic):
+class IkeaAgent(Monolithic):
     """Monolithic agent whose prompt asks it to search only for what it does not know (IKEA).
 
     Outside of training it first gives a trial answer without pages, as role ``knower``, which does not affect the

@@ -10,7 +10,7 @@ from typing import Final
 from typing_extensions import override
 
 from searchgym.agents.mask import UNKNOWN
-from searchgym.agents.oracle_roles import COMPARISONS, Fields, OracleRoles, Step, pages_in, thought
+from searchgym.agents.oracle_roles import COMPARISONS, Fields, OracleRoles, OracleStep, pages_in, thought
 from searchgym.agents.parsing import NONE, words
 from searchgym.agents.teams.cosearch import KEPT
 from searchgym.agents.teams.hierarchy import LOCAL, TOOLS, WEB
@@ -61,7 +61,7 @@ class SearcherOracle(OracleRoles):
         """Searches for the next pages, or answers."""
         return next(self._conversation)
 
-    def rounds(self) -> list[list[Step]]:
+    def rounds(self) -> list[list[OracleStep]]:
         """Returns the hops of each search, in order."""
         return [[step] for step in self.steps]
 
@@ -83,7 +83,7 @@ class ParallelOracle(SearcherOracle):
     """Oracle of ParallelSearch: hops that need no answer of each other are searched for in one turn."""
 
     @override
-    def rounds(self) -> list[list[Step]]:
+    def rounds(self) -> list[list[OracleStep]]:
         depths: list[int] = []
         for step in self.steps:
             needed = [int(number) for number in re.findall(r"#(\d+)", step.asked)]
@@ -185,7 +185,7 @@ class KnowingOracle(SearcherOracle):
     """Whether the question counts as known."""
 
     @override
-    def rounds(self) -> list[list[Step]]:
+    def rounds(self) -> list[list[OracleStep]]:
         return [] if self.known else super().rounds()
 
     def decider(self, fields: Fields) -> str:
