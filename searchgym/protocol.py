@@ -221,10 +221,10 @@ class Protocol:
             return f"<{tag}>{' '.join(action.queries)}</{tag}>"
         name, arguments = "more", dict[str, object]()
         if isinstance(action, Open):
-            name, arguments = "open", {"page": action.target}
+            name, arguments["page"] = "open", action.target
         elif isinstance(action, Search):
-            query = action.queries[0] if len(action.queries) == 1 else list(action.queries)
-            name, arguments = "search", {"query": query} | ({"source": action.source} if action.source else {})
+            name, arguments["query"] = "search", action.queries[0] if len(action.queries) == 1 else list(action.queries)
+            arguments |= {"source": action.source} if action.source else {}
         call = json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
         return f"<tool_call>\n{call}\n</tool_call>"
 

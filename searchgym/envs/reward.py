@@ -33,8 +33,6 @@ class Reward(Kind):
 
     kinds_in: ClassVar = "searchgym.envs.rewards"
     noun: ClassVar = "reward"
-    score: ClassVar[Callable[[str, Sequence[str]], float]]
-    """Function of an answer and the gold answers, for rewards that ask no more; others replace `of_answer`."""
 
     def __call__(self, state: State) -> float:
         """Returns the reward of a finished episode: `of_answer`, and 0 without an answer that can be paid.
@@ -50,9 +48,12 @@ class Reward(Kind):
 
     def of_answer(self, text: str, question: Question) -> float:
         """Returns the reward of an answer with words to a question that has one, a finite number."""
-        if not hasattr(self, "score"):
-            raise NotImplementedError(f"{type(self).__name__} defines neither score nor of_answer nor __call__")
-        return type(self).score(text, question.golds)
+        return self.score(text, question.golds)
+
+    @staticmethod
+    def score(text: str, golds: Sequence[str], /) -> float:
+        """Returns the reward of an answer, for rewards that look at the gold answers alone."""
+        raise NotImplementedError("a reward defines score, of_answer or __call__")
 
 
 @cache

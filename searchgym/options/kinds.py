@@ -14,17 +14,13 @@ from searchgym.named import load_object
 T = TypeVar("T")
 
 
-@cache
 def kinds(base: Any) -> dict[str, list[str]]:
     """Returns the name of every kind with its module or ``module:Class``; imports none of them.
 
     Args:
         base: Base class of the kinds; its `kinds_in` is the package that is listed and the group of entry points.
     """
-    known = {name: [module] for name, module in shipped(base.kinds_in).items()}
-    for point in metadata.entry_points(group=base.kinds_in):
-        known.setdefault(point.name, []).append(point.value)
-    return known
+    return _listed(base.kinds_in)
 
 
 def shipped(package: str) -> dict[str, str]:
@@ -32,6 +28,14 @@ def shipped(package: str) -> dict[str, str]:
     spec = util.find_spec(package)
     names = [module.name for module in pkgutil.iter_modules(spec.submodule_search_locations if spec else [])]
     return {name.replace("_", "-"): f"{package}.{name}" for name in names if not name.startswith("_")}
+
+
+@cache
+def _listed(package: str) -> dict[str, list[str]]:
+    known = {name: [module] for name, module in shipped(package).items()}
+    for point in metadata.entry_points(group=package):
+        known.setdefault(point.name, []).append(point.value)
+    return known
 
 
 def find_kind(base: type[T], name: str) -> type[T]:

@@ -90,10 +90,10 @@ def theirs(tmp_path, monkeypatch):
     monkeypatch.setenv("SEARCHGYM_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(site)
-    kinds_module.cache_clear()
+    kinds_module.__globals__["_listed"].cache_clear()
     yield
     sys.modules.pop("users_kinds", None)
-    kinds_module.cache_clear()
+    kinds_module.__globals__["_listed"].cache_clear()
 
 
 def imported(tmp_path):

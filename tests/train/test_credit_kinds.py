@@ -47,7 +47,7 @@ def packages(tmp_path, monkeypatch):
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n")
         points = "".join(f"{name} = {module}:{cls}\n" for name, cls in terms.items())
         (info / "entry_points.txt").write_text(f"[searchgym.train.credit.terms]\n{points}")
-        kinds_module.cache_clear()
+        kinds_module.__globals__["_listed"].cache_clear()
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path / "site")
@@ -55,7 +55,7 @@ def packages(tmp_path, monkeypatch):
     yield install
     for name in set(sys.modules) - before:
         del sys.modules[name]
-    kinds_module.cache_clear()
+    kinds_module.__globals__["_listed"].cache_clear()
 
 
 def rewards(recipe):

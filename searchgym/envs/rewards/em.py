@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from searchgym.envs.reward import Reward
 from searchgym.scoring import exact_match
@@ -13,4 +12,4 @@ from searchgym.scoring import exact_match
 class Em(Reward):
     """Pays exact match: 1 if the answer equals a gold answer or alias after normalisation, else 0."""
 
-    score: ClassVar = staticmethod(exact_match)
+    score = staticmethod(exact_match)

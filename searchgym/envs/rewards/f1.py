@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from searchgym.envs.reward import Reward
 from searchgym.scoring import f1_score
@@ -13,4 +12,4 @@ from searchgym.scoring import f1_score
 class F1(Reward):
     """Pays token F1 with the best gold answer or alias (HotpotQA's yes/no rule)."""
 
-    score: ClassVar = staticmethod(f1_score)
+    score = staticmethod(f1_score)
