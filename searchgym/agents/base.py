@@ -26,7 +26,7 @@ from searchgym.agents.roles import Role, load_role
 from searchgym.errors import UnknownNameError, UsageError
 from searchgym.named import check_call, load_object
 from searchgym.options.cards import MAX_CALLS, AgentCard, find_card, load_card
-from searchgym.records import Action, Call, Hit, Opened, Question
+from searchgym.records import Action, Call, Hit, Opened, Question, Search
 from searchgym.text import cut_words
 
 
@@ -207,6 +207,11 @@ async def ask(io: EpisodeIO, role: str, read: Callable[[str], Parsed[Value]], **
     """
     reply = await io.generate(role, **fields)
     return taken(reply, read(reply.text))
+
+
+async def search_once(query: str, io: EpisodeIO) -> tuple[Hit, ...]:
+    """Returns the hits of a query; none where the answer is all that is left."""
+    return (await io.step(Search((query,)))).hits if io.turns_left > 1 else ()
 
 
 def documents(hits: Sequence[Hit], words: int, name: str = "Doc", first: int = 1) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from searchgym.agents.base import EpisodeIO, documents, taken
+from searchgym.agents.base import EpisodeIO, documents, search_once, taken
 from searchgym.agents.jade import MOST_ANSWER, read_answer
 from searchgym.agents.parsing import NONE, first_line
 from searchgym.records import Answer, Hit, Question, Search
@@ -26,10 +26,7 @@ class Rag:
 
     async def run(self, question: Question, io: EpisodeIO) -> None:
         """Runs one episode."""
-        hits: tuple[Hit, ...] = ()
-        if io.turns_left > 1:
-            hits = (await io.step(Search((question.text,)))).hits
-        await answer_from(question, hits, self.passage_words, io)
+        await answer_from(question, await search_once(question.text, io), self.passage_words, io)
 
 
 class IRCoT:

@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from searchgym.agents.base import EpisodeIO, Reply, ask, documents, taken
+from searchgym.agents.base import EpisodeIO, Reply, ask, documents, search_once, taken
 from searchgym.agents.parsing import NONE, Parsed, numbered, only_tag, said, same, words
-from searchgym.records import Answer, Hit, Question, Search
+from searchgym.records import Answer, Hit, Question
 
 # The paper's abbreviations: question decomposition (serial, parallel), question rewriting, retrieval, document
 # selection, answer generation.
@@ -154,15 +154,10 @@ class Jade:
         hits: tuple[Hit, ...] = ()
         if REWRITE in plan:
             question = await self._rewritten(question, question, "", io)
-        if RETRIEVE in plan and io.turns_left > 1:  # the last action is the answer
-            hits = (await io.step(Search((question,)))).hits
+        if RETRIEVE in plan:
+            hits = await search_once(question, io)
         if SELECT in plan and hits:
-            pages = documents(hits, self.passage_words, "Document", first=0)
-            count = len(hits)
-            chosen = await ask(
-                io, "selector", lambda text: read_selection(text, count), question=question, documents=pages
-            )
-            hits = tuple(hits[number] for number in chosen)
+            hits = await select_pages(question, hits, self.passage_words, io)
         pages = documents(hits, self.passage_words) or NONE
         reply = await io.generate("generator", question=question, documents=pages)
         taken(reply, read_answer(reply.text))
@@ -172,3 +167,10 @@ class Jade:
         """Returns the rewriter's query for a part of the user's question, given the answers to earlier parts."""
         fields = {"question": question, "history": history.strip() or NONE}
         return await ask(io, "rewriter", lambda text: read_query(text, question, main), **fields)
+
+
+async def select_pages(question: str, hits: Sequence[Hit], passage_words: int, io: EpisodeIO) -> tuple[Hit, ...]:
+    """Has the selector choose among the pages for a question; see `read_selection`."""
+    pages = documents(hits, passage_words, "Document", first=0)
+    chosen = await ask(io, "selector", lambda text: read_selection(text, len(hits)), question=question, documents=pages)
+    return tuple(hits[number] for number in chosen)

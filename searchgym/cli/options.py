@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -134,20 +134,18 @@ def takes_records(command: Callable[..., None]) -> Callable[..., None]:
         }
         command(**given, **built)
 
-    run.__name__, run.__doc__ = command.__name__, command.__doc__
-    run.__annotations__ = {}
-    parameters = list(_expanded(command, hints))
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in inspect.signature(command).parameters.items():
+        if name not in records:
+            parameters.append(parameter.replace(kind=parameter.KEYWORD_ONLY, annotation=hints[name]))
+            continue
+        types = typing.get_type_hints(records[name], include_extras=True)
+        for field in dataclasses.fields(records[name]):
+            parameters.append(
+                parameter.replace(
+                    name=field.name, kind=parameter.KEYWORD_ONLY, default=field.default, annotation=types[field.name]
+                )
+            )
+    run.__name__, run.__doc__, run.__annotations__ = command.__name__, command.__doc__, {}
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return run
-
-
-def _expanded(command: Callable[..., None], hints: dict[str, Any]) -> Iterator[inspect.Parameter]:
-    """Yields a command's parameters, with the fields of a record instead of the record."""
-    for name, parameter in inspect.signature(command).parameters.items():
-        if not dataclasses.is_dataclass(hints[name]):
-            yield parameter.replace(kind=parameter.KEYWORD_ONLY, annotation=hints[name])
-            continue
-        fields = typing.get_type_hints(hints[name], include_extras=True)
-        for field in dataclasses.fields(hints[name]):
-            default = field.default
-            yield inspect.Parameter(field.name, parameter.KEYWORD_ONLY, default=default, annotation=fields[field.name])

@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final, TypeGuard
 
 from searchgym.envs.cards import EnvCard
@@ -75,7 +74,13 @@ def load_retriever(
         return _checked(given.open(Sources(questions=questions)), f"retriever {given.kind}")
     if given is None and "corpus" in options:
         return corpus()
-    path = _corpus_of(card, questions, options)
+    if "corpus" in options:
+        path = find_corpus(options["corpus"])
+    elif (brought := card.questions.corpus()) is not None:
+        path = brought
+    else:
+        hint = "; or search each question's own paragraphs: distractors=True"
+        path = find_corpus(card.corpus, hint if any(question.paragraphs for question in questions) else "")
     if given is None or isinstance(given, RetrieverCard):
         return load_corpus(path, given)
     if isinstance(given, type):
@@ -94,16 +99,6 @@ def _checked(opened: object, by: str) -> AnyRetriever:
         raise UsageError(f"{by} returned {type(opened).__name__}, which has no search()")
     check_retriever(opened)
     return opened
-
-
-def _corpus_of(card: EnvCard, questions: Sequence[Question], options: TaskOptions) -> Path:
-    """Returns the path of the user's corpus, or else of that of the questions, or of the card's."""
-    if "corpus" in options:
-        return find_corpus(options["corpus"])
-    if (brought := card.questions.corpus()) is not None:
-        return brought
-    own = "; or search each question's own paragraphs: distractors=True"
-    return find_corpus(card.corpus, own if any(question.paragraphs for question in questions) else "")
 
 
 def load_sources(card: EnvCard, questions: Sequence[Question], options: TaskOptions) -> dict[str, AnyRetriever]:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Final
 
-from searchgym.agents.base import EpisodeIO, ask, documents
+from searchgym.agents.base import EpisodeIO, ask
 from searchgym.agents.baselines import answer_from
-from searchgym.agents.jade import read_parts, read_selection
+from searchgym.agents.jade import read_parts, select_pages
 from searchgym.agents.parsing import Parsed
 from searchgym.records import Hit, Question, Search
 
@@ -57,22 +57,16 @@ class MmoaRag:
     async def run(self, question: Question, io: EpisodeIO) -> None:
         """Runs one episode."""
         found: list[Sequence[Hit]] = []
-        text = question.text
-        for query in await ask(io, "rewriter", lambda reply: read_queries(reply, text), question=text):
+        for query in await ask(io, "rewriter", lambda text: read_queries(text, question.text), question=question.text):
             if io.turns_left <= 1:
                 break
             seen = await io.step(Search((query,)))
             if seen.done:
                 return
             found.append(seen.hits)
-        hits = in_turns(found)[: self.max_passages]
+        hits: Sequence[Hit] = in_turns(found)[: self.max_passages]
         if hits:
-            pages = documents(hits, self.passage_words, "Document", first=0)
-            count = len(hits)
-            chosen = await ask(
-                io, "selector", lambda reply: read_selection(reply, count), question=text, documents=pages
-            )
-            hits = [hits[number] for number in chosen]
+            hits = await select_pages(question.text, hits, self.passage_words, io)
         await answer_from(question, tuple(hits), self.passage_words, io, MOST_WORDS)
 
 

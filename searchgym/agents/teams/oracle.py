@@ -53,20 +53,17 @@ class SearcherOracle(OracleRoles):
     Each thought quotes what the last pages said and asks what comes next. With flaws it answers after the first search.
     """
 
-    @functools.cached_property
-    def _conversation(self) -> Iterator[str]:
-        return self.turns()
-
     def searcher(self, fields: Fields) -> str:
         """Searches for the next pages, or answers."""
-        return next(self._conversation)
+        return next(self.turns)
 
     def rounds(self) -> list[list[OracleStep]]:
         """Returns the hops of each search, in order."""
         return [[step] for step in self.steps]
 
+    @functools.cached_property
     def turns(self) -> Iterator[str]:
-        """Yields the responses of the conversation."""
+        """The responses of the conversation, one after the other."""
         rounds, known = self.rounds(), ""
         for group in rounds[:1] if self.early else rounds:
             asked = " ".join(step.filled for step in group)

@@ -93,26 +93,26 @@ def print_plan(recipe: Recipe, planned: PlanOptions, run: Path | None, as_json: 
         raise UsageError(f"the training does not fit: {problem}")
 
 
-def _say(fits: Sequence[Fit], hours: float | None, problem: str, found: Sequence[Suggestion]) -> None:
+def _say(fits: Sequence[Fit], hours: float | None, problem: str, suggestions: Sequence[Suggestion]) -> None:
     """Prints whether the plan fits, the hours, and the suggestions."""
     alike: dict[Fit, list[str]] = {}
-    for own in fits:
-        alike.setdefault(dataclasses.replace(own, device=""), []).append(own.device)
-    for own, devices in alike.items():
-        if math.isinf(own.capacity):
-            say(f"main memory: needs {own.need:.1f} GiB ({own.phase}); --cpu-gib checks whether a machine has it")
+    for each in fits:
+        alike.setdefault(dataclasses.replace(each, device=""), []).append(each.device)
+    for each, devices in alike.items():
+        if math.isinf(each.capacity):
+            say(f"main memory: needs {each.need:.1f} GiB ({each.phase}); --cpu-gib checks whether a machine has it")
             continue
-        verdict = f"yes, {own.left:.1f} GiB left" if own.left >= 0 else f"no, {-own.left:.1f} GiB too little"
-        say(f"{_together(devices)}: has {own.capacity:.1f} GiB, needs {own.need:.1f} ({own.phase}); fits: {verdict}")
+        verdict = f"yes, {each.left:.1f} GiB left" if each.left >= 0 else f"no, {-each.left:.1f} GiB too little"
+        say(f"{_together(devices)}: has {each.capacity:.1f} GiB, needs {each.need:.1f} ({each.phase}); fits: {verdict}")
     unknown = "unknown (give --step-seconds, or an earlier run as --out)"
     say(f"hours: {unknown if hours is None else f'{hours:.1f}'}")
-    for one in found:
-        say(f"it fits with {' '.join(one.changes)} ({one.left:.1f} GiB left on the fullest device)")
-    if problem and not found:
-        lacking = [own for own in fits if own.left < 0]
+    for suggestion in suggestions:
+        say(f"it fits with {' '.join(suggestion.changes)} ({suggestion.left:.1f} GiB left on the fullest device)")
+    if problem and not suggestions:
+        lacking = [each for each in fits if each.left < 0]
         wanted = "more or larger GPUs, or another model"
-        if lacking and all(own.device == "cpu" for own in lacking):
-            gib = math.ceil(max(own.need for own in lacking))
+        if lacking and all(each.device == "cpu" for each in lacking):
+            gib = math.ceil(max(each.need for each in lacking))
             wanted = f"a machine with {gib} GiB of main memory, or another model"
         say(f"no smaller micro-batches, engine's share, ZeRO, offloading or LoRA make it fit: take {wanted}")
 
