@@ -22,7 +22,7 @@ from searchgym.packages import install_command
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
 
-    from searchgym.envs.pages.pages import Pages
+    from searchgym.envs.pages.pages import PageIndex
     from searchgym.retrieval.backends import Progress
     from searchgym.retrieval.retriever import Retriever
     from searchgym.serving.service import Service
@@ -148,7 +148,7 @@ class _Loading:
         self._open_it, self._wants_pages = open_it, pages
         self._retriever: Retriever | None = None
         self._error: BaseException | None = None
-        self.pages: Pages | None = None
+        self.pages: PageIndex | None = None
         """Pages of the corpus, once they are loaded."""
         self.failed: Callable[[], object] = lambda: None
         """Called when loading has failed."""

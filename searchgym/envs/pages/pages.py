@@ -35,7 +35,7 @@ class Page:
     """Texts of its passages, one below the other."""
 
 
-class Pages:
+class PageIndex:
     """Pages of a corpus on this machine, found by title or by the id of one of their passages.
 
     It keeps 16 bytes per passage and 24 per page, and reads the passages themselves from the corpus when asked.
@@ -104,7 +104,7 @@ class Pages:
         return f"Title: {title}" if not own or self.places(title) == own else f"Title: {title}, id: {id}"
 
 
-def pages_of(retriever: AnyRetriever) -> Pages:
+def pages_of(retriever: AnyRetriever) -> PageIndex:
     """Returns the pages of a retriever's corpus.
 
     Raises:
@@ -116,7 +116,7 @@ def pages_of(retriever: AnyRetriever) -> Pages:
             f"browse: pages are opened from the corpus, which {type(retriever).__name__} does not have on this "
             "machine: pass corpus=PATH with a retriever that searches it here, or leave browse off"
         )
-    return Pages(corpus)
+    return PageIndex(corpus)
 
 
 def parts_of(text: str, words: int) -> int:
