@@ -92,7 +92,7 @@ def test_short_names_take_the_newest_version_and_refuse_two_namespaces(tmp_path)
         full_id("Many")
 
 
-def test_a_card_may_stand_for_its_id_and_a_broken_shipped_card_is_only_a_warning(tmp_path, monkeypatch):
+def test_a_card_stands_for_its_id_and_a_broken_shipped_one_warns(tmp_path, monkeypatch):
     card = tmp_path / "own.yaml"
     card.write_text(
         "id: Mine/Own-v0\nsummary: mine\ncorpus: demo\n"
