@@ -121,25 +121,23 @@ def full_id(name: str) -> str:
         return name
     if name.endswith((".yaml", ".yml")):
         return register(name)
-    matches: dict[str, list[tuple[int, str]]] = {}  # namespace to (version, id)
-    bases = []
-    for env_id in registered():
-        namespace, base, version = parse_env_id(env_id)
-        bases.append(base)
-        if name.lower() in {text.lower() for text in (base, f"{base}-v{version}", f"{namespace}/{base}")}:
-            matches.setdefault(namespace or "", []).append((version or 0, env_id))
+    parsed = [(*parse_env_id(env_id), env_id) for env_id in registered()]
+    matches = [
+        (namespace or "", version or 0, env_id)
+        for namespace, base, version, env_id in parsed
+        if name.lower() in {text.lower() for text in (base, f"{base}-v{version}", f"{namespace}/{base}")}
+    ]
     if not matches and name.lower() in list_cards("suites"):
         raise UsageError(
             f"{name} is a suite of environments, which `searchgym eval {name.lower()}` runs as a whole: name one of "
             "them here (searchgym list suites)"
         )
     if not matches:
-        raise UnknownNameError("environment", name, bases)
-    if len(matches) > 1:
-        ids = sorted(env_id for versions in matches.values() for _, env_id in versions)
+        raise UnknownNameError("environment", name, [base for _, base, _, _ in parsed])
+    if len({namespace for namespace, _, _ in matches}) > 1:
+        ids = sorted(env_id for _, _, env_id in matches)
         raise UsageError(f"environment {name!r} is ambiguous: write one of {', '.join(ids)}")
-    (versions,) = matches.values()
-    return max(versions)[1]
+    return max(matches)[2]
 
 
 def find_env(name: str) -> EnvCard:
