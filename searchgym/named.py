@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import inspect
 import re
@@ -10,7 +9,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Final
 
 from searchgym.errors import UsageError
@@ -37,32 +35,6 @@ def code_refused(remedy: str = "", *, unless: bool = False) -> Iterator[None]:
         _refusing.remove(remedy)
 
 
-@contextmanager
-def contained() -> Iterator[None]:
-    """Turns what would end the program or lose an episode, raised by a user's code, into a RuntimeError.
-
-    A SystemExit must not end a command as if all were well, nor a CancelledError that nobody asked for leave out an
-    episode. Ctrl-C and a task that is being cancelled go on as they are.
-    """
-    try:
-        yield
-    except (Exception, KeyboardInterrupt):
-        raise
-    except BaseException as error:
-        if isinstance(error, asyncio.CancelledError) and _cancelling():
-            raise
-        raise RuntimeError(f"{type(error).__name__}: {error}") from error
-
-
-def _cancelling() -> bool:
-    """Tells whether this code runs in a task that somebody cancels."""
-    try:
-        task = asyncio.current_task()
-    except RuntimeError:  # no event loop runs
-        return False
-    return task is not None and task.cancelling() > 0
-
-
 def names_code(text: str) -> bool:
     """Returns whether a text has the form ``module:attribute``."""
     return re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", text) is not None
@@ -70,6 +42,8 @@ def names_code(text: str) -> bool:
 
 def load_object(spec: str) -> Any:
     """Imports the object named ``"module:attribute"``: the only place that imports what a file or a user names.
+
+    A module that is not installed is looked for in the working folder.
 
     Raises:
         UsageError: The module cannot be imported, has no such attribute or ends the program, or code is refused here
@@ -79,24 +53,17 @@ def load_object(spec: str) -> Any:
         raise UsageError(f"{spec!r:.120} names code, which is not imported from files of others{_refusing[-1]}")
     module, _, attribute = spec.partition(":")
     try:
-        return getattr(_import(module), attribute)
+        try:
+            loaded = importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            here = str(Path.cwd())
+            if here in sys.path or not f"{module}.".startswith(f"{error.name}."):  # a module that this one imports
+                raise
+            sys.path.append(here)  # searched last; nothing else is imported from it: it may be somebody else's
+            loaded = importlib.import_module(module)
+        return getattr(loaded, attribute)
     except (ImportError, AttributeError, TypeError, ValueError, SystemExit) as error:
         raise UsageError(f"cannot load {spec!r} (expected module:name): {error}") from error
-
-
-def _import(module: str) -> ModuleType:
-    """Imports a module; one that is not installed is looked for in the working folder, which is then searched last.
-
-    Nothing else is imported from the working folder: it may be somebody else's.
-    """
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        here = str(Path.cwd())
-        if here in sys.path or not f"{module}.".startswith(f"{error.name}."):  # a module that this one imports
-            raise
-        sys.path.append(here)
-        return importlib.import_module(module)
 
 
 def load_function(what: str, spec: str, *parameters: str) -> Any:

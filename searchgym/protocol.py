@@ -23,17 +23,14 @@ an ``<answer>``), and an empty query is refused.
 
 from __future__ import annotations
 
-import itertools
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Self
-
-import numpy as np
-import regex
+from typing import Self
 
 from searchgym.options.cards import ProtocolName
 from searchgym.records import Action, Answer, Hit, Invalid, More, Open, Search
+from searchgym.text import cut_words
 
 MAX_ACTION_CHARS = 2**20
 """Maximum length in characters of a text that is parsed as an action; longer texts are invalid."""
@@ -110,75 +107,6 @@ def close_tag(text: str, stop: Sequence[str]) -> str:
     return ""
 
 
-_UNSPACED: Final = r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]"
-"""Characters of scripts that put no spaces between words."""
-_HAS_UNSPACED: Final = regex.compile(_UNSPACED)
-_WORD_START: Final = regex.compile(rf"(?w)\b(?={_UNSPACED})|(?<={_UNSPACED})\b(?=\w)")
-"""Matches where words begin in and behind them by Unicode's default segmentation (UAX 29)."""
-_RUN: Final = regex.compile(r"[^\x00-\x20]+")
-_WORD_CHARACTER: Final = regex.compile(r"\w")
-
-
-def word_starts(run: str) -> list[int]:
-    """Returns where the words of a text without blanks begin: one, unless it has a script without spaces between words.
-
-    There Unicode's default segmentation decides, without a dictionary: each Chinese character and each hiragana is a
-    word, a run of katakana is one, and so is each letter of Thai, Lao, Khmer or Burmese with its marks.
-    """
-    if _HAS_UNSPACED.search(run) is None:
-        return [0]
-    first = _WORD_CHARACTER.search(run)
-    after = -1 if first is None else first.start()  # marks before the first word belong to it
-    return [0, *(match.start() for match in _WORD_START.finditer(run) if match.start() > after)]
-
-
-def cut_words(text: str, limit: int) -> str:
-    """Returns the first `limit` words of `text`, with the spacing between them unchanged.
-
-    Words stand between blanks; see `word_starts` for scripts without spaces. Every observation passes through here,
-    hence NumPy: it is five times faster than `str.split`.
-    """
-    end = _word_start(text, limit)
-    return text if end is None else text[:end].rstrip()
-
-
-def skip_words(text: str, number: int) -> str:
-    """Returns `text` without its first `number` words, which are counted as in `cut_words`."""
-    start = _word_start(text, number) if number > 0 else 0
-    return "" if start is None else text[start:]
-
-
-def _word_start(text: str, number: int) -> int | None:
-    """Returns where the word after the first `number` words begins; None if there is none."""
-    if _segmented(text):
-        return next(itertools.islice(_starts(text), number, None), None)
-    if len(text) < 2 * number:  # too short for more than `number` words: each needs a letter and a blank
-        return None
-    blank = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32) <= ord(" ")
-    starts = np.flatnonzero(blank[:-1] & ~blank[1:]) + 1  # word starts, except a word at position 0
-    following = number if blank[0] else number - 1
-    return None if following >= len(starts) else int(starts[following])
-
-
-def count_words(text: str) -> int:
-    """Returns the number of words in `text`, counted as in `cut_words`."""
-    if _segmented(text):
-        return sum(1 for _ in _starts(text))
-    blank = np.frombuffer(f" {text}".encode("utf-32-le", "surrogatepass"), np.uint32) <= ord(" ")
-    return int(np.count_nonzero(blank[:-1] & ~blank[1:]))
-
-
-def _segmented(text: str) -> bool:
-    """Returns whether a text has characters of a script without spaces between words."""
-    return not text.isascii() and _HAS_UNSPACED.search(text) is not None
-
-
-def _starts(text: str) -> Iterator[int]:
-    """Yields where the words of a text begin."""
-    for run in _RUN.finditer(text):
-        yield from (run.start() + start for start in word_starts(run[0]))
-
-
 @dataclass(frozen=True, slots=True)
 class Protocol:
     """One action grammar: the tags of actions and results, and how texts are parsed and written."""
@@ -197,33 +125,35 @@ class Protocol:
     sources: tuple[str, ...] = ()
     """Names of further retrievers, each searched by a tag of its own, ``<NAME_search>``."""
 
-    # -- model text to action ------------------------------------------------------------------------------------
-
     def parse(self, text: str) -> Action:
         """Parses the first complete action of a model's text; any other text gives `Invalid`, never an exception."""
         if len(text) > MAX_ACTION_CHARS:
             return Invalid(f"the action has {len(text)} characters, at most {MAX_ACTION_CHARS} are read")
-        _, rest = split_thoughts(text)
-        first = self._first_action(rest)
+        first = self._first_action(split_thoughts(text)[1])
         if first is None:
             return Invalid("no complete action was found")
         _, tag, body = first
         if any(f"<{t}>" in body or f"</{t}>" in body for t in self._tags):
             return Invalid(Shown.of((f"<{tag}> holds another tag", True)))
+        if tag == "tool_call":
+            return self._read_tool_call(body)
+        text = body.strip()
         if tag == self.answer_tag:
-            return Answer(body.strip())
+            return Answer(text)
         if tag == "more":
-            return Invalid(Shown.of(("<more> holds text", True))) if body.strip() else More()
+            return Invalid(Shown.of(("<more> holds text", True))) if text else More()
         if tag == "open":
-            return Open(body.strip()) if body.strip() else Invalid("the title is empty")
-        return self._read_search(body, "" if tag == self.search_tag else tag.removesuffix("_search"))
+            return Open(text) if text else Invalid("the title is empty")
+        source = "" if tag == self.search_tag else tag.removesuffix("_search")
+        return Search((text,), source) if text else Invalid("the query is empty")
 
     @property
     def _tags(self) -> tuple[str, ...]:
         """Names of the tags of actions."""
-        own = ("open", "more") if self.browse and self.name != "tool_calls" else ()
-        further = () if self.name == "tool_calls" else tuple(f"{source}_search" for source in self.sources)
-        return (self.search_tag, self.answer_tag, *own, *further)
+        if self.name == "tool_calls":
+            return (self.search_tag, self.answer_tag)
+        pages = ("open", "more") if self.browse else ()
+        return (self.search_tag, self.answer_tag, *pages, *(f"{source}_search" for source in self.sources))
 
     def before_action(self, text: str) -> str:
         """Returns what stands before the first complete action of a model's text, thoughts included; all if none."""
@@ -245,23 +175,38 @@ class Protocol:
                 best = (start, tag, text[start + len(tag) + 2 : end])
         return best
 
-    def _read_search(self, body: str, source: str) -> Action:
-        """Parses the text between the search tags of a source."""
-        if self.name != "tool_calls":
-            query = body.strip()
-            return Search((query,), source) if query else Invalid("the query is empty")
+    def _read_tool_call(self, body: str) -> Action:
+        """Parses a tool call ``{"name": "search", "arguments": {"query": str or [str, ...]}}``, or of open or more.
+
+        The argument ``source`` names one of the further retrievers.
+        """
         try:
             call = json.loads(body)
         except (ValueError, RecursionError):
             return Invalid("the tool call is not JSON")
-        return _read_tool_call(call, self.browse, self.sources)
+        if not isinstance(call, dict) or not isinstance(call.get("arguments"), dict):
+            return Invalid('the tool call is not {"name": ..., "arguments": {...}}')
+        name, arguments = call.get("name"), call["arguments"]
+        if self.browse and name == "more":
+            return More()
+        if self.browse and name == "open":
+            page = arguments.get("page")
+            return Open(page.strip()) if isinstance(page, str) and page.strip() else Invalid("page is no title or id")
+        if name != "search":
+            return Invalid("the tools are search, open and more" if self.browse else "the only tool is search")
+        query = arguments.get("query")
+        queries = [query] if isinstance(query, str) else query
+        if not isinstance(queries, list) or not queries or not all(isinstance(q, str) and q.strip() for q in queries):
+            return Invalid("query is not a non-empty string or a list of them")
+        source = arguments.get("source", "") if self.sources else ""
+        if source not in ("", *self.sources):
+            return Invalid(f"the sources are {', '.join(self.sources)}; leave source out for the first")
+        return Search(tuple(q.strip() for q in queries), source)
 
     @property
     def stop_strings(self) -> tuple[str, ...]:
         """Strings that end a model's response: the closing tags of the actions."""
         return tuple(f"</{tag}>" for tag in self._tags)
-
-    # -- action to text ------------------------------------------------------------------------------------------
 
     def write(self, action: Search | Answer | Open | More) -> str:
         """Returns the canonical text of an action, which `parse` turns back into the action unless it contains tags."""
@@ -274,17 +219,14 @@ class Protocol:
                 return "<more></more>"
             tag = f"{action.source}_search" if action.source else "search"
             return f"<{tag}>{' '.join(action.queries)}</{tag}>"
-        call: dict[str, object]
+        name, arguments = "more", dict[str, object]()
         if isinstance(action, Open):
-            call = {"name": "open", "arguments": {"page": action.target}}
-        elif isinstance(action, More):
-            call = {"name": "more", "arguments": {}}
-        else:
-            query: object = action.queries[0] if len(action.queries) == 1 else list(action.queries)
-            call = {"name": "search", "arguments": {"query": query}}
-            if action.source:
-                call["arguments"] = {"query": query, "source": action.source}
-        return f"<tool_call>\n{json.dumps(call, ensure_ascii=False)}\n</tool_call>"
+            name, arguments["page"] = "open", action.target
+        elif isinstance(action, Search):
+            name, arguments["query"] = "search", action.queries[0] if len(action.queries) == 1 else list(action.queries)
+            arguments |= {"source": action.source} if action.source else {}
+        call = json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
+        return f"<tool_call>\n{call}\n</tool_call>"
 
     def history(self, text: str) -> str:
         """Returns a model's text as the transcript keeps it: with or without its ``<think>`` blocks."""
@@ -307,8 +249,6 @@ class Protocol:
             f"{further}{pages if self.browse else ''}"
             f"Give the {final} with {self.write(Answer(f'your {self.answer_tag}'))}."
         )
-
-    # -- observations --------------------------------------------------------------------------------------------
 
     def observation(
         self, results: Sequence[Sequence[Hit]], max_words: int, name: Callable[[Hit], str] | None = None
@@ -350,37 +290,10 @@ class Protocol:
         return Shown.of((NOTICE, True), *self.parts(reason), (f". {self.instructions()}\n\n", True))
 
 
-def _read_tool_call(call: Any, browse: bool, sources: Sequence[str]) -> Action:
-    """Parses a tool call ``{"name": "search", "arguments": {"query": str or [str, ...]}}``, or of open or more.
-
-    The argument ``source`` names one of the further retrievers.
-    """
-    if not isinstance(call, dict) or not isinstance(call.get("arguments"), dict):
-        return Invalid('the tool call is not {"name": ..., "arguments": {...}}')
-    if browse and call.get("name") == "more":
-        return More()
-    if browse and call.get("name") == "open":
-        page = call["arguments"].get("page")
-        return Open(page.strip()) if isinstance(page, str) and page.strip() else Invalid("page is no title or id")
-    if call.get("name") != "search":
-        return Invalid("the tools are search, open and more" if browse else "the only tool is search")
-    query = call["arguments"].get("query")
-    queries = [query] if isinstance(query, str) else query
-    if not isinstance(queries, list) or not queries or not all(isinstance(q, str) and q.strip() for q in queries):
-        return Invalid("query is not a non-empty string or a list of them")
-    source = call["arguments"].get("source", "") if sources else ""
-    if source not in ("", *sources):
-        return Invalid(f"the sources are {', '.join(sources)}; leave source out for the first")
-    return Search(tuple(q.strip() for q in queries), source)
-
-
 def get_protocol(
     name: ProtocolName, keep_thoughts: bool = True, browse: bool = False, sources: Sequence[str] = ()
 ) -> Protocol:
     """Returns the action grammar of that name, as cards write it."""
-    further = tuple(sources)
-    if name == "tags":
-        return Protocol("tags", "search", "information", keep_thoughts, browse=browse, sources=further)
-    if name == "propose":
-        return Protocol("propose", "search", "information", keep_thoughts, "question", browse, further)
-    return Protocol("tool_calls", "tool_call", "tool_response", keep_thoughts, browse=browse, sources=further)
+    search, result = ("tool_call", "tool_response") if name == "tool_calls" else ("search", "information")
+    answer = "question" if name == "propose" else "answer"
+    return Protocol(name, search, result, keep_thoughts, answer, browse, tuple(sources))

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
+
+import numpy as np
+import regex
 
 WORD: Final = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|(?:(?![\u3040-\u30ff\u3400-\u9fff])\w)+")
 """Matches a word. Chinese and Japanese have no spaces between words: each of their characters counts as one."""
@@ -107,3 +111,74 @@ def tidy(text: str) -> str:
     text = re.sub(r"(?<=\w)\(\s*", " (", re.sub(r"\(\s+", "(", text))
     text = re.sub(r"(?<!\s)\s++([,.;:)])", r"\1", text)
     return " ".join(re.sub(r"(?<=\w)(['’]) s\b", r"\1s", text).split())
+
+
+# -- counting words of any script ------------------------------------------------------------------------------------
+
+_UNSPACED: Final = r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]"
+"""Characters of scripts that put no spaces between words."""
+_HAS_UNSPACED: Final = regex.compile(_UNSPACED)
+_WORD_START: Final = regex.compile(rf"(?w)\b(?={_UNSPACED})|(?<={_UNSPACED})\b(?=\w)")
+"""Matches where words begin in and behind them by Unicode's default segmentation (UAX 29)."""
+_RUN: Final = regex.compile(r"[^\x00-\x20]+")
+_WORD_CHARACTER: Final = regex.compile(r"\w")
+
+
+def word_starts(run: str) -> list[int]:
+    """Returns where the words of a text without blanks begin: one, unless it has a script without spaces between words.
+
+    There Unicode's default segmentation decides, without a dictionary: each Chinese character and each hiragana is a
+    word, a run of katakana is one, and so is each letter of Thai, Lao, Khmer or Burmese with its marks.
+    """
+    if _HAS_UNSPACED.search(run) is None:
+        return [0]
+    first = _WORD_CHARACTER.search(run)
+    after = -1 if first is None else first.start()  # marks before the first word belong to it
+    return [0, *(match.start() for match in _WORD_START.finditer(run) if match.start() > after)]
+
+
+def cut_words(text: str, limit: int) -> str:
+    """Returns the first `limit` words of `text`, with the spacing between them unchanged.
+
+    Words stand between blanks; see `word_starts` for scripts without spaces. Every observation passes through here,
+    hence NumPy: it is five times faster than `str.split`.
+    """
+    end = _word_start(text, limit)
+    return text if end is None else text[:end].rstrip()
+
+
+def skip_words(text: str, number: int) -> str:
+    """Returns `text` without its first `number` words, which are counted as in `cut_words`."""
+    start = _word_start(text, number) if number > 0 else 0
+    return "" if start is None else text[start:]
+
+
+def _word_start(text: str, number: int) -> int | None:
+    """Returns where the word after the first `number` words begins; None if there is none."""
+    if _segmented(text):
+        return next(itertools.islice(_starts(text), number, None), None)
+    if len(text) < 2 * number:  # too short for more than `number` words: each needs a letter and a blank
+        return None
+    blank = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32) <= ord(" ")
+    starts = np.flatnonzero(blank[:-1] & ~blank[1:]) + 1  # word starts, except a word at position 0
+    following = number if blank[0] else number - 1
+    return None if following >= len(starts) else int(starts[following])
+
+
+def count_words(text: str) -> int:
+    """Returns the number of words in `text`, counted as in `cut_words`."""
+    if _segmented(text):
+        return sum(1 for _ in _starts(text))
+    blank = np.frombuffer(f" {text}".encode("utf-32-le", "surrogatepass"), np.uint32) <= ord(" ")
+    return int(np.count_nonzero(blank[:-1] & ~blank[1:]))
+
+
+def _segmented(text: str) -> bool:
+    """Returns whether a text has characters of a script without spaces between words."""
+    return not text.isascii() and _HAS_UNSPACED.search(text) is not None
+
+
+def _starts(text: str) -> Iterator[int]:
+    """Yields where the words of a text begin."""
+    for run in _RUN.finditer(text):
+        yield from (run.start() + start for start in word_starts(run[0]))

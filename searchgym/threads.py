@@ -1,4 +1,4 @@
-"""Threads: how many torch computes with, and daemon threads that the exit of a program waits for.
+"""Threads: how many torch computes with, daemon threads at the exit of a program, and code of users that would end it.
 
 A small model runs with one thread, unless the number was set. A daemon thread is one that an interrupted program does
 not wait for: Python ends it at the exit wherever it next asks for the interpreter. Inside torch that aborts the whole
@@ -7,6 +7,7 @@ program with status 134: while a forward pass runs, or while a sampler frees its
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import contextlib
 import os
@@ -14,7 +15,8 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, NoReturn, TypeVar
 
@@ -100,6 +102,28 @@ def choose_threads(parameters: int) -> None:
     choice.largest = max(choice.largest, parameters)
     choice.present = choice.usual if choice.largest >= SMALL else 1
     torch.set_num_threads(choice.present)
+
+
+# -- code of users --------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def contained() -> Iterator[None]:
+    """Turns what would end the program or lose an episode, raised by a user's code, into a RuntimeError.
+
+    A SystemExit must not end a command as if all were well, nor a CancelledError that nobody asked for leave out an
+    episode. Ctrl-C and a task that is being cancelled go on as they are.
+    """
+    try:
+        yield
+    except (Exception, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        if isinstance(error, asyncio.CancelledError):
+            with contextlib.suppress(RuntimeError):  # no event loop runs
+                if (task := asyncio.current_task()) is not None and task.cancelling() > 0:
+                    raise
+        raise RuntimeError(f"{type(error).__name__}: {error}") from error
 
 
 def call_within(call: Callable[[], Result], seconds: float) -> Result:

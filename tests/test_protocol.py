@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from searchgym.protocol import MAX_ACTION_CHARS, count_words, cut_words, get_protocol, skip_words, split_thoughts
+from searchgym.protocol import MAX_ACTION_CHARS, get_protocol, split_thoughts
 from searchgym.records import Answer, Hit, Invalid, Passage, Search
+from searchgym.text import count_words, cut_words, skip_words
 
 TAGS, TOOLS = get_protocol("tags"), get_protocol("tool_calls")
 CALL = '{"name": "search", "arguments": {"query": %s}}'

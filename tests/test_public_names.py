@@ -27,10 +27,11 @@ HEAVY = {"bm25s", "datasets", "deepspeed", "faiss", "numba", "pyarrow", "torch",
 
 
 def for_type_checkers(package):
-    """Returns name to module of the imports under ``TYPE_CHECKING``."""
+    """Returns name to module of what a package imports from its modules, under ``TYPE_CHECKING`` or not."""
     tree = ast.parse(Path(package.__file__).read_text())
-    blocks = [node for node in tree.body if isinstance(node, ast.If) and node.test.id == "TYPE_CHECKING"]
-    return {alias.name: line.module for block in blocks for line in block.body for alias in line.names}
+    lines = [line for line in ast.walk(tree) if isinstance(line, ast.ImportFrom)]
+    own = [line for line in lines if line.module.startswith(f"{package.__name__}.")]
+    return {alias.name: line.module for line in own for alias in line.names}
 
 
 @pytest.mark.parametrize("name", PACKAGES)

@@ -12,6 +12,7 @@ from searchgym.agents.base import LoadedAgent, load_agent
 from searchgym.envs.cards import EnvCard
 from searchgym.envs.core import State, begin
 from searchgym.envs.registration import env_options, find_env, full_id
+from searchgym.envs.reward import score_episode
 from searchgym.envs.task import Task, load_task
 from searchgym.errors import UsageError
 from searchgym.records import Answer, Episode, Hit, Question
@@ -172,7 +173,8 @@ def answered(task: Task, question_id: str, text: str) -> dict[str, Any]:
     """
     action = task.rules.protocol.parse(text)
     answer = action if isinstance(action, Answer) else Answer(text.strip())
-    reward, scores = task.score(begin(State(task.find(question_id)), answer, task.rules)[0])
+    state, _ = begin(State(task.find(question_id)), answer, task.rules)
+    reward, scores = score_episode(task.reward, state)
     return {"reward": reward, "question_id": question_id, "stop_reason": "answer", **scores, "answer": answer.text}
 
 

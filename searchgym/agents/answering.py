@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 
-from searchgym.agents.base import Chat, EpisodeIO, Reply, documents
-from searchgym.agents.parsing import first_line
+from searchgym.agents.base import EpisodeIO, Reply, documents, search_once
+from searchgym.agents.parsing import NONE, first_line
 from searchgym.errors import UsageError
 from searchgym.protocol import Protocol, Shown
-from searchgym.records import Answer, Hit, Question, Search
+from searchgym.records import Answer, Question, Search
 from searchgym.text import base_title
 
 ANSWER = "<answer>"
@@ -37,10 +37,8 @@ class Reader:
         """Runs one episode."""
         fields = {"question": question.text}
         if self.searches:
-            hits: tuple[Hit, ...] = ()
-            if io.turns_left > 1:
-                hits = (await io.step(Search((question.text,)))).hits
-            fields["documents"] = documents(hits, self.passage_words, "Doc ") or "none"
+            hits = await search_once(question.text, io)
+            fields["documents"] = documents(hits, self.passage_words, "Doc ") or NONE
         await _answer(await io.generate("reader", **fields), io)
 
 
@@ -58,7 +56,7 @@ class OracleQueries:
         """
         if question.gold_titles is None:
             raise UsageError(f"oracle-queries needs gold titles, question {question.id!r} names none")
-        chat: Chat = io.open("searcher", question=question.text, instructions=io.protocol.instructions())
+        chat = io.open("searcher", question=question.text, instructions=io.protocol.instructions())
         for title in question.gold_titles:
             if io.turns_left <= 1:
                 break
@@ -80,7 +78,6 @@ def _written(query: str, grammar: Protocol) -> Shown:
 
 async def _answer(reply: Reply, io: EpisodeIO) -> None:
     """Gives the first line of a reply as the answer, without tags; a reply without one is not legal."""
-    text = reply.text.split("</answer>")[0]
-    answer = first_line(text)
+    answer = first_line(reply.text.split("</answer>")[0])
     reply.call.legal, reply.call.answer = bool(answer), answer
     await io.step(Answer(answer))

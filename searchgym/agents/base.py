@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, cast
@@ -21,11 +21,13 @@ from typing import Protocol, cast
 import numpy as np
 
 from searchgym import protocol
+from searchgym.agents.parsing import Parsed, Value
 from searchgym.agents.roles import Role, load_role
 from searchgym.errors import UnknownNameError, UsageError
 from searchgym.named import check_call, load_object
 from searchgym.options.cards import MAX_CALLS, AgentCard, find_card, load_card
-from searchgym.records import Action, Call, Hit, Opened, Question
+from searchgym.records import Action, Call, Hit, Opened, Question, Search
+from searchgym.text import cut_words
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +190,30 @@ def with_max_tokens(agent: LoadedAgent, most: int | None) -> LoadedAgent:
     return dataclasses.replace(agent, roles=roles, source=source)
 
 
+def taken(reply: Reply, parsed: Parsed[Value]) -> Value:
+    """Records whether a reply was legal and returns its parsed value."""
+    reply.call.legal = parsed.legal
+    return parsed.value
+
+
+async def ask(io: EpisodeIO, role: str, read: Callable[[str], Parsed[Value]], **fields: str) -> Value:
+    """Samples one response of a role, records whether it was legal, and returns its parsed value.
+
+    Args:
+        io: The episode.
+        role: Role of the agent.
+        read: Parser of the role's output.
+        **fields: Values for the fields of the role's prompt.
+    """
+    reply = await io.generate(role, **fields)
+    return taken(reply, read(reply.text))
+
+
+async def search_once(query: str, io: EpisodeIO) -> tuple[Hit, ...]:
+    """Returns the hits of a query; none where the answer is all that is left."""
+    return (await io.step(Search((query,)))).hits if io.turns_left > 1 else ()
+
+
 def documents(hits: Sequence[Hit], words: int, name: str = "Doc", first: int = 1) -> str:
     """Formats retrieved pages for a prompt: ``Doc1(Title: ...) text``, one line each.
 
@@ -198,7 +224,7 @@ def documents(hits: Sequence[Hit], words: int, name: str = "Doc", first: int = 1
         first: Number of the first page.
     """
     pages = enumerate((hit.passage for hit in hits), start=first)
-    return "\n".join(f"{name}{i}(Title: {p.title}) {protocol.cut_words(p.text, words)}" for i, p in pages)
+    return "\n".join(f"{name}{i}(Title: {p.title}) {cut_words(p.text, words)}" for i, p in pages)
 
 
 def read_agent(name: str) -> tuple[AgentCard, dict[str, Role]]:

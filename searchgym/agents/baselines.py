@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from searchgym.agents.base import EpisodeIO, documents
+from searchgym.agents.base import EpisodeIO, documents, search_once, taken
 from searchgym.agents.jade import MOST_ANSWER, read_answer
-from searchgym.agents.parsing import first_line
+from searchgym.agents.parsing import NONE, first_line
 from searchgym.records import Answer, Hit, Question, Search
 
 CONCLUSION: Final = re.compile(r"\banswer is:?\s*(.+)", re.IGNORECASE)
@@ -26,10 +26,7 @@ class Rag:
 
     async def run(self, question: Question, io: EpisodeIO) -> None:
         """Runs one episode."""
-        hits: tuple[Hit, ...] = ()
-        if io.turns_left > 1:
-            hits = (await io.step(Search((question.text,)))).hits
-        await answer_from(question, hits, self.passage_words, io)
+        await answer_from(question, await search_once(question.text, io), self.passage_words, io)
 
 
 class IRCoT:
@@ -58,10 +55,7 @@ class IRCoT:
             kept = tuple(pages.values())[: self.max_passages]
             if len(thoughts) == self.max_steps:
                 break
-            fields = {
-                "documents": documents(kept, self.passage_words) or "none",
-                "thoughts": " ".join(thoughts) or "none",
-            }
+            fields = {"documents": documents(kept, self.passage_words) or NONE, "thoughts": " ".join(thoughts) or NONE}
             reply = await io.generate("reasoner", question=question.text, **fields)
             thought = first_line(reply.text)
             reply.call.legal = bool(thought)
@@ -76,7 +70,6 @@ async def answer_from(
     question: Question, hits: tuple[Hit, ...], passage_words: int, io: EpisodeIO, most: int = MOST_ANSWER
 ) -> None:
     """Has the generator answer a question from pages, in at most so many words to be legal, and gives its answer."""
-    reply = await io.generate("generator", question=question.text, documents=documents(hits, passage_words) or "none")
-    parsed = read_answer(reply.text, most)
-    reply.call.legal, reply.call.answer = parsed.legal, parsed.value
-    await io.step(Answer(parsed.value))
+    reply = await io.generate("generator", question=question.text, documents=documents(hits, passage_words) or NONE)
+    reply.call.answer = taken(reply, read_answer(reply.text, most))
+    await io.step(Answer(reply.call.answer))

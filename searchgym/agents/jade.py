@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from searchgym.agents.base import EpisodeIO, Reply, documents
-from searchgym.agents.parsing import Parsed, Value, numbered, only_tag, said, same, words
-from searchgym.records import Answer, Hit, Question, Search
+from searchgym.agents.base import EpisodeIO, Reply, ask, documents, search_once, taken
+from searchgym.agents.parsing import NONE, Parsed, numbered, only_tag, said, same, words
+from searchgym.records import Answer, Hit, Question
 
 # The paper's abbreviations: question decomposition (serial, parallel), question rewriting, retrieval, document
 # selection, answer generation.
@@ -23,8 +23,6 @@ MOST_QUERY: Final = 100
 """Maximum number of words of a query."""
 MOST_ANSWER: Final = 40
 """Maximum number of words of an answer."""
-NONE: Final = "none"
-"""Text that a prompt shows for an empty field."""
 
 
 def read_workflow(
@@ -125,27 +123,26 @@ class Jade:
 
     async def run(self, question: Question, io: EpisodeIO) -> None:
         """Runs one episode."""
-        reply = await io.generate("planner", question=question.text)
-        plan = taken(reply, read_workflow(reply.text, CHAIN, (SERIAL, PARALLEL), PLAN))
+        modules = (CHAIN, (SERIAL, PARALLEL), PLAN)
+        plan = await ask(io, "planner", lambda text: read_workflow(text, *modules), question=question.text)
         if plan in ([SERIAL], [PARALLEL]):
-            reply = await self._parts(question.text, plan == [SERIAL], io)
+            reply = await self._decomposed(question.text, plan == [SERIAL], io)
         else:
             io.note("rounds", 1)
             reply = await self._chain(plan, question.text, io)
         reply.call.answer = read_answer(reply.text).value
         await io.step(Answer(reply.call.answer))
 
-    async def _parts(self, question: str, serial: bool, io: EpisodeIO) -> Reply:
+    async def _decomposed(self, question: str, serial: bool, io: EpisodeIO) -> Reply:
         """Decomposes a question and has its sub-questions answered; returns the summariser's reply."""
-        reply = await io.generate("serial" if serial else "parallel", question=question)
-        parts = taken(reply, read_parts(reply.text, question))
+        role = "serial" if serial else "parallel"
+        parts = await ask(io, role, lambda text: read_parts(text, question), question=question)
         io.note("rounds", 1 + len(parts) if serial else 2)
         history = ""
         for part in parts:
             if serial:
                 part = await self._rewritten(part, question, history, io)
-            reply = await io.generate("subplanner", question=part)
-            plan = taken(reply, read_workflow(reply.text, CHAIN[1:], (), SUBPLAN))
+            plan = await ask(io, "subplanner", lambda text: read_workflow(text, CHAIN[1:], (), SUBPLAN), question=part)
             reply = await self._chain(plan, part, io)
             history += f"Q: {part} | A: {read_answer(reply.text).value}\n"
         reply = await io.generate("summariser", question=question, history=history.strip())
@@ -157,12 +154,10 @@ class Jade:
         hits: tuple[Hit, ...] = ()
         if REWRITE in plan:
             question = await self._rewritten(question, question, "", io)
-        if RETRIEVE in plan and io.turns_left > 1:  # the last action is the answer
-            hits = (await io.step(Search((question,)))).hits
+        if RETRIEVE in plan:
+            hits = await search_once(question, io)
         if SELECT in plan and hits:
-            pages = documents(hits, self.passage_words, "Document", first=0)
-            reply = await io.generate("selector", question=question, documents=pages)
-            hits = tuple(hits[number] for number in taken(reply, read_selection(reply.text, len(hits))))
+            hits = await select_pages(question, hits, self.passage_words, io)
         pages = documents(hits, self.passage_words) or NONE
         reply = await io.generate("generator", question=question, documents=pages)
         taken(reply, read_answer(reply.text))
@@ -170,11 +165,12 @@ class Jade:
 
     async def _rewritten(self, question: str, main: str, history: str, io: EpisodeIO) -> str:
         """Returns the rewriter's query for a part of the user's question, given the answers to earlier parts."""
-        reply = await io.generate("rewriter", question=question, history=history.strip() or NONE)
-        return taken(reply, read_query(reply.text, question, main))
+        fields = {"question": question, "history": history.strip() or NONE}
+        return await ask(io, "rewriter", lambda text: read_query(text, question, main), **fields)
 
 
-def taken(reply: Reply, parsed: Parsed[Value]) -> Value:
-    """Records whether a reply was legal and returns its parsed value."""
-    reply.call.legal = parsed.legal
-    return parsed.value
+async def select_pages(question: str, hits: Sequence[Hit], passage_words: int, io: EpisodeIO) -> tuple[Hit, ...]:
+    """Has the selector choose among the pages for a question; see `read_selection`."""
+    pages = documents(hits, passage_words, "Document", first=0)
+    chosen = await ask(io, "selector", lambda text: read_selection(text, len(hits)), question=question, documents=pages)
+    return tuple(hits[number] for number in chosen)

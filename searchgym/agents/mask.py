@@ -11,9 +11,9 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
-from searchgym.agents.base import EpisodeIO, Observation, documents
-from searchgym.agents.parsing import Parsed, bare_query, first_line, numbered, only_tag, said, same, words
-from searchgym.records import Answer, Question, Search
+from searchgym.agents.base import EpisodeIO, ask, documents, taken
+from searchgym.agents.parsing import NONE, Parsed, bare_query, first_line, numbered, only_tag, said, same, words
+from searchgym.records import Answer, Hit, Question, Search
 
 UNKNOWN: Final = "unkown"
 """Placeholder for an unknown answer; M-ASK's prompts and models use this misspelling."""
@@ -25,8 +25,6 @@ MOST_EVIDENCE: Final = 75
 """Maximum number of words of a piece of evidence."""
 END: Final = re.compile(r"<end\s*/?>")
 """Pattern by which the search role ends the search."""
-NONE: Final = "none"
-"""Text that a prompt shows for an empty field."""
 
 
 @dataclass(slots=True)
@@ -52,18 +50,8 @@ class Knowledge:
         self.slots[target - 1 : target] = [(query, evidence)]
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """Output of the planning role: first slots and a first answer."""
-
-    slots: list[tuple[str, str]]
-    """Pairs (sub-question, sub-answer)."""
-    answer: str
-    """First predicted answer to the question."""
-
-
-def read_plan(text: str, question: str) -> Parsed[Plan]:
-    """Parses a plan, ``<q1>..</q1><a1>..</a1>...<final_answer>..</final_answer>``.
+def read_plan(text: str, question: str) -> Parsed[Knowledge]:
+    """Parses a plan as first knowledge, ``<q1>..</q1><a1>..</a1>...<final_answer>..</final_answer>``.
 
     Legal: these tags and blanks only, at least one q or a, in the order q1 a1 q2 a2 up to five pairs, no sub-question
     empty or twice, one final answer. Fallback: the pairs that can be parsed, else one slot (question, ``unkown``); the
@@ -87,7 +75,7 @@ def read_plan(text: str, question: str) -> Parsed[Plan]:
         slots = [(question, UNKNOWN)]
     answered = [body for name, _, body in pairs if name == "a" and body]
     answer = final.strip() if has_final else (answered or [UNKNOWN])[-1]
-    return Parsed(Plan(slots, answer), legal)
+    return Parsed(Knowledge(question, slots, answer), legal)
 
 
 def read_search(text: str) -> Parsed[str | None]:
@@ -164,51 +152,67 @@ class MAsk:
     async def run(self, question: Question, io: EpisodeIO) -> None:
         """Runs one episode."""
         reply = await io.generate("planning", question=question.text)
-        plan = read_plan(reply.text, question.text)
-        reply.call.legal, reply.call.answer = plan.legal, plan.value.answer
-        known = Knowledge(question.text, plan.value.slots, plan.value.answer)
+        known = taken(reply, read_plan(reply.text, question.text))
+        reply.call.answer = known.answer
         if self.first_answer:
             await self._answer(known, io)
         for _ in range(self.max_turns):
-            if io.turns_left <= 1:
+            if io.turns_left <= 1 or (query := await next_query("search", known, io)) is None:
                 break
-            query = await self._query(known, io)
-            if query is None:
-                break
-            observation = await io.step(Search((query,)))
-            if observation.done:
+            seen = await io.step(Search((query,)))
+            if seen.done:
                 return
-            await self._learn(known, query, observation, io)
+            pages = documents(seen.hits, self.passage_words) or NONE
+            known.queries.append(query)
+            target, evidence = len(known.slots) + 1, pages
+            if self.knowledge:
+                evidence = await ask(io, "summary", read_summary, query=query, documents=pages)
+                state = {"question": known.question, "answer": known.answer, "trajectory": known.trajectory}
+                update = await io.generate("update", query=query, evidence=evidence, **state)
+                target = taken(update, read_update(update.text, len(known.slots)))
+            known.take(target, query, evidence)
             await self._answer(known, io)
         await io.step(Answer(known.answer))
-
-    async def _query(self, known: Knowledge, io: EpisodeIO) -> str | None:
-        """Returns the search role's next query, or None to end the search."""
-        queries = "\n".join(known.queries) or NONE
-        reply = await io.generate("search", question=known.question, trajectory=known.trajectory, queries=queries)
-        parsed = read_search(reply.text)
-        reply.call.legal = parsed.legal
-        return parsed.value
-
-    async def _learn(self, known: Knowledge, query: str, observation: Observation, io: EpisodeIO) -> None:
-        """Summarises the pages of a search and writes the evidence into the knowledge."""
-        pages = documents(observation.hits, self.passage_words) or NONE
-        known.queries.append(query)
-        if not self.knowledge:
-            known.take(len(known.slots) + 1, query, pages)
-            return
-        reply = await io.generate("summary", query=query, documents=pages)
-        summary = read_summary(reply.text)
-        reply.call.legal = summary.legal
-        state = {"question": known.question, "answer": known.answer, "trajectory": known.trajectory}
-        reply = await io.generate("update", query=query, evidence=summary.value, **state)
-        update = read_update(reply.text, len(known.slots))
-        reply.call.legal = update.legal
-        known.take(update.value, query, summary.value)
 
     async def _answer(self, known: Knowledge, io: EpisodeIO) -> None:
         """Has the answer role predict the answer from the knowledge."""
         reply = await io.generate("answer", question=known.question, trajectory=known.trajectory)
-        parsed = read_answer(reply.text)
-        reply.call.legal, reply.call.answer = parsed.legal, parsed.value
-        known.answer = parsed.value
+        reply.call.answer = known.answer = taken(reply, read_answer(reply.text))
+
+
+async def next_query(role: str, known: Knowledge, io: EpisodeIO) -> str | None:
+    """Returns the next query of a role that searches, or None to end the search; see `read_search`."""
+    fields = {"question": known.question, "trajectory": known.trajectory, "queries": "\n".join(known.queries) or NONE}
+    return await ask(io, role, read_search, **fields)
+
+
+async def search_until_end(
+    role: str, question: str, most: int, passage_words: int, io: EpisodeIO, source: str = ""
+) -> tuple[tuple[Hit, ...], int] | None:
+    """Has a role search for a question until it ends the search, its number of searches or the turns are spent.
+
+    Args:
+        role: Role of the agent, which sees its queries with their pages.
+        question: Question to search for.
+        most: Maximum number of searches.
+        passage_words: Maximum number of words that it sees of each page.
+        io: The episode.
+        source: Name of the further retriever to search; empty for the environment's own.
+
+    Returns:
+        The pages, each once, and the number of times that the role was asked; None if the episode has ended.
+    """
+    known, pages, asked = Knowledge(question, [], UNKNOWN), dict[str, Hit](), 0
+    while asked < most and io.turns_left > 1:
+        asked += 1
+        query = await next_query(role, known, io)
+        if query is None:
+            break
+        seen = await io.step(Search((query,), source))
+        if seen.done:
+            return None
+        known.queries.append(query)
+        known.take(len(known.slots) + 1, query, documents(seen.hits, passage_words) or NONE)
+        for hit in seen.hits:
+            pages.setdefault(hit.passage.id, hit)
+    return tuple(pages.values()), asked

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from searchgym.agents.mask import NOTHING, UNKNOWN
 from searchgym.agents.parsing import same
@@ -17,12 +18,12 @@ from searchgym.records import Question, title_key
 
 COMPARISONS = ("comparison", "bridge-comparison")
 """Values of `Question.kind` for questions that compare two entities."""
-Roles = dict[str, Callable[[Mapping[str, str]], str]]
-"""Role to the function from the fields of its prompt to its output."""
+Fields = Mapping[str, str]
+"""Fields of a role's prompt."""
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class OracleStep:
     """One hop of a question, with the page that answers it."""
 
     asked: str
@@ -37,7 +38,7 @@ class Step:
     """Answer to the sub-question."""
 
 
-def steps_of(question: Question, quotes: Sequence[str] | None = None) -> list[Step]:
+def steps_of(question: Question, quotes: Sequence[str] | None = None) -> list[OracleStep]:
     """Returns a question's hops: its gold decomposition, or one hop per gold title if it has none.
 
     Args:
@@ -52,12 +53,12 @@ def steps_of(question: Question, quotes: Sequence[str] | None = None) -> list[St
             filled = hop.question
             for earlier in range(number):
                 filled = filled.replace(f"#{earlier + 1}", facts[earlier].object)
-            steps.append(Step(hop.question, filled, title, quote, fact.object))
+            steps.append(OracleStep(hop.question, filled, title, quote, fact.object))
         return steps
     if not titles:
-        return [Step(question.text, question.text, "", question.answers[0], question.answers[0])]
+        return [OracleStep(question.text, question.text, "", question.answers[0], question.answers[0])]
     answers = [*titles[1:], question.answers[0]]  # each page leads to the next, the last one to the answer
-    return [Step(t, t, t, quote, answer) for t, quote, answer in zip(titles, quotes, answers, strict=True)]
+    return [OracleStep(t, t, t, quote, answer) for t, quote, answer in zip(titles, quotes, answers, strict=True)]
 
 
 def _own_quotes(question: Question, titles: Sequence[str]) -> list[str]:
@@ -73,6 +74,8 @@ def _own_quotes(question: Question, titles: Sequence[str]) -> list[str]:
 
 class OracleRoles:
     """Oracle that plays every role of a team in one episode, if asked with deliberate flaws.
+
+    It has a method for each role, named as the role, from the fields of the prompt to the role's output.
 
     Args:
         question: Question of the episode.
@@ -94,135 +97,124 @@ class OracleRoles:
         self._rng, self._flaws = rng or random.Random(0), flaws
         several = len(self.steps) > 1
         self.short, self.early = several and self._flawed(), several and self._flawed()
-        self._say: Roles = {
-            "planning": self._planning,
-            "search": self._search,
-            "summary": self._summary,
-            "update": self._update,
-            "answer": self._answer,
-            "planner": self._planner,
-            "subplanner": lambda fields: f"<workflow>{self._rng.choice(('R,AG', 'R,DS,AG'))}</workflow>",
-            "serial": self._parts,
-            "parallel": self._parts,
-            "rewriter": self._rewriter,
-            "selector": self._selector,
-            "generator": self._generator,
-            "summariser": self._summariser,
-            "reasoner": self._reasoner,
-            **self._own_roles(),
-        }
 
-    def _own_roles(self) -> Roles:
-        """Returns the roles of an oracle that is made of this one for other agents."""
-        return {}
-
-    def reply(self, role: str, fields: Mapping[str, str]) -> str:
+    def reply(self, role: str, fields: Fields) -> str:
         """Returns a role's output for a prompt with these fields.
 
         Raises:
-            KeyError: No shipped team has such a role.
+            AttributeError: No shipped team has such a role.
         """
-        return self._say[role](fields)
+        return str(getattr(self, role)(fields))
 
-    def _flawed(self) -> bool:
-        return self._rng.random() < self._flaws
+    def _flawed(self, share: float = 1.0) -> bool:
+        return self._rng.random() < self._flaws * share
 
-    def _known(self, text: str) -> list[Step]:
+    def _known(self, text: str) -> list[OracleStep]:
         """Returns the longest run of steps, from the first on, whose quotes all occur in a text."""
-        known: list[Step] = []
-        for step in self.steps:
-            if step.quote not in text:
-                break
-            known.append(step)
-        return known
+        return list(takewhile(lambda step: step.quote in text, self.steps))
 
-    def _concluded(self, known: Sequence[Step]) -> str:
+    def _concluded(self, known: Sequence[OracleStep]) -> str:
         """Returns the answer if every step is known, else the last known step's answer, or ``UNKNOWN``."""
         if len(known) == len(self.steps):
             return self.question.answers[0]
         return known[-1].found if known else UNKNOWN
 
+    def _chosen(self, helpful: Sequence[str], otherwise: Sequence[str]) -> str:
+        """Returns the choice of the pages that help; with a flaw, or if there are none, of others."""
+        kept = helpful if helpful and not self._flawed() else otherwise or ["0"]
+        return f"<id>{','.join(f'Document{number}' for number in kept)}</id>"
+
     # -- M-ASK -----------------------------------------------------------------------------------------------------
 
-    def _planning(self, fields: Mapping[str, str]) -> str:
+    def planning(self, fields: Fields) -> str:
+        """Plans the sub-questions."""
         steps = self.steps[:1] if self.short else self.steps[:5]
         pairs = (f"<q{i}> {step.asked}</q{i}><a{i}> {UNKNOWN}</a{i}>" for i, step in enumerate(steps, start=1))
         return f"{''.join(pairs)}<final_answer> {UNKNOWN}</final_answer>"
 
-    def _search(self, fields: Mapping[str, str]) -> str:
+    def search(self, fields: Fields) -> str:
+        """Searches for the first sub-question that was not searched for yet."""
         asked = {same(line) for line in fields["queries"].splitlines()}
         left = [step for step in self.steps[: 1 if self.early else None] if same(step.filled) not in asked]
         return f"<search> {left[0].filled}</search>" if left else "<end>"
 
-    def _summary(self, fields: Mapping[str, str]) -> str:
+    def summary(self, fields: Fields) -> str:
+        """Quotes the page of the sub-question, if it was found."""
         for step in self.steps:
             if same(step.filled) == same(fields["query"]) and f"(Title: {step.title})" in fields["documents"]:
-                return NOTHING if self._rng.random() < self._flaws / 4 else f"<evidence> {step.quote}</evidence>"
+                return NOTHING if self._flawed(0.25) else f"<evidence> {step.quote}</evidence>"
         return NOTHING
 
-    def _update(self, fields: Mapping[str, str]) -> str:
+    def update(self, fields: Fields) -> str:
+        """Updates the slot of the sub-question, or adds one."""
         lines = re.findall(r"^t(\d+): Q: (.*) \| A: (.*)$", fields["trajectory"], re.MULTILINE)
         wanted = {same(step.asked) for step in self.steps if same(step.filled) == same(fields["query"])}
-        if self._rng.random() >= self._flaws / 4:
+        if not self._flawed(0.25):
             for number, asked, answer in lines:
                 if same(asked) in wanted and answer == UNKNOWN:
                     return f"<update> t{number}</update>"
         return f"<add> t{len(lines) + 1}</add>"
 
-    def _answer(self, fields: Mapping[str, str]) -> str:
+    def answer(self, fields: Fields) -> str:
+        """Answers from the knowledge."""
         return f"<final_answer> {self._concluded(self._known(fields['trajectory']))}</final_answer>"
 
     # -- JADE ------------------------------------------------------------------------------------------------------
 
-    def _planner(self, fields: Mapping[str, str]) -> str:
+    def planner(self, fields: Fields) -> str:
+        """Chooses a decomposition, or a chain for one hop."""
         if len(self.steps) == 1 or self.short:
             return "<workflow>R,AG</workflow>"
-        parallel = self.question.kind == "comparison"
-        return f"<workflow>{'QDP' if parallel else 'QDS'}</workflow>"
+        return f"<workflow>{'QDP' if self.question.kind == 'comparison' else 'QDS'}</workflow>"
 
-    def _parts(self, fields: Mapping[str, str]) -> str:
+    def subplanner(self, fields: Fields) -> str:
+        """Chooses a chain."""
+        return f"<workflow>{self._rng.choice(('R,AG', 'R,DS,AG'))}</workflow>"
+
+    def serial(self, fields: Fields) -> str:
+        """Decomposes the question."""
         asked = list(dict.fromkeys(step.asked for step in self.steps))[:7]
         return "".join(f"<q{i}> {text}</q{i}>" for i, text in enumerate(asked, start=1))
 
-    def _rewriter(self, fields: Mapping[str, str]) -> str:
+    parallel = serial
+
+    def rewriter(self, fields: Fields) -> str:
+        """Writes the query of a sub-question, with earlier answers filled in."""
         step = self._step(fields["question"])
-        text = step.filled if step is not None else fields["question"]
-        text = text.rstrip("?")
+        text = (step.filled if step is not None else fields["question"]).rstrip("?")
         return f"<query> {text if same(text) != same(self.question.text) else f'what is {text}'}</query>"
 
-    def _selector(self, fields: Mapping[str, str]) -> str:
-        step = self._step(fields["question"])
-        pages = re.findall(r"^Document(\d+)\(Title: (.*?)\) ", fields["documents"], re.MULTILINE)
+    def selector(self, fields: Fields) -> str:
+        """Selects the page of the sub-question."""
+        step, pages = self._step(fields["question"]), pages_in(fields)
         helpful = [number for number, title in pages if step is not None and title == step.title]
-        kept = helpful if helpful and not self._flawed() else [number for number, _ in pages] or ["0"]
-        return f"<id>{','.join(f'Document{number}' for number in kept)}</id>"
+        return self._chosen(helpful, [number for number, _ in pages])
 
-    def _generator(self, fields: Mapping[str, str]) -> str:
+    def generator(self, fields: Fields) -> str:
+        """Answers a sub-question, or the question, from pages, after a thought that quotes them."""
         step = None if same(fields["question"]) == same(self.question.text) else self._step(fields["question"])
-        if step is not None:
-            seen = f"(Title: {step.title})" in fields["documents"]
-            return _thought_out([step], step.found) if seen else _thought_out([], UNKNOWN)
-        known = []
-        for step in self.steps:
-            if f"(Title: {step.title})" not in fields["documents"]:
-                break
-            known.append(step)
-        return _thought_out(known, self._concluded(known))
+        steps = self.steps if step is None else [step]
+        known = list(takewhile(lambda each: f"(Title: {each.title})" in fields["documents"], steps))
+        answer = self._concluded(known) if step is None else step.found if known else UNKNOWN
+        quotes = " ".join(each.quote for each in known)
+        return f"{thought(quotes) if quotes else ''}<answer> {answer}</answer>"
 
-    def _summariser(self, fields: Mapping[str, str]) -> str:
+    def summariser(self, fields: Fields) -> str:
+        """Answers from the answers to the sub-questions."""
         answers = re.findall(r"\| A: (.*)$", fields["history"], re.MULTILINE)
         right = {same(answer) for answer in answers}.issuperset(same(step.found) for step in self.steps)
         answer = self.question.answers[0] if right else answers[-1] if answers else UNKNOWN
         return f"<answer> {answer}</answer>"
 
-    def _step(self, asked: str) -> Step | None:
+    def _step(self, asked: str) -> OracleStep | None:
         """Returns the step whose sub-question a text asks, with or without earlier answers filled in; None if none."""
         plain = same(asked).removeprefix("what is ").rstrip("?")
         return next((s for s in self.steps if plain in (same(s.asked).rstrip("?"), same(s.filled).rstrip("?"))), None)
 
     # -- IRCoT -----------------------------------------------------------------------------------------------------
 
-    def _reasoner(self, fields: Mapping[str, str]) -> str:
+    def reasoner(self, fields: Fields) -> str:
+        """Quotes the page of the next step or asks for it, and concludes after the last one."""
         known = self._known(fields["thoughts"])
         if len(known) == len(self.steps) or (self.early and known):
             return f"So the answer is: {self._concluded(known)}"
@@ -230,7 +222,11 @@ class OracleRoles:
         return step.quote if f"(Title: {step.title})" in fields["documents"] else step.filled
 
 
-def _thought_out(known: Sequence[Step], answer: str) -> str:
-    """Returns the answer tag, after a ``<think>`` block that quotes the evidence, if there is any."""
-    quotes = " ".join(step.quote for step in known)
-    return f"<think> {quotes}</think><answer> {answer}</answer>" if quotes else f"<answer> {answer}</answer>"
+def pages_in(fields: Fields) -> list[tuple[str, str]]:
+    """Returns number and title of each page that a prompt shows to select from."""
+    return re.findall(r"^Document(\d+)\(Title: (.*?)\) ", fields["documents"], re.MULTILINE)
+
+
+def thought(*parts: str) -> str:
+    """Returns a closed thought."""
+    return f"<think> {' '.join(part for part in parts if part)}</think>"

@@ -15,6 +15,8 @@ from typing import Final, Generic, TypeVar
 from searchgym.protocol import MAX_ACTION_CHARS, split_thoughts
 
 Value = TypeVar("Value")
+NONE: Final = "none"
+"""Text that a prompt shows for an empty field."""
 LINE: Final = 200
 """Maximum number of characters of a line that a parser falls back to."""
 

@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from searchgym import threads
-from searchgym.cli import data, generated, index, models, run, serve, train
+from searchgym.cli import data, generated, index, models, serve, train
 from searchgym.cli.doctor.command import doctor
 from searchgym.cli.evaluation.compare import compare
 from searchgym.cli.evaluation.evaluate import evaluate
@@ -18,14 +18,16 @@ from searchgym.cli.evaluation.leaderboard import leaderboard
 from searchgym.cli.evaluation.predictions import predictions
 from searchgym.cli.evaluation.report import report
 from searchgym.cli.evaluation.view import view
+from searchgym.cli.listing import list_cards
 from searchgym.cli.output import say, show_warnings
+from searchgym.cli.play import play
 from searchgym.cli.practice.demonstrate import demonstrate
 from searchgym.cli.practice.select import select_questions
 from searchgym.cli.practice.selfplay import selfplay
 from searchgym.cli.training.launch import launch
 from searchgym.cli.training.show import show_episode
 from searchgym.errors import SearchGymError, UsageError
-from searchgym.named import contained
+from searchgym.threads import contained
 from searchgym.version import __version__
 
 
@@ -46,8 +48,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.command("list")(run.list_cards)
-app.command("play")(run.play)
+app.command("list")(list_cards)
+app.command("play")(play)
 app.command("eval")(evaluate)
 app.command("compare")(compare)
 app.command("report")(report)

@@ -192,20 +192,17 @@ def em_by_group(
 def print_summary(summary: Mapping[str, Any], out: Path) -> None:
     """Prints what a demonstration found: EM by number of hops, what explains it, the time, and what to do next."""
     em = summary["em"]
-    columns = {
-        "questions": "questions",
-        "closed-book": "closed-book",
-        "single-search": "single search",
-        "before": "before",
-        "after": "after",
-        "gold pages": "gold pages given",
-        "evidence-oracle": "all pages found",
-    }
+    renamed = {"single-search": "single search", "gold pages": "gold pages given", "evidence-oracle": "all pages found"}
+    names = "questions", "closed-book", "single-search", "before", "after", "gold pages", "evidence-oracle"
+    columns = {name: renamed.get(name, name) for name in names}
     rows = []
     for group, values in em.items():
         label = f"  {group.split()[1]}" if " " in group else group if group == "all" else f"{group} hops"
-        rows.append([label, *(_shown(values[name]) for name in columns)])
+        figures = [values[name] for name in columns]
+        rows.append([label, *("n/a" if n is None else str(n) if isinstance(n, int) else f"{n:.3f}" for n in figures)])
     table(("EM", *columns.values()), rows, f"{summary['recipe']}: {summary['n']} held-out questions")
+    called, model = Path(sys.argv[0]), shlex.quote(summary["checkpoint"])
+    program = str(called) if called.name == "searchgym" else f"{sys.executable} -m searchgym"
     low, high = summary["gain_ci95"]
     minutes, seconds = divmod(round(summary["seconds_in_all"]), 60)
     lines = [
@@ -217,14 +214,12 @@ def print_summary(summary: Mapping[str, Any], out: Path) -> None:
         f"time: {minutes} min {seconds} s, {summary['seconds']:.0f} s of them training",
         f"curve: {summary['curve']}",
         "what to do next:",
-        *(f"  {command}" for command in _next(summary, out)),
+        f"  {program} show {shlex.quote(str(out / 'after'))} --model {model}",
+        f"  {program} eval Demo --agent {summary['agent']} --model {model}",
+        f"  {program} train {summary['recipe']} steps=60 --out runs/longer",
         f"report: {summary['report']} (curves, tables and episodes to read; open it in a browser)",
     ]
     tell("\n".join(lines))
-
-
-def _shown(value: float | None) -> str:
-    return "n/a" if value is None else str(value) if isinstance(value, int) else f"{value:.3f}"
 
 
 def _explanations(em: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
@@ -239,18 +234,6 @@ def _explanations(em: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
                 f"names, is right in {compared['closed-book']:.3f} of them (trained: {compared['after']:.3f});"
             )
             yield f"  of the others closed-book gets {others['closed-book']:.3f} (trained: {others['after']:.3f})"
-
-
-def _next(summary: Mapping[str, Any], out: Path) -> list[str]:
-    """Returns commands that go on from a demonstration."""
-    called = Path(sys.argv[0])
-    program = str(called) if called.name == "searchgym" else f"{sys.executable} -m searchgym"
-    model = shlex.quote(summary["checkpoint"])
-    return [
-        f"{program} show {shlex.quote(str(out / 'after'))} --model {model}",
-        f"{program} eval Demo --agent {summary['agent']} --model {model}",
-        f"{program} train {summary['recipe']} steps=60 --out runs/longer",
-    ]
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from searchgym.errors import UsageError
 if TYPE_CHECKING:
     from searchgym.retrieval.cards import RetrieverCard
     from searchgym.retrieval.index.index import IndexManifest
+    from searchgym.retrieval.index.size import Size
 
 index = typer.Typer(help="Build, convert, inspect and search indexes.", no_args_is_help=True)
 Card = Annotated[str, typer.Option("--retriever", help="Retriever card (name or path) to build for.")]
@@ -37,16 +38,22 @@ def index_build(
     json: Json = False,
 ) -> None:
     """Build an index folder; an interrupted build resumes where it stopped."""
+    from searchgym.options import plain
     from searchgym.retrieval.cards import find_retriever
     from searchgym.retrieval.index.build import build_index, check_free
     from searchgym.retrieval.index.size import estimate
 
-    card = _weighed(find_retriever(retriever), k1, b)
+    card = find_retriever(retriever)
+    if given := {name: value for name, value in (("k1", k1), ("b", b)) if value is not None}:
+        fields = plain(card)
+        if not given.keys() <= fields.keys():
+            raise UsageError("--k1 and --b only apply to retriever cards that have them, such as bm25 and lucene")
+        card = find_retriever(fields | given)
     check_free(out, overwrite)
     passages, bad = read(source, form, skip_bad)
     size = estimate(source)
     if size is not None:
-        _check_room(card, size.passages, size.bytes, out, force)
+        _check_room(card, size, out, force)
     started = time.perf_counter()
     with stages(0 if size is None else size.passages) as progress:
         manifest = build_index(passages, out, card, overwrite=overwrite, restart=restart, progress=progress)
@@ -109,33 +116,18 @@ def index_search(
     emit_rows(rows, json, "hits")
 
 
-def _weighed(card: RetrieverCard, k1: float | None, b: float | None) -> Any:
-    """Returns the card with `k1` and `b` replaced where they are given."""
-    from searchgym.options import plain
-    from searchgym.retrieval.cards import find_retriever
-
-    given = {name: value for name, value in (("k1", k1), ("b", b)) if value is not None}
-    if not given:
-        return card
-    fields = plain(card)
-    if not given.keys() <= fields.keys():
-        raise UsageError("--k1 and --b only apply to retriever cards that have them, such as bm25 and lucene")
-    return find_retriever(fields | given)
-
-
 def _summary(manifest: IndexManifest, started: float, out: Path) -> dict[str, Any]:
-    size = sum(file.bytes for file in manifest.files.values())
     return {
         "passages": manifest.passages,
         "corpus_sha256": manifest.corpus_sha256,
         "parts": list(manifest.parts),
-        "bytes": size,
+        "bytes": sum(file.bytes for file in manifest.files.values()),
         "seconds": round(time.perf_counter() - started, 3),
         "out": str(out),
     }
 
 
-def _check_room(card: RetrieverCard, passages: int, size: int, out: Path, force: bool) -> None:
+def _check_room(card: RetrieverCard, size: Size, out: Path, force: bool) -> None:
     """Prints the memory and disk space that a build needs, and refuses a build that does not fit.
 
     Raises:
@@ -143,14 +135,13 @@ def _check_room(card: RetrieverCard, passages: int, size: int, out: Path, force:
     """
     from searchgym.cli.doctor.machine import free_disk, memory
     from searchgym.retrieval.index.build import building_folder
-    from searchgym.retrieval.index.size import Size, needs
+    from searchgym.retrieval.index.size import needs
 
-    needed = needs(card, Size(passages=passages, bytes=size))
     begun = sum(file.stat().st_size for file in building_folder(out).rglob("*") if file.is_file())
     disk = free_disk(out.parent)
     free = {"memory": memory()[1], "disk": None if disk is None else disk + begun}
     short = []
-    for name, amount in zip(("memory", "disk"), needed, strict=True):
+    for name, amount in zip(free, needs(card, size), strict=True):
         available = free[name]
         shown = "unknown" if available is None else f"{available / 2**30:.2f} GiB"
         say(f"{name}: about {amount / 2**30:.2f} GiB, free {shown}")
@@ -158,6 +149,6 @@ def _check_room(card: RetrieverCard, passages: int, size: int, out: Path, force:
             short.append(name)
     if short and not force:
         raise UsageError(
-            f"about {passages} passages need more {' and '.join(short)} than is free: make room, build another kind of "
-            "index (ivf-sq8 takes a quarter of flat), or pass --force"
+            f"about {size.passages} passages need more {' and '.join(short)} than is free: make room, build another "
+            "kind of index (ivf-sq8 takes a quarter of flat), or pass --force"
         )

@@ -8,21 +8,21 @@ import os
 import socket
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from searchgym.cli.options import Overrides, RecipeName
 from searchgym.cli.output import Json, emit, say
 from searchgym.cli.serve import is_loopback
 
 if TYPE_CHECKING:
     from searchgym.rollout.sampler import Dtype
-    from searchgym.train.recipe.recipe import Recipe
 
 
 def engine(
-    recipe: Annotated[str, typer.Argument(help="Recipe name or YAML file.")],
-    overrides: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Values to override.")] = None,
+    recipe: RecipeName,
+    overrides: Overrides = None,
     at: Annotated[str, typer.Option(help="Address to listen on.")] = "http://127.0.0.1:8000",
     tools: Annotated[
         bool,
@@ -43,6 +43,18 @@ def engine(
 
         options = cast(Vllm, loaded.rollout.sampler)
         dataclasses.replace(options, servers=None).chosen()
+        flags = None
+        if tools:
+            from searchgym.envs.registration import find_env
+            from searchgym.protocol import get_protocol
+            from searchgym.rollout.loading import load_tokenizer
+            from searchgym.rollout.tokens import TokenFormat
+            from searchgym.rollout.vllm.tool_calls import tool_flags
+
+            card, given, tokenizer = find_env(loaded.env), loaded.env_options, load_tokenizer(loaded.model)
+            browse = bool(given.get("browse", card.browse))
+            protocol = get_protocol(given.get("protocol", card.protocol), browse=browse)
+            flags = tool_flags(TokenFormat(tokenizer, protocol, chat=bool(tokenizer.chat_template)), loaded.agent)
     command, environment = serve_command(
         model_folder(loaded.model),
         at,
@@ -51,7 +63,7 @@ def engine(
         options=options,
         adapters=int(loaded.lora.rank > 0 and options.adapters != "merged"),
         rank=max(1, loaded.lora.rank),
-        tools=_tools(loaded) if tools else None,
+        tools=flags,
     )
     say(" ".join(command))
     os.execve(command[0], command, os.environ | environment)  # replaces this process; no shell is involved
@@ -80,20 +92,6 @@ def _check_address(at: str) -> None:
             raise UsageError(
                 f"--at {at}: cannot listen ({error}); if another program uses the port, give another"
             ) from error
-
-
-def _tools(recipe: Recipe) -> dict[str, Any]:
-    """Returns the options of a server that answers with tool calls, in the recipe's grammar and its agent's prompt."""
-    from searchgym.envs.registration import find_env
-    from searchgym.protocol import get_protocol
-    from searchgym.rollout.loading import load_tokenizer
-    from searchgym.rollout.tokens import TokenFormat
-    from searchgym.rollout.vllm.tool_calls import tool_flags
-
-    card, options = find_env(recipe.env), recipe.env_options
-    protocol = get_protocol(options.get("protocol", card.protocol), browse=bool(options.get("browse", card.browse)))
-    tokenizer = load_tokenizer(recipe.model)
-    return tool_flags(TokenFormat(tokenizer, protocol, chat=bool(tokenizer.chat_template)), recipe.agent)
 
 
 def export(

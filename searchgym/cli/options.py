@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,10 +17,12 @@ from searchgym.options.kinds import shipped
 TopK = Annotated[int | None, typer.Option(help="Passages per query.")]
 MaxTurns = Annotated[int | None, typer.Option(help="Maximum actions per episode, including the answer.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of everything random in the run.")]
+RecipeName = Annotated[str, typer.Argument(help="Recipe name or YAML file.")]
+Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Values to override.")]
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SourceOptions:
     """Command-line options that select the questions and the corpus to search."""
 
     questions: Annotated[
@@ -38,7 +40,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class TaskChoice(Source):
+class TaskChoice(SourceOptions):
     """Command-line options of an environment, and the number of questions to ask."""
 
     retrievers: Annotated[
@@ -86,6 +88,27 @@ class RunOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class PlanOptions:
+    """Command-line options of the plan of a training, and of the machine that it is made for."""
+
+    plan: Annotated[bool, typer.Option("--plan", help="Only print memory, fit and hours; status 2 if too much.")] = (
+        False
+    )
+    config: Annotated[
+        Path | None, typer.Option(help="Plan with the sizes in this config.json instead of the model's.")
+    ] = None
+    gpus: Annotated[int | None, typer.Option(min=0, help="Plan for this many GPUs instead of this machine's.")] = None
+    gpu_gib: Annotated[float, typer.Option(help="GiB of memory of each of --gpus; 80 GB cards report 79.")] = 79.0
+    cpu_gib: Annotated[
+        float | None, typer.Option(help="GiB of main memory to plan for instead of what is free here.")
+    ] = None
+    step_seconds: Annotated[
+        float | None,
+        typer.Option(help="Seconds of a step, for the plan's hours; by default those of the run in --out."),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
 class LoadOptions:
     """Command-line options for loading models."""
 
@@ -111,20 +134,18 @@ def takes_records(command: Callable[..., None]) -> Callable[..., None]:
         }
         command(**given, **built)
 
-    run.__name__, run.__doc__ = command.__name__, command.__doc__
-    run.__annotations__ = {}
-    parameters = list(_expanded(command, hints))
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in inspect.signature(command).parameters.items():
+        if name not in records:
+            parameters.append(parameter.replace(kind=parameter.KEYWORD_ONLY, annotation=hints[name]))
+            continue
+        types = typing.get_type_hints(records[name], include_extras=True)
+        for field in dataclasses.fields(records[name]):
+            parameters.append(
+                parameter.replace(
+                    name=field.name, kind=parameter.KEYWORD_ONLY, default=field.default, annotation=types[field.name]
+                )
+            )
+    run.__name__, run.__doc__, run.__annotations__ = command.__name__, command.__doc__, {}
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return run
-
-
-def _expanded(command: Callable[..., None], hints: dict[str, Any]) -> Iterator[inspect.Parameter]:
-    """Yields a command's parameters, with the fields of a record instead of the record."""
-    for name, parameter in inspect.signature(command).parameters.items():
-        if not dataclasses.is_dataclass(hints[name]):
-            yield parameter.replace(kind=parameter.KEYWORD_ONLY, annotation=hints[name])
-            continue
-        fields = typing.get_type_hints(hints[name], include_extras=True)
-        for field in dataclasses.fields(hints[name]):
-            default = field.default
-            yield inspect.Parameter(field.name, parameter.KEYWORD_ONLY, default=default, annotation=fields[field.name])

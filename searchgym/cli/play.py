@@ -1,16 +1,48 @@
-"""An interactive episode in the terminal, for the ``play`` command."""
+"""The ``play`` command: an interactive episode in the terminal."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from searchgym.cli.output import say
-from searchgym.envs.single import SearchEnv
+import typer
+
+from searchgym.cli.options import MaxTurns, SourceOptions, TopK, takes_records
+from searchgym.cli.output import Json, emit, say
+from searchgym.cli.run import OwnEnv, load, task_options
 from searchgym.records import Answer, Search
 
+if TYPE_CHECKING:
+    from searchgym.envs.single import SearchEnv
+
 HELP = "s QUERY searches, a ANSWER answers, q quits; a line that begins with < goes to the environment unchanged."
+
+
+@takes_records
+def play(
+    *,
+    env: OwnEnv = None,
+    source: SourceOptions,
+    question: Annotated[str | None, typer.Option(help="Question id; a random one by default.")] = None,
+    top_k: TopK = None,
+    max_turns: MaxTurns = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the random choice of question.")] = None,
+    json: Json = False,
+) -> None:
+    """Play an episode yourself in the terminal."""
+    from searchgym.envs.single import SearchEnv
+
+    options = task_options(source)
+    if top_k is not None:
+        options["top_k"] = top_k
+    if max_turns is not None:
+        options["max_turns"] = max_turns
+    outcome = play_episode(SearchEnv(load(env, options, source.wait)), question, seed)
+    if outcome is None:
+        say("left before the end")
+        raise typer.Exit(130)
+    emit(outcome, json, "outcome")
 
 
 def play_episode(env: SearchEnv, question_id: str | None, seed: int | None) -> dict[str, Any] | None:

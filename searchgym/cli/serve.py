@@ -8,11 +8,13 @@ import ipaddress
 import socket
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from searchgym.cli.options import takes_records
 from searchgym.cli.output import say
 from searchgym.errors import UsageError
 from searchgym.packages import install_command
@@ -20,7 +22,7 @@ from searchgym.packages import install_command
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
 
-    from searchgym.envs.pages.pages import Pages
+    from searchgym.envs.pages.pages import PageIndex
     from searchgym.retrieval.cards import Progress
     from searchgym.retrieval.retriever import Retriever
     from searchgym.serving.service import Service
@@ -29,7 +31,48 @@ SWITCH: Final = 0.001
 """Seconds after which a thread that searches or writes an answer lets the others run; Python's own are 5 times more."""
 
 
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """Command-line options of a server: its address, limits, who may use it, and its MCP tools."""
+
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 also serves other machines.")] = "127.0.0.1"
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 picks a free one and prints it.")] = 8000
+    calls: Annotated[int, typer.Option(min=1, help="Retriever calls that run at once.")] = 1
+    max_queries: Annotated[int, typer.Option(min=1, help="Maximum queries per request.")] = 1024
+    max_k: Annotated[int, typer.Option(min=1, help="Maximum passages per query.")] = 100
+    max_body: Annotated[int, typer.Option(min=1, help="Maximum bytes of a request body.")] = 4 * 2**20
+    max_hits: Annotated[int, typer.Option(min=1, help="Maximum passages per request, its queries times k.")] = 10_240
+    max_waiting: Annotated[
+        int, typer.Option(min=1, help="Maximum queries in the queue; further ones get status 503.")
+    ] = 8192
+    timeout: Annotated[
+        float, typer.Option(min=0.1, help="Seconds for a request to arrive, and for a client to take its reply.")
+    ] = 30.0
+    grace: Annotated[int, typer.Option(min=0, help="Seconds to finish accepted requests at shutdown.")] = 30
+    token: Annotated[
+        str | None,
+        typer.Option(envvar="SEARCHGYM_TOKEN", help="Token that clients must send; other users see it on this line."),
+    ] = None
+    token_file: Annotated[Path | None, typer.Option(help="File with the token.")] = None
+    open_: Annotated[bool, typer.Option("--open", help="Serve other machines without a token.")] = False
+    allow_host: Annotated[
+        list[str] | None, typer.Option(help="Name by which clients reach the server, * for any; may be repeated.")
+    ] = None
+    mcp: Annotated[
+        bool, typer.Option("--mcp", help="Also serve MCP tools, search and open, at /mcp: for agents of any kind.")
+    ] = False
+    stdio: Annotated[
+        bool, typer.Option("--stdio", help="Serve the MCP tools on standard input and output, and nothing by HTTP.")
+    ] = False
+    snippet_words: Annotated[
+        int, typer.Option(min=0, help="Maximum words of each passage that the tool search shows; 0 shows all.")
+    ] = 0
+    page_words: Annotated[int, typer.Option(min=1, help="Maximum words that the tool open shows at once.")] = 500
+
+
+@takes_records
 def serve(
+    *,
     index: Annotated[
         str | None,
         typer.Argument(
@@ -37,39 +80,7 @@ def serve(
         ),
     ] = None,
     retriever: Annotated[str | None, typer.Option(help="Retriever card to search with.")] = None,
-    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 also serves other machines.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 picks a free one and prints it.")] = 8000,
-    calls: Annotated[int, typer.Option(min=1, help="Retriever calls that run at once.")] = 1,
-    max_queries: Annotated[int, typer.Option(min=1, help="Maximum queries per request.")] = 1024,
-    max_k: Annotated[int, typer.Option(min=1, help="Maximum passages per query.")] = 100,
-    max_body: Annotated[int, typer.Option(min=1, help="Maximum bytes of a request body.")] = 4 * 2**20,
-    max_hits: Annotated[int, typer.Option(min=1, help="Maximum passages per request, its queries times k.")] = 10_240,
-    max_waiting: Annotated[
-        int, typer.Option(min=1, help="Maximum queries in the queue; further ones get status 503.")
-    ] = 8192,
-    timeout: Annotated[
-        float, typer.Option(min=0.1, help="Seconds for a request to arrive, and for a client to take its reply.")
-    ] = 30.0,
-    grace: Annotated[int, typer.Option(min=0, help="Seconds to finish accepted requests at shutdown.")] = 30,
-    token: Annotated[
-        str | None,
-        typer.Option(envvar="SEARCHGYM_TOKEN", help="Token that clients must send; other users see it on this line."),
-    ] = None,
-    token_file: Annotated[Path | None, typer.Option(help="File with the token.")] = None,
-    open_: Annotated[bool, typer.Option("--open", help="Serve other machines without a token.")] = False,
-    allow_host: Annotated[
-        list[str] | None, typer.Option(help="Name by which clients reach the server, * for any; may be repeated.")
-    ] = None,
-    mcp: Annotated[
-        bool, typer.Option("--mcp", help="Also serve MCP tools, search and open, at /mcp: for agents of any kind.")
-    ] = False,
-    stdio: Annotated[
-        bool, typer.Option("--stdio", help="Serve the MCP tools on standard input and output, and nothing by HTTP.")
-    ] = False,
-    snippet_words: Annotated[
-        int, typer.Option(min=0, help="Maximum words of each passage that the tool search shows; 0 shows all.")
-    ] = 0,
-    page_words: Annotated[int, typer.Option(min=1, help="Maximum words that the tool open shows at once.")] = 500,
+    given: ServeOptions,
 ) -> None:
     """Serve a retriever: Search-R1's POST /retrieve, M-ASK's POST /search; /healthz, /readyz, /info, /metrics; MCP."""
     try:
@@ -81,35 +92,48 @@ def serve(
         from searchgym.serving.service import Limits, Service
     except ImportError as error:
         raise UsageError(f"serving needs {error.name}: {install_command('serve')}") from error
-    token = _token(token, token_file)
-    if token is None and not open_ and not stdio and not is_loopback(host):
-        raise UsageError(
-            f"--host {host} serves other machines: set the environment variable SEARCHGYM_TOKEN, here and where "
-            "clients run, or give --token-file, or --open to serve everyone who reaches this address"
-        )
-    access = Access(token, [*(allow_host or ()), host, socket.gethostname()])
-    limits = Limits(queries=max_queries, k=max_k, hits=max_hits, body=max_body, waiting=max_waiting, calls=calls)
-    sys.setswitchinterval(SWITCH)
-    loading = _Loading(_opener(index, retriever), pages=mcp or stdio)
-    service = Service(loading, limits, loading.fail)
-    tools = _tools(service, loading, index is not None, snippet_words, page_words) if mcp or stdio else None
-    if stdio and tools is not None:
-        return _on_stdio(service, tools, loading)
-    app = make_app(service, loading.info, access, tools)
-    connection = bounded(timeout, max_body)
-    options = uvicorn.Config(
-        app, http=connection, log_level="warning", access_log=False, timeout_graceful_shutdown=grace
+    access = Access(_token(given), [*(given.allow_host or ()), given.host, socket.gethostname()])
+    limits = Limits(
+        queries=given.max_queries,
+        k=given.max_k,
+        hits=given.max_hits,
+        body=given.max_body,
+        waiting=given.max_waiting,
+        calls=given.calls,
     )
-    server = uvicorn.Server(options)
+    sys.setswitchinterval(SWITCH)
+    tools, with_tools = None, given.mcp or given.stdio
+    loading = _Loading(_opener(index, retriever), pages=with_tools)
+    service = Service(loading, limits, loading.fail)
+    if with_tools:
+        from searchgym.serving.mcp_tools import Shown, Tools
+
+        pages = None if index is None else lambda: loading.pages
+        shown = Shown(snippet_words=given.snippet_words, page_words=given.page_words)
+        tools = Tools(service, pages, shown).server()
+        if given.stdio:
+            return _on_stdio(service, tools, loading)
+    app = make_app(service, loading.info, access, tools)
+    config = uvicorn.Config(
+        app,
+        http=bounded(given.timeout, given.max_body),
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=given.grace,
+    )
+    server = uvicorn.Server(config)
     loading.failed = lambda: setattr(server, "should_exit", True)
-    with contextlib.closing(_listening(host, port)) as listener:
-        address = f"http://{host}:{listener.getsockname()[1]}"
+    try:
+        listener = socket.create_server((given.host, given.port), backlog=2048, reuse_port=False)
+    except OSError as error:
+        raise UsageError(f"cannot listen on {given.host}:{given.port} ({error}): give another --port") from error
+    with contextlib.closing(listener):
+        address = f"http://{given.host}:{listener.getsockname()[1]}"
         say(f"listening at {address}")
-        if mcp:
+        if given.mcp:
             say(f"MCP tools at {address}/mcp")
         server.run(sockets=[listener])
-    loading.check()
-    return None
+    return loading.check()
 
 
 class _Loading:
@@ -124,7 +148,7 @@ class _Loading:
         self._open_it, self._wants_pages = open_it, pages
         self._retriever: Retriever | None = None
         self._error: BaseException | None = None
-        self.pages: Pages | None = None
+        self.pages: PageIndex | None = None
         """Pages of the corpus, once they are loaded."""
         self.failed: Callable[[], object] = lambda: None
         """Called when loading has failed."""
@@ -159,14 +183,6 @@ class _Loading:
             raise self._error
 
 
-def _tools(service: Service, loading: _Loading, local: bool, snippet_words: int, page_words: int) -> Server[Any]:
-    """Returns the server of the MCP tools, with one that opens pages if the corpus is local."""
-    from searchgym.serving.mcp_tools import Shown, Tools
-
-    shown = Shown(snippet_words=snippet_words, page_words=page_words)
-    return Tools(service, (lambda: loading.pages) if local else None, shown).server()
-
-
 def _on_stdio(service: Service, tools: Server[Any], loading: _Loading) -> None:
     """Serves the tools on standard input and output until the input ends."""
     import asyncio
@@ -186,15 +202,21 @@ def _on_stdio(service: Service, tools: Server[Any], loading: _Loading) -> None:
     loading.check()
 
 
-def _token(token: str | None, file: Path | None) -> str | None:
+def _token(given: ServeOptions) -> str | None:
     """Returns the token that clients must send, None if none is given."""
-    if file is not None:
+    token = given.token
+    if given.token_file is not None:
         try:
-            token = file.read_text(encoding="utf-8-sig").strip()
+            token = given.token_file.read_text(encoding="utf-8-sig").strip()
         except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"--token-file {file}: {error}") from error
+            raise UsageError(f"--token-file {given.token_file}: {error}") from error
     if token is not None and not (token.isascii() and token.isprintable() and token.strip() == token != ""):
         raise UsageError("the token is empty or has characters that no HTTP header can hold: use letters and digits")
+    if token is None and not (given.open_ or given.stdio or is_loopback(given.host)):
+        raise UsageError(
+            f"--host {given.host} serves other machines: set the environment variable SEARCHGYM_TOKEN, here and where "
+            "clients run, or give --token-file, or --open to serve everyone who reaches this address"
+        )
     return token
 
 
@@ -218,11 +240,3 @@ def _opener(index: str | None, retriever: str | None) -> Callable[[Progress], Re
         raise UsageError("nothing to search: give an index folder, a corpus file or the name of a corpus card")
     path = find_corpus(index)
     return lambda progress: load_corpus(path, card, progress)
-
-
-def _listening(host: str, port: int) -> socket.socket:
-    """Returns a bound socket; a port in use is refused before anything is loaded."""
-    try:
-        return socket.create_server((host, port), backlog=2048, reuse_port=False)
-    except OSError as error:
-        raise UsageError(f"cannot listen on {host}:{port} ({error}): give another --port") from error

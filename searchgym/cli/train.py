@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from searchgym.cli.options import Overrides, PlanOptions, RecipeName, takes_records
 from searchgym.cli.output import Json, emit, say, table, tell
-from searchgym.cli.training.own import is_pipeline, train_pipeline
-from searchgym.cli.training.plan import Machine, print_plan, sized_by
+from searchgym.cli.training.plan import print_plan
 from searchgym.cli.training.steps import training_steps
+from searchgym.cli.training.train_pipeline import is_pipeline, train_pipeline
 from searchgym.errors import UsageError
 from searchgym.named import code_refused
 
@@ -29,26 +30,14 @@ SHORT: Final = ("steps=10", "rollout.questions=8")
 """Values of tiny-grpo for a demonstration that takes minutes, a quarter of its episodes."""
 
 
+@takes_records
 def train(
-    recipe: Annotated[str, typer.Argument(help="Recipe name or YAML file.")],
-    overrides: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Values to override.")] = None,
+    *,
+    recipe: RecipeName,
+    overrides: Overrides = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; by default a new one under runs/train/.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --out; steps may be more.")] = False,
-    plan: Annotated[
-        bool, typer.Option("--plan", help="Only print memory, fit and hours; status 2 if too much.")
-    ] = False,
-    config: Annotated[
-        Path | None, typer.Option(help="Plan with the sizes in this config.json instead of the model's.")
-    ] = None,
-    gpus: Annotated[int | None, typer.Option(min=0, help="Plan for this many GPUs instead of this machine's.")] = None,
-    gpu_gib: Annotated[float, typer.Option(help="GiB of memory of each of --gpus; 80 GB cards report 79.")] = 79.0,
-    cpu_gib: Annotated[
-        float | None, typer.Option(help="GiB of main memory to plan for instead of what is free here.")
-    ] = None,
-    step_seconds: Annotated[
-        float | None,
-        typer.Option(help="Seconds of a step, for the plan's hours; by default those of the run in --out."),
-    ] = None,
+    planned: PlanOptions,
     explain: Annotated[
         bool,
         typer.Option(
@@ -63,21 +52,20 @@ def train(
         raise UsageError("--resume needs --out, the folder of the run")
     if episode is not None and not (explain and out is not None):
         raise UsageError("--episode names an episode of the run in --out, to --explain")
-    planned = {"--config": config, "--gpus": gpus, "--cpu-gib": cpu_gib, "--step-seconds": step_seconds}
-    if not plan and (given := [name for name, value in planned.items() if value is not None]):
-        raise UsageError(f"{given[0]} is for --plan")
+    for name in ("config", "gpus", "cpu_gib", "step_seconds"):
+        if not planned.plan and getattr(planned, name) is not None:
+            raise UsageError(f"--{name.replace('_', '-')} is for --plan")
     if is_pipeline(recipe):
-        if plan or explain:
+        if planned.plan or explain:
             raise UsageError(
                 f"{recipe} is a pipeline: it says at its start how long it takes; leave out --plan, --explain"
             )
         train_pipeline(recipe, overrides or [], out, resume, json)
         return
     loaded = recipe_of(recipe, overrides)
-    if plan:
-        machine = Machine(gpus=gpus, gpu_gib=gpu_gib, cpu_gib=cpu_gib)
+    if planned.plan:
         with code_refused():  # a plan needs sizes alone
-            print_plan(loaded if config is None else sized_by(loaded, config), machine, step_seconds, out, json)
+            print_plan(loaded, planned, out, json)
         return
     if explain:
         check_recipe(loaded)
@@ -198,8 +186,8 @@ def _explain(recipe: Recipe, run: Path | None, episode_id: str | None, as_json: 
 
 
 def selfcheck(
-    recipe: Annotated[str, typer.Argument(help="Recipe name or YAML file.")],
-    overrides: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Values to override.")] = None,
+    recipe: RecipeName,
+    overrides: Overrides = None,
     json: Json = False,
 ) -> None:
     """Check a recipe before a long run: tokens, masks, groups, log-probs, a bandit, a resume.
@@ -229,10 +217,9 @@ def _print_checks(recipe: str, findings: Findings, as_json: bool) -> None:
     if as_json:
         emit({"recipe": recipe, "checks": [dataclasses.asdict(check) for check in checks], "counts": counts}, True)
         return
-    words = {"failed": "FAILED"}
-    rows = [(check.name, words.get(check.state, check.state), check.said) for check in checks]
-    table(("check", "", "seen"), rows)
-    tell(", ".join(f"{count} {words.get(state, state)}" for state, count in counts.items()))
+    words = {state: "FAILED" if state == "failed" else state for state in counts}
+    table(("check", "", "seen"), [(check.name, words[check.state], check.said) for check in checks])
+    tell(", ".join(f"{count} {words[state]}" for state, count in counts.items()))
 
 
 def demo(
@@ -252,5 +239,5 @@ def demo(
             summary = run_demo(loaded, out, say, report, questions)
     if json:
         emit(summary, True)
-        return
-    print_summary(summary, out)
+    else:
+        print_summary(summary, out)

@@ -24,9 +24,9 @@ from searchgym.corpora.readers.html import read_html
 from searchgym.corpora.readers.markdown import read_markdown
 from searchgym.corpora.readers.office import PACKAGES, read_office, readable
 from searchgym.errors import BadLines, DataError, DataMissingError, DataWarning, UsageError
-from searchgym.protocol import word_starts
 from searchgym.reading import leads_out
 from searchgym.records import Passage
+from searchgym.text import word_starts
 
 MAX_TEXT: Final = 1 << 24
 """Maximum length of a document, in bytes or, for PDF and DOCX, in characters of text."""
@@ -163,7 +163,7 @@ def chunk_passages(
     Args:
         passages: Passages to cut.
         words: Maximum number of words in a chunk. Words are separated by white space; in scripts without spaces between
-            words, such as Chinese, each character is one (`searchgym.protocol.word_starts`).
+            words, such as Chinese, each character is one (`searchgym.text.word_starts`).
         overlap: Number of words at the end of a chunk that the next chunk repeats; fewer where that many would cut a
             unit.
         by: Unit of a chunk, which may begin and end at any word, or only between paragraphs (at blank lines) or

@@ -1,19 +1,14 @@
 """Environments: the text space, the environment core and the Gymnasium classes around it."""
 
-from typing import TYPE_CHECKING
-
-from searchgym._lazy import lazy
-
-if TYPE_CHECKING:
-    from searchgym.envs.cards import EnvCard
-    from searchgym.envs.core import Rules, State
-    from searchgym.envs.options import TaskOptions
-    from searchgym.envs.registration import env_options, find_env, register, registered
-    from searchgym.envs.reward import Reward
-    from searchgym.envs.single import SearchEnv
-    from searchgym.envs.spaces import UnicodeText
-    from searchgym.envs.task import Task, load_task
-    from searchgym.envs.vector import SearchVectorEnv
+from searchgym.envs.cards import EnvCard
+from searchgym.envs.core import Rules, State
+from searchgym.envs.options import TaskOptions
+from searchgym.envs.registration import env_options, find_env, register, registered
+from searchgym.envs.reward import Reward
+from searchgym.envs.single import SearchEnv
+from searchgym.envs.spaces import UnicodeText
+from searchgym.envs.task import Task, load_task
+from searchgym.envs.vector import SearchVectorEnv
 
 __all__ = [
     "EnvCard",
@@ -31,18 +26,3 @@ __all__ = [
     "register",
     "registered",
 ]
-
-__getattr__, __dir__ = lazy(
-    __name__,
-    {
-        "core": "Rules State",
-        "reward": "Reward",
-        "cards": "EnvCard",
-        "options": "TaskOptions",
-        "registration": "env_options find_env register registered",
-        "single": "SearchEnv",
-        "spaces": "UnicodeText",
-        "task": "Task load_task",
-        "vector": "SearchVectorEnv",
-    },
-)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 from searchgym.envs.cards import EnvCard
 from searchgym.envs.pages.look import look
-from searchgym.envs.pages.pages import Pages, snippet
+from searchgym.envs.pages.pages import PageIndex, snippet
 from searchgym.errors import EpisodeError, UsageError
 from searchgym.protocol import Protocol, get_protocol
 from searchgym.records import Action, Answer, Hit, Invalid, More, Open, Opened, Question, Search, Searched, StopReason
@@ -42,13 +42,13 @@ class Rules:
     """Maximum number of words of retrieved text per turn."""
     deadline: float
     """Seconds that one retrieval may take, retries included."""
-    pages: Pages | None = None
+    pages: PageIndex | None = None
     """Pages that can be opened; None where searches show whole passages and nothing can be opened."""
     snippet_words: int = 0
     """Maximum number of words of a hit that a search shows where pages can be opened."""
 
     @classmethod
-    def from_card(cls, card: EnvCard, pages: Pages | None = None, sources: Sequence[str] = ()) -> Rules:
+    def from_card(cls, card: EnvCard, pages: PageIndex | None = None, sources: Sequence[str] = ()) -> Rules:
         """Returns the rules that an environment card sets.
 
         Args:

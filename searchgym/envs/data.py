@@ -28,27 +28,23 @@ def find_corpus(name: str | os.PathLike[str], instead: str = "") -> Path:
         instead: What else can be done, for the error if a card's corpus is missing.
 
     Raises:
-        UsageError: The name is empty.
+        UsageError: The name is empty, or something else than a path or a name.
         DataMissingError: The card's file is not in the data folder; the message tells how to get it.
         UnknownNameError: Neither a path that exists nor a corpus card.
     """
+    if not isinstance(name, (str, os.PathLike)):
+        raise UsageError(f"corpus= is a path or the name of a corpus card, got {type(name).__name__}")
     path = Path(name)
     if not os.fspath(name):
         raise UsageError("nothing to search: give a corpus file, an index folder or a corpus card")
     if isinstance(name, str) and not is_path(name, "corpora"):
         if name not in (known := list_cards("corpora")):
             raise UnknownNameError("corpus file, folder or card", name, known, found_here(name))
-        return _corpus_file(name, instead)
-    if path.suffix in (".yaml", ".yml"):
-        return _corpus_file(os.fspath(name), instead)
-    if not path.exists():
-        raise DataMissingError("no such corpus file or folder: check its name", path)
-    return path
-
-
-def _corpus_file(name: str, instead: str = "") -> Path:
-    """Returns the bundled or downloaded file of a corpus card, or its index in the cache folder."""
-    card = load_card(CorpusCard, find_card("corpora", name))
+    elif path.suffix not in (".yaml", ".yml"):
+        if not path.exists():
+            raise DataMissingError("no such corpus file or folder: check its name", path)
+        return path
+    card = load_card(CorpusCard, find_card("corpora", os.fspath(name)))
     if card.bundled:
         return bundled_file(card.bundled)
     local = data_file(home() / "data", card.file)

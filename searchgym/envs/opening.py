@@ -6,12 +6,11 @@ import dataclasses
 import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final, TypeGuard
 
 from searchgym.envs.cards import EnvCard
 from searchgym.envs.data import find_corpus, load_corpus
-from searchgym.envs.options import TaskOptions, corpus_path
+from searchgym.envs.options import TaskOptions
 from searchgym.errors import UsageError
 from searchgym.named import check_call
 from searchgym.records import Question
@@ -36,7 +35,7 @@ def open_corpus_of(card: EnvCard, options: TaskOptions) -> CorpusRetriever:
             f"{card.id} {does} a corpus of yours: pass corpus=PATH, on the command line --corpus PATH (a file or a "
             "folder of documents)"
         )
-    return load_corpus(find_corpus(corpus_path(card, options["corpus"])))
+    return load_corpus(find_corpus(options["corpus"]))
 
 
 def find_card_of(card: EnvCard, given: str | dict[str, Any]) -> RetrieverCard:
@@ -76,7 +75,13 @@ def load_retriever(
         return _checked(given.open(Sources(questions=questions)), f"retriever {given.kind}")
     if given is None and "corpus" in options:
         return corpus()
-    path = _corpus_of(card, questions, options)
+    if "corpus" in options:
+        path = find_corpus(options["corpus"])
+    elif (brought := card.questions.corpus()) is not None:
+        path = brought
+    else:
+        hint = "; or search each question's own paragraphs: distractors=True"
+        path = find_corpus(card.corpus, hint if any(question.paragraphs for question in questions) else "")
     if given is None or isinstance(given, RetrieverCard):
         return load_corpus(path, given)
     if isinstance(given, type):
@@ -95,16 +100,6 @@ def _checked(opened: object, by: str) -> AnyRetriever:
         raise UsageError(f"{by} returned {type(opened).__name__}, which has no search()")
     check_retriever(opened)
     return opened
-
-
-def _corpus_of(card: EnvCard, questions: Sequence[Question], options: TaskOptions) -> Path:
-    """Returns the path of the user's corpus, or else of that of the questions, or of the card's."""
-    if "corpus" in options:
-        return find_corpus(corpus_path(card, options["corpus"]))
-    if (brought := card.questions.corpus()) is not None:
-        return brought
-    own = "; or search each question's own paragraphs: distractors=True"
-    return find_corpus(card.corpus, own if any(question.paragraphs for question in questions) else "")
 
 
 def load_sources(card: EnvCard, questions: Sequence[Question], options: TaskOptions) -> dict[str, AnyRetriever]:

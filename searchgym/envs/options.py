@@ -58,10 +58,12 @@ class TaskOptions(TypedDict, total=False):
     """Seconds that one retrieval may take, retries included."""
 
 
-RULE_OPTIONS: Final = (
-    "protocol", "top_k", "max_turns", "max_queries", "max_observation_words", "browse", "snippet_words",
-    "retriever_deadline",
-)  # fmt: skip
+RULE_OPTIONS: Final = TaskOptions.__annotations__.keys() & EnvCard.__annotations__.keys() - {
+    "questions",
+    "corpus",
+    "reward",
+}
+"""Options that are fields of the card, but for its data and its reward."""
 RENAMED: Final = ("world", "generated", "masked", "open_answers")
 """Options of earlier versions, whose values are fields of `TaskOptions.questions` now."""
 
@@ -91,14 +93,7 @@ def named_options(card: EnvCard, options: Mapping[str, Any]) -> TaskOptions:
     check_option_names(options, card.id)
     given = cast(TaskOptions, {name: value for name, value in options.items() if value is not None})
     if "corpus" in given and not given.get("distractors"):
-        find_corpus(corpus_path(card, given["corpus"]))
-    return given
-
-
-def corpus_path(card: EnvCard, given: object) -> str | os.PathLike[str]:
-    """Returns the user's ``corpus=``, refusing anything but a path or a name."""
-    if not isinstance(given, (str, os.PathLike)):
-        raise UsageError(f"{card.id}: corpus= is a path or the name of a corpus card, got {type(given).__name__}")
+        find_corpus(given["corpus"])
     return given
 
 

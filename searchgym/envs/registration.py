@@ -7,7 +7,7 @@ import re
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Unpack, cast
 
 import gymnasium
 from gymnasium.envs.registration import parse_env_id, registry
@@ -43,23 +43,14 @@ class _Options(dict[str, Any]):
         super().update(merge_options(find_env(self.env_id), self, given) if merge else given)
 
 
-def register_card(card: EnvCard, **options: Any) -> str:
-    """Registers an environment id for a card.
+def _register(env_id: str, card: EnvCard | Path, options: Mapping[str, Any]) -> str:
+    """Registers an id for a card, with defaults of its options; one that SearchGym registered before is replaced.
 
-    Args:
-        card: The card; an id that SearchGym registered before is replaced, so that a notebook cell can be run twice.
-        **options: `TaskOptions` that become the defaults of the id.
-
-    Returns:
-        The id, ready for ``gymnasium.make`` and ``gymnasium.make_vec``.
+    So a notebook cell can be run twice.
 
     Raises:
         UsageError: The id is malformed, or belongs to another package.
     """
-    return _register(card.id, card, options)
-
-
-def _register(env_id: str, card: EnvCard | Path, options: dict[str, Any]) -> str:
     try:
         parse_env_id(env_id)
     except gymnasium.error.Error as error:
@@ -98,12 +89,13 @@ def register(id: str | os.PathLike[str], **options: Unpack[TaskOptions]) -> str:
     """
     check_option_names(options, f"register({id!r})")
     if os.fspath(id).endswith((".yaml", ".yml")):
-        return register_card(load_card(EnvCard, find_card("envs", os.fspath(id))), **options)
+        card = load_card(EnvCard, find_card("envs", os.fspath(id)))
+        return _register(card.id, card, options)
     if "questions" not in options:
         raise UsageError(f"register({id!r}) needs questions=: a question file or Question records")
     if not {"corpus", "retriever", "distractors"} & options.keys():
         raise UsageError(f"register({id!r}) needs corpus=, retriever= or distractors=True: something to search")
-    return register_card(own_card(os.fspath(id)), **options)
+    return _register(os.fspath(id), own_card(os.fspath(id)), options)
 
 
 def own_card(id: str) -> EnvCard:
@@ -129,25 +121,23 @@ def full_id(name: str) -> str:
         return name
     if name.endswith((".yaml", ".yml")):
         return register(name)
-    matches: dict[str, list[tuple[int, str]]] = {}  # namespace to (version, id)
-    bases = []
-    for env_id in registered():
-        namespace, base, version = parse_env_id(env_id)
-        bases.append(base)
-        if name.lower() in {text.lower() for text in (base, f"{base}-v{version}", f"{namespace}/{base}")}:
-            matches.setdefault(namespace or "", []).append((version or 0, env_id))
+    parsed = [(*parse_env_id(env_id), env_id) for env_id in registered()]
+    matches = [
+        (namespace or "", version or 0, env_id)
+        for namespace, base, version, env_id in parsed
+        if name.lower() in {text.lower() for text in (base, f"{base}-v{version}", f"{namespace}/{base}")}
+    ]
     if not matches and name.lower() in list_cards("suites"):
         raise UsageError(
             f"{name} is a suite of environments, which `searchgym eval {name.lower()}` runs as a whole: name one of "
             "them here (searchgym list suites)"
         )
     if not matches:
-        raise UnknownNameError("environment", name, bases)
-    if len(matches) > 1:
-        ids = sorted(env_id for versions in matches.values() for _, env_id in versions)
+        raise UnknownNameError("environment", name, [base for _, base, _, _ in parsed])
+    if len({namespace for namespace, _, _ in matches}) > 1:
+        ids = sorted(env_id for _, _, env_id in matches)
         raise UsageError(f"environment {name!r} is ambiguous: write one of {', '.join(ids)}")
-    (versions,) = matches.values()
-    return max(versions)[1]
+    return max(matches)[2]
 
 
 def find_env(name: str) -> EnvCard:
@@ -169,10 +159,10 @@ def registered() -> list[str]:
     return [env_id for env_id in _registered if env_id in registry]
 
 
-def env_options(name: str, *layers: Mapping[str, Any]) -> dict[str, Any]:
+def env_options(name: str, *layers: Mapping[str, Any]) -> TaskOptions:
     """Returns the options that an environment was registered with, and others over them; see `merge_options`."""
     own = {key: value for key, value in registry[full_id(name)].kwargs.items() if key != "card"}
-    return merge_options(find_env(name), own, *layers) if layers else own
+    return cast(TaskOptions, merge_options(find_env(name), own, *layers) if layers else own)
 
 
 def register_shipped() -> None:
@@ -183,9 +173,5 @@ def register_shipped() -> None:
             if line is None:
                 raise CardError(f"{path}: expected a line such as id: Mine/Quiz-v0")
             _register(line[1], path, {})
-        except (
-            SearchGymError,
-            OSError,
-            ValueError,
-        ) as error:  # one card that somebody is editing must not break every import
+        except (SearchGymError, OSError, ValueError) as error:  # a card under edit must not break every import
             warnings.warn(f"environment not registered: {error}", stacklevel=2)

@@ -13,9 +13,10 @@ import numpy as np
 from searchgym import scoring
 from searchgym.envs.core import State
 from searchgym.errors import RewardError, UsageError
-from searchgym.named import check_call, contained, load_function, load_object
+from searchgym.named import check_call, load_function, load_object
 from searchgym.options import Kind, find_kind, kind_name, loaded, plain, read
-from searchgym.records import Question
+from searchgym.records import Question, simulated_share
+from searchgym.threads import contained
 
 RewardFunction = Callable[[State], float]
 """Reward function: takes the state of a finished episode, returns a finite number; called once per episode. A `Reward`
@@ -47,7 +48,12 @@ class Reward(Kind):
 
     def of_answer(self, text: str, question: Question) -> float:
         """Returns the reward of an answer with words to a question that has one, a finite number."""
-        raise NotImplementedError(f"{type(self).__name__} defines neither of_answer nor __call__")
+        return self.score(text, question.golds)
+
+    @staticmethod
+    def score(text: str, golds: Sequence[str], /) -> float:
+        """Returns the reward of an answer, for rewards that look at the gold answers alone."""
+        raise NotImplementedError("a reward defines score, of_answer or __call__")
 
 
 @cache
@@ -122,24 +128,37 @@ def finite_number(value: object) -> float | None:
     return number if abs(number) <= LARGEST else None
 
 
+def score_episode(reward: RewardFunction, state: State) -> tuple[float, dict[str, float]]:
+    """Returns the reward and the scores of a finished episode; zeros if its retriever failed, so without an answer.
+
+    Raises:
+        RewardError: The reward function raised, or returned something other than a finite number.
+    """
+    scores = answer_scores(state)
+    if state.stop_reason == "retriever_error":
+        return 0.0, scores
+    if written := simulated_share(state.searches):
+        scores["simulated"] = written
+    return checked_reward(reward, state), scores
+
+
 def checked_reward(reward: RewardFunction, state: State) -> float:
     """Calls a reward function and checks that it returns a finite number (`finite_number`).
 
     Raises:
         RewardError: The function raised, or returned something else; the message names the question.
     """
-    name = reward_name(reward)
+    asked = f"on question {state.question.id!r}"
     try:
         with contained():
             returned = reward(state)
     except Exception as error:
+        raise RewardError(f"reward {reward_name(reward)} raised {type(error).__name__} {asked}: {error}") from error
+    if (value := finite_number(returned)) is None:
         raise RewardError(
-            f"reward {name} raised {type(error).__name__} on question {state.question.id!r}: {error}"
-        ) from error
-    value = finite_number(returned)
-    if value is None:
-        got = f"reward {name} returned {returned!r:.60} on question {state.question.id!r}"
-        raise RewardError(f"{got}: expected a finite number, of at most {LARGEST:.2g} either way")
+            f"reward {reward_name(reward)} returned {returned!r:.60} {asked}: "
+            f"expected a finite number, of at most {LARGEST:.2g} either way"
+        )
     return value
 
 

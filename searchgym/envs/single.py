@@ -3,45 +3,18 @@
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Unpack
 
 import gymnasium
 
+from searchgym.envs import turns
 from searchgym.envs.cards import EnvCard
-from searchgym.envs.core import State, begin, fail, finish
+from searchgym.envs.core import State
 from searchgym.envs.options import TaskOptions
-from searchgym.envs.spaces import UnicodeText
-from searchgym.envs.task import Task, load_task
-from searchgym.errors import EpisodeError, RetrieverError, UnknownNameError, UsageError
-from searchgym.options import read
-from searchgym.options.cards import find_card, load_card
-from searchgym.protocol import MAX_ACTION_CHARS, MAX_RESULT_CHARS
-from searchgym.records import Action, Answer, Hit, Invalid, More, Open, Question, Search
-from searchgym.retrieval.retriever import retrieve
-
-MAX_OBSERVATION_CHARS = MAX_RESULT_CHARS + 2**10
-"""Upper bound of an observation's length, in characters: retrieved text and the tags or notice around it."""
-
-
-@dataclass(slots=True)
-class Stats:
-    """Counters and times of an environment since it was made; kept out of `info`, which is deterministic."""
-
-    episodes: int = 0
-    """Number of episodes started."""
-    steps: int = 0
-    """Number of actions taken."""
-    retriever_calls: int = 0
-    """Number of calls to the retriever; one call may carry many queries."""
-    queries: int = 0
-    """Number of queries sent."""
-    retriever_errors: int = 0
-    """Number of episodes that a failed retrieval ended."""
-    retriever_seconds: float = 0.0
-    """Wall-clock seconds spent in the retriever."""
+from searchgym.envs.task import Task
+from searchgym.errors import EpisodeError, UsageError
 
 
 @dataclass(slots=True)
@@ -54,59 +27,6 @@ class Snapshot:
     """Transcript so far, as a list of texts, for `SearchEnv.render`."""
     rng_state: Any = None
     """State of the environment's NumPy bit generator."""
-
-
-def spaces_for(task: Task) -> tuple[UnicodeText, UnicodeText]:
-    """Returns the observation space and the action space of a task."""
-    protocol = task.rules.protocol
-    samples: tuple[str, ...] = (protocol.write(Search(("{}",))), protocol.write(Answer("{}")), "{}")
-    samples += tuple(protocol.write(Search(("{}",), source)) for source in protocol.sources)
-    samples += (protocol.write(Open("{}")), protocol.write(More())) if protocol.browse else ()
-    return UnicodeText(MAX_OBSERVATION_CHARS), UnicodeText(MAX_ACTION_CHARS, samples)
-
-
-def read_action(task: Task, action: object) -> Action:
-    """Parses the action that a user passed to `step`.
-
-    Raises:
-        UsageError: The action is not a string.
-    """
-    if not isinstance(action, str):
-        raise UsageError(f"an action is a string such as '<search>query</search>', got {type(action).__name__}")
-    return task.rules.protocol.parse(action)
-
-
-def step_info(task: Task, state: State) -> dict[str, Any]:
-    """Returns the Gymnasium info of a state; deterministic, hence without times or random ids."""
-    kinds: dict[type, str] = {Search: "search", Answer: "answer", Invalid: "invalid", Open: "open", More: "more"}
-    info: dict[str, Any] = {
-        "question_id": state.question.id,
-        "turn": state.turn,
-        "turns_left": task.rules.max_turns - state.turn,
-        "searches": len(state.searches),
-        "action": "" if state.action is None else kinds[type(state.action)],
-        "hits": [hit_info(hit) for s in state.searches if s.turn == state.turn for hit in s.hits],
-        "stop_reason": state.stop_reason or "",
-    }
-    return info if task.rules.pages is None else info | {"opens": len(state.opens)}
-
-
-def hit_info(hit: Hit) -> dict[str, Any]:
-    """Returns id, title and score of a hit; its text is in the observation."""
-    return {"id": hit.passage.id, "title": hit.passage.title, "score": hit.score}
-
-
-def end_info(state: State, scores: dict[str, float]) -> dict[str, Any]:
-    """Returns the entries added to the info of an episode's last step: scores, answer and error."""
-    info: dict[str, Any] = {**scores, "answer": state.answer_text}
-    return info | ({"error": state.error} if state.error is not None else {})
-
-
-def draw_question(task: Task, rng: Any, question_id: object) -> Question:
-    """Returns the question with the given id, or one drawn with the environment's generator if the id is None."""
-    if question_id is not None:
-        return task.find(str(question_id))
-    return task.questions[int(rng.integers(len(task.questions)))]
 
 
 class SearchEnv(gymnasium.Env[str, str]):
@@ -161,10 +81,10 @@ class SearchEnv(gymnasium.Env[str, str]):
     ) -> None:
         if render_mode not in (None, "ansi"):
             raise UsageError(f"render_mode must be None or 'ansi', got {render_mode!r}")
-        self.task = resolve(card, options)
+        self.task = turns.resolve(card, options)
         self.render_mode = render_mode
-        self.observation_space, self.action_space = spaces_for(self.task)
-        self.stats = Stats()
+        self.observation_space, self.action_space = turns.spaces_for(self.task)
+        self.stats = turns.Stats()
         self._state: State | None = None
         self._transcript: list[str] = []
 
@@ -186,13 +106,12 @@ class SearchEnv(gymnasium.Env[str, str]):
             UnknownNameError: An unknown option or question id.
         """
         super().reset(seed=seed)
-        chosen = reset_options(options, ("question_id",))
-        question = draw_question(self.task, self.np_random, chosen.get("question_id"))
+        chosen = turns.reset_options(options, ("question_id",))
+        question = turns.draw_question(self.task, self.np_random, chosen.get("question_id"))
         self._state = State(question)
         self._transcript = [f"Question: {question.text}"]
         self.stats.episodes += 1
-        info = step_info(self.task, self._state)
-        return question.text, info | {"instructions": self.task.rules.protocol.instructions()}
+        return question.text, turns.first_info(self.task, self._state)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Takes one turn; the class docstring describes actions, observations and rewards.
@@ -202,38 +121,16 @@ class SearchEnv(gymnasium.Env[str, str]):
             UsageError: The action is not a string.
             RewardError: The reward function raised, or returned something other than a finite number.
         """
-        rules = self.task.rules
-        state, queries = begin(self.state, read_action(self.task, action), rules)
-        observation = ""
-        try:
-            hits = self._retrieve(state, queries) if queries else []
-        except RetrieverError as error:
-            state = fail(state, str(error))
-            self.stats.retriever_errors += 1
-        else:
-            state, observation = finish(state, hits, rules)
-        info, reward, shown = step_info(self.task, state), 0.0, observation
+        ((state, observation),) = turns.take_turns(self.task, [(self.state, action)], self.stats)
+        reward, terminated, truncated, info, scores = turns.outcome(self.task, state)
+        shown = observation
         if state.done:
-            reward, scores = self.task.score(state)
-            info |= end_info(state, scores)
             figures = {"reward": reward} | scores
             shown = f"[{state.stop_reason}: {', '.join(f'{name} {value:g}' for name, value in figures.items())}]"
         self._state = state
         self.stats.steps += 1
-        self._transcript += [rules.protocol.history(action), shown]
-        failed = state.stop_reason == "retriever_error"
-        return observation, reward, state.done and not failed, failed, info
-
-    def _retrieve(self, state: State, queries: tuple[str, ...]) -> list[list[Hit]]:
-        """Retrieves the hits of each query and counts the call and its time in `stats`."""
-        rules, start = self.task.rules, time.perf_counter()
-        try:
-            ids = [state.question.id] * len(queries)
-            return retrieve(self.task.source(state.source), ids, queries, rules.top_k, rules.deadline)
-        finally:
-            self.stats.retriever_calls += 1
-            self.stats.queries += len(queries)
-            self.stats.retriever_seconds += time.perf_counter() - start
+        self._transcript += [self.task.rules.protocol.history(action), shown]
+        return observation, reward, terminated, truncated, info
 
     def render(self) -> str | None:
         """Returns the transcript so far, with reward and scores at the end, if `render_mode` is ``"ansi"``."""
@@ -251,32 +148,3 @@ class SearchEnv(gymnasium.Env[str, str]):
         self._state = snapshot.state
         self._transcript = list(snapshot.transcript)
         self.np_random.bit_generator.state = copy.deepcopy(snapshot.rng_state)
-
-
-def resolve(card: EnvCard | Task | Mapping[str, Any] | str, options: TaskOptions) -> Task:
-    """Returns the task for a card in any of the forms that `SearchEnv` accepts.
-
-    Raises:
-        UsageError: Options were given with a finished task.
-    """
-    if isinstance(card, Task):
-        if options:
-            raise UsageError(f"a Task is complete: leave out {', '.join(options)}")
-        return card
-    if isinstance(card, str):
-        card = load_card(EnvCard, find_card("envs", card))
-    if not isinstance(card, EnvCard):
-        card = read(EnvCard, card, "card")
-    return load_task(card, **options)
-
-
-def reset_options(options: dict[str, Any] | None, known: tuple[str, ...]) -> dict[str, Any]:
-    """Checks the option names given to `reset` and returns the options, an empty dict for None.
-
-    Raises:
-        UnknownNameError: An option that does not exist.
-    """
-    for name in options or {}:
-        if name not in known:
-            raise UnknownNameError("reset option", str(name), known)
-    return options or {}

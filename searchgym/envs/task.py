@@ -11,16 +11,16 @@ from typing import Unpack
 
 from searchgym import scoring
 from searchgym.envs.cards import EnvCard
-from searchgym.envs.core import Rules, State
+from searchgym.envs.core import Rules
 from searchgym.envs.opening import find_card_of, load_retriever, load_sources, open_corpus_of
 from searchgym.envs.options import TaskOptions, named_options, own_questions, with_options
 from searchgym.envs.pages.pages import pages_of
-from searchgym.envs.reward import RewardFunction, answer_scores, checked_reward, get_reward
+from searchgym.envs.reward import RewardFunction, get_reward
 from searchgym.errors import UnknownNameError, UsageError
 from searchgym.options import name_of
-from searchgym.questions.question_source import QuestionContext, QuestionSource, given_label, given_questions
+from searchgym.questions.question_source import QuestionContext, given_label, given_questions
 from searchgym.questions.subset import SEED, draw_subset
-from searchgym.records import Question, simulated_share
+from searchgym.records import Question
 from searchgym.retrieval.retriever import AnyRetriever, CorpusRetriever
 
 
@@ -34,8 +34,6 @@ class Task:
     questions: tuple[Question, ...]
     retriever: AnyRetriever
     reward: RewardFunction
-    by_id: Mapping[str, Question]
-    """Question id to question."""
     split: str = "all"
     """Split that the questions are of, or which files the user gave."""
     aliases: scoring.EntityAliases | None = None
@@ -44,6 +42,11 @@ class Task:
     """Further retrievers by name."""
     drawn: Mapping[str, int] | None = None
     """How the questions were drawn (``n`` of how many, ``of``, by which ``seed``); None: all that there are."""
+
+    @functools.cached_property
+    def by_id(self) -> Mapping[str, Question]:
+        """Question id to question."""
+        return {question.id: question for question in self.questions}
 
     def source(self, name: str) -> AnyRetriever:
         """Returns the retriever of that name; the environment's own for an empty one."""
@@ -61,8 +64,7 @@ class Task:
 
     def asking(self, questions: Iterable[Question]) -> Task:
         """Returns the task with other questions, over the same corpus and under the same rules."""
-        asked = tuple(questions)
-        return dataclasses.replace(self, questions=asked, by_id={q.id: q for q in asked}, drawn=None)
+        return dataclasses.replace(self, questions=tuple(questions), drawn=None)
 
     def subset(self, n: int | None, seed: int = SEED) -> Task:
         """Returns the task with `n` of its questions, drawn by `draw_subset`; itself if it has no more, or for None."""
@@ -70,19 +72,6 @@ class Task:
             return self
         drawn = {"n": n, "of": len(self.questions), "seed": seed}
         return dataclasses.replace(self.asking(draw_subset(self.questions, n, seed)), drawn=drawn)
-
-    def score(self, state: State) -> tuple[float, dict[str, float]]:
-        """Returns the reward and the scores of a finished episode; zeros if its retriever failed, so without an answer.
-
-        Raises:
-            RewardError: The reward function raised, or returned something other than a finite number.
-        """
-        scores = answer_scores(state)
-        if state.stop_reason == "retriever_error":
-            return 0.0, scores
-        if written := simulated_share(state.searches):
-            scores["simulated"] = written
-        return checked_reward(self.reward, state), scores
 
 
 def load_task(card: EnvCard, **options: Unpack[TaskOptions]) -> Task:
@@ -102,22 +91,26 @@ def load_task(card: EnvCard, **options: Unpack[TaskOptions]) -> Task:
     reward = get_reward(options.get("reward", card.reward))
     corpus = functools.cache(lambda: open_corpus_of(card, options))
     context = _context(card, options, corpus)
-    if problems := _problems(source, context):
+    try:
+        problems = "; ".join(source.check_environment(context))
+    except Exception as error:  # whatever the class of another package raises
+        problems = f"the check of its question source failed: {type(error).__name__}: {error}"
+    if problems:
         raise UsageError(f"{card.id}: {problems}")
     aliases = load_aliases(card, options.get("aliases"))
-    asked = source.load(context) if given is None else given_questions(card.id, given, options.get("aliases"))
-    questions = tuple(asked)
+    questions = tuple(
+        source.load(context) if given is None else given_questions(card.id, given, options.get("aliases"))
+    )
     if not questions:
         raise UsageError(f"{card.id}: the question source {name_of(source)} returned no questions")
-    by_id = {question.id: question for question in questions}
-    if len(by_id) != len(questions):
-        raise UsageError(f"{card.id}: question ids are not unique ({len(questions)} questions, {len(by_id)} ids)")
+    if (ids := len({question.id for question in questions})) != len(questions):
+        raise UsageError(f"{card.id}: question ids are not unique ({len(questions)} questions, {ids} ids)")
     retriever = load_retriever(card, questions, options, corpus)
     further = load_sources(card, questions, options)
     retriever = source.around(retriever, questions)
     rules = Rules.from_card(card, pages_of(retriever) if card.browse else None, tuple(further))
     split = source.split_name if given is None or source.is_own(given) else given_label(given)
-    return Task(card, rules, questions, retriever, reward, by_id, split, aliases, further)
+    return Task(card, rules, questions, retriever, reward, split, aliases, further)
 
 
 def _context(card: EnvCard, options: TaskOptions, corpus: Callable[[], CorpusRetriever]) -> QuestionContext:
@@ -134,14 +127,6 @@ def _context(card: EnvCard, options: TaskOptions, corpus: Callable[[], CorpusRet
         browse=card.browse,
         retrievers=tuple(named) if isinstance(named, Mapping) else (),
     )
-
-
-def _problems(source: QuestionSource, context: QuestionContext) -> str:
-    """Returns what the class of a question source says against the environment."""
-    try:
-        return "; ".join(source.check_environment(context))
-    except Exception as error:  # whatever the class of another package raises
-        return f"the check of its question source failed: {type(error).__name__}: {error}"
 
 
 def load_aliases(card: EnvCard, path: str | os.PathLike[str] | None) -> scoring.EntityAliases | None:

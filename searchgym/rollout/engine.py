@@ -15,9 +15,9 @@ from searchgym import protocol
 from searchgym.agents.base import LoadedAgent, Observation, Reply
 from searchgym.agents.roles import Role
 from searchgym.envs.core import State, begin, fail, finish
+from searchgym.envs.reward import score_episode
 from searchgym.envs.task import Task
 from searchgym.errors import EpisodeError, RetrieverError, UsageError
-from searchgym.named import contained
 from searchgym.records import (
     SIMULATED,
     Action,
@@ -34,6 +34,8 @@ from searchgym.rollout.batcher import Batcher, Queries, Turnstile, retrieval_bat
 from searchgym.rollout.models import Model
 from searchgym.rollout.sampler import Finish, SampleRequest, Sampling
 from searchgym.rollout.tokens import Text
+from searchgym.text import count_words
+from searchgym.threads import contained
 
 
 class Engine:
@@ -164,7 +166,7 @@ class Engine:
             error.add_note(f"in agent {self.agent.name}, question {question.id!r}")
             raise
         contexts = [chat.read() for chat in io.chats]
-        reward, scores = self.task.score(io.state)
+        reward, scores = score_episode(self.task.reward, io.state)
         state = io.state
         return Episode(
             id=io.name,
@@ -269,7 +271,7 @@ class _EpisodeIO:
             self.state = fail(state, str(error))
         else:
             self.state, text = finish(state, hits, rules)
-            self.words += protocol.count_words(text)
+            self.words += count_words(text)
         finally:
             self._busy = False
         # Not `hits`: where pages can be opened, searches show snippets of them.

@@ -34,6 +34,7 @@ flashrag/evaluator/metrics.py, Search-R1 verl/utils/reward_score/qa_em.py, KILT 
 """
 
 from searchgym.scoring.answers import (
+    EntityAliases,
     Overlap,
     answer_overlap,
     cover_match,
@@ -45,10 +46,18 @@ from searchgym.scoring.answers import (
     plain_f1_score,
     span_recall,
 )
-from searchgym.scoring.evidence import EntityAliases
 from searchgym.scoring.ranking import alike, mean_hit, ndcg
-from searchgym.scoring.scorers import SCORERS, UNANSWERABLE_SUFFIX, Scorer, Scores, score_question
-from searchgym.scoring.totals import aggregate, check_ids, mean_scores, score_predictions
+from searchgym.scoring.scorers import (
+    SCORERS,
+    UNANSWERABLE_SUFFIX,
+    Scorer,
+    Scores,
+    aggregate,
+    check_ids,
+    mean_scores,
+    score_predictions,
+    score_question,
+)
 
 __all__ = [
     "SCORERS",

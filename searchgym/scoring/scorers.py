@@ -1,29 +1,34 @@
-"""The six official scorers, applied to one question at a time."""
+"""The six official scorers: of one question, and of a data set as plain means, bit-identical in any order."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
+from typing import Final, Literal
 
 from searchgym.errors import ScoringError, UnknownNameError, UsageError
 from searchgym.records import Answer, Question, SupportingFact
 from searchgym.scoring.answers import (
+    EntityAliases,
     Overlap,
     answer_overlap,
     cover_match,
+    evidence_overlap,
     exact_match,
+    gold_evidences,
+    joint_overlap,
     musique_f1_score,
     plain_f1_score,
+    set_overlap,
 )
-from searchgym.scoring.evidence import EntityAliases, evidence_overlap, gold_evidences, joint_overlap, set_overlap
 
 Scores = dict[str, float | None]
 """Metric name to value; None if the agent did not produce what the metric needs."""
-
 Scorer = Callable[[Question, Answer], Scores]
 """Function that returns the scores of one answer to one question."""
-
 UNANSWERABLE_SUFFIX = "#unanswerable"
 """Suffix for ids of unanswerable questions: MuSiQue-Full gives such a question the same id as its answerable twin."""
 
@@ -100,32 +105,27 @@ def musique_scores(question: Question, answer: Answer) -> Scores:
         golds = (*question.answers[:1], *question.aliases)
         scores = {"em": exact_match(answer.text, golds), "f1": musique_f1_score(answer.text, golds)}
         if question.paragraphs is not None:
-            scores |= _musique_support(question, answer)
+            gold = [index for index, paragraph in enumerate(question.paragraphs) if paragraph.supporting]
+            found = set(answer.paragraphs or ())
+            part = set_overlap(list(found), gold)
+            support = part.em, part.f1 if gold or found else 1.0  # their script makes F1 1 if both sides are empty
+            scores |= dict(zip(("sp_em", "sp_f1"), (None, None) if answer.paragraphs is None else support, strict=True))
     if question.answerable is not None:
-        right = None if answer.answerable is None else float(answer.answerable == question.answerable)
-        scores["sufficiency"] = right
+        right = answer.answerable == question.answerable
+        scores["sufficiency"] = None if answer.answerable is None else float(right)
     return scores
-
-
-def _musique_support(question: Question, answer: Answer) -> Scores:
-    """Scores the predicted paragraph indices; if there are neither gold nor predicted ones, F1 is 1."""
-    if answer.paragraphs is None:
-        return {"sp_em": None, "sp_f1": None}
-    gold = [index for index, paragraph in enumerate(question.paragraphs or ()) if paragraph.supporting]
-    part = set_overlap(list(set(answer.paragraphs)), gold)
-    return {"sp_em": part.em, "sp_f1": part.f1 if gold or answer.paragraphs else 1.0}
 
 
 def flashrag_scores(question: Question, answer: Answer) -> Scores:
     """Scores an answer as FlashRAG's metrics do: ``em``, ``f1``, ``precision``, ``recall``, ``acc``."""
-    golds = question.answers
-    return _row("", answer_overlap(answer.text, golds)) | {"acc": cover_match(answer.text, golds)}
+    overlap = answer_overlap(answer.text, question.answers)
+    return _row("", overlap) | {"acc": cover_match(answer.text, question.answers)}
 
 
 def search_r1_scores(question: Question, answer: Answer) -> Scores:
     """Scores an answer as Search-R1's qa_em.py does: ``em``, ``sub_em``."""
-    golds = question.answers
-    return {"em": exact_match(answer.text, golds), "sub_em": cover_match(answer.text, golds)}
+    text, golds = answer.text, question.answers
+    return {"em": exact_match(text, golds), "sub_em": cover_match(text, golds)}
 
 
 def kilt_scores(question: Question, answer: Answer) -> Scores:
@@ -139,16 +139,14 @@ def kilt_scores(question: Question, answer: Answer) -> Scores:
     return {"em": exact_match(text, golds), "f1": plain_f1_score(text, golds), "accuracy": float(text in golds)}
 
 
-SCORERS: Mapping[str, Scorer] = MappingProxyType(
-    {
-        "hotpotqa": hotpotqa_scores,
-        "2wiki": two_wiki_scores,
-        "musique": musique_scores,
-        "flashrag": flashrag_scores,
-        "search_r1": search_r1_scores,
-        "kilt": kilt_scores,
-    }
-)
+SCORERS: Final[Mapping[str, Scorer]] = {
+    "hotpotqa": hotpotqa_scores,
+    "2wiki": two_wiki_scores,
+    "musique": musique_scores,
+    "flashrag": flashrag_scores,
+    "search_r1": search_r1_scores,
+    "kilt": kilt_scores,
+}
 """Scorer name to scoring function."""
 
 
@@ -184,3 +182,118 @@ def score_question(
     if answer is not None:
         return score(question, answer)
     return {name: None if value is None else 0.0 for name, value in score(question, Answer("")).items()}
+
+
+def check_ids(
+    predicted_ids: Iterable[str], questions: Sequence[Question], missing: Literal["error", "zero"] = "error"
+) -> None:
+    """Refuses predictions that do not match the questions one to one.
+
+    Args:
+        predicted_ids: Ids in the prediction file, duplicates included.
+        questions: Every question that was asked.
+        missing: ``"error"`` refuses missing ids; ``"zero"`` allows them, as in HotpotQA's and 2WikiMultihopQA's.
+
+    Raises:
+        ScoringError: If an id is missing, predicted twice, unknown, or shared by two questions.
+    """
+    expected, predicted = Counter(question.id for question in questions), Counter(iter(predicted_ids))
+    faults = {
+        "question ids that stand twice": [name for name, count in expected.items() if count > 1],
+        "ids predicted more than once": [name for name, count in predicted.items() if count > 1],
+        "predicted ids without a question": [name for name in predicted if name not in expected],
+        "questions without a prediction": [name for name in expected if name not in predicted and missing == "error"],
+    }
+    problems = [f"{len(ids)} {what} (first: {ids[0]!r})" for what, ids in faults.items() if ids]
+    if problems:
+        counts = f"{len(predicted)} predictions do not match {len(questions)} questions"
+        raise ScoringError(f"{counts}: {'; '.join(problems)}")
+
+
+def mean_scores(per_question: Sequence[Mapping[str, float | None]]) -> Scores:
+    """Returns each metric's mean over the questions that have its key, bit-identical in any order of the questions.
+
+    None counts as 0, as in the official scripts, but a metric that is None for every question has the mean None.
+
+    Raises:
+        ScoringError: If there is nothing to average.
+    """
+    if not per_question:
+        raise ScoringError("there are no scores to average; score at least one question")
+    means: Scores = {}
+    for name in dict.fromkeys(name for row in per_question for name in row):
+        column = [row[name] for row in per_question if name in row]
+        produced = [value for value in column if value is not None]
+        means[name] = math.fsum(produced) / len(column) if produced else None
+    return means
+
+
+def aggregate(rows: Mapping[str, Mapping[str, float | None]], scorer: str) -> Scores:
+    """Returns the scores of a data set from the scores of its questions.
+
+    For ``"musique"``, if there are unanswerable questions, group metrics replace ``sufficiency``. For each pair of
+    twins a group metric is the answerable question's value if both answerabilities were predicted right, else 0.
+
+    Args:
+        rows: Question id to the scores that `score_question` returned.
+        scorer: A key of `SCORERS`.
+
+    Raises:
+        UnknownNameError: If there is no such scorer.
+        ScoringError: If there are no rows, or some of MuSiQue's questions are not in pairs.
+    """
+    if scorer not in SCORERS:
+        raise UnknownNameError("scorer", scorer, SCORERS)
+    means = mean_scores(list(rows.values()))
+    if scorer == "musique":
+        means.pop("sufficiency", None)
+        if any(name.endswith(UNANSWERABLE_SUFFIX) for name in rows):
+            means |= mean_scores(_musique_groups(rows))
+    return means
+
+
+def _musique_groups(rows: Mapping[str, Mapping[str, float | None]]) -> list[Scores]:
+    """Returns one row of group metrics per pair of an answerable question and its unanswerable twin."""
+    answerable = [name for name in rows if not name.endswith(UNANSWERABLE_SUFFIX)]
+    single = sorted({name + UNANSWERABLE_SUFFIX for name in answerable} ^ (rows.keys() - set(answerable)))
+    if single:
+        raise ScoringError(
+            f"{len(single)} of MuSiQue's questions have no twin (first pair: {single[0]!r}): it is scored by pairs "
+            "of an answerable and an unanswerable question: ask both of each, or answerable ones alone"
+        )
+    groups: list[Scores] = []
+    for name in answerable:
+        row, verdicts = rows[name], (rows[name].get("sufficiency"), rows[name + UNANSWERABLE_SUFFIX]["sufficiency"])
+        right = None if None in verdicts else float(verdicts == (1.0, 1.0))
+        group: Scores = {"group_sufficiency": right}
+        for kind, prefix in (("answer", ""), ("support", "sp_")):
+            for metric in ("em", "f1"):
+                value = row.get(prefix + metric)
+                group[f"group_{kind}_sufficiency_{metric}"] = None if right is None or value is None else right * value
+        groups.append(group)
+    return groups
+
+
+def score_predictions(
+    predictions: Mapping[str, Answer],
+    questions: Sequence[Question],
+    scorer: str,
+    aliases: EntityAliases | None = None,
+    missing: Literal["error", "zero"] = "error",
+) -> Scores:
+    """Scores the predictions for a data set: `check_ids`, `score_question` for each question, then `aggregate`.
+
+    Args:
+        predictions: Question id to answer.
+        questions: Every question that was asked.
+        scorer: A key of `SCORERS`.
+        aliases: Names by entity id, for ``"2wiki"`` only.
+        missing: What to do with a question that has no prediction: refuse it, or let it count 0.
+
+    Raises:
+        ScoringError: If predictions and questions do not match, or a question's gold data is inconsistent.
+        UsageError: If the scorer is unknown, or `aliases` is given with another scorer than ``"2wiki"``.
+    """
+    check_ids(predictions, questions, missing)
+    rows = {item.id: score_question(item, predictions.get(item.id), scorer, aliases) for item in questions}
+    return aggregate(rows, scorer)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from searchgym.envs.pages.look import no_page
-from searchgym.envs.pages.pages import Pages, part_of, parts_of, snippet
+from searchgym.envs.pages.pages import PageIndex, part_of, parts_of, snippet
 from searchgym.errors import RetrieverError, UsageError
 from searchgym.packages import check
 from searchgym.records import Hit
@@ -63,7 +63,9 @@ class Tools:
         shown: How much of pages is shown.
     """
 
-    def __init__(self, service: Service, pages: Callable[[], Pages | None] | None, shown: Shown | None = None) -> None:
+    def __init__(
+        self, service: Service, pages: Callable[[], PageIndex | None] | None, shown: Shown | None = None
+    ) -> None:
         self._service, self._pages, self._shown = service, pages, shown or Shown()
 
     def server(self) -> Server[Any]:
@@ -124,7 +126,7 @@ class Tools:
             raise _WrongArgumentError(f"the pages are loading for {self._service.loading_seconds:.0f} s: try again")
         return await asyncio.to_thread(self._part, pages, target, part)
 
-    def _part(self, pages: Pages, target: str, part: int) -> dict[str, Any]:
+    def _part(self, pages: PageIndex, target: str, part: int) -> dict[str, Any]:
         places, words = pages.places(target), self._shown.page_words
         if len(places) != 1:
             raise _WrongArgumentError(no_page(target, places, pages))

@@ -317,7 +317,7 @@ def by_query(samples, **options):
     return [float(one.advantage[1]) for one in got], counts
 
 
-def test_rankers_are_compared_by_query_whatever_the_turn_and_reasoners_by_role():
+def test_rankers_are_compared_by_query_and_reasoners_by_role():
     samples = [
         sample(1.0, "mayor of Ulm", episode="a"),
         sample(0.4, "the mayor of Ulm?", episode="b", turn=4),

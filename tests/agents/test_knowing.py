@@ -189,5 +189,5 @@ class Mistaken(ORACLES["adasearch"]):
     def rounds(self):
         return super(ORACLES["adasearch"], self).rounds() if self.known else []
 
-    def _decide(self, fields):
+    def decider(self, fields):
         return SEARCH if self.known else KNOW

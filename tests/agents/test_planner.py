@@ -13,7 +13,7 @@ Q = "Who leads the town?"
 ANSWER = "<answer>Ulm</answer>"
 
 
-def test_a_planner_searches_until_it_ends_and_the_generator_sees_every_page():
+def test_a_planner_searches_to_its_end_and_the_generator_sees_all_pages():
     said = {
         "planner": ["<search>island of Teskel</search>", "the peak", "<end>"],
         "generator": [ANSWER],

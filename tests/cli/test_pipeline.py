@@ -17,7 +17,7 @@ from searchgym.cli.pipeline.pipeline import Pipeline, load_pipeline
 from searchgym.cli.pipeline.report import write_report
 from searchgym.cli.pipeline.stages import ORDER, Work, exam, opened, run_stage
 from searchgym.cli.pipeline.timing import Speeds, expected, for_this_machine, measure
-from searchgym.cli.training.own import is_pipeline, train_pipeline
+from searchgym.cli.training.train_pipeline import is_pipeline, train_pipeline
 from searchgym.corpora.passages import read_passages, write_corpus
 from searchgym.corpora.questions import read_questions, write_questions
 from searchgym.errors import (
@@ -251,7 +251,7 @@ def test_questions_of_ones_own_are_the_test(tmp_path):
     assert (work.pipeline.own_test, work.pipeline.tests) == (str(own), 1)
 
 
-def test_a_missing_or_empty_file_of_test_questions_is_refused_before_anything_is_loaded(tmp_path):
+def test_a_missing_or_empty_file_of_test_questions_is_refused_first(tmp_path):
     with pytest.raises(DataMissingError, match=r"none\.jsonl"):
         load_pipeline("smol-own", ["corpus=demo", "test=none.jsonl"])
     (tmp_path / "none.jsonl").touch()

@@ -22,9 +22,9 @@ from searchgym.corpora.readers import markdown
 from searchgym.corpora.readers.html import read_html
 from searchgym.corpora.readers.markdown import read_markdown
 from searchgym.errors import BadLines, DataError, DataMissingError, DataWarning, UsageError
-from searchgym.protocol import count_words
 from searchgym.records import Passage
 from searchgym.retrieval import build_index, load_index
+from searchgym.text import count_words
 
 UNSPACED = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u30ff\u3400-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]"

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import TitleRetriever
 
-from searchgym.envs.pages.pages import Pages, pages_of, part_of, parts_of, snippet
+from searchgym.envs.pages.pages import PageIndex, pages_of, part_of, parts_of, snippet
 from searchgym.errors import UsageError
 from searchgym.records import Hit, Passage
 from searchgym.retrieval.index.index import build_in_memory
@@ -24,7 +24,7 @@ MERCURY = [
 
 
 def pages(passages=MERCURY):
-    return Pages(build_in_memory(passages))
+    return PageIndex(build_in_memory(passages))
 
 
 def test_a_page_is_a_run_of_passages_with_one_title():

@@ -9,7 +9,6 @@ from searchgym.envs.registration import (
     env_options,
     find_env,
     full_id,
-    register_card,
     register_shipped,
     registered,
 )
@@ -81,11 +80,7 @@ def test_what_cannot_be_registered():
     with pytest.raises(UnknownNameError, match="did you mean 'corpus'"):
         searchgym.register("Mine/A-v0", questions=QUESTIONS, corpora="x")
     with pytest.raises(UsageError, match="taken by another package"):
-        register_card(find_env("Demo").__class__(**{**vars_of(find_env("Demo")), "id": "CartPole-v1"}))
-
-
-def vars_of(card):
-    return {name: getattr(card, name) for name in card.__dataclass_fields__}
+        searchgym.register("CartPole-v1", questions=QUESTIONS, retriever=TitleRetriever())
 
 
 def test_short_names_take_the_newest_version_and_refuse_two_namespaces(tmp_path):
@@ -97,7 +92,7 @@ def test_short_names_take_the_newest_version_and_refuse_two_namespaces(tmp_path)
         full_id("Many")
 
 
-def test_a_card_may_stand_for_its_id_and_a_broken_shipped_card_is_only_a_warning(tmp_path, monkeypatch):
+def test_a_card_stands_for_its_id_and_a_broken_shipped_one_warns(tmp_path, monkeypatch):
     card = tmp_path / "own.yaml"
     card.write_text(
         "id: Mine/Own-v0\nsummary: mine\ncorpus: demo\n"

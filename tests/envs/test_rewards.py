@@ -10,7 +10,7 @@ from support import CARD, TitleRetriever
 from searchgym.corpora.questions import write_questions
 from searchgym.envs.cards import EnvCard
 from searchgym.envs.core import State
-from searchgym.envs.reward import Reward, get_reward, reward_name, unpaid
+from searchgym.envs.reward import Reward, get_reward, reward_name, score_episode, unpaid
 from searchgym.envs.single import SearchEnv
 from searchgym.envs.task import load_task
 from searchgym.errors import CardError, UnknownNameError, UsageError
@@ -113,5 +113,5 @@ def test_a_card_names_a_reward_with_options(tmp_path):
     text = find_card("envs", "demo").read_text() + "reward: {kind: 'test_rewards:Share', share: 0.5}\n"
     (tmp_path / "card.yaml").write_text(re.sub(r"^reward: \w+\n|^id: .*", "", text, flags=re.M) + "id: Mine/Share-v0\n")
     task = load_task(load_card(EnvCard, tmp_path / "card.yaml"))
-    assert task.score(state(("Rome",), "Paris")) == (0.5, {"em": 0.0, "f1": 0.0})
-    assert task.score(state(("Rome",), "the"))[0] == 0.0
+    assert score_episode(task.reward, state(("Rome",), "Paris")) == (0.5, {"em": 0.0, "f1": 0.0})
+    assert score_episode(task.reward, state(("Rome",), "the"))[0] == 0.0

@@ -59,7 +59,7 @@ def test_each_action_asks_its_own_retriever(protocol):
     assert [search.source for search in env.state.searches] == ["", "", "web", "web"]
 
 
-def test_the_instructions_and_the_samples_of_the_action_space_name_every_source():
+def test_instructions_and_samples_of_actions_name_every_source():
     env = SearchEnv(small(retrievers={"web": WEB, "notes": OWN}))
     _, info = env.reset(seed=0)
     assert "source web with <web_search>your query</web_search>" in info["instructions"]
@@ -126,7 +126,7 @@ class Asks:
         await io.step(Answer(seen.text))
 
 
-def test_the_engine_finds_what_the_environment_finds_and_refuses_unknown_sources():
+def test_the_engine_finds_what_the_environment_finds():
     task, found = small(), []
     asyncio.run(Engine(task, LoadedAgent("asks", Asks())).run(QUESTIONS, found.append))
     assert len(found) == 3

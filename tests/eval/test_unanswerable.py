@@ -10,7 +10,7 @@ from support import CARD, FailingRetriever, TitleRetriever, command_line, json_o
 from searchgym.agents.base import LoadedAgent, load_agent
 from searchgym.corpora.questions import write_questions
 from searchgym.envs.core import State
-from searchgym.envs.reward import Reward, get_reward, unpaid
+from searchgym.envs.reward import Reward, get_reward, score_episode, unpaid
 from searchgym.envs.task import load_task
 from searchgym.errors import CardError, ScoringError
 from searchgym.eval.compare import difference, read_run
@@ -258,5 +258,5 @@ def test_every_scorer_leaves_out_a_question_without_an_answer(scorer):
 
 def test_a_failing_retriever_scores_nothing_at_a_question_without_an_answer():
     failing = task(retriever=FailingRetriever())
-    own, twin = (failing.score(State(question, stop_reason="retriever_error")) for question in pair(0))
+    own, twin = (score_episode(failing.reward, State(question, stop_reason="retriever_error")) for question in pair(0))
     assert (own, twin) == ((0.0, {"em": 0.0, "f1": 0.0}), (0.0, {}))

@@ -7,7 +7,6 @@ import time
 import pytest
 from linked_pages import linked_pages
 
-from searchgym.protocol import count_words
 from searchgym.questions.graphs.facts import find_facts
 from searchgym.questions.graphs.packs import load_pack
 from searchgym.questions.masked.draw import drafted, draw, masked, worded
@@ -22,7 +21,7 @@ from searchgym.questions.masked.spans import (
     windows_of,
 )
 from searchgym.records import Passage, Triple
-from searchgym.text import holds
+from searchgym.text import count_words, holds
 
 PACK = load_pack("people-and-works")
 

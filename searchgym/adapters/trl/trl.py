@@ -33,6 +33,7 @@ from searchgym.agents.base import load_agent
 from searchgym.envs.core import State, begin, fail, finish
 from searchgym.envs.options import TaskOptions
 from searchgym.envs.registration import env_options, find_env
+from searchgym.envs.reward import score_episode
 from searchgym.envs.task import Task, load_task
 from searchgym.errors import EpisodeError, RetrieverError, UsageError
 from searchgym.protocol import Protocol
@@ -152,7 +153,7 @@ class EnvironmentFactory:
         if len(roles) != 1:
             raise UsageError(f"agent {agent} has {len(roles)} roles that ask a model: TRL trains one, with one prompt")
         (self._role,) = roles.values()
-        given: dict[str, Any] = env_options(env, options)
+        given = env_options(env, options)
         self.task: Task = load_task(find_env(env), **given)
         if self.task.rules.pages is not None:
             raise UsageError(
@@ -214,7 +215,7 @@ def outcome(
         and gives it advantage 0.
 
     Raises:
-        RewardError: See `Task.score`.
+        RewardError: See `score_episode`.
     """
     pairs = list(zip(environments, completions, strict=True))
     states = [final_state(environment, completion) for environment, completion in pairs]
@@ -223,7 +224,7 @@ def outcome(
         log_metric("searches", sum(len(state.searches) for state in states) / max(len(states), 1))
         log_metric("retriever_errors", sum(failed) / max(len(states), 1))
     return [
-        None if lost else environment.task.score(state)[0]
+        None if lost else score_episode(environment.task.reward, state)[0]
         for lost, state, environment in zip(failed, states, environments, strict=True)
     ]
 

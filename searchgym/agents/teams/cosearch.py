@@ -6,8 +6,10 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Final
 
-from searchgym.agents.base import Chat, EpisodeIO, Observation, documents
-from searchgym.agents.jade import read_selection, taken
+from typing_extensions import override
+
+from searchgym.agents.base import Chat, EpisodeIO, Observation, documents, taken
+from searchgym.agents.jade import read_selection
 from searchgym.agents.monolithic import Monolithic
 from searchgym.agents.parsing import Parsed
 from searchgym.records import Action, Call, Hit, Question, Search, Searched
@@ -70,18 +72,14 @@ class CoSearch(Monolithic):
         super().__init__(role="reasoner")
         self.keep, self.passage_words, self.observation_words = keep, passage_words, observation_words
 
+    @override
     async def act(self, action: Action, chat: Chat, io: EpisodeIO, question: Question) -> Observation:
-        """Takes an action; of a search, the reasoner gets the pages that the ranker chose."""
         seen = await super().act(action, chat, io, question)
         hits = fetched(seen.hits)
         if seen.done or not isinstance(action, Search) or len(hits) < 2:
             return seen
-        reply = await io.generate(
-            "ranker",
-            question=question.text,
-            query=" / ".join(action.queries),
-            documents=documents(hits, self.passage_words, "Document", first=0),
-        )
+        pages = documents(hits, self.passage_words, "Document", first=0)
+        reply = await io.generate("ranker", question=question.text, query=" / ".join(action.queries), documents=pages)
         reply.call.ranked = taken(reply, read_order(reply.text, len(hits), self.keep))
         shown = tuple(hits[number] for number in reply.call.ranked)
         return dataclasses.replace(seen, text=io.protocol.observation([shown], self.observation_words), hits=shown)

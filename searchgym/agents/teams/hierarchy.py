@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from searchgym.agents.base import EpisodeIO, documents
-from searchgym.agents.jade import NONE, read_answer, taken
-from searchgym.agents.mask import UNKNOWN, Knowledge, read_search, read_summary
-from searchgym.agents.parsing import Parsed, first_line, only_tag, said, words
-from searchgym.records import Answer, Hit, Question, Search
+from searchgym.agents.base import EpisodeIO, ask, documents, taken
+from searchgym.agents.jade import read_answer
+from searchgym.agents.mask import read_summary, search_until_end
+from searchgym.agents.parsing import NONE, Parsed, first_line, only_tag, said, words
+from searchgym.records import Answer, Question
 
 LOCAL: Final = "local"
 """Role that searches the environment's own retriever."""
@@ -80,34 +80,21 @@ class HierSearch:
                 break
             used.add(tag)
             for role in TOOLS[tag]:
-                history.append(await self._ask(role, text, io))
+                history.append(await self._explore(role, text, io))
                 if not io.turns_left:  # a retriever failed
                     return
         io.note("tools", len(used) / len(TOOLS))
         await io.step(Answer(answer))
 
-    async def _ask(self, role: str, asked: str, io: EpisodeIO) -> str:
+    async def _explore(self, role: str, asked: str, io: EpisodeIO) -> str:
         """Has an agent of the lower level work on a sub-question; returns the line of the history about it."""
         source = self.web if role == WEB and self.web in io.protocol.sources else ""
-        known, pages = Knowledge(asked, [], UNKNOWN), dict[str, Hit]()
-        while len(known.queries) < self.searches and io.turns_left > 1:
-            queries = "\n".join(known.queries) or NONE
-            reply = await io.generate(role, question=asked, trajectory=known.trajectory, queries=queries)
-            query = taken(reply, read_search(reply.text))
-            if query is None:
-                break
-            seen = await io.step(Search((query,), source))
-            if seen.done:
-                return ""
-            known.queries.append(query)
-            known.take(len(known.slots) + 1, query, documents(seen.hits, self.passage_words) or NONE)
-            for hit in seen.hits:
-                pages.setdefault(hit.passage.id, hit)
-        shown = documents(tuple(pages.values()), self.passage_words) or NONE
-        reply = await io.generate("reader", question=asked, documents=shown)
-        answer = taken(reply, read_answer(reply.text))
-        reply = await io.generate("refiner", query=asked, documents=shown)
-        evidence = taken(reply, read_summary(reply.text))
+        searched = await search_until_end(role, asked, self.searches, self.passage_words, io, source)
+        if searched is None:
+            return ""
+        pages = documents(searched[0], self.passage_words) or NONE
+        answer = await ask(io, "reader", read_answer, question=asked, documents=pages)
+        evidence = await ask(io, "refiner", read_summary, query=asked, documents=pages)
         return f"{role} Q: {_line(asked)} | A: {_line(answer)} | Evidence: {_line(evidence)}"
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-from searchgym.agents.base import EpisodeIO
-from searchgym.agents.jade import NONE, taken
-from searchgym.agents.parsing import LINE, Parsed, only_tag, said, words
-from searchgym.protocol import cut_words
+from searchgym.agents.base import EpisodeIO, taken
+from searchgym.agents.parsing import LINE, NONE, Parsed, only_tag, said, words
 from searchgym.records import Answer, Invalid, Question
+from searchgym.text import cut_words
 
 WORD: Final = 20
 """Maximum number of characters per allowed word of a text, since one word may be as long as a page."""
@@ -75,7 +74,6 @@ class ASearcher:
                 continue
             recent.append(" ".join(io.protocol.write(action).split())[:LINE])
             shown = cut_words(seen.text.strip()[: self.page_words * WORD], self.page_words)
-            reply = await io.generate(
-                "summariser", question=question.text, memory=memory, action=recent[-1], observation=shown
-            )
+            fields = {"question": question.text, "memory": memory, "action": recent[-1], "observation": shown}
+            reply = await io.generate("summariser", **fields)
             memory = taken(reply, read_memory(reply.text, memory, self.memory_words))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from searchgym.agents.base import EpisodeIO
-from searchgym.agents.jade import read_answer, taken
+from typing_extensions import override
+
+from searchgym.agents.base import EpisodeIO, ask, taken
+from searchgym.agents.jade import read_answer
 from searchgym.agents.monolithic import Monolithic
 from searchgym.agents.parsing import Parsed, first_line, only_tag, said
 from searchgym.records import Answer, Question
@@ -46,7 +48,7 @@ async def answer_from_memory(question: Question, io: EpisodeIO, trial: bool = Fa
     return reply.call.answer
 
 
-class Ikea(Monolithic):
+class IkeaAgent(Monolithic):
     """Monolithic agent whose prompt asks it to search only for what it does not know (IKEA).
 
     Outside of training it first gives a trial answer without pages, as role ``knower``, which does not affect the
@@ -60,8 +62,8 @@ class Ikea(Monolithic):
         super().__init__()
         self.probe = probe
 
+    @override
     async def run(self, question: Question, io: EpisodeIO) -> None:
-        """Runs one episode."""
         if self.probe and not io.training:
             await answer_from_memory(question, io, trial=True)
         await super().run(question, io)
@@ -76,14 +78,10 @@ class AdaSearch(Monolithic):
     two recipes.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-
+    @override
     async def run(self, question: Question, io: EpisodeIO) -> None:
-        """Runs one episode."""
         await answer_from_memory(question, io, trial=True)
-        reply = await io.generate("decider", question=question.text)
-        if taken(reply, read_decision(reply.text)):
+        if await ask(io, "decider", read_decision, question=question.text):
             await super().run(question, io)
         else:
             await io.step(Answer(await answer_from_memory(question, io)))

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Final
 
-from searchgym.agents.base import EpisodeIO, documents
+from searchgym.agents.base import EpisodeIO, ask
 from searchgym.agents.baselines import answer_from
-from searchgym.agents.jade import read_parts, read_selection, taken
+from searchgym.agents.jade import read_parts, select_pages
 from searchgym.agents.parsing import Parsed
 from searchgym.records import Hit, Question, Search
 
@@ -56,20 +56,17 @@ class MmoaRag:
 
     async def run(self, question: Question, io: EpisodeIO) -> None:
         """Runs one episode."""
-        reply = await io.generate("rewriter", question=question.text)
         found: list[Sequence[Hit]] = []
-        for query in taken(reply, read_queries(reply.text, question.text)):
+        for query in await ask(io, "rewriter", lambda text: read_queries(text, question.text), question=question.text):
             if io.turns_left <= 1:
                 break
             seen = await io.step(Search((query,)))
             if seen.done:
                 return
             found.append(seen.hits)
-        hits = in_turns(found)[: self.max_passages]
+        hits: Sequence[Hit] = in_turns(found)[: self.max_passages]
         if hits:
-            pages = documents(hits, self.passage_words, "Document", first=0)
-            reply = await io.generate("selector", question=question.text, documents=pages)
-            hits = [hits[number] for number in taken(reply, read_selection(reply.text, len(hits)))]
+            hits = await select_pages(question.text, hits, self.passage_words, io)
         await answer_from(question, tuple(hits), self.passage_words, io, MOST_WORDS)
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from searchgym.agents.jade import NONE
+from typing_extensions import override
+
 from searchgym.agents.mask import UNKNOWN
-from searchgym.agents.oracle_roles import COMPARISONS, OracleRoles, Roles, Step
-from searchgym.agents.parsing import words
+from searchgym.agents.oracle_roles import COMPARISONS, Fields, OracleRoles, OracleStep, pages_in, thought
+from searchgym.agents.parsing import NONE, words
 from searchgym.agents.teams.cosearch import KEPT
 from searchgym.agents.teams.hierarchy import LOCAL, TOOLS, WEB
 from searchgym.agents.teams.knowing import KNOW, SEARCH
@@ -24,8 +26,7 @@ MOST_NOTES: Final = 60
 class PlannerOracle(OracleRoles):
     """Oracle of AI-SearchPlanner: it searches for each hop and stops; with flaws it stops after the first."""
 
-    def _own_roles(self) -> Roles:
-        return {"planner": self._search}
+    planner = OracleRoles.search
 
 
 class MmoaOracle(OracleRoles):
@@ -35,19 +36,15 @@ class MmoaOracle(OracleRoles):
     workflow cannot follow a chain.
     """
 
-    def _own_roles(self) -> Roles:
-        return {"rewriter": self._queries, "selector": self._helpful}
-
-    def _queries(self, fields: Mapping[str, str]) -> str:
+    @override
+    def rewriter(self, fields: Fields) -> str:
         asked = list(dict.fromkeys(step.asked for step in self.steps[: 1 if self.short else MOST_QUERIES]))
         return "".join(f"<q{i}> {text}</q{i}>" for i, text in enumerate(asked, start=1))
 
-    def _helpful(self, fields: Mapping[str, str]) -> str:
-        titles = {step.title for step in self.steps}
-        pages = re.findall(r"^Document(\d+)\(Title: (.*?)\) ", fields["documents"], re.MULTILINE)
-        helpful = [number for number, title in pages if title in titles]
-        kept = helpful if helpful and not self._flawed() else [number for number, _ in pages] or ["0"]
-        return f"<id>{','.join(f'Document{number}' for number in kept)}</id>"
+    @override
+    def selector(self, fields: Fields) -> str:
+        titles, pages = {step.title for step in self.steps}, pages_in(fields)
+        return self._chosen([number for number, title in pages if title in titles], [number for number, _ in pages])
 
 
 class SearcherOracle(OracleRoles):
@@ -56,33 +53,34 @@ class SearcherOracle(OracleRoles):
     Each thought quotes what the last pages said and asks what comes next. With flaws it answers after the first search.
     """
 
-    def _own_roles(self) -> Roles:
-        turns = self.turns()
-        return {"searcher": lambda fields: next(turns)}
+    def searcher(self, fields: Fields) -> str:
+        """Searches for the next pages, or answers."""
+        return next(self.turns)
 
-    def rounds(self) -> list[list[Step]]:
+    def rounds(self) -> list[list[OracleStep]]:
         """Returns the hops of each search, in order."""
         return [[step] for step in self.steps]
 
+    @functools.cached_property
     def turns(self) -> Iterator[str]:
-        """Yields the responses of the conversation."""
+        """The responses of the conversation, one after the other."""
         rounds, known = self.rounds(), ""
         for group in rounds[:1] if self.early else rounds:
             asked = " ".join(step.filled for step in group)
             queries = f" {SEPARATOR} ".join(dict.fromkeys(step.title for step in group))
-            yield f"{_thought(known, asked)}<search> {queries}</search>"
+            yield f"{thought(known, asked)}<search> {queries}</search>"
             known = " ".join(f"{step.filled} {step.quote}" for step in group)
         if self.question.kind in COMPARISONS and not self.early:
             known = " ".join([known, *(step.quote for group in rounds[:-1] for step in group)])
         answer = rounds[0][0].found if self.early and rounds else self.question.answers[0]
-        yield f"{_thought(known)}<answer> {answer}</answer>"
+        yield f"{thought(known)}<answer> {answer}</answer>"
 
 
 class ParallelOracle(SearcherOracle):
     """Oracle of ParallelSearch: hops that need no answer of each other are searched for in one turn."""
 
-    def rounds(self) -> list[list[Step]]:
-        """Returns the hops of each search: those whose sub-questions need only answers of earlier searches."""
+    @override
+    def rounds(self) -> list[list[OracleStep]]:
         depths: list[int] = []
         for step in self.steps:
             needed = [int(number) for number in re.findall(r"#(\d+)", step.asked)]
@@ -99,15 +97,13 @@ class CoSearchOracle(SearcherOracle):
     Without a gold page it names the first one, and now and then with flaws, too.
     """
 
-    def _own_roles(self) -> Roles:
-        return {"reasoner": super()._own_roles()["searcher"], "ranker": self._order}
+    reasoner = SearcherOracle.searcher
 
-    def _order(self, fields: Mapping[str, str]) -> str:
+    def ranker(self, fields: Fields) -> str:
+        """Names the gold pages."""
         titles = {title_key(title) for title in self.question.gold_titles or ()}
-        pages = re.findall(r"^Document(\d+)\(Title: (.*?)\) ", fields["documents"], re.MULTILINE)
-        gold = [number for number, title in pages if title_key(title) in titles][:KEPT]
-        chosen = gold if gold and not self._flawed() else ["0"]
-        return f"<id>{','.join(f'Document{number}' for number in chosen)}</id>"
+        gold = [number for number, title in pages_in(fields) if title_key(title) in titles][:KEPT]
+        return self._chosen(gold, ["0"])
 
 
 class HorizonOracle(OracleRoles):
@@ -117,27 +113,26 @@ class HorizonOracle(OracleRoles):
     the first page, with flaws.
     """
 
-    def _own_roles(self) -> Roles:
-        return {"searcher": self._act, "summariser": self._remember}
-
     def _done(self, memory: str) -> int:
         """Returns the number of hops up to the last one that a memory quotes."""
         return next((n for n in range(len(self.steps), 0, -1) if self.steps[n - 1].quote in memory), 0)
 
-    def _act(self, fields: Mapping[str, str]) -> str:
+    def searcher(self, fields: Fields) -> str:
+        """Searches for the next page, or answers."""
         done = self._done(fields["memory"])
         last = self.steps[done - 1] if done else None
         quote = last.quote if last is not None else ""
         if done < len(self.steps) and not (self.early and done):
             step = self.steps[done]
             if not fields["recent"].endswith(f">{step.title}</search>"):
-                return f"{_thought(quote, step.filled)}<search> {step.title}</search>"
+                return f"{thought(quote, step.filled)}<search> {step.title}</search>"
         if done == len(self.steps):
             weighed = fields["memory"] if self.question.kind in COMPARISONS else quote
-            return f"{_thought(weighed)}<answer> {self.question.answers[0]}</answer>"
-        return f"{_thought(quote)}<answer> {last.found if last is not None else UNKNOWN}</answer>"
+            return f"{thought(weighed)}<answer> {self.question.answers[0]}</answer>"
+        return f"{thought(quote)}<answer> {last.found if last is not None else UNKNOWN}</answer>"
 
-    def _remember(self, fields: Mapping[str, str]) -> str:
+    @override
+    def summariser(self, fields: Fields) -> str:
         done = self._done(fields["memory"])
         found = done < len(self.steps) and f"(Title: {self.steps[done].title})" in fields["observation"]
         kept = [step.quote for step in self.steps[: done + found]]
@@ -153,17 +148,11 @@ class HierOracle(OracleRoles):
     answers after the first hop.
     """
 
-    def _own_roles(self) -> Roles:
-        level = self._one_search
-        return {
-            "planner": self._plan,
-            "local": level,
-            "web": level,
-            "reader": self._generator,
-            "refiner": self._summary,
-        }
+    reader = OracleRoles.generator
+    refiner = OracleRoles.summary
 
-    def _plan(self, fields: Mapping[str, str]) -> str:
+    @override
+    def planner(self, fields: Fields) -> str:
         history = fields["history"]
         known = self._known(history)
         if len(known) < len(self.steps) and not (self.early and known):
@@ -176,8 +165,11 @@ class HierOracle(OracleRoles):
                     return f"<{role}_search_agent> {asked}</{role}_search_agent>"
         return f"<answer> {self._concluded(known)}</answer>"
 
-    def _one_search(self, fields: Mapping[str, str]) -> str:
+    def local(self, fields: Fields) -> str:
+        """Searches for the sub-question once."""
         return f"<search> {fields['question']}</search>" if fields["queries"] == NONE else "<end>"
+
+    web = local
 
 
 class KnowingOracle(SearcherOracle):
@@ -189,24 +181,17 @@ class KnowingOracle(SearcherOracle):
     known = False
     """Whether the question counts as known."""
 
-    def _own_roles(self) -> Roles:
-        own = super()._own_roles()
-        return own | {"decider": self._decide, "knower": self._recall}
-
-    def rounds(self) -> list[list[Step]]:
-        """Returns the hops of each search; none if the question is known."""
+    @override
+    def rounds(self) -> list[list[OracleStep]]:
         return [] if self.known else super().rounds()
 
-    def _decide(self, fields: Mapping[str, str]) -> str:
+    def decider(self, fields: Fields) -> str:
+        """Decides to search for what is not known."""
         return f"<decision> {KNOW if self.known else SEARCH}</decision>"
 
-    def _recall(self, fields: Mapping[str, str]) -> str:
+    def knower(self, fields: Fields) -> str:
+        """Answers what is known."""
         return f"<answer> {self.question.answers[0] if self.known else UNKNOWN}</answer>"
-
-
-def _thought(*parts: str) -> str:
-    """Returns a closed thought."""
-    return f"<think> {' '.join(part for part in parts if part)}</think>"
 
 
 ORACLES: Final[Mapping[str, type[OracleRoles]]] = {

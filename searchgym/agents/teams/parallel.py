@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from typing_extensions import override
+
 from searchgym.agents.base import EpisodeIO
 from searchgym.agents.monolithic import Monolithic
 from searchgym.records import Action, Invalid, Search
@@ -32,6 +34,6 @@ class ParallelSearch(Monolithic):
     Everything else is as in `Monolithic`. The credit terms ``decomposition`` and ``search-count`` are its rewards.
     """
 
+    @override
     def read(self, text: str, io: EpisodeIO) -> Action:
-        """Returns the action that a response means."""
         return split_queries(super().read(text, io))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from searchgym.agents.base import EpisodeIO, documents
+from searchgym.agents.base import EpisodeIO
 from searchgym.agents.baselines import answer_from
-from searchgym.agents.jade import NONE, taken
-from searchgym.agents.mask import UNKNOWN, Knowledge, read_search
-from searchgym.records import Hit, Question, Search
+from searchgym.agents.mask import search_until_end
+from searchgym.records import Question
 
 
 class SearchPlanner:
@@ -30,20 +29,9 @@ class SearchPlanner:
 
     async def run(self, question: Question, io: EpisodeIO) -> None:
         """Runs one episode."""
-        known, pages, rounds = Knowledge(question.text, [], UNKNOWN), dict[str, Hit](), 0
-        while rounds < self.max_searches and io.turns_left > 1:
-            rounds += 1
-            queries = "\n".join(known.queries) or NONE
-            reply = await io.generate("planner", question=question.text, trajectory=known.trajectory, queries=queries)
-            query = taken(reply, read_search(reply.text))
-            if query is None:
-                break
-            seen = await io.step(Search((query,)))
-            if seen.done:
-                return
-            known.queries.append(query)
-            known.take(len(known.slots) + 1, query, documents(seen.hits, self.passage_words) or NONE)
-            for hit in seen.hits:
-                pages.setdefault(hit.passage.id, hit)
+        searched = await search_until_end("planner", question.text, self.max_searches, self.passage_words, io)
+        if searched is None:
+            return
+        pages, rounds = searched
         io.note("rounds", rounds)
-        await answer_from(question, tuple(pages.values())[: self.max_passages], self.passage_words, io)
+        await answer_from(question, pages[: self.max_passages], self.passage_words, io)

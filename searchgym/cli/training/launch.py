@@ -9,13 +9,14 @@ from typing import Annotated, cast
 
 import typer
 
+from searchgym.cli.options import Overrides, RecipeName
 from searchgym.cli.output import Json, emit_rows, say
 from searchgym.errors import UsageError
 
 
 def launch(
-    recipe: Annotated[str, typer.Argument(help="Recipe name or YAML file.")],
-    overrides: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Values to override.")] = None,
+    recipe: RecipeName,
+    overrides: Overrides = None,
     plan: Annotated[bool, typer.Option("--plan", help="Print which program would start where.")] = False,
     gpus: Annotated[bool, typer.Option("--gpus", help="Assume nodes with GPUs, where no cluster is named.")] = False,
     json: Json = False,

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from searchgym.cli.options import PlanOptions
 from searchgym.cli.output import emit, say, table
 from searchgym.errors import DataMissingError, UsageError
 
@@ -19,69 +20,63 @@ if TYPE_CHECKING:
     from searchgym.train.recipe.recipe import Recipe
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
-    """The machine that a plan is made for, as the options of the command give it."""
-
-    gpus: int | None
-    """Number of GPUs; this machine's if None."""
-    gpu_gib: float
-    """GiB of each of `gpus`."""
-    cpu_gib: float | None
-    """GiB of main memory; if None, what is available here, and not checked where `gpus` plans another machine."""
-
-    def memory(self) -> dict[str, float]:
-        """Returns GiB by device; without ``cpu`` where the main memory is not checked."""
-        from searchgym.train.plan.plan import memory_here
-
-        memory = memory_here()
-        if self.gpus:
-            memory = {f"cuda:{number}": self.gpu_gib for number in range(self.gpus)}
-        elif self.gpus == 0:
-            memory = {"cpu": memory["cpu"]}
-        return memory | ({} if self.cpu_gib is None else {"cpu": self.cpu_gib})
-
-
 def sized_by(recipe: Recipe, config: Path) -> Recipe:
     """Returns the recipe with all models of the size that a ``config.json`` gives."""
     if not config.exists():
         raise DataMissingError("no such file: --config takes a config.json or a folder with one", config)
-    models = {name: dataclasses.replace(own, model=None) for name, own in recipe.models.items()}
+    models = {name: dataclasses.replace(key, model=None) for name, key in recipe.models.items()}
     critic = dataclasses.replace(recipe.critic, model=None)
     return dataclasses.replace(recipe, model=str(config), models=models, critic=critic)
 
 
-def print_plan(recipe: Recipe, machine: Machine, step_seconds: float | None, run: Path | None, as_json: bool) -> None:
+def print_plan(recipe: Recipe, planned: PlanOptions, run: Path | None, as_json: bool) -> None:
     """Prints the memory that a recipe needs on each device, whether that fits, and the hours of the run.
+
+    Args:
+        recipe: Recipe of the training.
+        planned: Options of the plan.
+        run: Folder of an earlier run, for the hours.
+        as_json: Whether to print one JSON object.
 
     Raises:
         UsageError: The recipe does not fit; changes with which it would were printed.
     """
+    if planned.config is not None:
+        recipe = sized_by(recipe, planned.config)
     with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
         from searchgym.rollout.sampler import PHASES
         from searchgym.train.plan import fit
-        from searchgym.train.plan.plan import check_plan, plan
+        from searchgym.train.plan.plan import check_plan, memory_here, plan
         from searchgym.train.recipe.load import users_code
         from searchgym.train.recipe.preflight import missing_data
 
         missing = missing_data(recipe)
-        memory = machine.memory()
+        memory = memory_here()
+        if planned.gpus is not None:
+            devices = {f"cuda:{number}": planned.gpu_gib for number in range(planned.gpus)}
+            memory = devices or {"cpu": memory["cpu"]}
+        if planned.cpu_gib is not None:
+            memory["cpu"] = planned.cpu_gib
         parts: list[Part] = []
         phases = PHASES if recipe.has_critic else PHASES[:2]
         try:
-            parts = plan(recipe, machine.gpus, machine.gpu_gib)
+            parts = plan(recipe, planned.gpus, planned.gpu_gib)
             problem = "; ".join(check_plan(parts, memory, phases))
         except UsageError as error:  # GPUs are missing, or an engine's share is too small
             problem = str(error)
-        fits, hours = fit.fits_of(parts, memory), fit.hours(recipe.steps, step_seconds, run)
+        fits, hours = fit.fits_of(parts, memory), fit.hours(recipe.steps, planned.step_seconds, run)
         gpus = sum(device != "cpu" for device in memory)
-        gpu_gib = memory.get("cuda:0", machine.gpu_gib)
+        gpu_gib = memory.get("cuda:0", planned.gpu_gib)
         found = fit.suggestions(recipe, gpus, gpu_gib, memory) if problem else []
     if as_json:
         content: dict[str, Any] = {"recipe": recipe.name, "memory": memory}
+        listed = [
+            dataclasses.asdict(one)
+            | ({"left": one.left} if math.isfinite(one.capacity) else {"capacity": None, "left": None})
+            for one in fits
+        ]
         content |= {"parts": [dataclasses.asdict(part) for part in parts]}
-        content |= {"fits": [_as_json(own) for own in fits], "hours": hours}
-        content |= {"missing": missing}
+        content |= {"fits": listed, "hours": hours, "missing": missing}
         emit(content | {"suggestions": [dataclasses.asdict(one) for one in found]}, True)
     else:
         if parts:
@@ -98,34 +93,28 @@ def print_plan(recipe: Recipe, machine: Machine, step_seconds: float | None, run
         raise UsageError(f"the training does not fit: {problem}")
 
 
-def _say(fits: Sequence[Fit], hours: float | None, problem: str, found: Sequence[Suggestion]) -> None:
+def _say(fits: Sequence[Fit], hours: float | None, problem: str, suggestions: Sequence[Suggestion]) -> None:
     """Prints whether the plan fits, the hours, and the suggestions."""
     alike: dict[Fit, list[str]] = {}
-    for own in fits:
-        alike.setdefault(dataclasses.replace(own, device=""), []).append(own.device)
-    for own, devices in alike.items():
-        if math.isinf(own.capacity):
-            say(f"main memory: needs {own.need:.1f} GiB ({own.phase}); --cpu-gib checks whether a machine has it")
+    for each in fits:
+        alike.setdefault(dataclasses.replace(each, device=""), []).append(each.device)
+    for each, devices in alike.items():
+        if math.isinf(each.capacity):
+            say(f"main memory: needs {each.need:.1f} GiB ({each.phase}); --cpu-gib checks whether a machine has it")
             continue
-        verdict = f"yes, {own.left:.1f} GiB left" if own.left >= 0 else f"no, {-own.left:.1f} GiB too little"
-        say(f"{_together(devices)}: has {own.capacity:.1f} GiB, needs {own.need:.1f} ({own.phase}); fits: {verdict}")
+        verdict = f"yes, {each.left:.1f} GiB left" if each.left >= 0 else f"no, {-each.left:.1f} GiB too little"
+        say(f"{_together(devices)}: has {each.capacity:.1f} GiB, needs {each.need:.1f} ({each.phase}); fits: {verdict}")
     unknown = "unknown (give --step-seconds, or an earlier run as --out)"
     say(f"hours: {unknown if hours is None else f'{hours:.1f}'}")
-    for one in found:
-        say(f"it fits with {' '.join(one.changes)} ({one.left:.1f} GiB left on the fullest device)")
-    if problem and not found:
-        lacking = [own for own in fits if own.left < 0]
+    for suggestion in suggestions:
+        say(f"it fits with {' '.join(suggestion.changes)} ({suggestion.left:.1f} GiB left on the fullest device)")
+    if problem and not suggestions:
+        lacking = [each for each in fits if each.left < 0]
         wanted = "more or larger GPUs, or another model"
-        if lacking and all(own.device == "cpu" for own in lacking):
-            gib = math.ceil(max(own.need for own in lacking))
+        if lacking and all(each.device == "cpu" for each in lacking):
+            gib = math.ceil(max(each.need for each in lacking))
             wanted = f"a machine with {gib} GiB of main memory, or another model"
         say(f"no smaller micro-batches, engine's share, ZeRO, offloading or LoRA make it fit: take {wanted}")
-
-
-def _as_json(fit: Fit) -> dict[str, Any]:
-    """Returns a fit as JSON: null where the memory of the device is not checked."""
-    checked = math.isfinite(fit.capacity)
-    return dataclasses.asdict(fit) | ({"left": fit.left} if checked else {"capacity": None, "left": None})
 
 
 def _rows(parts: Sequence[Part], phases: Sequence[str], memory: Mapping[str, float]) -> Iterator[list[str]]:

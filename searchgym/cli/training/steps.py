@@ -28,8 +28,7 @@ def training_steps(recipe: Recipe) -> Iterator[Callable[[Mapping[str, float]], N
     from rich.progress import TextColumn, TimeElapsedColumn
 
     with bars(TimeElapsedColumn(), TextColumn("{task.fields[left]}")) as bar:
-        steps = _Steps(recipe, bar)
-        yield steps.report
+        yield StepDisplay(recipe, bar).report
 
 
 def columns_of(recipe: Recipe) -> dict[str, str]:
@@ -82,7 +81,7 @@ def duration(seconds: float) -> str:
 
 
 @dataclass(slots=True)
-class _Steps:
+class StepDisplay:
     """Shows rows of metrics as they come, with the time that is left."""
 
     recipe: Recipe
@@ -100,38 +99,30 @@ class _Steps:
 
     def report(self, row: Mapping[str, float]) -> None:
         """Shows a step; step 0, which is before the first, only if it was validated."""
-        step, now = int(row["step"]), time.monotonic()
+        step, steps, now = int(row["step"]), self.recipe.steps, time.monotonic()
         spent = sum(value for name, value in row.items() if name in ("time/draw", "time/learn", "time/validation"))
         spent = spent if self.last is None else now - self.last  # a resumed run begins with a step
-        self.last = now
+        self.last, left = now, ""
         if step:
             self.seconds.append(spent)
-        left = self._left(step)
+        mean = sum(self.seconds) / max(len(self.seconds), 1)
+        if self.seconds and step < steps:
+            left = f"{duration(mean * (steps - step))} left"
         values = {name: metric(row, key) for name, key in columns_of(self.recipe).items()}
-        if not self.bar.disable:
-            self.bar.update(self.bar.task_ids[0], completed=step, left=left, refresh=True)
-        if step or values.get("validation") is not None:
-            if self.bar.disable:
-                self._line(step, values, left)
-            else:
-                self._row(step, values, spent)
-        if step == self.recipe.steps and not self.bar.disable:
+        shown = bool(step) or values.get("validation") is not None
+        if self.bar.disable:
+            if shown:
+                parts = [f"{name} {number(value)}" for name, value in values.items() if value is not None]
+                parts += [f"{duration(mean)} a step"] if self.seconds else []
+                say(" · ".join([f"step {step}/{steps}", *parts, *([left] if left else [])]))
+            return
+        self.bar.update(self.bar.task_ids[0], completed=step, left=left, refresh=True)
+        if shown:
+            self._add_row(step, values, spent)
+        if step == steps:
             self.bar.remove_task(self.bar.task_ids[0])
 
-    def _left(self, step: int) -> str:
-        if not self.seconds or step >= self.recipe.steps:
-            return ""
-        return f"{duration(sum(self.seconds) / len(self.seconds) * (self.recipe.steps - step))} left"
-
-    def _line(self, step: int, values: Mapping[str, float | None], left: str) -> None:
-        """Prints a step as a line."""
-        parts = [f"step {step}/{self.recipe.steps}"]
-        parts += [f"{name} {number(value)}" for name, value in values.items() if value is not None]
-        if self.seconds:
-            parts.append(f"{duration(sum(self.seconds) / len(self.seconds))} a step")
-        say(" · ".join([*parts, *([left] if left else [])]))
-
-    def _row(self, step: int, values: Mapping[str, float | None], spent: float) -> None:
+    def _add_row(self, step: int, values: Mapping[str, float | None], spent: float) -> None:
         """Prints a step as a row of the table, above the bar."""
         cells = {"step": str(step)} | {name: number(value) for name, value in values.items()}
         cells["seconds"] = f"{spent:.1f}"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from searchgym.envs.pages.pages import MOST_NAMED, Page, Pages, part_of, parts_of
+from searchgym.envs.pages.pages import MOST_NAMED, Page, PageIndex, part_of, parts_of
 from searchgym.records import More, Open, Opened
 
 
-def look(action: Open | More, turn: int, before: Sequence[Opened], pages: Pages, words: int) -> tuple[Opened, str]:
+def look(action: Open | More, turn: int, before: Sequence[Opened], pages: PageIndex, words: int) -> tuple[Opened, str]:
     """Opens a page, or shows the next part of the page opened last.
 
     Args:
@@ -41,7 +41,7 @@ def _show(turn: int, target: str, page: Page, part: int, words: int) -> tuple[Op
     return Opened(turn, target, page.title, page.place, part, parts), heading + part_of(page.text, part, words)
 
 
-def no_page(target: str, places: Sequence[int], pages: Pages) -> str:
+def no_page(target: str, places: Sequence[int], pages: PageIndex) -> str:
     """Returns why a title or an id opens no page: none has it, or several."""
     if not places:
         return f"No page is called {target:.200}: open a page by the title that a search shows."

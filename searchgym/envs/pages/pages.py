@@ -14,9 +14,9 @@ import numpy as np
 
 from searchgym.corpora.ids import hash_id, places_of, sorted_hashes
 from searchgym.errors import UsageError
-from searchgym.protocol import count_words, cut_words, skip_words
 from searchgym.records import Hit, Passage, title_key
 from searchgym.retrieval.retriever import AnyRetriever, CorpusRetriever, corpus_of
+from searchgym.text import count_words, cut_words, skip_words
 
 MAX_TARGET_CHARS: Final = 1000
 """Most characters of a title or an id that is looked up."""
@@ -35,7 +35,7 @@ class Page:
     """Texts of its passages, one below the other."""
 
 
-class Pages:
+class PageIndex:
     """Pages of a corpus on this machine, found by title or by the id of one of their passages.
 
     It keeps 16 bytes per passage and 24 per page, and reads the passages themselves from the corpus when asked.
@@ -104,7 +104,7 @@ class Pages:
         return f"Title: {title}" if not own or self.places(title) == own else f"Title: {title}, id: {id}"
 
 
-def pages_of(retriever: AnyRetriever) -> Pages:
+def pages_of(retriever: AnyRetriever) -> PageIndex:
     """Returns the pages of a retriever's corpus.
 
     Raises:
@@ -116,7 +116,7 @@ def pages_of(retriever: AnyRetriever) -> Pages:
             f"browse: pages are opened from the corpus, which {type(retriever).__name__} does not have on this "
             "machine: pass corpus=PATH with a retriever that searches it here, or leave browse off"
         )
-    return Pages(corpus)
+    return PageIndex(corpus)
 
 
 def parts_of(text: str, words: int) -> int:

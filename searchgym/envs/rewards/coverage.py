@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from typing_extensions import override
+
 from searchgym.envs.reward import Reward
 from searchgym.records import Question
 from searchgym.scoring.judges.rubric import coverage, wanted_of
@@ -13,6 +15,6 @@ from searchgym.scoring.judges.rubric import coverage, wanted_of
 class Coverage(Reward):
     """Pays the F1 between the parts of the answer and all answers that the question wants."""
 
+    @override
     def of_answer(self, text: str, question: Question) -> float:
-        """See `Reward.of_answer`."""
         return coverage(text, wanted_of(question))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from searchgym.envs.reward import Reward
-from searchgym.records import Question
 from searchgym.scoring import exact_match
 
 
@@ -13,6 +12,4 @@ from searchgym.scoring import exact_match
 class Em(Reward):
     """Pays exact match: 1 if the answer equals a gold answer or alias after normalisation, else 0."""
 
-    def of_answer(self, text: str, question: Question) -> float:
-        """See `Reward.of_answer`."""
-        return exact_match(text, question.golds)
+    score = staticmethod(exact_match)

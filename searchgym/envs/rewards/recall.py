@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from typing_extensions import override
+
 from searchgym.envs.reward import Reward
 from searchgym.records import Question
 from searchgym.scoring import span_recall
@@ -13,6 +15,6 @@ from searchgym.scoring import span_recall
 class Recall(Reward):
     """Pays span recall with a guard on length (see `scoring.span_recall`), the largest over the gold answers."""
 
+    @override
     def of_answer(self, text: str, question: Question) -> float:
-        """See `Reward.of_answer`."""
         return max(span_recall(text, gold) for gold in question.golds)

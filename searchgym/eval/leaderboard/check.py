@@ -27,10 +27,10 @@ from searchgym.eval.runner import prompts_sha256, questions_sha256
 from searchgym.eval.scores import Scored, Scores, score_each, summarise
 from searchgym.named import code_refused
 from searchgym.options.cards import ProtocolName, list_cards
-from searchgym.protocol import count_words
 from searchgym.records import Episode, simulated_share
 from searchgym.retrieval.retriever import identify
 from searchgym.rollout.models import weights_sha256
+from searchgym.text import count_words
 
 EQUAL: Final = 1e-9
 """Largest difference of two numbers that are the same score, computed by different versions of numpy."""

@@ -57,7 +57,7 @@ def load_part(suite: SuiteCard, part: Part, options: TaskOptions | None = None) 
     card, where = _env(suite, part), f"suite {suite.name}, part {part.name}: "
     try:
         given = env_options(part.env, resolved(part.options), options or {})
-        task = load_task(card, **cast("TaskOptions", given))
+        task = load_task(card, **given)
     except SearchGymError as error:
         if isinstance(error, DataError):
             raise type(error)(where + error.reason, error.path, error.line) from error

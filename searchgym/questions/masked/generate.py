@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from searchgym.errors import DataError
-from searchgym.protocol import cut_words, get_protocol
+from searchgym.protocol import get_protocol
 from searchgym.questions.graphs.facts import find_facts
 from searchgym.questions.graphs.packs import load_pack
 from searchgym.questions.graphs.triples import read_triples
@@ -22,9 +22,9 @@ from searchgym.questions.source import HeldOut, split_pages
 from searchgym.questions.spec import SPLITS
 from searchgym.questions.subset import by_hash
 from searchgym.records import Hit, Passage, Question, SupportingFact, Triple, title_key
-from searchgym.retrieval.backends import Progress, quiet
+from searchgym.retrieval.cards import Progress, quiet
 from searchgym.retrieval.retriever import Retriever
-from searchgym.text import holds, norm, sentences
+from searchgym.text import cut_words, holds, norm, sentences
 
 VERSION: Final = 2
 """Version of the rules; another one gives other tasks."""

@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from searchgym.protocol import count_words, cut_words
 from searchgym.questions.graphs.facts import Facts
 from searchgym.questions.graphs.graph import MONTHS
 from searchgym.questions.graphs.links import Link
@@ -22,7 +21,7 @@ from searchgym.questions.graphs.packs import Pack
 from searchgym.questions.sentences import is_whole, parts_of
 from searchgym.records import Passage, Triple, title_key
 from searchgym.scoring import normalise_answer
-from searchgym.text import base_title, holds, norm, sentences, words
+from searchgym.text import base_title, count_words, cut_words, holds, norm, sentences, words
 
 SEPARATOR: Final = ";"
 """Stands between the spans of an answer; a span that holds it cannot be hidden."""

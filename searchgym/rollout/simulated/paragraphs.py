@@ -5,9 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from searchgym.protocol import cut_words
 from searchgym.rollout.simulated.writers import Wanted
-from searchgym.text import words
+from searchgym.text import cut_words, words
 
 
 class ParagraphWriter:

@@ -9,10 +9,11 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from searchgym.protocol import Parts, cut_words, split_thoughts
+from searchgym.protocol import Parts, split_thoughts
 from searchgym.records import Question
 from searchgym.rollout.models import Model
 from searchgym.rollout.sampler import SampleRequest, Sampling
+from searchgym.text import cut_words
 
 ASK: Final = (
     "You stand in for a search engine. Write {pages} short documents of about {words} words for the query, each on one "

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, TypeVar
 
+from typing_extensions import override
+
 from searchgym.errors import NoVerdictError, SwayedError, UsageError
 from searchgym.named import names_code
 from searchgym.options import Kind, Options, find_kind, kinds
@@ -63,6 +65,7 @@ class Judge(Kind):
     """True if its verdicts are computed here from the texts alone: they need no deadline, and come again the same."""
 
     @classmethod
+    @override
     def short(cls, value: object) -> object:
         """Reads a text as a judge's name, as ``module:Class``, or else as the model that judges."""
         if not isinstance(value, str):
@@ -75,8 +78,8 @@ class Judge(Kind):
         """The model key or model that it asks. Default: None."""
         return None
 
+    @override
     def problems(self) -> Iterable[str]:
-        """See `Options.problems`."""
         if type(self).open is Judge.open:
             methods = [name for name in ("verify", "meets", "better") if getattr(type(self), name) is vars(Judge)[name]]
             yield from (f"{type(self).__name__} does not define {name}" for name in methods)

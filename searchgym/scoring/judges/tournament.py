@@ -42,9 +42,13 @@ def tournament(
     """
     sound, asked, judged = list[int](), set[int](), set[int]()
     for place, answer in enumerate(answers):
+        if unfit(answer):
+            continue
         try:
-            if _sound(judge, question, answer):
-                sound.append(place)
+            judge.meets(question, answer, ())
+            sound.append(place)
+        except SwayedError:
+            continue
         except NoVerdictError:
             asked.add(place)
     points, decided = dict.fromkeys(sound, 0), 0
@@ -74,14 +78,3 @@ def tournament(
     ]
     silent = asked - judged
     return Standing([None if place in silent else score for place, score in enumerate(scores)], decided)
-
-
-def _sound(judge: Checked, question: str, answer: str) -> bool:
-    """Returns whether an answer can take part: it has words, is not too long, and does not sway the judge."""
-    if unfit(answer):
-        return False
-    try:
-        judge.meets(question, answer, ())
-    except SwayedError:
-        return False
-    return True

@@ -15,7 +15,6 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from searchgym import protocol
 from searchgym.agents.oracle_roles import steps_of
 from searchgym.envs.task import Task
 from searchgym.errors import UsageError
@@ -24,7 +23,7 @@ from searchgym.questions.spec import SENTENCE
 from searchgym.records import Answer, Call, Context, Episode, Passage, Question, Span, title_key
 from searchgym.retrieval.index.distractors import passages_of
 from searchgym.rollout.tokens import TokenFormat
-from searchgym.text import holds
+from searchgym.text import cut_words, holds
 from searchgym.train.demonstrations.oracle import Shown, context_lengths
 from searchgym.train.demonstrations.play import MODEL_KEY, turn_ids
 
@@ -128,7 +127,7 @@ def asked_by(question: Question, pages: Mapping[str, Passage]) -> Iterator[Asked
 
 def _says(page: Passage, answer: str) -> bool:
     """Returns whether the part of a page that is shown holds an answer."""
-    return holds(f"{page.title} {protocol.cut_words(page.text, MOST_WORDS)}", answer)
+    return holds(f"{page.title} {cut_words(page.text, MOST_WORDS)}", answer)
 
 
 def _endless(asked: Sequence[Asked], rng: random.Random) -> Iterator[Asked]:
@@ -153,8 +152,7 @@ def _episode(
     """Returns a context that shows pages and asks questions about them, as an episode without searches."""
     after, answered = rng.choice(FORMS)
     shown: Parts = [
-        (f"Doc {n}(Title: {p.title}) {protocol.cut_words(p.text, MOST_WORDS)}\n", False)
-        for n, p in enumerate(pages, start=1)
+        (f"Doc {n}(Title: {p.title}) {cut_words(p.text, MOST_WORDS)}\n", False) for n, p in enumerate(pages, start=1)
     ]
     spans: list[Span] = []
     calls: list[Call] = []

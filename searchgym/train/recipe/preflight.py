@@ -98,8 +98,9 @@ def _searched(recipe: Recipe) -> RetrieverCard | Literal["elsewhere"] | None:
     given = options.get("retriever")
     retriever = find_retriever(given) if isinstance(given, (str, dict)) else given
     brought = with_options(find_env(recipe.env), options).questions.brings_corpus and not options.get("corpus")
-    known = retriever is None or (isinstance(retriever, RetrieverCard) and retriever.needs_corpus)
-    return "elsewhere" if not known or brought or options.get("distractors") else retriever
+    if retriever is not None and not (isinstance(retriever, RetrieverCard) and retriever.needs_corpus):
+        return "elsewhere"
+    return "elsewhere" if brought or options.get("distractors") else retriever
 
 
 def vectors_gib(recipe: Recipe) -> float:

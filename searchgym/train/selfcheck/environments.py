@@ -9,7 +9,7 @@ import numpy as np
 
 from searchgym.envs.core import State
 from searchgym.envs.registration import env_options, find_env
-from searchgym.envs.reward import score_rewards
+from searchgym.envs.reward import score_episode, score_rewards
 from searchgym.envs.task import Task, load_task
 from searchgym.records import Answer, Episode, Question
 from searchgym.retrieval.retriever import Retriever, at_step
@@ -40,7 +40,7 @@ def check_scores(findings: Findings, task: Task, asked: Sequence[Question]) -> N
         for question in asked:
             texts = (question.answers[0], "no answer at all", question.answers[0])
             states = [State(question, answer=Answer(text), stop_reason="answer") for text in texts]
-            gold, other, again = (task.score(state)[0] for state in states)
+            gold, other, again = (score_episode(task.reward, state)[0] for state in states)
             wrong += gold <= other or gold != again
         findings.add(SCORES, not wrong, f"{len(asked)} gold answers, {wrong} not above a wrong one")
 
@@ -125,7 +125,7 @@ class ValidationCheck:
                     task.find(episode.question_id), episode.turns, episode.invalid, tuple(episode.searches),
                     tuple(episode.opens), answer=episode.answer, stop_reason=episode.stop_reason,
                 )  # fmt: skip
-                once, again = task.score(state), task.score(state)
+                once, again = (score_episode(task.reward, state) for _ in range(2))
                 differ += once == again != (episode.reward, episode.scores)  # a judge's scores may vary
                 long += episode.turns > task.rules.max_turns
         said = f"{len(asked)} of {len(task.questions)} questions, {strange} of another environment, {differ} scored"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from annotated_types import Gt
+from typing_extensions import override
 
 from searchgym.protocol import get_protocol
 from searchgym.scoring.judges.judge import Checked, Judge
@@ -24,12 +25,13 @@ class ModelJudge(Judge):
     """Seconds that one verdict may take."""
 
     @property
+    @override
     def asks(self) -> str:
-        """See `Judge.asks`."""
         return self.model
 
+    @override
     def open(self, models: Mapping[str, Any]) -> Checked:
-        """See `Judge.open`; what asks a model is imported by name, as it stands above the judges."""
+        # what asks a model is imported by name, as it stands above the judges
         prompted = importlib.import_module("searchgym.rollout.judge").PromptedJudge
         if self.model in models:
             return Checked(prompted(models[self.model]), self.seconds)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
+
+from typing_extensions import override
 
 from searchgym.errors import UsageError
 from searchgym.scoring.judges.judge import Criterion, Judge
@@ -38,44 +40,29 @@ class RuleJudge(Judge):
 
     in_process: ClassVar = True
 
+    @override
     def verify(self, question: str, answer: str, pages: Sequence[str]) -> bool:
-        """Returns whether a page has the answer, word for word."""
         return any(holds(page, answer) for page in pages)
 
+    @override
     def meets(self, question: str, answer: str, criteria: Sequence[Criterion]) -> list[bool]:
-        """Returns, for each criterion, whether its statement is true of the answer.
-
-        Raises:
-            UsageError: A criterion has no words for rules.
-        """
         for criterion in criteria:
             if not criterion.says:
                 raise UsageError(f"criterion {criterion.text!r:.60} has no says: rules cannot judge it, a model can")
-        parts = list(_sentences(answer))
+        parts = [line[start:end] for line in answer.splitlines() for start, end in sentences(line)]
         texts = {f" {norm(part)} " for part in parts}
         return [
             any(_states(part, criterion.says) for part in parts) and not _tries_out(texts, criterion.says)
             for criterion in criteria
         ]
 
+    @override
     def better(self, question: str, answers: tuple[str, str], criteria: Sequence[Criterion]) -> int | None:
-        """Returns the answer that passes criteria of more weight; None if both pass the same weight.
-
-        Raises:
-            UsageError: A criterion has no words for rules.
-        """
         weights = []
         for answer in answers:
             met = self.meets(question, answer, criteria)
             weights.append(sum(c.weight for c, true in zip(criteria, met, strict=True) if true != c.negated))
         return None if weights[0] == weights[1] else int(weights[1] > weights[0])
-
-
-def _sentences(text: str) -> Iterator[str]:
-    """Yields the sentences of a text; a line's end ends a sentence."""
-    for line in text.splitlines():
-        for start, end in sentences(line):
-            yield line[start:end]
 
 
 def _tries_out(texts: Collection[str], says: Sequence[Sequence[str]]) -> bool:

@@ -134,7 +134,7 @@ class Interrupts:
 @pytest.mark.slow
 def test_ctrl_c_keeps_what_was_done_and_resume_goes_on(tmp_path):
     (tmp_path / "slow.py").write_text(SLOW_AGENT)
-    path = os.pathsep.join([str(tmp_path), str(Path(__file__).parent.parent)])
+    path = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])])
     env = os.environ | {"PYTHONPATH": path, "SEARCHGYM_HOME": str(tmp_path / "home"), "INTERRUPT": "1"}
     # A process that was started in the background by a shell ignores SIGINT: this one must not.
     start = "import signal as s; s.signal(s.SIGINT, s.default_int_handler); from searchgym.cli import main; main()"

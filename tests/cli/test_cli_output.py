@@ -231,7 +231,7 @@ def test_index_search_says_that_it_loads_the_encoder_before_it_does(tmp_path, mo
     assert said == ["loading the encoder ...\n"]
 
 
-def test_a_page_of_fifty_megabytes_is_cut_in_tables_and_lines_and_whole_in_json(capsys):
+def test_a_page_of_50_megabytes_is_cut_in_tables_and_whole_in_json(capsys):
     page = "x\x1b " * (50 << 20 >> 1)
     begun = time.process_time()
     emit_rows([{"rank": 1, "text": page}], False, "hits")

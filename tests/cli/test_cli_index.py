@@ -332,7 +332,7 @@ def test_retrievers_and_encoders_are_listed(cli):
 def test_a_card_is_served(tmp_path):
     (tmp_path / "own.yaml").write_text(OWN)
     command = [sys.executable, "-m", "searchgym", "serve", str(CORPUS), "--port", "0", "--retriever", "own.yaml"]
-    environment = {"SEARCHGYM_HOME": str(tmp_path / "home"), "PYTHONPATH": str(Path(__file__).parent.parent)}
+    environment = {"SEARCHGYM_HOME": str(tmp_path / "home"), "PYTHONPATH": str(Path(__file__).parents[2])}
     own = build_in_memory(read_passages(CORPUS), k1=1.5, b=0.75)
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=environment)
     try:

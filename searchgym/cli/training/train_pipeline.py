@@ -57,14 +57,12 @@ def train_pipeline(name: str, overrides: Sequence[str], out: Path | None, resume
     if json:
         emit({"out": str(folder), "stages": done}, True)
         return
-    head = ("model", "EM", "95 %", "searches")
-    table(head, [_row(row, scores) for row, scores in done["scores"]["scores"].items()], "scores on test questions")
+    rows = []
+    for name, scores in done["scores"]["scores"].items():
+        low, high = scores["em_ci95"]
+        rows.append((name, f"{scores['em']:.3f}", f"{low:.3f} to {high:.3f}", f"{scores['searches']:.2f}"))
+    table(("model", "EM", "95 %", "searches"), rows, "scores on test questions")
     say(f"adapter: {done['adapter']['adapter']}; report: {report}")
-
-
-def _row(name: str, scores: dict[str, Any]) -> tuple[str, ...]:
-    low, high = scores["em_ci95"]
-    return name, f"{scores['em']:.3f}", f"{low:.3f} to {high:.3f}", f"{scores['searches']:.2f}"
 
 
 def _say_times(work: Any, left: Sequence[str]) -> None:

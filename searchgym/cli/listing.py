@@ -1,0 +1,125 @@
+"""The ``list`` command: tables of the cards that ship, with what of their data is on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from searchgym.cli.output import Json, emit_rows
+from searchgym.cli.run import evaluation_data
+from searchgym.errors import DataMissingError, UnknownNameError, UsageError
+from searchgym.options.cards import AgentCard, CorpusCard, EncoderCard, load_card
+from searchgym.options.cards import list_cards as cards_of
+from searchgym.options.model_cards import PretrainedCard, load_model_card
+
+if TYPE_CHECKING:
+    from searchgym.envs.cards import EnvCard
+    from searchgym.envs.options import TaskOptions
+    from searchgym.eval.suites.cards import Part
+
+COLUMNS: Final = {
+    "envs": "id data n ready summary",
+    "agents": "name summary",
+    "recipes": "name method agent model steps summary",
+    "models": "name parameters licence summary",
+    "corpora": "name passages ready licence summary",
+    "retrievers": "name kind summary",
+    "encoders": "name dimension licence model",
+    "suites": "name n ready parts summary",
+}
+"""Kind of card to the columns of its table."""
+
+
+def list_cards(
+    kind: Annotated[
+        str, typer.Argument(help="envs, suites, agents, recipes, models, corpora, retrievers or encoders.")
+    ] = "envs",
+    json: Json = False,
+) -> None:
+    """List available environments, suites, agents, recipes, models, corpora, retrievers or encoders."""
+    kind = "envs" if kind == "environments" else kind
+    if kind not in COLUMNS:
+        raise UnknownNameError("kind", kind, COLUMNS)
+    rows = []
+    for card, computed in _cards(kind):
+        rows.append({name: computed.get(name, getattr(card, name, None)) for name in COLUMNS[kind].split()})
+    emit_rows(rows, json, kind)
+
+
+def _cards(kind: str) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """Yields each card of a kind, with the columns that are not its fields."""
+    if kind == "envs":
+        from searchgym.envs.registration import env_options, find_env, registered
+
+        for env in map(find_env, registered()):
+            data = f"{env.questions.title}, {env.questions.split_name}"
+            yield env, {"data": data, "n": env.questions.count, "ready": _ready(env, env_options(env.id))}
+    elif kind == "recipes":
+        from searchgym.options import kind_name
+        from searchgym.train.recipe.load import load_recipe
+
+        for name in cards_of("train"):
+            recipe = load_recipe(name)
+            yield recipe, {"name": name, "method": kind_name(recipe.method)}
+    elif kind == "models":
+        yield from ((load_model_card(path), {}) for path in cards_of("models").values())
+        yield from ((load_card(PretrainedCard, path), {}) for path in cards_of("pretrained").values())
+    elif kind == "corpora":
+        for path in cards_of("corpora").values():
+            corpus = load_card(CorpusCard, path)
+            yield corpus, {"ready": "yes" if _is_here(corpus.name) else "no"}
+    elif kind == "retrievers":
+        from searchgym.retrieval.cards import find_retriever
+
+        yield from ((find_retriever(name), {"name": name}) for name in cards_of("retrievers"))
+    elif kind == "suites":
+        from searchgym.eval.suites.cards import load_suite
+
+        for suite in map(load_suite, cards_of("suites")):
+            asked = sum(len(part.ids) or (part.subset.n if part.subset else part.n) for part in suite.parts)
+            ready = "yes" if all(map(_part_ready, suite.parts)) else "no"
+            yield suite, {"n": asked, "ready": ready, "parts": ", ".join(part.name for part in suite.parts)}
+    else:
+        for path in cards_of(kind).values():
+            yield load_card(AgentCard if kind == "agents" else EncoderCard, path), {}
+
+
+def _is_here(corpus: str) -> bool:
+    """Returns whether the corpus of a card is on this machine."""
+    from searchgym.envs.data import find_corpus
+
+    try:
+        find_corpus(corpus)
+    except (DataMissingError, UsageError):
+        return False
+    return True
+
+
+def _ready(card: EnvCard, options: TaskOptions, evaluated: bool = True) -> str:
+    """Returns ``yes`` if an evaluation finds an environment's data on this machine, else what it lacks.
+
+    What the hub would give is not counted, since asking it takes the network; SEARCHGYM_DATA is if `evaluated` is true.
+    """
+    from searchgym.envs.options import own_questions, with_options
+
+    given = {**(evaluation_data(card, options) if evaluated else {}), **options}
+    source = with_options(card, given).questions
+    questions = own_questions(given) is not None or source.missing() is None
+    brought = bool({"corpus", "retriever", "distractors"} & given.keys()) or source.brings_corpus
+    corpus = brought or _is_here(card.corpus)
+    if questions and corpus:
+        return "yes"
+    return "no corpus" if questions else "no questions" if corpus else "no"
+
+
+def _part_ready(part: Part) -> bool:
+    """Returns whether the data of a part of a suite are on this machine; a part never takes others for its own."""
+    from searchgym.envs.registration import env_options, find_env
+    from searchgym.eval.suites.cards import resolved
+
+    try:
+        return _ready(find_env(part.env), env_options(part.env, resolved(part.options)), evaluated=False) == "yes"
+    except (DataMissingError, UnknownNameError):
+        return False
