@@ -18,7 +18,8 @@ from typing import Any, Final
 from searchgym.agents.base import LoadedAgent, load_agent
 from searchgym.envs.task import Task
 from searchgym.errors import UsageError
-from searchgym.eval.runner import SCORES, EvalOptions, evaluate, write_json
+from searchgym.eval.run_folder import SCORES, holds_run
+from searchgym.eval.runner import EvalOptions, evaluate, write_json
 from searchgym.eval.scores import Scores
 from searchgym.records import Hit, Passage, Question, title_key
 from searchgym.retrieval.index.distractors import passages_of
@@ -175,7 +176,7 @@ def add_ceilings(
             floor = dataclasses.replace(named, retriever=OtherHits(named.retriever, named.questions))
             runs.append((FLOOR, floor, agent, models))
     for folder, own_task, own_agent, own_models in runs:
-        resume = dataclasses.replace(options, resume=not options.overwrite and (out / folder / "run.json").exists())
+        resume = dataclasses.replace(options, resume=not options.overwrite and holds_run(out / folder))
         reached = evaluate(own_task, own_agent, out / folder, own_models, resume, progress=progress)
         found[folder] = {"n": reached["n"], "em": reached["em"], "f1": reached["f1"]}
     gaps = {"reading_gap": found[READING]["em"] - scores["em"], "retrieval_gap": found[RETRIEVAL]["em"] - scores["em"]}

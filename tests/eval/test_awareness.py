@@ -10,7 +10,7 @@ from support import CARD, QUESTIONS, TitleRetriever
 from searchgym.agents.base import load_agent
 from searchgym.cli.evaluation.printed import _aware
 from searchgym.envs.task import load_task
-from searchgym.eval.awareness import awareness
+from searchgym.eval.evidence import awareness
 from searchgym.eval.runner import EvalOptions, evaluate
 from searchgym.records import Answer, Call, Episode, Question, Searched
 from searchgym.rollout.api_sampler import MessageFormat

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from searchgym.errors import DataMissingError, SubmissionError
-from searchgym.eval.compare import Difference, difference
-from searchgym.eval.intervals import bootstrap_ci, t_interval
+from searchgym.eval.compare import PairedDifference, difference, t_interval
 from searchgym.eval.leaderboard.check import Checked, check_submission
 from searchgym.eval.leaderboard.manifest import MANIFEST, Manifest
 from searchgym.eval.leaderboard.rerun import was_rerun
 from searchgym.eval.leaderboard.submission import REPORTED, Reported, read_reported
 from searchgym.eval.leaderboard.tasks import BUDGETS, Tasks
-from searchgym.eval.scores import OFFICIAL, question_rows
+from searchgym.eval.scores import OFFICIAL, bootstrap_ci, question_rows
 
 CEILINGS: Final = ("oracle", "evidence-oracle")
 """Agents that are given the gold titles or answers: their rows bound the others and are not ranked."""
@@ -73,7 +72,7 @@ class Track:
     """Corpus, retriever and budgets in words."""
     rows: Sequence[Row]
     """Rows by EM, the best first; ceilings come last."""
-    to_best: Mapping[str, Difference] = field(default_factory=dict)
+    to_best: Mapping[str, PairedDifference] = field(default_factory=dict)
     """Name of the row to its difference to the best row that is no ceiling; not of that row, nor of ceilings."""
 
 

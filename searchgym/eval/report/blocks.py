@@ -66,7 +66,7 @@ class Picture:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ShownHit:
     """One hit of a search as a reader sees it."""
 
     title: str
@@ -75,19 +75,19 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ShownStep:
     """One output of a model or one search of an episode."""
 
     label: str
     """Turn, and who did what in it."""
     text: str
     """Output of the model, or the query."""
-    hits: Sequence[Found] | None = None
+    hits: Sequence[ShownHit] | None = None
     """Hits of a search; None for an output."""
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ShownEpisode:
     """One episode to read."""
 
     id: str
@@ -99,14 +99,14 @@ class Shown:
     """Whether the answer is an exact match; None if it has no score."""
     facts: Sequence[tuple[str, str]]
     """What the episode cost and how it ended, by name."""
-    steps: Sequence[Step]
+    steps: Sequence[ShownStep]
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
     """Episodes to read, each folded to one line; pages in Markdown leave them out."""
 
-    episodes: Sequence[Shown]
+    episodes: Sequence[ShownEpisode]
 
 
 Block = Heading | Text | Items | Table | Picture | Reading

@@ -7,12 +7,13 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from searchgym.eval.compare import Run, check_comparable, difference
-from searchgym.eval.intervals import bootstrap_ci
+from searchgym.eval.compare import SAME, check_comparable, difference
 from searchgym.eval.report.blocks import Block, Heading, Items, Picture, Text, between, filled, finite, number
 from searchgym.eval.report.episodes import cut
 from searchgym.eval.report.figures import MOST, Points, Series, bars, panels, scatter
 from searchgym.eval.report.runs import RunData
+from searchgym.eval.run_folder import FinishedRun
+from searchgym.eval.scores import bootstrap_ci
 
 HEAD: Final = (
     "#", "run", "agent", "models", "questions", "EM (95 %)", "F1 (95 %)", "searches", "tokens written", "tokens read",
@@ -23,15 +24,13 @@ LONGEST_NAME: Final = 300
 """Maximum number of characters of a name in a run's record that a page shows."""
 MOST_TURNS: Final = 100
 """Maximum number of turns in a figure."""
-SAME_QUESTIONS: Final = ("env", "questions_sha256", "scorer")
-"""Fields of a record that decide which runs are in one table."""
 
 
 def evaluation_blocks(runs: Sequence[RunData]) -> list[Block]:
     """Returns the blocks about evaluations: a section for each set of questions, in order of its first run."""
     groups: dict[str, list[RunData]] = {}
     for run in runs:
-        groups.setdefault(json.dumps([run.record.get(name) for name in SAME_QUESTIONS]), []).append(run)
+        groups.setdefault(json.dumps([run.record.get(name) for name in SAME]), []).append(run)
     return [block for alike in groups.values() for block in _section(alike)]
 
 
@@ -90,7 +89,7 @@ def _gaps(runs: Sequence[RunData]) -> tuple[dict[int, str], list[str]]:
         UsageError: Two runs on the same questions have scores of different ones.
     """
     numbered = enumerate(runs, start=1)
-    known = [(place, Run(run.name, run.record, run.rows, run.scores)) for place, run in numbered if run.rows]
+    known = [(place, FinishedRun(run.name, run.record, run.rows, run.scores)) for place, run in numbered if run.rows]
     if len(known) < 2:
         return {}, []
     (_, first), *others = known

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
 import math
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -28,13 +29,13 @@ from inspect_ai.viewer import TaskSamplesColumn, TaskSamplesView, ViewerConfig
 
 from searchgym.corpora.own import home
 from searchgym.envs.reward import SCORES
-from searchgym.errors import DataError, DataMissingError
-from searchgym.eval.viewing.runs import RECORD, Run, decoder_of
+from searchgym.errors import DataError, DataMissingError, SearchGymError
+from searchgym.eval.run_folder import RunReader
 from searchgym.eval.viewing.samples import COUNTS, numbers_of, sample_key, sample_of
+from searchgym.eval.viewing.saved import SavedRun
 from searchgym.options import kind_name
 from searchgym.records import Episode
-from searchgym.rollout.storage import sidecar
-from searchgym.train.loop.folder import ADVANTAGES, PROPOSED, RECIPE
+from searchgym.train.loop.folder import RECIPE
 from searchgym.version import __version__
 
 LOG: Final = "episodes.derived.eval"
@@ -68,10 +69,7 @@ def fingerprint(folder: Path, *given: object) -> str:
         folder: Folder of the run.
         given: Options that change the log.
     """
-    episodes = folder / "episodes.jsonl"
-    names = [episodes, sidecar(episodes), *(folder / name for name in (ADVANTAGES, PROPOSED, RECIPE, RECORD))]
-    names.append(folder / "questions.jsonl")
-    found = {file.name: file.stat() for file in names if file.is_file()}
+    found = {file.name: file.stat() for file in RunReader(folder).files}
     stats = {name: (stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns) for name, stat in found.items()}
     return repr((FORMAT, __version__, stats, *map(str, given)))
 
@@ -90,7 +88,7 @@ def count_of(log: Path, mark: str) -> int | None:
 
 
 def write_log(
-    run: Run, log: Path, mark: str, model: str | Path | None = None, progress: Progress = lambda done, n: None
+    run: SavedRun, log: Path, mark: str, model: str | Path | None = None, progress: Progress = lambda done, n: None
 ) -> int:
     """Writes a run as a log of Inspect's, one sample at a time; the file is whole or absent.
 
@@ -116,25 +114,45 @@ def write_log(
     return count
 
 
-async def _write(run: Run, part: Path, mark: str, model: str | Path | None, progress: Progress) -> int:
+async def _write(run: SavedRun, part: Path, mark: str, model: str | Path | None, progress: Progress) -> int:
     """Writes the samples, then the means over them."""
     recorder = create_recorder_for_location(str(part), str(part.parent))
-    totals, decode, spec = Totals(), decoder_of(run, model), None
+    totals, spec = Totals(), None
+    ended = datetime.fromtimestamp(run.files.path.stat().st_mtime, UTC)
+
+    @functools.cache
+    def decoder(key: str) -> Callable[[list[int]], str] | None:
+        try:
+            return run.decoder(key, model)
+        except (SearchGymError, ImportError) as error:
+            run.notes.append(f"prompts are left out: {error}")
+            return None
+
+    def decode(key: str, ids: Iterable[int]) -> str | None:
+        text_of = decoder(key)
+        return None if text_of is None else text_of(list(ids))
+
     try:
         for viewed in run:
             if spec is None:
-                spec = _spec(run, viewed.episode, mark)
+                spec = _spec(run, viewed.episode, mark, ended)
                 await recorder.log_init(spec, str(part))
                 await recorder.log_start(spec, EvalPlan())
-            totals.add(viewed.episode, sample_key(viewed), run.path)
+            totals.add(viewed.episode, sample_key(viewed), run.files.path)
             await recorder.log_sample(spec, sample_of(viewed, decode))
             if totals.count % EVERY == 0:
                 await recorder.flush(spec)
                 progress(totals.count, None)
         if spec is None:
-            raise DataMissingError("no whole episode yet: look again when the run has written one", run.path)
+            raise DataMissingError("no whole episode yet: look again when the run has written one", run.files.path)
+        seconds = run.record.get("seconds")
+        if run.files.is_training:  # which began with its recipe
+            seconds = ended.timestamp() - (run.files.folder / RECIPE).stat().st_mtime
+        known = isinstance(seconds, (int, float)) and 0 <= seconds < 1e9
+        began = ended - timedelta(seconds=seconds if known else 0)
+        stats = EvalStats(started_at=began.isoformat(), completed_at=ended.isoformat())
         left_out = {"left_out": list(run.notes)} if run.notes else None
-        await recorder.log_finish(spec, "success", _stats(run), totals.results(left_out), None, header_only=True)
+        await recorder.log_finish(spec, "success", stats, totals.results(left_out), None, header_only=True)
     except BaseException:
         if spec is not None:
             await recorder.log_discard(spec)
@@ -180,24 +198,10 @@ class Totals:
         return EvalResults(total_samples=self.count, completed_samples=self.count, scores=scores)
 
 
-def _written(run: Run) -> datetime:
-    """Returns when the run's episodes were written last."""
-    return datetime.fromtimestamp(run.path.stat().st_mtime, UTC)
-
-
-def _stats(run: Run) -> EvalStats:
-    """Returns from when to when the run went on: by the seconds of its record; a training began with its recipe."""
-    ended, seconds = _written(run), run.record.get("seconds")
-    if run.is_training:
-        seconds = ended.timestamp() - (run.folder / RECIPE).stat().st_mtime
-    began = ended - timedelta(seconds=seconds if isinstance(seconds, (int, float)) and 0 <= seconds < 1e9 else 0)
-    return EvalStats(started_at=began.isoformat(), completed_at=ended.isoformat())
-
-
-def _spec(run: Run, first: Episode, mark: str) -> EvalSpec:
+def _spec(run: SavedRun, first: Episode, mark: str, written: datetime) -> EvalSpec:
     """Returns the head of a log: what was run, and how its list is shown."""
     record = run.record
-    name = run.folder.resolve().name
+    name = run.files.folder.resolve().name
     samples = record.get("samples")
     about = {key: value for key, value in record.items() if isinstance(value, (str, int, float))}
     if run.recipe is not None:
@@ -210,14 +214,14 @@ def _spec(run: Run, first: Episode, mark: str) -> EvalSpec:
     return EvalSpec(
         eval_id=name,
         run_id=name,
-        created=_written(run).isoformat(),
+        created=written.isoformat(),
         task=f"{name} ({first.env})",
         task_id=name,
         dataset=EvalDataset(name=str(record.get("dataset") or first.env)),
         model=", ".join(models) or first.agent,
         solver=first.agent,
         config=EvalConfig(epochs=samples if isinstance(samples, int) else None),
-        metadata={"fingerprint": mark, "folder": str(run.folder), **about},
+        metadata={"fingerprint": mark, "folder": str(run.files.folder), **about},
         packages={"searchgym": __version__},
         # episodes hold text of models and of pages from anywhere: the viewer shows it as plain text
         viewer=ViewerConfig(trust_content=False, task_samples_view=view),

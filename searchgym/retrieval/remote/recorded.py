@@ -7,14 +7,11 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
 from searchgym.corpora.files import FilePath, iter_jsonl, read_json, sha256_file
+from searchgym.corpora.folders import EPISODES, RUN
 from searchgym.errors import DataError, RetrieverError
 from searchgym.records import Hit, Passage
 from searchgym.retrieval.retriever import check_request
 
-EPISODES: Final = "episodes.jsonl"
-"""File of a run folder that holds its episodes."""
-RUN: Final = "run.json"
-"""File of a run folder that describes the run."""
 SHOWN: Final = 120
 """Maximum number of characters of a query in an error message."""
 Hits = tuple[Hit, ...]
