@@ -39,6 +39,11 @@ class PairedDifference:
         """``"better"`` or ``"worse"``, or ``"not distinguishable"`` if the interval holds 0."""
         return "not distinguishable" if self.low <= 0 <= self.high else "better" if self.mean > 0 else "worse"
 
+    def __str__(self) -> str:
+        """Returns the mean with its interval, and whether it is not distinguishable from 0."""
+        told = f", {self.verdict}" if self.verdict == "not distinguishable" else ""
+        return f"{self.mean:+.3f} ({self.low:+.3f} to {self.high:+.3f}){told}"
+
 
 def check_comparable(runs: Sequence[FinishedRun]) -> list[str]:
     """Returns what differs between runs beside their agents and models, in words.

@@ -51,6 +51,10 @@ class Row:
         known = [value for value in values if isinstance(value, (int, float))]
         return sum(known) / len(known) if known else None
 
+    def costs(self) -> dict[str, Any]:
+        """Returns EM with its interval, and what it cost, under the names that the scores of a run have."""
+        return {"em_ci95": self.interval("em"), **{name: self.mean(name) for name in ("em", *COSTS)}}
+
     def interval(self, name: str) -> list[float]:
         """Returns the 95 % bootstrap interval over questions of the mean over the seeds, empty without a score."""
         values = [row[name] for _, row in sorted(self.questions.items()) if name in row]

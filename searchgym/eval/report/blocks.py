@@ -120,6 +120,16 @@ class Page:
     blocks: Sequence[Block]
 
 
+def items_of(text: str) -> Items:
+    """Returns the items of a text of ours: one a line, its term before a ``|``, code between backticks."""
+    items: list[tuple[str, Inline]] = []
+    for line in text.strip().splitlines():
+        term, _, paragraph = line.partition(" | ")
+        parts = paragraph.split("`")
+        items.append((term, [Code(part) if number % 2 else part for number, part in enumerate(parts)]))
+    return Items(items)
+
+
 def filled(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     """Returns a table without the columns in which every cell is empty."""
     kept = [place for place in range(len(head)) if any(row[place] for row in rows)]

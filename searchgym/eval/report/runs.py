@@ -12,20 +12,17 @@ from searchgym.errors import DataMissingError
 from searchgym.eval.report.blocks import ShownEpisode
 from searchgym.eval.report.episodes import EpisodeSample, QuestionTexts, Tally, shown_episode
 from searchgym.eval.report.questions import of_training, recorded
-from searchgym.eval.run_folder import MARKS, QuestionRows, is_run, open_folder, read_finished, read_suite
+from searchgym.eval.run_folder import MARKS, FinishedRun, QuestionRows, is_run, open_folder, read_finished, read_suite
 
 
-@dataclass(frozen=True, slots=True)
-class RunData:
-    """What a report shows of one run."""
+@dataclass(frozen=True)
+class RunData(FinishedRun):
+    """What a report shows of one run.
 
-    name: str
-    record: Mapping[str, Any]
-    """Content of ``run.json``; of bare episodes, their environment and agent. Empty for a training."""
-    scores: Mapping[str, Any]
-    """Scores as in ``scores.json``; of an unfinished run or bare episodes, means of the episodes' own scores."""
-    rows: QuestionRows
-    """Scores by question; empty if the run does not tell them."""
+    The record of bare episodes is their environment and agent; a training has none. The scores of an unfinished run or
+    of bare episodes are means of the episodes' own, without rows of questions.
+    """
+
     recipe: Mapping[str, Any]
     """Recipe of a training as plain data; empty if this is none."""
     metrics: Sequence[Mapping[str, Any]]
@@ -111,4 +108,4 @@ def read(path: Path, name: str, size: int) -> RunData:
             f"unfinished, {tally.episodes}{whole} episodes: --resume goes on; its scores are those so far"
         )
     shown = [shown_episode(episode, asked) for episode in sample.chosen()]
-    return RunData(name, record, scores, rows, recipe, metrics, tally.episodes, shown, files.notes)
+    return RunData(name, record, rows, scores, recipe, metrics, tally.episodes, shown, files.notes)
