@@ -24,7 +24,7 @@ from searchgym.options.yaml import parse_yaml
 if TYPE_CHECKING:
     from searchgym.envs.options import TaskOptions
     from searchgym.envs.task import Task
-    from searchgym.eval.suites.cards import Part
+    from searchgym.eval.suites.cards import SuitePart
     from searchgym.records import Question
 
 OwnEnv = Annotated[
@@ -289,7 +289,7 @@ def _suites() -> Rows:
     return rows
 
 
-def _part_ready(part: Part) -> bool:
+def _part_ready(part: SuitePart) -> bool:
     """Returns whether the data of a part of a suite are on this machine; a part never takes others for its own."""
     from searchgym.envs.registration import env_options, find_env
     from searchgym.eval.suites.cards import resolved

@@ -162,9 +162,9 @@ class _Loading:
 
 def _tools(service: Service, loading: _Loading, local: bool, snippet_words: int, page_words: int) -> Server[Any]:
     """Returns the server of the MCP tools, with one that opens pages if the corpus is local."""
-    from searchgym.serving.mcp_tools import Shown, Tools
+    from searchgym.serving.mcp_tools import PageLimits, Tools
 
-    shown = Shown(snippet_words=snippet_words, page_words=page_words)
+    shown = PageLimits(snippet_words=snippet_words, page_words=page_words)
     return Tools(service, (lambda: loading.pages) if local else None, shown).server()
 
 

@@ -18,7 +18,7 @@ from searchgym.envs.task import load_task
 from searchgym.errors import DataError, DataMissingError, UsageError
 from searchgym.eval.report import evaluations, questions, trainings
 from searchgym.eval.report import figures as drawing
-from searchgym.eval.report.blocks import Code, Heading, Items, Page, Picture, Table, Text
+from searchgym.eval.report.blocks import Code, Heading, Items, Picture, ReportPage, Table, TextBlock
 from searchgym.eval.report.episodes import EpisodeSample
 from searchgym.eval.report.html import to_html
 from searchgym.eval.report.markdown import to_markdown
@@ -414,10 +414,10 @@ def test_the_same_runs_give_the_same_bytes(tmp_path):
 
 def test_markdown_of_blocks():
     blocks = [
-        Heading("A | b"), Text(["see ", Code("a`b"), " <now>"]), Items([("T.", ["x"]), ("", ["*y*"])]),
+        Heading("A | b"), TextBlock(["see ", Code("a`b"), " <now>"]), Items([("T.", ["x"]), ("", ["*y*"])]),
         Table(["h|"], [["a\nb"]]),
     ]  # fmt: skip
-    assert to_markdown(Page("*T*", blocks)) == (
+    assert to_markdown(ReportPage("*T*", blocks)) == (
         "# \\*T\\*\n\n## A \\| b\n\nsee `ab` &lt;now&gt;\n\n- **T.** x\n- \\*y\\*\n\n| h\\| |\n|---|\n| a b |\n"
     )
 

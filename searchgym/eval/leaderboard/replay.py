@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from searchgym.agents.base import LoadedAgent
 from searchgym.errors import SubmissionError
-from searchgym.eval.leaderboard.check import Checked, drawn
+from searchgym.eval.leaderboard.check import CheckedSubmission, drawn
 from searchgym.eval.leaderboard.manifest import EPISODES
 from searchgym.records import Call, Episode, Hit, Searched
 from searchgym.retrieval.identity import identify
@@ -35,7 +35,7 @@ NEAR: Final = 1e-3
 BATCH: Final = 256
 
 
-def replay_episodes(checked: Checked, agent: LoadedAgent | None, most: int | None = DRAWN) -> dict[str, int]:
+def replay_episodes(checked: CheckedSubmission, agent: LoadedAgent | None, most: int | None = DRAWN) -> dict[str, int]:
     """Repeats drawn episodes of a submission.
 
     Args:
@@ -71,7 +71,9 @@ def replay_episodes(checked: Checked, agent: LoadedAgent | None, most: int | Non
     return {"episodes": len(chosen), "searches": searches}
 
 
-def _searched_again(checked: Checked, episodes: Sequence[Episode]) -> Iterator[tuple[Episode, Searched, Sequence[Hit]]]:
+def _searched_again(
+    checked: CheckedSubmission, episodes: Sequence[Episode]
+) -> Iterator[tuple[Episode, Searched, Sequence[Hit]]]:
     """Yields each query of episodes with the hits that it has now."""
     asked = [(episode, searched) for episode in episodes for searched in episode.searches]
     for at in range(0, len(asked), BATCH):
@@ -103,7 +105,7 @@ def _unlike(then: Episode, now: Episode) -> Iterator[tuple[str, Any, Any]]:
             yield name, getattr(then, name), getattr(now, name)
 
 
-def _played_again(checked: Checked, episodes: Sequence[Episode], agent: LoadedAgent) -> list[Episode]:
+def _played_again(checked: CheckedSubmission, episodes: Sequence[Episode], agent: LoadedAgent) -> list[Episode]:
     """Runs a workflow again on the recorded outputs of its models."""
     recorded = _Recorded(episodes)
     names = {role: used.name for role, used in checked.manifest.models.items()}

@@ -11,8 +11,8 @@ from typing import Any, Final
 from searchgym.agents.base import LoadedAgent
 from searchgym.corpora.files import read_json
 from searchgym.errors import DataError, DataMissingError, SubmissionError
-from searchgym.eval.leaderboard.check import Checked
-from searchgym.eval.leaderboard.manifest import EPISODES, Manifest
+from searchgym.eval.leaderboard.check import CheckedSubmission
+from searchgym.eval.leaderboard.manifest import EPISODES, SubmissionManifest
 from searchgym.eval.runner import EvalOptions, evaluate, hardware, write_json
 from searchgym.retrieval.identity import identify
 from searchgym.rollout.models import Model
@@ -26,7 +26,7 @@ AGREE: Final = 0.01
 
 
 def run_again(
-    checked: Checked,
+    checked: CheckedSubmission,
     agent: LoadedAgent,
     models: Mapping[str, Model],
     progress: Callable[[int, int], None] | None = None,
@@ -77,7 +77,7 @@ def run_again(
     return record
 
 
-def was_rerun(folder: Path, manifest: Manifest) -> bool:
+def was_rerun(folder: Path, manifest: SubmissionManifest) -> bool:
     """Returns whether a repetition of these very episodes is recorded in a submission's folder.
 
     The record is that of whoever keeps the leaderboard: what a submitter puts there is removed when it is taken in.

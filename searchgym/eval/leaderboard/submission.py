@@ -25,7 +25,7 @@ from searchgym.eval.leaderboard.manifest import (
     MANIFEST,
     NAME,
     PREDICTIONS,
-    Manifest,
+    SubmissionManifest,
     UsedModel,
     plain,
     read_manifest,
@@ -166,7 +166,7 @@ def _write(path: Path, content: Mapping[str, Any]) -> None:
 
 def _manifest(
     record: Mapping[str, Any], suite: str, part: str, about: About, folder: Path, scores: Mapping[str, Any]
-) -> Manifest:
+) -> SubmissionManifest:
     """Returns the manifest of a run."""
     models = {}
     for role, (name, sha256, *engine) in record["models"].items():
@@ -186,7 +186,7 @@ def _manifest(
         "scores": dict(scores),
     }
     try:
-        return read(Manifest, fields, "manifest")
+        return read(SubmissionManifest, fields, "manifest")
     except CardError as error:
         raise DataError(f"makes no manifest: {error}", folder) from error
 

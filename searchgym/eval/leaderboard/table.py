@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from searchgym.errors import DataMissingError, SubmissionError
 from searchgym.eval.compare import PairedDifference, difference, t_interval
-from searchgym.eval.leaderboard.check import Checked, check_submission
-from searchgym.eval.leaderboard.manifest import MANIFEST, Manifest
+from searchgym.eval.leaderboard.check import CheckedSubmission, check_submission
+from searchgym.eval.leaderboard.manifest import MANIFEST, SubmissionManifest
 from searchgym.eval.leaderboard.rerun import was_rerun
 from searchgym.eval.leaderboard.submission import REPORTED, Reported, read_reported
 from searchgym.eval.leaderboard.tasks import BUDGETS, Tasks
@@ -26,17 +26,17 @@ COSTS: Final = ("searches", "response_tokens", "read_tokens", "gold_found", "leg
 
 
 @dataclass(frozen=True)
-class Row:
+class BoardRow:
     """One row: a method on a track, with one or several training seeds."""
 
-    members: Sequence[Checked]
+    members: Sequence[CheckedSubmission]
     questions: Mapping[str, dict[str, float]]
     """Question id to EM and F1, means over the seeds."""
     rerun: bool
     """Whether every member was run again."""
 
     @property
-    def manifest(self) -> Manifest:
+    def manifest(self) -> SubmissionManifest:
         """Manifest of the first seed."""
         return self.members[0].manifest
 
@@ -74,7 +74,7 @@ class Track:
     part: str
     label: str
     """Corpus, retriever and budgets in words."""
-    rows: Sequence[Row]
+    rows: Sequence[BoardRow]
     """Rows by EM, the best first; ceilings come last."""
     to_best: Mapping[str, PairedDifference] = field(default_factory=dict)
     """Name of the row to its difference to the best row that is no ceiling; not of that row, nor of ceilings."""
@@ -112,7 +112,7 @@ def build_board(
         The board; a submission that is refused is in none of its rows and is named with the reason.
     """
     tasks, places = tasks or Tasks(), find_submissions(folders)
-    checked: list[Checked] = []
+    checked: list[CheckedSubmission] = []
     reported: list[Reported] = []
     refused: list[SubmissionError] = []
     absent: dict[str, None] = {}
@@ -129,22 +129,22 @@ def build_board(
         if progress is not None:
             progress("submissions", number, len(places))
     good = _without_repeats(checked, refused)
-    groups: dict[str, list[Checked]] = {}
+    groups: dict[str, list[CheckedSubmission]] = {}
     for one in good:
         groups.setdefault(_track_key(one.manifest), []).append(one)
     tracks = [_track(own, refused) for _, own in sorted(groups.items())]
     return Board([track for track in tracks if track.rows], reported, refused, list(absent))
 
 
-def _track_key(manifest: Manifest) -> str:
+def _track_key(manifest: SubmissionManifest) -> str:
     """Returns what two rows must have in common to be compared, as a text to sort by."""
     budgets = [getattr(manifest, name) for name in BUDGETS]
     return json.dumps([manifest.suite, manifest.part, manifest.corpus_sha256, manifest.retriever, budgets])
 
 
-def _without_repeats(checked: Sequence[Checked], refused: list[SubmissionError]) -> list[Checked]:
+def _without_repeats(checked: Sequence[CheckedSubmission], refused: list[SubmissionError]) -> list[CheckedSubmission]:
     """Returns the submissions, without those whose name and training seed another in the same track has."""
-    seen: dict[tuple[Any, ...], Checked] = {}
+    seen: dict[tuple[Any, ...], CheckedSubmission] = {}
     for one in checked:
         key = _track_key(one.manifest), one.manifest.name, one.manifest.training_seed
         if key in seen:
@@ -155,9 +155,9 @@ def _without_repeats(checked: Sequence[Checked], refused: list[SubmissionError])
     return list(seen.values())
 
 
-def _track(checked: Sequence[Checked], refused: list[SubmissionError]) -> Track:
+def _track(checked: Sequence[CheckedSubmission], refused: list[SubmissionError]) -> Track:
     """Returns the track of submissions that can be compared."""
-    by_name: dict[str, list[Checked]] = {}
+    by_name: dict[str, list[CheckedSubmission]] = {}
     for one in checked:
         own = by_name.setdefault(one.manifest.name, [])
         if own and (field := _unlike(own[0].manifest, one.manifest)):
@@ -175,24 +175,24 @@ def _track(checked: Sequence[Checked], refused: list[SubmissionError]) -> Track:
     return Track(first.suite, first.part, label_of(first), rows, gaps)
 
 
-def _unlike(first: Manifest, other: Manifest) -> str | None:
+def _unlike(first: SubmissionManifest, other: SubmissionManifest) -> str | None:
     """Returns a field in which two seeds of one row must not differ, and do."""
     if (first.training_seed is None) != (other.training_seed is None):
         return "training_seed"
     return next((name for name in ALIKE if getattr(first, name) != getattr(other, name)), None)
 
 
-def _row(members: Sequence[Checked]) -> Row:
+def _row(members: Sequence[CheckedSubmission]) -> BoardRow:
     """Returns the row of the training seeds of one method."""
     each = [{row["id"]: row for row in question_rows(member.scored)} for member in members]
     questions: dict[str, dict[str, float]] = {
         id: {name: sum(rows[id][name] for rows in each) / len(each) for name in OFFICIAL if name in each[0][id]}
         for id in each[0]
     }
-    return Row(members, questions, all(was_rerun(member.folder, member.manifest) for member in members))
+    return BoardRow(members, questions, all(was_rerun(member.folder, member.manifest) for member in members))
 
 
-def label_of(manifest: Manifest) -> str:
+def label_of(manifest: SubmissionManifest) -> str:
     """Returns corpus, retriever and budgets of a track in words."""
     own = manifest.retriever
     settings = [f"{k} {v}" for k, v in own.items() if k not in ("retriever", "kind", "passages", "corpus")]

@@ -31,7 +31,7 @@ class Heading:
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class TextBlock:
     """One paragraph."""
 
     parts: Inline
@@ -109,11 +109,11 @@ class Reading:
     episodes: Sequence[ShownEpisode]
 
 
-Block = Heading | Text | Items | Table | Picture | Reading
+Block = Heading | TextBlock | Items | Table | Picture | Reading
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class ReportPage:
     """A page: its title and its blocks in order."""
 
     title: str

@@ -7,9 +7,20 @@ from collections.abc import Sequence
 from typing import Final
 
 from searchgym.eval.leaderboard.submission import Reported
-from searchgym.eval.leaderboard.table import COSTS, Board, Row, Track
+from searchgym.eval.leaderboard.table import COSTS, Board, BoardRow, Track
 from searchgym.eval.leaderboard.tasks import BUDGETS
-from searchgym.eval.report.blocks import Block, Code, Heading, Items, Page, Table, Text, between, items_of, number
+from searchgym.eval.report.blocks import (
+    Block,
+    Code,
+    Heading,
+    Items,
+    ReportPage,
+    Table,
+    TextBlock,
+    between,
+    items_of,
+    number,
+)
 from searchgym.eval.report.evaluations import cost_picture
 
 HEAD: Final = (
@@ -43,7 +54,7 @@ model again.
 """How a reader should take the tables."""
 
 
-def board_page(board: Board, *, figures: bool = False) -> Page:
+def board_page(board: Board, *, figures: bool = False) -> ReportPage:
     """Returns the page of a leaderboard.
 
     Args:
@@ -51,7 +62,7 @@ def board_page(board: Board, *, figures: bool = False) -> Page:
         figures: Whether each track has a figure of accuracy against cost, for which matplotlib must be installed.
     """
     blocks: list[Block] = [
-        Text(["Made by ", Code("make leaderboard"), "; every row is computed again from its episodes."])
+        TextBlock(["Made by ", Code("make leaderboard"), "; every row is computed again from its episodes."])
     ]
     for suite in dict.fromkeys(track.suite for track in board.tracks):
         blocks.append(Heading(suite))
@@ -66,7 +77,7 @@ def board_page(board: Board, *, figures: bool = False) -> Page:
         for track in tracks:
             blocks += [
                 Heading(track.part, 3),
-                Text([f"Track: {track.label}."]),
+                TextBlock([f"Track: {track.label}."]),
                 Table(HEAD, track_cells(track)),
             ]
             if figures and (picture := cost_picture({row.manifest.name: row.costs() for row in track.rows})):
@@ -75,7 +86,7 @@ def board_page(board: Board, *, figures: bool = False) -> Page:
         blocks += [Heading("Reported only"), Table(*reported_table(board.reported))]
     if board.absent:
         blocks += [Heading("Not looked at here"), Items([("", [text]) for text in board.absent])]
-    return Page("Leaderboard", [*blocks, Heading("How to read it"), MEANING])
+    return ReportPage("Leaderboard", [*blocks, Heading("How to read it"), MEANING])
 
 
 def track_cells(track: Track) -> list[list[str]]:
@@ -84,7 +95,7 @@ def track_cells(track: Track) -> list[list[str]]:
     return [_cells(track, row, "" if row.is_ceiling else str(next(ranked))) for row in track.rows]
 
 
-def _cells(track: Track, row: Row, rank: str) -> list[str]:
+def _cells(track: Track, row: BoardRow, rank: str) -> list[str]:
     """Returns the cells of one row."""
     manifest, seeds = row.manifest, row.over_seeds("em")
     models = ", ".join(dict.fromkeys(used.name for member in row.members for used in member.manifest.models.values()))

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from searchgym.eval.compare import SAME, check_comparable, difference
-from searchgym.eval.report.blocks import Block, Heading, Items, Picture, Text, between, filled, finite, number
+from searchgym.eval.report.blocks import Block, Heading, Items, Picture, TextBlock, between, filled, finite, number
 from searchgym.eval.report.episodes import cut
 from searchgym.eval.report.figures import MOST, Points, Series, bars, panels, scatter
 from searchgym.eval.report.runs import RunData
@@ -39,14 +39,14 @@ def _section(runs: Sequence[RunData]) -> list[Block]:
     told = [cut(str(first[name]), LONGEST_NAME) for name in ("dataset", "split", "scorer") if first.get(name)]
     blocks: list[Block] = [Heading(cut(str(first.get("env") or "unknown environment"), LONGEST_NAME))]
     if told:
-        blocks.append(Text([f"Questions and scorer: {', '.join(told)}."]))
+        blocks.append(TextBlock([f"Questions and scorer: {', '.join(told)}."]))
     gaps, notes = _gaps(runs)
     rows = [_cells(place, run, gaps.get(place, "")) for place, run in enumerate(runs, start=1)]
     blocks.append(filled(HEAD, rows))
     if notes:
         blocks.append(Items([("", [note]) for note in notes]))
     if len(runs) > MOST:
-        blocks.append(Text([f"The figures show the first {MOST} of {len(runs)} runs."]))
+        blocks.append(TextBlock([f"The figures show the first {MOST} of {len(runs)} runs."]))
     pictures = (cost_picture({run.name: run.scores for run in runs}), _hops(runs[:MOST]), _recall(runs[:MOST]))
     blocks += [picture for picture in pictures if picture is not None]
     return blocks

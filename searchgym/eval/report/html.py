@@ -7,7 +7,7 @@ import re
 from typing import Final
 
 from searchgym.errors import UsageError
-from searchgym.eval.report.blocks import Code, Page, Table
+from searchgym.eval.report.blocks import Code, ReportPage, Table
 
 UNPRINTABLE: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 """Control characters and halves of surrogate pairs: no text of a page, and some no UTF-8."""
@@ -17,7 +17,7 @@ NEEDS: Final = "pip install Jinja2 matplotlib"
 """Command that installs what pages need."""
 
 
-def to_html(page: Page) -> str:
+def to_html(page: ReportPage) -> str:
     """Returns a page as HTML.
 
     Raises:

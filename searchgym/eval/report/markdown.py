@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from searchgym.eval.report.blocks import Block, Code, Heading, Inline, Items, Page, Table, Text
+from searchgym.eval.report.blocks import Block, Code, Heading, Inline, Items, ReportPage, Table, TextBlock
 
 MARKUP: Final = re.compile(r"([\\`*_\[\]|~$])")
 """Characters that Markdown may read as markup within a line."""
 
 
-def to_markdown(page: Page) -> str:
+def to_markdown(page: ReportPage) -> str:
     """Returns a page as Markdown; its figures and the episodes to read are left out."""
     blocks = [f"# {escaped(page.title)}", *filter(None, map(_block, page.blocks))]
     return "\n\n".join(blocks) + "\n"
@@ -30,7 +30,7 @@ def _block(block: Block) -> str:
     """Returns one block, empty if it has no form in Markdown."""
     if isinstance(block, Heading):
         return f"{'#' * block.level} {escaped(block.text)}"
-    if isinstance(block, Text):
+    if isinstance(block, TextBlock):
         return _inline(block.parts)
     if isinstance(block, Items):
         return "\n".join(f"- {f'**{escaped(term)}** ' if term else ''}{_inline(parts)}" for term, parts in block.items)

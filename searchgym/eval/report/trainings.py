@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from searchgym.eval.report.blocks import Block, Heading, Text, filled, finite, number
+from searchgym.eval.report.blocks import Block, Heading, TextBlock, filled, finite, number
 from searchgym.eval.report.episodes import cut
 from searchgym.eval.report.evaluations import LONGEST_NAME
 from searchgym.eval.report.figures import MOST, Points, Series, panels
@@ -30,7 +30,7 @@ CURVES: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class RecipeRuns:
     """Trainings by one recipe that differ in their seed alone."""
 
     runs: Sequence[RunData]
@@ -58,13 +58,13 @@ class Group:
         return dict(sorted(values.items()))
 
 
-def groups_of(runs: Iterable[RunData]) -> list[Group]:
+def groups_of(runs: Iterable[RunData]) -> list[RecipeRuns]:
     """Returns trainings by recipe, the seed apart, in order of their first runs."""
     found: dict[str, list[RunData]] = {}
     for run in runs:
         recipe = {name: value for name, value in run.recipe.items() if name != "seed"}
         found.setdefault(json.dumps(recipe, sort_keys=True, default=str), []).append(run)
-    return [Group(own) for own in found.values()]
+    return [RecipeRuns(own) for own in found.values()]
 
 
 def training_blocks(runs: Sequence[RunData]) -> list[Block]:
@@ -75,7 +75,7 @@ def training_blocks(runs: Sequence[RunData]) -> list[Block]:
     blocks: list[Block] = [Heading("Training")]
     blocks.append(filled(HEAD, [_cells(place, group) for place, group in enumerate(groups, start=1)]))
     if len(groups) > MOST:
-        blocks.append(Text([f"The figure shows the first {MOST} of {len(groups)} recipes."]))
+        blocks.append(TextBlock([f"The figure shows the first {MOST} of {len(groups)} recipes."]))
     series = [Series(group.name, _panels(group)) for group in groups[:MOST]]
     caption = (
         "Training curves: means over the runs of a recipe that differ in their seed alone; the band is from the lowest "
@@ -85,7 +85,7 @@ def training_blocks(runs: Sequence[RunData]) -> list[Block]:
     return [*blocks, picture] if picture else blocks
 
 
-def _panels(group: Group) -> dict[str, Points]:
+def _panels(group: RecipeRuns) -> dict[str, Points]:
     """Returns the curves of a group by the title of their panel."""
     metric = group.validation
     titles = {metric: f"{metric.removeprefix('validation/')} of greedy episodes, validation questions", **CURVES}
@@ -97,7 +97,7 @@ def _panels(group: Group) -> dict[str, Points]:
     }
 
 
-def _cells(place: int, group: Group) -> list[str]:
+def _cells(place: int, group: RecipeRuns) -> list[str]:
     """Returns the cells of one group."""
     validation, reward = group.curve(group.validation), group.curve("rollout/reward")
     steps, tokens = group.curve("step"), [_last(run, "generated_tokens") for run in group.runs]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from searchgym.corpora.files import write_atomic
-from searchgym.eval.report.blocks import Block, Code, Heading, Items, Page, Reading, Text, items_of
+from searchgym.eval.report.blocks import Block, Code, Heading, Items, Reading, ReportPage, TextBlock, items_of
 from searchgym.eval.report.evaluations import evaluation_blocks
 from searchgym.eval.report.html import to_html
 from searchgym.eval.report.runs import RunData, find_runs, names_of, read
@@ -37,7 +37,7 @@ from its last step that wrote any. Long texts are cut. `searchgym show RUN` prin
 
 def report_page(
     paths: Sequence[Path], sample: int = SAMPLE, progress: Callable[[str, int, int], None] | None = None
-) -> Page:
+) -> ReportPage:
     """Returns the report of runs.
 
     Args:
@@ -58,7 +58,7 @@ def report_page(
         if progress is not None:
             progress("runs", number, len(folders))
     told = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
-    blocks: list[Block] = [Text([f"{told}, by ", Code("searchgym report"), f" of version {__version__}."])]
+    blocks: list[Block] = [TextBlock([f"{told}, by ", Code("searchgym report"), f" of version {__version__}."])]
     if notes := [(f"{run.name}:", [note]) for run in runs for note in run.notes]:
         blocks.append(Items(notes))
     blocks += evaluation_blocks([run for run in runs if not run.is_training])
@@ -67,10 +67,10 @@ def report_page(
         blocks.append(Heading("Episodes to read"))
     for run in runs:
         if run.sample:
-            drawn = Text([f"{len(run.sample)} of {run.episodes:,} episodes."])
+            drawn = TextBlock([f"{len(run.sample)} of {run.episodes:,} episodes."])
             blocks += [Heading(run.name, 3), drawn, Reading(run.sample)]
     title = f"Report of {runs[0].name}" if len(runs) == 1 else f"Report of {told}"
-    return Page(title, [*blocks, Heading("How to read it"), MEANING])
+    return ReportPage(title, [*blocks, Heading("How to read it"), MEANING])
 
 
 def write_report(

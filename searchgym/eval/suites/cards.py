@@ -36,7 +36,7 @@ class Subset(Options):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part(Options):
+class SuitePart(Options):
     """One data set of a suite."""
 
     env: str
@@ -64,9 +64,9 @@ class SuiteCard(Options):
 
     name: str
     summary: str
-    parts: list[Part]
+    parts: list[SuitePart]
 
-    def part(self, name: str) -> Part:
+    def part(self, name: str) -> SuitePart:
         """Returns the part of a name.
 
         Raises:
@@ -130,7 +130,7 @@ def _names_code(value: object) -> bool:
     return ":" in str(value.get("kind", "")) or any(map(_names_code, value.values()))
 
 
-def _named(part: Part) -> Part:
+def _named(part: SuitePart) -> SuitePart:
     """Returns a part with its name filled in: by default the short name of its environment."""
     short = part.env.split("/")[-1].rpartition("-v")[0] or part.env.split("/")[-1]
     return part if part.name else replace(part, name=short)

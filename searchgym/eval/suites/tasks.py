@@ -17,7 +17,7 @@ from searchgym.envs.registration import env_options, find_env
 from searchgym.envs.task import Task, load_task
 from searchgym.errors import CardError, DataError, ScoringError, SearchGymError, UsageError
 from searchgym.eval.runner import check_scorable
-from searchgym.eval.suites.cards import Part, Subset, SuiteCard, ids_sha256, resolved
+from searchgym.eval.suites.cards import Subset, SuiteCard, SuitePart, ids_sha256, resolved
 from searchgym.questions.subset import draw_subset
 from searchgym.records import Question
 from searchgym.retrieval.retriever import AnyRetriever
@@ -52,7 +52,7 @@ def load_suite_tasks(suite: SuiteCard, options: TaskOptions | None = None) -> di
     return tasks
 
 
-def load_part(suite: SuiteCard, part: Part, options: TaskOptions | None = None) -> Task:
+def load_part(suite: SuiteCard, part: SuitePart, options: TaskOptions | None = None) -> Task:
     """Loads one part of a suite; see `load_suite_tasks`."""
     card, where = _env(suite, part), f"suite {suite.name}, part {part.name}: "
     try:
@@ -72,7 +72,7 @@ def load_part(suite: SuiteCard, part: Part, options: TaskOptions | None = None) 
     return task
 
 
-def _env(suite: SuiteCard, part: Part) -> EnvCard:
+def _env(suite: SuiteCard, part: SuitePart) -> EnvCard:
     """Returns the card of a part's environment."""
     try:
         return find_env(part.env)
@@ -80,7 +80,7 @@ def _env(suite: SuiteCard, part: Part) -> EnvCard:
         raise CardError(f"suite {suite.name}, part {part.name}: {error}") from error
 
 
-def asked(suite: SuiteCard, part: Part, questions: Sequence[Question]) -> list[Question]:
+def asked(suite: SuiteCard, part: SuitePart, questions: Sequence[Question]) -> list[Question]:
     """Returns the questions of a data set that a part asks, after a check of their number and ids.
 
     Raises:
@@ -107,7 +107,7 @@ def asked(suite: SuiteCard, part: Part, questions: Sequence[Question]) -> list[Q
     return list(questions)
 
 
-def _first_seen(suite: SuiteCard, part: Part, sha256: str) -> str:
+def _first_seen(suite: SuiteCard, part: SuitePart, sha256: str) -> str:
     """Returns the SHA-256 of a part's ids that this machine saw first, and records it at first use."""
     digest = hashlib.sha256(repr(part).encode()).hexdigest()[:16]  # another rule has other ids
     file: Path = home() / "suites" / f"{suite.name}-{part.name}-{digest}.json"
