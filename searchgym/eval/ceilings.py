@@ -67,13 +67,12 @@ class OtherHits:
 
     def search_for(self, question_ids: Sequence[str], queries: Sequence[str], k: int) -> list[list[Hit]]:
         """Returns hits for another question in place of each query's, at most k."""
-        asked = [self._instead(id, query) for id, query in zip(question_ids, queries, strict=True)]
-        found = iter(self.inner.search([title for title in asked if title], k))
-        return [list(next(found)) if title else [] for title in asked]
-
-    def _instead(self, question_id: str, query: str) -> str:
-        titles = self.titles.get(question_id, ())
-        return titles[zlib.crc32(query.encode("utf-8", "replace")) % len(titles)] if titles else ""
+        asked: list[str | None] = []
+        for id, query in zip(question_ids, queries, strict=True):
+            titles = self.titles.get(id)
+            asked.append(titles[zlib.crc32(query.encode("utf-8", "replace")) % len(titles)] if titles else None)
+        found = iter(self.inner.search([title for title in asked if title is not None], k))
+        return [[] if title is None else list(next(found)) for title in asked]
 
 
 class GoldRetriever:

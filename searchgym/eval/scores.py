@@ -35,7 +35,6 @@ class Scores(TypedDict, total=False):
 
     n: int
     answerable: int
-    """Number of questions that have an answer, where some have none."""
     em: float | None
     f1: float | None
     retriever_errors: int
@@ -152,15 +151,12 @@ def summarise(scored: Scored) -> Scores:
 
 
 def bootstrap_ci(values: npt.ArrayLike, seed: int = 0, resamples: int = 1000) -> list[float]:
-    """Returns the 95 % percentile bootstrap interval of a mean (Efron and Tibshirani 1993, chapter 13).
+    """Returns the 95 % percentile bootstrap interval [low, high] of a mean (Efron and Tibshirani 1993, chapter 13).
 
     Args:
         values: (n,) one value per question, in a fixed order (sorted by id), so that the interval is deterministic.
         seed: Seed of the resampling.
         resamples: Number of resamples.
-
-    Returns:
-        [low, high]; both are the mean if all values are equal.
     """
     data = np.asarray(values, np.float64)
     rng = np.random.default_rng(seed)

@@ -36,17 +36,12 @@ def to_html(page: ReportPage) -> str:
     )
     made.tests["code"] = lambda part: isinstance(part, Code)
     made.filters["kind"] = lambda block: type(block).__name__
-    made.filters["data"] = _data
-    made.filters["numbers"] = _numbers
+    made.filters["data"] = lambda svg: f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
+    made.filters["numbers"] = numeric_columns
     return UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", made.get_template("page.html.j2").render(page=page))
 
 
-def _data(svg: bytes) -> str:
-    """Returns an image as the address that holds it."""
-    return f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
-
-
-def _numbers(table: Table) -> list[bool]:
+def numeric_columns(table: Table) -> list[bool]:
     """Tells for each column whether its cells are numbers."""
     columns = [[row[place] for row in table.rows if row[place]] for place in range(len(table.head))]
     return [bool(cells) and all(NUMBER.fullmatch(cell) for cell in cells) for cells in columns]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import html
 import re
-from collections.abc import Iterator, Sequence
 from typing import Final
 
 from searchgym.eval.report.blocks import Block, Code, Heading, Inline, Items, ReportPage, Table, TextBlock
@@ -20,10 +20,7 @@ def to_markdown(page: ReportPage) -> str:
 
 def escaped(text: str) -> str:
     """Returns text that Markdown and HTML show as it is, on one line."""
-    flat = " ".join(text.split())
-    for character, name in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
-        flat = flat.replace(character, name)
-    return MARKUP.sub(r"\\\1", flat)
+    return MARKUP.sub(r"\\\1", html.escape(" ".join(text.split()), quote=False))
 
 
 def _block(block: Block) -> str:
@@ -35,26 +32,17 @@ def _block(block: Block) -> str:
     if isinstance(block, Items):
         return "\n".join(f"- {f'**{escaped(term)}** ' if term else ''}{_inline(parts)}" for term, parts in block.items)
     if isinstance(block, Table):
-        return "\n".join(_table(block.head, block.rows))
+        head, *rows = [f"| {' | '.join(map(escaped, row))} |" for row in (block.head, *block.rows)]
+        return "\n".join([head, "|" + "---|" * len(block.head), *rows])
     return ""
 
 
 def _inline(parts: Inline) -> str:
-    """Returns a paragraph; a part keeps the spaces at its ends, and code loses its backticks."""
-    return "".join(
-        f"`{' '.join(part.text.replace('`', '').split())}`" if isinstance(part, Code) else _spaced(part)
-        for part in parts
-    )
-
-
-def _spaced(part: str) -> str:
-    """Returns escaped text with one space at either end where it had any."""
-    return f"{' ' * part[:1].isspace()}{escaped(part)}{' ' * part[-1:].isspace()}"
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yields the lines of a table."""
-    yield "| " + " | ".join(map(escaped, head)) + " |"
-    yield "|" + "---|" * len(head)
-    for row in rows:
-        yield "| " + " | ".join(map(escaped, row)) + " |"
+    """Returns a paragraph; a part keeps one space at either end where it had any, and code loses its backticks."""
+    shown = []
+    for part in parts:
+        if isinstance(part, Code):
+            shown.append(f"`{' '.join(part.text.replace('`', '').split())}`")
+        else:
+            shown.append(f"{' ' * part[:1].isspace()}{escaped(part)}{' ' * part[-1:].isspace()}")
+    return "".join(shown)

@@ -141,7 +141,12 @@ class SavedRun:
 
     def __iter__(self) -> Iterator[Viewed]:
         """Yields the episodes in the order in which they were written; holds one training step in memory."""
-        for step, group in itertools.groupby(self.files.episodes(), key=self._step):
+
+        def step_of(episode: Episode) -> int | None:
+            found = STEP.search(episode.id) if self.files.is_training else None
+            return None if found is None else int(found[1])
+
+        for step, group in itertools.groupby(self.files.episodes(), key=step_of):
             if step is None:
                 for episode in group:
                     known = not self.files.is_training
@@ -161,10 +166,6 @@ class SavedRun:
         """Notes why the rewards of a training's calls are not known, and looks for them no more."""
         self.rewards_known = False
         self.notes.append(f"rewards of calls are left out: {error}")
-
-    def _step(self, episode: Episode) -> int | None:
-        found = STEP.search(episode.id) if self.files.is_training else None
-        return None if found is None else int(found[1])
 
     def _viewed(self, episode: Episode, step: int | None, terms: Terms) -> Viewed:
         question, row = self.questions.get(episode.question_id), self.rows.get(episode.question_id, {})
