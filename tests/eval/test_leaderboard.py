@@ -16,8 +16,7 @@ from searchgym.corpora.passages import read_passages
 from searchgym.errors import DataError, RunExistsError, SubmissionError, UsageError
 from searchgym.eval.leaderboard.check import agent_of, check_submission
 from searchgym.eval.leaderboard.manifest import EPISODES, MANIFEST, PREDICTIONS, SubmissionManifest, read_manifest
-from searchgym.eval.leaderboard.replay import replay_episodes
-from searchgym.eval.leaderboard.rerun import RERUN, run_again
+from searchgym.eval.leaderboard.replay import RERUN, replay_episodes, run_again
 from searchgym.eval.leaderboard.submission import (
     About,
     Reported,

@@ -129,7 +129,7 @@ def check(
 
 def _run_again(checked: CheckedSubmission, agent: LoadedAgent | None, specs: list[str]) -> dict[str, Any]:
     """Runs a submission again; returns what was recorded."""
-    from searchgym.eval.leaderboard.rerun import run_again
+    from searchgym.eval.leaderboard.replay import run_again
     from searchgym.rollout.models import Loading
 
     if agent is None:

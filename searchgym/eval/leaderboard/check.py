@@ -1,7 +1,7 @@
 """Checks a submission: every score is computed again from its episodes, and every field that the data tell is compared.
 
 What this cannot prove: that a model wrote what the episodes say. `replay` repeats the searches and the workflow, and a
-second run (`rerun`) repeats the rest.
+second run (`run_again`) repeats the rest.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ EQUAL: Final = 1e-9
 """Largest difference of two numbers that are the same score, computed by different versions of numpy."""
 PROTOCOLS: Final = get_args(ProtocolName)
 """Names of the action grammars."""
-WORDS: Final = "max_observation_words"
-"""Field of the budget of words."""
+MISSING: Final = "nothing"
+"""Stands for a score that is not there."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,10 @@ def _faults(episode: Episode, manifest: SubmissionManifest, task: Task) -> Itera
     yield from _calls(episode, manifest)
     words = observed_words(episode, task)
     if not episode.invalid and episode.error is None and words != episode.observation_words:
-        yield WORDS, f"observation_words {episode.observation_words}, its hits show {words} under this budget"
+        yield (
+            "max_observation_words",
+            f"observation_words {episode.observation_words}, its hits show {words} under this budget",
+        )
     state = State(task.by_id[episode.question_id], answer=episode.answer, stop_reason=episode.stop_reason)
     given = answer_scores(state)
     if episode.scores != given:
@@ -226,7 +229,7 @@ def _differences(was: Any, now: Any, name: str = "") -> Iterator[tuple[str, Any,
     """Yields (path, then, now) for every score that differs."""
     if isinstance(was, Mapping) and isinstance(now, Mapping):
         for key in dict.fromkeys((*now, *was)):
-            yield from _differences(was.get(key, _Missing), now.get(key, _Missing), f"{name}.{key}" if name else key)
+            yield from _differences(was.get(key, MISSING), now.get(key, MISSING), f"{name}.{key}" if name else key)
     elif isinstance(was, list) and isinstance(now, list) and len(was) == len(now):
         for number, pair in enumerate(zip(was, now, strict=True)):
             yield from _differences(*pair, f"{name}[{number}]")
@@ -235,10 +238,6 @@ def _differences(was: Any, now: Any, name: str = "") -> Iterator[tuple[str, Any,
             yield name, was, now
     elif was != now:
         yield name, was, now
-
-
-class _Missing:
-    """Stands for a score that is not there."""
 
 
 def agent_of(manifest: SubmissionManifest, given: LoadedAgent | None) -> LoadedAgent | None:

@@ -12,7 +12,7 @@ from searchgym.errors import DataMissingError, SubmissionError
 from searchgym.eval.compare import PairedDifference, difference, t_interval
 from searchgym.eval.leaderboard.check import CheckedSubmission, check_submission
 from searchgym.eval.leaderboard.manifest import MANIFEST, SubmissionManifest
-from searchgym.eval.leaderboard.rerun import was_rerun
+from searchgym.eval.leaderboard.replay import was_rerun
 from searchgym.eval.leaderboard.submission import REPORTED, Reported, read_reported
 from searchgym.eval.leaderboard.tasks import BUDGETS, Tasks
 from searchgym.eval.scores import OFFICIAL, bootstrap_ci, question_rows
