@@ -166,11 +166,11 @@ def commit() -> str | None:
 
 def hardware() -> dict[str, Any]:
     """Returns what the machine computes with: processor, cores, and GPU if torch is loaded and sees one."""
-    found: dict[str, Any] = {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count()}
+    machine: dict[str, Any] = {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count()}
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available():
-        found |= {"gpu": torch.cuda.get_device_name(), "gpus": torch.cuda.device_count()}
-    return found
+        machine |= {"gpu": torch.cuda.get_device_name(), "gpus": torch.cuda.device_count()}
+    return machine
 
 
 def questions_sha256(questions: Iterable[Question]) -> str:
@@ -215,10 +215,7 @@ def run_identity(engine: Engine, samples: int = 1) -> dict[str, Any]:
         "reward": reward_name(task.reward),
         "scorer": task.card.scorer,
         "protocol": rules.protocol.name,
-        "top_k": rules.top_k,
-        "max_turns": rules.max_turns,
-        "max_queries": rules.max_queries,
-        "max_observation_words": rules.max_observation_words,
+        **{name: getattr(rules, name) for name in ("top_k", "max_turns", "max_queries", "max_observation_words")},
         "browse": rules.pages is not None,
         "snippet_words": rules.snippet_words if rules.pages is not None else None,
         "searchgym": __version__,

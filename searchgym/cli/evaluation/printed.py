@@ -79,7 +79,7 @@ def _unmeasured(scores: Mapping[str, Any]) -> list[str]:
 
 
 def _remarks(scores: Mapping[str, Any]) -> Iterator[str]:
-    """Yields lines about pages that a model wrote, the decision to search, ceilings and training questions, if known."""
+    """Yields lines about pages that a model wrote, the decision to search, ceilings and copies, as far as known."""
     if share := scores.get("simulated"):
         yield (
             f"simulated: {show(share)} of an episode's hits were written by a model, not retrieved: these scores do "

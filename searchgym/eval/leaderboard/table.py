@@ -128,10 +128,16 @@ def build_board(
             absent.setdefault(str(error))
         if progress is not None:
             progress("submissions", number, len(places))
-    good = _without_repeats(checked, refused)
     groups: dict[str, list[CheckedSubmission]] = {}
-    for one in good:
-        groups.setdefault(_track_key(one.manifest), []).append(one)
+    for one in checked:
+        name, seed = one.manifest.name, one.manifest.training_seed
+        group = groups.setdefault(_track_key(one.manifest), [])
+        same = next((o for o in group if (o.manifest.name, o.manifest.training_seed) == (name, seed)), None)
+        if same is None:
+            group.append(one)
+        else:
+            reason = f"two submissions of one name: {name!r} with training seed {seed} is also {same.folder}"
+            refused.append(SubmissionError("name", reason, one.folder / MANIFEST))
     tracks = [_track(own, refused) for _, own in sorted(groups.items())]
     return Board([track for track in tracks if track.rows], reported, refused, list(absent))
 
@@ -142,27 +148,18 @@ def _track_key(manifest: SubmissionManifest) -> str:
     return json.dumps([manifest.suite, manifest.part, manifest.corpus_sha256, manifest.retriever, budgets])
 
 
-def _without_repeats(checked: Sequence[CheckedSubmission], refused: list[SubmissionError]) -> list[CheckedSubmission]:
-    """Returns the submissions, without those whose name and training seed another in the same track has."""
-    seen: dict[tuple[Any, ...], CheckedSubmission] = {}
-    for one in checked:
-        key = _track_key(one.manifest), one.manifest.name, one.manifest.training_seed
-        if key in seen:
-            reason = f"{one.manifest.name!r} with training seed {one.manifest.training_seed} is also {seen[key].folder}"
-            refused.append(SubmissionError("name", f"two submissions of one name: {reason}", one.folder / MANIFEST))
-        else:
-            seen[key] = one
-    return list(seen.values())
-
-
 def _track(checked: Sequence[CheckedSubmission], refused: list[SubmissionError]) -> Track:
     """Returns the track of submissions that can be compared."""
     by_name: dict[str, list[CheckedSubmission]] = {}
     for one in checked:
         own = by_name.setdefault(one.manifest.name, [])
-        if own and (field := _unlike(own[0].manifest, one.manifest)):
+        first = (own or [one])[0].manifest
+        names = [name for name in ALIKE if getattr(first, name) != getattr(one.manifest, name)]
+        if (first.training_seed is None) != (one.manifest.training_seed is None):
+            names.insert(0, "training_seed")
+        if names:
             reason = f"is another one than that of {own[0].folder}, of the same name: give it another name"
-            refused.append(SubmissionError(field, reason, one.folder / MANIFEST))
+            refused.append(SubmissionError(names[0], reason, one.folder / MANIFEST))
         else:
             own.append(one)
     rows = [_row(sorted(own, key=lambda one: one.manifest.training_seed or 0)) for own in by_name.values()]
@@ -173,13 +170,6 @@ def _track(checked: Sequence[CheckedSubmission], refused: list[SubmissionError])
     others = [row for row in rows if scored and row is not best and not row.is_ceiling]
     gaps = {row.manifest.name: difference(row.questions, best.questions) for row in others} if best else {}
     return Track(first.suite, first.part, label_of(first), rows, gaps)
-
-
-def _unlike(first: SubmissionManifest, other: SubmissionManifest) -> str | None:
-    """Returns a field in which two seeds of one row must not differ, and do."""
-    if (first.training_seed is None) != (other.training_seed is None):
-        return "training_seed"
-    return next((name for name in ALIKE if getattr(first, name) != getattr(other, name)), None)
 
 
 def _row(members: Sequence[CheckedSubmission]) -> BoardRow:

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from inspect_ai.log import (
     EvalConfig,
@@ -31,7 +31,7 @@ from searchgym.corpora.own import home
 from searchgym.envs.reward import SCORES
 from searchgym.errors import DataError, DataMissingError, SearchGymError
 from searchgym.eval.run_folder import RunReader
-from searchgym.eval.viewing.samples import COUNTS, numbers_of, sample_key, sample_of
+from searchgym.eval.viewing.samples import COUNTS, Decode, numbers_of, sample_key, sample_of
 from searchgym.eval.viewing.saved import SavedRun
 from searchgym.options import kind_name
 from searchgym.records import Episode
@@ -117,8 +117,59 @@ def write_log(
 async def _write(run: SavedRun, part: Path, mark: str, model: str | Path | None, progress: Progress) -> int:
     """Writes the samples, then the means over them."""
     recorder = create_recorder_for_location(str(part), str(part.parent))
-    totals, spec = Totals(), None
+    decode, spec = _decoder(run, model), None
+    keys: set[tuple[str, int]] = set()
+    values: dict[str, list[float]] = {}
     ended = datetime.fromtimestamp(run.files.path.stat().st_mtime, UTC)
+    try:
+        for viewed in run:
+            if spec is None:
+                spec = _spec(run, viewed.episode, mark, ended)
+                await recorder.log_init(spec, str(part))
+                await recorder.log_start(spec, EvalPlan())
+            key = sample_key(viewed)
+            if key in keys:
+                reason = f"episode {viewed.episode.id!r} is there twice: a viewer cannot tell the two apart"
+                raise DataError(reason, run.files.path)
+            keys.add(key)
+            for name, value in numbers_of(viewed.episode).items():
+                if math.isfinite(value):
+                    values.setdefault(name, []).append(value)
+            await recorder.log_sample(spec, sample_of(viewed, decode))
+            if len(keys) % EVERY == 0:
+                await recorder.flush(spec)
+                progress(len(keys), None)
+        if spec is None:
+            raise DataMissingError("no whole episode yet: look again when the run has written one", run.files.path)
+        seconds = run.record.get("seconds")
+        if run.files.is_training:  # which began with its recipe
+            seconds = ended.timestamp() - (run.files.folder / RECIPE).stat().st_mtime
+        known = isinstance(seconds, (int, float)) and 0 <= seconds < 1e9
+        began = ended - timedelta(seconds=seconds if known else 0)
+        stats = EvalStats(started_at=began.isoformat(), completed_at=ended.isoformat())
+        left_out = {"left_out": list(run.notes)} if run.notes else None
+        scores = [
+            EvalScore(
+                name=name,
+                scorer=name,
+                scored_samples=len(own),
+                unscored_samples=len(keys) - len(own),
+                metrics={"mean": EvalMetric(name="mean", value=math.fsum(own) / len(own))},
+                metadata=left_out,
+            )
+            for name, own in values.items()
+        ]
+        results = EvalResults(total_samples=len(keys), completed_samples=len(keys), scores=scores)
+        await recorder.log_finish(spec, "success", stats, results, None, header_only=True)
+    except BaseException:
+        if spec is not None:
+            await recorder.log_discard(spec)
+        raise
+    return len(keys)
+
+
+def _decoder(run: SavedRun, model: str | Path | None) -> Decode:
+    """Returns a function from tokens to text, None where a key's tokenizer is not here, which is noted once."""
 
     @functools.cache
     def decoder(key: str) -> Callable[[list[int]], str] | None:
@@ -132,70 +183,7 @@ async def _write(run: SavedRun, part: Path, mark: str, model: str | Path | None,
         text_of = decoder(key)
         return None if text_of is None else text_of(list(ids))
 
-    try:
-        for viewed in run:
-            if spec is None:
-                spec = _spec(run, viewed.episode, mark, ended)
-                await recorder.log_init(spec, str(part))
-                await recorder.log_start(spec, EvalPlan())
-            totals.add(viewed.episode, sample_key(viewed), run.files.path)
-            await recorder.log_sample(spec, sample_of(viewed, decode))
-            if totals.count % EVERY == 0:
-                await recorder.flush(spec)
-                progress(totals.count, None)
-        if spec is None:
-            raise DataMissingError("no whole episode yet: look again when the run has written one", run.files.path)
-        seconds = run.record.get("seconds")
-        if run.files.is_training:  # which began with its recipe
-            seconds = ended.timestamp() - (run.files.folder / RECIPE).stat().st_mtime
-        known = isinstance(seconds, (int, float)) and 0 <= seconds < 1e9
-        began = ended - timedelta(seconds=seconds if known else 0)
-        stats = EvalStats(started_at=began.isoformat(), completed_at=ended.isoformat())
-        left_out = {"left_out": list(run.notes)} if run.notes else None
-        await recorder.log_finish(spec, "success", stats, totals.results(left_out), None, header_only=True)
-    except BaseException:
-        if spec is not None:
-            await recorder.log_discard(spec)
-        raise
-    return totals.count
-
-
-class Totals:
-    """Sums over the samples of a log, and the keys that were used."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._values: dict[str, list[float]] = {}
-        self._keys: set[tuple[str, int]] = set()
-
-    def add(self, episode: Episode, key: tuple[str, int], path: Path) -> None:
-        """Adds an episode.
-
-        Raises:
-            DataError: An earlier one has the same key.
-        """
-        if key in self._keys:
-            raise DataError(f"episode {episode.id!r} is there twice: a viewer cannot tell the two apart", path)
-        self._keys.add(key)
-        self.count += 1
-        for name, value in numbers_of(episode).items():
-            if math.isfinite(value):
-                self._values.setdefault(name, []).append(value)
-
-    def results(self, metadata: dict[str, Any] | None) -> EvalResults:
-        """Returns the mean of each score over the episodes that have it."""
-        scores = [
-            EvalScore(
-                name=name,
-                scorer=name,
-                scored_samples=len(values),
-                unscored_samples=self.count - len(values),
-                metrics={"mean": EvalMetric(name="mean", value=math.fsum(values) / len(values))},
-                metadata=metadata,
-            )
-            for name, values in self._values.items()
-        ]
-        return EvalResults(total_samples=self.count, completed_samples=self.count, scores=scores)
+    return decode
 
 
 def _spec(run: SavedRun, first: Episode, mark: str, written: datetime) -> EvalSpec:
