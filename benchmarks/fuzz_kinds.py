@@ -27,7 +27,6 @@ from searchgym.corpora.store import PASSAGES
 from searchgym.envs.cards import EnvCard
 from searchgym.envs.registration import find_env
 from searchgym.envs.task import Task, load_task
-from searchgym.eval.compare import read_run as read_for_comparison
 from searchgym.eval.formats import PREDICTION_FORMATS, read_predictions, score_answers, write_predictions
 from searchgym.eval.leaderboard.check import agent_of, check_submission
 from searchgym.eval.leaderboard.manifest import digest
@@ -37,6 +36,7 @@ from searchgym.eval.leaderboard.table import build_board
 from searchgym.eval.leaderboard.tasks import Tasks
 from searchgym.eval.report.board import board_page
 from searchgym.eval.report.markdown import to_markdown
+from searchgym.eval.run_folder import read_finished
 from searchgym.eval.runner import EvalOptions, evaluate
 from searchgym.options import plain
 from searchgym.options.cards import CorpusCard, EncoderCard, find_card, load_card
@@ -411,7 +411,7 @@ def read_submission(folder: Path) -> None:
     to_markdown(board_page(board))
     checked = check_submission(folder / "submission", tasks)
     replay_episodes(checked, agent_of(checked.manifest, None), 3)
-    read_for_comparison(folder / "run")
+    read_finished(folder / "run")
 
 
 def seal_submission(folder: Path) -> None:

@@ -26,7 +26,8 @@ from searchgym.envs import Task, load_task
 from searchgym.envs.registration import own_card
 from searchgym.eval import EvalOptions, evaluate
 from searchgym.eval.ceilings import OtherHits, with_gold_pages
-from searchgym.eval.compare import Rows, difference, read_run
+from searchgym.eval.compare import difference
+from searchgym.eval.run_folder import QuestionRows, read_finished
 from searchgym.eval.suites import load_suite, load_suite_tasks
 from searchgym.rollout import Model
 from searchgym.rollout.models import Loading, load_models
@@ -121,9 +122,9 @@ def run_row(name: str, row: Row, tasks: Mapping[str, Task], model: Model, out: P
 def gain(first: str, second: str, sets: Sequence[str], out: Path) -> dict[str, Any]:
     """Returns the paired difference of two rows in EM over all questions."""
 
-    def rows_of(name: str) -> Rows:
+    def rows_of(name: str) -> QuestionRows:
         folder = folder_of(name, out)
-        return {f"{own}/{id}": row for own in sets for id, row in read_run(folder / own).rows.items()}
+        return {f"{own}/{id}": row for own in sets for id, row in read_finished(folder / own).rows.items()}
 
     found = difference(rows_of(first), rows_of(second))
     return {

@@ -20,7 +20,8 @@ from typing import Any, Final
 from searchgym.cli.output import emit_rows
 from searchgym.corpora.files import write_jsonl
 from searchgym.eval.report import write_report
-from searchgym.eval.report.episodes import Tally, whole_episodes
+from searchgym.eval.report.episodes import Tally
+from searchgym.eval.run_folder import RunReader
 from searchgym.records import Answer, Call, Episode, Hit, Passage, Searched
 from searchgym.rollout.storage import EpisodeWriter
 
@@ -72,7 +73,7 @@ def make_run(folder: Path, count: int) -> None:
         for number in range(count):
             writer.write(made_up(number))
     tally = Tally()
-    for episode in whole_episodes(folder / "episodes.jsonl", []):
+    for episode in RunReader(folder).episodes(tokens=False):
         tally.add(episode)
     record = {"env": "made-up", "agent": "made-up", "questions": count, "samples": 1, "questions_sha256": "0" * 64}
     (folder / "run.json").write_text(json.dumps(record))

@@ -31,7 +31,8 @@ import numpy as np
 
 from searchgym.cli.output import emit, emit_rows
 from searchgym.eval import bootstrap_ci
-from searchgym.eval.viewing.saved import SavedRun, credit_of
+from searchgym.eval.viewing.rewards import credit_of
+from searchgym.eval.viewing.saved import SavedRun
 from searchgym.options import Named
 from searchgym.questions.graphs.graph import Form, Graph, evaluate
 from searchgym.questions.worlds.schema import LITERALS, RELATIONS, WorldSpec

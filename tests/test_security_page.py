@@ -29,8 +29,7 @@ from searchgym.eval.leaderboard.manifest import read_manifest
 from searchgym.eval.leaderboard.tasks import Tasks
 from searchgym.eval.report.write import write_report
 from searchgym.eval.suites.cards import load_suite
-from searchgym.eval.viewing.runs import open_run
-from searchgym.eval.viewing.saved import SavedRun
+from searchgym.eval.viewing.saved import SavedRun, open_run
 from searchgym.named import load_object
 from searchgym.options.cards import find_card, list_cards, load_card
 from searchgym.options.model_cards import PretrainedCard

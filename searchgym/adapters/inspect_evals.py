@@ -57,7 +57,10 @@ def search(
     """
     loaded = shared_task(env, options)
     samples = [
-        Sample(question.text, target=list(question.golds), id=_name(question.id), metadata={"question_id": question.id})
+        # Inspect names files by ids, so that these have no control characters and lone surrogates
+        Sample(
+            question.text, target=list(question.golds), id=drawable(question.id), metadata={"question_id": question.id}
+        )
         for question in loaded.questions
     ]
     return Task(
@@ -150,8 +153,3 @@ def _conversation(episode: Episode, models: dict[str, Model]) -> list[ChatMessag
         if number in forms
         for span in context.spans
     ]
-
-
-def _name(id: str) -> str:
-    """Returns a question's id as Inspect can name files by it: without control characters and lone surrogates."""
-    return drawable(id)

@@ -25,9 +25,9 @@ from searchgym.corpora.folders import lock_folder
 from searchgym.envs.registration import find_env
 from searchgym.envs.task import Task, load_task
 from searchgym.errors import RunExistsError, UsageError
-from searchgym.eval.intervals import bootstrap_ci
 from searchgym.eval.report.write import write_report
 from searchgym.eval.runner import EvalOptions, evaluate
+from searchgym.eval.scores import bootstrap_ci
 from searchgym.questions.worlds import build_world
 from searchgym.records import Question
 from searchgym.rollout.models import load_models

@@ -17,7 +17,7 @@ from searchgym.options.model_cards import PretrainedCard, load_model_card
 if TYPE_CHECKING:
     from searchgym.envs.cards import EnvCard
     from searchgym.envs.options import TaskOptions
-    from searchgym.eval.suites.cards import Part
+    from searchgym.eval.suites.cards import SuitePart
 
 COLUMNS: Final = {
     "envs": "id data n ready summary",
@@ -114,7 +114,7 @@ def _ready(card: EnvCard, options: TaskOptions, evaluated: bool = True) -> str:
     return "no corpus" if questions else "no questions" if corpus else "no"
 
 
-def _part_ready(part: Part) -> bool:
+def _part_ready(part: SuitePart) -> bool:
     """Returns whether the data of a part of a suite are on this machine; a part never takes others for its own."""
     from searchgym.envs.registration import env_options, find_env
     from searchgym.eval.suites.cards import resolved

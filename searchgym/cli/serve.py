@@ -106,10 +106,10 @@ def serve(
     loading = _Loading(_opener(index, retriever), pages=with_tools)
     service = Service(loading, limits, loading.fail)
     if with_tools:
-        from searchgym.serving.mcp_tools import Shown, Tools
+        from searchgym.serving.mcp_tools import PageLimits, Tools
 
         pages = None if index is None else lambda: loading.pages
-        shown = Shown(snippet_words=given.snippet_words, page_words=given.page_words)
+        shown = PageLimits(snippet_words=given.snippet_words, page_words=given.page_words)
         tools = Tools(service, pages, shown).server()
         if given.stdio:
             return _on_stdio(service, tools, loading)

@@ -10,9 +10,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Final
 
 from searchgym.errors import RunExistsError, UsageError
+
+RUN: Final = "run.json"
+"""File of an evaluation's folder that describes the run."""
+EPISODES: Final = "episodes.jsonl"
+"""File of a run folder that holds its episodes."""
 
 
 def home() -> Path:

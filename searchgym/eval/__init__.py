@@ -6,12 +6,11 @@ from searchgym._lazy import lazy
 
 if TYPE_CHECKING:
     from searchgym.eval.ceilings import add_ceilings
-    from searchgym.eval.compare import check_comparable, difference
+    from searchgym.eval.compare import check_comparable, difference, t_interval, two_way_ci
     from searchgym.eval.contamination import find_copies, measure_contamination
-    from searchgym.eval.intervals import bootstrap_ci, t_interval, two_way_ci
     from searchgym.eval.retrieval import evaluate_run, qrels_from_questions, read_qrels, read_run, retrieve_run
     from searchgym.eval.runner import EvalOptions, evaluate
-    from searchgym.eval.scores import Scores, score_episodes
+    from searchgym.eval.scores import Scores, bootstrap_ci, score_episodes
 
 __all__ = [
     "EvalOptions",
@@ -37,11 +36,10 @@ __getattr__, __dir__ = lazy(
     __name__,
     {
         "ceilings": "add_ceilings",
-        "compare": "check_comparable difference",
+        "compare": "check_comparable difference t_interval two_way_ci",
         "contamination": "find_copies measure_contamination",
-        "intervals": "bootstrap_ci t_interval two_way_ci",
         "retrieval": "evaluate_run qrels_from_questions read_qrels read_run retrieve_run",
         "runner": "EvalOptions evaluate",
-        "scores": "Scores score_episodes",
+        "scores": "Scores bootstrap_ci score_episodes",
     },
 )

@@ -18,7 +18,8 @@ from typing import Any, Final
 from searchgym.agents.base import LoadedAgent, load_agent
 from searchgym.envs.task import Task
 from searchgym.errors import UsageError
-from searchgym.eval.runner import SCORES, EvalOptions, evaluate, write_json
+from searchgym.eval.run_folder import SCORES, holds_run
+from searchgym.eval.runner import EvalOptions, evaluate, write_json
 from searchgym.eval.scores import Scores
 from searchgym.records import Hit, Passage, Question, title_key
 from searchgym.retrieval.index.distractors import passages_of
@@ -66,13 +67,12 @@ class OtherHits:
 
     def search_for(self, question_ids: Sequence[str], queries: Sequence[str], k: int) -> list[list[Hit]]:
         """Returns hits for another question in place of each query's, at most k."""
-        asked = [self._instead(id, query) for id, query in zip(question_ids, queries, strict=True)]
-        found = iter(self.inner.search([title for title in asked if title], k))
-        return [list(next(found)) if title else [] for title in asked]
-
-    def _instead(self, question_id: str, query: str) -> str:
-        titles = self.titles.get(question_id, ())
-        return titles[zlib.crc32(query.encode("utf-8", "replace")) % len(titles)] if titles else ""
+        asked: list[str | None] = []
+        for id, query in zip(question_ids, queries, strict=True):
+            titles = self.titles.get(id)
+            asked.append(titles[zlib.crc32(query.encode("utf-8", "replace")) % len(titles)] if titles else None)
+        found = iter(self.inner.search([title for title in asked if title is not None], k))
+        return [[] if title is None else list(next(found)) for title in asked]
 
 
 class GoldRetriever:
@@ -175,7 +175,7 @@ def add_ceilings(
             floor = dataclasses.replace(named, retriever=OtherHits(named.retriever, named.questions))
             runs.append((FLOOR, floor, agent, models))
     for folder, own_task, own_agent, own_models in runs:
-        resume = dataclasses.replace(options, resume=not options.overwrite and (out / folder / "run.json").exists())
+        resume = dataclasses.replace(options, resume=not options.overwrite and holds_run(out / folder))
         reached = evaluate(own_task, own_agent, out / folder, own_models, resume, progress=progress)
         found[folder] = {"n": reached["n"], "em": reached["em"], "f1": reached["f1"]}
     gaps = {"reading_gap": found[READING]["em"] - scores["em"], "retrieval_gap": found[RETRIEVAL]["em"] - scores["em"]}

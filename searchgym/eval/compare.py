@@ -1,22 +1,18 @@
-"""Comparison of runs on the same questions, question by question, with paired intervals."""
+"""Comparison of runs on the same questions, question by question: paired intervals, over seeds and over questions."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
-from searchgym.corpora.files import iter_jsonl, read_json
-from searchgym.errors import DataError, DataMissingError, UsageError
-from searchgym.eval.intervals import bootstrap_ci
-from searchgym.eval.runner import QUESTIONS, SCORES
+from searchgym.errors import UsageError
+from searchgym.eval.run_folder import QUESTIONS, FinishedRun, QuestionRows
+from searchgym.eval.scores import bootstrap_ci
 
-Rows = Mapping[str, Mapping[str, Any]]
-"""Question id to the row of the question in ``questions.jsonl``."""
 SAME: Final = ("env", "questions_sha256", "scorer")
 """What runs must have in common, so that their questions can be paired."""
 TRACK: Final = (
@@ -27,17 +23,7 @@ TRACK: Final = (
 
 
 @dataclass(frozen=True)
-class Run:
-    """A finished run, for comparisons."""
-
-    name: str
-    record: Mapping[str, Any]
-    rows: Rows
-    scores: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Difference:
+class PairedDifference:
     """The mean of paired differences of a score, with its interval and what it is made of."""
 
     mean: float
@@ -53,32 +39,13 @@ class Difference:
         """``"better"`` or ``"worse"``, or ``"not distinguishable"`` if the interval holds 0."""
         return "not distinguishable" if self.low <= 0 <= self.high else "better" if self.mean > 0 else "worse"
 
-
-def read_run(folder: Path) -> Run:
-    """Reads a finished run folder.
-
-    Raises:
-        DataError: The folder holds no finished run.
-    """
-    record, scores = read_json(folder / "run.json"), read_json(folder / SCORES)
-    if not isinstance(record, dict) or not isinstance(scores, dict):
-        raise DataError("damaged: expected the record and the scores of a run", folder)
-    if not (folder / QUESTIONS).is_file():
-        reason = "has no scores of questions: `searchgym eval` with --resume and --out writes them"
-        raise DataMissingError(reason, folder / QUESTIONS)
-    rows: dict[str, dict[str, Any]] = {}
-    for line, row in iter_jsonl(folder / QUESTIONS):
-        if not isinstance(row.get("id"), str) or row["id"] in rows:
-            raise DataError(f"expected the id of another question, got {row.get('id')!r:.60}", folder / QUESTIONS, line)
-        for name in ("em", "f1", "searches"):
-            value = row.get(name, 0.0)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-                raise DataError(f"{name}: expected a number, got {value!r:.60}", folder / QUESTIONS, line)
-        rows[row["id"]] = row
-    return Run(str(folder), record, rows, scores)
+    def __str__(self) -> str:
+        """Returns the mean with its interval, and whether it is not distinguishable from 0."""
+        told = f", {self.verdict}" if self.verdict == "not distinguishable" else ""
+        return f"{self.mean:+.3f} ({self.low:+.3f} to {self.high:+.3f}){told}"
 
 
-def check_comparable(runs: Sequence[Run]) -> list[str]:
+def check_comparable(runs: Sequence[FinishedRun]) -> list[str]:
     """Returns what differs between runs beside their agents and models, in words.
 
     Raises:
@@ -88,9 +55,9 @@ def check_comparable(runs: Sequence[Run]) -> list[str]:
     for run in runs[1:]:
         for field in SAME:
             if run.record.get(field) != first.record.get(field):
-                then, now = first.record.get(field), run.record.get(field)
-                asked = " and ".join(map(_asked, (first, run))) if field == "questions_sha256" else ""
-                told = f"{field} {then!r} and {now!r}" + (f" ({asked})" if asked else "")
+                told = f"{field} {first.record.get(field)!r} and {run.record.get(field)!r}"
+                if field == "questions_sha256":
+                    told += f" ({' and '.join(map(_question_count, (first, run)))})"
                 raise UsageError(f"{first.name} and {run.name} asked different questions: {told}")
         if run.rows.keys() != first.rows.keys():
             raise UsageError(f"{first.name} and {run.name} have scores of different questions: damaged {QUESTIONS}")
@@ -107,14 +74,14 @@ def check_comparable(runs: Sequence[Run]) -> list[str]:
     return notes
 
 
-def _asked(run: Run) -> str:
+def _question_count(run: FinishedRun) -> str:
     """Returns how many questions a run asked, and how they were drawn."""
-    drawn = run.record.get("drawn")
+    count, drawn = run.record.get("questions"), run.record.get("drawn")
     how = f" of {drawn.get('of')}, drawn by seed {drawn.get('seed')}" if isinstance(drawn, dict) else ""
-    return f"{run.record.get('questions')}{how}"
+    return f"{count}{how}"
 
 
-def difference(first: Rows, second: Rows, metric: str = "em") -> Difference:
+def difference(first: QuestionRows, second: QuestionRows, metric: str = "em") -> PairedDifference:
     """Returns the mean of first less second over the questions that both have, with its paired bootstrap interval.
 
     Args:
@@ -132,4 +99,52 @@ def difference(first: Rows, second: Rows, metric: str = "em") -> Difference:
     gaps = np.array([first[id][metric] - second[id][metric] for id in ids], np.float64)
     low, high = bootstrap_ci(gaps)
     wins, losses = int((gaps > 0).sum()), int((gaps < 0).sum())
-    return Difference(float(gaps.mean()), low, high, wins, losses, len(ids) - wins - losses)
+    return PairedDifference(float(gaps.mean()), low, high, wins, losses, len(ids) - wins - losses)
+
+
+def t_interval(values: npt.ArrayLike) -> tuple[float, float]:
+    """Returns the 95 % interval of a mean by Student's t, for few values such as differences over paired seeds.
+
+    Needs scipy, of the ``train`` extra.
+
+    Args:
+        values: (n,) with n of 2 or more.
+
+    Returns:
+        (low, high).
+    """
+    from scipy.stats import t
+
+    data = np.asarray(values, np.float64)
+    half = float(t.ppf(0.975, len(data) - 1)) * data.std(ddof=1) / np.sqrt(len(data))
+    return float(data.mean() - half), float(data.mean() + half)
+
+
+def two_way_ci(values: npt.ArrayLike, resamples: int = 10_000) -> tuple[float, float]:
+    """Returns the 95 % interval of a mean over seeds and questions, for other seeds and other questions alike.
+
+    Seeds and questions are drawn with replacement, each on its own (a two-way bootstrap; Owen, "The pigeonhole
+    bootstrap", 2007). Few seeds vary less than their source when they are drawn so; the interval is therefore at least
+    as wide as Student's t over the seeds. With one seed it says nothing of other seeds. Needs scipy, of the ``train``
+    extra.
+
+    Args:
+        values: (seeds, questions), such as differences in EM between two methods, paired by seed and question.
+        resamples: Number of resamples.
+
+    Returns:
+        (low, high).
+    """
+    data = np.asarray(values, np.float64)
+    rng = np.random.default_rng(0)
+    seeds, questions = data.shape
+    means = np.empty(resamples)
+    for draw in range(resamples):
+        chosen = np.bincount(rng.integers(seeds, size=seeds), minlength=seeds) @ data
+        means[draw] = chosen @ np.bincount(rng.integers(questions, size=questions), minlength=questions)
+    means /= data.size
+    low, high = map(float, np.quantile(means, [0.025, 0.975]))
+    if seeds > 1:
+        by_t = t_interval(data.mean(1))
+        low, high = min(low, by_t[0]), max(high, by_t[1])
+    return low, high

@@ -60,48 +60,26 @@ def find_copies(training: Iterable[str], evaluation: Sequence[Question], least: 
         text = asked[question.id]
         if text in trained:
             copies.append(Copy(question.id, "exact", 1.0, question.text, trained[text]))
-        elif near := _nearest(frozenset(text.split()), words, having, weight, least):
-            copies.append(Copy(question.id, "near", near[0], question.text, trained[near[1]]))
-    return copies
-
-
-def _nearest(
-    own: frozenset[str],
-    words: Mapping[str, frozenset[str]],
-    having: Mapping[str, Sequence[str]],
-    weight: Mapping[str, float],
-    least: float,
-) -> tuple[float, str] | None:
-    """Returns the most similar training question with its similarity, None if none is similar enough."""
-    best: tuple[float, str] | None = None
-    for text in _candidates(own, having, weight, least):
-        other = words[text]
-        if own & ASKED != other & ASKED:
             continue
-        shared = sum(weight[word] for word in own & other)
-        similarity = shared / (shared + sum(weight[word] for word in own ^ other))
-        if similarity >= least and (best is None or (-similarity, text) < (-best[0], best[1])):
-            best = similarity, text
-    return best
-
-
-def _candidates(
-    own: frozenset[str], having: Mapping[str, Sequence[str]], weight: Mapping[str, float], least: float
-) -> set[str]:
-    """Returns the training questions that can be similar enough: they share one of the rarest words.
-
-    What a near copy lacks weighs at most the share 1 - `least` of the question, so that of rarest words that weigh more
-    together it has one at least.
-    """
-    whole = sum(weight[word] for word in own)
-    found: set[str] = set()
-    covered = 0.0
-    for word in sorted(own, key=lambda word: (-weight[word], word)):
-        found.update(having.get(word, ()))
-        covered += weight[word]
-        if covered > (1.0 - least) * whole:
-            break
-    return found
+        # A near copy lacks at most the share 1 - `least` of the question's weight: of rarest words that weigh more
+        # together it has one at least.
+        own, covered, candidates = frozenset(text.split()), 0.0, set[str]()
+        whole = sum(weight[word] for word in own)
+        for word in sorted(own, key=lambda word: (-weight[word], word)):
+            candidates.update(having.get(word, ()))
+            covered += weight[word]
+            if covered > (1.0 - least) * whole:
+                break
+        alike: list[tuple[float, str]] = []
+        for other in candidates:
+            if own & ASKED == words[other] & ASKED:
+                shared = sum(weight[word] for word in own & words[other])
+                similarity = shared / (shared + sum(weight[word] for word in own ^ words[other]))
+                alike += [(-similarity, other)] if similarity >= least else []
+        if alike:
+            similarity, nearest = min(alike)
+            copies.append(Copy(question.id, "near", -similarity, question.text, trained[nearest]))
+    return copies
 
 
 def measure_contamination(

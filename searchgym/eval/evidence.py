@@ -1,4 +1,4 @@
-"""Gold evidence among what an episode retrieved: which pages count as gold, when they were found, what that explains.
+"""What single episodes show: the gold pages that they found, whether they had to search, and outputs that were refused.
 
 A page is gold by its passage where the question comes with the texts of its gold paragraphs and the corpus is made of
 such paragraphs; otherwise by its title, as where nothing tells two paragraphs of one title apart. In MuSiQue titles
@@ -11,20 +11,25 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from searchgym import scoring
 from searchgym.envs.task import Task
-from searchgym.records import Episode, Passage, Question, title_key
+from searchgym.protocol import Protocol
+from searchgym.records import Call, Episode, Invalid, Passage, Question, title_key
 from searchgym.retrieval.index.distractors import DistractorRetriever
 from searchgym.retrieval.retriever import corpus_of
 
 MADE_OF: Final = 0.5
 """Least share of hits with the title of a paragraph that have the text of one, in a corpus that is made of paragraphs:
 in one that cuts pages otherwise only a short page is the same here and there."""
-
+MOST_REASONS: Final = 5
+"""Maximum number of reasons that a run lists for refused outputs."""
+EXAMPLE: Final = 100
+"""Maximum number of characters of an example of a refused output."""
 Golds = Mapping[str, tuple["Gold", ...]]
 """Question id to the gold pages of the question; questions that name none are left out."""
 
@@ -53,10 +58,10 @@ def find_golds(questions: Iterable[Question], episodes: Iterable[Episode]) -> Go
     questions = [question for question in questions if question.gold_titles is not None]
     hits = {hit.passage.id: hit.passage for e in episodes for searched in e.searches for hit in searched.hits}
     by_passage = _made_of_paragraphs(questions, hits.values())
-    return {question.id: tuple(_golds(question, by_passage)) for question in questions}
+    return {question.id: tuple(golds_of(question, by_passage)) for question in questions}
 
 
-def _golds(question: Question, by_passage: bool) -> dict[Gold, None]:
+def golds_of(question: Question, by_passage: bool) -> dict[Gold, None]:
     """Returns the gold pages of one question: its gold paragraphs with a text if asked, and its other gold titles.
 
     Supporting facts name one page for each title: if several paragraphs may be it, the title decides.
@@ -99,28 +104,6 @@ def titled(questions: Iterable[Question], passages: Iterable[Passage]) -> Pages:
     return found
 
 
-def gold_passages(questions: Iterable[Question], pages: Pages) -> dict[str, dict[str, set[str]]]:
-    """Returns the gold pages of questions in a corpus, as ids of passages: by text where it is there, else by title.
-
-    Returns:
-        Question id to title of the gold page to ids of its gold passages; a page that the corpus lacks has none.
-    """
-    found: dict[str, dict[str, set[str]]] = {}
-    for question in questions:
-        if question.gold_titles is None:
-            continue
-        own = found.setdefault(question.id, {})
-        for gold in _golds(question, by_passage=True):
-            held = pages.get(gold.title, [])
-            own.setdefault(gold.title, set()).update(passage.id for passage in held if gold.matches(passage))
-        for title, ids in own.items():
-            if not ids:  # the corpus cuts this page otherwise
-                ids.update(passage.id for passage in pages.get(title, []))
-    return found
-
-
-# -- golds that cannot be found ------------------------------------------------------------------------------------
-
 MOST_LOOKED_AT: Final = 1_000_000
 """Number of passages above which an evaluation does not look through its corpus for gold pages."""
 NAMED: Final = 20
@@ -133,8 +116,11 @@ def unreachable_golds(task: Task) -> list[str]:
     Pages of a server, or of a corpus of more than `MOST_LOOKED_AT` passages, are not looked at.
     """
     if isinstance(task.retriever, DistractorRetriever):
-        own = ((q, [Passage("", p.title, p.text) for p in q.paragraphs or ()]) for q in task.questions)
-        return [what for question, pages in own for what in unreachable_in([question], titled([question], pages))]
+        lacking: list[str] = []
+        for question in task.questions:
+            pages = [Passage("", p.title, p.text) for p in question.paragraphs or ()]
+            lacking += unreachable_in([question], titled([question], pages))
+        return lacking
     corpus = corpus_of(task.retriever)
     small = corpus is not None and len(corpus) <= MOST_LOOKED_AT
     return unreachable_in(task.questions, titled(task.questions, corpus.passages()) if corpus and small else None)
@@ -151,7 +137,7 @@ def unreachable_in(questions: Sequence[Question], pages: Pages | None) -> list[s
     by_passage = _made_of_paragraphs(questions, [passage for own in held.values() for passage in own])
     found: list[str] = []
     for question in questions:
-        for gold in _golds(question, by_passage) if pages is not None else ():
+        for gold in golds_of(question, by_passage) if pages is not None else ():
             if not any(gold.matches(passage) for passage in held.get(gold.title, ())):
                 found.append(f"{question.id}: page {gold.title!r}")
         longest: dict[str, int] = {}
@@ -169,9 +155,6 @@ def of_unreachable(first: Sequence[str], count: int) -> str:
     """Returns a sentence about a number of golds that `unreachable_in` found, given the first ones."""
     such = ", ".join(first[:3]) + (", ..." if count > 3 else "")
     return f"{count} gold pages or sentences cannot be found, which bounds what recall can be: {such}"
-
-
-# -- what an episode found -----------------------------------------------------------------------------------------
 
 
 def found_at(episode: Episode, golds: Sequence[Gold]) -> list[int | None]:
@@ -203,27 +186,89 @@ def recall_by_turn(episodes: Sequence[Episode], golds: Golds, turns: int) -> npt
     return np.array(curves) if curves else None
 
 
-def by_title(golds: Golds) -> Golds:
-    """Returns gold pages that are all judged by their titles, each title once."""
-    return {id: tuple(map(Gold, dict.fromkeys(gold.title for gold in own))) for id, own in golds.items()}
+def evidence_of(found: Sequence[int | None]) -> str:
+    """Returns how many of the gold pages an episode found, given `found_at`: ``all``, ``some`` or ``none``."""
+    count = sum(turn is not None for turn in found)
+    return "all" if count == len(found) else "some" if count else "none"
 
 
-def found_of(episode: Episode, golds: Sequence[Gold]) -> str:
-    """Returns how many of the gold pages an episode found: ``all``, ``some`` or ``none``."""
-    count = sum(turn is not None for turn in found_at(episode, golds))
-    return "all" if count == len(golds) else "some" if count else "none"
-
-
-def searched_on(episode: Episode, golds: Sequence[Gold]) -> int:
+def searched_on(episode: Episode, found: Sequence[int | None]) -> int:
     """Returns the number of queries that an episode sent after the turn in which its last gold page was found."""
-    at = [turn for turn in found_at(episode, golds) if turn is not None]
-    return sum(s.turn > max(at) for s in episode.searches) if len(at) == len(golds) else 0
+    turns = [turn for turn in found if turn is not None]
+    return sum(s.turn > max(turns) for s in episode.searches) if len(turns) == len(found) else 0
 
 
-def stopped_early(episode: Episode, golds: Sequence[Gold], max_turns: int) -> bool:
+def stopped_early(episode: Episode, found: Sequence[int | None], max_turns: int) -> bool:
     """Returns whether an episode answered although a gold page was missing and it could have searched once more."""
-    return (
-        episode.stop_reason == "answer"
-        and episode.turns < max_turns
-        and any(turn is None for turn in found_at(episode, golds))
-    )
+    return episode.stop_reason == "answer" and episode.turns < max_turns and None in found
+
+
+def awareness(episodes: Sequence[Episode], questions: Mapping[str, Question]) -> dict[str, float | None] | None:
+    """Compares the decision not to search with whether an answer without pages is right.
+
+    The answer without pages is a trial answer (`Call.prefix`) of the first turn, which agents such as ``ikea`` and
+    ``adasearch`` give in evaluation; episodes without one are left out, and so are those whose retriever failed.
+
+    Source: AdaSearch, arXiv 2512.16883, its F1_aware: F1 of not searching, where the questions that the model answers
+    right from memory are the positives.
+
+    Returns:
+        ``n`` episodes; the shares ``known`` (the trial answer is an exact match) and ``unsearched``; ``precision``,
+        ``recall`` and ``f1`` of not searching, None where nothing is there to divide by. None without trial answers.
+    """
+    pairs: list[tuple[bool, bool]] = []
+    for episode in episodes:
+        question = questions[episode.question_id]
+        trial = next((call for call in episode.calls if call.prefix and call.turn == 1), None)
+        if trial is not None and question.answerable is not False and episode.stop_reason != "retriever_error":
+            right = scoring.exact_match(trial.answer or "", scoring.golds_with_words(question.golds)) > 0
+            pairs.append((right, not episode.searches))
+    if not pairs:
+        return None
+    known, unsearched = (sum(column) for column in zip(*pairs, strict=True))
+    both = sum(right and not_searched for right, not_searched in pairs)
+    return {
+        "n": len(pairs),
+        "known": known / len(pairs),
+        "unsearched": unsearched / len(pairs),
+        "precision": both / unsearched if unsearched else None,
+        "recall": both / known if known else None,
+        "f1": 2 * both / (known + unsearched) if known + unsearched else None,
+    }
+
+
+def outputs(episode: Episode) -> list[Call]:
+    """Returns the outputs of models that acted in an episode, trial answers for training left out."""
+    return [call for call in episode.calls if not call.prefix]
+
+
+def invalid_actions(episode: Episode) -> int:
+    """Returns how many outputs or actions of an episode were not understood.
+
+    A role of a team falls back to a default if its output is refused, so the environment sees no invalid action; a
+    scripted agent makes no calls, so only the environment can refuse. What both refuse is counted once.
+    """
+    return max(episode.invalid, sum(not call.legal for call in outputs(episode)))
+
+
+def refused(episodes: Iterable[Episode], protocol: Protocol) -> list[dict[str, Any]]:
+    """Returns the most frequent reasons for refused outputs by role, each with its first example."""
+    counts: Counter[tuple[str, str]] = Counter()
+    examples: dict[tuple[str, str], str] = {}
+    for episode in episodes:
+        for call in outputs(episode):
+            if call.legal:
+                continue
+            reason = "not in the form that the role's prompt asks for"
+            if call.cut:
+                reason = "cut off by the role's max_tokens"
+            elif not call.text.strip():
+                reason = "nothing was written"
+            elif episode.invalid and isinstance(action := protocol.parse(call.text), Invalid):
+                reason = action.reason  # the role writes actions of the environment's grammar
+            counts[call.role, reason] += 1
+            examples.setdefault((call.role, reason), " ".join(call.text.split())[:EXAMPLE])
+    return [
+        {"role": role, "reason": reason, "calls": count, "example": examples[role, reason]}
+        for (role, reason), count in counts.most_common(MOST_REASONS)
+    ]

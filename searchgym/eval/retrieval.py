@@ -13,7 +13,7 @@ from pathlib import Path
 
 from searchgym.corpora.files import text_lines, write_atomic
 from searchgym.errors import DataError, ScoringError
-from searchgym.eval.evidence import Pages, gold_passages, titled
+from searchgym.eval.evidence import Pages, golds_of, titled
 from searchgym.records import Passage, Question
 from searchgym.retrieval.retriever import Retriever
 from searchgym.scoring.ranking import ndcg
@@ -143,19 +143,26 @@ def judgements(questions: Sequence[Question], pages: Pages) -> Qrels:
     """Returns `qrels_from_questions`, given the passages with gold titles as `titled` gives them."""
     qrels: Qrels = {}
     lacking: list[tuple[str, str]] = []
-    golds = gold_passages(questions, pages)
-    for question, own in golds.items():
-        for title, ids in own.items():
+    count = 0
+    for question in questions:
+        if question.gold_titles is None:
+            continue
+        ids_of: dict[str, set[str]] = {}
+        for gold in golds_of(question, by_passage=True):
+            held = pages.get(gold.title, [])
+            ids_of.setdefault(gold.title, set()).update(passage.id for passage in held if gold.matches(passage))
+        for title, ids in ids_of.items():
+            ids = ids or {passage.id for passage in pages.get(title, [])}  # the corpus cuts this page otherwise
             if not ids:
-                lacking.append((question, title))
+                lacking.append((question.id, title))
             found = sorted(ids) or [f"unreachable:{len(lacking)}"]
-            qrels.setdefault(question, {}).update(dict.fromkeys(found, 1))
+            qrels.setdefault(question.id, {}).update(dict.fromkeys(found, 1))
+        count += len(ids_of)
     if not qrels:
         raise ScoringError("no question names its gold pages: give --qrels")
-    if len(lacking) == sum(map(len, golds.values())):
-        question, title = lacking[0]
-        such = f"such as {title!r} of question {question!r}"
-        raise ScoringError(f"none of the {len(lacking)} gold pages is in the corpus, {such}: is it another corpus?")
+    if len(lacking) == count:
+        such = f"such as {lacking[0][1]!r} of question {lacking[0][0]!r}"
+        raise ScoringError(f"none of the {count} gold pages is in the corpus, {such}: is it another corpus?")
     return qrels
 
 

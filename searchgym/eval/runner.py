@@ -16,22 +16,22 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from searchgym import scoring
 from searchgym.agents.base import LoadedAgent
 from searchgym.agents.roles import Role
 from searchgym.corpora.files import dump_line, iter_jsonl, read_json, write_atomic, write_jsonl
-from searchgym.corpora.folders import lock_folder
+from searchgym.corpora.folders import EPISODES, RUN, check_claim, lock_folder
 from searchgym.corpora.questions import question_row
 from searchgym.envs.reward import reward_name
 from searchgym.envs.task import Task
-from searchgym.errors import DataError, RunExistsError, UsageError
+from searchgym.errors import DataError, UsageError
 from searchgym.eval.evidence import NAMED, unreachable_golds
+from searchgym.eval.run_folder import QUESTIONS, SCORES, holds_run
 from searchgym.eval.scores import Scores, question_rows, score_each, summarise
 from searchgym.records import Episode, Question
 from searchgym.retrieval.retriever import identify
@@ -39,11 +39,6 @@ from searchgym.rollout.engine import Engine
 from searchgym.rollout.models import Model
 from searchgym.rollout.storage import EpisodeWriter, read_episodes, sidecar
 from searchgym.version import __version__
-
-SCORES: Final = "scores.json"
-"""File of the scores of a run, there once every question is done."""
-QUESTIONS: Final = "questions.jsonl"
-"""File of the scores of each question, as `question_rows` gives them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +93,15 @@ def evaluate(
         task, agent, models, concurrency=options.concurrency, seed=options.seed, temperature=options.temperature
     )
     identity = run_identity(engine, options.samples)
-    with _own_folder(out, identity, resume=options.resume, overwrite=options.overwrite):
-        path = out / "episodes.jsonl"
+    check_out(out, resume=options.resume, overwrite=options.overwrite)
+    with lock_folder(out):
+        if holds_run(out) and not options.overwrite:
+            _check_record(out / RUN, identity)
+        else:
+            for name in (SCORES, QUESTIONS, EPISODES, sidecar(Path(EPISODES)).name):
+                (out / name).unlink(missing_ok=True)
+            write_record(out, identity)
+        path = out / EPISODES
         kept = _drop_errors(path) if path.exists() else set()
         todo = [(q, n) for q in task.questions for n in range(options.samples) if (q.id, n) not in kept]
         if strange := kept - {(q.id, n) for q in task.questions for n in range(options.samples)}:
@@ -110,8 +112,10 @@ def evaluate(
         try:
             _run_episodes(engine, todo, path, len(kept), progress)
         finally:
-            if todo:
-                _add_time(out / "run.json", identity, time.perf_counter() - started)
+            if todo:  # to the seconds of earlier sessions, if the run was stopped and resumed
+                seconds = read_json(out / RUN).get("seconds", 0.0) + time.perf_counter() - started
+                session = {"seconds": round(seconds, 3), "hardware": hardware(), "commit": commit()}
+                write_record(out, {**identity, **session})
         scored = score_each(task, list(read_episodes(path)), options.samples)
         write_jsonl(out / QUESTIONS, question_rows(scored))
         scores = summarise(scored)
@@ -151,13 +155,6 @@ def _run_episodes(
         asyncio.run(engine.run_attempts(todo, done))
 
 
-def _add_time(record: Path, identity: Mapping[str, Any], seconds: float) -> None:
-    """Adds the seconds of a session to the record of a run, which may have been stopped and resumed."""
-    before = read_json(record).get("seconds", 0.0)
-    made = {"seconds": round(before + seconds, 3), "hardware": hardware(), "commit": commit()}
-    write_json(record, {**identity, **made})
-
-
 def commit() -> str | None:
     """Returns the commit of the checkout that this package runs from, None if it runs from no checkout."""
     root = Path(__file__).parent.parent.parent
@@ -169,11 +166,11 @@ def commit() -> str | None:
 
 def hardware() -> dict[str, Any]:
     """Returns what the machine computes with: processor, cores, and GPU if torch is loaded and sees one."""
-    found: dict[str, Any] = {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count()}
+    machine: dict[str, Any] = {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count()}
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available():
-        found |= {"gpu": torch.cuda.get_device_name(), "gpus": torch.cuda.device_count()}
-    return found
+        machine |= {"gpu": torch.cuda.get_device_name(), "gpus": torch.cuda.device_count()}
+    return machine
 
 
 def questions_sha256(questions: Iterable[Question]) -> str:
@@ -218,58 +215,31 @@ def run_identity(engine: Engine, samples: int = 1) -> dict[str, Any]:
         "reward": reward_name(task.reward),
         "scorer": task.card.scorer,
         "protocol": rules.protocol.name,
-        "top_k": rules.top_k,
-        "max_turns": rules.max_turns,
-        "max_queries": rules.max_queries,
-        "max_observation_words": rules.max_observation_words,
+        **{name: getattr(rules, name) for name in ("top_k", "max_turns", "max_queries", "max_observation_words")},
         "browse": rules.pages is not None,
         "snippet_words": rules.snippet_words if rules.pages is not None else None,
         "searchgym": __version__,
     }
 
 
-@contextmanager
-def _own_folder(out: Path, identity: dict[str, Any], *, resume: bool, overwrite: bool) -> Iterator[None]:
-    """Creates the run folder, or checks that its run may be continued, and locks it until the block ends."""
-    check_out(out, resume=resume, overwrite=overwrite)
-    record = out / "run.json"
-    with lock_folder(out):
-        if record.exists() and not overwrite:
-            _check_record(out, identity)
-        else:
-            for name in (SCORES, QUESTIONS, "episodes.jsonl", sidecar(Path("episodes.jsonl")).name):
-                (out / name).unlink(missing_ok=True)
-            write_json(record, identity)
-        yield
-
-
 def check_out(out: Path, *, resume: bool, overwrite: bool) -> None:
-    """Checks that a run may be written to a folder, before anything is loaded.
+    """Checks that a run may be written to a folder, before anything is loaded; see `check_claim`.
 
-    Raises:
-        UsageError: Both `resume` and `overwrite` are set.
-        RunExistsError: The folder holds a run and neither is set, or it holds other files.
+    To resume where nothing has begun is a new run.
     """
-    if resume and overwrite:
-        raise UsageError("resume and overwrite exclude each other")
-    if not (out / "run.json").exists():
-        if out.is_dir() and any(entry.name != ".lock" for entry in out.iterdir()):
-            raise RunExistsError(f"{out} is not empty and holds no run: choose another --out")
-    elif not (resume or overwrite):
-        finished = (out / SCORES).exists()
-        hint = "choose another --out or --overwrite it" if finished else "--resume goes on, --overwrite starts again"
-        raise RunExistsError(f"{out} holds {'a finished' if finished else 'an unfinished'} run: {hint}")
+    check_claim(out, RUN, "a run", resume=resume and (overwrite or holds_run(out)), overwrite=overwrite)
 
 
-def _check_record(out: Path, identity: dict[str, Any]) -> None:
+def _check_record(path: Path, identity: dict[str, Any]) -> None:
     """Refuses to continue a run with another identity."""
-    held = read_json(out / "run.json")
+    held = read_json(path)
     if not isinstance(held, dict):
-        raise DataError("damaged: expected what is being run; --overwrite starts again", out / "run.json")
+        raise DataError("damaged: expected what is being run; --overwrite starts again", path)
     fixed = {k: v for k, v in identity.items() if k != "split"}  # a label: the hash identifies the questions
     differing = [f"{k}: {held.get(k)!r} then, {v!r} now" for k, v in fixed.items() if held.get(k) != v]
     if differing:
-        raise UsageError(f"{out} holds a run of something else, it cannot be resumed ({'; '.join(differing)})")
+        reason = f"holds a run of something else, it cannot be resumed ({'; '.join(differing)})"
+        raise UsageError(f"{path.parent} {reason}")
 
 
 def _drop_errors(path: Path) -> set[tuple[str, int]]:
@@ -289,3 +259,8 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Writes a JSON file atomically."""
     with write_atomic(path) as file:
         file.write((json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
+
+
+def write_record(out: Path, record: Mapping[str, Any]) -> None:
+    """Writes what is run, by which a folder is known as that of a run."""
+    write_json(out / RUN, record)

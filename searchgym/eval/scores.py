@@ -1,4 +1,4 @@
-"""Scores of a run: micro-averages of its episodes over question ids, with bootstrap intervals.
+"""Scores of a run: micro-averages of its episodes over question ids, with bootstrap intervals, and what explains them.
 
 With several attempts at each question every number is first averaged over the attempts (Avg@k), and the intervals are
 still over questions. What each metric is: ``docs/evaluation.md``.
@@ -7,28 +7,39 @@ still over questions. What each metric is: ``docs/evaluation.md``.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypedDict, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from searchgym import scoring
 from searchgym.envs.reward import wordless_gold
 from searchgym.envs.task import Task
 from searchgym.errors import ScoringError
-from searchgym.eval.awareness import awareness
-from searchgym.eval.breakdown import explain, invalid_actions
-from searchgym.eval.evidence import Golds, by_title, find_golds, found_of, recall_by_turn, searched_on, stopped_early
-from searchgym.eval.intervals import bootstrap_ci
-from searchgym.records import Answer, Episode, Question, hops_of, simulated_share
+from searchgym.eval import evidence
+from searchgym.records import Call, Episode, hops_of, simulated_share
 from searchgym.scoring import Scores as Row
 
-Scores = dict[str, Any]
-"""Scores by lower-case metric name: floats, lists of floats, None where a metric does not apply, and mappings that
-explain them."""
 OFFICIAL: Final = ("em", "f1")
 """Official scores that have an interval and a value for every question."""
+BLOCK: Final = 1 << 22
+"""Number of values that are resampled at once."""
+
+
+class Scores(TypedDict, total=False):
+    """Scores by metric name: these, those of the official scorer, means of what episodes cost, and their intervals."""
+
+    n: int
+    answerable: int
+    em: float | None
+    f1: float | None
+    retriever_errors: int
+    unreachable_golds: dict[str, Any]
+    ceilings: dict[str, Any]
+    contamination: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -42,7 +53,9 @@ class Scored:
     """The episodes by question id, then by attempt."""
     rows: Mapping[tuple[str, int], Row]
     """Question id and attempt to the official scores."""
-    golds: Golds
+    golds: evidence.Golds
+    found: Mapping[tuple[str, int], Sequence[int | None]]
+    """Question id and attempt to the turn in which each gold page was found, of questions that name gold pages."""
 
     def means(self, values: Sequence[float]) -> list[float]:
         """Returns the mean over the attempts for each question, in order of ids; `values` has one per episode."""
@@ -50,10 +63,9 @@ class Scored:
 
     def official(self, name: str) -> list[float] | None:
         """Returns an official score by question, averaged over attempts; None if no question has it."""
-        if not any(name in row for row in self.rows.values()):
-            return None
-        kept = [e for e in self.episodes if name in self.rows[e.question_id, e.attempt]]  # MuSiQue leaves some out
-        return self.means([self.rows[e.question_id, e.attempt][name] or 0.0 for e in kept])
+        rows = [self.rows[e.question_id, e.attempt] for e in self.episodes]
+        values = [row[name] or 0.0 for row in rows if name in row]  # MuSiQue leaves some out
+        return self.means(values) if values else None
 
 
 def score_episodes(task: Task, episodes: Sequence[Episode], samples: int = 1) -> Scores:
@@ -66,9 +78,7 @@ def score_episodes(task: Task, episodes: Sequence[Episode], samples: int = 1) ->
 
     Returns:
         ``n``, the official scorer's metrics (``em``, ``f1``, ... None where the agent produced nothing to score), means
-        of what the episodes cost, and ``title_recall``: the share of gold titles among all hits up to turn 1, 2, ...,
-        averaged over the questions that name gold titles. ``NAME_ci95`` is the 95 % bootstrap interval of a mean.
-        Also what explains them; see `explain`.
+        of what the episodes cost, and what explains them; ``NAME_ci95`` is the 95 % bootstrap interval of a mean.
 
     Raises:
         ScoringError: Missing, duplicate or unknown question ids, or attempts other than 0 to `samples` - 1.
@@ -83,19 +93,25 @@ def score_each(task: Task, episodes: Sequence[Episode], samples: int = 1) -> Sco
     for attempt in range(samples):
         scoring.check_ids([e.question_id for e in episodes if e.attempt == attempt], task.questions)
     ordered = sorted(episodes, key=lambda episode: (episode.question_id, episode.attempt))
-    rows = {
-        (e.question_id, e.attempt): scoring.score_question(
-            task.by_id[e.question_id], e.answer, task.card.scorer, task.aliases
-        )
-        for e in ordered
-    }
-    return Scored(task, samples, ordered, rows, find_golds(task.questions, ordered))
+    golds = evidence.find_golds(task.questions, ordered)
+    rows: dict[tuple[str, int], Row] = {}
+    found: dict[tuple[str, int], list[int | None]] = {}
+    for e in ordered:
+        question, key = task.by_id[e.question_id], (e.question_id, e.attempt)
+        rows[key] = scoring.score_question(question, e.answer, task.card.scorer, task.aliases)
+        if e.question_id in golds:
+            found[key] = evidence.found_at(e, golds[e.question_id])
+    return Scored(task, samples, ordered, rows, golds, found)
 
 
 def summarise(scored: Scored) -> Scores:
-    """Returns the scores of a run, as `score_episodes` does."""
+    """Returns the scores of a run, as `score_episodes` does.
+
+    Raises:
+        ScoringError: A mean is not finite, as of rewards of 1e308 in a file from elsewhere: JSON has no such number.
+    """
     task, ordered = scored.task, scored.episodes
-    scores: Scores = {"n": len(task.questions), **_official(scored)}
+    scores: dict[str, Any] = {"n": len(task.questions), **_official(scored)}
     if twins := sum(question.answerable is False for question in task.questions):
         scores["answerable"] = scores["n"] - twins
     if wordless := sum(wordless_gold(question) is not None for question in task.questions):
@@ -103,104 +119,111 @@ def summarise(scored: Scored) -> Scores:
     for name in OFFICIAL:
         if (values := scored.official(name)) is not None:
             scores[f"{name}_ci95"] = bootstrap_ci(values)
-    for name, by_question in (*_columns(scored).items(), *_pass_at(scored)):
-        scores[name] = None if by_question is None else _mean(name, by_question)
+    for name, by_question in _columns(scored).items():
+        scores[name] = None
         if by_question is not None:
+            with np.errstate(over="ignore"):
+                scores[name] = mean = float(np.mean(by_question))
+            if not math.isfinite(mean):
+                reason = f"the mean over {len(by_question)} questions is {mean}: a value is too large to be counted"
+                raise ScoringError(f"{name}: {reason}")
             scores[f"{name}_ci95"] = bootstrap_ci(by_question)
-    if (found := awareness(ordered, task.by_id)) is not None:
-        scores["awareness"] = found
+    if (aware := evidence.awareness(ordered, task.by_id)) is not None:
+        scores["awareness"] = aware
     scores["retriever_errors"] = sum(e.stop_reason == "retriever_error" for e in ordered)
     scores["full_contexts"] = sum(e.stop_reason == "context" for e in ordered)
-    passages = scored.golds if any(g.text is not None for own in scored.golds.values() for g in own) else {}
-    for name, golds in (("title_recall", by_title(scored.golds)), ("passage_recall", passages)):
-        curves = recall_by_turn(ordered, golds, task.rules.max_turns)
+    by_title = {
+        id: tuple(map(evidence.Gold, dict.fromkeys(g.title for g in golds))) for id, golds in scored.golds.items()
+    }
+    by_passage = scored.golds if any(g.text is not None for golds in scored.golds.values() for g in golds) else {}
+    for name, golds in (("title_recall", by_title), ("passage_recall", by_passage)):
+        curves = evidence.recall_by_turn(ordered, golds, task.rules.max_turns)
+        scores[name] = None
         if curves is not None:
             curves = curves.reshape(-1, scored.samples, curves.shape[1]).mean(axis=1)
-        scores[name] = None if curves is None else [float(value) for value in curves.mean(axis=0)]
-        if curves is not None:
+            scores[name] = [float(value) for value in curves.mean(axis=0)]
             scores[f"{name}_ci95"] = [bootstrap_ci(column) for column in curves.T]
-    right = [e for e in ordered if scored.rows[e.question_id, e.attempt].get("em") and e.question_id in scored.golds]
-    unfounded = sum(found_of(e, scored.golds[e.question_id]) == "none" for e in right)
+    right = [key for key, row in scored.rows.items() if row.get("em") and key in scored.found]
+    unfounded = sum(evidence.evidence_of(scored.found[key]) == "none" for key in right)
     scores["right_without_evidence"] = unfounded / len(right) if right else None
-    return scores | explain(ordered, scored.rows, task.by_id, task.rules.protocol, scored.golds)
+    return cast("Scores", scores | _explained(scored))
 
 
-def _mean(name: str, values: Sequence[float]) -> float:
-    """Returns the mean of a metric over questions.
+def bootstrap_ci(values: npt.ArrayLike, seed: int = 0, resamples: int = 1000) -> list[float]:
+    """Returns the 95 % percentile bootstrap interval [low, high] of a mean (Efron and Tibshirani 1993, chapter 13).
 
-    Raises:
-        ScoringError: It is not finite, as of rewards of 1e308 in a file from elsewhere: JSON has no such number.
+    Args:
+        values: (n,) one value per question, in a fixed order (sorted by id), so that the interval is deterministic.
+        seed: Seed of the resampling.
+        resamples: Number of resamples.
     """
-    with np.errstate(over="ignore"):
-        mean = float(np.mean(values))
-    if not math.isfinite(mean):
-        raise ScoringError(
-            f"{name}: the mean over {len(values)} questions is {mean}: a value is too large to be counted"
-        )
-    return mean
+    data = np.asarray(values, np.float64)
+    rng = np.random.default_rng(seed)
+    rows = max(1, BLOCK // len(data))  # the generator gives the same numbers in blocks as one by one
+    sizes = [min(rows, resamples - at) for at in range(0, resamples, rows)]
+    means = np.concatenate([data[rng.integers(len(data), size=(size, len(data)))].mean(axis=1) for size in sizes])
+    low, high = np.quantile(means, (0.025, 0.975))
+    return [float(low), float(high)]
 
 
 def _official(scored: Scored) -> Row:
     """Returns the official scorer's metrics: of each attempt over all questions, averaged over the attempts."""
-    sets = [
-        scoring.aggregate({id: row for (id, n), row in scored.rows.items() if n == attempt}, scored.task.card.scorer)
-        for attempt in range(scored.samples)
-    ]
-    if scored.samples == 1:
-        return sets[0]
-    means = {name: [own[name] for own in sets] for name in sets[0]}
-    return {
-        name: None if all(v is None for v in values) else math.fsum(v or 0.0 for v in values) / len(values)
-        for name, values in means.items()
-    }
-
-
-def _pass_at(scored: Scored) -> Iterator[tuple[str, list[float]]]:
-    """Yields pass@k for k = 2, 4, ... and the number of attempts: the chance that one of k attempts is right.
-
-    The unbiased estimate of Chen et al. 2021 (arXiv 2107.03374, equation 1): 1 - C(n - c, k) / C(n, k).
-    """
-    n, right = scored.samples, scored.official("em")
-    if n == 1 or right is None:
-        return
-    for k in sorted({2**power for power in range(1, n.bit_length())} | {n}):
-        counts = [round(mean * n) for mean in right]
-        yield f"pass@{k}", [1.0 - math.comb(n - c, k) / math.comb(n, k) for c in counts]
+    sets: list[Row] = []
+    for attempt in range(scored.samples):
+        rows = {id: row for (id, number), row in scored.rows.items() if number == attempt}
+        sets.append(scoring.aggregate(rows, scored.task.card.scorer))
+    means: Row = {}
+    for name in sets[0]:
+        values = [own[name] for own in sets if own[name] is not None]
+        means[name] = math.fsum(v or 0.0 for v in values) / len(sets) if values else None
+    return means if scored.samples > 1 else sets[0]
 
 
 def _columns(scored: Scored) -> dict[str, list[float] | None]:
-    """Returns one value per question for each metric of this project, or None if no episode has what it needs."""
+    """Returns one value per question for each metric of this project, or None if no episode has what it needs.
+
+    With several attempts also pass@k for k = 2, 4, ... and their number n: the chance that one of k attempts is right,
+    by the unbiased estimate of Chen et al. 2021 (arXiv 2107.03374, equation 1): 1 - C(n - c, k) / C(n, k).
+    """
     task, episodes = scored.task, scored.episodes
-    asked = [(e.answer, task.by_id[e.question_id]) for e in episodes]
+    covers = [
+        0.0 if e.answer is None else scoring.cover_match(e.answer.text, scoring.golds_with_words(question.golds))
+        for e in episodes
+        if (question := task.by_id[e.question_id]).answerable is not False
+    ]
+    found = [(e, scored.found[e.question_id, e.attempt]) for e in episodes if scored.golds.get(e.question_id)]
     columns: dict[str, list[float]] = {
-        "cover_em": [_covers(answer, question) for answer, question in asked if question.answerable is not False],
+        "cover_em": covers,
         "reward": [e.reward for e in episodes],
         "answered": [float(e.stop_reason == "answer") for e in episodes],
         "turns": [float(e.turns) for e in episodes],
         "searches": [float(len(e.searches)) for e in episodes],
-        "invalid_actions": [float(invalid_actions(e)) for e in episodes],
+        "invalid_actions": [float(evidence.invalid_actions(e)) for e in episodes],
         "observation_words": [float(e.observation_words) for e in episodes],
+        "opens": [float(len(e.opens)) for e in episodes],
+        "simulated": [simulated_share(e.searches) for e in episodes],
+        "response_tokens": [float(sum(call.end - call.start for call in e.calls)) for e in episodes],
+        "read_tokens": [float(sum(call.start for call in e.calls)) for e in episodes],
+        "gold_found": [float(evidence.evidence_of(own) == "all") for _, own in found],
+        "over_search": [float(evidence.searched_on(e, own)) for e, own in found],
+        "under_search": [float(evidence.stopped_early(e, own, task.rules.max_turns)) for e, own in found],
     }
-    if task.rules.pages is not None:
-        columns["opens"] = [float(len(e.opens)) for e in episodes]
-    written = [simulated_share(e.searches) for e in episodes]
-    if any(written):
-        columns["simulated"] = written
-    if any(e.calls for e in episodes):
-        columns["response_tokens"] = [float(sum(call.end - call.start for call in e.calls)) for e in episodes]
-        columns["read_tokens"] = [float(sum(call.start for call in e.calls)) for e in episodes]
-    if scored.golds:
-        known = [(e, own) for e in episodes if (own := scored.golds.get(e.question_id))]
-        columns["gold_found"] = [float(found_of(e, own) == "all") for e, own in known]
-        columns["over_search"] = [float(searched_on(e, own)) for e, own in known]
-        columns["under_search"] = [float(stopped_early(e, own, task.rules.max_turns)) for e, own in known]
-    names = [*columns, "response_tokens", "read_tokens", "gold_found", "over_search", "under_search"]
-    return {name: scored.means(columns[name]) if columns.get(name) else None for name in dict.fromkeys(names)}
-
-
-def _covers(answer: Answer | None, question: Question) -> float:
-    """Returns 1 if an answer contains a gold answer that has words, else 0."""
-    return 0.0 if answer is None else scoring.cover_match(answer.text, scoring.golds_with_words(question.golds))
+    if task.rules.pages is None:
+        del columns["opens"]
+    if not any(columns["simulated"]):
+        del columns["simulated"]
+    if not any(e.calls for e in episodes):
+        for name in ("response_tokens", "read_tokens"):
+            columns[name] = []
+            if scored.golds:  # they come last, as in the files of earlier runs
+                columns[name] = columns.pop(name)
+    by_question = {name: scored.means(values) if values else None for name, values in columns.items()}
+    n, right = scored.samples, scored.official("em")
+    if n > 1 and right is not None:
+        counts = [round(mean * n) for mean in right]
+        for k in sorted({2**power for power in range(1, n.bit_length())} | {n}):
+            by_question[f"pass@{k}"] = [1.0 - math.comb(n - c, k) / math.comb(n, k) for c in counts]
+    return by_question
 
 
 def question_rows(scored: Scored) -> Iterator[dict[str, Any]]:
@@ -208,11 +231,13 @@ def question_rows(scored: Scored) -> Iterator[dict[str, Any]]:
 
     A question that a score does not apply to, such as one without an answer, lacks its key.
     """
-    for id, attempts in _by_question(scored).items():
-        question = scored.task.by_id[id]
-        rows = [scored.rows[id, e.attempt] for e in attempts]
+    for at in range(0, len(scored.episodes), scored.samples):
+        attempts = scored.episodes[at : at + scored.samples]
+        question = scored.task.by_id[attempts[0].question_id]
+        keys = [(question.id, e.attempt) for e in attempts]
+        rows = [scored.rows[key] for key in keys]
         yield {
-            "id": id,
+            "id": question.id,
             "question": question.text,
             "golds": question.golds,
             "hops": hops_of(question),
@@ -220,13 +245,55 @@ def question_rows(scored: Scored) -> Iterator[dict[str, Any]]:
             **{name: math.fsum(row[name] or 0.0 for row in rows) / len(rows) for name in OFFICIAL if name in rows[0]},
             "searches": sum(len(e.searches) for e in attempts) / len(attempts),
             "answers": [None if e.answer is None else e.answer.text for e in attempts],
-            "evidence": [found_of(e, scored.golds[id]) for e in attempts] if id in scored.golds else None,
+            "evidence": [evidence.evidence_of(scored.found[key]) for key in keys]
+            if question.id in scored.golds
+            else None,
         }
 
 
-def _by_question(scored: Scored) -> dict[str, list[Episode]]:
-    """Returns the episodes of each question, in order of ids."""
-    found: dict[str, list[Episode]] = {}
-    for episode in scored.episodes:
-        found.setdefault(episode.question_id, []).append(episode)
-    return found
+def _explained(scored: Scored) -> dict[str, Any]:
+    """Returns legal shares by role, why outputs were refused, how episodes ended, what workflows noted, and splits."""
+    episodes, by_id = scored.episodes, scored.task.by_id
+    calls = [call for episode in episodes for call in evidence.outputs(episode)]
+    by_role = {role: [call for call in calls if call.role == role] for role in sorted({c.role for c in calls})}
+    noted: dict[str, list[float]] = {}
+    for episode in episodes:
+        for name, value in episode.notes.items():
+            noted.setdefault(name, []).append(value)
+    most_first = sorted(noted.items(), key=lambda item: (-len(item[1]), item[0]))
+    found = [scored.found.get((e.question_id, e.attempt)) for e in episodes]
+    return {
+        "legal": legal_share(calls),
+        "legal_by_role": {role: {"calls": len(own), "legal": legal_share(own)} for role, own in by_role.items()},
+        "refused": evidence.refused(episodes, scored.task.rules.protocol),
+        "notes": {name: {"episodes": len(own), "mean": sum(own) / len(own)} for name, own in most_first},
+        "endings": dict(sorted(Counter(str(e.stop_reason or "unfinished") for e in episodes).items())),
+        "splits": {
+            "hops": _split(scored, [hops_of(by_id[e.question_id]) for e in episodes]),
+            "type": _split(scored, [by_id[e.question_id].kind for e in episodes]),
+            "evidence": _split(scored, [None if own is None else evidence.evidence_of(own) for own in found]),
+        },
+    }
+
+
+def legal_share(calls: Sequence[Call]) -> float | None:
+    """Returns the share of outputs that were understood, None if there are none."""
+    return sum(call.legal for call in calls) / len(calls) if calls else None
+
+
+def _split(scored: Scored, values: Sequence[str | None]) -> dict[str, dict[str, Any]]:
+    """Returns scores by a value of each episode; episodes of which it is None are left out."""
+    members: dict[str, list[Episode]] = {}
+    for episode, value in zip(scored.episodes, values, strict=True):
+        if value is not None:
+            members.setdefault(value, []).append(episode)
+    split: dict[str, dict[str, Any]] = {}
+    for value, episodes in sorted(members.items()):
+        rows = [scored.rows[e.question_id, e.attempt] for e in episodes]
+        split[value] = {"n": len(episodes)}
+        for name in OFFICIAL:
+            scores = [row[name] or 0.0 for row in rows if name in row]
+            split[value][name] = sum(scores) / len(scores) if scores else None
+        split[value]["legal"] = legal_share([call for episode in episodes for call in evidence.outputs(episode)])
+        split[value]["searches"] = sum(len(episode.searches) for episode in episodes) / len(episodes)
+    return split

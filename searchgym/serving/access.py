@@ -33,13 +33,12 @@ class Access:
 
     def __init__(self, token: str | None = None, hosts: Iterable[str] = ()) -> None:
         self._expected = None if token is None else f"Bearer {token}".encode()
-        self._hosts = {"localhost", *(host.lower() for host in hosts)}
-        self._allowed = functools.lru_cache(maxsize=256)(self._is_allowed)
+        self._hosts = frozenset({"localhost", *(host.lower() for host in hosts)})
 
     def refusal(self, scope: Scope) -> Response | None:
         """Returns the error reply to a request that is not allowed, None if it is."""
         hosts = [value for name, value in scope["headers"] if name == b"host"]
-        if not hosts or not all(map(self._allowed, hosts)):
+        if not hosts or not all(_is_allowed(host, self._hosts) for host in hosts):
             shown = b", ".join(hosts)[:80].decode("latin-1")
             return _refused(f"this server does not answer for the host {shown!r}: see --allow-host", 421)
         if self._expected is None or scope["path"] in PROBES:
@@ -51,21 +50,22 @@ class Access:
             "this server needs a token: Authorization: Bearer TOKEN, where TOKEN is its SEARCHGYM_TOKEN", 401
         )
 
-    def _is_allowed(self, host: bytes) -> bool:
-        """Returns whether the value of a ``Host`` header is allowed."""
-        if ANY in self._hosts:
-            return True
-        try:
-            name = urlsplit(f"//{host.decode('latin-1')}").hostname or ""
-            if name in self._hosts:
-                return True
-            ipaddress.ip_address(name)
-        except ValueError:
-            return False
+
+@functools.lru_cache(maxsize=256)
+def _is_allowed(host: bytes, names: frozenset[str]) -> bool:
+    """Returns whether the value of a ``Host`` header is an address, or one of the names."""
+    if ANY in names:
         return True
+    try:
+        name = urlsplit(f"//{host.decode('latin-1')}").hostname or ""
+        if name not in names:
+            ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
-class Gate:
+class AccessMiddleware:
     """ASGI application that hands on the requests that `Access` allows and refuses the others."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:

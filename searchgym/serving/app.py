@@ -19,7 +19,7 @@ from starlette.requests import ClientDisconnect
 from searchgym.errors import BusyError, RetrieverError, UsageError
 from searchgym.records import Hit
 from searchgym.retrieval.wire import contents, document
-from searchgym.serving.access import Access, Gate
+from searchgym.serving.access import Access, AccessMiddleware
 from searchgym.serving.service import Limits, Service
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def make_app(
             yield
 
     app = FastAPI(title="SearchGym retrieval", lifespan=lifespan)
-    app.add_middleware(Gate, access=access or Access())
+    app.add_middleware(AccessMiddleware, access=access or Access())
     app.router.routes.extend(routes)
 
     @app.post("/retrieve")
@@ -120,34 +120,21 @@ async def _retrieve(service: Service, body: dict[str, Any]) -> bytes:
     scores = body.get("return_scores", False)
     if not isinstance(scores, bool):
         raise _BadRequestError(f"return_scores is true or false, got {scores!r:.80}")
-    lists = await _hits(service, body, "queries", "topk", "return_scores")
 
-    def rows(hits: list[Hit]) -> Any:
+    def row(hits: list[Hit]) -> Any:
+        documents = [document(hit.passage) for hit in hits]
         if not scores:
-            return [document(hit.passage) for hit in hits]
-        return [{"document": document(hit.passage), "score": hit.score} for hit in hits]
+            return documents
+        return [{"document": own, "score": hit.score} for own, hit in zip(documents, hits, strict=True)]
 
-    return b'{"result": ' + await _written(service, lists, rows) + b"}"
+    return b'{"result": ' + await _lists(service, body, row, "queries", "topk", "return_scores") + b"}"
 
 
 async def _search(service: Service, body: dict[str, Any]) -> bytes:
     """Returns the reply of ``/search``: an object per question, with the texts of its hits."""
-    lists = await _hits(service, body, "questions", "N")
-    return await _written(service, lists, lambda hits: {"top_k_docs": [contents(hit.passage) for hit in hits]})
-
-
-async def _written(service: Service, lists: list[list[Hit]], row: Callable[[list[Hit]], Any]) -> bytes:
-    """Returns a JSON list of the rows of all queries; a long one is written in a thread, so that others do not wait.
-
-    Each row is encoded by itself, because the encoder does not let other threads run before it is done.
-    """
-
-    def write() -> bytes:
-        return b"[" + b", ".join(_encoded(row(hits)) for hits in lists) + b"]"
-
-    if sum(map(len, lists)) <= LONG:
-        return write()
-    return await asyncio.get_running_loop().run_in_executor(service.writer, write)
+    return await _lists(
+        service, body, lambda hits: {"top_k_docs": [contents(hit.passage) for hit in hits]}, "questions", "N"
+    )
 
 
 # -- requests ------------------------------------------------------------------------------------------------------
@@ -190,12 +177,26 @@ async def _body(request: Request, limits: Limits) -> dict[str, Any]:
     return body
 
 
-async def _hits(
-    service: Service, body: Mapping[str, Any], texts_field: str, k_field: str, *others: str
-) -> list[list[Hit]]:
-    """Returns the hits of the queries in a body, once its fields are checked; `others` are fields checked elsewhere.
+async def _lists(
+    service: Service,
+    body: Mapping[str, Any],
+    row: Callable[[list[Hit]], Any],
+    texts_field: str,
+    k_field: str,
+    *others: str,
+) -> bytes:
+    """Returns a JSON list with a row of the hits of each query in a body, once its fields are checked.
 
-    A body with an unknown field is refused: a number of hits under another name would get the default number.
+    A body with an unknown field is refused: a number of hits under another name would get the default number. Each row
+    is encoded by itself, because the encoder does not let other threads run before it is done.
+
+    Args:
+        service: The service.
+        body: The body of the request.
+        row: Returns what stands for the hits of one query.
+        texts_field: Field of the queries.
+        k_field: Field of the number of hits.
+        *others: Fields that are checked elsewhere.
     """
     limits, texts, k = service.limits, body.get(texts_field), body.get(k_field)
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
@@ -211,7 +212,14 @@ async def _hits(
     if len(texts) * k > limits.hits:
         asked = f"{len(texts)} {texts_field} with {k_field} {k} are {len(texts) * k} passages"
         raise _BadRequestError(f"{asked}, at most {limits.hits} in one request: send fewer {texts_field} at once", 413)
-    return await service.search(texts, k)
+    lists = await service.search(texts, k)
+
+    def write() -> bytes:
+        return b"[" + b", ".join(_encoded(row(hits)) for hits in lists) + b"]"
+
+    if sum(map(len, lists)) <= LONG:
+        return write()
+    return await asyncio.get_running_loop().run_in_executor(service.writer, write)  # so that others do not wait
 
 
 def _encoded(body: Any) -> bytes:

@@ -41,28 +41,23 @@ class _Bounded(asyncio.Protocol):
         before = self.cycle
         super().data_received(data)
         cycle = self.cycle
-        if cycle is not before or self._reads_body():  # the application limits the body that it reads
+        reads_body = cycle is not None and cycle.more_body and not cycle.response_complete
+        if cycle is not before or reads_body:  # the application limits the body that it reads
             self._unasked = 0
             return
         self._unasked += len(data)
-        if self._unasked > HEAD + (0 if self._reads_head() else self._left_of_body()):
+        most = HEAD
+        if cycle is not None and (cycle.more_body or not cycle.response_complete):
+            # of a body that was refused, bytes may come and are dropped, so that the reply is read
+            lengths = [value for name, value in cycle.scope["headers"] if name == b"content-length"]
+            most += int(lengths[0]) if lengths else self.body
+        if self._unasked > most:
             self._refuse(b"431 Request Header Fields Too Large")
 
     def on_response_complete(self) -> None:
         """Starts the time for the next request; uvicorn calls this after each reply."""
         self._since = self.loop.time()
         super().on_response_complete()  # type: ignore[misc]
-
-    def _reads_body(self) -> bool:
-        return self.cycle is not None and self.cycle.more_body and not self.cycle.response_complete
-
-    def _reads_head(self) -> bool:
-        return self.cycle is None or (self.cycle.response_complete and not self.cycle.more_body)
-
-    def _left_of_body(self) -> int:
-        """Returns how many bytes may come of a body that was refused; they are dropped, so that the reply is read."""
-        lengths = [value for name, value in self.cycle.scope["headers"] if name == b"content-length"]
-        return int(lengths[0]) if lengths else self.body
 
     def _check(self) -> None:
         """Ends the connection if its time is up, else looks again later."""

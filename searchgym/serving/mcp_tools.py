@@ -19,7 +19,6 @@ from searchgym.envs.pages.look import no_page
 from searchgym.envs.pages.pages import PageIndex, part_of, parts_of, snippet
 from searchgym.errors import RetrieverError, UsageError
 from searchgym.packages import check
-from searchgym.records import Hit
 from searchgym.serving.service import Service
 from searchgym.version import __version__
 
@@ -40,7 +39,7 @@ WAIT: Final = 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+class PageLimits:
     """How much of pages the tools show."""
 
     snippet_words: int = 0
@@ -64,9 +63,9 @@ class Tools:
     """
 
     def __init__(
-        self, service: Service, pages: Callable[[], PageIndex | None] | None, shown: Shown | None = None
+        self, service: Service, pages: Callable[[], PageIndex | None] | None, shown: PageLimits | None = None
     ) -> None:
-        self._service, self._pages, self._shown = service, pages, shown or Shown()
+        self._service, self._pages, self._shown = service, pages, shown or PageLimits()
 
     def server(self) -> Server[Any]:
         """Returns the protocol's server."""
@@ -98,44 +97,50 @@ class Tools:
         given = asked.arguments or {}
         try:
             if asked.name == "search":
-                return _said(await self._search(given))
-            if asked.name == "open" and self._pages is not None:
-                return _said(await self._open(given))
+                result: object = await self._search(given)
+            elif asked.name == "open" and self._pages is not None:
+                result = await self._open(given, self._pages)
+            else:
+                known = "search and open" if self._pages is not None else "search alone"
+                raise MCPError(types.INVALID_PARAMS, f"unknown tool {asked.name!r:.80}: there is {known}")
         except (_WrongArgumentError, RetrieverError, UsageError) as error:
-            return types.CallToolResult(content=[types.TextContent(text=_sendable(str(error)))], is_error=True)
-        known = "search and open" if self._pages is not None else "search alone"
-        raise MCPError(types.INVALID_PARAMS, f"unknown tool {asked.name!r:.80}: there is {known}")
+            text = str(error).encode("utf-8", "replace").decode()
+            return types.CallToolResult(content=[types.TextContent(text=text)], is_error=True)
+        text = json.dumps(result, ensure_ascii=False)
+        if any("\ud800" <= character <= "\udfff" for character in text):  # a lone surrogate, which UTF-8 lacks
+            text = json.dumps(result)
+        return types.CallToolResult(content=[types.TextContent(text=text)])
 
     async def _search(self, given: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Returns the hits of a query as JSON objects."""
-        _known(given, "query", "k")
         limit = self._service.limits.k
-        query, k = _text(given, "query"), _number(given, "k", min(DEFAULT_K, limit), limit)
+        query, k = _arguments(given, "query", "k", min(DEFAULT_K, limit), limit)
         await self._service.until_ready(WAIT)
         (hits,) = await self._service.search([query], k)
-        words = self._shown.snippet_words
-        return [_row(snippet(hit, words) if words else hit) for hit in hits]
+        if words := self._shown.snippet_words:
+            hits = [snippet(hit, words) for hit in hits]
+        passages = [(hit.passage, hit.score) for hit in hits]
+        return [{"id": p.id, "title": p.title, "text": p.text, "score": score} for p, score in passages]
 
-    async def _open(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    async def _open(self, given: Mapping[str, Any], loaded: Callable[[], PageIndex | None]) -> dict[str, Any]:
         """Returns a part of a page as a JSON object."""
-        _known(given, "page", "part")
-        target, part = _text(given, "page"), _number(given, "part", 1)
+        target, part = _arguments(given, "page", "part", 1)
         await self._service.until_ready(WAIT)
-        pages = self._pages() if self._pages is not None else None
-        if pages is None:
+        if (pages := loaded()) is None:
             raise _WrongArgumentError(f"the pages are loading for {self._service.loading_seconds:.0f} s: try again")
-        return await asyncio.to_thread(self._part, pages, target, part)
 
-    def _part(self, pages: PageIndex, target: str, part: int) -> dict[str, Any]:
-        places, words = pages.places(target), self._shown.page_words
-        if len(places) != 1:
-            raise _WrongArgumentError(no_page(target, places, pages))
-        page = pages.at(places[0])
-        parts = parts_of(page.text, words)
-        if part > parts:
-            raise _WrongArgumentError(f"the page {page.title:.200} has {parts} part(s), part {part} was asked for")
-        found = {"id": pages.id_at(places[0]), "title": page.title, "part": part, "parts": parts}
-        return found | {"text": part_of(page.text, part, words)}
+        def look() -> dict[str, Any]:
+            places, words = pages.places(target), self._shown.page_words
+            if len(places) != 1:
+                raise _WrongArgumentError(no_page(target, places, pages))
+            page = pages.at(places[0])
+            parts = parts_of(page.text, words)
+            if part > parts:
+                raise _WrongArgumentError(f"the page {page.title:.200} has {parts} part(s), part {part} was asked for")
+            found = {"id": pages.id_at(places[0]), "title": page.title, "part": part, "parts": parts}
+            return found | {"text": part_of(page.text, part, words)}
+
+        return await asyncio.to_thread(look)
 
 
 def mounted(server: Server[Any], body: int) -> tuple[Route, StreamableHTTPSessionManager]:
@@ -163,46 +168,19 @@ def _tool(name: str, description: str, **arguments: dict[str, Any]) -> types.Too
     return types.Tool(name=name, description=description, input_schema=schema, annotations=hints)
 
 
-def _row(hit: Hit) -> dict[str, Any]:
-    passage = hit.passage
-    return {"id": passage.id, "title": passage.title, "text": passage.text, "score": hit.score}
-
-
-def _said(result: Any) -> types.CallToolResult:
-    text = json.dumps(result, ensure_ascii=False)
-    return types.CallToolResult(content=[types.TextContent(text=text if _is_sendable(text) else json.dumps(result))])
-
-
-def _is_sendable(text: str) -> bool:
-    """Returns whether a text can be sent as UTF-8: one with a lone surrogate cannot."""
-    return not any("\ud800" <= character <= "\udfff" for character in text)
-
-
-def _sendable(text: str) -> str:
-    return text.encode("utf-8", "replace").decode()
-
-
-def _known(given: Mapping[str, Any], *names: str) -> None:
-    """Refuses arguments that a tool does not have."""
+def _arguments(
+    given: Mapping[str, Any], text: str, number: str, default: int, most: int | None = None
+) -> tuple[str, int]:
+    """Returns the arguments of a tool: a text with something in it, and a whole number from 1 on."""
     for name in given:
-        if name not in names:
-            near = difflib.get_close_matches(str(name), names, 1)
-            hint = f": did you mean {near[0]}?" if near else f": the arguments are {' and '.join(names)}"
+        if name not in (text, number):
+            near = difflib.get_close_matches(str(name), (text, number), 1)
+            hint = f": did you mean {near[0]}?" if near else f": the arguments are {text} and {number}"
             raise _WrongArgumentError(f"unknown argument {name!r:.80}{hint}")
-
-
-def _text(given: Mapping[str, Any], name: str) -> str:
-    """Returns an argument that is a text with something in it."""
-    value = given.get(name)
-    if not isinstance(value, str) or not value.strip():
-        raise _WrongArgumentError(f"{name} is a text that is not empty, got {value!r:.80}")
-    return value
-
-
-def _number(given: Mapping[str, Any], name: str, default: int, most: int | None = None) -> int:
-    """Returns an argument that is a whole number from 1 on."""
-    value = given.get(name, default)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1 or (most is not None and value > most):
+    words, count = given.get(text), given.get(number, default)
+    if not isinstance(words, str) or not words.strip():
+        raise _WrongArgumentError(f"{text} is a text that is not empty, got {words!r:.80}")
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1 or (most is not None and count > most):
         to = "on" if most is None else f"to {most}"
-        raise _WrongArgumentError(f"{name} is a number from 1 {to}, got {value!r:.80}")
-    return value
+        raise _WrongArgumentError(f"{number} is a number from 1 {to}, got {count!r:.80}")
+    return words, count

@@ -62,10 +62,6 @@ class Metrics:
         )
 
 
-def _raise(error: BaseException) -> None:
-    raise error
-
-
 class Service:
     """Service that loads a retriever in the background and answers the queries of many requests with few calls.
 
@@ -82,7 +78,7 @@ class Service:
         self,
         load: Callable[[Progress], Retriever],
         limits: Limits | None = None,
-        failed: Callable[[BaseException], None] = _raise,
+        failed: Callable[[BaseException], None] | None = None,
     ) -> None:
         self.limits, self.metrics = limits or Limits(), Metrics()
         self._load, self._failed = load, failed
@@ -98,18 +94,22 @@ class Service:
 
     def start(self) -> None:
         """Starts to load the retriever in a thread."""
-        threading.Thread(target=self._begin, name="searchgym-load", daemon=True).start()
+        threading.Thread(target=self.load, name="searchgym-load", daemon=True).start()
 
-    def _begin(self) -> None:
+    def load(self) -> None:
+        """Loads the retriever; queries are answered from then on."""
+
+        def note(stage: str, done: int, whole: int) -> None:
+            self.loading = {"stage": stage, "done": done, "of": whole}
+
         try:
-            self._retriever = self._load(self._note)
+            self._retriever = self._load(note)
         except BaseException as error:
+            if self._failed is None:
+                raise
             self._failed(error)
         else:
             self.metrics.ready.set(1)
-
-    def _note(self, stage: str, done: int, whole: int) -> None:
-        self.loading = {"stage": stage, "done": done, "of": whole}
 
     @property
     def ready(self) -> bool:
@@ -142,7 +142,10 @@ class Service:
         if not queries:
             return []
         if k not in self._batchers:
-            self._batchers[k] = self._batcher(self._retriever, k)
+            counted = _Counted(self._retriever, self.metrics, self._slots, self.limits)
+            # A call of many queries with a large k would hold up the requests with another.
+            most = min(self.limits.batch, max(self.limits.hits // k, 1))
+            self._batchers[k] = retrieval_batcher(counted, k, self.limits.seconds, most)
         batcher, started = self._batchers[k], time.monotonic()
         self._count(len(queries))
         try:
@@ -156,12 +159,6 @@ class Service:
     def _count(self, queries: int) -> None:
         self._waiting += queries
         self.metrics.waiting.set(self._waiting)
-
-    def _batcher(self, retriever: Retriever, k: int) -> Batcher[Queries, list[list[Hit]]]:
-        counted = _Counted(retriever, self.metrics, self._slots, self.limits)
-        # A call of many queries with a large k would hold up the requests with another.
-        queries = min(self.limits.batch, max(self.limits.hits // k, 1))
-        return retrieval_batcher(counted, k, self.limits.seconds, queries)
 
 
 class _Counted:

@@ -14,7 +14,7 @@ from searchgym.agents.teams.knowing import read_decision, read_known
 from searchgym.agents.teams.oracle import ORACLES
 from searchgym.envs.registration import find_env
 from searchgym.envs.task import load_task
-from searchgym.eval.awareness import awareness
+from searchgym.eval.evidence import awareness
 from searchgym.records import title_key
 from searchgym.retrieval.index.distractors import passages_of
 from searchgym.rollout.api_sampler import MessageFormat

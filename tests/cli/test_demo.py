@@ -12,7 +12,7 @@ from searchgym.cli.demo import em_by_group, print_summary, reading_ceiling, run_
 from searchgym.envs.registration import find_env
 from searchgym.envs.task import load_task
 from searchgym.errors import RunExistsError, UsageError
-from searchgym.eval.intervals import bootstrap_ci
+from searchgym.eval.scores import bootstrap_ci
 from searchgym.records import Question
 from searchgym.rollout.storage import read_episodes
 from searchgym.train.recipe.load import load_recipe

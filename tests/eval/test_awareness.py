@@ -8,9 +8,9 @@ import pytest
 from support import CARD, QUESTIONS, TitleRetriever
 
 from searchgym.agents.base import load_agent
-from searchgym.cli.evaluation.printed import _aware
+from searchgym.cli.evaluation.printed import _remarks
 from searchgym.envs.task import load_task
-from searchgym.eval.awareness import awareness
+from searchgym.eval.evidence import awareness
 from searchgym.eval.runner import EvalOptions, evaluate
 from searchgym.records import Answer, Call, Episode, Question, Searched
 from searchgym.rollout.api_sampler import MessageFormat
@@ -112,14 +112,14 @@ SCORES = {"awareness": {"n": 40, "known": 0.25, "unsearched": 0.5, "precision": 
 
 
 def test_the_line_that_is_printed():
-    (line,) = _aware(SCORES)
+    (line,) = _remarks(SCORES)
     assert line == (
         "awareness: F1 0.6667 of not searching (precision 0.5000, recall 1.0000): "
         "0.2500 of 40 episodes answer right from memory, 0.5000 do not search"
     )
-    (line,) = _aware({"awareness": SCORES["awareness"] | {"precision": None, "f1": None}})
+    (line,) = _remarks({"awareness": SCORES["awareness"] | {"precision": None, "f1": None}})
     assert "F1 none" in line and "precision none" in line
-    assert list(_aware({})) == []
+    assert list(_remarks({})) == []
 
 
 @pytest.mark.parametrize("name", ["ikea", "adasearch", "search-r1"])

@@ -8,7 +8,7 @@ from support import CARD, QUESTIONS, TitleRetriever
 from searchgym.agents.base import LoadedAgent
 from searchgym.cli.evaluation.printed import print_scores
 from searchgym.envs.task import load_task
-from searchgym.eval.breakdown import invalid_actions
+from searchgym.eval.evidence import invalid_actions
 from searchgym.eval.scores import score_episodes
 from searchgym.records import Answer, Call, Hop, Question, Search, hops_of
 from searchgym.rollout.engine import Engine

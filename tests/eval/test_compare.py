@@ -13,7 +13,8 @@ from searchgym.agents.base import LoadedAgent, load_agent
 from searchgym.envs.registration import find_env
 from searchgym.envs.task import load_task
 from searchgym.errors import DataError, DataMissingError, UsageError
-from searchgym.eval.compare import check_comparable, difference, read_run
+from searchgym.eval.compare import check_comparable, difference
+from searchgym.eval.run_folder import read_finished
 from searchgym.eval.runner import evaluate
 
 
@@ -27,7 +28,7 @@ def two(tmp_path_factory):
     task, folder = load_task(find_env("searchgym/WorldFull-v0")), tmp_path_factory.mktemp("runs")
     for agent in ("single-search", "closed-book"):
         evaluate(task, load_agent(agent), folder / agent)
-    return [read_run(folder / agent) for agent in ("single-search", "closed-book")]
+    return [read_finished(folder / agent) for agent in ("single-search", "closed-book")]
 
 
 def test_a_difference_by_hand():
@@ -73,18 +74,18 @@ def test_runs_on_other_questions_are_refused_with_the_field(two, tmp_path):
     task = load_task(CARD, questions=QUESTIONS, retriever=TitleRetriever())
     evaluate(task, load_agent("oracle"), tmp_path / "small")
     with pytest.raises(UsageError, match="asked different questions: env 'searchgym/WorldFull-v0' and 'test/Small-v0'"):
-        check_comparable([two[0], read_run(tmp_path / "small")])
+        check_comparable([two[0], read_finished(tmp_path / "small")])
     other = load_task(CARD, questions=QUESTIONS[:2], retriever=TitleRetriever())
     evaluate(other, load_agent("oracle"), tmp_path / "less")
     with pytest.raises(UsageError, match="questions_sha256"):
-        check_comparable([read_run(tmp_path / "small"), read_run(tmp_path / "less")])
+        check_comparable([read_finished(tmp_path / "small"), read_finished(tmp_path / "less")])
 
 
 def test_another_budget_is_noted(tmp_path):
     for turns in (3, 5):
         task = load_task(CARD, questions=QUESTIONS, retriever=TitleRetriever(), max_turns=turns)
         evaluate(task, load_agent("oracle"), tmp_path / str(turns))
-    notes = check_comparable([read_run(tmp_path / "3"), read_run(tmp_path / "5")])
+    notes = check_comparable([read_finished(tmp_path / "3"), read_finished(tmp_path / "5")])
     assert notes == [f"{tmp_path / '5'}: max_turns is 5, not 3"]
 
 
@@ -95,12 +96,12 @@ def test_damaged_and_old_run_folders(two, tmp_path):
     for bad in ({"id": "x", "em": "1"}, {"id": "x", "em": float("nan")}, {"em": 1.0}, json.loads(lines[0])):
         (folder / "questions.jsonl").write_text("\n".join([lines[0], json.dumps(bad)]) + "\n")
         with pytest.raises(DataError, match=r"questions\.jsonl:2"):
-            read_run(folder)
+            read_finished(folder)
     (folder / "questions.jsonl").unlink()
     with pytest.raises(DataMissingError, match="--resume and --out writes them"):
-        read_run(folder)
+        read_finished(folder)
     with pytest.raises(DataMissingError):
-        read_run(tmp_path / "none")
+        read_finished(tmp_path / "none")
 
 
 def test_a_finished_run_gets_missing_rows_by_a_resume(tmp_path):
@@ -111,4 +112,4 @@ def test_a_finished_run_gets_missing_rows_by_a_resume(tmp_path):
     (tmp_path / "run" / "questions.jsonl").unlink()
     evaluate(task, LoadedAgent(agent.name, agent.workflow, source=agent.source), tmp_path / "run",
              options=EvalOptions(resume=True))  # fmt: skip
-    assert len(read_run(tmp_path / "run").rows) == 3
+    assert len(read_finished(tmp_path / "run").rows) == 3

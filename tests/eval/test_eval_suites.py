@@ -208,7 +208,7 @@ def test_a_suite_is_run_part_by_part_and_resumed(tmp_path):
         check_suite_out(out, "worlds", resume=True, overwrite=False)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file").write_text("mine")
-    with pytest.raises(RunExistsError, match="holds other files"):
+    with pytest.raises(RunExistsError, match="holds files but not a run of suite mine"):
         check_suite_out(tmp_path / "other", "mine", resume=False, overwrite=True)
 
 

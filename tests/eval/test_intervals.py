@@ -3,8 +3,9 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from searchgym.eval import intervals
-from searchgym.eval.intervals import bootstrap_ci, t_interval, two_way_ci
+from searchgym.eval import scores
+from searchgym.eval.compare import t_interval, two_way_ci
+from searchgym.eval.scores import bootstrap_ci
 
 
 def test_equal_values_have_no_width():
@@ -35,7 +36,7 @@ def test_resampling_in_blocks_gives_the_bits_of_resampling_one_by_one(monkeypatc
     values = np.random.default_rng(3).random(333)
     rng = np.random.default_rng(0)
     means = [values[rng.integers(333, size=333)].mean() for _ in range(1000)]
-    monkeypatch.setattr(intervals, "BLOCK", block)
+    monkeypatch.setattr(scores, "BLOCK", block)
     assert bootstrap_ci(values) == [float(bound) for bound in np.quantile(means, (0.025, 0.975))]
 
 

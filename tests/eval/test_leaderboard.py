@@ -15,9 +15,8 @@ from searchgym.corpora.folders import bundled_file
 from searchgym.corpora.passages import read_passages
 from searchgym.errors import DataError, RunExistsError, SubmissionError, UsageError
 from searchgym.eval.leaderboard.check import agent_of, check_submission
-from searchgym.eval.leaderboard.manifest import EPISODES, MANIFEST, PREDICTIONS, Manifest, read_manifest
-from searchgym.eval.leaderboard.replay import replay_episodes
-from searchgym.eval.leaderboard.rerun import RERUN, run_again
+from searchgym.eval.leaderboard.manifest import EPISODES, MANIFEST, PREDICTIONS, SubmissionManifest, read_manifest
+from searchgym.eval.leaderboard.replay import RERUN, replay_episodes, run_again
 from searchgym.eval.leaderboard.submission import (
     About,
     Reported,
@@ -84,7 +83,9 @@ def test_the_texts_of_passages_stay_in_the_corpus(made):
 OTHER = {int: 7, float: 7.5, str: "other", dict: {"other": "0"}, type(None): "http://other"}
 
 
-@pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(Manifest) if field.name != "seal"])
+@pytest.mark.parametrize(
+    "field", [field.name for field in dataclasses.fields(SubmissionManifest) if field.name != "seal"]
+)
 def test_an_edit_by_hand_is_refused_by_the_name_of_the_field(made, sub, field):
     value = json.loads((sub / MANIFEST).read_text())[field]
     other = {"training_seed": 3, "models": {"x": {"name": "y"}}, "date": "2020-01-01"}.get(field, OTHER[type(value)])

@@ -18,8 +18,8 @@ from searchgym.envs.task import load_task
 from searchgym.errors import DataError, DataMissingError, UsageError
 from searchgym.eval.report import evaluations, questions, trainings
 from searchgym.eval.report import figures as drawing
-from searchgym.eval.report.blocks import Code, Heading, Items, Page, Picture, Table, Text
-from searchgym.eval.report.episodes import Sample
+from searchgym.eval.report.blocks import Code, Heading, Items, Picture, ReportPage, Table, TextBlock
+from searchgym.eval.report.episodes import EpisodeSample
 from searchgym.eval.report.html import to_html
 from searchgym.eval.report.markdown import to_markdown
 from searchgym.eval.report.runs import read
@@ -196,7 +196,7 @@ def test_the_sample_depends_on_ids_alone_and_is_half_right():
     made = [episode(f"q{n}", float(n % 4 == 0)) for n in range(200)]
     chosen = []
     for order in (made, made[::-1]):
-        sample = Sample(20)
+        sample = EpisodeSample(20)
         for one in order:
             sample.add(one)
         chosen.append([one.id for one in sample.chosen()])
@@ -207,7 +207,7 @@ def test_the_sample_depends_on_ids_alone_and_is_half_right():
 
 
 def test_a_sample_is_filled_from_what_there_is_and_of_a_training_from_the_last_step():
-    sample = Sample(4)
+    sample = EpisodeSample(4)
     for one in [episode(f"q{n}", 0.0) for n in range(5)] + [episode("r", 1.0)]:
         sample.add(one)
     assert [one.scores["em"] for one in sample.chosen()] == [0.0, 0.0, 0.0, 1.0]
@@ -414,10 +414,10 @@ def test_the_same_runs_give_the_same_bytes(tmp_path):
 
 def test_markdown_of_blocks():
     blocks = [
-        Heading("A | b"), Text(["see ", Code("a`b"), " <now>"]), Items([("T.", ["x"]), ("", ["*y*"])]),
+        Heading("A | b"), TextBlock(["see ", Code("a`b"), " <now>"]), Items([("T.", ["x"]), ("", ["*y*"])]),
         Table(["h|"], [["a\nb"]]),
     ]  # fmt: skip
-    assert to_markdown(Page("*T*", blocks)) == (
+    assert to_markdown(ReportPage("*T*", blocks)) == (
         "# \\*T\\*\n\n## A \\| b\n\nsee `ab` &lt;now&gt;\n\n- **T.** x\n- \\*y\\*\n\n| h\\| |\n|---|\n| a b |\n"
     )
 

@@ -88,7 +88,7 @@ def test_an_interrupted_run_goes_on(tmp_path, kept):
         run(out, SaysGamma(), task(MANY), progress=interrupt_after(kept), concurrency=8)
     assert kept <= len(list(read_episodes(out / "episodes.jsonl"))) <= kept + 8  # the others of the batch may end too
     assert not (out / "scores.json").exists()
-    with pytest.raises(RunExistsError, match="an unfinished run: --resume goes on"):
+    with pytest.raises(RunExistsError, match="holds a run: --resume goes on"):
         run(out, SaysGamma(), task(MANY))
     with (out / "episodes.jsonl").open("ab") as file:
         file.write(b'{"id": "half')
@@ -99,7 +99,7 @@ def test_an_interrupted_run_goes_on(tmp_path, kept):
 def test_a_finished_run_is_refused_and_can_be_overwritten(tmp_path):
     out = tmp_path / "run"
     before = run(out)
-    with pytest.raises(RunExistsError, match="holds a finished run: choose another --out or --overwrite"):
+    with pytest.raises(RunExistsError, match="holds a run: --resume goes on with it, --overwrite replaces it"):
         run(out, "closed-book")
     assert json.loads((out / "scores.json").read_text()) == before
     assert run(out, resume=True) == before
@@ -145,9 +145,9 @@ def test_resuming_something_else_is_refused(tmp_path):
 
 def test_foreign_folders_and_files_are_left_alone(tmp_path):
     (tmp_path / "mine.txt").write_text("keep")
-    with pytest.raises(RunExistsError, match="not empty and holds no run"):
+    with pytest.raises(RunExistsError, match="holds files but not a run"):
         run(tmp_path)
-    with pytest.raises(UsageError, match="cannot be made a folder to write to: File exists"):
+    with pytest.raises(UsageError, match="is a file: the output must be a folder"):
         run(tmp_path / "mine.txt")
     assert (tmp_path / "mine.txt").read_text() == "keep"
 

@@ -14,8 +14,9 @@ import pytest
 from browser import HOSTILE, chromium, watch
 from support import command_line
 
+from searchgym.eval.rows import call_rows
 from searchgym.eval.viewing.page import render, shown, write_page
-from searchgym.eval.viewing.tokens import tokens_of
+from searchgym.eval.viewing.tokens import pieces_of, tokens_of
 from searchgym.packages import install_command
 from searchgym.records import Call, Context, Episode, Span
 from searchgym.rollout.loading import load_tokenizer
@@ -75,7 +76,8 @@ def page_of(text="plain", advantages=None):
     def decode(key, ids):
         return "".join(f"{text} {i}|" for i in ids)
 
-    return render(episode, tokens_of(episode, decode, terms, given), decode, terms)
+    calls = call_rows(episode, terms)
+    return render(episode, pieces_of(episode, tokens_of(episode, decode, calls, given), decode), calls)
 
 
 def test_what_the_page_shows_by_hand():
@@ -118,8 +120,10 @@ def test_numbers_that_are_not_finite_are_shown_and_give_no_colour():
 
 def test_half_a_character_is_replaced(tmp_path):
     episode = episode_of("\ud800")
-    tokens = tokens_of(episode, lambda key, ids: "\ud800", {}, {})
-    write_page(tmp_path / "page.html", episode, tokens, lambda key, ids: "\ud800", {})
+    calls = call_rows(episode)
+    decode = lambda key, ids: "\ud800"  # noqa: E731
+    pieces = pieces_of(episode, tokens_of(episode, decode, calls, {}), decode)
+    write_page(tmp_path / "page.html", episode, pieces, calls)
     assert "Tokens of episode ?#0" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 

@@ -13,16 +13,16 @@ from searchgym.envs.core import State
 from searchgym.envs.reward import Reward, get_reward, score_episode, unpaid
 from searchgym.envs.task import load_task
 from searchgym.errors import CardError, ScoringError
-from searchgym.eval.compare import difference, read_run
+from searchgym.eval.compare import difference, t_interval
 from searchgym.eval.formats.predictions import Prediction
 from searchgym.eval.formats.score import score_answers, write_scored
-from searchgym.eval.intervals import bootstrap_ci, t_interval
 from searchgym.eval.leaderboard.manifest import EPISODES
 from searchgym.eval.leaderboard.table import ALIKE, _track
 from searchgym.eval.leaderboard.tasks import Tasks
 from searchgym.eval.report.board import track_cells
+from searchgym.eval.run_folder import read_finished
 from searchgym.eval.runner import EvalOptions, evaluate
-from searchgym.eval.scores import score_each
+from searchgym.eval.scores import bootstrap_ci, score_each
 from searchgym.eval.suites.run import evaluate_suite, suite_means
 from searchgym.options import kinds
 from searchgym.records import Answer, Episode, Paragraph, Question, Triple
@@ -150,7 +150,7 @@ def test_ceilings_ask_the_questions_that_have_an_answer(tmp_path, monkeypatch, c
 
 
 def test_rows_of_questions_lack_what_does_not_apply_to_them(runs):
-    rows = read_run(runs / "most").rows
+    rows = read_finished(runs / "most").rows
     assert {id: row.get("em") for id, row in rows.items()} == {
         **{f"q{n}": float(n < 3) for n in range(4)},
         **{f"q{n}#unanswerable": None for n in range(4)},
@@ -178,7 +178,7 @@ def test_scored_predictions_lack_what_does_not_apply(tmp_path):
     scores, rows = score_answers(found, PAIRS, "musique")
     assert (scores["n"], scores["answerable"], scores["em"]) == (8, 4, 1.0)
     write_scored(tmp_path / "out", {}, found, PAIRS, scores, rows)
-    read = read_run(tmp_path / "out").rows
+    read = read_finished(tmp_path / "out").rows
     assert sorted(id for id, row in read.items() if "em" in row) == [f"q{n}" for n in range(4)]
     assert difference(read, read).ties == 4
 

@@ -13,7 +13,7 @@ import pytest
 from browser import chromium, watch
 
 from searchgym.eval.viewing.log import LOG, fingerprint, write_log
-from searchgym.eval.viewing.runs import open_run
+from searchgym.eval.viewing.saved import open_run
 from searchgym.eval.viewing.server import viewer
 from searchgym.rollout.storage import read_episodes
 

@@ -29,13 +29,13 @@ from searchgym.corpora.files import iter_jsonl
 from searchgym.envs.registration import find_env
 from searchgym.envs.task import load_task
 from searchgym.errors import DataError, DataMissingError, SearchGymError, UsageError
+from searchgym.eval.rows import call_rows
 from searchgym.eval.runner import evaluate
 from searchgym.eval.viewing import server
-from searchgym.eval.viewing.explain import explain_run, explained_calls
+from searchgym.eval.viewing.explain import explain_run
 from searchgym.eval.viewing.log import LOG, count_of, fingerprint, kept_log, write_log
-from searchgym.eval.viewing.runs import Viewed, find_runs, open_run
 from searchgym.eval.viewing.samples import sample_of
-from searchgym.eval.viewing.saved import SavedRun
+from searchgym.eval.viewing.saved import SavedRun, Viewed, find_runs, open_run
 from searchgym.options.cards import cards_folder
 from searchgym.packages import install_command
 from searchgym.records import Answer, Call, Context, Episode, Hit, Opened, Passage, Question, Searched, Span
@@ -195,7 +195,7 @@ def team_sample(text="x"):
         "q#1@4/1": np.array([-2.0], np.float32),
         "q#1@4/2": np.array([3.0], np.float32),
     }
-    calls = explained_calls(episode, terms, advantages, ["big"])
+    calls = call_rows(episode, terms, advantages, ["big"])
     question = Question("q", f"Who is {text}?", (f"gold {text}",), metadata={"hops": 3})
     viewed = Viewed(episode, question, "3", "bridge", 4, calls)
     sample = sample_of(viewed, lambda key, ids: f"{key}:{'-'.join(map(str, ids))}")
@@ -446,7 +446,7 @@ def test_a_run_that_is_going_on_is_shown_up_to_its_last_whole_line(run):
     (run / "episodes.jsonl").write_bytes(whole[:-40])
     log, notes = export(run)
     assert len(log.samples) == 11
-    assert notes[-1].startswith(f"line 12 of {run / 'episodes.jsonl'} is incomplete")
+    assert notes[-1].startswith("the last line of episodes.jsonl is half written and was left out (line 12)")
 
 
 def test_a_bad_line_is_an_error_and_leaves_no_log(run):

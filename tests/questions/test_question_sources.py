@@ -15,7 +15,7 @@ from searchgym.envs.task import load_task
 from searchgym.errors import CardError, UsageError
 from searchgym.eval.report.questions import of_training
 from searchgym.eval.suites.cards import load_suite
-from searchgym.eval.viewing.saved import asked_task
+from searchgym.eval.viewing.rewards import asked_task
 from searchgym.named import code_refused
 from searchgym.retrieval.retriever import NullRetriever
 from searchgym.train.loop.assembly import load_tasks

@@ -23,7 +23,7 @@ from searchgym.corpora.questions import read_questions, write_questions
 from searchgym.envs.registration import find_env
 from searchgym.envs.task import load_task
 from searchgym.eval.runner import evaluate
-from searchgym.eval.viewing.runs import open_run
+from searchgym.eval.viewing.saved import open_run
 from searchgym.questions.masked.generate import SearchLimits
 from searchgym.questions.masked.generate import generate as generate_masks
 from searchgym.questions.masked.spec import MaskedSpec

@@ -12,7 +12,8 @@ from searchgym.agents.base import load_agent
 from searchgym.cli.evaluation.printed import print_scores
 from searchgym.envs import find_env, load_task
 from searchgym.errors import CardError, RetrieverError, UsageError
-from searchgym.eval.compare import check_comparable, read_run
+from searchgym.eval.compare import check_comparable
+from searchgym.eval.run_folder import read_finished
 from searchgym.eval.runner import evaluate
 from searchgym.protocol import get_protocol
 from searchgym.questions.worlds.build import build_world
@@ -214,7 +215,7 @@ def test_scores_of_a_run_and_comparisons_say_who_wrote_the_pages(tmp_path, capsy
     world = {"size": 20}
     for name, options in (("written", {"retriever": card}), ("real", {})):
         evaluate(load_task(find_env("World-v0"), questions=world, **options), load_agent("oracle"), tmp_path / name)
-    written, real = (read_run(tmp_path / name) for name in ("written", "real"))
+    written, real = (read_finished(tmp_path / name) for name in ("written", "real"))
     assert written.scores["simulated"] == 1 and "simulated" not in real.scores
     for pair in ((written, real), (real, written)):
         (note,) = [note for note in check_comparable(pair) if "model wrote" in note]

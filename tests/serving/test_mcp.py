@@ -23,7 +23,7 @@ from searchgym.retrieval.kinds.http import HttpRetriever
 from searchgym.retrieval.kinds.tool import ToolRetriever
 from searchgym.retrieval.retriever import retrieve
 from searchgym.serving import mcp_tools
-from searchgym.serving.mcp_tools import Shown, Tools
+from searchgym.serving.mcp_tools import PageLimits, Tools
 from searchgym.serving.service import Limits, Service
 
 HOSTILE = [
@@ -62,7 +62,7 @@ def tools_over(passages, shown=None, limits=None, local=True):
     """The tools over passages in memory."""
     retriever = build_in_memory(passages)
     service = Service(lambda progress: retriever, limits)
-    service._begin()
+    service.load()
     pages = pages_of(retriever)
     return Tools(service, (lambda: pages) if local else None, shown).server()
 
@@ -171,7 +171,7 @@ def test_on_standard_input_and_output():
 
 def test_text_of_pages_stays_text():
     found, opened, rest = ask(
-        tools_over(HOSTILE, Shown(page_words=10)),
+        tools_over(HOSTILE, PageLimits(page_words=10)),
         ("search", {"query": "Beta forged"}),
         ("open", {"page": "h1"}),
         ("open", {"page": "h1", "part": 2}),
@@ -187,7 +187,7 @@ def test_text_of_pages_stays_text():
 
 
 def test_snippets_and_lists():
-    server = tools_over(HOSTILE, Shown(snippet_words=2), Limits(k=2))
+    server = tools_over(HOSTILE, PageLimits(snippet_words=2), Limits(k=2))
     found, none = ask(server, ("search", {"query": "Gamma Beta"}), ("search", {"query": "nothing"}))
     assert [len(row["text"].split()) <= 2 for row in read(found)] == [True, True]  # at most k passages
     assert read(none) == []

@@ -180,17 +180,12 @@ class EnvironmentFactory:
         """
         import datasets
 
-        protocol = self.task.rules.protocol
+        protocol, rows = self.task.rules.protocol, []
         instructions = protocol.instructions() if protocol.name == "tags" else ASK_A_TOOL
-        rows = [
-            {"question_id": question.id, "prompt": [{"role": "user", "content": self._prompt(question, instructions)}]}
-            for question in (self.task.questions if questions is None else questions)
-        ]
+        for question in self.task.questions if questions is None else questions:
+            text = self._role.render(question=self.task.find(question.id).text, instructions=instructions)
+            rows.append({"question_id": question.id, "prompt": [{"role": "user", "content": text}]})
         return datasets.Dataset.from_list(rows)
-
-    def _prompt(self, question: Question, instructions: str) -> str:
-        """Returns the first message of an episode."""
-        return self._role.render(question=self.task.find(question.id).text, instructions=instructions)
 
 
 # -- the reward ----------------------------------------------------------------------------------------------------

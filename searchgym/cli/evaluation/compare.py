@@ -12,7 +12,7 @@ from searchgym.cli.output import Json, emit, say, show, table
 from searchgym.errors import UsageError
 
 if TYPE_CHECKING:
-    from searchgym.eval.compare import Run
+    from searchgym.eval.run_folder import FinishedRun
 
 
 def compare(
@@ -54,15 +54,14 @@ def _cells(row: dict[str, Any]) -> list[str]:
 
 def _parts(runs: Sequence[Path]) -> dict[str, list[Path]]:
     """Returns name of the part to run folders; runs of suites have a part for each that all of them hold."""
-    from searchgym.corpora.files import read_json
-    from searchgym.eval.suites.run import SUITE
+    from searchgym.eval.run_folder import read_suite
 
-    of_suites = [(run / SUITE).is_file() for run in runs]
-    if not any(of_suites):
+    suites = [read_suite(run) for run in runs]
+    held = [suite[1] for suite in suites if suite is not None]
+    if not held:
         return {"": list(runs)}
-    if not all(of_suites):
+    if len(held) < len(runs):
         raise UsageError("some of these are runs of a suite and some are not: name the part's folder in the suite's")
-    held = [read_json(run / SUITE).get("parts", []) for run in runs]
     shared = [part for part in held[0] if all(part in other for other in held)]
     if not shared:
         raise UsageError("these runs of suites have no part in common")
@@ -73,10 +72,11 @@ def _compared(part: str, folders: Sequence[Path], metric: str, listed: int) -> d
     """Returns runs on one set of questions, compared with the first."""
     import dataclasses
 
-    from searchgym.eval.compare import check_comparable, difference, read_run
-    from searchgym.eval.intervals import bootstrap_ci
+    from searchgym.eval.compare import check_comparable, difference
+    from searchgym.eval.run_folder import read_finished
+    from searchgym.eval.scores import bootstrap_ci
 
-    runs = [read_run(folder) for folder in folders]
+    runs = [read_finished(folder) for folder in folders]
     notes = check_comparable(runs)
     rows = []
     for number, run in enumerate(runs):
@@ -92,7 +92,7 @@ def _compared(part: str, folders: Sequence[Path], metric: str, listed: int) -> d
     return {"part": part, "runs": rows, "notes": notes, "questions": _unlike(runs, metric, listed)}
 
 
-def _unlike(runs: Sequence[Run], metric: str, most: int) -> list[dict[str, Any]]:
+def _unlike(runs: Sequence[FinishedRun], metric: str, most: int) -> list[dict[str, Any]]:
     """Returns the first questions in which runs have different scores, with the answers of each."""
     found: list[dict[str, Any]] = []
     for id in sorted(runs[0].rows):

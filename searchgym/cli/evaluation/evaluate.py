@@ -64,18 +64,12 @@ def evaluate(
     if json:
         emit(scores, True)
     else:
+        from searchgym.eval.run_folder import seconds_of
+
         spent = seconds_of(Path(scores["out"]))
         count = scores["n"] * run.samples
         say(f"{count} episodes in {spent:.1f} s ({rate(count / max(spent, 1e-3))}), loading and scoring apart")
         say(f"run folder: {scores['out']}; searchgym compare RUN RUN sets runs side by side")
-
-
-def seconds_of(folder: Path) -> float:
-    """Returns the seconds in which a run's episodes were played, over its sessions and the parts of a suite."""
-    from searchgym.corpora.files import read_json
-
-    records = [folder / "run.json"] if (folder / "run.json").exists() else sorted(folder.glob("*/run.json"))
-    return float(sum(read_json(record).get("seconds", 0.0) for record in records))
 
 
 PLACE = ("env", "agent", "out")
@@ -86,6 +80,7 @@ def _on_env(
     env: str | None, agent: LoadedAgent, model: list[str], choice: TaskChoice, run: RunOptions, how: Loading
 ) -> dict[str, Any]:
     """Evaluates an agent on one environment; returns the scores after what was scored."""
+    from searchgym.eval.run_folder import holds_run
     from searchgym.eval.runner import check_out, check_scorable
 
     if run.out is not None:
@@ -95,7 +90,7 @@ def _on_env(
     task = chosen_task(env, choice)
     check_scorable(task)  # before a model is loaded
     folder = run.out or new_folder(task.card.id.split("/")[-1], agent.name)
-    if run.resume and not (folder / "run.json").exists():
+    if run.resume and not holds_run(folder):
         say(f"nothing to resume in {folder}: a new run")
     say(f"run folder: {folder}")
     with open_models(named, task, how) as models:
@@ -234,20 +229,20 @@ def run_evaluation(
         say(f"warning: {of_unreachable(found['first'], found['n'])}")
     if scores["retriever_errors"]:
         say(f"warning: {scores['retriever_errors']} episodes ended in a retriever error (score 0); --resume repeats")
-        from searchgym.corpora.files import iter_jsonl
+        from searchgym.eval.run_folder import RunReader
 
-        rows = (row for _, row in iter_jsonl(out / "episodes.jsonl") if row["stop_reason"] == "retriever_error")
-        say(f"the first: {next(rows)['error']}")
+        failed = (e for e in RunReader(out).episodes(tokens=False) if e.stop_reason == "retriever_error")
+        say(f"the first: {next(failed).error}")
     return scores
 
 
 def _with_contamination(task: Task, out: Path, scores: Scores, trained: list[str]) -> Scores:
     """Returns scores with what copies of training questions do to them, and writes them to the run folder."""
-    from searchgym.corpora.files import iter_jsonl
     from searchgym.eval.contamination import measure_contamination
-    from searchgym.eval.runner import QUESTIONS, SCORES, write_json
+    from searchgym.eval.run_folder import SCORES, RunReader
+    from searchgym.eval.runner import write_json
 
-    em = {row["id"]: row["em"] for _, row in iter_jsonl(out / QUESTIONS) if "em" in row}
+    em = {id: row["em"] for id, row in RunReader(out).question_rows().items() if "em" in row}
     scores = scores | {"contamination": measure_contamination(trained, task.questions, em)}
     write_json(out / SCORES, scores)
     return scores

@@ -17,7 +17,7 @@ from searchgym.errors import RunExistsError, SubmissionError, UsageError
 if TYPE_CHECKING:
     from searchgym.agents.base import LoadedAgent
     from searchgym.envs.options import TaskOptions
-    from searchgym.eval.leaderboard.check import Checked
+    from searchgym.eval.leaderboard.check import CheckedSubmission
     from searchgym.eval.leaderboard.table import Board
     from searchgym.eval.leaderboard.tasks import Tasks
     from searchgym.rollout.models import Model
@@ -36,13 +36,9 @@ def _tasks(corpus: str | None, retriever: str | None, cards: list[Path] | None) 
     """Returns the tasks of suites under the options that were given."""
     from searchgym.eval.leaderboard.tasks import Tasks
 
-    return Tasks(_options(corpus, retriever), cards or [])
-
-
-def _options(corpus: str | None, retriever: str | None) -> TaskOptions:
-    """Returns the options of environments that were given."""
     given = {"corpus": corpus, "retriever": retriever}
-    return cast("TaskOptions", {name: value for name, value in given.items() if value is not None})
+    options = cast("TaskOptions", {name: value for name, value in given.items() if value is not None})
+    return Tasks(options, cards or [])
 
 
 @leaderboard.command("add")
@@ -131,9 +127,9 @@ def check(
     emit(result, json, "checked")
 
 
-def _run_again(checked: Checked, agent: LoadedAgent | None, specs: list[str]) -> dict[str, Any]:
+def _run_again(checked: CheckedSubmission, agent: LoadedAgent | None, specs: list[str]) -> dict[str, Any]:
     """Runs a submission again; returns what was recorded."""
-    from searchgym.eval.leaderboard.rerun import run_again
+    from searchgym.eval.leaderboard.replay import run_again
     from searchgym.rollout.models import Loading
 
     if agent is None:

@@ -77,15 +77,18 @@ def export(
 
 def _notes(found: Sequence[Prediction], form: str, wikipedia_ids: bool) -> list[str]:
     """Returns what a reader of the file should know, in words."""
-    from searchgym.eval.formats.predictions import KEPT
+    from searchgym.eval.formats.predictions import PREDICTION_FORMATS
 
-    notes, by_sentence = [], "supporting_facts" in KEPT[form]
+    notes, keeps = [], PREDICTION_FORMATS[form].keeps
     answers = [own.answer for own in found if own.answer is not None]
     stated = {"supporting_facts": "supporting facts", "evidences": "evidence triples", "paragraphs": "paragraphs"}
     for field, words in stated.items():
-        if field in KEPT[form] and all(getattr(answer, field) is None for answer in answers):
+        if field in keeps and all(getattr(answer, field) is None for answer in answers):
             notes.append(f"no answer states {words}: the official script counts them as 0")
-    if any(fact.sentence is None for answer in answers for fact in answer.supporting_facts or ()) and by_sentence:
+    if (
+        any(fact.sentence is None for answer in answers for fact in answer.supporting_facts or ())
+        and "supporting_facts" in keeps
+    ):
         notes.append("some supporting facts name a page only: their sentence is null, which matches none")
     if form == "kilt" and not wikipedia_ids:
         notes.append(

@@ -39,16 +39,24 @@ def print_scores(title: str, scores: Mapping[str, Any]) -> None:
         elif value or name not in ("retriever_errors", "full_contexts"):
             rows.append((name, show(value), "" if interval is None else " – ".join(map(show, interval))))
     table(("metric", "value", "95 % interval"), rows, f"{title}, {scores['n']} questions")
-    _print_splits(scores["splits"])
-    _print_outputs(scores)
-    for line in (
-        *_unmeasured(scores),
-        *_written(scores),
-        *_aware(scores),
-        *_above(scores),
-        *_copies(scores),
-        *_advice(scores),
-    ):
+    splits = [
+        (f"{kind} {value}", *("" if score is None else show(score) for score in own.values()))
+        for kind, split in scores["splits"].items()
+        if len(split) > 1
+        for value, own in split.items()
+    ]
+    if splits:
+        table(("questions", "n", "EM", "F1", "legal", "searches"), splits)
+    roles, refused = scores["legal_by_role"], scores["refused"]
+    if len(roles) > 1 or refused:
+        table(("role", "outputs", "legal"), [(r, show(own["calls"]), show(own["legal"])) for r, own in roles.items()])
+    if refused:
+        reasons = [(r["role"], r["reason"], show(r["calls"]), r["example"]) for r in refused]
+        table(("role", "refused because", "outputs", "example"), reasons)
+    if scores["notes"]:
+        notes = [(name, show(own["episodes"]), show(own["mean"])) for name, own in scores["notes"].items()]
+        table(("note", "episodes", "mean"), notes)
+    for line in (*_unmeasured(scores), *_remarks(scores), *_advice(scores)):
         tell(line)
 
 
@@ -58,31 +66,6 @@ def _by_turn(name: str, means: Sequence[float], intervals: Sequence[Sequence[flo
     for cells, alike in itertools.groupby(range(len(shown)), shown.__getitem__):
         turns = [turn + 1 for turn in alike]
         yield (f"{name} by turn {turns[0]}" + (f" to {turns[-1]}" if turns[1:] else ""), *cells)
-
-
-def _print_splits(splits: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> None:
-    """Prints scores by hops and by type, where the questions differ in them."""
-    rows = [
-        (f"{kind} {value}", *("" if score is None else show(score) for score in scores.values()))
-        for kind, own in splits.items()
-        if len(own) > 1
-        for value, scores in own.items()
-    ]
-    if rows:
-        table(("questions", "n", "EM", "F1", "legal", "searches"), rows)
-
-
-def _print_outputs(scores: Mapping[str, Any]) -> None:
-    """Prints legal shares by role, why outputs were refused, and what the workflow noted."""
-    roles = scores["legal_by_role"]
-    if len(roles) > 1 or scores["refused"]:
-        table(("role", "outputs", "legal"), [(r, show(own["calls"]), show(own["legal"])) for r, own in roles.items()])
-    if scores["refused"]:
-        reasons = [(r["role"], r["reason"], show(r["calls"]), r["example"]) for r in scores["refused"]]
-        table(("role", "refused because", "outputs", "example"), reasons)
-    if scores["notes"]:
-        notes = [(name, show(own["episodes"]), show(own["mean"])) for name, own in scores["notes"].items()]
-        table(("note", "episodes", "mean"), notes)
 
 
 def _unmeasured(scores: Mapping[str, Any]) -> list[str]:
@@ -95,50 +78,36 @@ def _unmeasured(scores: Mapping[str, Any]) -> list[str]:
     return [f"not measured: {'; '.join(parts)}"] if parts else []
 
 
-def _written(scores: Mapping[str, Any]) -> Iterator[str]:
-    """Yields a line about pages that a language model wrote in place of a search engine, if there were any."""
+def _remarks(scores: Mapping[str, Any]) -> Iterator[str]:
+    """Yields lines about pages that a model wrote, the decision to search, ceilings and copies, as far as known."""
     if share := scores.get("simulated"):
         yield (
             f"simulated: {show(share)} of an episode's hits were written by a model, not retrieved: these scores do "
             "not compare with those of a search engine"
         )
-
-
-def _aware(scores: Mapping[str, Any]) -> Iterator[str]:
-    """Yields a line about the decision to search, if the agent answered without pages first."""
     if (found := scores.get("awareness")) is not None:
         f1, precision, recall = ("none" if found[n] is None else show(found[n]) for n in ("f1", "precision", "recall"))
         yield (
             f"awareness: F1 {f1} of not searching (precision {precision}, recall {recall}): {show(found['known'])} of "
             f"{found['n']} episodes answer right from memory, {show(found['unsearched'])} do not search"
         )
-
-
-def _above(scores: Mapping[str, Any]) -> Iterator[str]:
-    """Yields a line about the ceilings, if they were measured."""
     if found := scores.get("ceilings"):
-        reading, retrieval = found["gold_pages"], found["evidence_oracle"]
         yield (
-            f"ceilings: EM {show(reading['em'])} with the gold pages given (gap {show(found['reading_gap'])}), "
-            f"{show(retrieval['em'])} for a perfect reader that searches for the gold titles (gap "
-            f"{show(found['retrieval_gap'])})"
+            f"ceilings: EM {show(found['gold_pages']['em'])} with the gold pages given (gap "
+            f"{show(found['reading_gap'])}), {show(found['evidence_oracle']['em'])} for a perfect reader that searches "
+            f"for the gold titles (gap {show(found['retrieval_gap'])})"
         )
         if "other_hits" in found:
             yield (
                 f"floor: EM {show(found['other_hits']['em'])} with the hits of another question: "
                 f"{show(found['hits_gain'])} is owed to what is found"
             )
-
-
-def _copies(scores: Mapping[str, Any]) -> Iterator[str]:
-    """Yields lines about training questions among the questions, if training questions were given."""
     if (found := scores.get("contamination")) is not None:
         yield (
             f"contamination: of {scores['n']} questions {found['exact']} are training questions, {found['near']} "
             f"nearly; EM on them {show(found['em_copies'])}, on the others {show(found['em_others'])}"
         )
-        for copy in found["copies"][:3]:
-            yield f"  {copy['id']} ({copy['kind']}): {copy['training']}"
+        yield from (f"  {copy['id']} ({copy['kind']}): {copy['training']}" for copy in found["copies"][:3])
 
 
 def print_suite(scores: Mapping[str, Any]) -> None:
@@ -151,8 +120,7 @@ def print_suite(scores: Mapping[str, Any]) -> None:
         rows.append([part, show(own["n"]), cells[0], interval, *cells[1:]])
     for mean in ("parts", "questions"):
         em, f1 = (show(scores[key]) if (key := f"{name}_{mean}") in scores else "" for name in ("em", "f1"))
-        means = [em, "", f1]
-        rows.append([f"mean over {mean}", show(scores["n"]), *means, "", "", "", "", ""])
+        rows.append([f"mean over {mean}", show(scores["n"]), em, "", f1, *[""] * 5])
     head = ("part", "n", "EM", "95 % interval", "F1", "searches", "tokens written", "tokens read", "evidence", "legal")
     table(head, rows, f"suite {scores['suite']} · {scores['agent']}")
 

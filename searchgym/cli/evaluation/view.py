@@ -18,7 +18,7 @@ from searchgym.errors import UsageError
 from searchgym.packages import install_command
 
 if TYPE_CHECKING:
-    from searchgym.eval.viewing.runs import Run
+    from searchgym.eval.viewing.saved import SavedRun
 
 
 def view(
@@ -46,7 +46,7 @@ def view(
 ) -> None:
     """Look at the episodes of runs in a browser: sort, filter, read searches, hits, calls, rewards and advantages."""
     with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
-        from searchgym.eval.viewing.runs import find_runs
+        from searchgym.eval.viewing.saved import find_runs
 
         folders = find_runs(runs)
         try:
@@ -100,12 +100,12 @@ def _export(
 ) -> dict[str, Any]:
     """Writes the log of a run unless it is there already and need not be made anew; returns what to say of it."""
     from searchgym.eval.viewing.log import count_of, fingerprint, write_log
-    from searchgym.eval.viewing.runs import open_run
+    from searchgym.eval.viewing.saved import open_run
 
     mark = fingerprint(folder, questions, model, run_code)
     count = None if anew else count_of(log, mark)
     if count is None:
-        run: Run = open_run(folder, questions, run_code)
+        run: SavedRun = open_run(folder, questions, run_code)
         with progress(f"writing {log}") as advance:
             count = write_log(run, log, mark, model, advance)
         for note in run.notes:

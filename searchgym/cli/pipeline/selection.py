@@ -21,7 +21,8 @@ from searchgym.corpora.files import iter_jsonl, sha256_file, write_atomic
 from searchgym.corpora.questions import write_questions
 from searchgym.envs.task import Task
 from searchgym.errors import NothingLeftError, RunExistsError, UsageError
-from searchgym.eval.runner import QUESTIONS, EvalOptions, evaluate
+from searchgym.eval.run_folder import QUESTIONS, holds_run
+from searchgym.eval.runner import EvalOptions, evaluate
 from searchgym.options import Options
 from searchgym.questions.shortcuts import hops_of, names_answer
 from searchgym.questions.subset import by_hash, draw_subset
@@ -258,7 +259,7 @@ def _measured(
 ) -> dict[str, float]:
     """Returns the pass rate of each question in one measurement."""
     options = EvalOptions(
-        how.temperature, 2 * how.seed + number, concurrency, resume=(out / "run.json").exists(), samples=how.attempts
+        how.temperature, 2 * how.seed + number, concurrency, resume=holds_run(out), samples=how.attempts
     )
     text = f"{ROUNDS[number]} measurement, attempts"
     evaluate(task, agent, out, models, options, progress=lambda done, whole: progress(text, done, whole))

@@ -40,6 +40,7 @@ from searchgym.envs.data import find_corpus
 from searchgym.envs.registration import find_env
 from searchgym.envs.task import Task, load_task
 from searchgym.errors import DataError, NothingLeftError, UsageError
+from searchgym.eval.run_folder import holds_run
 from searchgym.eval.runner import EvalOptions, evaluate, write_json
 from searchgym.options import plain
 from searchgym.options.yaml import read_yaml
@@ -281,7 +282,7 @@ def score(work: Work) -> dict[str, Any]:
             continue
         folder = work.out / "scores" / row.replace(" ", "-")
         with work.model(model, task, "direct" if row == "closed book" else None) as (agent, models):
-            options = EvalOptions(resume=(folder / "run.json").exists())
+            options = EvalOptions(resume=holds_run(folder))
             found = evaluate(task, agent, folder, models, options, progress=lambda *n, r=row: work.progress(r, *n))
         names = ("n", "em", "em_ci95", "f1", "searches", "title_recall", "legal")
         scores[row] = {name: found.get(name) for name in names}

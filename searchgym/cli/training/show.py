@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import importlib.util
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -42,39 +42,31 @@ def show_episode(
     if not episodes.exists():
         raise DataMissingError("no such run", episodes)
     with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
+        from searchgym.eval.rows import call_rows
         from searchgym.eval.viewing.saved import SavedRun
-        from searchgym.eval.viewing.tokens import draw, tokens_of
+        from searchgym.eval.viewing.tokens import draw, pieces_of, tokens_of
 
         if html is not None and importlib.util.find_spec("jinja2") is None:
             raise UsageError(f"a page needs jinja2: {install_command('view')}")
         saved = SavedRun.read(episodes, run_code)
         chosen = next((e for e in saved.episodes.values() if e.calls), None) if episode is None else saved.find(episode)
         if chosen is None or not chosen.calls:
-            raise DataError(
-                "no episode has tokens of a model" if chosen is None else "the episode has none", saved.path
-            )
-        decoders = _decoders({call.model_key: model or saved.model_of(call.model_key) for call in chosen.calls})
+            reason = "no episode has tokens of a model" if chosen is None else "the episode has none"
+            raise DataError(reason, saved.files.path)
+        decoders = {key: saved.decoder(key, model) for key in dict.fromkeys(call.model_key for call in chosen.calls)}
 
     def decode(key: str, ids: Iterable[int]) -> str:
         return decoders[key](list(ids))
 
-    terms = saved.terms(chosen)
-    tokens = tokens_of(chosen, decode, terms, saved.advantages)
+    calls = call_rows(chosen, saved.terms(chosen), saved.advantages)
+    tokens = tokens_of(chosen, decode, calls, saved.advantages)
     if html is not None:
         from searchgym.eval.viewing.page import write_page
 
-        write_page(html, chosen, tokens, decode, terms)
+        write_page(html, chosen, pieces_of(chosen, tokens, decode), calls)
         say(f"episode {chosen.id}: {len(tokens)} tokens in {html}")
     if json:
         emit({"episode": chosen.id, "tokens": [dataclasses.asdict(token) for token in tokens]}, True)
     elif html is None:
-        colour = in_colour() if colour is None else colour
-        print(draw(chosen, tokens, lambda key, ids: printable(decode(key, ids)), terms, colour))  # noqa: T201
-
-
-def _decoders(folders: Mapping[str, str | Path]) -> dict[str, Callable[[list[int]], str]]:
-    """Returns a function from ids to text for each model key."""
-    from searchgym.rollout.loading import load_tokenizer
-    from searchgym.rollout.tokens import decoder
-
-    return {key: decoder(load_tokenizer(folder)) for key, folder in folders.items()}
+        pieces = pieces_of(chosen, tokens, lambda key, ids: printable(decode(key, ids)))
+        print(draw(chosen, pieces, calls, in_colour() if colour is None else colour))  # noqa: T201

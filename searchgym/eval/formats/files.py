@@ -9,7 +9,8 @@ import difflib
 import itertools
 import json
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Literal
 
@@ -17,9 +18,14 @@ from searchgym.corpora.fields import Row
 from searchgym.corpora.files import MAX_DOCUMENT, FilePath, iter_jsonl, read_json, write_atomic
 from searchgym.corpora.rows import Rows, parse_rows, sniff
 from searchgym.errors import BadLines, DataError, UnknownNameError, UsageError
-from searchgym.eval.formats.documents import document_of, of_document
-from searchgym.eval.formats.lines import READERS, WRITERS, kilt_row
-from searchgym.eval.formats.predictions import PREDICTION_FORMATS, Prediction
+from searchgym.eval.formats.predictions import (
+    PREDICTION_FORMATS,
+    Prediction,
+    document_of,
+    is_document,
+    kilt_row,
+    of_document,
+)
 from searchgym.records import Question
 from searchgym.scoring import UNANSWERABLE_SUFFIX, check_ids
 
@@ -56,13 +62,12 @@ def write_predictions(
         raise UsageError(f"only KILT's format has ids of Wikipedia pages, not {format}: leave out wikipedia_ids")
     check_ids([prediction.id for prediction in predictions], questions)
     own = {prediction.id: prediction for prediction in predictions}
-    ordered = [own[question.id] for question in questions]
-    values: Iterator[Any]
-    if format in WRITERS:
-        write = partial(kilt_row, wikipedia_ids=True) if wikipedia_ids else WRITERS[format]
-        values = (write(prediction, question) for prediction, question in zip(ordered, questions, strict=True))
+    write = partial(kilt_row, wikipedia_ids=True) if wikipedia_ids else PREDICTION_FORMATS[format].write
+    values: Iterable[dict[str, Any]]
+    if write is None:
+        values = [document_of([own[question.id] for question in questions], format)]
     else:
-        values = iter([document_of(ordered, format)])
+        values = (write(own[question.id], question) for question in questions)
     with write_atomic(path) as file:
         for value in values:
             file.write(json.dumps(value, allow_nan=False).encode("ascii") + b"\n")
@@ -109,79 +114,59 @@ def read_predictions(
     if format is not None:
         check_format(format)
     content, found = _open(path)
-    if format is not None and found != format and (found, format) not in ALIKE:
-        keys = ", ".join(PREDICTION_FORMATS[found])
-        raise DataError(f"this is a file of format {found!r} (keys {keys}), not of {format!r}", path)
-    name, known = format or found, None if questions is None else _Known(questions)
-    if isinstance(content, Rows):
-        read, resolve = READERS[name], known or _unchecked
-
-        def parse(row: Row, position: int) -> Prediction:
-            return resolve(read(row), twins=name == "musique")
-
-        predictions = {own.id: own for own in parse_rows(content, parse, BadLines())}
-    else:
-        predictions = {}
+    name = format or found
+    if found != name and {found, name} != {"2wiki", "hotpotqa"}:  # these two are read as one another
+        keys = ", ".join(PREDICTION_FORMATS[found].keys)
+        raise DataError(f"this is a file of format {found!r} (keys {keys}), not of {name!r}", path)
+    of_question = _by_question(questions, twins=name == "musique")
+    predictions: dict[str, Prediction] = {}
+    read = PREDICTION_FORMATS[name].read
+    if isinstance(content, Rows) and read is not None:
+        rows = parse_rows(content, lambda row, position: of_question(read(row)), BadLines())
+        predictions = {own.id: own for own in rows}
+    elif not isinstance(content, Rows):
         for own in of_document(content, name, path):
             try:
-                predictions[own.id] = own if known is None else known(own)
+                predictions[own.id] = of_question(own)
             except DataError as error:
                 raise DataError(error.reason, path) from None
-    return _complete(predictions, questions or (), missing, path)
+    absent = [question.id for question in questions or () if question.id not in predictions]
+    if absent and missing == "error":
+        reason = f"{len(absent)} of {len(questions or ())} questions have no prediction (first: {absent[0]!r:.80})"
+        raise DataError(reason, path)
+    return predictions | {id: Prediction(id, None) for id in absent}
+
+
+def _by_question(questions: Sequence[Question] | None, twins: bool) -> Callable[[Prediction], Prediction]:
+    """Returns a function that checks a prediction's id and gives it that of its question.
+
+    Args:
+        questions: The questions; None if ids are not checked.
+        twins: Whether an unanswerable question has the id of its answerable twin, as in MuSiQue.
+    """
+    ids = {question.id for question in questions or ()}
+    left: dict[str, deque[str]] = {}
+    for question in questions or ():
+        left.setdefault(question.id.removesuffix(UNANSWERABLE_SUFFIX), deque()).append(question.id)
+
+    def of_question(prediction: Prediction) -> Prediction:
+        id = prediction.id
+        if questions is None:
+            return prediction
+        if twins and id in left:
+            if not left[id]:
+                raise DataError(f"duplicate id {id!r:.80}: an earlier line has it too")
+            return replace(prediction, id=left[id].popleft())
+        if id not in ids:
+            raise DataError(f"unknown id {id!r:.80}: none of the {len(ids)} questions has it")
+        return prediction
+
+    return of_question
 
 
 def detect_format(path: FilePath) -> str:
     """Returns the name of the format of a file of predictions; errors as `read_predictions`."""
     return _open(path)[1]
-
-
-ALIKE: Final = {("2wiki", "hotpotqa"), ("hotpotqa", "2wiki")}
-"""Formats of which one can be read as the other: without evidence, or with the error that it lacks some."""
-
-
-class _Known:
-    """Check of ids against those of the questions, which also tells MuSiQue's twins apart."""
-
-    def __init__(self, questions: Sequence[Question]) -> None:
-        self.ids = {question.id for question in questions}
-        self._twins: dict[str, deque[str]] = {}
-        for question in questions:
-            self._twins.setdefault(question.id.removesuffix(UNANSWERABLE_SUFFIX), deque()).append(question.id)
-
-    def __call__(self, prediction: Prediction, twins: bool = False) -> Prediction:
-        """Returns a prediction under the id of its question.
-
-        Raises:
-            DataError: No question has this id, or fewer than there are predictions for it.
-        """
-        id = prediction.id
-        if twins and id in self._twins:
-            if not self._twins[id]:
-                raise DataError(f"duplicate id {id!r:.80}: an earlier line has it too")
-            id = self._twins[id].popleft()
-        elif id not in self.ids:
-            raise DataError(f"unknown id {id!r:.80}: none of the {len(self.ids)} questions has it")
-        return Prediction(id, prediction.answer, prediction.pages)
-
-
-def _unchecked(prediction: Prediction, twins: bool = False) -> Prediction:
-    """Returns a prediction as it is."""
-    return prediction
-
-
-def _complete(
-    predictions: dict[str, Prediction],
-    questions: Sequence[Question],
-    missing: Literal["error", "zero"],
-    path: FilePath,
-) -> dict[str, Prediction]:
-    """Returns predictions for every question; refuses missing ones unless they count 0."""
-    absent = [question.id for question in questions if question.id not in predictions]
-    if absent and missing == "error":
-        raise DataError(
-            f"{len(absent)} of {len(questions)} questions have no prediction (first: {absent[0]!r:.80})", path
-        )
-    return predictions | {id: Prediction(id, None) for id in absent}
 
 
 def _open(path: FilePath) -> tuple[Rows | Mapping[str, Any], str]:
@@ -192,7 +177,7 @@ def _open(path: FilePath) -> tuple[Rows | Mapping[str, Any], str]:
     if kind == "jsonl":
         lines = iter_jsonl(path)
         first = next(lines)
-        if not _is_document(first[1]):
+        if not is_document(first[1]):
             return Rows(str(path), "line", itertools.chain([first], lines)), _format_of(first[1], path, first[0])
     content = read_json(path, MAX_DOCUMENT)
     if isinstance(content, list):
@@ -203,37 +188,21 @@ def _open(path: FilePath) -> tuple[Rows | Mapping[str, Any], str]:
     if not isinstance(content, Mapping):
         raise DataError(f"expected an object or a list of objects, got {content!r:.60}", path)
     found = _format_of(content, path, None)
-    if found in READERS:  # one row, written over several lines
+    if PREDICTION_FORMATS[found].read is not None:  # one row, written over several lines
         return Rows(str(path), "item", [(1, content)]), found
     return content, found
 
 
-def _is_document(row: Row) -> bool:
-    """Returns whether an object is a whole document, perhaps on one line, and not a row, which has an id."""
-    return isinstance(row.get("answer"), Mapping) and "id" not in row
-
-
-SHAPES: Final[Mapping[str, Callable[[Row], bool]]] = {
-    "2wiki": lambda row: _is_document(row) and "evidence" in row,
-    "hotpotqa": lambda row: _is_document(row),
-    "musique": lambda row: "predicted_answer" in row,
-    "flashrag": lambda row: isinstance(row.get("output"), Mapping),
-    "kilt": lambda row: "output" in row,
-}
-"""Tests of a document or a row, by the name of the format; the first that holds decides."""
-
-
 def _format_of(row: Row, path: FilePath, line: int | None) -> str:
     """Returns the name of the format of a document or a row; the error for any other names the nearest."""
-    for name, holds in SHAPES.items():
-        if holds(row):
+    near: dict[str, float] = {}
+    for name, form in PREDICTION_FORMATS.items():
+        if form.matches(row):
             return name
-    near = {
-        name: sum(bool(difflib.get_close_matches(key, map(str, row), 1, CLOSE)) for key in keys) / len(keys)
-        for name, keys in PREDICTION_FORMATS.items()
-    }
+        alike = [key for key in form.keys if difflib.get_close_matches(key, map(str, row), 1, CLOSE)]
+        near[name] = len(alike) / len(form.keys)
     best = max(near, key=lambda name: near[name])
-    hint = f"; the nearest is {best}, which has {', '.join(PREDICTION_FORMATS[best])}" if near[best] else ""
+    hint = f"; the nearest is {best}, which has {', '.join(PREDICTION_FORMATS[best].keys)}" if near[best] else ""
     keys = ", ".join(list(map(str, row))[:12]) or "none"
     raise DataError(
         f"predictions of no known format: got keys {keys:.200}{hint}. Known: {', '.join(PREDICTION_FORMATS)}",

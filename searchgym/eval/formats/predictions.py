@@ -1,35 +1,33 @@
-"""Predictions for questions, in the one form that every official format is written from and read into."""
+"""Predictions for questions, and the official formats that they are written in and read from.
+
+HotpotQA's and 2WikiMultihopQA's is one JSON document: ``{"answer": {id: text}, "sp": {id: [[title, sentence], ...]}}``,
+and ``"evidence": {id: [[subject, relation, object], ...]}`` as well. An id is left out of ``sp`` or ``evidence`` if the
+agent stated none: the official scripts report it as missing and count 0. A sentence that is not known is null, which
+equals no gold sentence. Ids without an answer stand under ``"not_stated": {"answer": [...]}``, a key of this project
+that the official scripts do not read: for them the answer is missing, and counts 0.
+
+MuSiQue's, KILT's and FlashRAG's are JSON lines, one row per question. They demand values that an agent may not have
+stated. Such a field has the value that claims nothing (an empty text, no paragraph; ``predicted_answerable`` is true,
+as for every question of MuSiQue's answerable release) and is named in the row's ``"not_stated"``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
-from searchgym.records import Answer, Passage
+from searchgym.corpora.fields import as_texts, id_field, optional_text, text_field, texts_field, tuples_field
+from searchgym.corpora.files import FilePath
+from searchgym.corpora.passages import split_contents
+from searchgym.corpora.rows import Row
+from searchgym.errors import DataError
+from searchgym.records import Answer, Passage, Question, SupportingFact, Triple
+from searchgym.scoring import UNANSWERABLE_SUFFIX
 
-PREDICTION_FORMATS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {
-        "hotpotqa": ("answer", "sp"),
-        "2wiki": ("answer", "sp", "evidence"),
-        "musique": ("id", "predicted_answer", "predicted_support_idxs", "predicted_answerable"),
-        "kilt": ("id", "input", "output"),
-        "flashrag": ("id", "question", "golden_answers", "output"),
-    }
-)
-"""Name of a format to the keys that its document, or each of its rows, has."""
-
-KEPT: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
-    {
-        "hotpotqa": frozenset({"supporting_facts"}),
-        "2wiki": frozenset({"supporting_facts", "evidences"}),
-        "musique": frozenset({"paragraphs", "answerable"}),
-        "kilt": frozenset({"pages"}),
-        "flashrag": frozenset({"pages"}),
-    }
-)
-"""Name of a format to what it has a place for beside the answer's text: fields of `Answer`, and the pages."""
+NOT_STATED: Final = "not_stated"
+"""Key that lists what the format demands and the agent did not state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +42,253 @@ class Prediction:
     """Passages that its searches returned, each once, in the order in which they were first returned."""
 
 
+@dataclass(frozen=True, slots=True)
+class PredictionFormat:
+    """One official format."""
+
+    keys: tuple[str, ...]
+    """Keys that its document, or each of its rows, has."""
+    keeps: frozenset[str]
+    """What it has a place for beside the answer's text: fields of `Answer`, and ``pages``."""
+    matches: Callable[[Row], bool]
+    """Test of a document or a row."""
+    write: Callable[[Prediction, Question], dict[str, Any]] | None = None
+    """Makes a row; None for a format that is one document."""
+    read: Callable[[Row], Prediction] | None = None
+    """Reads a row; None for a format that is one document."""
+
+
 def kept(prediction: Prediction, format: str) -> Prediction:
     """Returns a prediction without what a format has no place for."""
-    keep = KEPT[format]
-    answer = prediction.answer
+    keep, answer = PREDICTION_FORMATS[format].keeps, prediction.answer
     if answer is not None:
         answer = Answer(answer.text, **{name: getattr(answer, name) for name in keep - {"pages"}})
     return Prediction(prediction.id, answer, prediction.pages if "pages" in keep else ())
+
+
+# -- documents -----------------------------------------------------------------------------------------------------
+
+
+def is_document(row: Row) -> bool:
+    """Returns whether an object is a whole document, perhaps on one line, and not a row, which has an id."""
+    return isinstance(row.get("answer"), Mapping) and "id" not in row
+
+
+def document_of(predictions: Iterable[Prediction], format: str) -> dict[str, Any]:
+    """Returns predictions as the document of a format, ``hotpotqa`` or ``2wiki``."""
+    document: dict[str, Any] = {key: {} for key in PREDICTION_FORMATS[format].keys}
+    silent = []
+    for prediction in predictions:
+        answer = prediction.answer
+        if answer is None:
+            silent.append(prediction.id)
+            continue
+        document["answer"][prediction.id] = answer.text
+        if answer.supporting_facts is not None:
+            document["sp"][prediction.id] = [[fact.title, fact.sentence] for fact in answer.supporting_facts]
+        if "evidence" in document and answer.evidences is not None:
+            document["evidence"][prediction.id] = [[t.subject, t.relation, t.object] for t in answer.evidences]
+    return document | ({NOT_STATED: {"answer": silent}} if silent else {})
+
+
+def of_document(document: Mapping[str, Any], format: str, path: FilePath) -> Iterator[Prediction]:
+    """Yields the predictions of a document, in the order of its answers.
+
+    Raises:
+        DataError: A part is missing or has another form, or an id has supporting facts or triples but no answer.
+    """
+    parts: dict[str, Mapping[str, Any]] = {}
+    for key in PREDICTION_FORMATS[format].keys:
+        part = document.get(key)
+        if not isinstance(part, Mapping):
+            got = f"got {part!r:.60}" if key in document else f"there are {', '.join(map(str, document))}"
+            raise DataError(
+                f'no {key!r}: expected {{id: ...}}, {got}; a part with nothing in it is "{key}": {{}}', path
+            )
+        parts[key] = part
+    marked = document.get(NOT_STATED, {})
+    try:
+        silent = as_texts("answer", marked.get("answer", []) if isinstance(marked, Mapping) else marked)
+    except DataError as error:
+        raise DataError(f"{NOT_STATED}: {error.reason}", path) from None
+    for id in [*silent, *(id for key in list(parts)[1:] for id in parts[key])]:
+        if (id in parts["answer"]) == (id in silent):
+            what = "an answer and is listed as one without" if id in silent else "no answer, but facts beside it"
+            raise DataError(f"id {id!r:.80} has {what}: give each id one answer, or leave it out", path)
+    for id, text in parts["answer"].items():
+        try:
+            yield Prediction(id, _answer(id, text, parts))
+        except DataError as error:
+            raise DataError(f"id {id!r:.80}: {error.reason}", path) from None
+    yield from (Prediction(id, None) for id in silent)
+
+
+def _answer(id: str, text: object, parts: Mapping[str, Mapping[str, Any]]) -> Answer:
+    """Returns the answer of one id with what stands beside it."""
+    if not isinstance(text, str):
+        raise DataError(f"'answer': expected text, got {text!r:.60}")
+    facts: list[SupportingFact] = []
+    for title, sentence in _tuples(parts["sp"].get(id, []), "sp", "title", "sentence"):
+        if not isinstance(title, str) or not isinstance(sentence, int | None) or isinstance(sentence, bool):
+            raise DataError(f"'sp': expected [title, number of the sentence from 0], got {[title, sentence]!r:.60}")
+        facts.append(SupportingFact(title, sentence))
+    triples = parts.get("evidence", {})
+    rows = _tuples(triples.get(id, []), "evidence", "subject", "relation", "object")
+    evidences = tuple(Triple(*as_texts("evidence", row)) for row in rows)
+    return Answer(
+        text,
+        supporting_facts=tuple(facts) if id in parts["sp"] else None,
+        evidences=evidences if id in triples else None,
+    )
+
+
+def _tuples(value: object, key: str, *columns: str) -> list[tuple[Any, ...]]:
+    """Returns the entries of one id in one part."""
+    if not isinstance(value, list):
+        raise DataError(f"{key!r}: expected a list of [{', '.join(columns)}], got {value!r:.60}")
+    return tuples_field({key: value}, key, *columns)
+
+
+# -- rows ----------------------------------------------------------------------------------------------------------
+
+
+def _silent(**unknown: bool) -> dict[str, Any]:
+    """Returns the mark of the fields that were not stated; nothing if all were."""
+    names = [name for name, missing in unknown.items() if missing]
+    return {NOT_STATED: names} if names else {}
+
+
+def _objects(row: Row, key: str) -> list[Row]:
+    """Returns a field that is a list of objects; empty if the field is absent."""
+    value = row.get(key)
+    if value is None:
+        return []
+    if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
+        raise DataError(f"{key!r}: expected a list of objects, got {value!r:.60}")
+    return value
+
+
+def musique_row(prediction: Prediction, question: Question) -> dict[str, Any]:
+    """Returns a prediction as MuSiQue's row; an unanswerable question has the id of its answerable twin."""
+    given = prediction.answer or Answer("")
+    return {
+        "id": prediction.id.removesuffix(UNANSWERABLE_SUFFIX),
+        "predicted_answer": given.text,
+        "predicted_support_idxs": list(given.paragraphs or ()),
+        "predicted_answerable": given.answerable is not False,
+        **_silent(
+            predicted_answer=prediction.answer is None,
+            predicted_support_idxs=given.paragraphs is None,
+            predicted_answerable=given.answerable is None,
+        ),
+    }
+
+
+def of_musique(row: Row) -> Prediction:
+    """Returns the prediction of MuSiQue's row."""
+    silent, text = texts_field(row, NOT_STATED), text_field(row, "predicted_answer")
+    indices, answerable = row.get("predicted_support_idxs"), row.get("predicted_answerable")
+    if not isinstance(indices, list) or not all(type(index) is int for index in indices):
+        raise DataError(f"'predicted_support_idxs': expected a list of numbers of paragraphs, got {indices!r:.60}")
+    if not isinstance(answerable, bool):
+        raise DataError(f"'predicted_answerable': expected true or false, got {answerable!r:.60}")
+    paragraphs = None if "predicted_support_idxs" in silent else tuple(indices)
+    answer = Answer(text, paragraphs=paragraphs, answerable=None if "predicted_answerable" in silent else answerable)
+    return Prediction(id_field(row, "id"), None if "predicted_answer" in silent else answer)
+
+
+def kilt_row(prediction: Prediction, question: Question, wikipedia_ids: bool = False) -> dict[str, Any]:
+    """Returns a prediction as KILT's row, whose provenance is the pages that were returned, in their order.
+
+    Args:
+        prediction: The prediction.
+        question: Its question.
+        wikipedia_ids: Whether the ids of passages are those of Wikipedia pages, before a ``#`` in the ids of chunks;
+            else the pages have no ``wikipedia_id``, and KILT's script takes no page for retrieved.
+    """
+    answer = prediction.answer
+    output: dict[str, Any] = {"answer": "" if answer is None else answer.text}
+    for page in prediction.pages:
+        own = {"wikipedia_id": page.id.partition("#")[0]} if wikipedia_ids else {}
+        own |= {"title": page.title, "text": page.text}
+        output.setdefault("provenance", []).append({**own, "meta": {"passage_id": page.id}})
+    return {"id": prediction.id, "input": question.text, "output": [output], **_silent(answer=answer is None)}
+
+
+def of_kilt(row: Row) -> Prediction:
+    """Returns the prediction of KILT's row, which must have one output with an answer, as KILT's script demands."""
+    outputs = row.get("output")
+    if not isinstance(outputs, list) or len(outputs) != 1 or not isinstance(outputs[0], Mapping):
+        raise DataError(f"'output': expected a list of one object with the answer, got {outputs!r:.60}")
+    text, pages = text_field(outputs[0], "answer"), []
+    for page in _objects(outputs[0], "provenance"):
+        title, meta = optional_text(page, "title") or "", page.get("meta")
+        own = meta if isinstance(meta, Mapping) and "passage_id" in meta else page
+        id = id_field({"title": title or None, **own}, "passage_id", "wikipedia_id", "title")
+        pages.append(Passage(id, title, optional_text(page, "text") or ""))
+    answer = None if "answer" in texts_field(row, NOT_STATED) else Answer(text)
+    return Prediction(id_field(row, "id"), answer, tuple(pages))
+
+
+def flashrag_row(prediction: Prediction, question: Question) -> dict[str, Any]:
+    """Returns a prediction as FlashRAG's row, an item of its data set with the output of a pipeline."""
+    answer = prediction.answer
+    found = [{"id": p.id, "title": p.title, "contents": f"{p.title}\n{p.text}"} for p in prediction.pages]
+    return {
+        "id": prediction.id,
+        "question": question.text,
+        "golden_answers": list(question.answers),
+        "output": {"pred": "" if answer is None else answer.text, "retrieval_result": found},
+        **_silent(pred=answer is None),
+    }
+
+
+def of_flashrag(row: Row) -> Prediction:
+    """Returns the prediction of FlashRAG's row; a document's title is given, or its first line."""
+    output, pages = row.get("output"), []
+    if not isinstance(output, Mapping):
+        raise DataError(f"'output': expected an object with the prediction, got {output!r:.60}")
+    for page in _objects(output, "retrieval_result"):
+        contents, title = text_field(page, "contents"), page.get("title")
+        parts = split_contents(contents)
+        if isinstance(title, str) and contents.startswith(f"{title}\n"):
+            parts = title, contents[len(title) + 1 :]
+        pages.append(Passage(id_field(page, "id"), *parts))
+    answer = None if "pred" in texts_field(row, NOT_STATED) else Answer(text_field(output, "pred"))
+    return Prediction(id_field(row, "id"), answer, tuple(pages))
+
+
+PREDICTION_FORMATS: Final[Mapping[str, PredictionFormat]] = MappingProxyType(
+    {
+        "hotpotqa": PredictionFormat(
+            ("answer", "sp"), frozenset({"supporting_facts"}), lambda row: is_document(row) and "evidence" not in row
+        ),
+        "2wiki": PredictionFormat(
+            ("answer", "sp", "evidence"),
+            frozenset({"supporting_facts", "evidences"}),
+            lambda row: is_document(row) and "evidence" in row,
+        ),
+        "musique": PredictionFormat(
+            ("id", "predicted_answer", "predicted_support_idxs", "predicted_answerable"),
+            frozenset({"paragraphs", "answerable"}),
+            lambda row: "predicted_answer" in row,
+            musique_row,
+            of_musique,
+        ),
+        "kilt": PredictionFormat(
+            ("id", "input", "output"),
+            frozenset({"pages"}),
+            lambda row: "output" in row and not isinstance(row["output"], Mapping),
+            kilt_row,
+            of_kilt,
+        ),
+        "flashrag": PredictionFormat(
+            ("id", "question", "golden_answers", "output"),
+            frozenset({"pages"}),
+            lambda row: isinstance(row.get("output"), Mapping),
+            flashrag_row,
+            of_flashrag,
+        ),
+    }
+)
+"""The formats by name; no object matches two of them."""

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from searchgym.corpora.files import read_json
-from searchgym.errors import DataError, DataMissingError, UsageError
+from searchgym.errors import DataError, UsageError
 from searchgym.eval.formats.predictions import Prediction
-from searchgym.eval.runner import SCORES, questions_sha256
-from searchgym.eval.suites.run import SUITE
-from searchgym.records import Episode, Question, SupportingFact, title_key
+from searchgym.eval.run_folder import SUITE, RunReader
+from searchgym.eval.runner import questions_sha256
+from searchgym.records import Passage, Question, SupportingFact, title_key
 from searchgym.rollout.storage import read_episodes
 from searchgym.scoring import check_ids
 
@@ -27,15 +26,13 @@ def run_record(run: Path) -> dict[str, Any]:
     """
     if (run / SUITE).is_file():
         raise UsageError(f"{run} is the run of a suite: name the folder of one of its parts, such as {run}/PART")
-    if not (run / "run.json").is_file():
-        raise DataMissingError("no such run: give the folder that `searchgym eval --out` wrote", run)
-    if not (run / SCORES).is_file():
+    reader = RunReader(run)
+    record = reader.record()
+    if not reader.is_finished:
         raise UsageError(f"{run} holds an unfinished run: end it with `searchgym eval --resume` first")
-    record = read_json(run / "run.json")
-    needed = ("env", "questions_sha256")
-    if not isinstance(record, dict) or not all(isinstance(record.get(key), str) for key in needed):
-        raise DataError(f"damaged: expected an object with {', '.join(needed)}", run / "run.json")
-    if not (run / "episodes.jsonl").is_file():
+    if missing := [key for key in ("env", "questions_sha256") if not isinstance(record.get(key), str)]:
+        raise DataError(f"damaged: its record does not tell {' and '.join(missing)}", run)
+    if not reader.path.is_file():
         raise UsageError(
             f"{run} holds no episodes: it has the scores of a file of predictions, which is exported already"
         )
@@ -63,7 +60,7 @@ def predictions_of(
     samples = record.get("samples", 1)
     if not 0 <= attempt < samples:
         raise UsageError(f"attempt {attempt}: {run} holds {samples} for each question, numbered from 0")
-    episodes = {e.question_id: e for e in read_episodes(run / "episodes.jsonl") if e.attempt == attempt}
+    episodes = {e.question_id: e for e in read_episodes(RunReader(run).path) if e.attempt == attempt}
     asked = [question for question in questions if question.id in episodes]
     if len(asked) < len(episodes) or questions_sha256(asked) != record["questions_sha256"]:
         raise DataError(
@@ -72,16 +69,15 @@ def predictions_of(
             run,
         )
     check_ids(episodes, asked)
-    return [_prediction(episodes[question.id]) for question in asked], asked
-
-
-def _prediction(episode: Episode) -> Prediction:
-    """Returns what an episode predicts: its answer, and the passages that its searches returned."""
-    hits = (hit.passage for searched in episode.searches for hit in searched.hits)
-    pages: dict[str, Any] = {}
-    for passage in hits:
-        pages.setdefault(passage.id, passage)
-    return Prediction(episode.question_id, episode.answer, tuple(pages.values()))
+    predictions = []
+    for question in asked:
+        episode = episodes[question.id]
+        pages: dict[str, Passage] = {}
+        for searched in episode.searches:
+            for hit in searched.hits:
+                pages.setdefault(hit.passage.id, hit.passage)
+        predictions.append(Prediction(question.id, episode.answer, tuple(pages.values())))
+    return predictions, asked
 
 
 def with_pages_as_support(prediction: Prediction, question: Question) -> Prediction:

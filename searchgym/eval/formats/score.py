@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from searchgym import scoring
 from searchgym.corpora.files import write_jsonl
-from searchgym.errors import RunExistsError
+from searchgym.corpora.folders import appearing
 from searchgym.eval.formats.predictions import Prediction
-from searchgym.eval.intervals import bootstrap_ci
-from searchgym.eval.runner import QUESTIONS, SCORES, write_json
-from searchgym.eval.scores import OFFICIAL
+from searchgym.eval.run_folder import QUESTIONS, SCORES
+from searchgym.eval.runner import write_json, write_record
+from searchgym.eval.scores import OFFICIAL, bootstrap_ci
 from searchgym.records import Question, hops_of
-
-Rows = Mapping[str, scoring.Scores]
-"""Question id to official scores."""
 
 
 def score_answers(
@@ -25,7 +22,7 @@ def score_answers(
     questions: Sequence[Question],
     scorer: str,
     aliases: scoring.EntityAliases | None = None,
-) -> tuple[dict[str, Any], Rows]:
+) -> tuple[dict[str, Any], Mapping[str, scoring.Scores]]:
     """Scores predictions.
 
     Args:
@@ -61,7 +58,7 @@ def write_scored(
     predictions: Mapping[str, Prediction],
     questions: Sequence[Question],
     scores: Mapping[str, Any],
-    rows: Rows,
+    rows: Mapping[str, scoring.Scores],
 ) -> None:
     """Writes a folder that `searchgym compare` reads as a run: it has no episodes, and its scores are official ones.
 
@@ -76,23 +73,19 @@ def write_scored(
     Raises:
         RunExistsError: The folder holds something.
     """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise RunExistsError(f"{out} holds something already: choose another --out")
-    write_jsonl(out / QUESTIONS, _question_rows(predictions, questions, rows))
-    write_json(out / "run.json", record)
-    write_json(out / SCORES, scores)  # last: a folder with scores is finished
-
-
-def _question_rows(
-    predictions: Mapping[str, Prediction], questions: Sequence[Question], rows: Rows
-) -> Iterator[dict[str, Any]]:
-    """Yields one row per question, in order of ids, with the keys of a run's that predictions can tell."""
-    for question in sorted(questions, key=lambda own: own.id):
+    by_question: list[dict[str, Any]] = []
+    for question in sorted(questions, key=lambda question: question.id):
         answer, row = predictions[question.id].answer, rows[question.id]
-        yield {
-            "id": question.id,
-            "hops": hops_of(question),
-            "type": question.kind,
-            **{name: row[name] or 0.0 for name in OFFICIAL if name in row},
-            "answers": [None if answer is None else answer.text],
-        }
+        by_question.append(
+            {
+                "id": question.id,
+                "hops": hops_of(question),
+                "type": question.kind,
+                **{name: row[name] or 0.0 for name in OFFICIAL if name in row},
+                "answers": [None if answer is None else answer.text],
+            }
+        )
+    with appearing(out) as folder:
+        write_jsonl(folder / QUESTIONS, by_question)
+        write_record(folder, record)
+        write_json(folder / SCORES, scores)

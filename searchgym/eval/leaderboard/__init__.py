@@ -6,8 +6,7 @@ from searchgym._lazy import lazy
 
 if TYPE_CHECKING:
     from searchgym.eval.leaderboard.check import check_submission
-    from searchgym.eval.leaderboard.replay import replay_episodes
-    from searchgym.eval.leaderboard.rerun import run_again
+    from searchgym.eval.leaderboard.replay import replay_episodes, run_again
     from searchgym.eval.leaderboard.submission import About, write_submission
     from searchgym.eval.leaderboard.table import build_board
 
@@ -17,8 +16,7 @@ __getattr__, __dir__ = lazy(
     __name__,
     {
         "check": "check_submission",
-        "replay": "replay_episodes",
-        "rerun": "run_again",
+        "replay": "replay_episodes run_again",
         "submission": "About write_submission",
         "table": "build_board",
     },

@@ -1,7 +1,7 @@
 """Checks a submission: every score is computed again from its episodes, and every field that the data tell is compared.
 
 What this cannot prove: that a model wrote what the episodes say. `replay` repeats the searches and the workflow, and a
-second run (`rerun`) repeats the rest.
+second run (`run_again`) repeats the rest.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from searchgym.envs.reward import answer_scores, reward_name, score_rewards
 from searchgym.envs.task import Task
 from searchgym.errors import DataError, ScoringError, SubmissionError, UnknownNameError
 from searchgym.eval.leaderboard.episodes import LONGEST, check_predictions, load_episodes
-from searchgym.eval.leaderboard.manifest import EPISODES, MANIFEST, Manifest, plain, read_manifest
+from searchgym.eval.leaderboard.manifest import EPISODES, MANIFEST, SubmissionManifest, plain, read_manifest
 from searchgym.eval.leaderboard.tasks import Tasks
 from searchgym.eval.runner import prompts_sha256, questions_sha256
 from searchgym.eval.scores import Scored, Scores, score_each, summarise
@@ -36,23 +36,23 @@ EQUAL: Final = 1e-9
 """Largest difference of two numbers that are the same score, computed by different versions of numpy."""
 PROTOCOLS: Final = get_args(ProtocolName)
 """Names of the action grammars."""
-WORDS: Final = "max_observation_words"
-"""Field of the budget of words."""
+MISSING: Final = "nothing"
+"""Stands for a score that is not there."""
 
 
 @dataclass(frozen=True)
-class Checked:
+class CheckedSubmission:
     """A submission that was found to be what it says."""
 
     folder: Path
-    manifest: Manifest
+    manifest: SubmissionManifest
     task: Task
     scored: Scored
     scores: Scores
     """Scores as they were computed now."""
 
 
-def check_submission(folder: Path, tasks: Tasks | None = None) -> Checked:
+def check_submission(folder: Path, tasks: Tasks | None = None) -> CheckedSubmission:
     """Checks a submission against its suite, and computes its scores again.
 
     Args:
@@ -81,7 +81,7 @@ def check_submission(folder: Path, tasks: Tasks | None = None) -> Checked:
         return _checked(folder, manifest, tasks, base)
 
 
-def _checked(folder: Path, manifest: Manifest, tasks: Tasks, base: Task) -> Checked:
+def _checked(folder: Path, manifest: SubmissionManifest, tasks: Tasks, base: Task) -> CheckedSubmission:
     """Compares a submission with the task of its part; see `check_submission`."""
     record, path = plain(manifest), folder / MANIFEST
     for field, got, expected in _said(manifest, base):
@@ -101,10 +101,10 @@ def _checked(folder: Path, manifest: Manifest, tasks: Tasks, base: Task) -> Chec
     scores = summarise(scored)
     for name, was, now in _differences(manifest.scores, scores):
         raise SubmissionError(f"scores.{name}", f"the manifest says {was!r:.60}, its episodes give {now!r:.60}", path)
-    return Checked(folder, manifest, task, scored, scores)
+    return CheckedSubmission(folder, manifest, task, scored, scores)
 
 
-def _said(manifest: Manifest, base: Task) -> Iterator[tuple[str, Any, Any]]:
+def _said(manifest: SubmissionManifest, base: Task) -> Iterator[tuple[str, Any, Any]]:
     """Yields (field, what the manifest says, what the suite says)."""
     card = base.card
     yield "env", manifest.env, card.id
@@ -124,7 +124,7 @@ def _said(manifest: Manifest, base: Task) -> Iterator[tuple[str, Any, Any]]:
         yield "retriever", {n: manifest.retriever.get(n) for n in names}, {n: here[n] for n in names}
 
 
-def _check_agent(manifest: Manifest, path: Path) -> None:
+def _check_agent(manifest: SubmissionManifest, path: Path) -> None:
     """Compares what a manifest says of an agent and of models that ship with the package with what they are."""
     if (shipped := list_cards("agents").get(manifest.agent)) is not None:
         agent, roles = read_agent(str(shipped))
@@ -147,7 +147,7 @@ def _check_agent(manifest: Manifest, path: Path) -> None:
             raise SubmissionError("models", reason, path)
 
 
-def _faults(episode: Episode, manifest: Manifest, task: Task) -> Iterator[tuple[str, str]]:
+def _faults(episode: Episode, manifest: SubmissionManifest, task: Task) -> Iterator[tuple[str, str]]:
     """Yields (field, reason) for what an episode has that the manifest, the rules and the scorer do not allow."""
     for field, got, expected in (
         ("agent", episode.agent, manifest.agent),
@@ -172,7 +172,10 @@ def _faults(episode: Episode, manifest: Manifest, task: Task) -> Iterator[tuple[
     yield from _calls(episode, manifest)
     words = observed_words(episode, task)
     if not episode.invalid and episode.error is None and words != episode.observation_words:
-        yield WORDS, f"observation_words {episode.observation_words}, its hits show {words} under this budget"
+        yield (
+            "max_observation_words",
+            f"observation_words {episode.observation_words}, its hits show {words} under this budget",
+        )
     state = State(task.by_id[episode.question_id], answer=episode.answer, stop_reason=episode.stop_reason)
     given = answer_scores(state)
     if episode.scores != given:
@@ -182,7 +185,7 @@ def _faults(episode: Episode, manifest: Manifest, task: Task) -> Iterator[tuple[
         yield "reward", f"reward {episode.reward!r}, {manifest.reward} gives {named(state)!r}"
 
 
-def _over_budget(episode: Episode, manifest: Manifest) -> Iterator[tuple[str, str]]:
+def _over_budget(episode: Episode, manifest: SubmissionManifest) -> Iterator[tuple[str, str]]:
     """Yields what an episode took beyond the budgets of the manifest."""
     if not 0 <= episode.invalid <= episode.turns or episode.turns > manifest.max_turns:
         yield "max_turns", f"{episode.turns} turns, {episode.invalid} of them invalid; at most {manifest.max_turns}"
@@ -201,7 +204,7 @@ def _over_budget(episode: Episode, manifest: Manifest) -> Iterator[tuple[str, st
         yield EPISODES, "a hit whose score is not finite"
 
 
-def _calls(episode: Episode, manifest: Manifest) -> Iterator[tuple[str, str]]:
+def _calls(episode: Episode, manifest: SubmissionManifest) -> Iterator[tuple[str, str]]:
     """Yields calls of models that the manifest does not name."""
     for call in episode.calls:
         used = manifest.models.get(call.role)
@@ -226,7 +229,7 @@ def _differences(was: Any, now: Any, name: str = "") -> Iterator[tuple[str, Any,
     """Yields (path, then, now) for every score that differs."""
     if isinstance(was, Mapping) and isinstance(now, Mapping):
         for key in dict.fromkeys((*now, *was)):
-            yield from _differences(was.get(key, _Missing), now.get(key, _Missing), f"{name}.{key}" if name else key)
+            yield from _differences(was.get(key, MISSING), now.get(key, MISSING), f"{name}.{key}" if name else key)
     elif isinstance(was, list) and isinstance(now, list) and len(was) == len(now):
         for number, pair in enumerate(zip(was, now, strict=True)):
             yield from _differences(*pair, f"{name}[{number}]")
@@ -237,11 +240,7 @@ def _differences(was: Any, now: Any, name: str = "") -> Iterator[tuple[str, Any,
         yield name, was, now
 
 
-class _Missing:
-    """Stands for a score that is not there."""
-
-
-def agent_of(manifest: Manifest, given: LoadedAgent | None) -> LoadedAgent | None:
+def agent_of(manifest: SubmissionManifest, given: LoadedAgent | None) -> LoadedAgent | None:
     """Returns the agent of a submission: the one given, or the shipped one of that name; None if it is neither.
 
     No code that a submission names is ever imported.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,7 +11,7 @@ from searchgym.corpora.files import dump_line, iter_jsonl, write_atomic
 from searchgym.envs.task import Task
 from searchgym.errors import DataError, SubmissionError
 from searchgym.eval.leaderboard.manifest import EPISODES, PREDICTIONS
-from searchgym.records import SIMULATED, Episode, Hit, Passage, Question, Searched
+from searchgym.records import SIMULATED, Episode, Hit, Passage, Question
 from searchgym.retrieval.index.distractors import passages_of
 from searchgym.rollout.storage import read_episodes, without_links
 
@@ -33,18 +33,12 @@ def write_episodes(path: Path, episodes: Iterable[Episode], whole: bool) -> None
     """
     with write_atomic(path) as file:
         for episode in episodes:
-            searches = [_short(searched, whole) for searched in episode.searches]
-            row = dataclasses.asdict(dataclasses.replace(episode, contexts=[], searches=searches))
-            file.write(dump_line(without_links(row)))
-
-
-def _short(searched: Searched, whole: bool) -> Searched:
-    """Returns a query with its hits: scores to some digits, passages with their texts only if `whole`."""
-    hits = []
-    for hit in searched.hits:
-        passage = hit.passage if whole else dataclasses.replace(hit.passage, text="")
-        hits.append(Hit(passage, round(hit.score, DIGITS)))
-    return dataclasses.replace(searched, hits=tuple(hits))
+            row = without_links(dataclasses.asdict(dataclasses.replace(episode, contexts=[])))
+            for hit in (hit for search in row["searches"] for hit in search["hits"]):
+                hit["score"] = round(hit["score"], DIGITS)
+                if not whole:
+                    hit["passage"]["text"] = ""
+            file.write(dump_line(row))
 
 
 def load_episodes(folder: Path, task: Task) -> list[Episode]:
@@ -62,19 +56,16 @@ def load_episodes(folder: Path, task: Task) -> list[Episode]:
     except DataError as error:
         raise SubmissionError(EPISODES, error.reason, path, error.line) from error
     passages = passages_of(task.retriever)
-    if passages is None and all(hit.passage.text for hit in _hits(episodes)):
+    hits = [hit for episode in episodes for searched in episode.searches for hit in searched.hits]
+    if passages is None and all(hit.passage.text for hit in hits):
         return episodes
-    wanted = {hit.passage.id for hit in _hits(episodes)}
+    wanted = {hit.passage.id for hit in hits}
     known = {p.id: p for p in passages or () if p.id in wanted}
     for line, episode in enumerate(episodes, start=1):
         for number, searched in enumerate(episode.searches):
-            hits = tuple(_filled(hit, known, path, line) for hit in searched.hits)
-            episode.searches[number] = dataclasses.replace(searched, hits=hits)
+            whole = tuple(_filled(hit, known, path, line) for hit in searched.hits)
+            episode.searches[number] = dataclasses.replace(searched, hits=whole)
     return episodes
-
-
-def _hits(episodes: Sequence[Episode]) -> Iterator[Hit]:
-    return (hit for episode in episodes for searched in episode.searches for hit in searched.hits)
 
 
 def _filled(hit: Hit, known: dict[str, Passage], path: Path, line: int) -> Hit:
@@ -101,11 +92,9 @@ def prediction(episode: Episode, question: Question) -> dict[str, Any]:
 
     Fields that the agent did not produce are left out; ``answer`` is null where none was given.
     """
-    answer = episode.answer
-    facts = None if answer is None or answer.supporting_facts is None else answer.supporting_facts
     row: dict[str, Any] = {"id": question.id, "attempt": episode.attempt, "answer": None}
-    if answer is not None:
-        triples = answer.evidences
+    if (answer := episode.answer) is not None:
+        facts, triples = answer.supporting_facts, answer.evidences
         given = {
             "answer": answer.text,
             "sp": None if facts is None else [[fact.title, fact.sentence] for fact in facts],

@@ -61,7 +61,7 @@ class UsedModel(Options):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Manifest(Options):
+class SubmissionManifest(Options):
     """What a submission says of itself."""
 
     format: str
@@ -125,14 +125,14 @@ def digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def plain(manifest: Manifest) -> dict[str, Any]:
+def plain(manifest: SubmissionManifest) -> dict[str, Any]:
     """Returns a manifest as plain data, with the seals of its fields."""
     fields = dataclasses.asdict(manifest)
     del fields["seal"]
     return {**fields, "seal": {name: digest(value) for name, value in fields.items()}}
 
 
-def read_manifest(folder: Path) -> Manifest:
+def read_manifest(folder: Path) -> SubmissionManifest:
     """Reads the manifest of a submission, and checks its form and its seals.
 
     Raises:
@@ -149,7 +149,7 @@ def read_manifest(folder: Path) -> Manifest:
     if isinstance(data, Mapping) and data.get("format", FORMAT) != FORMAT:
         raise SubmissionError("format", f"got {data['format']!r:.60}, this version reads {FORMAT!r}", path)
     try:
-        manifest = read(Manifest, data, "manifest")
+        manifest = read(SubmissionManifest, data, "manifest")
     except CardError as error:
         raise SubmissionError(MANIFEST, str(error), path) from error
     sealed = plain(manifest)["seal"]
@@ -163,7 +163,7 @@ def read_manifest(folder: Path) -> Manifest:
     return manifest
 
 
-def _impossible(manifest: Manifest) -> Iterator[tuple[str, str]]:
+def _impossible(manifest: SubmissionManifest) -> Iterator[tuple[str, str]]:
     """Yields the fields that no submission can have, with the reason."""
     for name in ("name", "by", "agent", "suite", "part", "searchgym"):
         value = getattr(manifest, name)

@@ -1,40 +1,51 @@
-"""Repeats the episodes of a submission: the workflow on the recorded outputs of its models, and the searches.
+"""Repeats a submission: the workflow on the recorded outputs of its models, and the searches; or all of it.
 
 What must come out again: queries, hits, answers, turns, what was refused. So an answer that no output holds is refused,
 and hits that the retriever does not give. Outputs themselves are taken as they are: who writes the right answers into
-them is found only by another run (`rerun`).
+them is found only by another run (`run_again`), which is recorded and is the highest tier of a row.
 """
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
+import datetime
+import tempfile
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from searchgym.agents.base import LoadedAgent
-from searchgym.errors import SubmissionError
-from searchgym.eval.leaderboard.check import Checked, drawn
-from searchgym.eval.leaderboard.manifest import EPISODES
+from searchgym.corpora.files import read_json
+from searchgym.errors import DataError, DataMissingError, SubmissionError
+from searchgym.eval.leaderboard.check import CheckedSubmission, drawn
+from searchgym.eval.leaderboard.manifest import EPISODES, SubmissionManifest
+from searchgym.eval.run_folder import RunReader
+from searchgym.eval.runner import EvalOptions, evaluate, hardware, write_json
 from searchgym.records import Call, Episode, Hit, Searched
 from searchgym.retrieval.retriever import identify, retrieve
 from searchgym.rollout.engine import Engine
 from searchgym.rollout.models import Model
 from searchgym.rollout.sampler import Finish, Sampled, Sampler, SampleRequest
 from searchgym.rollout.tokens import Text, TokenFormat
+from searchgym.version import __version__
 
 DRAWN: Final = 50
 """Default number of episodes that are repeated."""
 NEAR: Final = 1e-3
 """Relative difference of two scores of a hit that are the same, from different machines."""
 BATCH: Final = 256
+RERUN: Final = "rerun.json"
+"""File that records a repetition, beside the manifest."""
+AGREE: Final = 0.01
+"""Largest difference in EM and F1 between a submission and its repetition: ties of tokens may fall otherwise."""
 
 
-def replay_episodes(checked: Checked, agent: LoadedAgent | None, most: int | None = DRAWN) -> dict[str, int]:
+def replay_episodes(checked: CheckedSubmission, agent: LoadedAgent | None, most: int | None = DRAWN) -> dict[str, int]:
     """Repeats drawn episodes of a submission.
 
     Args:
@@ -70,7 +81,9 @@ def replay_episodes(checked: Checked, agent: LoadedAgent | None, most: int | Non
     return {"episodes": len(chosen), "searches": searches}
 
 
-def _searched_again(checked: Checked, episodes: Sequence[Episode]) -> Iterator[tuple[Episode, Searched, Sequence[Hit]]]:
+def _searched_again(
+    checked: CheckedSubmission, episodes: Sequence[Episode]
+) -> Iterator[tuple[Episode, Searched, Sequence[Hit]]]:
     """Yields each query of episodes with the hits that it has now."""
     asked = [(episode, searched) for episode in episodes for searched in episode.searches]
     for at in range(0, len(asked), BATCH):
@@ -102,7 +115,7 @@ def _unlike(then: Episode, now: Episode) -> Iterator[tuple[str, Any, Any]]:
             yield name, getattr(then, name), getattr(now, name)
 
 
-def _played_again(checked: Checked, episodes: Sequence[Episode], agent: LoadedAgent) -> list[Episode]:
+def _played_again(checked: CheckedSubmission, episodes: Sequence[Episode], agent: LoadedAgent) -> list[Episode]:
     """Runs a workflow again on the recorded outputs of its models."""
     recorded = _Recorded(episodes)
     names = {role: used.name for role, used in checked.manifest.models.items()}
@@ -167,3 +180,76 @@ class _Recorded:
     def response_text(self, ids: npt.NDArray[np.int32]) -> str:
         """Returns the recorded text behind an id."""
         return self._calls[int(ids[0])].text if len(ids) else ""
+
+
+# -- another run -----------------------------------------------------------------------------------------------------
+
+
+def run_again(
+    checked: CheckedSubmission,
+    agent: LoadedAgent,
+    models: Mapping[str, Model],
+    progress: Callable[[int, int], None] | None = None,
+) -> dict[str, Any]:
+    """Evaluates an agent again as a submission says, compares, and records the agreement in the submission's folder.
+
+    Args:
+        checked: The submission.
+        agent: Its agent.
+        models: The model behind each role.
+        progress: Called with (episodes done, episodes in all).
+
+    Returns:
+        What was recorded: ``answers_equal`` of ``episodes``, ``em`` and ``f1`` of the repetition, where and when.
+
+    Raises:
+        SubmissionError: The models are others, or EM or F1 differs by more than `AGREE`.
+    """
+    manifest, folder = checked.manifest, checked.folder
+    for role, used in manifest.models.items():
+        if role in models and models[role].sha256 != used.sha256:
+            reason = f"role {role}: the weights here are not those of {used.name}"
+            raise SubmissionError("models", reason, folder)
+    if identify(checked.task.retriever) != manifest.retriever:
+        raise SubmissionError("retriever", "is not the one that is here: give --retriever", folder)
+    options = EvalOptions(manifest.temperature, manifest.seed, samples=manifest.samples)
+    with tempfile.TemporaryDirectory() as scratch:
+        run = Path(scratch) / "run"
+        scores = evaluate(checked.task, agent, run, models, options, progress=progress)
+        again = {episode.id: episode for episode in RunReader(run).episodes(tokens=False)}
+    equal = sum(again[episode.id].answer == episode.answer for episode in checked.scored.episodes)
+    for name in ("em", "f1"):
+        was, now = checked.scores.get(name), scores.get(name)
+        if (was is None) != (now is None) or abs((was or 0.0) - (now or 0.0)) > AGREE:
+            told = ["none" if value is None else f"{value:.4f}" for value in (was, now)]
+            reason = f"the submission has {told[0]}, run again it is {told[1]}"
+            raise SubmissionError(f"scores.{name}", reason, folder)
+    record = {
+        "episodes_sha256": manifest.files[EPISODES],
+        "episodes": len(again),
+        "answers_equal": equal,
+        "em": scores.get("em"),
+        "f1": scores.get("f1"),
+        "date": datetime.date.today().isoformat(),
+        "searchgym": __version__,
+        "hardware": hardware(),
+    }
+    write_json(folder / RERUN, record)
+    return record
+
+
+def was_rerun(folder: Path, manifest: SubmissionManifest) -> bool:
+    """Returns whether a repetition of these very episodes is recorded in a submission's folder.
+
+    The record is that of whoever keeps the leaderboard: what a submitter puts there is removed when it is taken in.
+
+    Raises:
+        SubmissionError: The record cannot be read.
+    """
+    try:
+        record = read_json(folder / RERUN)
+    except DataMissingError:
+        return False
+    except DataError as error:
+        raise SubmissionError(RERUN, error.reason, folder / RERUN) from error
+    return isinstance(record, dict) and record.get("episodes_sha256") == manifest.files[EPISODES]

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import datetime
 import json
 import re
-import secrets
-import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -18,6 +15,7 @@ from typing import Annotated, Any, Final
 from annotated_types import Interval
 
 from searchgym.corpora.files import read_json, sha256_file, write_atomic, write_jsonl
+from searchgym.corpora.folders import appearing
 from searchgym.errors import CardError, DataError, RunExistsError, SubmissionError, UsageError
 from searchgym.eval.leaderboard.episodes import prediction, write_episodes
 from searchgym.eval.leaderboard.manifest import (
@@ -27,15 +25,15 @@ from searchgym.eval.leaderboard.manifest import (
     MANIFEST,
     NAME,
     PREDICTIONS,
-    Manifest,
+    SubmissionManifest,
     UsedModel,
     plain,
     read_manifest,
 )
 from searchgym.eval.leaderboard.tasks import BUDGETS, Tasks
-from searchgym.eval.runner import SCORES, questions_sha256
+from searchgym.eval.run_folder import RunReader, read_suite
+from searchgym.eval.runner import questions_sha256
 from searchgym.eval.scores import score_each, summarise
-from searchgym.eval.suites.run import SUITE
 from searchgym.options import Options, read
 from searchgym.records import simulated_share
 from searchgym.retrieval.index.distractors import passages_of
@@ -86,18 +84,15 @@ def runs_of(folder: Path, suite: str | None = None, part: str | None = None) -> 
     Raises:
         UsageError: The folder holds no finished run, or the suite and part of a single run are not given.
     """
-    if (folder / SUITE).is_file():
-        record = read_json(folder / SUITE)
-        parts = record.get("parts") if isinstance(record, Mapping) else None
-        if not isinstance(parts, list) or not all(isinstance(name, str) and name for name in parts):
-            raise DataError("damaged: expected the parts of a suite", folder / SUITE)
-        found = {(str(record["suite"]), name): folder / name for name in parts if part in (None, name)}
+    held = read_suite(folder)
+    if held is not None:
+        found = {(held[0], name): folder / name for name in held[1] if part in (None, name)}
     elif suite is None or part is None:
         raise UsageError(f"{folder} is no run of a suite: give --suite and --part, or evaluate a suite")
     else:
         found = {(suite, part): folder}
     for own in found.values():
-        if not (own / SCORES).is_file():
+        if not RunReader(own).is_finished:
             raise UsageError(f"{own} holds no finished run: evaluate it with --resume first")
     if not found:
         raise UsageError(f"{folder} has no part {part!r}")
@@ -124,7 +119,10 @@ def write_submission(run: Path, suite: str, part: str, about: About, out: Path, 
     """
     if out.exists():
         raise RunExistsError(f"{out} exists: two submissions of one name and training seed; choose another --name")
-    record = _record(run)
+    reader = RunReader(run)
+    record = reader.record()
+    if missing := sorted({*COPIED, "models", "seconds", "hardware"} - record.keys()):
+        raise DataError(f"its record lacks {', '.join(missing)}: damaged; evaluate it again", run)
     if record.get("browse"):
         raise DataError("browse: the leaderboard has no track in which pages are opened; evaluate without browse", run)
     if record.get("sources"):
@@ -134,17 +132,16 @@ def write_submission(run: Path, suite: str, part: str, about: About, out: Path, 
     if record["env"] != task.card.id or record["questions_sha256"] != questions_sha256(task.questions):
         reason = f"the run asked {record['questions']} questions of {record['env']}, suite {suite} asks "
         raise DataError(f"{reason}{len(task.questions)} of {task.card.id}, or others: evaluate the suite", run)
-    episodes = list(read_episodes(run / "episodes.jsonl"))
+    episodes = list(read_episodes(reader.path))
     if any(simulated_share(episode.searches) for episode in episodes):
         reason = "its pages were written by a model: a leaderboard's rows search the corpus of their track"
         raise DataError(f"retriever: {reason}; evaluate with a real retriever", run)
     scored = score_each(task, episodes, record["samples"])
-    with _appearing(out) as folder:
+    with appearing(out) as folder:
         write_episodes(folder / EPISODES, scored.episodes, whole=passages_of(task.retriever) is None)
         write_jsonl(folder / PREDICTIONS, (prediction(e, task.by_id[e.question_id]) for e in scored.episodes))
         manifest = _manifest(record, suite, part, about, folder, summarise(scored))
-        with write_atomic(folder / MANIFEST) as file:
-            file.write((json.dumps(plain(manifest), indent=1) + "\n").encode())
+        _write(folder / MANIFEST, plain(manifest))
     return out
 
 
@@ -161,20 +158,15 @@ def is_submission_of(folder: Path, run: Path, suite: str, part: str, about: Abou
     return dataclasses.replace(made, date=there.date, seal={}) == dataclasses.replace(there, seal={})
 
 
-def _record(run: Path) -> dict[str, Any]:
-    """Returns the record of a finished run."""
-    record = read_json(run / "run.json")
-    needed = {*COPIED, "models", "seconds", "hardware"}
-    missing = sorted(needed - record.keys()) if isinstance(record, dict) else ["a record"]
-    if missing:
-        reason = f"lacks {', '.join(missing)}: damaged; evaluate it again"
-        raise DataError(reason, run / "run.json")
-    return dict(record)
+def _write(path: Path, content: Mapping[str, Any]) -> None:
+    """Writes a JSON file of ASCII alone, in which no text of a submission can look like another."""
+    with write_atomic(path) as file:
+        file.write((json.dumps(content, indent=1) + "\n").encode())
 
 
 def _manifest(
     record: Mapping[str, Any], suite: str, part: str, about: About, folder: Path, scores: Mapping[str, Any]
-) -> Manifest:
+) -> SubmissionManifest:
     """Returns the manifest of a run."""
     models = {}
     for role, (name, sha256, *engine) in record["models"].items():
@@ -194,7 +186,7 @@ def _manifest(
         "scores": dict(scores),
     }
     try:
-        return read(Manifest, fields, "manifest")
+        return read(SubmissionManifest, fields, "manifest")
     except CardError as error:
         raise DataError(f"makes no manifest: {error}", folder) from error
 
@@ -203,9 +195,8 @@ def write_reported(row: Reported, out: Path) -> Path:
     """Writes a row that is reported only; errors as `write_submission` and `read_reported`."""
     if out.exists():
         raise RunExistsError(f"{out} exists: choose another --name")
-    with _appearing(out) as folder:
-        with write_atomic(folder / REPORTED) as file:
-            file.write((json.dumps(dataclasses.asdict(row), indent=1) + "\n").encode())
+    with appearing(out) as folder:
+        _write(folder / REPORTED, dataclasses.asdict(row))
         read_reported(folder)
     return out
 
@@ -234,17 +225,3 @@ def folder_name(name: str, training_seed: int | None = None) -> str:
     if not slug:
         raise UsageError(f"the name {name!r} has no letter or digit of which the folder's name could be made")
     return slug if training_seed is None else f"{slug}_seed{training_seed}"
-
-
-@contextlib.contextmanager
-def _appearing(out: Path) -> Iterator[Path]:
-    """Yields a temporary folder that gets its name when the block ends, and is removed after an exception."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    folder = out.with_name(f".{out.name}.{secrets.token_hex(4)}.part")
-    folder.mkdir()
-    try:
-        yield folder
-        folder.rename(out)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise

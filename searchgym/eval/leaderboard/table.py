@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from searchgym.errors import DataMissingError, SubmissionError
-from searchgym.eval.compare import Difference, difference
-from searchgym.eval.intervals import bootstrap_ci, t_interval
-from searchgym.eval.leaderboard.check import Checked, check_submission
-from searchgym.eval.leaderboard.manifest import MANIFEST, Manifest
-from searchgym.eval.leaderboard.rerun import was_rerun
+from searchgym.eval.compare import PairedDifference, difference, t_interval
+from searchgym.eval.leaderboard.check import CheckedSubmission, check_submission
+from searchgym.eval.leaderboard.manifest import MANIFEST, SubmissionManifest
+from searchgym.eval.leaderboard.replay import was_rerun
 from searchgym.eval.leaderboard.submission import REPORTED, Reported, read_reported
 from searchgym.eval.leaderboard.tasks import BUDGETS, Tasks
-from searchgym.eval.scores import OFFICIAL, question_rows
+from searchgym.eval.scores import OFFICIAL, bootstrap_ci, question_rows
 
 CEILINGS: Final = ("oracle", "evidence-oracle")
 """Agents that are given the gold titles or answers: their rows bound the others and are not ranked."""
@@ -27,17 +26,17 @@ COSTS: Final = ("searches", "response_tokens", "read_tokens", "gold_found", "leg
 
 
 @dataclass(frozen=True)
-class Row:
+class BoardRow:
     """One row: a method on a track, with one or several training seeds."""
 
-    members: Sequence[Checked]
+    members: Sequence[CheckedSubmission]
     questions: Mapping[str, dict[str, float]]
     """Question id to EM and F1, means over the seeds."""
     rerun: bool
     """Whether every member was run again."""
 
     @property
-    def manifest(self) -> Manifest:
+    def manifest(self) -> SubmissionManifest:
         """Manifest of the first seed."""
         return self.members[0].manifest
 
@@ -51,6 +50,10 @@ class Row:
         values = [member.scores.get(name) for member in self.members]
         known = [value for value in values if isinstance(value, (int, float))]
         return sum(known) / len(known) if known else None
+
+    def costs(self) -> dict[str, Any]:
+        """Returns EM with its interval, and what it cost, under the names that the scores of a run have."""
+        return {"em_ci95": self.interval("em"), **{name: self.mean(name) for name in ("em", *COSTS)}}
 
     def interval(self, name: str) -> list[float]:
         """Returns the 95 % bootstrap interval over questions of the mean over the seeds, empty without a score."""
@@ -71,9 +74,9 @@ class Track:
     part: str
     label: str
     """Corpus, retriever and budgets in words."""
-    rows: Sequence[Row]
+    rows: Sequence[BoardRow]
     """Rows by EM, the best first; ceilings come last."""
-    to_best: Mapping[str, Difference] = field(default_factory=dict)
+    to_best: Mapping[str, PairedDifference] = field(default_factory=dict)
     """Name of the row to its difference to the best row that is no ceiling; not of that row, nor of ceilings."""
 
 
@@ -109,7 +112,7 @@ def build_board(
         The board; a submission that is refused is in none of its rows and is named with the reason.
     """
     tasks, places = tasks or Tasks(), find_submissions(folders)
-    checked: list[Checked] = []
+    checked: list[CheckedSubmission] = []
     reported: list[Reported] = []
     refused: list[SubmissionError] = []
     absent: dict[str, None] = {}
@@ -125,41 +128,38 @@ def build_board(
             absent.setdefault(str(error))
         if progress is not None:
             progress("submissions", number, len(places))
-    good = _without_repeats(checked, refused)
-    groups: dict[str, list[Checked]] = {}
-    for one in good:
-        groups.setdefault(_track_key(one.manifest), []).append(one)
+    groups: dict[str, list[CheckedSubmission]] = {}
+    for one in checked:
+        name, seed = one.manifest.name, one.manifest.training_seed
+        group = groups.setdefault(_track_key(one.manifest), [])
+        same = next((o for o in group if (o.manifest.name, o.manifest.training_seed) == (name, seed)), None)
+        if same is None:
+            group.append(one)
+        else:
+            reason = f"two submissions of one name: {name!r} with training seed {seed} is also {same.folder}"
+            refused.append(SubmissionError("name", reason, one.folder / MANIFEST))
     tracks = [_track(own, refused) for _, own in sorted(groups.items())]
     return Board([track for track in tracks if track.rows], reported, refused, list(absent))
 
 
-def _track_key(manifest: Manifest) -> str:
+def _track_key(manifest: SubmissionManifest) -> str:
     """Returns what two rows must have in common to be compared, as a text to sort by."""
     budgets = [getattr(manifest, name) for name in BUDGETS]
     return json.dumps([manifest.suite, manifest.part, manifest.corpus_sha256, manifest.retriever, budgets])
 
 
-def _without_repeats(checked: Sequence[Checked], refused: list[SubmissionError]) -> list[Checked]:
-    """Returns the submissions, without those whose name and training seed another in the same track has."""
-    seen: dict[tuple[Any, ...], Checked] = {}
-    for one in checked:
-        key = _track_key(one.manifest), one.manifest.name, one.manifest.training_seed
-        if key in seen:
-            reason = f"{one.manifest.name!r} with training seed {one.manifest.training_seed} is also {seen[key].folder}"
-            refused.append(SubmissionError("name", f"two submissions of one name: {reason}", one.folder / MANIFEST))
-        else:
-            seen[key] = one
-    return list(seen.values())
-
-
-def _track(checked: Sequence[Checked], refused: list[SubmissionError]) -> Track:
+def _track(checked: Sequence[CheckedSubmission], refused: list[SubmissionError]) -> Track:
     """Returns the track of submissions that can be compared."""
-    by_name: dict[str, list[Checked]] = {}
+    by_name: dict[str, list[CheckedSubmission]] = {}
     for one in checked:
         own = by_name.setdefault(one.manifest.name, [])
-        if own and (field := _unlike(own[0].manifest, one.manifest)):
+        first = (own or [one])[0].manifest
+        names = [name for name in ALIKE if getattr(first, name) != getattr(one.manifest, name)]
+        if (first.training_seed is None) != (one.manifest.training_seed is None):
+            names.insert(0, "training_seed")
+        if names:
             reason = f"is another one than that of {own[0].folder}, of the same name: give it another name"
-            refused.append(SubmissionError(field, reason, one.folder / MANIFEST))
+            refused.append(SubmissionError(names[0], reason, one.folder / MANIFEST))
         else:
             own.append(one)
     rows = [_row(sorted(own, key=lambda one: one.manifest.training_seed or 0)) for own in by_name.values()]
@@ -172,24 +172,17 @@ def _track(checked: Sequence[Checked], refused: list[SubmissionError]) -> Track:
     return Track(first.suite, first.part, label_of(first), rows, gaps)
 
 
-def _unlike(first: Manifest, other: Manifest) -> str | None:
-    """Returns a field in which two seeds of one row must not differ, and do."""
-    if (first.training_seed is None) != (other.training_seed is None):
-        return "training_seed"
-    return next((name for name in ALIKE if getattr(first, name) != getattr(other, name)), None)
-
-
-def _row(members: Sequence[Checked]) -> Row:
+def _row(members: Sequence[CheckedSubmission]) -> BoardRow:
     """Returns the row of the training seeds of one method."""
     each = [{row["id"]: row for row in question_rows(member.scored)} for member in members]
     questions: dict[str, dict[str, float]] = {
         id: {name: sum(rows[id][name] for rows in each) / len(each) for name in OFFICIAL if name in each[0][id]}
         for id in each[0]
     }
-    return Row(members, questions, all(was_rerun(member.folder, member.manifest) for member in members))
+    return BoardRow(members, questions, all(was_rerun(member.folder, member.manifest) for member in members))
 
 
-def label_of(manifest: Manifest) -> str:
+def label_of(manifest: SubmissionManifest) -> str:
     """Returns corpus, retriever and budgets of a track in words."""
     own = manifest.retriever
     settings = [f"{k} {v}" for k, v in own.items() if k not in ("retriever", "kind", "passages", "corpus")]

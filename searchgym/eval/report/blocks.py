@@ -31,7 +31,7 @@ class Heading:
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class TextBlock:
     """One paragraph."""
 
     parts: Inline
@@ -66,7 +66,7 @@ class Picture:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ShownHit:
     """One hit of a search as a reader sees it."""
 
     title: str
@@ -75,19 +75,19 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ShownStep:
     """One output of a model or one search of an episode."""
 
     label: str
     """Turn, and who did what in it."""
     text: str
     """Output of the model, or the query."""
-    hits: Sequence[Found] | None = None
+    hits: Sequence[ShownHit] | None = None
     """Hits of a search; None for an output."""
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ShownEpisode:
     """One episode to read."""
 
     id: str
@@ -99,25 +99,35 @@ class Shown:
     """Whether the answer is an exact match; None if it has no score."""
     facts: Sequence[tuple[str, str]]
     """What the episode cost and how it ended, by name."""
-    steps: Sequence[Step]
+    steps: Sequence[ShownStep]
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
     """Episodes to read, each folded to one line; pages in Markdown leave them out."""
 
-    episodes: Sequence[Shown]
+    episodes: Sequence[ShownEpisode]
 
 
-Block = Heading | Text | Items | Table | Picture | Reading
+Block = Heading | TextBlock | Items | Table | Picture | Reading
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class ReportPage:
     """A page: its title and its blocks in order."""
 
     title: str
     blocks: Sequence[Block]
+
+
+def items_of(text: str) -> Items:
+    """Returns the items of a text of ours: one a line, its term before a ``|``, code between backticks."""
+    items: list[tuple[str, Inline]] = []
+    for line in text.strip().splitlines():
+        term, _, paragraph = line.partition(" | ")
+        parts = paragraph.split("`")
+        items.append((term, [Code(part) if number % 2 else part for number, part in enumerate(parts)]))
+    return Items(items)
 
 
 def filled(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:

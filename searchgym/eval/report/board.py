@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from searchgym.eval.leaderboard.submission import Reported
-from searchgym.eval.leaderboard.table import COSTS, Board, Row, Track
+from searchgym.eval.leaderboard.table import COSTS, Board, BoardRow, Track
 from searchgym.eval.leaderboard.tasks import BUDGETS
-from searchgym.eval.report.blocks import Block, Code, Heading, Items, Page, Table, Text, between, number
+from searchgym.eval.report.blocks import (
+    Block,
+    Code,
+    Heading,
+    Items,
+    ReportPage,
+    Table,
+    TextBlock,
+    between,
+    items_of,
+    number,
+)
 from searchgym.eval.report.evaluations import cost_picture
 
 HEAD: Final = (
@@ -19,57 +30,31 @@ HEAD: Final = (
 """Heads of a track's table."""
 TIERS: Final = {True: "run again", False: "recomputed"}
 """Tier of a row by whether it was run again."""
-MEANING: Final = Items(
-    [
-        (
-            "Tiers.",
-            [
-                "“run again”: the keepers of this page ran agent and models again and got the same scores. "
-                "“recomputed”: every score was computed from the episodes of the submission by the one scorer. "
-                "“reported”: numbers of others that nobody here could compute; they are never ranked."
-            ],
-        ),
-        (
-            "Tracks.",
-            [
-                "Rows are compared within a track only: the same questions, corpus, retriever and budgets. Numbers of "
-                "different tracks say nothing about each other. The table of a suite has the mean over its parts, each "
-                "counting the same, for rows with one retriever and one set of budgets in all of them; it has no "
-                "intervals and is no ranking."
-            ],
-        ),
-        (
-            "Differences",
-            [
-                "are to the best row of the track, with a paired bootstrap interval over questions (95 %); “not "
-                "distinguishable” where it holds 0. With several training seeds a question's score is the mean over "
-                "them; the interval over seeds is Student's t."
-            ],
-        ),
-        (
-            "Ceilings",
-            [
-                "are told the gold pages (evidence-oracle) or the answer (oracle); they bound the rows above and are "
-                "not ranked."
-            ],
-        ),
-        (
-            "What “recomputed” does not prove:",
-            [
-                "that the named model wrote the outputs, that its training saw none of the questions, or that nobody "
-                "chose the best of several runs. ",
-                Code("searchgym leaderboard check --replay"),
-                " repeats the searches and the workflow on the recorded outputs, so that invented hits and answers "
-                "that no output holds are refused; outputs that were themselves invented are found only by running the "
-                "model again.",
-            ],
-        ),
-    ]
+MEANING: Final = items_of(
+    """
+Tiers. | “run again”: the keepers of this page ran agent and models again and got the same scores. \
+“recomputed”: every score was computed from the episodes of the submission by the one scorer. \
+“reported”: numbers of others that nobody here could compute; they are never ranked.
+Tracks. | Rows are compared within a track only: the same questions, corpus, retriever and budgets. Numbers of \
+different tracks say nothing about each other. The table of a suite has the mean over its parts, each \
+counting the same, for rows with one retriever and one set of budgets in all of them; it has no \
+intervals and is no ranking.
+Differences | are to the best row of the track, with a paired bootstrap interval over questions (95 %); “not \
+distinguishable” where it holds 0. With several training seeds a question's score is the mean over \
+them; the interval over seeds is Student's t.
+Ceilings | are told the gold pages (evidence-oracle) or the answer (oracle); they bound the rows above and are \
+not ranked.
+What “recomputed” does not prove: | that the named model wrote the outputs, that its training saw none of the \
+questions, or that nobody chose the best of several runs. `searchgym leaderboard check --replay` \
+repeats the searches and the workflow on the recorded outputs, so that invented hits and answers \
+that no output holds are refused; outputs that were themselves invented are found only by running the \
+model again.
+"""
 )
 """How a reader should take the tables."""
 
 
-def board_page(board: Board, *, figures: bool = False) -> Page:
+def board_page(board: Board, *, figures: bool = False) -> ReportPage:
     """Returns the page of a leaderboard.
 
     Args:
@@ -77,25 +62,31 @@ def board_page(board: Board, *, figures: bool = False) -> Page:
         figures: Whether each track has a figure of accuracy against cost, for which matplotlib must be installed.
     """
     blocks: list[Block] = [
-        Text(["Made by ", Code("make leaderboard"), "; every row is computed again from its episodes."])
+        TextBlock(["Made by ", Code("make leaderboard"), "; every row is computed again from its episodes."])
     ]
     for suite in dict.fromkeys(track.suite for track in board.tracks):
         blocks.append(Heading(suite))
         tracks = [track for track in board.tracks if track.suite == suite]
-        blocks += [Table(*suite_table(alike)) for alike in _of_one_setting(tracks) if len(alike) > 1]
+        settings: dict[str, list[Track]] = {}  # by retriever and budgets: a mean over parts needs the same
+        for track in tracks:
+            first = track.rows[0].manifest
+            retriever = {k: v for k, v in first.retriever.items() if k not in ("passages", "corpus")}
+            key = json.dumps([retriever, [getattr(first, name) for name in BUDGETS]], sort_keys=True)
+            settings.setdefault(key, []).append(track)
+        blocks += [Table(*suite_table(alike)) for alike in settings.values() if len(alike) > 1]
         for track in tracks:
             blocks += [
                 Heading(track.part, 3),
-                Text([f"Track: {track.label}."]),
+                TextBlock([f"Track: {track.label}."]),
                 Table(HEAD, track_cells(track)),
             ]
-            if figures and (picture := cost_picture({row.manifest.name: _costs(row) for row in track.rows})):
+            if figures and (picture := cost_picture({row.manifest.name: row.costs() for row in track.rows})):
                 blocks.append(picture)
     if board.reported:
         blocks += [Heading("Reported only"), Table(*reported_table(board.reported))]
     if board.absent:
         blocks += [Heading("Not looked at here"), Items([("", [text]) for text in board.absent])]
-    return Page("Leaderboard", [*blocks, Heading("How to read it"), MEANING])
+    return ReportPage("Leaderboard", [*blocks, Heading("How to read it"), MEANING])
 
 
 def track_cells(track: Track) -> list[list[str]]:
@@ -104,15 +95,12 @@ def track_cells(track: Track) -> list[list[str]]:
     return [_cells(track, row, "" if row.is_ceiling else str(next(ranked))) for row in track.rows]
 
 
-def _cells(track: Track, row: Row, rank: str) -> list[str]:
+def _cells(track: Track, row: BoardRow, rank: str) -> list[str]:
     """Returns the cells of one row."""
     manifest, seeds = row.manifest, row.over_seeds("em")
     models = ", ".join(dict.fromkeys(used.name for member in row.members for used in member.manifest.models.values()))
     gap = track.to_best.get(manifest.name)
-    verdict = "ceiling" if row.is_ceiling else "best" if gap is None else ""
-    if gap is not None:
-        told = f", {gap.verdict}" if gap.verdict == "not distinguishable" else ""
-        verdict = f"{gap.mean:+.3f} ({gap.low:+.3f} to {gap.high:+.3f}){told}"
+    verdict = "ceiling" if row.is_ceiling else "best" if gap is None else str(gap)
     return [
         rank,
         manifest.name,
@@ -129,11 +117,6 @@ def _cells(track: Track, row: Row, rank: str) -> list[str]:
     ]
 
 
-def _costs(row: Row) -> dict[str, Any]:
-    """Returns EM with its interval, and what it cost, under the names that the scores of a run have."""
-    return {"em_ci95": row.interval("em"), **{name: row.mean(name) for name in ("em", *COSTS)}}
-
-
 def suite_table(tracks: Sequence[Track]) -> tuple[list[str], list[list[str]]]:
     """Returns heads and cells of the EM of each row in every part of a suite, for rows that are in all of them."""
     em: dict[str, list[float | None]] = {}
@@ -146,17 +129,6 @@ def suite_table(tracks: Sequence[Track]) -> tuple[list[str], list[list[str]]]:
     ordered = sorted(means, key=lambda name: (name in ceilings, -means[name], name))
     cells = [[name, *map(number, whole[name]), number(means[name])] for name in ordered]
     return ["EM", *(track.part for track in tracks), "mean over parts"], cells
-
-
-def _of_one_setting(tracks: Sequence[Track]) -> list[list[Track]]:
-    """Returns the tracks of a suite by retriever and budgets: only over these a mean over its parts says something."""
-    groups: dict[str, list[Track]] = {}
-    for track in tracks:
-        first = track.rows[0].manifest
-        settings = {k: v for k, v in first.retriever.items() if k not in ("passages", "corpus")}
-        budgets = [getattr(first, name) for name in BUDGETS]
-        groups.setdefault(json.dumps([settings, budgets], sort_keys=True), []).append(track)
-    return list(groups.values())
 
 
 def reported_table(rows: Sequence[Reported]) -> tuple[list[str], list[list[str]]]:

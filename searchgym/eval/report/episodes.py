@@ -6,16 +6,14 @@ import hashlib
 import heapq
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Final
 
-from searchgym.errors import DataError
-from searchgym.eval.intervals import bootstrap_ci
-from searchgym.eval.report.blocks import Found, Shown, Step, number
-from searchgym.records import Episode, Searched
-from searchgym.rollout.storage import read_episodes
+from searchgym.eval.report.blocks import ShownEpisode, ShownHit, ShownStep, number
+from searchgym.eval.rows import call_rows, turns_of
+from searchgym.eval.scores import bootstrap_ci
+from searchgym.records import Episode
 
 LONGEST: Final = 3000
 """Maximum number of characters of one output or query that a page shows."""
@@ -29,7 +27,7 @@ MOST_HITS: Final = 10
 COSTS: Final = {"searches": "searches", "response_tokens": "tokens written", "read_tokens": "tokens read"}
 """Name of a cost in the scores of an evaluation to its name on a page."""
 
-Asked = Mapping[str, tuple[str, Sequence[str]]]
+QuestionTexts = Mapping[str, tuple[str, Sequence[str]]]
 """Question id to the question's text and its gold answers."""
 
 
@@ -84,7 +82,7 @@ def score_of(episode: Episode, name: str) -> float | None:
     return float(value) if value is not None and math.isfinite(value) else None
 
 
-class Sample:
+class EpisodeSample:
     """Sample of episodes, about half of them right, that depends on their ids alone and not on their order.
 
     Episodes with the smallest SHA-256 of their ids are kept; of a training, only those of the last step that wrote any.
@@ -126,31 +124,7 @@ def step_of(id: str) -> int:
     return int(step) if at and step.isdecimal() and len(step) < 10 else 0
 
 
-def whole_episodes(path: Path, notes: list[str]) -> Iterator[Episode]:
-    """Reads episodes without their tokens; a half-written last line is left out and noted.
-
-    Raises:
-        DataError: Another line is not an episode.
-    """
-    if not path.is_file() or not path.stat().st_size:
-        notes.append("it has no episodes")
-        return
-    try:
-        yield from read_episodes(path, tokens=False)
-    except DataError as error:
-        if ends_in_newline(path):
-            raise
-        notes.append(f"the last line of {path.name} is half written and was left out (line {error.line})")
-
-
-def ends_in_newline(path: Path) -> bool:
-    """Tells whether a file of lines was written to its end."""
-    with path.open("rb") as file:
-        file.seek(-1, 2)
-        return file.read(1) == b"\n"
-
-
-def shown(episode: Episode, asked: Asked) -> Shown:
+def shown_episode(episode: Episode, asked: QuestionTexts) -> ShownEpisode:
     """Returns an episode as a reader sees it; long texts are cut, and say by how much."""
     question, golds = asked.get(episode.question_id, (f"question {episode.question_id}", ()))
     score = score_of(episode, "em")
@@ -160,39 +134,37 @@ def shown(episode: Episode, asked: Asked) -> Shown:
     facts += [("error", cut(episode.error, LONGEST))] if episode.error else []
     steps = _steps(episode)
     if len(steps) > MOST_STEPS:
-        rest = Step(f"{len(steps) - MOST_STEPS:,} more outputs and searches", "")
+        rest = ShownStep(f"{len(steps) - MOST_STEPS:,} more outputs and searches", "")
         steps = [*steps[:MOST_STEPS], rest]
     answer = None if episode.answer is None else cut(episode.answer.text, LONGEST)
     golds = [cut(gold, LONGEST_HIT) for gold in golds[:MOST_HITS]]
     facts = [(name, value) for name, value in facts if value]
-    return Shown(episode.id, cut(question, LONGEST), golds, answer, None if score is None else score == 1, facts, steps)
+    return ShownEpisode(
+        episode.id, cut(question, LONGEST), golds, answer, None if score is None else score == 1, facts, steps
+    )
 
 
-def _steps(episode: Episode) -> list[Step]:
+def _steps(episode: Episode) -> list[ShownStep]:
     """Returns the outputs, searches and looks at pages of an episode by turn, outputs first."""
-    steps: list[tuple[int, int, Step]] = []
-    for call in episode.calls:
-        told = "".join(f", {text}" for text, is_so in (("not legal", not call.legal), ("cut off", call.cut)) if is_so)
-        trial = " (a trial answer)" if call.prefix else ""
-        label = f"turn {call.turn} · {call.role} of {call.model_key}{trial}{told}"
-        steps.append((call.turn, 0, Step(cut(label, LONGEST_HIT), cut(call.text, LONGEST))))
-    for searched in episode.searches:
-        label = f"turn {searched.turn} · search, {len(searched.hits)} hit{'s' * (len(searched.hits) != 1)}"
-        steps.append((searched.turn, 1, Step(label, cut(searched.query, LONGEST), _hits(searched))))
-    for look in episode.opens:
-        shown = f"{look.title}, part {look.part} of {look.parts}" if look.part else f"{look.target}: no page"
-        steps.append((look.turn, 1, Step(f"turn {look.turn} · page", cut(shown, LONGEST))))
-    return [step for *_, step in sorted(steps, key=lambda entry: entry[:2])]
-
-
-def _hits(searched: Searched) -> list[Found]:
-    """Returns the hits of a search."""
-    return [
-        Found(
-            cut(hit.passage.title, LONGEST_HIT) or "(no title)", number(hit.score), cut(hit.passage.text, LONGEST_HIT)
-        )
-        for hit in searched.hits[:MOST_HITS]
-    ]
+    steps: list[ShownStep] = []
+    for turn, calls, tools in turns_of(episode, call_rows(episode)):
+        for place, row in calls:
+            call = episode.calls[place]
+            label = f"turn {turn} · {row.role} of {row.model_key}{' (a trial answer)' if call.prefix else ''}"
+            label += f"{'' if row.legal else ', not legal'}{', cut off' if call.cut else ''}"
+            steps.append(ShownStep(cut(label, LONGEST_HIT), cut(row.text, LONGEST)))
+        for tool in tools:
+            if tool.hits is None:
+                page = tool.page or f"{tool.query}: no page"
+                steps.append(ShownStep(f"turn {turn} · page", cut(page, LONGEST)))
+                continue
+            hits = []
+            for hit in tool.hits[:MOST_HITS]:
+                title, text = (cut(part, LONGEST_HIT) for part in (hit.passage.title, hit.passage.text))
+                hits.append(ShownHit(title or "(no title)", number(hit.score), text))
+            label = f"turn {turn} · search, {len(tool.hits)} hit{'s' * (len(tool.hits) != 1)}"
+            steps.append(ShownStep(label, cut(tool.query, LONGEST), hits))
+    return steps
 
 
 def cut(text: str, most: int) -> str:

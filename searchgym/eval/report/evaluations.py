@@ -7,12 +7,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from searchgym.eval.compare import Run, check_comparable, difference
-from searchgym.eval.intervals import bootstrap_ci
-from searchgym.eval.report.blocks import Block, Heading, Items, Picture, Text, between, filled, finite, number
+from searchgym.eval.compare import SAME, check_comparable, difference
+from searchgym.eval.report.blocks import Block, Heading, Items, Picture, TextBlock, between, filled, finite, number
 from searchgym.eval.report.episodes import cut
 from searchgym.eval.report.figures import MOST, Points, Series, bars, panels, scatter
 from searchgym.eval.report.runs import RunData
+from searchgym.eval.scores import bootstrap_ci
 
 HEAD: Final = (
     "#", "run", "agent", "models", "questions", "EM (95 %)", "F1 (95 %)", "searches", "tokens written", "tokens read",
@@ -23,15 +23,13 @@ LONGEST_NAME: Final = 300
 """Maximum number of characters of a name in a run's record that a page shows."""
 MOST_TURNS: Final = 100
 """Maximum number of turns in a figure."""
-SAME_QUESTIONS: Final = ("env", "questions_sha256", "scorer")
-"""Fields of a record that decide which runs are in one table."""
 
 
 def evaluation_blocks(runs: Sequence[RunData]) -> list[Block]:
     """Returns the blocks about evaluations: a section for each set of questions, in order of its first run."""
     groups: dict[str, list[RunData]] = {}
     for run in runs:
-        groups.setdefault(json.dumps([run.record.get(name) for name in SAME_QUESTIONS]), []).append(run)
+        groups.setdefault(json.dumps([run.record.get(name) for name in SAME]), []).append(run)
     return [block for alike in groups.values() for block in _section(alike)]
 
 
@@ -41,14 +39,14 @@ def _section(runs: Sequence[RunData]) -> list[Block]:
     told = [cut(str(first[name]), LONGEST_NAME) for name in ("dataset", "split", "scorer") if first.get(name)]
     blocks: list[Block] = [Heading(cut(str(first.get("env") or "unknown environment"), LONGEST_NAME))]
     if told:
-        blocks.append(Text([f"Questions and scorer: {', '.join(told)}."]))
+        blocks.append(TextBlock([f"Questions and scorer: {', '.join(told)}."]))
     gaps, notes = _gaps(runs)
     rows = [_cells(place, run, gaps.get(place, "")) for place, run in enumerate(runs, start=1)]
     blocks.append(filled(HEAD, rows))
     if notes:
         blocks.append(Items([("", [note]) for note in notes]))
     if len(runs) > MOST:
-        blocks.append(Text([f"The figures show the first {MOST} of {len(runs)} runs."]))
+        blocks.append(TextBlock([f"The figures show the first {MOST} of {len(runs)} runs."]))
     pictures = (cost_picture({run.name: run.scores for run in runs}), _hops(runs[:MOST]), _recall(runs[:MOST]))
     blocks += [picture for picture in pictures if picture is not None]
     return blocks
@@ -56,31 +54,17 @@ def _section(runs: Sequence[RunData]) -> list[Block]:
 
 def _cells(place: int, run: RunData, gap: str) -> list[str]:
     """Returns the cells of one run."""
-    scores = run.scores
-    models = run.record.get("models")
-    named = (
-        [entry[0] for entry in models.values() if isinstance(entry, list) and entry] if isinstance(models, dict) else []
-    )
-    return [
-        str(place),
-        run.name,
-        cut(str(run.record.get("agent", "")), LONGEST_NAME),
-        cut(", ".join(dict.fromkeys(map(str, named))), LONGEST_NAME),
-        number(scores.get("n"), 0),
-        *(_with_interval(scores, name) for name in ("em", "f1")),
-        number(scores.get("searches"), 2),
-        number(scores.get("response_tokens"), 0),
-        number(scores.get("read_tokens"), 0),
-        number(scores.get("gold_found")),
-        number(scores.get("legal")),
-        gap,
-    ]
-
-
-def _with_interval(scores: Mapping[str, Any], name: str) -> str:
-    """Formats a score with its interval, as far as they are known."""
-    bounds = between(scores.get(f"{name}_ci95"))
-    return number(scores.get(name)) + (f" ({bounds})" if bounds else "")
+    scores, record = run.scores, run.record
+    models = record.get("models")
+    entries = models.values() if isinstance(models, dict) else ()
+    named = dict.fromkeys(str(entry[0]) for entry in entries if isinstance(entry, list) and entry)
+    cells = [str(place), run.name, cut(str(record.get("agent", "")), LONGEST_NAME), cut(", ".join(named), LONGEST_NAME)]
+    cells.append(number(scores.get("n"), 0))
+    for name in ("em", "f1"):
+        bounds = between(scores.get(f"{name}_ci95"))
+        cells.append(number(scores.get(name)) + (f" ({bounds})" if bounds else ""))
+    digits = {"searches": 2, "response_tokens": 0, "read_tokens": 0, "gold_found": 3, "legal": 3}
+    return [*cells, *(number(scores.get(name), count) for name, count in digits.items()), gap]
 
 
 def _gaps(runs: Sequence[RunData]) -> tuple[dict[int, str], list[str]]:
@@ -89,18 +73,15 @@ def _gaps(runs: Sequence[RunData]) -> tuple[dict[int, str], list[str]]:
     Raises:
         UsageError: Two runs on the same questions have scores of different ones.
     """
-    numbered = enumerate(runs, start=1)
-    known = [(place, Run(run.name, run.record, run.rows, run.scores)) for place, run in numbered if run.rows]
+    known = [(place, run) for place, run in enumerate(runs, start=1) if run.rows]
     if len(known) < 2:
         return {}, []
-    (_, first), *others = known
-    notes = check_comparable([run for _, run in known])
-    gaps: dict[int, str] = {}
-    for place, run in others:
-        if any("em" in row for row in run.rows.values()):
-            found = difference(run.rows, first.rows)
-            told = f", {found.verdict}" if found.verdict == "not distinguishable" else ""
-            gaps[place] = f"{found.mean:+.3f} ({found.low:+.3f} to {found.high:+.3f}){told}"
+    notes, first = check_comparable([run for _, run in known]), known[0][1]
+    gaps = {
+        place: str(difference(run.rows, first.rows))
+        for place, run in known[1:]
+        if any("em" in row for row in run.rows.values())
+    }
     return gaps, notes
 
 
@@ -114,70 +95,53 @@ def cost_picture(runs: Mapping[str, Mapping[str, Any]]) -> Picture | None:
         runs: Name of each run, at most `MOST` of which are drawn, to its scores as in ``scores.json``.
     """
     labels = {"searches": "searches per question", "tokens": "tokens written and read per question"}
-    series = [Series(name, _costs(scores)) for name, scores in list(runs.items())[:MOST]]
+    series = []
+    for name, scores in list(runs.items())[:MOST]:
+        em, costs = finite(scores.get("em")), {"searches": finite(scores.get("searches"))}
+        written, read = finite(scores.get("response_tokens")), finite(scores.get("read_tokens"))
+        costs["tokens"] = None if written is None or read is None else written + read
+        points = {
+            panel: [(cost, em, *_ends(scores.get("em_ci95"), em))]
+            for panel, cost in costs.items()
+            if cost is not None and em is not None
+        }
+        series.append(Series(name, points))
     caption = (
         "Accuracy against cost: exact match with its 95 % interval over questions, by the mean cost of a question."
     )
     return scatter(series, "EM of each run against searches and tokens", caption, labels)
 
 
-def _costs(scores: Mapping[str, Any]) -> dict[str, Points]:
-    """Returns the point of a run in each panel of `cost_picture`, as far as it is known."""
-    em, searches = finite(scores.get("em")), finite(scores.get("searches"))
-    written, read = finite(scores.get("response_tokens")), finite(scores.get("read_tokens"))
-    tokens = None if written is None or read is None else written + read
-    if em is None:
-        return {}
-    ends = _ends(scores.get("em_ci95"), em)
-    found = {"searches": searches, "tokens": tokens}
-    return {name: [(cost, em, *ends)] for name, cost in found.items() if cost is not None}
-
-
 def _hops(runs: Sequence[RunData]) -> Picture | None:
     """Draws EM by the number of hops, where the questions differ in it."""
     hops = sorted({str(row["hops"]) for run in runs for row in run.rows.values() if row.get("hops") is not None})
+    shown: list[dict[str, Points]] = [{} for _ in runs]
+    for own in hops[:MOST]:
+        count = max(sum(row.get("hops") == own for row in run.rows.values()) for run in runs)
+        label = f"{own} hop{'' if own == '1' else 's'}\n{count} questions"
+        for run, bar in zip(runs, shown, strict=True):  # in order of ids
+            values = [row["em"] for _, row in sorted(run.rows.items()) if row.get("hops") == own and "em" in row]
+            bar[label] = [(0.0, math.fsum(values) / len(values), *bootstrap_ci(values))] if values else []
     if len(hops) < 2:
         return None
-    hops = hops[:MOST]
-    series = [Series(run.name, {_hop_name(own, runs): _bar(run, own) for own in hops}) for run in runs]
+    series = [Series(run.name, bar) for run, bar in zip(runs, shown, strict=True)]
     caption = "Exact match by the number of hops of the question, with 95 % bootstrap intervals over questions."
     return bars(series, "EM of each run by number of hops", caption)
 
 
-def _hop_name(hops: str, runs: Sequence[RunData]) -> str:
-    """Returns the label of a group of bars, with the number of its questions."""
-    count = max(sum(row.get("hops") == hops for row in run.rows.values()) for run in runs)
-    return f"{hops} hop{'' if hops == '1' else 's'}\n{count} questions"
-
-
-def _bar(run: RunData, hops: str) -> Points:
-    """Returns EM of the questions of a number of hops with its interval, in order of ids; nothing if there are none."""
-    values = [row["em"] for _, row in sorted(run.rows.items()) if row.get("hops") == hops and "em" in row]
-    if not values:
-        return []
-    low, high = bootstrap_ci(values)
-    return [(0.0, math.fsum(values) / len(values), low, high)]
-
-
 def _recall(runs: Sequence[RunData]) -> Picture | None:
-    """Draws the share of gold titles among all hits up to each turn."""
-    title = "share of gold pages found up to a turn"
-    series = [Series(run.name, {title: _by_turn(run.scores)}) for run in runs]
+    """Draws the share of gold titles among all hits up to each turn, of the runs in which it was measured."""
+    series = []
+    for run in runs:
+        means, bounds = run.scores.get("title_recall"), run.scores.get("title_recall_ci95")
+        points = []
+        for turn, mean in enumerate(means[:MOST_TURNS] if isinstance(means, list) else ()):
+            if (value := finite(mean)) is not None:
+                own = bounds[turn] if isinstance(bounds, list) and len(bounds) > turn else None
+                points.append((float(turn + 1), value, *_ends(own, value)))
+        series.append(Series(run.name, {"share of gold pages found up to a turn": points}))
     caption = "Retrieval by turn: share of the gold titles among all hits so far, with 95 % intervals over questions."
     return panels(series, "turn", "Share of gold titles found by turn", caption, integer=True)
-
-
-def _by_turn(scores: Mapping[str, Any]) -> Points:
-    """Returns the recall of titles by turn; nothing if it was not measured."""
-    means, bounds = scores.get("title_recall"), scores.get("title_recall_ci95")
-    if not isinstance(means, list):
-        return []
-    points = []
-    for turn, mean in enumerate(means[:MOST_TURNS], start=1):
-        if (value := finite(mean)) is not None:
-            own = bounds[turn - 1] if isinstance(bounds, list) and len(bounds) >= turn else None
-            points.append((float(turn), value, *_ends(own, value)))
-    return points
 
 
 def _ends(bounds: object, value: float) -> tuple[float, float]:

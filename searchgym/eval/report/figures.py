@@ -68,9 +68,9 @@ def panels(series: Sequence[Series], label: str, title: str, caption: str, integ
             for place, one in enumerate(series):
                 if points := one.panels.get(name):
                     xs, ys, lows, highs = zip(*points, strict=True)
-                    style: dict[str, Any] = {"color": colours[place % len(colours)]}
-                    axes.plot(xs, ys, marker=MARKERS[place % len(MARKERS)], markersize=4, **style)
-                    axes.fill_between(xs, lows, highs, alpha=0.2, linewidth=0, **style)
+                    style = _style(place, colours)
+                    axes.plot(xs, ys, markersize=4, **style)
+                    axes.fill_between(xs, lows, highs, alpha=0.2, linewidth=0, color=style["color"])
             axes.set_title(_drawable(name), loc="left", fontsize="medium")
             axes.set_xlabel(label)
             if integer:
@@ -95,8 +95,7 @@ def scatter(series: Sequence[Series], title: str, caption: str, labels: Mapping[
             for place, one in enumerate(series):
                 for x, y, low, high in one.panels.get(name, ()):
                     ends = [[max(y - low, 0.0)], [max(high - y, 0.0)]]
-                    style: dict[str, Any] = {"color": colours[place % len(colours)], "capsize": 3, "linewidth": 1}
-                    axes.errorbar([x], [y], yerr=ends, marker=MARKERS[place % len(MARKERS)], markersize=7, **style)
+                    axes.errorbar([x], [y], yerr=ends, capsize=3, linewidth=1, markersize=7, **_style(place, colours))
             axes.set_ylabel("EM")
             axes.set_xlabel(labels[name])
             axes.set_xlim(left=0)
@@ -172,20 +171,20 @@ def _picture(
             figure = Figure(figsize=(5.0 * min(count, 2) + (1.6 if count == 1 else 0.0), height), layout="constrained")
             FigureCanvasSVG(figure)
             draw(figure, colours)
-            keys = [
-                Line2D([], [], color=colours[n % len(colours)], marker=MARKERS[n % len(MARKERS)], label=_label(n, one))
-                for n, one in enumerate(series)
-            ]
+            keys = []
+            for n, one in enumerate(series):  # the number that the run has in the tables, and its name on one line
+                name, half = " ".join(one.name.split()), LONGEST_NAME // 2
+                name = name if len(name) <= LONGEST_NAME else f"{name[:half]} … {name[-half:]}"
+                keys.append(Line2D([], [], **_style(n, colours), label=f"{n + 1}  {_drawable(name)}"))
             figure.legend(handles=keys, loc="outside lower left", frameon=False, fontsize="small")
             figure.savefig(file, format="svg", metadata={"Date": None})
         drawn[ground] = COMMENT.sub(b"", file.getvalue())
     return Picture(drawn["light"], drawn["dark"], title, caption)
 
 
-def _label(place: int, series: Series) -> str:
-    """Returns a legend's entry: the number that the run has in the tables, and its name on one line."""
-    name, half = " ".join(series.name.split()), LONGEST_NAME // 2
-    return f"{place + 1}  {_drawable(name if len(name) <= LONGEST_NAME else f'{name[:half]} … {name[-half:]}')}"
+def _style(place: int, colours: Sequence[str]) -> dict[str, Any]:
+    """Returns colour and marker of a run."""
+    return {"color": colours[place % len(colours)], "marker": MARKERS[place % len(MARKERS)]}
 
 
 def _drawable(text: str) -> str:

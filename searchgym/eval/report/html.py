@@ -7,7 +7,7 @@ import re
 from typing import Final
 
 from searchgym.errors import UsageError
-from searchgym.eval.report.blocks import Code, Page, Table
+from searchgym.eval.report.blocks import Code, ReportPage, Table
 
 UNPRINTABLE: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 """Control characters and halves of surrogate pairs: no text of a page, and some no UTF-8."""
@@ -17,7 +17,7 @@ NEEDS: Final = "pip install Jinja2 matplotlib"
 """Command that installs what pages need."""
 
 
-def to_html(page: Page) -> str:
+def to_html(page: ReportPage) -> str:
     """Returns a page as HTML.
 
     Raises:
@@ -36,17 +36,12 @@ def to_html(page: Page) -> str:
     )
     made.tests["code"] = lambda part: isinstance(part, Code)
     made.filters["kind"] = lambda block: type(block).__name__
-    made.filters["data"] = _data
-    made.filters["numbers"] = _numbers
+    made.filters["data"] = lambda svg: f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
+    made.filters["numbers"] = numeric_columns
     return UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", made.get_template("page.html.j2").render(page=page))
 
 
-def _data(svg: bytes) -> str:
-    """Returns an image as the address that holds it."""
-    return f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
-
-
-def _numbers(table: Table) -> list[bool]:
+def numeric_columns(table: Table) -> list[bool]:
     """Tells for each column whether its cells are numbers."""
     columns = [[row[place] for row in table.rows if row[place]] for place in range(len(table.head))]
     return [bool(cells) and all(NUMBER.fullmatch(cell) for cell in cells) for cells in columns]

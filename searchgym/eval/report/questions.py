@@ -8,7 +8,7 @@ from typing import Any, Final
 from searchgym.envs.options import RENAMED, with_options
 from searchgym.envs.registration import find_env, registered
 from searchgym.errors import SearchGymError
-from searchgym.eval.report.episodes import Asked
+from searchgym.eval.report.episodes import QuestionTexts
 from searchgym.named import code_refused
 from searchgym.questions.question_source import QuestionContext
 from searchgym.records import Question
@@ -17,7 +17,7 @@ LARGEST: Final = 20_000
 """Maximum number of questions that are made for their texts alone: a recipe of others may ask for any number."""
 
 
-def recorded(rows: Mapping[str, Mapping[str, Any]]) -> Asked:
+def recorded(rows: Mapping[str, Mapping[str, Any]]) -> QuestionTexts:
     """Returns the questions that the rows of an evaluation tell."""
     found = {}
     for id, row in rows.items():
@@ -27,14 +27,10 @@ def recorded(rows: Mapping[str, Mapping[str, Any]]) -> Asked:
     return found
 
 
-def of_training(recipe: Mapping[str, Any], proposed: Iterable[Question]) -> Asked:
+def of_training(recipe: Mapping[str, Any], proposed: Iterable[Question]) -> QuestionTexts:
     """Returns the questions of a training: those that were proposed for it, and those of a generated environment."""
     options = recipe.get("env_options")
-    return _asked([*_of_env(recipe.get("env"), options if isinstance(options, dict) else {}), *proposed])
-
-
-def _asked(questions: Iterable[Question]) -> Asked:
-    """Returns texts and gold answers by question id."""
+    questions = [*_of_env(recipe.get("env"), options if isinstance(options, dict) else {}), *proposed]
     return {question.id: (question.text, question.golds) for question in questions}
 
 

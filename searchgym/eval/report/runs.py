@@ -3,50 +3,33 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-from searchgym.corpora.files import iter_jsonl, read_json
-from searchgym.corpora.questions import read_questions
-from searchgym.errors import DataError, DataMissingError
-from searchgym.eval.compare import Rows, read_run
-from searchgym.eval.report.blocks import Shown
-from searchgym.eval.report.episodes import Asked, Sample, Tally, ends_in_newline, shown, whole_episodes
+from searchgym.errors import DataMissingError
+from searchgym.eval.report.blocks import ShownEpisode
+from searchgym.eval.report.episodes import EpisodeSample, QuestionTexts, Tally, shown_episode
 from searchgym.eval.report.questions import of_training, recorded
-from searchgym.eval.runner import SCORES
-from searchgym.eval.suites.run import SUITE
-from searchgym.options.yaml import read_yaml
-from searchgym.records import Question
-
-RECORD: Final = "run.json"
-RECIPE: Final = "recipe.yaml"
-METRICS: Final = "metrics.jsonl"
-EPISODES: Final = "episodes.jsonl"
-PROPOSED: Final = "proposed.jsonl"
-MARKS: Final = (RECORD, RECIPE, EPISODES)
-"""Files of which a run folder has at least one."""
+from searchgym.eval.run_folder import MARKS, FinishedRun, QuestionRows, is_run, open_folder, read_finished, read_suite
 
 
-@dataclass(frozen=True, slots=True)
-class RunData:
-    """What a report shows of one run."""
+@dataclass(frozen=True)
+class RunData(FinishedRun):
+    """What a report shows of one run.
 
-    name: str
-    record: Mapping[str, Any]
-    """Content of ``run.json``; of bare episodes, their environment and agent. Empty for a training."""
-    scores: Mapping[str, Any]
-    """Scores as in ``scores.json``; of an unfinished run or bare episodes, means of the episodes' own scores."""
-    rows: Rows
-    """Scores by question; empty if the run does not tell them."""
+    The record of bare episodes is their environment and agent; a training has none. The scores of an unfinished run or
+    of bare episodes are means of the episodes' own, without rows of questions.
+    """
+
     recipe: Mapping[str, Any]
     """Recipe of a training as plain data; empty if this is none."""
     metrics: Sequence[Mapping[str, Any]]
     """Metrics of a training by step."""
     episodes: int
     """Number of episodes in the folder."""
-    sample: Sequence[Shown]
+    sample: Sequence[ShownEpisode]
     notes: Sequence[str]
     """What a reader should know: unfinished, half written."""
 
@@ -59,6 +42,9 @@ class RunData:
 def find_runs(paths: Iterable[Path]) -> list[Path]:
     """Returns the run folders and episode files behind paths: a folder of runs stands for all runs directly in it.
 
+    The parts of a suite are in its order, other runs by name; names that begin with "before" come first, since runs
+    are compared with the first of them.
+
     Raises:
         DataMissingError: A path does not exist, or no run is in it.
     """
@@ -66,31 +52,19 @@ def find_runs(paths: Iterable[Path]) -> list[Path]:
     for path in paths:
         if not path.exists():
             raise DataMissingError("no such run", path)
-        own = [path] if path.is_file() or _is_run(path) else list(_parts(path))
-        if not own:
+        runs = [path]
+        if not (path.is_file() or is_run(path)):
+            suite = read_suite(path)
+            parts = [] if suite is None else suite[1]
+            names = [entry.name for entry in path.iterdir() if entry.is_dir() and is_run(entry)]
+            names.sort(key=lambda name: (not name.startswith("before"), name))
+            names.sort(key=lambda name: parts.index(name) if name in parts else len(parts))
+            runs = [path / name for name in names]
+        if not runs:
             reason = f"no run: neither it nor a folder in it has {', '.join(MARKS[:-1])} or {MARKS[-1]}"
             raise DataMissingError(reason, path)
-        found |= dict.fromkeys(own)
+        found |= dict.fromkeys(runs)
     return list(found)
-
-
-def _is_run(folder: Path) -> bool:
-    """Tells whether a folder holds a run."""
-    return any((folder / mark).is_file() for mark in MARKS)
-
-
-def _parts(folder: Path) -> Iterator[Path]:
-    """Yields the run folders directly in a folder: parts of a suite in its order, others by name.
-
-    Names that begin with "before" come first, since runs are compared with the first of them.
-    """
-    suite = read_json(folder / SUITE) if (folder / SUITE).is_file() else {}
-    parts = suite.get("parts") if isinstance(suite, dict) else None
-    listed = [name for name in parts if isinstance(name, str)] if isinstance(parts, list) else []
-    order = {name: place for place, name in enumerate(listed)}
-    names = [entry.name for entry in folder.iterdir() if entry.is_dir() and _is_run(entry)]
-    for name in sorted(names, key=lambda name: (order.get(name, len(order)), not name.startswith("before"), name)):
-        yield folder / name
 
 
 def names_of(paths: Sequence[Path]) -> list[str]:
@@ -108,77 +82,30 @@ def read(path: Path, name: str, size: int) -> RunData:
     Raises:
         DataError: A file of the run is damaged; the message names file and line.
     """
-    if path.is_file() or not ((path / RECORD).is_file() or (path / RECIPE).is_file()):
-        return _read_episodes_alone(path if path.is_file() else path / EPISODES, name, size)
-    return _read_evaluation(path, name, size) if (path / RECORD).is_file() else _read_training(path, name, size)
-
-
-def _read_evaluation(folder: Path, name: str, size: int) -> RunData:
-    """Reads an evaluation."""
-    notes: list[str] = []
-    record = read_json(folder / RECORD)
-    if not isinstance(record, dict):
-        raise DataError("damaged: expected what was run", folder / RECORD)
-    tally, sample = _look(folder / EPISODES, size, notes)
-    rows: Rows = {}
-    if not (folder / SCORES).is_file():
-        asked, samples = record.get("questions"), record.get("samples", 1)
-        whole = f" of {asked * samples}" if isinstance(asked, int) and isinstance(samples, int) else ""
-        notes.append(f"unfinished, {tally.episodes}{whole} episodes: --resume goes on; its scores are those so far")
-        scores = tally.scores()
-    else:
-        run = read_run(folder)
-        scores, rows = dict(run.scores), run.rows
-    asked_texts = recorded(rows)
-    return RunData(name, record, scores, rows, {}, [], tally.episodes, _shown(sample, asked_texts), notes)
-
-
-def _read_training(folder: Path, name: str, size: int) -> RunData:
-    """Reads a training."""
-    notes: list[str] = []
-    recipe = read_yaml(folder / RECIPE)
-    if not isinstance(recipe, dict) or not recipe:
-        raise DataError("damaged: expected a recipe", folder / RECIPE)
-    metrics = list(_whole_rows(folder / METRICS, notes))
-    if not metrics:
-        notes.append("it has no metrics: no step has ended")
-    tally, sample = _look(folder / EPISODES, size, notes)
-    proposed: Iterable[Question] = []
-    if sample and (folder / PROPOSED).is_file() and (folder / PROPOSED).stat().st_size:
-        proposed = read_questions(folder / PROPOSED)
-    asked = of_training(recipe, proposed) if sample else {}
-    return RunData(name, {}, {}, {}, recipe, metrics, tally.episodes, _shown(sample, asked), notes)
-
-
-def _read_episodes_alone(path: Path, name: str, size: int) -> RunData:
-    """Reads episodes without a record: demonstrations, or rollouts by a script."""
-    notes: list[str] = []
-    tally, sample = _look(path, size, notes)
-    record = {"env": tally.env, "agent": tally.agent}
-    return RunData(name, record, tally.scores(), {}, {}, [], tally.episodes, _shown(sample, {}), notes)
-
-
-def _look(path: Path, size: int, notes: list[str]) -> tuple[Tally, list[Any]]:
-    """Returns the tally of an episode file, and the sample of its episodes."""
-    tally, sample = Tally(), Sample(size)
-    for episode in whole_episodes(path, notes):
+    files = open_folder(path)
+    alone = path.is_file()  # demonstrations, or rollouts by a script: whatever stands beside them
+    record: Mapping[str, Any] = files.record() if files.is_evaluation and not alone else {}
+    recipe = files.recipe() if files.is_training and not (alone or files.is_evaluation) else {}
+    metrics = files.metrics() if recipe else []
+    tally, sample = Tally(), EpisodeSample(size)
+    for episode in files.episodes(tokens=False):
         tally.add(episode)
         sample.add(episode)
-    return tally, sample.chosen()
-
-
-def _shown(sample: Iterable[Any], asked: Asked) -> list[Shown]:
-    return [shown(episode, asked) for episode in sample]
-
-
-def _whole_rows(path: Path, notes: list[str]) -> Iterator[dict[str, Any]]:
-    """Yields the rows of a file that a run is writing; a half-written last line is left out and noted."""
-    if not path.is_file() or not path.stat().st_size:
-        return
-    try:
-        for _, row in iter_jsonl(path):
-            yield row
-    except DataError:
-        if ends_in_newline(path):
-            raise
-        notes.append(f"the last line of {path.name} is half written and was left out")
+    scores: Mapping[str, Any] = {} if recipe else tally.scores()
+    rows: QuestionRows = {}
+    asked: QuestionTexts = {}
+    if recipe:
+        asked = of_training(recipe, files.proposed()) if sample.chosen() else {}
+    elif not record:
+        record = {"env": tally.env, "agent": tally.agent}
+    elif files.is_finished:
+        run = read_finished(path)
+        scores, rows, asked = dict(run.scores), run.rows, recorded(run.rows)
+    else:
+        count, samples = record.get("questions"), record.get("samples", 1)
+        whole = f" of {count * samples}" if isinstance(count, int) and isinstance(samples, int) else ""
+        files.notes.append(
+            f"unfinished, {tally.episodes}{whole} episodes: --resume goes on; its scores are those so far"
+        )
+    shown = [shown_episode(episode, asked) for episode in sample.chosen()]
+    return RunData(name, record, rows, scores, recipe, metrics, tally.episodes, shown, files.notes)

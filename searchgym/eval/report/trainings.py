@@ -6,9 +6,9 @@ import json
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from searchgym.eval.report.blocks import Block, Heading, Text, filled, finite, number
+from searchgym.eval.report.blocks import Block, Heading, TextBlock, filled, finite, number
 from searchgym.eval.report.episodes import cut
 from searchgym.eval.report.evaluations import LONGEST_NAME
 from searchgym.eval.report.figures import MOST, Points, Series, panels
@@ -30,7 +30,7 @@ CURVES: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class RecipeRuns:
     """Trainings by one recipe that differ in their seed alone."""
 
     runs: Sequence[RunData]
@@ -58,13 +58,13 @@ class Group:
         return dict(sorted(values.items()))
 
 
-def groups_of(runs: Iterable[RunData]) -> list[Group]:
+def groups_of(runs: Iterable[RunData]) -> list[RecipeRuns]:
     """Returns trainings by recipe, the seed apart, in order of their first runs."""
     found: dict[str, list[RunData]] = {}
     for run in runs:
         recipe = {name: value for name, value in run.recipe.items() if name != "seed"}
         found.setdefault(json.dumps(recipe, sort_keys=True, default=str), []).append(run)
-    return [Group(own) for own in found.values()]
+    return [RecipeRuns(own) for own in found.values()]
 
 
 def training_blocks(runs: Sequence[RunData]) -> list[Block]:
@@ -75,8 +75,16 @@ def training_blocks(runs: Sequence[RunData]) -> list[Block]:
     blocks: list[Block] = [Heading("Training")]
     blocks.append(filled(HEAD, [_cells(place, group) for place, group in enumerate(groups, start=1)]))
     if len(groups) > MOST:
-        blocks.append(Text([f"The figure shows the first {MOST} of {len(groups)} recipes."]))
-    series = [Series(group.name, _panels(group)) for group in groups[:MOST]]
+        blocks.append(TextBlock([f"The figure shows the first {MOST} of {len(groups)} recipes."]))
+    series = []
+    for group in groups[:MOST]:
+        metric = group.validation
+        titles = {metric: f"{metric.removeprefix('validation/')} of greedy episodes, validation questions", **CURVES}
+        curves: dict[str, Points] = {}
+        for name, title in titles.items():
+            if curve := group.curve(name):
+                curves[title] = [(float(n), statistics.fmean(own), min(own), max(own)) for n, own in curve.items()]
+        series.append(Series(group.name, curves))
     caption = (
         "Training curves: means over the runs of a recipe that differ in their seed alone; the band is from the lowest "
         "to the highest of them. The validation is greedy and on other questions than the rewards."
@@ -85,25 +93,15 @@ def training_blocks(runs: Sequence[RunData]) -> list[Block]:
     return [*blocks, picture] if picture else blocks
 
 
-def _panels(group: Group) -> dict[str, Points]:
-    """Returns the curves of a group by the title of their panel."""
-    metric = group.validation
-    titles = {metric: f"{metric.removeprefix('validation/')} of greedy episodes, validation questions", **CURVES}
-    curves = {title: group.curve(name) for name, title in titles.items()}
-    return {
-        title: [(float(step), statistics.fmean(own), min(own), max(own)) for step, own in curve.items()]
-        for title, curve in curves.items()
-        if curve
-    }
-
-
-def _cells(place: int, group: Group) -> list[str]:
+def _cells(place: int, group: RecipeRuns) -> list[str]:
     """Returns the cells of one group."""
     validation, reward = group.curve(group.validation), group.curve("rollout/reward")
-    steps, tokens = group.curve("step"), [_last(run, "generated_tokens") for run in group.runs]
+    steps, tokens = group.curve("step"), list[float]()
+    for run in group.runs:
+        written = [value for row in run.metrics if (value := finite(row.get("generated_tokens"))) is not None]
+        tokens += written[-1:]
     ends = [list(validation.values())[place] for place in (0, -1)] if validation else [[], []]
     low_high = f"{min(ends[1]):.3f} to {max(ends[1]):.3f}" if len(ends[1]) > 1 else ""
-    known = [value for value in tokens if value is not None]
     return [
         str(place),
         cut(str(group.runs[0].recipe.get("name", "")), LONGEST_NAME),
@@ -115,14 +113,8 @@ def _cells(place: int, group: Group) -> list[str]:
         _mean(ends[1]) if len(validation) > 1 else "",
         low_high,
         _mean(list(reward.values())[-1] if reward else []),
-        f"{statistics.fmean(known):,.0f}" if known else "",
+        f"{statistics.fmean(tokens):,.0f}" if tokens else "",
     ]
-
-
-def _last(run: RunData, metric: str) -> float | None:
-    """Returns the last value of a metric; None if there is none."""
-    values: list[Any] = [value for row in run.metrics if (value := finite(row.get(metric))) is not None]
-    return values[-1] if values else None
 
 
 def _mean(values: Sequence[float]) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from searchgym.corpora.files import write_atomic
-from searchgym.eval.report.blocks import Block, Code, Heading, Items, Page, Reading, Text
+from searchgym.eval.report.blocks import Block, Code, Heading, Items, Reading, ReportPage, TextBlock, items_of
 from searchgym.eval.report.evaluations import evaluation_blocks
 from searchgym.eval.report.html import to_html
 from searchgym.eval.report.runs import RunData, find_runs, names_of, read
@@ -17,49 +17,27 @@ from searchgym.version import __version__
 
 SAMPLE: Final = 20
 """Number of episodes of each run that a report has to read."""
-MEANING: Final = Items(
-    [
-        (
-            "EM and F1",
-            [
-                "are those of the environment's official scorer, means over questions. The intervals are 95 % "
-                "bootstrap intervals over questions; those of an unfinished run or of bare episodes are over the "
-                "questions that were played."
-            ],
-        ),
-        (
-            "EM less the first",
-            [
-                "is the mean of paired differences to the first run of the table, question by question, with a paired "
-                "bootstrap interval (95 %); “not distinguishable” where it holds 0."
-            ],
-        ),
-        ("Tokens read", ["are the contexts before every output, added up, as a server bills them."]),
-        (
-            "Gold pages found",
-            [
-                "is the share of episodes whose hits held all gold pages; “legal” is the share of outputs that were "
-                "understood."
-            ],
-        ),
-        ("An empty cell", ["was not measured, or is not a number in the run's files."]),
-        (
-            "Episodes to read",
-            [
-                "are drawn by the SHA-256 of their ids, half of them right where there are enough; of a training, from "
-                "its last step that wrote any. Long texts are cut. ",
-                Code("searchgym show RUN"),
-                " prints an episode token by token.",
-            ],
-        ),
-    ]
+MEANING: Final = items_of(
+    """
+EM and F1 | are those of the environment's official scorer, means over questions. The intervals are 95 % \
+bootstrap intervals over questions; those of an unfinished run or of bare episodes are over the \
+questions that were played.
+EM less the first | is the mean of paired differences to the first run of the table, question by question, with a \
+paired bootstrap interval (95 %); “not distinguishable” where it holds 0.
+Tokens read | are the contexts before every output, added up, as a server bills them.
+Gold pages found | is the share of episodes whose hits held all gold pages; “legal” is the share of outputs that were \
+understood.
+An empty cell | was not measured, or is not a number in the run's files.
+Episodes to read | are drawn by the SHA-256 of their ids, half of them right where there are enough; of a training, \
+from its last step that wrote any. Long texts are cut. `searchgym show RUN` prints an episode token by token.
+"""
 )
 """How a reader should take the tables."""
 
 
 def report_page(
     paths: Sequence[Path], sample: int = SAMPLE, progress: Callable[[str, int, int], None] | None = None
-) -> Page:
+) -> ReportPage:
     """Returns the report of runs.
 
     Args:
@@ -80,7 +58,7 @@ def report_page(
         if progress is not None:
             progress("runs", number, len(folders))
     told = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
-    blocks: list[Block] = [Text([f"{told}, by ", Code("searchgym report"), f" of version {__version__}."])]
+    blocks: list[Block] = [TextBlock([f"{told}, by ", Code("searchgym report"), f" of version {__version__}."])]
     if notes := [(f"{run.name}:", [note]) for run in runs for note in run.notes]:
         blocks.append(Items(notes))
     blocks += evaluation_blocks([run for run in runs if not run.is_training])
@@ -89,10 +67,10 @@ def report_page(
         blocks.append(Heading("Episodes to read"))
     for run in runs:
         if run.sample:
-            drawn = Text([f"{len(run.sample)} of {run.episodes:,} episodes."])
+            drawn = TextBlock([f"{len(run.sample)} of {run.episodes:,} episodes."])
             blocks += [Heading(run.name, 3), drawn, Reading(run.sample)]
     title = f"Report of {runs[0].name}" if len(runs) == 1 else f"Report of {told}"
-    return Page(title, [*blocks, Heading("How to read it"), MEANING])
+    return ReportPage(title, [*blocks, Heading("How to read it"), MEANING])
 
 
 def write_report(

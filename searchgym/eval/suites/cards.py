@@ -36,7 +36,7 @@ class Subset(Options):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part(Options):
+class SuitePart(Options):
     """One data set of a suite."""
 
     env: str
@@ -64,9 +64,9 @@ class SuiteCard(Options):
 
     name: str
     summary: str
-    parts: list[Part]
+    parts: list[SuitePart]
 
-    def part(self, name: str) -> Part:
+    def part(self, name: str) -> SuitePart:
         """Returns the part of a name.
 
         Raises:
@@ -100,8 +100,11 @@ def load_suite(name: str) -> SuiteCard:
     card = load_card(SuiteCard, path)
     if not card.parts:
         raise CardError(f"{path}: a suite has one part at least")
-    named = [_named(part) for part in card.parts]
-    for part in named:
+    named = []
+    for part in card.parts:
+        short = part.env.split("/")[-1]
+        part = replace(part, name=part.name or short.rpartition("-v")[0] or short)
+        named.append(part)
         where = f"{path}: part {part.name}"
         for option in part.options:
             if option not in OPTIONS:
@@ -128,12 +131,6 @@ def _names_code(value: object) -> bool:
     if not isinstance(value, dict):
         return False
     return ":" in str(value.get("kind", "")) or any(map(_names_code, value.values()))
-
-
-def _named(part: Part) -> Part:
-    """Returns a part with its name filled in: by default the short name of its environment."""
-    short = part.env.split("/")[-1].rpartition("-v")[0] or part.env.split("/")[-1]
-    return part if part.name else replace(part, name=short)
 
 
 def ids_sha256(ids: Iterable[str]) -> str:

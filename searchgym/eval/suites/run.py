@@ -9,15 +9,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from searchgym.agents.base import LoadedAgent
-from searchgym.corpora.files import read_json
+from searchgym.corpora.folders import check_claim
 from searchgym.envs.task import Task
-from searchgym.errors import RunExistsError, ScoringError, UsageError
-from searchgym.eval.runner import SCORES, EvalOptions, check_scorable, evaluate, write_json
+from searchgym.errors import RunExistsError, ScoringError
+from searchgym.eval.run_folder import SCORES, SUITE, holds_run, read_suite
+from searchgym.eval.runner import EvalOptions, check_scorable, evaluate, write_json
 from searchgym.eval.scores import Scores
 from searchgym.rollout.models import Model
 
-SUITE: Final = "suite.json"
-"""File of a suite's run that names the suite."""
 MEANS: Final = ("em", "f1")
 """Scores of which the parts' mean is taken."""
 
@@ -26,21 +25,16 @@ Evaluate = Callable[[str, Task, Path, EvalOptions], Scores]
 
 
 def check_suite_out(out: Path, suite: str, *, resume: bool, overwrite: bool) -> None:
-    """Checks that a suite may be evaluated into a folder, before anything is loaded.
+    """Checks that a suite may be evaluated into a folder, before anything is loaded; see `check_claim`.
 
     Raises:
-        RunExistsError: The folder holds another run, or one of this suite and neither `resume` nor `overwrite` is set.
+        RunExistsError: The folder holds a run of another suite.
     """
-    if resume and overwrite:
-        raise UsageError("resume and overwrite exclude each other")
-    if not out.is_dir() or not any(out.iterdir()):
-        return
-    record = read_json(out / SUITE) if (out / SUITE).is_file() else {}
-    held = record.get("suite") if isinstance(record, dict) else None
-    if held != suite:
-        raise RunExistsError(f"{out} holds {f'a run of suite {held}' if held else 'other files'}: choose another --out")
-    if not (resume or overwrite):
-        raise RunExistsError(f"{out} holds a run of suite {suite}: --resume goes on, --overwrite starts again")
+    held = read_suite(out)
+    if held is not None and held[0] != suite:
+        raise RunExistsError(f"{out} holds a run of suite {held[0]}: choose another --out")
+    what = f"a run of suite {suite}"
+    check_claim(out, SUITE, what, resume=resume and (overwrite or held is not None), overwrite=overwrite)
 
 
 def evaluate_suite(
@@ -74,7 +68,7 @@ def evaluate_suite(
     write_json(out / SUITE, {"suite": suite, "agent": agent.name, "parts": list(tasks)})
     parts: dict[str, Scores] = {}
     for name, task in tasks.items():
-        own = dataclasses.replace(options, resume=options.resume and (out / name / "run.json").exists())
+        own = dataclasses.replace(options, resume=options.resume and holds_run(out / name))
         if run is None:
             parts[name] = evaluate(task, agent, out / name, models, own)
         else:

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, cast
 
-from searchgym.corpora.files import read_json, write_atomic
+from searchgym.corpora.files import read_json
 from searchgym.corpora.folders import home
 from searchgym.envs.cards import EnvCard
 from searchgym.envs.options import TaskOptions, merge_options, with_options
 from searchgym.envs.registration import env_options, find_env
 from searchgym.envs.task import Task, load_task
 from searchgym.errors import CardError, DataError, ScoringError, SearchGymError, UsageError
-from searchgym.eval.runner import check_scorable
-from searchgym.eval.suites.cards import Part, Subset, SuiteCard, ids_sha256, resolved
+from searchgym.eval.runner import check_scorable, write_json
+from searchgym.eval.suites.cards import Subset, SuiteCard, SuitePart, ids_sha256, resolved
 from searchgym.questions.subset import draw_subset
 from searchgym.records import Question
 from searchgym.retrieval.retriever import AnyRetriever
@@ -52,7 +50,7 @@ def load_suite_tasks(suite: SuiteCard, options: TaskOptions | None = None) -> di
     return tasks
 
 
-def load_part(suite: SuiteCard, part: Part, options: TaskOptions | None = None) -> Task:
+def load_part(suite: SuiteCard, part: SuitePart, options: TaskOptions | None = None) -> Task:
     """Loads one part of a suite; see `load_suite_tasks`."""
     card, where = _env(suite, part), f"suite {suite.name}, part {part.name}: "
     try:
@@ -72,7 +70,7 @@ def load_part(suite: SuiteCard, part: Part, options: TaskOptions | None = None) 
     return task
 
 
-def _env(suite: SuiteCard, part: Part) -> EnvCard:
+def _env(suite: SuiteCard, part: SuitePart) -> EnvCard:
     """Returns the card of a part's environment."""
     try:
         return find_env(part.env)
@@ -80,7 +78,7 @@ def _env(suite: SuiteCard, part: Part) -> EnvCard:
         raise CardError(f"suite {suite.name}, part {part.name}: {error}") from error
 
 
-def asked(suite: SuiteCard, part: Part, questions: Sequence[Question]) -> list[Question]:
+def asked(suite: SuiteCard, part: SuitePart, questions: Sequence[Question]) -> list[Question]:
     """Returns the questions of a data set that a part asks, after a check of their number and ids.
 
     Raises:
@@ -98,25 +96,20 @@ def asked(suite: SuiteCard, part: Part, questions: Sequence[Question]) -> list[Q
     elif part.subset is not None:
         questions = subset(questions, part.subset)
     sha256 = ids_sha256(question.id for question in questions)
-    expected = part.sha256 or _first_seen(suite, part, sha256)
+    expected = part.sha256
+    if expected is None:  # what this machine saw first
+        digest = hashlib.sha256(repr(part).encode()).hexdigest()[:16]  # another rule has other ids
+        file = home() / "suites" / f"{suite.name}-{part.name}-{digest}.json"
+        if not file.exists():
+            write_json(file, {"suite": suite.name, "part": part.name, "sha256": sha256})
+        seen = read_json(file)
+        expected = str(seen.get("sha256") if isinstance(seen, Mapping) else seen)
     if sha256 != expected:
         raise DataError(
             f"{where}: the ids of the questions have the sha256 {sha256[:16]}..., expected {expected[:16]}...: the "
             "data are another version of this split"
         )
     return list(questions)
-
-
-def _first_seen(suite: SuiteCard, part: Part, sha256: str) -> str:
-    """Returns the SHA-256 of a part's ids that this machine saw first, and records it at first use."""
-    digest = hashlib.sha256(repr(part).encode()).hexdigest()[:16]  # another rule has other ids
-    file: Path = home() / "suites" / f"{suite.name}-{part.name}-{digest}.json"
-    if file.exists():
-        seen = read_json(file)
-        return str(seen.get("sha256") if isinstance(seen, Mapping) else seen)
-    with write_atomic(file) as out:
-        out.write((json.dumps({"suite": suite.name, "part": part.name, "sha256": sha256}) + "\n").encode())
-    return sha256
 
 
 def subset(questions: Sequence[Question], rule: Subset) -> list[Question]:

@@ -3,39 +3,21 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
 from searchgym.errors import DataError
-from searchgym.eval.viewing.saved import Advantages, SavedRun, Terms, terms_of
+from searchgym.eval.rows import CallRow, call_rows
+from searchgym.eval.viewing.rewards import terms_of
+from searchgym.eval.viewing.saved import SavedRun
 from searchgym.records import Episode
+from searchgym.train.loop.folder import Advantages
 from searchgym.train.recipe.recipe import Recipe
-
-
-@dataclass(frozen=True, slots=True)
-class ExplainedCall:
-    """One call of an episode with the terms of its reward."""
-
-    role: str
-    model_key: str
-    turn: int
-    legal: bool
-    tokens: int
-    """Number of tokens that the model wrote."""
-    parts: dict[str, float]
-    """Reward by credit term."""
-    reward: float
-    """Reward of the call: the sum over `parts`."""
-    advantage: float | None
-    """Mean advantage over the call's tokens; None if the call is not trained on: its model key is frozen, its sequence
-    left the batch, or its step was not recorded."""
-    text: str
-
 
 NAMING: Final = ("agent", "env", "env_options", "credit")
 """Parts of a recipe that name what gives rewards."""
@@ -43,7 +25,7 @@ NAMING: Final = ("agent", "env", "env_options", "credit")
 
 def explain_run(
     run: Path, episode_id: str | None = None, recipe: Recipe | None = None
-) -> tuple[Episode, list[ExplainedCall]]:
+) -> tuple[Episode, list[CallRow]]:
     """Explains an episode saved by a training run, with the run's recipe and recorded advantages.
 
     Args:
@@ -58,14 +40,13 @@ def explain_run(
     """
     saved = SavedRun.read(run)
     if recipe is not None and saved.recipe is not None:
-        same = all(getattr(saved.recipe, name) == getattr(recipe, name) for name in NAMING)
-        saved = replace(saved, run_code=same)
-    trained = [key.name for key in saved.model_keys() if not key.frozen]
+        saved.run_code = all(getattr(saved.recipe, name) == getattr(recipe, name) for name in NAMING)
+    trained = saved.trained_keys()
     chosen = _with_signal(saved.episodes, saved.advantages) if episode_id is None else saved.find(episode_id)
-    return chosen, explained_calls(chosen, saved.terms(chosen), saved.advantages, trained)
+    return chosen, call_rows(chosen, saved.terms(chosen), saved.advantages, trained)
 
 
-def explain_new(recipe: Recipe) -> tuple[Episode, list[ExplainedCall]]:
+def explain_new(recipe: Recipe) -> tuple[Episode, list[CallRow]]:
     """Samples a small step with the recipe's initial models and explains one of its episodes."""
     from searchgym.train.loop.assembly import assemble  # loads torch, which a saved run does not need
     from searchgym.train.loop.draw import Drawer, TrainingData
@@ -84,7 +65,7 @@ def explain_new(recipe: Recipe) -> tuple[Episode, list[ExplainedCall]]:
         for call, name in zip(sample.calls, sample.call_ids, strict=True)
     }
     chosen = _with_signal({episode.id: episode for episode in draw.episodes}, advantages)
-    return chosen, explained_calls(chosen, terms_of(chosen, draw.episodes, parts.credit), advantages, parts.trained)
+    return chosen, call_rows(chosen, terms_of(chosen, draw.episodes, parts.credit), advantages, parts.trained)
 
 
 def _with_signal(episodes: Mapping[str, Episode], advantages: Advantages) -> Episode:
@@ -97,34 +78,3 @@ def _with_signal(episodes: Mapping[str, Episode], advantages: Advantages) -> Epi
         raise DataError("there is no episode to explain")
     with_signal = (call.rpartition("/")[0] for call, own in advantages.items() if np.any(own))
     return episodes[next(with_signal, next(iter(episodes)))]
-
-
-def explained_calls(
-    episode: Episode, terms: Terms, advantages: Advantages, trained: Sequence[str]
-) -> list[ExplainedCall]:
-    """Returns the calls of an episode with their rewards and advantages.
-
-    Args:
-        episode: Finished episode.
-        terms: Rewards of its calls by credit term.
-        advantages: Advantages by call id.
-        trained: Model keys that are trained; calls of others have no advantage.
-    """
-    found = []
-    for index, call in enumerate(episode.calls):
-        parts = {name: row[index] for name, row in terms.items()}
-        own = advantages.get(f"{episode.id}/{index}") if call.model_key in trained else None
-        found.append(
-            ExplainedCall(
-                role=call.role,
-                model_key=call.model_key,
-                turn=call.turn,
-                legal=call.legal,
-                tokens=call.end - call.start,
-                parts=parts,
-                reward=sum(parts.values()),
-                advantage=None if own is None else float(np.mean(own)),
-                text=call.text,
-            )
-        )
-    return found

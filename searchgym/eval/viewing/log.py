@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
 import math
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from inspect_ai.log import (
     EvalConfig,
@@ -28,13 +29,13 @@ from inspect_ai.viewer import TaskSamplesColumn, TaskSamplesView, ViewerConfig
 
 from searchgym.corpora.folders import home
 from searchgym.envs.reward import SCORES
-from searchgym.errors import DataError, DataMissingError
-from searchgym.eval.viewing.runs import RECORD, Run, decoder_of
-from searchgym.eval.viewing.samples import COUNTS, numbers_of, sample_key, sample_of
+from searchgym.errors import DataError, DataMissingError, SearchGymError
+from searchgym.eval.run_folder import RunReader
+from searchgym.eval.viewing.samples import COUNTS, Decode, numbers_of, sample_key, sample_of
+from searchgym.eval.viewing.saved import SavedRun
 from searchgym.options import kind_name
 from searchgym.records import Episode
-from searchgym.rollout.storage import sidecar
-from searchgym.train.loop.folder import ADVANTAGES, PROPOSED, RECIPE
+from searchgym.train.loop.folder import RECIPE
 from searchgym.version import __version__
 
 LOG: Final = "episodes.derived.eval"
@@ -68,10 +69,7 @@ def fingerprint(folder: Path, *given: object) -> str:
         folder: Folder of the run.
         given: Options that change the log.
     """
-    episodes = folder / "episodes.jsonl"
-    names = [episodes, sidecar(episodes), *(folder / name for name in (ADVANTAGES, PROPOSED, RECIPE, RECORD))]
-    names.append(folder / "questions.jsonl")
-    found = {file.name: file.stat() for file in names if file.is_file()}
+    found = {file.name: file.stat() for file in RunReader(folder).files}
     stats = {name: (stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns) for name, stat in found.items()}
     return repr((FORMAT, __version__, stats, *map(str, given)))
 
@@ -90,7 +88,7 @@ def count_of(log: Path, mark: str) -> int | None:
 
 
 def write_log(
-    run: Run, log: Path, mark: str, model: str | Path | None = None, progress: Progress = lambda done, n: None
+    run: SavedRun, log: Path, mark: str, model: str | Path | None = None, progress: Progress = lambda done, n: None
 ) -> int:
     """Writes a run as a log of Inspect's, one sample at a time; the file is whole or absent.
 
@@ -116,88 +114,82 @@ def write_log(
     return count
 
 
-async def _write(run: Run, part: Path, mark: str, model: str | Path | None, progress: Progress) -> int:
+async def _write(run: SavedRun, part: Path, mark: str, model: str | Path | None, progress: Progress) -> int:
     """Writes the samples, then the means over them."""
     recorder = create_recorder_for_location(str(part), str(part.parent))
-    totals, decode, spec = Totals(), decoder_of(run, model), None
+    decode, spec = _decoder(run, model), None
+    keys: set[tuple[str, int]] = set()
+    values: dict[str, list[float]] = {}
+    ended = datetime.fromtimestamp(run.files.path.stat().st_mtime, UTC)
     try:
         for viewed in run:
             if spec is None:
-                spec = _spec(run, viewed.episode, mark)
+                spec = _spec(run, viewed.episode, mark, ended)
                 await recorder.log_init(spec, str(part))
                 await recorder.log_start(spec, EvalPlan())
-            totals.add(viewed.episode, sample_key(viewed), run.path)
+            key = sample_key(viewed)
+            if key in keys:
+                reason = f"episode {viewed.episode.id!r} is there twice: a viewer cannot tell the two apart"
+                raise DataError(reason, run.files.path)
+            keys.add(key)
+            for name, value in numbers_of(viewed.episode).items():
+                if math.isfinite(value):
+                    values.setdefault(name, []).append(value)
             await recorder.log_sample(spec, sample_of(viewed, decode))
-            if totals.count % EVERY == 0:
+            if len(keys) % EVERY == 0:
                 await recorder.flush(spec)
-                progress(totals.count, None)
+                progress(len(keys), None)
         if spec is None:
-            raise DataMissingError("no whole episode yet: look again when the run has written one", run.path)
+            raise DataMissingError("no whole episode yet: look again when the run has written one", run.files.path)
+        seconds = run.record.get("seconds")
+        if run.files.is_training:  # which began with its recipe
+            seconds = ended.timestamp() - (run.files.folder / RECIPE).stat().st_mtime
+        known = isinstance(seconds, (int, float)) and 0 <= seconds < 1e9
+        began = ended - timedelta(seconds=seconds if known else 0)
+        stats = EvalStats(started_at=began.isoformat(), completed_at=ended.isoformat())
         left_out = {"left_out": list(run.notes)} if run.notes else None
-        await recorder.log_finish(spec, "success", _stats(run), totals.results(left_out), None, header_only=True)
-    except BaseException:
-        if spec is not None:
-            await recorder.log_discard(spec)
-        raise
-    return totals.count
-
-
-class Totals:
-    """Sums over the samples of a log, and the keys that were used."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._values: dict[str, list[float]] = {}
-        self._keys: set[tuple[str, int]] = set()
-
-    def add(self, episode: Episode, key: tuple[str, int], path: Path) -> None:
-        """Adds an episode.
-
-        Raises:
-            DataError: An earlier one has the same key.
-        """
-        if key in self._keys:
-            raise DataError(f"episode {episode.id!r} is there twice: a viewer cannot tell the two apart", path)
-        self._keys.add(key)
-        self.count += 1
-        for name, value in numbers_of(episode).items():
-            if math.isfinite(value):
-                self._values.setdefault(name, []).append(value)
-
-    def results(self, metadata: dict[str, Any] | None) -> EvalResults:
-        """Returns the mean of each score over the episodes that have it."""
         scores = [
             EvalScore(
                 name=name,
                 scorer=name,
-                scored_samples=len(values),
-                unscored_samples=self.count - len(values),
-                metrics={"mean": EvalMetric(name="mean", value=math.fsum(values) / len(values))},
-                metadata=metadata,
+                scored_samples=len(own),
+                unscored_samples=len(keys) - len(own),
+                metrics={"mean": EvalMetric(name="mean", value=math.fsum(own) / len(own))},
+                metadata=left_out,
             )
-            for name, values in self._values.items()
+            for name, own in values.items()
         ]
-        return EvalResults(total_samples=self.count, completed_samples=self.count, scores=scores)
+        results = EvalResults(total_samples=len(keys), completed_samples=len(keys), scores=scores)
+        await recorder.log_finish(spec, "success", stats, results, None, header_only=True)
+    except BaseException:
+        if spec is not None:
+            await recorder.log_discard(spec)
+        raise
+    return len(keys)
 
 
-def _written(run: Run) -> datetime:
-    """Returns when the run's episodes were written last."""
-    return datetime.fromtimestamp(run.path.stat().st_mtime, UTC)
+def _decoder(run: SavedRun, model: str | Path | None) -> Decode:
+    """Returns a function from tokens to text, None where a key's tokenizer is not here, which is noted once."""
+
+    @functools.cache
+    def decoder(key: str) -> Callable[[list[int]], str] | None:
+        try:
+            return run.decoder(key, model)
+        except (SearchGymError, ImportError) as error:
+            run.notes.append(f"prompts are left out: {error}")
+            return None
+
+    def decode(key: str, ids: Iterable[int]) -> str | None:
+        text_of = decoder(key)
+        return None if text_of is None else text_of(list(ids))
+
+    return decode
 
 
-def _stats(run: Run) -> EvalStats:
-    """Returns from when to when the run went on: by the seconds of its record; a training began with its recipe."""
-    ended, seconds = _written(run), run.record.get("seconds")
-    if run.is_training:
-        seconds = ended.timestamp() - (run.folder / RECIPE).stat().st_mtime
-    began = ended - timedelta(seconds=seconds if isinstance(seconds, (int, float)) and 0 <= seconds < 1e9 else 0)
-    return EvalStats(started_at=began.isoformat(), completed_at=ended.isoformat())
-
-
-def _spec(run: Run, first: Episode, mark: str) -> EvalSpec:
+def _spec(run: SavedRun, first: Episode, mark: str, written: datetime) -> EvalSpec:
     """Returns the head of a log: what was run, and how its list is shown."""
     record = run.record
-    name = run.folder.resolve().name
+    name = run.files.folder.resolve().name
     samples = record.get("samples")
     about = {key: value for key, value in record.items() if isinstance(value, (str, int, float))}
     if run.recipe is not None:
@@ -210,14 +202,14 @@ def _spec(run: Run, first: Episode, mark: str) -> EvalSpec:
     return EvalSpec(
         eval_id=name,
         run_id=name,
-        created=_written(run).isoformat(),
+        created=written.isoformat(),
         task=f"{name} ({first.env})",
         task_id=name,
         dataset=EvalDataset(name=str(record.get("dataset") or first.env)),
         model=", ".join(models) or first.agent,
         solver=first.agent,
         config=EvalConfig(epochs=samples if isinstance(samples, int) else None),
-        metadata={"fingerprint": mark, "folder": str(run.folder), **about},
+        metadata={"fingerprint": mark, "folder": str(run.files.folder), **about},
         packages={"searchgym": __version__},
         # episodes hold text of models and of pages from anywhere: the viewer shows it as plain text
         viewer=ViewerConfig(trust_content=False, task_samples_view=view),

@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -32,9 +31,9 @@ from inspect_ai.model import (
 from inspect_ai.scorer import Score
 from inspect_ai.tool import ToolCall
 
-from searchgym.eval.viewing.explain import ExplainedCall
-from searchgym.eval.viewing.runs import Viewed
-from searchgym.records import Episode, Searched, Span
+from searchgym.eval.rows import CallRow, ToolRow, Turn, turns_of
+from searchgym.eval.viewing.saved import Viewed
+from searchgym.records import Episode
 
 Decode = Callable[[str, Iterable[int]], str | None]
 """Function from a model key and token ids to text; None if the key's tokenizer is not here."""
@@ -76,7 +75,7 @@ def sample_of(viewed: Viewed, decode: Decode) -> EvalSample:
     episode, question = viewed.episode, viewed.question
     id, epoch = sample_key(viewed)
     answer = None if episode.answer is None else episode.answer.text
-    numbers, turns = numbers_of(episode), list(turns_of(viewed))
+    numbers, turns = numbers_of(episode), list(turns_of(episode, viewed.calls))
     sample = EvalSample(
         id=id,
         epoch=epoch,
@@ -115,7 +114,7 @@ def _metadata(viewed: Viewed, numbers: dict[str, float]) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def call_row(number: int, call: ExplainedCall) -> dict[str, Any]:
+def call_row(number: int, call: CallRow) -> dict[str, Any]:
     """Returns what training made of a call: role, reward by term, advantage."""
     row = {
         "call": number,
@@ -141,58 +140,20 @@ def _plain(value: Any) -> Any:
 # -- texts ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Use:
-    """One use of a tool by an episode: a search, or a look at a page."""
-
-    turn: int
-    id: str
-    function: str
-    arguments: dict[str, str]
-    result: str
-    metadata: dict[str, Any]
+def arguments_of(tool: ToolRow) -> dict[str, str]:
+    """Returns what a tool was called with."""
+    return {} if tool.function == "more" else {"query" if tool.function == "search" else "page": tool.query}
 
 
-def uses_of(episode: Episode) -> list[Use]:
-    """Returns the searches and the looks at pages of an episode, in the order of turns."""
-    found = []
-    for number, search in enumerate(episode.searches):
-        hits = [_hit_row(hit.passage.id, hit.passage.title, hit.score) for hit in search.hits]
-        known = {"turn": search.turn, "hits": hits}
-        found.append(Use(search.turn, f"search-{number}", "search", {"query": search.query}, hits_text(search), known))
-    for number, look in enumerate(episode.opens):
-        function, given = ("open", {"page": look.target}) if look.target else ("more", {})
-        shown = f"{look.title}, part {look.part} of {look.parts}" if look.part else "(no page was shown)"
-        found.append(Use(look.turn, f"open-{number}", function, given, shown, {"turn": look.turn}))
-    return sorted(found, key=lambda use: use.turn)
-
-
-Turn = tuple[int, list[tuple[int, ExplainedCall]], list[Use]]
-"""Number of a turn, its calls with their places in the episode, and its uses of tools."""
-
-
-def turns_of(viewed: Viewed) -> Iterator[Turn]:
-    """Yields the turns of an episode."""
-    calls, uses = viewed.calls, uses_of(viewed.episode)
-    for turn in sorted({call.turn for call in calls} | {use.turn for use in uses}):
-        yield (
-            turn,
-            [(place, call) for place, call in enumerate(calls) if call.turn == turn],
-            [use for use in uses if use.turn == turn],
-        )
-
-
-def hits_text(search: Searched) -> str:
-    """Returns the hits of a search as text: rank, title, score and passage."""
+def result_of(tool: ToolRow) -> str:
+    """Returns what a tool showed: of a search the rank, title, score and text of each hit."""
+    if tool.hits is None:
+        return tool.page or "(no page was shown)"
     hits = [
         f"[{rank}] {hit.passage.title or hit.passage.id} (score {hit.score:.4g})\n{hit.passage.text}"
-        for rank, hit in enumerate(search.hits, start=1)
+        for rank, hit in enumerate(tool.hits, start=1)
     ]
     return "\n\n".join(hits) or "(no hits)"
-
-
-def _tool_calls(uses: list[Use]) -> list[ToolCall]:
-    return [ToolCall(id=use.id, function=use.function, arguments=dict(use.arguments)) for use in uses]
 
 
 def _messages(viewed: Viewed, turns: Sequence[Turn]) -> list[ChatMessage]:
@@ -201,24 +162,23 @@ def _messages(viewed: Viewed, turns: Sequence[Turn]) -> list[ChatMessage]:
     messages: list[ChatMessage] = [
         ChatMessageUser(id="question", content=NO_TEXT if question is None else question.text)
     ]
-    for turn, calls, uses in turns:
+    for turn, calls, tools in turns:
+        asked = [ToolCall(id=tool.id, function=tool.function, arguments=arguments_of(tool)) for tool in tools]
         for place, call in calls:
-            last = place == calls[-1][0]
             messages.append(
                 ChatMessageAssistant(
                     id=f"call-{place}",
                     content=call.text,
                     model=call.model_key,
-                    tool_calls=_tool_calls(uses) if last and uses else None,
+                    tool_calls=asked if asked and place == calls[-1][0] else None,
                     metadata={"role": call.role, "call": place},
                 )
             )
-        if uses and not calls:  # an agent without models
-            messages.append(ChatMessageAssistant(id=f"turn-{turn}", content="", tool_calls=_tool_calls(uses)))
-        for use in uses:
-            messages.append(
-                ChatMessageTool(id=f"shown-{use.id}", content=use.result, tool_call_id=use.id, function=use.function)
-            )
+        if asked and not calls:  # an agent without models
+            messages.append(ChatMessageAssistant(id=f"turn-{turn}", content="", tool_calls=asked))
+        for tool in tools:
+            given = {"tool_call_id": tool.id, "function": tool.function}
+            messages.append(ChatMessageTool(id=f"shown-{tool.id}", content=result_of(tool), **given))
     answer = viewed.episode.answer
     if answer is not None and not viewed.calls:
         messages.append(ChatMessageAssistant(id="answer", content=answer.text))
@@ -227,49 +187,43 @@ def _messages(viewed: Viewed, turns: Sequence[Turn]) -> list[ChatMessage]:
 
 def _events(viewed: Viewed, turns: Sequence[Turn], decode: Decode) -> Iterator[Any]:
     """Yields the transcript: for each turn a span with its calls and searches."""
-    for turn, calls, uses in turns:
+    for turn, calls, tools in turns:
         span = f"turn-{turn}"
         common: dict[str, Any] = {"span_id": span, "timestamp": THEN, "working_start": float(turn)}
-        yield SpanBeginEvent(
-            id=span, name=f"turn {turn}", uuid=f"{span}-begin", timestamp=THEN, working_start=float(turn), span_id=span
-        )
+        yield SpanBeginEvent(id=span, name=f"turn {turn}", uuid=f"{span}-begin", **common)
         for place, call in calls:
-            yield _model_event(viewed, place, call, decode, common)
+            yield ModelEvent(
+                uuid=f"model-{place}",
+                model=call.model_key,
+                role=call.role,
+                input=_prompt(viewed.episode, place, decode),
+                tools=[],
+                tool_choice="none",
+                config=GenerateConfig(),
+                output=ModelOutput.from_content(model=call.model_key, content=call.text),
+                metadata={"call": place},
+                **common,
+            )
             yield InfoEvent(
                 uuid=f"info-{place}", source=f"{call.role}: reward and advantage", data=call_row(place, call), **common
             )
-        for use in uses:
+        for tool in tools:
+            metadata: dict[str, Any] = {"turn": tool.turn}
+            if tool.hits is not None:
+                metadata["hits"] = [
+                    {"id": hit.passage.id, "title": hit.passage.title, "score": _plain(hit.score)} for hit in tool.hits
+                ]
             yield ToolEvent(
-                uuid=f"tool-{use.id}",
-                id=use.id,
-                function=use.function,
-                arguments=dict(use.arguments),
-                result=use.result,
-                message_id=f"shown-{use.id}",
-                metadata=use.metadata,
+                uuid=f"tool-{tool.id}",
+                id=tool.id,
+                function=tool.function,
+                arguments=arguments_of(tool),
+                result=result_of(tool),
+                message_id=f"shown-{tool.id}",
+                metadata=metadata,
                 **common,
             )
-        yield SpanEndEvent(id=span, uuid=f"{span}-end", timestamp=THEN, working_start=float(turn), span_id=span)
-
-
-def _hit_row(id: str, title: str, score: float) -> dict[str, Any]:
-    return {"id": id, "title": title, "score": _plain(score)}
-
-
-def _model_event(viewed: Viewed, place: int, call: ExplainedCall, decode: Decode, common: dict[str, Any]) -> ModelEvent:
-    """Returns a call of a model with the prompt that it saw."""
-    return ModelEvent(
-        uuid=f"model-{place}",
-        model=call.model_key,
-        role=call.role,
-        input=_prompt(viewed.episode, place, decode),
-        tools=[],
-        tool_choice="none",
-        config=GenerateConfig(),
-        output=ModelOutput.from_content(model=call.model_key, content=call.text),
-        metadata={"call": place},
-        **common,
-    )
+        yield SpanEndEvent(id=span, uuid=f"{span}-end", **common)
 
 
 def _prompt(episode: Episode, place: int, decode: Decode) -> list[ChatMessage]:
@@ -278,19 +232,14 @@ def _prompt(episode: Episode, place: int, decode: Decode) -> list[ChatMessage]:
     if not 0 <= call.context < len(episode.contexts):
         return []
     messages: list[ChatMessage] = []
-    for number, span in enumerate(_before(episode.tokens(call.context), call.start)):
-        text = decode(call.model_key, span.ids.tolist())
+    left = call.start
+    for number, span in enumerate(episode.tokens(call.context)):
+        if left <= 0:
+            break
+        text = decode(call.model_key, span.ids[:left].tolist())
         if text is None:
             return []
         kind = ChatMessageAssistant if span.kind == "model" else ChatMessageUser
         messages.append(kind(id=f"context-{call.context}-{number}", content=text))
+        left -= len(span.ids)
     return messages
-
-
-def _before(spans: list[Span], end: int) -> Iterator[Span]:
-    """Yields the spans of a context up to a position."""
-    for span in spans:
-        if end <= 0:
-            return
-        yield Span(span.kind, span.ids[:end])
-        end -= len(span.ids)

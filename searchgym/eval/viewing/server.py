@@ -10,10 +10,10 @@ import sys
 import tempfile
 import time
 import urllib.parse
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from searchgym.errors import SearchGymError, UsageError
 
@@ -24,30 +24,15 @@ START: Final = 60.0
 """Seconds within which the viewer must answer."""
 
 
-class Viewer:
-    """A running viewer.
+class Viewer(NamedTuple):
+    """A running viewer."""
 
-    Args:
-        process: Its process.
-        port: Port that it listens on.
-        url: Address of its list of logs, or of the list of episodes if there is one log.
-    """
-
-    def __init__(self, process: subprocess.Popen[bytes], port: int, url: str) -> None:
-        self.port, self.url, self._process = port, url, process
-
-    def wait(self) -> None:
-        """Waits until the viewer ends."""
-        self._process.wait()
-
-    def stop(self) -> None:
-        """Ends the viewer."""
-        self._process.terminate()
-        try:
-            self._process.wait(5)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+    wait: Callable[[], object]
+    """Waits until the viewer ends."""
+    port: int
+    """Port that it listens on."""
+    url: str
+    """Address of its list of logs, or of the list of episodes if there is one log."""
 
 
 @contextmanager
@@ -62,7 +47,12 @@ def viewer(logs: Sequence[tuple[str, Path]], port: int = 7575) -> Iterator[Viewe
         UsageError: The port is in use.
         SearchGymError: The viewer ended, or did not answer in time.
     """
-    port = _free(port)
+    try:
+        with socket.create_server((HOST, port)) as listener:
+            port = int(listener.getsockname()[1])
+    except (OSError, OverflowError) as error:
+        reason = f"cannot listen on {HOST}:{port} ({error}): give another --port, or 0 for a free one"
+        raise UsageError(reason) from error
     with tempfile.TemporaryDirectory(prefix="searchgym-view-") as folder:
         shown = Path(folder) / "runs"
         shown.mkdir()
@@ -78,23 +68,16 @@ def viewer(logs: Sequence[tuple[str, Path]], port: int = 7575) -> Iterator[Viewe
                 command, cwd=folder, env=os.environ | own, stdin=subprocess.DEVNULL, stdout=said, stderr=said
             )
         page = f"#/logs/{urllib.parse.quote(names[0])}/samples" if len(names) == 1 else ""
-        running = Viewer(process, port, f"http://{HOST}:{port}/{page}")
         try:
             _await(process, port, log)
-            yield running
+            yield Viewer(process.wait, port, f"http://{HOST}:{port}/{page}")
         finally:
-            running.stop()
-
-
-def _free(port: int) -> int:
-    """Returns a port that nothing listens on."""
-    try:
-        with socket.create_server((HOST, port)) as listener:
-            return int(listener.getsockname()[1])
-    except (OSError, OverflowError) as error:
-        raise UsageError(
-            f"cannot listen on {HOST}:{port} ({error}): give another --port, or 0 for a free one"
-        ) from error
+            process.terminate()
+            try:
+                process.wait(5)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
 
 
 def _link(folder: Path, name: str, log: Path) -> str:

@@ -1,13 +1,16 @@
-"""Text view of an episode, token by token: origin, loss mask, log-prob, reward and advantage."""
+"""An episode token by token, and as text: origin, loss mask, log-prob, reward and advantage."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
-from searchgym.eval.viewing.saved import Advantages, Terms
+from searchgym.eval.rows import CallRow
 from searchgym.records import Episode, SpanKind
 from searchgym.train.algorithms.samples import samples_from
+from searchgym.train.loop.folder import Advantages
 
 Decode = Callable[[str, Iterable[int]], str]
 """Function from a model key and token ids of its tokenizer to text."""
@@ -37,27 +40,48 @@ class Token:
     """Index of the token's call in `Episode.calls`; None outside calls."""
 
 
-def tokens_of(episode: Episode, decode: Decode, terms: Terms, advantages: Advantages) -> list[Token]:
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Consecutive tokens with one author."""
+
+    kind: SpanKind
+    context: int
+    call: int | None
+    text: str
+    """Text of all tokens, decoded at once: a character may be several tokens."""
+    tokens: Sequence[Token]
+
+    @property
+    def logp(self) -> float:
+        """Sum of the log-probs of its tokens."""
+        return math.fsum(token.logp or 0.0 for token in self.tokens)
+
+    @property
+    def advantages(self) -> tuple[float, float] | None:
+        """Least and greatest advantage of its tokens; None if they have none."""
+        values = [token.advantage for token in self.tokens if token.advantage is not None]
+        return (min(values), max(values)) if values else None
+
+
+def tokens_of(episode: Episode, decode: Decode, calls: Sequence[CallRow], advantages: Advantages) -> list[Token]:
     """Returns every token of an episode's contexts that hold calls, in the order of the contexts.
 
     Args:
         episode: Episode with contexts and calls.
         decode: Function from a model key and token ids to text.
-        terms: Rewards of the calls by credit term.
+        calls: Its calls with their rewards.
         advantages: Advantages by call id (``"<episode id>/<call>"``).
     """
     found: list[Token] = []
-    for sample in samples_from(episode, rewards=rewards_of(episode, terms)):
+    for sample in samples_from(episode, rewards=[row.reward for row in calls]):
         context = episode.calls[sample.calls[0].index].context
         kinds: list[SpanKind] = [span.kind for span in episode.tokens(context) for _ in span.ids]
         call_of = {position: call for call in sample.calls for position in range(call.start, call.end)}
         for position, token in enumerate(sample.ids.tolist()):
             call = call_of.get(position)
             advantage = None
-            if call is not None:
-                own = advantages.get(f"{episode.id}/{call.index}")
-                if own is not None:
-                    advantage = float(own[0] if len(own) == 1 else own[position - call.start])
+            if call is not None and (values := advantages.get(f"{episode.id}/{call.index}")) is not None:
+                advantage = float(values[0] if len(values) == 1 else values[position - call.start])
             found.append(
                 Token(
                     context=context,
@@ -75,62 +99,48 @@ def tokens_of(episode: Episode, decode: Decode, terms: Terms, advantages: Advant
     return found
 
 
-def rewards_of(episode: Episode, terms: Terms) -> list[float]:
-    """Returns the reward of each call of an episode: the sum over the terms."""
-    return [sum(row[index] for row in terms.values()) for index in range(len(episode.calls))]
+def pieces_of(episode: Episode, tokens: Iterable[Token], decode: Decode) -> list[Piece]:
+    """Returns the tokens of an episode by their authors, in order."""
+    keys = {call.context: call.model_key for call in episode.calls}
+    pieces = []
+    for _, group in groupby(tokens, key=lambda token: (token.context, token.call, token.kind)):
+        first, *others = group
+        text = decode(keys[first.context], [token.id for token in (first, *others)])
+        pieces.append(Piece(first.kind, first.context, first.call, text, [first, *others]))
+    return pieces
 
 
-def draw(episode: Episode, tokens: Iterable[Token], decode: Decode, terms: Terms, colour: bool) -> str:
+def draw(episode: Episode, pieces: Iterable[Piece], calls: Sequence[CallRow], colour: bool) -> str:
     """Returns the text view of an episode, with ANSI colours or brackets.
 
     Prompts are dim and observations blue; trained tokens are green with a positive advantage, red with a negative one,
     yellow with none. Without colour trained tokens stand in ``⟦ ⟧``. After each call: log-prob, reward (with its terms,
     if there are several) and advantage.
     """
-    keys = {call.context: call.model_key for call in episode.calls}
     paint: Callable[[str, str], str] = (lambda code, text: f"{code}{text}{RESET}") if colour else (lambda _, text: text)
-    lines = [
-        paint(BOLD, f"episode {episode.id}"),
-        f"agent {episode.agent}, environment {episode.env}, end {episode.stop_reason}, "
-        f"the environment's reward {episode.reward:g}",
-        "",
+    text = [
+        f"{paint(BOLD, f'episode {episode.id}')}\nagent {episode.agent}, environment {episode.env}, "
+        f"end {episode.stop_reason}, the environment's reward {episode.reward:g}\n"
     ]
-    text: list[str] = []
-    run: list[Token] = []
-
-    def close() -> None:
-        if not run:
-            return
-        first = run[0]
-        body = decode(keys[first.context], [token.id for token in run])  # at once: a character may be several tokens
-        if first.trained:
-            sign = first.advantage or 0.0
-            body = paint(GREEN if sign > 0 else RED if sign < 0 else YELLOW, body)
-            text.append(body if colour else f"⟦{body}⟧")
-            text.append(paint(DIM, f"  ← {_summary(episode, run, terms)}\n"))
-        else:
-            text.append(paint(DIM if first.kind == "prompt" else BLUE, body))
-        run.clear()
-
-    for token in tokens:
-        if run and (token.context, token.call, token.kind) != (run[-1].context, run[-1].call, run[-1].kind):
-            close()
-        run.append(token)
-    close()
-    return "\n".join(lines) + "".join(text)
-
-
-def _summary(episode: Episode, run: list[Token], terms: Terms) -> str:
-    """Describes one call in a line."""
-    assert run[0].call is not None
-    call = episode.calls[run[0].call]
-    logp = sum(token.logp or 0.0 for token in run)
-    values = sorted({token.advantage for token in run if token.advantage is not None})
-    shown = f"{values[0]:.3g}" if len(values) == 1 else f"{values[0]:.3g} to {values[-1]:.3g}" if values else "n/a"
-    legal = "" if call.legal else ", not legal"
-    parts = ", ".join(f"{name} {row[run[0].call]:g}" for name, row in terms.items())
-    reward = f"{rewards_of(episode, terms)[run[0].call]:g}" + (f" ({parts})" if len(terms) > 1 else "")
-    return (
-        f"{call.role} (model {call.model_key}, version {call.policy_version}), turn {call.turn}{legal}: "
-        f"{len(run)} tokens, log-prob {logp:.2f}, reward {reward}, advantage {shown}"
-    )
+    for piece in pieces:
+        if not piece.tokens[0].trained:
+            text.append(paint(DIM if piece.kind == "prompt" else BLUE, piece.text))
+            continue
+        assert piece.call is not None
+        call, row = episode.calls[piece.call], calls[piece.call]
+        sign = piece.tokens[0].advantage or 0.0
+        shown = "n/a"
+        if piece.advantages is not None:
+            low, high = piece.advantages
+            shown = f"{low:.3g}" if low == high else f"{low:.3g} to {high:.3g}"
+        parts = ", ".join(f"{name} {reward:g}" for name, reward in row.parts.items())
+        reward = f"{row.reward:g}" + (f" ({parts})" if len(row.parts) > 1 else "")
+        summary = (
+            f"{row.role} (model {row.model_key}, version {call.policy_version}), turn {row.turn}"
+            f"{'' if row.legal else ', not legal'}: {len(piece.tokens)} tokens, log-prob {piece.logp:.2f}, "
+            f"reward {reward}, advantage {shown}"
+        )
+        body = paint(GREEN if sign > 0 else RED if sign < 0 else YELLOW, piece.text)
+        text.append(body if colour else f"⟦{body}⟧")
+        text.append(paint(DIM, f"  ← {summary}\n"))
+    return "".join(text)

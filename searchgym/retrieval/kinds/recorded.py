@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple, Self
 from typing_extensions import override
 
 from searchgym.corpora.files import FilePath, iter_jsonl, read_json, sha256_file
+from searchgym.corpora.folders import EPISODES, RUN
 from searchgym.errors import DataError, RetrieverError
 from searchgym.records import Hit, Passage
 from searchgym.retrieval.cards import RetrieverCard, Sources
@@ -28,10 +29,6 @@ class RecordedCard(RetrieverCard):
         return RecordedRetriever.of_run(self.episodes)
 
 
-EPISODES: Final = "episodes.jsonl"
-"""File of a run folder that holds its episodes."""
-RUN: Final = "run.json"
-"""File of a run folder that describes the run."""
 SHOWN: Final = 120
 """Maximum number of characters of a query in an error message."""
 Hits = tuple[Hit, ...]

@@ -29,6 +29,8 @@ from searchgym.train.recipe.extension import resume_problem
 from searchgym.train.recipe.load import read_recipe
 from searchgym.train.recipe.recipe import Recipe, dump_recipe
 
+Advantages = Mapping[str, npt.NDArray[np.float32]]
+"""Call id to the advantages of its tokens; (1,) where all have the same."""
 Row = dict[str, float]
 """Metrics of one step, by name."""
 RECIPE: Final = "recipe.yaml"
@@ -232,7 +234,7 @@ def _appended(path: Path) -> list[Path]:
     return [path / METRICS, path / EPISODES, sidecar(path / EPISODES), path / ADVANTAGES, path / PROPOSED]
 
 
-def read_advantages(path: Path, bad: BadLines | None = None) -> dict[str, npt.NDArray[np.float32]]:
+def read_advantages(path: Path, bad: BadLines | None = None) -> Advantages:
     """Reads a sidecar of advantages.
 
     Args:

@@ -1,0 +1,235 @@
+"""Run folders: the names of their files, and the one reader of them, of runs that have ended or go on.
+
+An evaluation's folder holds ``run.json`` (what is run) and ``episodes.jsonl`` and, once every question is done,
+``questions.jsonl`` (scores of each question) and ``scores.json``. A training's holds ``recipe.yaml``,
+``metrics.jsonl``, episodes with their advantages, and the questions that were proposed for it. A suite's run holds
+``suite.json`` and a run folder for each part.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from searchgym.corpora.files import BadLines, iter_jsonl, read_json
+from searchgym.corpora.folders import EPISODES, RUN
+from searchgym.corpora.questions import read_questions
+from searchgym.errors import DataError, DataMissingError
+from searchgym.options.yaml import read_yaml
+from searchgym.records import Episode, Question
+from searchgym.rollout.storage import read_episodes, sidecar
+from searchgym.train.loop.folder import ADVANTAGES, METRICS, PROPOSED, RECIPE, Advantages, read_advantages
+
+SCORES: Final = "scores.json"
+"""File of the scores of a run, there once every question is done."""
+QUESTIONS: Final = "questions.jsonl"
+"""File of the scores of each question, as `question_rows` gives them."""
+SUITE: Final = "suite.json"
+"""File of a suite's run that names the suite and its parts."""
+MARKS: Final = (RUN, RECIPE, EPISODES)
+"""Files of which a run folder has at least one."""
+QuestionRows = Mapping[str, Mapping[str, Any]]
+"""Question id to the row of the question in ``questions.jsonl``."""
+Line = TypeVar("Line")
+
+
+@dataclass(slots=True)
+class RunReader:
+    """Reader of one run folder; every file is read when it is asked for.
+
+    A file that the run is still writing may end in half a line, which is left out and noted.
+    """
+
+    folder: Path
+    name: str = EPISODES
+    """Name of the episode file, for episodes outside of a run folder."""
+    notes: list[str] = field(default_factory=list)
+    """What was left out, and why."""
+
+    @property
+    def path(self) -> Path:
+        """File of the episodes."""
+        return self.folder / self.name
+
+    @property
+    def is_evaluation(self) -> bool:
+        """Whether an evaluation wrote the folder."""
+        return (self.folder / RUN).is_file()
+
+    @property
+    def is_training(self) -> bool:
+        """Whether a training wrote the folder."""
+        return (self.folder / RECIPE).is_file()
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether every question of an evaluation is done."""
+        return (self.folder / SCORES).is_file()
+
+    @property
+    def files(self) -> list[Path]:
+        """Files that the folder has, of those that say something of its episodes."""
+        names = (ADVANTAGES, PROPOSED, RECIPE, RUN, QUESTIONS)
+        return [file for file in (self.path, sidecar(self.path), *map(self.folder.joinpath, names)) if file.is_file()]
+
+    def record(self) -> dict[str, Any]:
+        """Returns what an evaluation says of itself.
+
+        Raises:
+            DataMissingError: The folder holds no evaluation.
+            DataError: The record is damaged.
+        """
+        if not self.is_evaluation:
+            raise DataMissingError("no such run: give the folder that `searchgym eval --out` wrote", self.folder)
+        return _object(self.folder / RUN)
+
+    def scores(self) -> dict[str, Any]:
+        """Returns the scores of a finished evaluation."""
+        return _object(self.folder / SCORES)
+
+    def question_rows(self) -> dict[str, dict[str, Any]]:
+        """Returns the rows of the questions by id; empty if the evaluation has not ended.
+
+        Raises:
+            DataError: A row has no id or that of another, or a score that is no number.
+        """
+        path = self.folder / QUESTIONS
+        rows: dict[str, dict[str, Any]] = {}
+        for line, row in iter_jsonl(path) if path.is_file() else ():
+            if not isinstance(row.get("id"), str) or row["id"] in rows:
+                raise DataError(f"expected the id of another question, got {row.get('id')!r:.60}", path, line)
+            for name in ("em", "f1", "searches"):
+                value = row.get(name, 0.0)
+                if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+                    raise DataError(f"{name}: expected a number, got {value!r:.60}", path, line)
+            rows[row["id"]] = row
+        return rows
+
+    def recipe(self) -> dict[str, Any]:
+        """Returns the recipe of a training as plain data."""
+        recipe = read_yaml(self.folder / RECIPE)
+        if not isinstance(recipe, dict) or not recipe:
+            raise DataError("damaged: expected a recipe", self.folder / RECIPE)
+        return recipe
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Returns the metrics of a training, one row for each step that has ended."""
+        path = self.folder / METRICS
+        rows = [row for _, row in self._whole(iter_jsonl(path), path)] if _has_content(path) else []
+        if not rows:
+            self.notes.append("it has no metrics: no step has ended")
+        return rows
+
+    def episodes(self, *, tokens: bool = True) -> Iterator[Episode]:
+        """Yields the episodes in the order in which they were written; see `read_episodes`."""
+        if _has_content(self.path):
+            yield from self._whole(read_episodes(self.path, tokens=tokens), self.path)
+        else:
+            self.notes.append("it has no episodes")
+
+    def proposed(self) -> list[Question]:
+        """Returns the questions that were proposed for a training."""
+        path = self.folder / PROPOSED
+        return list(read_questions(path)) if _has_content(path) else []
+
+    def advantages(self) -> Advantages:
+        """Returns the advantages that a training recorded, by call id; empty where it recorded none."""
+        path, bad = self.folder / ADVANTAGES, BadLines(1)  # the last line of a run that is going on
+        if not path.is_file():
+            return {}
+        try:
+            advantages = read_advantages(path, bad)
+        except (KeyError, TypeError, ValueError) as error:
+            raise DataError(f"not advantages of calls: {type(error).__name__}: {error}", path) from error
+        self.notes += [f"an advantage is left out: {error}" for error in bad.errors]
+        return advantages
+
+    def _whole(self, lines: Iterator[Line], path: Path) -> Iterator[Line]:
+        """Yields what the lines of a file hold; a half-written last line is left out and noted."""
+        with path.open("rb") as file:
+            whole = sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))
+        try:
+            yield from lines
+        except DataError as error:
+            if error.line is None or error.line <= whole:
+                raise
+            self.notes.append(f"the last line of {path.name} is half written and was left out (line {error.line})")
+
+
+def open_folder(path: Path) -> RunReader:
+    """Returns the reader of a run folder, given the folder or its episode file."""
+    return RunReader(path.parent, path.name) if path.is_file() else RunReader(path)
+
+
+def _has_content(path: Path) -> bool:
+    return path.is_file() and path.stat().st_size > 0
+
+
+def _object(path: Path) -> dict[str, Any]:
+    content = read_json(path)
+    if not isinstance(content, dict):
+        raise DataError(f"damaged: expected an object, got {content!r:.60}", path)
+    return content
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """A finished evaluation."""
+
+    name: str
+    record: Mapping[str, Any]
+    rows: QuestionRows
+    scores: Mapping[str, Any]
+
+
+def read_finished(folder: Path, name: str = "") -> FinishedRun:
+    """Reads the folder of a finished evaluation.
+
+    Args:
+        folder: The folder.
+        name: Name of the run in messages; by default the folder's.
+
+    Raises:
+        DataError: The folder holds no finished run, or one that is damaged.
+    """
+    reader = RunReader(folder)
+    record, scores = reader.record(), reader.scores()
+    if not (folder / QUESTIONS).is_file():
+        reason = "has no scores of questions: `searchgym eval` with --resume and --out writes them"
+        raise DataMissingError(reason, folder / QUESTIONS)
+    return FinishedRun(name or str(folder), record, reader.question_rows(), scores)
+
+
+def read_suite(folder: Path) -> tuple[str, list[str]] | None:
+    """Returns the suite whose run a folder holds, and the names of its parts; None if it holds no such run.
+
+    Raises:
+        DataError: The record is damaged; it may be somebody else's.
+    """
+    path = folder / SUITE
+    if not path.is_file():
+        return None
+    record = _object(path)
+    suite, parts = record.get("suite"), record.get("parts")
+    if not isinstance(suite, str) or not isinstance(parts, list):
+        raise DataError("damaged: expected the name and the parts of a suite", path)
+    return suite, [name for name in parts if isinstance(name, str) and name]
+
+
+def holds_run(folder: Path) -> bool:
+    """Tells whether a folder holds an evaluation, finished or not."""
+    return (folder / RUN).exists()
+
+
+def is_run(folder: Path) -> bool:
+    """Tells whether a folder holds an evaluation, a training or episodes alone."""
+    return any((folder / mark).is_file() for mark in MARKS)
+
+
+def seconds_of(folder: Path) -> float:
+    """Returns the seconds in which a run's episodes were played, over its sessions and the parts of a suite."""
+    folders: Sequence[Path] = [folder] if holds_run(folder) else sorted(filter(holds_run, folder.iterdir()))
+    return float(sum(RunReader(own).record().get("seconds", 0.0) for own in folders))
