@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 
 from annotated_types import Ge
 
-from searchgym.cli.pipeline.selection import Selection
+from searchgym.cli.pipeline.selection_options import Selection
 from searchgym.corpora.documents import convert_documents, is_documents
 from searchgym.corpora.questions import read_questions
 from searchgym.envs.data import find_corpus
