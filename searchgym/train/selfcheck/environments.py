@@ -14,7 +14,7 @@ from searchgym.envs.task import Task, load_task
 from searchgym.records import Answer, Episode, Question
 from searchgym.retrieval.retriever import Retriever
 from searchgym.retrieval.wrapper import at_step
-from searchgym.train.loop.assembly import allowed_difference
+from searchgym.train.loop.publish import allowed_difference
 from searchgym.train.loop.trainer import TrainResult
 from searchgym.train.recipe.recipe import Recipe
 from searchgym.train.selfcheck.findings import Findings

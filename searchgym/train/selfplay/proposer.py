@@ -80,7 +80,7 @@ class WalkingProposer(Proposer):
 
 
 class PathProposer:
-    """A source of questions for a training, proposed step by step; see `selfplay.source.QuestionStream`.
+    """A source of questions for a training, proposed step by step; see `selfplay.kind.QuestionStream`.
 
     Args:
         ground: Graph to walk.
