@@ -22,7 +22,7 @@ from searchgym.rollout.sampler import Sampler, Samplers
 from searchgym.rollout.tokens import TokenFormat
 from searchgym.rollout.transformers.precision import emulates_bfloat16
 from searchgym.train.credit.credit import Credit
-from searchgym.train.curriculum.build import curriculum_of, staged
+from searchgym.train.curriculum.source import curriculum_of, staged
 from searchgym.train.learner.keyed_learner import KeyedLearner
 from searchgym.train.learner.learner import Learner
 from searchgym.train.loop.collect import TrainingData

@@ -13,8 +13,7 @@ from searchgym.envs.task import Task
 from searchgym.options import kind_name
 from searchgym.records import Episode, Question
 from searchgym.train.algorithms.samples import Sample
-from searchgym.train.curriculum.build import curriculum_of
-from searchgym.train.curriculum.source import value_of
+from searchgym.train.curriculum.source import curriculum_of, value_of
 from searchgym.train.curriculum.stages import Schedule
 from searchgym.train.learner.learner import Learner
 from searchgym.train.loop.collect import Collector, TrainingData
