@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from searchgym.cli.pipeline import timing
 from searchgym.cli.pipeline.pipeline import Pipeline, load_pipeline
 from searchgym.cli.pipeline.report import write_report
-from searchgym.cli.pipeline.stages import ORDER, run_stage, scored_task
+from searchgym.cli.pipeline.stages import ORDER, run_stage
 from searchgym.cli.pipeline.timing import Speeds, expected, for_this_machine, measure
 from searchgym.cli.pipeline.work import Work, opened
 from searchgym.cli.training.own import is_pipeline, train_pipeline
@@ -246,7 +246,7 @@ def test_questions_of_ones_own_are_the_test(tmp_path):
     held = {pages[3].title, pages[4].title}
     assert not held & (gold_pages(work.questions("train")) | gold_pages(work.questions("validation")))
     assert len(list(read_passages(work.out / "corpus.jsonl"))) == 38  # practice searches these, the test all 40
-    task = scored_task(work)
+    task = work.test_task()
     assert [question.id for question in task.questions] == ["mine"]
     assert {page.title for page in task.retriever.passages()} >= held
     assert (work.pipeline.own_test, work.pipeline.tests) == (str(own), 1)

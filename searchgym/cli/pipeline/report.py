@@ -8,7 +8,7 @@ from typing import Final
 
 from searchgym.cli.pipeline.pipeline import Pipeline
 from searchgym.cli.pipeline.stages import ORDER
-from searchgym.cli.pipeline.work import Outcome
+from searchgym.cli.pipeline.work import StageOutcome
 from searchgym.corpora.files import write_atomic
 
 REPORT: Final = "report.md"
@@ -16,7 +16,7 @@ HIDDEN: Final = ("seconds", "scores", "checkpoint", "best", "adapter")
 """Fields of what a stage did that its line does not repeat."""
 
 
-def write_report(pipeline: Pipeline, done: Mapping[str, Outcome], out: Path) -> Path:
+def write_report(pipeline: Pipeline, done: Mapping[str, StageOutcome], out: Path) -> Path:
     """Writes ``report.md`` to a pipeline's folder."""
     lines = [
         f"# {pipeline.name}: {pipeline.model} on {pipeline.corpus}",
@@ -40,7 +40,7 @@ def write_report(pipeline: Pipeline, done: Mapping[str, Outcome], out: Path) -> 
     return out / REPORT
 
 
-def scores_table(done: Mapping[str, Outcome], own: str | None) -> list[str]:
+def scores_table(done: Mapping[str, StageOutcome], own: str | None) -> list[str]:
     """Returns the scores as a Markdown table; `own` is the file of the test questions, None if they are generated."""
     rows = done["scores"]["scores"]
     n = max((row["n"] for row in rows.values()), default=0)

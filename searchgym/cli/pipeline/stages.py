@@ -27,7 +27,7 @@ from typing import Any, Final
 from searchgym.cli.pipeline.folder import DONE
 from searchgym.cli.pipeline.pipeline import WARM
 from searchgym.cli.pipeline.selection import SELECTED, select, write_pool
-from searchgym.cli.pipeline.work import ENV, Outcome, Work
+from searchgym.cli.pipeline.work import ENV, StageOutcome, Work
 from searchgym.corpora.documents import open_corpus
 from searchgym.corpora.files import read_json
 from searchgym.corpora.folders import appearing
@@ -56,7 +56,7 @@ FEWEST: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class PipelineStage:
     """A stage of a pipeline: one class per sort of stage."""
 
     name: str
@@ -64,16 +64,16 @@ class Stage:
     title: str
     """What it does, for the report."""
 
-    def run(self, work: Work) -> Outcome:
+    def run(self, work: Work) -> StageOutcome:
         """Runs the stage, or goes on where it was stopped; the earlier ones are finished."""
         raise NotImplementedError
 
 
-class Questions(Stage):
+class Questions(PipelineStage):
     """Generates questions from the corpus, and writes the pages that practice may use."""
 
-    def run(self, work: Work) -> Outcome:
-        """See `Stage.run`.
+    def run(self, work: Work) -> StageOutcome:
+        """See `PipelineStage.run`.
 
         Raises:
             DataError: The corpus gives no questions for training or test.
@@ -98,7 +98,8 @@ class Questions(Stage):
                 "your own"
             )
         _write_pool(work, "validation", work.recipe.validation.questions, made)
-        did: Outcome = {"passages": len(passages), "held_out_pages": len(passages) - len(left), **made}
+        did: StageOutcome = {"passages": len(passages), "held_out_pages": len(passages) - len(left)}
+        did.update(made)
         if report["cut_links"]:
             did |= {"cut_links": report["cut_links"], "crossing": report["crossing"]}
         return did
@@ -115,11 +116,11 @@ def _write_pool(work: Work, split: str, most: int, counts: Mapping[str, int]) ->
         return 0
 
 
-class Demonstrations(Stage):
+class Demonstrations(PipelineStage):
     """Writes demonstrations, of ``masked`` spans, of ``reading`` or of ``searching``."""
 
-    def run(self, work: Work) -> Outcome:
-        """See `Stage.run`."""
+    def run(self, work: Work) -> StageOutcome:
+        """See `PipelineStage.run`."""
         pipeline, folder = work.pipeline, work.out / self.name
         wanted = getattr(pipeline.demonstrations, self.name)
         if folder.exists():
@@ -150,14 +151,14 @@ def _masked_task(work: Work, wanted: int) -> Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Practice(Stage):
+class Practice(PipelineStage):
     """Trains on demonstrations, each of which is read about once."""
 
     demonstrations: str
-    """Stage that wrote them."""
+    """PipelineStage that wrote them."""
 
-    def run(self, work: Work) -> Outcome:
-        """See `Stage.run`."""
+    def run(self, work: Work) -> StageOutcome:
+        """See `PipelineStage.run`."""
         count = work.done[self.demonstrations]["episodes"]
         if count < FEWEST:
             return {"left_out": f"{count} demonstrations are too few"}
@@ -174,11 +175,11 @@ class Practice(Stage):
         return work.trained(load_recipe(WARM[self.demonstrations], values, work.say), work.out / self.name)
 
 
-class Selected(Stage):
+class Selected(PipelineStage):
     """Chooses the questions of training by pass rate."""
 
-    def run(self, work: Work) -> Outcome:
-        """See `Stage.run`."""
+    def run(self, work: Work) -> StageOutcome:
+        """See `PipelineStage.run`."""
         task = work.task(work.questions("train"))
         how = dataclasses.replace(work.pipeline.choice, temperature=work.recipe.rollout.temperature)
         with work.model(work.practised, task) as (agent, models):
@@ -189,11 +190,11 @@ class Selected(Stage):
         return {"train": report["questions"], "pass_rate_again": report["pass_rate_again"]}
 
 
-class Reinforced(Stage):
+class Reinforced(PipelineStage):
     """Trains by reinforcement on the chosen questions."""
 
-    def run(self, work: Work) -> Outcome:
-        """See `Stage.run`."""
+    def run(self, work: Work) -> StageOutcome:
+        """See `PipelineStage.run`."""
         selected, recipe = work.done["selected"], work.recipe
         count = selected["train"]
         if count < FEWEST:
@@ -211,20 +212,12 @@ class Reinforced(Stage):
         return work.trained(fitted, work.out / self.name)
 
 
-def scored_task(work: Work) -> Task:
-    """Loads the environment that asks the test questions; the user's own search all pages, held out ones too."""
-    own = work.pipeline.own_test
-    if own is None:
-        return work.task(work.out / "test" / SELECTED)
-    return load_task(find_env(ENV), **{**work.options(Path(own)), "corpus": work.pipeline.corpus})
-
-
-class Scores(Stage):
+class Scores(PipelineStage):
     """Evaluates the model of each stage on the test questions."""
 
-    def run(self, work: Work) -> Outcome:
-        """See `Stage.run`."""
-        task = scored_task(work)
+    def run(self, work: Work) -> StageOutcome:
+        """See `PipelineStage.run`."""
+        task = work.test_task()
         rows = {"before": work.pipeline.model, "practised": work.practised, "reinforced": work.best}
         scores: dict[str, dict[str, Any]] = {}
         evaluated = set[str]()
@@ -242,11 +235,11 @@ class Scores(Stage):
         return {"scores": scores}
 
 
-class Adapter(Stage):
+class Delivery(PipelineStage):
     """Copies the best adapter to where it is found, with what it was made by."""
 
-    def run(self, work: Work) -> Outcome:
-        """See `Stage.run`."""
+    def run(self, work: Work) -> StageOutcome:
+        """See `PipelineStage.run`."""
         best, folder = Path(work.best), work.out / self.name
         if not best.is_dir():
             return {"adapter": str(best), "left_out": "nothing was trained"}
@@ -267,7 +260,7 @@ def copy_adapter(checkpoint: Path, out: Path) -> None:
     shutil.copytree(checkpoint, out, ignore=ignored, dirs_exist_ok=True)
 
 
-ORDER: Final[Mapping[str, Stage]] = {
+ORDER: Final[Mapping[str, PipelineStage]] = {
     stage.name: stage
     for stage in (
         Questions("questions", "questions made from the documents"),
@@ -280,7 +273,7 @@ ORDER: Final[Mapping[str, Stage]] = {
         Selected("selected", "questions chosen"),
         Reinforced("reinforced", "reinforcement learning"),
         Scores("scores", "scored on test questions"),
-        Adapter("adapter", "the adapter"),
+        Delivery("adapter", "the adapter"),
     )
 }
 """The stages by name, in their order."""

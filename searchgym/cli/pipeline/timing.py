@@ -73,15 +73,16 @@ def measure(model: str, dtype: Dtype) -> Speeds:
         sample(np.roll(ids[:2], 1, axis=1), 2)  # the first pass allocates
         reading, _ = sample(ids, 1)
         writing, written = sample(ids, NEW)  # what was read is kept: only the new tokens take time
-        tokens, model = torch.from_numpy(ids[:2].astype(np.int64)).to(sampler.model.device), sampler.model
+        network: Any = sampler.model
+        rows = torch.from_numpy(ids[:2].astype(np.int64)).to(network.device)
         learning = 0.0
         for _ in range(2):  # the first one allocates
             began = time.perf_counter()
-            model(input_ids=tokens, labels=tokens).loss.backward()
-            if tokens.is_cuda:
+            network(input_ids=rows, labels=rows).loss.backward()
+            if rows.is_cuda:
                 torch.cuda.synchronize()
             learning = time.perf_counter() - began
-            model.zero_grad(set_to_none=True)
+            network.zero_grad(set_to_none=True)
     finally:
         sampler.close()
     return Speeds(ROWS * CONTEXT / reading, written / writing, 2 * CONTEXT / learning)

@@ -16,6 +16,7 @@ import yaml
 from searchgym.agents.base import LoadedAgent, load_agent, with_max_tokens
 from searchgym.cli.pipeline.folder import DONE, PIPELINE, check_out
 from searchgym.cli.pipeline.pipeline import Pipeline
+from searchgym.cli.pipeline.selection import SELECTED
 from searchgym.corpora.files import read_json, write_atomic
 from searchgym.corpora.folders import lock_folder
 from searchgym.envs.registration import find_env
@@ -32,7 +33,7 @@ Steps = Callable[[Recipe], AbstractContextManager[Callable[[Mapping[str, float]]
 """Function that opens a display of a training's steps."""
 
 
-class Outcome(TypedDict, total=False):
+class StageOutcome(TypedDict, total=False):
     """What a stage did, as ``stages.json`` has it; each stage has some of the fields."""
 
     seconds: float
@@ -73,7 +74,7 @@ class Work:
     """Shows the steps of trainings."""
     say: Callable[[str], None]
     """Shows the user a line of text."""
-    done: dict[str, Outcome] = dataclasses.field(default_factory=dict)
+    done: dict[str, StageOutcome] = dataclasses.field(default_factory=dict)
     """What each finished stage did."""
 
     def questions(self, split: str) -> Path:
@@ -88,6 +89,13 @@ class Work:
     def task(self, questions: Path) -> Task:
         """Loads the environment that asks the questions of a file."""
         return load_task(find_env(ENV), **self.options(questions))
+
+    def test_task(self) -> Task:
+        """Loads the environment that asks the test questions; the user's own search all pages, held out ones too."""
+        own = self.pipeline.own_test
+        if own is None:
+            return self.task(self.out / "test" / SELECTED)
+        return load_task(find_env(ENV), **{**self.options(Path(own)), "corpus": self.pipeline.corpus})
 
     @property
     def practised(self) -> str:
@@ -114,7 +122,7 @@ class Work:
         with opened_models(dict.fromkeys(chosen.roles, name), task.rules.protocol, how) as models:
             yield chosen, models
 
-    def trained(self, recipe: Recipe, folder: Path) -> Outcome:
+    def trained(self, recipe: Recipe, folder: Path) -> StageOutcome:
         """Trains by a recipe, or goes on with a run; returns what it came to."""
         with self.steps(recipe) as report:
             result = train(recipe, folder, resume=(folder / "recipe.yaml").exists(), report=report)

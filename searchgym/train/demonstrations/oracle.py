@@ -165,11 +165,10 @@ def demonstration_of(question: Question, early: bool, rng: random.Random, rules:
             continue
         text = pages.at(places[0]).text
         turns.append(f"<open> {title if len(places) == 1 else pages.id_at(places[0])}</open>")
-        more = itertools.takewhile(
-            lambda part, text=text, wanted=wanted: not holds(part_of(text, part, words), wanted),
-            range(1, parts_of(text, words)),
-        )
-        turns += ["<more></more>" for _ in more]
+        for part in range(1, parts_of(text, words)):
+            if holds(part_of(text, part, words), wanted):
+                break
+            turns.append("<more></more>")
     return Demonstration(question, (*turns, f"<answer> {answer}</answer>"), early)
 
 

@@ -106,9 +106,9 @@ class _Told:
         def tell(role: str, fields: Mapping[str, str]) -> None:
             text = oracle.reply(role, fields)
             if self._agent.roles[role].stop is None:
-                self._sampler.put(io.name, text_ids(text, self._form), "stop")
+                self._sampler.put(told.name, text_ids(text, self._form), "stop")
             else:
-                self._sampler.put(io.name, turn_ids(text, self._form), "eos")
+                self._sampler.put(told.name, turn_ids(text, self._form), "eos")
 
         told: Any = _ToldIO(io, tell)
         await self._agent.workflow.run(question, told)

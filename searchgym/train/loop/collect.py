@@ -59,14 +59,12 @@ class StepData:
 
 @dataclass(slots=True)
 class _Attempts:
-    """Episodes of a step, and the samples in each that count for it."""
+    """Attempts at the questions of a step, in the order in which they were drawn."""
 
     questions: list[Question]
-    """The questions, in the order in which they were drawn."""
     episodes: list[Episode]
-    """The attempts at these questions."""
     samples: list[list[Sample]]
-    """Samples of each episode."""
+    """Samples of each episode that count for the step."""
     rewards: list[list[float]]
     """Rewards of each episode's calls; zeros where they were not rewarded."""
 
@@ -88,15 +86,15 @@ class Collector:
         self.recipe, self.learner, self._rollout = recipe, learner, rollout
         self.demonstrations = data.demonstrations
         self._trained, self._credit = data.trained, data.credit
-        have, need = len(self.demonstrations), recipe.method.demonstrated
-        if have < need:
-            hint = "give more, or make the step smaller (method.batch)"
-            raise UsageError(f"{have} demonstrations for {need} per step: {hint}")
-        if rollout is None and not need:
+        self._batch, self._least_reward = recipe.method.demonstrated, recipe.method.least_reward
+        have, hint = len(self.demonstrations), "give more, or make the step smaller (method.batch)"
+        if have < self._batch:
+            raise UsageError(f"{have} demonstrations for {self._batch} per step: {hint}")
+        if rollout is None and not self._batch:
             raise UsageError("training on questions needs a rollout")
         self.source: QuestionStream
         if isinstance(data.questions, Sequence):
-            self.source = ListedQuestions(data.questions, recipe.seed, 0 if need else recipe.rollout.questions)
+            self.source = ListedQuestions(data.questions, recipe.seed, 0 if self._batch else recipe.rollout.questions)
         else:
             self.source = data.questions
 
@@ -109,8 +107,8 @@ class Collector:
             TrainingError: See `check_contexts`.
         """
         started = time.perf_counter()
-        if batch := self.recipe.method.demonstrated:
-            picks = batch_of(len(self.demonstrations), batch, step, self.recipe.seed)
+        if self._batch:
+            picks = batch_of(len(self.demonstrations), self._batch, step, self.recipe.seed)
             data = StepData([self.demonstrations[i] for i in picks])
         else:
             data = self._sampled(step)
@@ -138,8 +136,8 @@ class Collector:
         row |= {f"role/{name}": value for name, value in by_role.items()} | resampled
         row |= {f"judge/{name}": count for name, count in self._credit.judged().items()}
         row |= {f"{source.name}/{name}": value for name, value in learnt.items()}
-        if recipe.method.least_reward is not None:
-            enough = np.float32(recipe.method.least_reward)  # rewards are float32: 0.7 must not be below itself
+        if self._least_reward is not None:
+            enough = np.float32(self._least_reward)  # rewards are float32: 0.7 must not be below itself
             trainable = self._trainable(samples)
             samples = [sample for sample in trainable if sample.reward.sum() >= enough]
             row["rejection/kept"] = len(samples) / max(len(trainable), 1)
@@ -222,7 +220,7 @@ def with_advantages(
             which only a learner has.
     """
     in_reward = recipe.loss.kl_coef if recipe.loss.kl_in == "reward" else 0.0
-    estimator = recipe.estimator
+    estimator = recipe.advantage.estimator
     frozen = [s for s in samples if trained is not None and s.model_key not in trained]
     if estimator.critic or in_reward:
         samples = learner.prepare([s for s in samples if trained is None or s.model_key in trained])
@@ -240,13 +238,8 @@ def advantage_metrics(samples: Sequence[Sample]) -> dict[str, float]:
     values = np.concatenate([np.zeros(0), *(sample.advantage[sample.mask] for sample in samples)])
     if not len(values):
         return {}
-    return {
-        "mean": float(values.mean()),
-        "std": float(values.std()),
-        "min": float(values.min()),
-        "max": float(values.max()),
-        "positive": float((values > 0).mean()),
-    }
+    measures = {"mean": values.mean(), "std": values.std(), "min": values.min(), "max": values.max()}
+    return {name: float(value) for name, value in measures.items()} | {"positive": float((values > 0).mean())}
 
 
 class ListedQuestions:

@@ -119,8 +119,8 @@ class Trainer:
                 if not self.folder.rows:
                     self._finish_step({})
                 if bound := self.recipe.rollout.staleness:
-                    first, last = self.progress.step, self.recipe.steps
-                    self._ahead = Ahead(self.collector.draw, first, last, bound, self._hooks.give_up)
+                    first, end = self.progress.step, self.recipe.steps
+                    self._ahead = Ahead(self.collector.draw, first, end, bound, self._hooks.give_up)
                 while not self._finished():
                     self._step()
                 self._save()
@@ -168,7 +168,10 @@ class Trainer:
             self._log(data, learnt, phases)
             self._clean = True
         check_guards(self.folder.rows, self.recipe.guard)
-        warnings = self.recipe.estimator.warning(rows := self.folder.rows), bound_warning(rows, self.recipe.guard)
+        warnings = (
+            self.recipe.advantage.estimator.warning(rows := self.folder.rows),
+            bound_warning(rows, self.recipe.guard),
+        )
         for warning in filter(None, warnings):
             sys.stderr.write(f"warning: {warning}\n")
 

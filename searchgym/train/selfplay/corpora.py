@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from searchgym.questions.draw import (
     Draft,
+    Makers,
     chain_of,
     chains_by_relations,
     compare_by,
@@ -42,35 +41,36 @@ class CorpusGround(Ground):
         super().__init__(seed)
         self._source, pack = source, source.pack
         self._wording, self._searches = Wording(source), Searches(source, retriever, top_k)
-        self._streams: dict[Arm, Callable[[random.Random], Iterator[Draft]]] = {}
+        self._chains: dict[Arm, list[Draft]] = {}
         for number in sorted(set(hops)):
             groups = chains_by_relations(source, number, random.Random(f"chains {seed} {number}"))
-            by_arm: defaultdict[Arm, list[Draft]] = defaultdict(list)
             for relations in sorted(groups):
                 arm = Arm("chain", number, "path", relations[0], relations[-1])
-                by_arm[arm] += [chain_of(source, path) for path in groups[relations]]
-            for arm, drafts in by_arm.items():
-                self._streams[arm] = lambda rng, drafts=drafts: iter(rng.sample(drafts, len(drafts)))
+                self._chains.setdefault(arm, []).extend(chain_of(source, path) for path in groups[relations])
+        self._pairs: dict[Arm, Callable[[random.Random], Makers]] = {}
         for name in pack.relations if 2 in hops else ():
             self._add_pairs("comparison", 2, (name, name), partial(compare_by, source, name))
         for bridge in pack.bridges if 4 in hops else ():
-            ends = (bridge.role, bridge.value)
+            ends = bridge.role, bridge.value
             self._add_pairs("bridge-comparison", 4, ends, partial(compare_over, source, bridge))
-        for clues in pack.clues if 1 in hops else ():
-            arm = Arm("intersection", 1, "both", *clues.steps)
-            self._streams[arm] = lambda rng, clues=clues: intersections(source, [clues], rng)
-        self.arms = tuple(arm for arm in sorted(self._streams) if next(self.walks(arm), None) is not None)
+        self._clues = {Arm("intersection", 1, "both", *c.steps): c for c in (pack.clues if 1 in hops else ())}
+        arms = sorted({**self._chains, **self._pairs, **self._clues})
+        self.arms = tuple(arm for arm in arms if next(self.walks(arm), None) is not None)
 
     def _add_pairs(
-        self, shape: str, hops: int, ends: tuple[str, str], drafts: Callable[[random.Random], Mapping[str, Any]]
+        self, shape: str, hops: int, ends: tuple[str, str], makers: Callable[[random.Random], Makers]
     ) -> None:
-        """Adds an arm for each operation that compares pairs; `drafts` returns what draws them, by operation."""
-        for op in drafts(random.Random(0)):
-            self._streams[Arm(shape, hops, op, *ends)] = lambda rng, op=op: pairs_of([drafts(rng)[op]])
+        """Adds an arm for each operation that compares pairs; `makers` returns what draws them, by operation."""
+        self._pairs |= {Arm(shape, hops, op, *ends): makers for op in makers(random.Random(0))}
 
     def walks(self, arm: Arm) -> Iterator[Draft]:
         """Yields the drafts of an arm; see `Ground.walks`."""
-        return self._streams[arm](random.Random(f"walks {self.seed} {arm}"))
+        rng = random.Random(f"walks {self.seed} {arm}")
+        if arm in self._chains:
+            return iter(rng.sample(self._chains[arm], len(self._chains[arm])))
+        if arm in self._pairs:
+            return pairs_of([self._pairs[arm](rng)[arm.op]])
+        return intersections(self._source, [self._clues[arm]], rng)
 
     def question(self, arm: Arm, walk: Draft, number: int) -> Question | str:
         """Returns the question of a draft, or the filter that refuses it; see `Ground.question`."""
