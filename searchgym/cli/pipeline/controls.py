@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from typing_extensions import override
+
 from searchgym.errors import DataError
 from searchgym.records import Episode, Question, title_key
 from searchgym.train.algorithms.samples import at_ends
@@ -27,8 +29,8 @@ class Permuted(Term):
     rewards_one: ClassVar = "episode"
     sums_up: ClassVar = False
 
+    @override
     def rewards(self, group: Sequence[Episode], context: CreditContext) -> Rows:
-        """See `Term.rewards`."""
         rng = random.Random(f"permuted {group[0].group_uid}")
         rewards = rng.sample([episode.reward for episode in group], len(group))
         return [at_ends(episode, reward) for episode, reward in zip(group, rewards, strict=True)]

@@ -21,8 +21,11 @@ import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
+
+from typing_extensions import override
 
 from searchgym.cli.pipeline.folder import DONE
 from searchgym.cli.pipeline.pipeline import WARM
@@ -94,8 +97,7 @@ class Questions(PipelineStage):
         if not pipeline.own_test and not _write_pool(work, "test", pipeline.tests, made):
             raise DataError(
                 f"{pipeline.corpus}: of {made['test']} test questions none is fit, since they offer their answers or "
-                "one search finds their pages: give more pages, other questions.shapes, or test=FILE with questions of "
-                "your own"
+                "one search finds their pages: give more pages, other questions.shapes, or your own by test=FILE"
             )
         _write_pool(work, "validation", work.recipe.validation.questions, made)
         did: StageOutcome = {"passages": len(passages), "held_out_pages": len(passages) - len(left)}
@@ -119,8 +121,8 @@ def _write_pool(work: Work, split: str, most: int, counts: Mapping[str, int]) ->
 class Demonstrations(PipelineStage):
     """Writes demonstrations, of ``masked`` spans, of ``reading`` or of ``searching``."""
 
+    @override
     def run(self, work: Work) -> StageOutcome:
-        """See `PipelineStage.run`."""
         pipeline, folder = work.pipeline, work.out / self.name
         wanted = getattr(pipeline.demonstrations, self.name)
         if folder.exists():
@@ -155,10 +157,10 @@ class Practice(PipelineStage):
     """Trains on demonstrations, each of which is read about once."""
 
     demonstrations: str
-    """PipelineStage that wrote them."""
+    """Name of the stage that wrote them."""
 
+    @override
     def run(self, work: Work) -> StageOutcome:
-        """See `PipelineStage.run`."""
         count = work.done[self.demonstrations]["episodes"]
         if count < FEWEST:
             return {"left_out": f"{count} demonstrations are too few"}
@@ -178,8 +180,8 @@ class Practice(PipelineStage):
 class Selected(PipelineStage):
     """Chooses the questions of training by pass rate."""
 
+    @override
     def run(self, work: Work) -> StageOutcome:
-        """See `PipelineStage.run`."""
         task = work.task(work.questions("train"))
         how = dataclasses.replace(work.pipeline.choice, temperature=work.recipe.rollout.temperature)
         with work.model(work.practised, task) as (agent, models):
@@ -193,8 +195,8 @@ class Selected(PipelineStage):
 class Reinforced(PipelineStage):
     """Trains by reinforcement on the chosen questions."""
 
+    @override
     def run(self, work: Work) -> StageOutcome:
-        """See `PipelineStage.run`."""
         selected, recipe = work.done["selected"], work.recipe
         count = selected["train"]
         if count < FEWEST:
@@ -215,21 +217,19 @@ class Reinforced(PipelineStage):
 class Scores(PipelineStage):
     """Evaluates the model of each stage on the test questions."""
 
+    @override
     def run(self, work: Work) -> StageOutcome:
-        """See `PipelineStage.run`."""
         task = work.test_task()
-        rows = {"before": work.pipeline.model, "practised": work.practised, "reinforced": work.best}
+        rows: dict[str, str] = {}
+        for row, model in ("before", work.pipeline.model), ("practised", work.practised), ("reinforced", work.best):
+            rows.setdefault(model, row)  # a model that a stage left as it was is evaluated once
+        chosen = [(row, model, None) for model, row in rows.items()]
         scores: dict[str, dict[str, Any]] = {}
-        evaluated = set[str]()
-        for row, model in {**rows, "closed book": work.best}.items():
-            closed = row == "closed book"
-            if model in evaluated and not closed:
-                continue
-            evaluated.add(model)
+        for row, model, agent_name in (*chosen, ("closed book", work.best, "direct")):
             folder = work.out / self.name / row.replace(" ", "-")
-            with work.model(model, task, "direct" if closed else None) as (agent, models):
+            with work.model(model, task, agent_name) as (agent, models):
                 options = EvalOptions(resume=(folder / "run.json").exists())
-                found = evaluate(task, agent, folder, models, options, progress=lambda *n, r=row: work.progress(r, *n))
+                found = evaluate(task, agent, folder, models, options, progress=partial(work.progress, row))
             names = ("n", "em", "em_ci95", "f1", "searches", "title_recall", "legal")
             scores[row] = {name: found.get(name) for name in names}
         return {"scores": scores}
@@ -238,8 +238,8 @@ class Scores(PipelineStage):
 class Delivery(PipelineStage):
     """Copies the best adapter to where it is found, with what it was made by."""
 
+    @override
     def run(self, work: Work) -> StageOutcome:
-        """See `PipelineStage.run`."""
         best, folder = Path(work.best), work.out / self.name
         if not best.is_dir():
             return {"adapter": str(best), "left_out": "nothing was trained"}

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import numpy as np
 from annotated_types import Ge, Interval
+from typing_extensions import override
 
 from searchgym.corpora.files import BadLines
 from searchgym.corpora.questions import parse_questions, question_row
@@ -45,13 +46,13 @@ class WalkingProposer(Proposer):
     tries: Annotated[int, Ge(1)] = 50
     """Drafts per question after which the pool fills up."""
 
+    @override
     def problems(self) -> Iterable[str]:
-        """See `Options.problems`."""
         if not self.hops or len(set(self.hops)) < len(self.hops):
             yield f"hops is {self.hops}: expected numbers from 1 on, each once"
 
+    @override
     def check(self, setting: Setting) -> Iterable[str]:
-        """See `Proposer.check`."""
         if setting.attempts < 2:
             yield f"rollout.attempts is {setting.attempts}: a proposer needs pass rates of at least 2 attempts"
         if setting.paragraphs:
