@@ -198,8 +198,7 @@ class Reinforced(PipelineStage):
     @override
     def run(self, work: Work) -> StageOutcome:
         selected, recipe = work.done["selected"], work.recipe
-        count = selected["train"]
-        if count < FEWEST:
+        if (count := selected["train"]) < FEWEST:
             return {"left_out": selected.get("left_out", f"{count} questions are too few")}
         file = work.out / "validation" / SELECTED
         changes = {"env_options": work.options(file)} if file.exists() else {"every": 0, "env_options": {}}
