@@ -38,7 +38,7 @@ from searchgym.rollout.transformers.sampler import TransformersSampler
 from searchgym.train import Recipe, load_recipe
 from searchgym.train.algorithms.samples import Sample
 from searchgym.train.loop.assembly import Assembly, assemble, trainer_of
-from searchgym.train.loop.draw import Drawer, TrainingData
+from searchgym.train.loop.collect import Collector, TrainingData
 from searchgym.train.loop.folder import Row
 from searchgym.train.loop.rollout import EngineRollout, SamplerHooks
 from searchgym.train.loop.trainer import Trainer
@@ -168,15 +168,15 @@ def paced(args: Any) -> list[dict[str, Any]]:
         assembly = assemble(recipe, Path(folder))
         recorder = Recorder(cast(TransformersSampler, assembly.sampler))
         data = TrainingData(assembly.task.questions)
-        drawer = Drawer(recipe, assembly.learner, rollout_by(recorder, recipe, assembly, args.latency), data)
+        collector = Collector(recipe, assembly.learner, rollout_by(recorder, recipe, assembly, args.latency), data)
         for step in range(args.steps):
             print(f"recording step {step + 1} of {args.steps} ...", file=sys.stderr)
-            drawer.draw(step)
+            collector.draw(step)
         sampler = Clocked(recorder.sampler)
         sampler.replies, sampler.step = recorder.replies, args.token
-        drawer = Drawer(recipe, assembly.learner, rollout_by(sampler, recipe, assembly, args.latency), data)
+        collector = Collector(recipe, assembly.learner, rollout_by(sampler, recipe, assembly, args.latency), data)
         began = time.perf_counter()
-        drawer.draw(0)
+        collector.draw(0)
         learning = (time.perf_counter() - began) * args.share / (1 - args.share)
         hours: dict[int, list[float]] = {staleness: [] for staleness in args.staleness}
         for run in range(args.runs):

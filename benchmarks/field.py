@@ -77,7 +77,7 @@ MASK: Final = (*TEAM, "agent=m-ask")
 COLLAPSING: Final = ("tiny-grpo", "optimizer.minibatches=4", "advantage.drop_zero_variance=false")
 """Updates on old samples; groups without signal stay, as in LLDS's code, whose gate protects them too."""
 CONTROLS: Final = "searchgym.cli.pipeline.controls"
-ORACLE: Final = ("tiny-grpo", f"credit={{{CONTROLS}:Oracle: 1}}", *TURNS)
+ORACLE: Final = ("tiny-grpo", f"credit={{{CONTROLS}:OracleCredit: 1}}", *TURNS)
 HALVES: Final = f"{{{CONTROLS}:OracleSearches: 0.333, {CONTROLS}:OracleAnswers: 1}}"
 THIRD: Final = ("tiny-grpo", f"credit={HALVES}", *TURNS)
 UNDIVIDED: Final = "advantage.estimator.std=none"

@@ -115,9 +115,9 @@ def speed(size: int, forms: int) -> list[dict[str, Any]]:
         timed.append(count / (time.perf_counter() - started))
     proposer = PathProposer(ground, LearningProposer(), 0)
     started = time.perf_counter()
-    made = [p for step in range(max(forms // 500, 1)) for p in proposer.propose(step, 0, 500, ())]
+    made = [question for step in range(max(forms // 500, 1)) for question in proposer.draw(step, 500)]
     words = len(made) / (time.perf_counter() - started)
-    texts = {str(proposal.form) for proposal in made}
+    texts = {str(question.metadata["form"]) for question in made}
     return [
         {"what": "walks with one answer", "per second": float(np.median(timed)), "distinct forms": None},
         {"what": "chosen and worded", "per second": words, "distinct forms": len(texts) / len(made)},

@@ -15,8 +15,9 @@ from safetensors.torch import save_file
 from searchgym.cli.pipeline import timing
 from searchgym.cli.pipeline.pipeline import Pipeline, load_pipeline
 from searchgym.cli.pipeline.report import write_report
-from searchgym.cli.pipeline.stages import ORDER, Work, exam, opened, run_stage
+from searchgym.cli.pipeline.stages import ORDER, run_stage
 from searchgym.cli.pipeline.timing import Speeds, expected, for_this_machine, measure
+from searchgym.cli.pipeline.work import Work, opened
 from searchgym.cli.training.train_pipeline import is_pipeline, train_pipeline
 from searchgym.corpora.passages import read_passages, write_corpus
 from searchgym.corpora.questions import read_questions, write_questions
@@ -185,7 +186,7 @@ def test_a_folder_is_taken_up_only_by_its_own_pipeline(tmp_path):
     other = tmp_path / "other"
     other.mkdir()
     (other / "file").touch()
-    with pytest.raises(RunExistsError, match="holds no pipeline"), opened(work(other), resume=True):
+    with pytest.raises(RunExistsError, match="holds files but not a pipeline"), opened(work(other), resume=True):
         pass
 
 
@@ -245,7 +246,7 @@ def test_questions_of_ones_own_are_the_test(tmp_path):
     held = {pages[3].title, pages[4].title}
     assert not held & (gold_pages(work.questions("train")) | gold_pages(work.questions("validation")))
     assert len(list(read_passages(work.out / "corpus.jsonl"))) == 38  # practice searches these, the test all 40
-    task = exam(work)
+    task = work.test_task()
     assert [question.id for question in task.questions] == ["mine"]
     assert {page.title for page in task.retriever.passages()} >= held
     assert (work.pipeline.own_test, work.pipeline.tests) == (str(own), 1)
@@ -276,7 +277,7 @@ def test_a_folder_in_use_is_told_before_anything_is_loaded(tmp_path):
     (tmp_path / "file").touch()
     command = [sys.executable, "-X", "importtime", "-m", "searchgym", "train", "smol-own", "corpus=demo", "--out"]
     told = subprocess.run([*command, tmp_path], capture_output=True, text=True)
-    assert told.returncode == 1 and "is not empty and holds no pipeline: choose another --out" in told.stderr
+    assert told.returncode == 1 and "holds files but not a pipeline: choose another --out" in told.stderr
     assert not re.search(r"\b(torch|transformers|numba|searchgym\.cli\.pipeline\.pipeline)$", told.stderr, re.M)
 
 

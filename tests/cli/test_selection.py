@@ -8,7 +8,8 @@ import pytest
 from support import command_line
 
 from searchgym.agents.base import LoadedAgent
-from searchgym.cli.pipeline.selection import Selection, candidates, pool_of, select, write_pool
+from searchgym.cli.pipeline.selection import candidates, pool_of, select, write_pool
+from searchgym.cli.pipeline.selection_options import Selection
 from searchgym.corpora.files import sha256_file
 from searchgym.corpora.passages import read_passages, write_corpus
 from searchgym.corpora.questions import read_questions, write_questions
@@ -205,7 +206,7 @@ def test_the_command_takes_a_pool_without_a_model_and_leaves_pages_out(tmp_path,
     assert "train with corpus=chosen/corpus.jsonl" in err
     for folder in ("chosen", "."):  # a finished selection, and the folder of the questions
         status, out, err = cli(*given, "--out", folder)
-        assert status == 1 and "not empty and holds no selection to go on with" in err
+        assert status == 1 and "is there already: choose another --out" in err
     assert [q.id for q in read_questions("questions.jsonl")] == ["bridge", "single", "held"]
     status, out, err = cli(*given, "--low", 0.9, "--high", 0.1, "--out", "other")
     assert status == 2 and "0 <= low <= high <= 1" in err

@@ -28,7 +28,7 @@ from searchgym.options import kinds
 from searchgym.records import Answer, Episode, Paragraph, Question, Triple
 from searchgym.rollout.storage import read_episodes
 from searchgym.scoring import score_question
-from searchgym.train.loop.metrics import rollout_metrics
+from searchgym.train.loop.rollout import rollout_metrics
 
 FULL = dataclasses.replace(CARD, scorer="musique")
 

@@ -16,7 +16,8 @@ from made_pages import PAGES
 from support import command_line
 
 from searchgym.agents.base import load_agent
-from searchgym.cli.pipeline.selection import Selection, pool_of
+from searchgym.cli.pipeline.selection import pool_of
+from searchgym.cli.pipeline.selection_options import Selection
 from searchgym.corpora.files import iter_jsonl
 from searchgym.corpora.passages import write_corpus
 from searchgym.corpora.questions import read_questions, write_questions

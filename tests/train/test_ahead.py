@@ -11,7 +11,7 @@ from toy_training import BanditRollout, toy_model, toy_recipe, toy_trainer
 from searchgym.errors import CardError, EngineLostError, RetrieverError
 from searchgym.train.loop.ahead import Ahead
 from searchgym.train.loop.assembly import assemble, train
-from searchgym.train.loop.draw import StepData
+from searchgym.train.loop.collect import StepData
 from searchgym.train.recipe.load import load_recipe
 
 STALE = {"rollout": {"questions": 4, "attempts": 8, "staleness": 2}, "loss": {"importance_cap": 2.0}}

@@ -18,7 +18,7 @@ from searchgym.corpora.folders import lock_folder
 from searchgym.errors import TrainingError
 from searchgym.rollout.loading import load_model
 from searchgym.rollout.storage import read_episodes
-from searchgym.train.loop.metrics import check_contexts
+from searchgym.train.loop.rollout import check_contexts
 
 RECIPE = """
 name: bad-input

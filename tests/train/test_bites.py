@@ -170,7 +170,7 @@ CASES = [
     Case("candidates", of_outcome, beside=NOTHING),
     Case("stratified", of_stratum, beside={}, options=options(estimator="stratified", alpha=1.0), without=options()),
     Case("tree", of_branch, beside={}, options=options(estimator="tree"), without=options(estimator="rloo")),
-    Case("searchgym.cli.pipeline.controls:Oracle", of_oracle, beside=NOTHING, options=TURNS, name="oracle"),
+    Case("searchgym.cli.pipeline.controls:OracleCredit", of_oracle, beside=NOTHING, options=TURNS, name="oracle"),
 ]  # fmt: skip
 ESTIMATORS = ("stratified", "tree")
 

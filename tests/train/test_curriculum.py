@@ -13,11 +13,10 @@ from searchgym.envs.task import load_task
 from searchgym.errors import CardError, UsageError
 from searchgym.records import Episode, Hop, Passage, Question, SupportingFact
 from searchgym.retrieval.index.index import build_in_memory
-from searchgym.train.curriculum.build import curriculum_of, staged
 from searchgym.train.curriculum.kinds.pass_rate import PassRate
 from searchgym.train.curriculum.kinds.steps import Steps
 from searchgym.train.curriculum.retriever import StagedRetriever
-from searchgym.train.curriculum.source import Curriculum, shared_out, value_of
+from searchgym.train.curriculum.source import Curriculum, curriculum_of, shared_out, staged, value_of
 from searchgym.train.curriculum.stages import StageOptions
 from searchgym.train.recipe.load import load_recipe
 

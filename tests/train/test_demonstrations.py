@@ -5,6 +5,7 @@ import json
 import os
 import random
 import re
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -29,8 +30,8 @@ from searchgym.rollout.storage import read_episodes
 from searchgym.rollout.tokens import TokenFormat
 from searchgym.train.algorithms.samples import samples_from
 from searchgym.train.demonstrations.held_out import without_held_out
-from searchgym.train.demonstrations.oracle import Shown, _asked, demonstrate_search, queries_of, quotes_of
-from searchgym.train.demonstrations.reading import MOST_PAGES, MOST_QUESTIONS, asked_by, demonstrate_reading
+from searchgym.train.demonstrations.oracle import demonstrate_search, queries_of, questions_by_turns, quotes_of
+from searchgym.train.demonstrations.reading import MOST_PAGES, MOST_QUESTIONS, demonstrate_reading, reading_questions
 from searchgym.train.demonstrations.write import write_demonstrations
 from searchgym.train.tiny.demonstrations import world_task
 
@@ -362,8 +363,8 @@ def test_the_gold_of_a_question_without_an_answer_is_not_taught():
     """Neither by a search nor by reading; of twins with one text the answerable one is shown, whichever comes first."""
     own = Question("q", "Where is Zor?", ("Rox",), supporting_facts=(SupportingFact("Zor"),), answerable=True)
     twin = dataclasses.replace(own, id="q#unanswerable", answerable=False)
-    shown = Shown()
-    assert [question.id for question in _asked([twin, own], shown)] == ["q"]
-    assert shown.counts == {"no answer": 1}
+    left_out = Counter()
+    assert [question.id for question in questions_by_turns([twin, own], left_out)] == ["q"]
+    assert left_out == {"no answer": 1}
     pages = {"Zor": Passage("0", "Zor", "Zor is in Rox.")}
-    assert [len(list(asked_by(question, pages))) for question in (own, twin)] == [1, 0]
+    assert [len(list(reading_questions(question, pages))) for question in (own, twin)] == [1, 0]

@@ -7,7 +7,7 @@ import pytest
 from advantage_options import advantage_options
 from credit_terms import terms_of
 
-from searchgym.cli.pipeline.controls import Oracle, OracleAnswers, OracleSearches
+from searchgym.cli.pipeline.controls import OracleAnswers, OracleCredit, OracleSearches
 from searchgym.errors import CardError, DataError
 from searchgym.records import (
     Call,
@@ -173,7 +173,7 @@ def test_questions_without_facts_keep_the_outcome():
     assert credit("outcome", "evidence", question=plain).allocate([attempt(0, 1.0, ["Zor"])]) == [[0, 1.0]]
 
 
-def oracle_rows(*group, question=CHAIN, term=Oracle):
+def oracle_rows(*group, question=CHAIN, term=OracleCredit):
     return term().rewards(group, CreditContext(question=lambda episode: question))
 
 

@@ -18,7 +18,7 @@ from searchgym.train.credit.terms.outcome import Outcome
 from searchgym.train.learner.keyed_learner import KeyedLearner
 from searchgym.train.learner.learner import LocalLearner
 from searchgym.train.loop.assembly import assemble, train
-from searchgym.train.loop.draw import with_advantages
+from searchgym.train.loop.collect import with_advantages
 from searchgym.train.loop.guards import check_guards
 from searchgym.train.loop.samplers import load_keys, sampled_keys
 from searchgym.train.plan.plan import plan
@@ -275,7 +275,7 @@ def test_a_frozen_sampler_keeps_every_bit(tmp_path):
         for number, sample in enumerate(samples):
             sample.reward[sample.calls[-1].end - 1] = number % 2
         parts.learner.learn(with_advantages(samples, recipe, parts.learner)[0], 0)
-        parts.publish(1)
+        parts.publisher().publish(1)
         assert all(torch.equal(weight, before[name]) for name, weight in frozen.state_dict().items())
         assert not all(torch.equal(weight, before[name]) for name, weight in trained.state_dict().items())
     finally:

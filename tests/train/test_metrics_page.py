@@ -21,7 +21,7 @@ from searchgym.train.curriculum.kinds.steps import Steps
 from searchgym.train.curriculum.source import Curriculum
 from searchgym.train.curriculum.stages import StageOptions
 from searchgym.train.loop.assembly import train
-from searchgym.train.loop.metrics import rollout_metrics
+from searchgym.train.loop.rollout import rollout_metrics
 from searchgym.train.recipe.load import load_recipe
 from searchgym.train.selfplay.kinds.path import LearningProposer
 from searchgym.train.selfplay.proposer import PathProposer

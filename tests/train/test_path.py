@@ -15,7 +15,7 @@ from searchgym.questions.source import FactBase
 from searchgym.questions.worlds import build_world
 from searchgym.questions.worlds.build import world_graph
 from searchgym.questions.worlds.schema import WorldSpec
-from searchgym.records import Episode
+from searchgym.records import Episode, Question
 from searchgym.retrieval.index.index import build_in_memory
 from searchgym.train.credit.waypoints import waypoints_of
 from searchgym.train.recipe.load import load_recipe
@@ -23,7 +23,6 @@ from searchgym.train.selfplay.arms import Arm
 from searchgym.train.selfplay.corpora import CorpusGround
 from searchgym.train.selfplay.kinds.path import LearningProposer
 from searchgym.train.selfplay.kinds.uniform import UniformProposer
-from searchgym.train.selfplay.proposal import Proposal
 from searchgym.train.selfplay.proposer import PathProposer, pass_rates
 from searchgym.train.selfplay.worlds import WorldGround
 
@@ -61,27 +60,29 @@ def played(proposer, steps, count=8, first=0):
 @pytest.mark.parametrize("spec", [SPEC, FULL, TRANSFER], ids=["simple", "full", "transfer"])
 def test_what_is_proposed_has_one_answer_by_look_up(spec):
     graph, proposer = world_graph(spec), path_proposer(WorldGround(spec, [1, 2, 3, 4], 0))
-    proposals = proposer.propose(0, 0, 300, ())
-    for made in proposals:
-        (answer,) = evaluate(graph, made.form)
-        assert made.answer == graph.display(answer)
-        assert len(made.pages) == made.arm.hops == made.question.metadata["hops"]
-        assert all(title in graph.entities for title in made.pages)
-        assert {p.name for p in waypoints_of(made.question)} <= set(made.waypoints)
-        assert made.arm.named or made.answer not in made.text.replace("?", "").split()
-    assert len({str(made.form) for made in proposals}) == 300
-    assert sum(made.arm.named for made in proposals) <= 0.15 * 300
+    proposed = proposer.draw(0, 300)
+    arms = [Arm(*made.metadata["arm"]) for made in proposed]
+    for made, arm in zip(proposed, arms, strict=True):
+        (answer,) = evaluate(graph, made.metadata["form"])
+        assert made.answers == (graph.display(answer),)
+        assert len(made.gold_titles) == arm.hops == made.metadata["hops"]
+        assert all(title in graph.entities for title in made.gold_titles)
+        between = {graph.display(title) for title in made.gold_titles} - {graph.display(answer)}
+        assert {point.name for point in waypoints_of(made)} <= between
+        assert arm.named or made.answers[0] not in made.text.replace("?", "").split()
+    assert len({str(made.metadata["form"]) for made in proposed}) == 300
+    assert sum(arm.named for arm in arms) <= 0.15 * 300
 
 
 def test_worlds_are_worded_as_their_own_questions():
     """Of a world's own single facts, those that are proposed too have one of the same wordings and the same answer."""
     world, proposer = build_world(SPEC), path_proposer(hops=[1])
     own = {str(q.metadata["form"]): q for q in world.questions}
-    proposals = {str(p.form): p for p in proposer.propose(0, 0, 500, ())}
-    both = own.keys() & proposals.keys()
+    proposed = {str(q.metadata["form"]): q for q in proposer.draw(0, 500)}
+    both = own.keys() & proposed.keys()
     assert len(both) > 10
-    assert all(own[form].answers == proposals[form].question.answers for form in both)
-    assert sum(own[form].text == proposals[form].text for form in both) > len(both) / 4
+    assert all(own[form].answers == proposed[form].answers for form in both)
+    assert sum(own[form].text == proposed[form].text for form in both) > len(both) / 4
 
 
 def test_the_same_seed_proposes_the_same():
@@ -180,16 +181,16 @@ def corpus_ground(pages, allowed=None, forbidden=()):
 def test_a_corpus_is_walked_with_the_filters_of_generated_questions():
     source, ground = corpus_ground(PAGES)
     assert {arm.shape for arm in ground.arms} >= {"chain", "comparison", "bridge-comparison"}
-    proposals = path_proposer(ground).propose(0, 0, 60, ())
+    proposed = path_proposer(ground).draw(0, 60)
     retriever = build_in_memory(PAGES)
-    for made in proposals:
-        assert isinstance(made, Proposal) and made.form is not None
-        assert len(evaluate(source.graph, made.form)) == 1
-        assert made.question.id.startswith(made.arm.name)
-        if made.arm.hops > 1:
+    for made in proposed:
+        arm = Arm(*made.metadata["arm"])
+        assert len(evaluate(source.graph, made.metadata["form"])) == 1
+        assert made.id.startswith(arm.name)
+        if arm.hops > 1:
             (hits,) = retriever.search([made.text], 3)
-            assert not set(made.pages) <= {hit.passage.title for hit in hits}
-    assert len({made.question.id for made in proposals}) == len(proposals)
+            assert not set(made.gold_titles) <= {hit.passage.title for hit in hits}
+    assert len({made.id for made in proposed}) == len(proposed)
 
 
 def test_pages_and_names_that_are_held_out_are_in_no_proposal():
@@ -198,10 +199,10 @@ def test_pages_and_names_that_are_held_out_are_in_no_proposal():
     _, ground = corpus_ground(PAGES, kept, [director.title])
     for arm in ground.arms:
         for number, walk in zip(range(40), ground.walks(arm), strict=False):
-            made = ground.proposal(arm, walk, number)
-            if isinstance(made, Proposal):
-                said = [made.text, *made.question.golds, *made.pages, *made.waypoints]
-                assert director.title not in " ".join(said)
+            made = ground.question(arm, walk, number)
+            if isinstance(made, Question):
+                between = [point.name for point in waypoints_of(made)]
+                assert director.title not in " ".join([made.text, *made.golds, *made.gold_titles, *between])
 
 
 def test_a_corpus_without_paths_of_the_asked_length_says_what_to_do():

@@ -13,7 +13,7 @@ from searchgym.errors import TrainingError
 from searchgym.rollout.sampler import Sampled
 from searchgym.train.algorithms.samples import SampleCall
 from searchgym.train.learner.learner import LocalLearner
-from searchgym.train.loop.probe import AGAIN, ALLOWED, check_arrival, probe
+from searchgym.train.loop.publish import AGAIN, ALLOWED, check_arrival, probe
 
 
 class Writes:

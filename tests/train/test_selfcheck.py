@@ -27,7 +27,7 @@ from searchgym.train.learner.learner import LocalLearner
 from searchgym.train.learner.policy import Policy
 from searchgym.train.learner.trained_model import TrainedModel
 from searchgym.train.learner.updater import Updater
-from searchgym.train.loop import assembly, draw, trainer
+from searchgym.train.loop import assembly, collect, trainer
 from searchgym.train.loop.rollout import EngineRollout
 from searchgym.train.loop.trainer import Trainer
 from searchgym.train.recipe import keys
@@ -156,7 +156,7 @@ def planted(monkeypatch, change):
     def changed(episode, **options):
         return [change(sample) for sample in samples_from(episode, **options)]
 
-    monkeypatch.setattr(draw, "samples_from", changed)
+    monkeypatch.setattr(collect, "samples_from", changed)
 
 
 METHODS = {
@@ -249,7 +249,7 @@ def _of_trained(self, samples, options, kl, targets, frozen):
 @pytest.mark.parametrize(
     ("module", "name", "fault", "recipe", "check"),
     [
-        ("searchgym.train.loop.draw", "samples_from", _with_kept, "group", REWARDS),
+        ("searchgym.train.loop.collect", "samples_from", _with_kept, "group", REWARDS),
         ("searchgym.train.algorithms.estimators.gae", "Gae.assign", _of_trained, "gae", ADVANTAGES),
     ],
 )
@@ -506,11 +506,11 @@ def _budget_of_legal_calls(monkeypatch):
     def legal(episodes):
         return sum(call.end - call.start for episode in episodes for call in episode.calls if call.legal)
 
-    monkeypatch.setattr(draw, "generated_tokens", legal)
+    monkeypatch.setattr(collect, "generated_tokens", legal)
 
 
 def _replaced_groups_dropped(monkeypatch):
-    right = draw.Drawer._resample
+    right = collect.Collector._resample
 
     def dropped(self, drawn, step):
         asked = len(drawn.questions)
@@ -522,11 +522,11 @@ def _replaced_groups_dropped(monkeypatch):
             del drawn.questions[asked - 1]
         return row
 
-    monkeypatch.setattr(draw.Drawer, "_resample", dropped)
+    monkeypatch.setattr(collect.Collector, "_resample", dropped)
 
 
 def _never_replaced(monkeypatch):
-    monkeypatch.setattr(draw, "groups_with_signal", lambda samples, options: {s.group_uid for s in samples})
+    monkeypatch.setattr(collect, "groups_with_signal", lambda samples, options: {s.group_uid for s in samples})
 
 
 def _without_the_curriculum(monkeypatch):

@@ -20,6 +20,7 @@ from searchgym.records import Question
 from searchgym.rollout.engine import Engine
 from searchgym.train.algorithms.samples import samples_from
 from searchgym.train.curriculum.source import Curriculum
+from searchgym.train.loop import collect
 from searchgym.train.loop.checkpoint import Progress
 from searchgym.train.loop.trainer import TrainResult
 from searchgym.train.recipe.load import load_recipe
@@ -29,7 +30,6 @@ from searchgym.train.selfcheck.findings import Findings
 from searchgym.train.selfcheck.small import small_recipe
 from searchgym.train.selfcheck.sources import MIXED, SET, STAGES, check_sources
 from searchgym.train.selfcheck.stages import RESAMPLED, check_resampled
-from searchgym.train.selfplay import source as sources
 
 
 def states(findings):
@@ -238,8 +238,8 @@ def _with_repeats(right, count, batch, step, seed):
     ids=lambda own: own.__name__,
 )
 def test_questions_that_are_not_all_drawn_by_epochs(fault, monkeypatch):
-    right = sources.batch_of
-    monkeypatch.setattr(sources, "batch_of", lambda *given: fault(right, *given))
+    right = collect.batch_of
+    monkeypatch.setattr(collect, "batch_of", lambda *given: fault(right, *given))
     assert sourced() == {SET: "failed"}
 
 

@@ -170,5 +170,5 @@ def test_the_large_recipe_validates_on_pages_of_its_corpus_that_are_not_proposed
 
 
 def _of_arm(ground, arm):
-    proposals = (ground.proposal(arm, walk, 0) for walk in itertools.islice(ground.walks(arm), 20))
-    return [proposal.question for proposal in proposals if not isinstance(proposal, str)]
+    questions = (ground.question(arm, walk, 0) for walk in itertools.islice(ground.walks(arm), 20))
+    return [question for question in questions if not isinstance(question, str)]

@@ -231,16 +231,16 @@ def test_the_probe_names_the_server_with_other_weights(tmp_path):
     with gated(good) as one, gated(bad) as two:
         recipe = recipe_on([one, two], tmp_path, 1, 20.0)
         with contextlib.closing(assemble(recipe, tmp_path / "parts")) as parts:
-            assert parts.probe(samples)["probe/difference"] <= 1e-3
+            assert parts.publisher().probe(samples)["probe/difference"] <= 1e-3
             with torch.no_grad():
                 for weight in parts.learner.policy.updater.model.parameters():
                     weight.mul_(1.1)
-            parts.publish(1)
-            assert parts.probe(samples)["probe/difference"] <= 1e-3
+            parts.publisher().publish(1)
+            assert parts.publisher().probe(samples)["probe/difference"] <= 1e-3
             bad.ignores_weights = True
             with torch.no_grad():
                 for weight in parts.learner.policy.updater.model.parameters():
                     weight.mul_(1.1)
-            parts.publish(2)
+            parts.publisher().publish(2)
             with pytest.raises(TrainingError, match=rf"differ by .* nats on average on {two} \(\d+ tokens"):
-                parts.probe(samples)
+                parts.publisher().probe(samples)

@@ -86,11 +86,11 @@ def test_each_filter_alone(queries, text, reason):
 def test_kept_questions_come_with_their_pages_and_episode():
     episodes = episodes_of(Ada=(["Zor", "Ulo Bel"], GOOD), Kim=KIM)
     first, second = judged(TASKS, episodes, RuleJudge(), random.Random(0))
-    made = first.proposal
-    assert (made.text, made.answer, made.form, made.episode) == (GOOD, "Ada Bel", None, episodes[0])
-    assert set(made.pages) == {"Zor", "Ulo Bel"} and second.proposal is not None
+    made = first.question
+    assert (made.text, made.answers, made.kind) == (GOOD, ("Ada Bel",), "proposed")
+    assert set(made.gold_titles) == {"Zor", "Ulo Bel"} and second.question is not None
     refuted = judged([asked_for("Eva Kor", 2), TASKS[1]], episodes, RuleJudge(), random.Random(0))
-    assert refuted[0].reason == "refuted" and refuted[0].proposal is None
+    assert refuted[0].reason == "refuted" and refuted[0].question is None
 
 
 class Seen:
@@ -174,7 +174,7 @@ def test_a_judge_without_a_verdict_leaves_the_question_unverified(reply):
         judge.verify(GOOD, "Ada Bel", ["Zor: a film"])
     episodes = episodes_of(Ada=(["Zor", "Ulo Bel"], GOOD), Kim=KIM)
     verdicts = judged(TASKS, episodes, judge, random.Random(0))
-    assert all(verdict.proposal is None and verdict.reason.startswith("unverified") for verdict in verdicts)
+    assert all(verdict.question is None and verdict.reason.startswith("unverified") for verdict in verdicts)
 
 
 # -- the environment and its agent ---------------------------------------------------------------------------------
@@ -215,4 +215,4 @@ def test_a_model_can_fill_the_role():
     asyncio.run(engine.run(loaded.questions, episodes.append))
     (episode,) = episodes
     assert (episode.reward, [call.role for call in episode.calls]) == (1.0, ["proposer"] * 3)
-    assert judged([TASKS[0]], [episode], RuleJudge(), random.Random(0))[0].proposal is not None
+    assert judged([TASKS[0]], [episode], RuleJudge(), random.Random(0))[0].question is not None

@@ -20,9 +20,9 @@ from searchgym.rollout.storage import read_episodes
 from searchgym.train.algorithms.samples import samples_from
 from searchgym.train.interrupts import interrupt_held_back
 from searchgym.train.loop.checkpoint import list_checkpoints, save_checkpoint
+from searchgym.train.loop.collect import batch_of
 from searchgym.train.loop.folder import read_advantages
 from searchgym.train.recipe.load import read_recipe
-from searchgym.train.selfplay.source import batch_of
 
 
 def weights(folder):
@@ -486,7 +486,7 @@ def test_a_planted_retokenisation_shows_in_the_metrics(tmp_path, monkeypatch):
             sample.ids[1] = (sample.ids[1] + 1) % 10
         return own
 
-    monkeypatch.setattr("searchgym.train.loop.draw.samples_from", retokenised)
+    monkeypatch.setattr("searchgym.train.loop.collect.samples_from", retokenised)
     with pytest.raises(GuardError, match="sampler and learner compute different policies"):
         toy_trainer(tmp_path / "stopped", toy_recipe(steps=1)).run()
     recipe = toy_recipe(steps=1, guard={"bounds": {"learner/sampler_difference": None}})

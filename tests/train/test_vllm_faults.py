@@ -40,7 +40,7 @@ def test_the_probe_catches(parts, tmp_path, monkeypatch, missing):
     with pytest.raises(TrainingError, match=r"log-probs of sampler and trainer differ by .* nats on average"):
         trainer_of(chosen, own, tmp_path / "run").run()
     monkeypatch.undo()
-    parts.publish(parts.learner.version)
+    parts.publisher().publish(parts.learner.version)
 
 
 def test_an_engine_that_is_killed_again_and_again_loses_no_episode_and_doubles_none(parts, monkeypatch):
@@ -97,7 +97,7 @@ def test_two_engines_of_which_one_is_killed(tmp_path, monkeypatch, capsys):
         assert engines.moved >= 1
         assert all(own == sorted(own, key=lambda one: one is second) for own in calls.values())  # none moved back
         assert "its episodes go on elsewhere" in capsys.readouterr().err
-        made.publish(1)
+        made.publisher().publish(1)
         assert first not in [replica.engine for replica in engines._replicas]
         calls.clear()
         made.rollout(made.task.questions[:12], 4, 2, False)

@@ -10,7 +10,7 @@ from made_models import tiny_qwen2, tiny_tokenizer
 
 from searchgym.options import read
 from searchgym.train.learner.learner import LocalLearner
-from searchgym.train.loop.draw import TrainingData
+from searchgym.train.loop.collect import TrainingData
 from searchgym.train.loop.folder import VARYING
 from searchgym.train.loop.rollout import SamplerHooks
 from searchgym.train.loop.trainer import Trainer

@@ -21,7 +21,7 @@ from toy_training import toy_recipe
 
 from searchgym.corpora.files import write_atomic
 from searchgym.train.distributed.remote import RemoteLearner
-from searchgym.train.loop.draw import TrainingData
+from searchgym.train.loop.collect import TrainingData
 from searchgym.train.loop.trainer import Trainer
 from searchgym.train.recipe.recipe import Recipe
 

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from typing_extensions import override
+
 from searchgym.errors import DataError
 from searchgym.records import Episode, Question, title_key
 from searchgym.train.algorithms.samples import at_ends
@@ -27,8 +29,8 @@ class Permuted(Term):
     rewards_one: ClassVar = "episode"
     sums_up: ClassVar = False
 
+    @override
     def rewards(self, group: Sequence[Episode], context: CreditContext) -> Rows:
-        """See `Term.rewards`."""
         rng = random.Random(f"permuted {group[0].group_uid}")
         rewards = rng.sample([episode.reward for episode in group], len(group))
         return [at_ends(episode, reward) for episode, reward in zip(group, rewards, strict=True)]
@@ -60,15 +62,15 @@ class OracleAnswers(Term):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Oracle(Term):
+class OracleCredit(Term):
     """Gives 1 to each call that an oracle would approve of, which knows the gold pages and the answer, else 0.
 
     It approves of a search that finds a gold page while one is missing, and of a right answer once none is missing: a
     lucky guess earns nothing. `OracleSearches` and `OracleAnswers` are its two halves, to be weighted. A question that
     names no gold page is refused with a DataError.
 
-    Use it as ``credit: {searchgym.cli.pipeline.controls:Oracle: 1}`` with ``advantage.chain: none`` and ``normalise:
-    role-turn``.
+    Use it as ``credit: {searchgym.cli.pipeline.controls:OracleCredit: 1}`` with ``advantage.chain: none`` and
+    ``normalise: role-turn``.
     """
 
     def of_episode(self, episode: Episode, context: CreditContext) -> list[float]:

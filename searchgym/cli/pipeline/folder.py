@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from searchgym.errors import RunExistsError, UsageError
+from searchgym.corpora.folders import check_claim
 
 DONE: Final = "stages.json"
 """File of what finished stages did."""
@@ -22,13 +22,5 @@ def check_out(out: Path, resume: bool) -> None:
         RunExistsError: The folder holds a pipeline and `resume` is false, or other files.
         UsageError: It holds none to go on with.
     """
-    if (out / PIPELINE).exists():
-        if not resume and (out / DONE).exists():
-            raise RunExistsError(f"{out} holds a pipeline: --resume goes on with it, or choose another --out")
-        return
-    if out.exists() and not out.is_dir():
-        raise UsageError(f"{out} is a file: the output must be a folder")
-    if out.is_dir() and any(entry.name != ".lock" for entry in out.iterdir()):
-        raise RunExistsError(f"{out} is not empty and holds no pipeline: choose another --out")
-    if resume:
-        raise UsageError(f"nothing to resume in {out}: name the folder of a pipeline, or leave out --resume")
+    if not (out / PIPELINE).exists() or (out / DONE).exists():
+        check_claim(out, PIPELINE, "a pipeline", resume=resume)

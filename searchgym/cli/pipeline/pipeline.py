@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 
 from annotated_types import Ge
 
-from searchgym.cli.pipeline.selection import Selection
+from searchgym.cli.pipeline.selection_options import Selection
 from searchgym.corpora.documents import convert_documents, is_documents
 from searchgym.corpora.questions import read_questions
 from searchgym.envs.data import find_corpus
@@ -125,17 +125,18 @@ class Pipeline(Options):
 
 
 def load_pipeline(name: str, overrides: Iterable[str] = ()) -> Pipeline:
-    """Reads a pipeline and its overrides.
+    """Reads a pipeline and its overrides; its files are there, and named by absolute paths.
 
     Args:
         name: Name of a shipped pipeline, or a path to a YAML file.
         overrides: ``key=value``, the key dotted, the value as YAML.
 
     Raises:
-        UnknownNameError: No such pipeline, or no such key; the nearest is suggested.
+        UnknownNameError: No such pipeline, key, corpus or model; the nearest is suggested.
         CardError: The file or a value does not fit.
         UsageError: No corpus is named, or a number is out of range.
-        DataMissingError: A file that is named is not there.
+        DataError: The folder of documents holds none.
+        DataMissingError: A file or folder that is named is not there.
     """
     path = find_card(KIND, name)
     data, source = read_source(path)
@@ -149,30 +150,18 @@ def load_pipeline(name: str, overrides: Iterable[str] = ()) -> Pipeline:
         raise CardError(f"{path}: reinforce.recipe {pipeline.recipe.name} has method {method}: policy")
     for name in WARM.values():
         load_recipe(name, [*pipeline.demonstrations.values, "method.demonstrations=x"])
-    return _absolute(pipeline)
-
-
-def _absolute(pipeline: Pipeline) -> Pipeline:
-    """Returns a pipeline whose files are there, named by absolute paths, so that it resumes from any folder.
-
-    Raises:
-        DataError: The folder of documents holds none.
-        DataMissingError: The corpus, a file of held-out questions or the model is not there.
-        UnknownNameError: The corpus or the model is neither there nor known by that name.
-    """
     corpus = find_corpus(pipeline.corpus)
     if is_documents(corpus):
         next(convert_documents(corpus), None)  # refuses a folder without documents, before anything is loaded
     for file in pipeline.hold_out:
         if not Path(file).is_file():
             raise DataMissingError("no such question file: check hold_out", file)
-    test = str(Path(pipeline.test).resolve()) if isinstance(pipeline.test, str) else pipeline.test
     model_folder(pipeline.model)
     local, named = local_folder(pipeline.model), is_path(pipeline.model, "models", "pretrained")
-    return dataclasses.replace(
+    return dataclasses.replace(  # absolute paths, so that it resumes from any folder
         pipeline,
         corpus=str(corpus.resolve()) if is_path(pipeline.corpus, "corpora") else pipeline.corpus,
         hold_out=[str(Path(file).resolve()) for file in pipeline.hold_out],
-        test=test,
+        test=str(Path(pipeline.test).resolve()) if isinstance(pipeline.test, str) else pipeline.test,
         model=str(local.resolve()) if named and local is not None else pipeline.model,
     )

@@ -4,29 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from searchgym.cli.pipeline.pipeline import Pipeline
+from searchgym.cli.pipeline.stages import ORDER
+from searchgym.cli.pipeline.work import StageOutcome
 from searchgym.corpora.files import write_atomic
 
 REPORT: Final = "report.md"
-WHAT: Final = {
-    "questions": "questions made from the documents",
-    "masked": "masked spans demonstrated",
-    "filler": "practised filling in",
-    "reading": "reading practice written",
-    "reader": "practised reading",
-    "searching": "searches demonstrated",
-    "searcher": "practised searching",
-    "selected": "questions chosen",
-    "reinforced": "reinforcement learning",
-    "scores": "scored on test questions",
-    "adapter": "the adapter",
-}
-"""Stage to what it does, in words."""
+HIDDEN: Final = ("seconds", "scores", "checkpoint", "best", "adapter")
+"""Fields of what a stage did that its line does not repeat."""
 
 
-def write_report(pipeline: Pipeline, done: Mapping[str, Mapping[str, Any]], out: Path) -> Path:
+def write_report(pipeline: Pipeline, done: Mapping[str, StageOutcome], out: Path) -> Path:
     """Writes ``report.md`` to a pipeline's folder."""
     lines = [
         f"# {pipeline.name}: {pipeline.model} on {pipeline.corpus}",
@@ -36,8 +26,9 @@ def write_report(pipeline: Pipeline, done: Mapping[str, Mapping[str, Any]], out:
     ]
     lines += ["## What was done", "", "| stage | minutes (of its last session) | what came of it |", "|---|---|---|"]
     for name, did in done.items():
-        told = did.get("left_out") or ", ".join(f"{key} {value}" for key, value in _facts(did).items())
-        lines.append(f"| {WHAT[name]} | {did['seconds'] / 60:.1f} | {str(told).replace('|', '/')} |")
+        facts = [f"{key.replace('_', ' ')} {value}" for key, value in did.items() if key not in HIDDEN]
+        told = did.get("left_out") or ", ".join(facts)
+        lines.append(f"| {ORDER[name].title} | {did['seconds'] / 60:.1f} | {str(told).replace('|', '/')} |")
     lines += ["", f"Adapter: `{done['adapter']['adapter']}`. Evaluate it on questions of your own:", ""]
     rules = pipeline.env_options | {"max_tokens": pipeline.recipe.rollout.max_tokens}
     rules = {name: value for name, value in rules.items() if isinstance(value, (int, str))}
@@ -49,7 +40,7 @@ def write_report(pipeline: Pipeline, done: Mapping[str, Mapping[str, Any]], out:
     return out / REPORT
 
 
-def scores_table(done: Mapping[str, Mapping[str, Any]], own: str | None) -> list[str]:
+def scores_table(done: Mapping[str, StageOutcome], own: str | None) -> list[str]:
     """Returns the scores as a Markdown table; `own` is the file of the test questions, None if they are generated."""
     rows = done["scores"]["scores"]
     n = max((row["n"] for row in rows.values()), default=0)
@@ -67,9 +58,3 @@ def scores_table(done: Mapping[str, Mapping[str, Any]], own: str | None) -> list
         cells += ["" if row["legal"] is None else f"{row['legal']:.3f}"]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return lines
-
-
-def _facts(did: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what a stage did in a few words."""
-    hidden = ("seconds", "scores", "checkpoint", "best", "adapter")
-    return {key.replace("_", " "): value for key, value in did.items() if key not in hidden}

@@ -12,18 +12,18 @@ import dataclasses
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from searchgym.agents.base import LoadedAgent
+from searchgym.cli.pipeline.selection_options import Selection
 from searchgym.corpora.files import iter_jsonl, sha256_file, write_atomic
 from searchgym.corpora.questions import write_questions
 from searchgym.envs.task import Task
-from searchgym.errors import NothingLeftError, RunExistsError, UsageError
-from searchgym.eval.run_folder import QUESTIONS, holds_run
+from searchgym.errors import NothingLeftError
+from searchgym.eval.run_folder import QUESTIONS
 from searchgym.eval.runner import EvalOptions, evaluate
-from searchgym.options import Options
 from searchgym.questions.shortcuts import hops_of, names_answer
 from searchgym.questions.subset import by_hash, draw_subset
 from searchgym.records import Question, title_key
@@ -41,41 +41,6 @@ BATCH: Final = 256
 """Questions that are searched for at once."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Selection(Options):
-    """How questions are selected."""
-
-    pool: int = 600
-    """Number of questions that are measured."""
-    attempts: int = 8
-    """Attempts at each question in one measurement."""
-    low: float = 1 / 8
-    """Least pass rate."""
-    high: float = 6 / 8
-    """Highest pass rate."""
-    multi_hop: float = 0.8
-    """Share of questions of several hops among those measured and, by leaving others out, among those selected."""
-    fill: bool = False
-    """Whether the other kind takes the place of one that is too few. If not, all are fewer, in the share asked for."""
-    temperature: float = 1.0
-    """Sampling temperature of the attempts."""
-    seed: int = 0
-    """Random seed; in a pipeline, it is added to the pipeline's seed."""
-
-    def __post_init__(self) -> None:
-        """Checks the values.
-
-        Raises:
-            UsageError: A value is out of range.
-        """
-        if not 0 <= self.low <= self.high <= 1:
-            raise UsageError(f"a window of pass rates needs 0 <= low <= high <= 1, got {self.low} to {self.high}")
-        if not 0 <= self.multi_hop <= 1 or min(self.pool, self.attempts) < 1 or self.temperature <= 0:
-            raise UsageError(
-                f"a selection needs pool, attempts and temperature above 0, multi_hop in [0, 1], got {self}"
-            )
-
-
 def candidates(task: Task, apart: Iterable[Question] = ()) -> tuple[list[Question], dict[str, int]]:
     """Returns the questions of a task that can teach searching, and how many were left out by reason.
 
@@ -87,10 +52,13 @@ def candidates(task: Task, apart: Iterable[Question] = ()) -> tuple[list[Questio
         apart: Questions with which none may share a gold page, such as those of another split.
     """
     taken = {title_key(title) for question in apart for title in question.gold_titles or ()}
-    left: dict[str, int] = {}
-    named = [question for question in task.questions if question.gold_titles]
-    hits = _own_hits(task, named)
-    kept = []
+    named, rules = [question for question in task.questions if question.gold_titles], task.rules
+    hits: list[set[str]] = []
+    for start in range(0, len(named), BATCH):
+        ids, texts = zip(*((question.id, question.text) for question in named[start : start + BATCH]), strict=True)
+        results = retrieve(task.retriever, ids, texts, rules.top_k, rules.deadline)
+        hits += [{title_key(hit.passage.title) for hit in result} for result in results]
+    kept, left = list[Question](), dict[str, int]()
     for question, titles in zip(named, hits, strict=True):
         gold = list(dict.fromkeys(title_key(title) for title in question.gold_titles or ()))
         if question.answerable is False:
@@ -110,17 +78,6 @@ def candidates(task: Task, apart: Iterable[Question] = ()) -> tuple[list[Questio
     return kept, left
 
 
-def _own_hits(task: Task, questions: Sequence[Question]) -> list[set[str]]:
-    """Returns the titles that a search for each question's own text finds."""
-    rules, titles = task.rules, list[set[str]]()
-    for start in range(0, len(questions), BATCH):
-        batch = questions[start : start + BATCH]
-        ids, texts = [question.id for question in batch], [question.text for question in batch]
-        for hits in retrieve(task.retriever, ids, texts, rules.top_k, rules.deadline):
-            titles.append({title_key(hit.passage.title) for hit in hits})
-    return titles
-
-
 def pool_of(questions: Sequence[Question], how: Selection) -> list[Question]:
     """Returns the questions to measure: drawn by the seed, with the share of several hops that is asked for.
 
@@ -134,15 +91,12 @@ def _in_proportion(order: Sequence[Question], how: Selection, most: int) -> list
     several = [question for question in order if hops_of(question) > 1]
     single = [question for question in order if hops_of(question) <= 1]
     share = how.multi_hop if several and single else float(bool(several))
+    whole = min(most, len(order))
     if how.fill:
-        whole = min(most, len(order))
         take = min(len(several), max(round(whole * share), whole - len(single)))
     else:
-        whole = min(
-            most,
-            int(len(several) / share + 1e-9) if share else most,
-            int(len(single) / (1 - share) + 1e-9) if share < 1 else most,
-        )
+        whole = min(most, int(len(several) / share + 1e-9)) if share else most
+        whole = min(whole, int(len(single) / (1 - share) + 1e-9)) if share < 1 else whole
         take = round(whole * share)
     parts = draw_subset(several, take, how.seed), draw_subset(single, whole - take, how.seed)
     chosen = {question.id for part in parts for question in part}
@@ -180,11 +134,15 @@ def select(
     Raises:
         NothingLeftError: No question is a candidate, or none is selected.
     """
-    pool, left = drawn(task, how, apart)
+    pool, report = _pool(task, how, apart)
     rates: list[dict[str, float]] = []
     kept = pool
     for number, name in enumerate(ROUNDS):
-        rates.append(_measured(task.asking(kept), agent, models, out / name, how, number, progress, concurrency))
+        folder, text = out / name, f"{name} measurement, attempts"
+        seed, resume = 2 * how.seed + number, (folder / "run.json").exists()
+        options = EvalOptions(how.temperature, seed, concurrency, resume=resume, samples=how.attempts)
+        evaluate(task.asking(kept), agent, folder, models, options, progress=partial(progress, text))
+        rates.append({str(row["id"]): float(row["em"]) for _, row in iter_jsonl(folder / QUESTIONS)})
         kept = [question for question in kept if how.low <= rates[-1][question.id] <= how.high]
         if not kept:
             raise NothingLeftError(
@@ -192,35 +150,29 @@ def select(
                 f"{sum(rates[-1].values()) / len(rates[-1]):.2f}: widen the window, measure more questions, or take "
                 "a model that knows more"
             )
-    marked = [
-        dataclasses.replace(q, metadata={**q.metadata, "pass_rates": [rates[0][q.id], rates[1][q.id]]}) for q in kept
-    ]
+    first, second = rates
+    marked = [dataclasses.replace(q, metadata={**q.metadata, "pass_rates": [first[q.id], second[q.id]]}) for q in kept]
     chosen = _in_proportion(marked, how, len(marked))
-    return _written(chosen, out, _report(task, how, left, pool, rates, marked, chosen))
-
-
-def check_selection_out(out: Path, measured: bool) -> None:
-    """Refuses a folder that holds anything but a measured selection to go on with.
-
-    Raises:
-        RunExistsError: The folder holds something else.
-    """
-    goes_on = measured and (out / ROUNDS[0]).is_dir()
-    if out.is_dir() and any(out.iterdir()) and not goes_on:
-        raise RunExistsError(f"{out} is not empty and holds no selection to go on with: choose another --out")
-
-
-def drawn(task: Task, how: Selection, apart: Iterable[Question]) -> tuple[list[Question], dict[str, int]]:
-    """Returns the pool of a task's candidates, and how many questions were left out by reason.
-
-    Raises:
-        NothingLeftError: The pool is empty.
-    """
-    fit, left = candidates(task, apart)
-    pool = pool_of(fit, how)
-    if not pool:
-        raise NothingLeftError(f"none of {len(task.questions)} questions can be taken ({_counts(left)})")
-    return pool, left
+    by_hops: dict[int, list[Question]] = {}
+    for question in pool:
+        by_hops.setdefault(hops_of(question), []).append(question)
+    report["by_hops"] = {
+        str(hops): {
+            "measured": len(by_hops[hops]),
+            "pass_rate": round(sum(first[q.id] for q in by_hops[hops]) / len(by_hops[hops]), 4),
+            "never": sum(first[q.id] == 0 for q in by_hops[hops]),
+            "always": sum(first[q.id] == 1 for q in by_hops[hops]),
+            "in_window": sum(q.id in second for q in by_hops[hops]),
+            "in_window_again": sum(hops_of(q) == hops for q in kept),
+            "selected": sum(hops_of(q) == hops for q in chosen),
+        }
+        for hops in sorted(by_hops)
+    }
+    again = [second[question.id] for question in pool if question.id in second]
+    rules = {"max_turns": task.rules.max_turns, "max_observation_words": task.rules.max_observation_words}
+    report = dataclasses.asdict(how) | {"top_k": task.rules.top_k} | rules | report
+    report["pass_rate_again"] = round(sum(again) / len(again), 4)
+    return _written(chosen, out, report)
 
 
 def write_pool(task: Task, out: Path, how: Selection, apart: Iterable[Question] = ()) -> dict[str, Any]:
@@ -229,76 +181,31 @@ def write_pool(task: Task, out: Path, how: Selection, apart: Iterable[Question] 
     Raises:
         NothingLeftError: The pool is empty.
     """
-    pool, left = drawn(task, how, apart)
+    pool, report = _pool(task, how, apart)
     numbers = Counter(map(hops_of, pool))
-    rows = {str(hops): {"selected": numbers[hops]} for hops in sorted(numbers)}
-    report: dict[str, Any] = {"pool": how.pool, "multi_hop": how.multi_hop, "seed": how.seed, "top_k": task.rules.top_k}
-    report |= {"asked": len(task.questions), "left_out": left, "by_hops": rows, "questions": len(pool)}
-    return _written(pool, out, report)
+    report["by_hops"] = {str(hops): {"selected": numbers[hops]} for hops in sorted(numbers)}
+    settings = {"pool": how.pool, "multi_hop": how.multi_hop, "seed": how.seed, "top_k": task.rules.top_k}
+    return _written(pool, out, settings | report)
+
+
+def _pool(task: Task, how: Selection, apart: Iterable[Question]) -> tuple[list[Question], dict[str, Any]]:
+    """Returns the pool of a task's candidates, and the report on how many questions were left out by reason.
+
+    Raises:
+        NothingLeftError: The pool is empty.
+    """
+    fit, left = candidates(task, apart)
+    if pool := pool_of(fit, how):
+        return pool, {"asked": len(task.questions), "left_out": left}
+    told = ", ".join(f"{reason}: {number}" for reason, number in left.items()) or "there is none"
+    raise NothingLeftError(f"none of {len(task.questions)} questions can be taken ({told})")
 
 
 def _written(questions: Sequence[Question], out: Path, report: dict[str, Any]) -> dict[str, Any]:
-    """Writes questions and their report to a folder; returns the report with the file's hash."""
+    """Writes questions and their report to a folder; returns the report with their number and the file's hash."""
     out.mkdir(parents=True, exist_ok=True)
     write_questions(out / SELECTED, questions)
-    report = report | {"sha256": sha256_file(out / SELECTED)}
+    report |= {"questions": len(questions), "sha256": sha256_file(out / SELECTED)}
     with write_atomic(out / REPORT) as file:
         file.write((json.dumps(report, indent=1) + "\n").encode())
     return report
-
-
-def _measured(
-    task: Task,
-    agent: LoadedAgent,
-    models: Mapping[str, Model],
-    out: Path,
-    how: Selection,
-    number: int,
-    progress: Progress,
-    concurrency: int,
-) -> dict[str, float]:
-    """Returns the pass rate of each question in one measurement."""
-    options = EvalOptions(
-        how.temperature, 2 * how.seed + number, concurrency, resume=holds_run(out), samples=how.attempts
-    )
-    text = f"{ROUNDS[number]} measurement, attempts"
-    evaluate(task, agent, out, models, options, progress=lambda done, whole: progress(text, done, whole))
-    return {str(row["id"]): float(row["em"]) for _, row in iter_jsonl(out / QUESTIONS)}
-
-
-def _report(
-    task: Task,
-    how: Selection,
-    left: Mapping[str, int],
-    pool: Sequence[Question],
-    rates: Sequence[Mapping[str, float]],
-    kept: Sequence[Question],
-    chosen: Sequence[Question],
-) -> dict[str, Any]:
-    """Returns what was measured and selected, as plain data."""
-    window = {**dataclasses.asdict(how), "top_k": task.rules.top_k, "max_turns": task.rules.max_turns}
-    window["max_observation_words"] = task.rules.max_observation_words
-    again = [rates[1][question.id] for question in pool if question.id in rates[1]]
-    return {
-        **window,
-        "asked": len(task.questions),
-        "left_out": dict(left),
-        "by_hops": {
-            str(hops): {
-                "measured": len(own := [q for q in pool if hops_of(q) == hops]),
-                "pass_rate": round(sum(rates[0][q.id] for q in own) / len(own), 4),
-                "never": sum(rates[0][q.id] == 0 for q in own),
-                "always": sum(rates[0][q.id] == 1 for q in own),
-                "in_window": sum(q.id in rates[1] for q in own),
-                "in_window_again": sum(hops_of(q) == hops for q in kept),
-                "selected": sum(hops_of(q) == hops for q in chosen),
-            }
-            for hops in sorted({hops_of(q) for q in pool})
-        },
-        "pass_rate_again": round(sum(again) / len(again), 4),
-        "questions": len(chosen),
-    }
-
-
-def _counts(left: Mapping[str, int]) -> str:
-    return ", ".join(f"{reason}: {number}" for reason, number in left.items()) or "there is none"

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 
 from searchgym.cli.pipeline.pipeline import Pipeline
-from searchgym.cli.pipeline.selection import Selection
 from searchgym.rollout.loading import device_of
 from searchgym.rollout.sampler import Dtype, SampleRequest, Sampling
 from searchgym.rollout.transformers.precision import emulates_bfloat16
@@ -74,33 +73,24 @@ def measure(model: str, dtype: Dtype) -> Speeds:
         sample(np.roll(ids[:2], 1, axis=1), 2)  # the first pass allocates
         reading, _ = sample(ids, 1)
         writing, written = sample(ids, NEW)  # what was read is kept: only the new tokens take time
-        learning = _learning(sampler.model, ids[:2])
+        network: Any = sampler.model
+        rows = torch.from_numpy(ids[:2].astype(np.int64)).to(network.device)
+        learning = 0.0
+        for _ in range(2):  # the first one allocates
+            began = time.perf_counter()
+            network(input_ids=rows, labels=rows).loss.backward()
+            if rows.is_cuda:
+                torch.cuda.synchronize()
+            learning = time.perf_counter() - began
+            network.zero_grad(set_to_none=True)
     finally:
         sampler.close()
     return Speeds(ROWS * CONTEXT / reading, written / writing, 2 * CONTEXT / learning)
 
 
-def _learning(model: Any, ids: Any) -> float:
-    """Returns the seconds of a forward and a backward pass."""
-    rows = torch.from_numpy(ids.astype(np.int64)).to(model.device)
-    times = []
-    for _ in range(2):  # the first one allocates
-        began = time.perf_counter()
-        model(input_ids=rows, labels=rows).loss.backward()
-        if rows.is_cuda:
-            torch.cuda.synchronize()
-        times.append(time.perf_counter() - began)
-        model.zero_grad(set_to_none=True)
-    return times[-1]
-
-
 def expected(pipeline: Pipeline, speeds: Speeds) -> dict[str, float]:
     """Returns the seconds that each stage should take, by stage; those that compute little have none."""
-    shown, choice = (
-        pipeline.demonstrations,
-        Selection(pool=pipeline.selection.pool, attempts=pipeline.selection.attempts),
-    )
-    recipe = pipeline.recipe
+    shown, choice, recipe = pipeline.demonstrations, pipeline.selection, pipeline.recipe
     episodes = recipe.rollout.questions * recipe.rollout.attempts
     validations = 1 + recipe.steps // recipe.validation.every if recipe.validation.every else 0
     step = speeds.episodes(episodes) + episodes * EPISODE_READ / speeds.learnt

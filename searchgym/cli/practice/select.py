@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 import yaml
 
-from searchgym.cli.options import LoadOptions, Seed, TaskChoice, takes_records
+from searchgym.cli.options import LoadOptions, TaskChoice, takes_records
 from searchgym.cli.output import Json, emit, emit_rows, say, stages
+from searchgym.cli.pipeline.selection_options import Selection
 from searchgym.cli.run import OwnEnv, chosen_task
 
 if TYPE_CHECKING:
@@ -44,15 +45,7 @@ def select_questions(
         typer.Option(help="Model that will be trained: its attempts are counted. Without one, the pool is taken."),
     ] = None,
     agent: Annotated[str, typer.Option(help="Agent that will be trained.")] = "search-r1",
-    pool: Annotated[int, typer.Option(min=1, help="Number of questions to measure, or to take.")] = 600,
-    attempts: Annotated[int, typer.Option(min=1, help="Attempts at a question in each of two measurements.")] = 8,
-    low: Annotated[float, typer.Option(min=0.0, max=1.0, help="Least pass rate.")] = 0.125,
-    high: Annotated[float, typer.Option(min=0.0, max=1.0, help="Highest pass rate.")] = 0.75,
-    multi_hop: Annotated[float, typer.Option(min=0.0, max=1.0, help="Share of questions of several hops.")] = 0.8,
-    fill: Annotated[
-        bool, typer.Option("--fill", help="Take the other kind where one is too few; otherwise all are fewer.")
-    ] = False,
-    temperature: Annotated[float, typer.Option(min=0.01, help="Sampling temperature, as in training.")] = 1.0,
+    how: Selection,
     max_tokens: Annotated[
         int | None, typer.Option(min=1, help="Maximum tokens of one output; default: the agent's card.")
     ] = None,
@@ -64,7 +57,6 @@ def select_questions(
         list[Path] | None,
         typer.Option(help="Question file whose gold pages and entities are left out, of the corpus too; repeatable."),
     ] = None,
-    seed: Seed = 0,
     choice: TaskChoice,
     loading: LoadOptions,
     json: Json = False,
@@ -72,21 +64,13 @@ def select_questions(
     """Select questions that a model answers sometimes, so that its attempts differ in reward."""
     from searchgym.agents.base import load_agent, with_max_tokens
     from searchgym.cli.evaluation.evaluate import named_models, open_models
-    from searchgym.cli.pipeline.selection import SELECTED, Selection, check_selection_out, select, write_pool
+    from searchgym.cli.pipeline.selection import ROUNDS, SELECTED, select, write_pool
+    from searchgym.corpora.folders import check_free
     from searchgym.corpora.questions import read_questions
     from searchgym.rollout.models import Loading
 
-    how = Selection(
-        pool=pool,
-        attempts=attempts,
-        low=low,
-        high=high,
-        multi_hop=multi_hop,
-        fill=fill,
-        temperature=temperature,
-        seed=seed,
-    )
-    check_selection_out(out, model is not None)
+    if model is None or not (out / ROUNDS[0]).is_dir():  # else it goes on with a measured selection
+        check_free(out)
     apart = [question for file in apart_from or () for question in read_questions(file)]
     if model is None:
         report = write_pool(practice_task(env, choice, hold_out, out), out, how, apart)

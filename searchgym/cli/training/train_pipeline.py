@@ -38,8 +38,9 @@ def train_pipeline(name: str, overrides: Sequence[str], out: Path | None, resume
     folder = out or Path("runs") / "train" / f"{pipeline.name}_{time.strftime('%Y%m%d-%H%M%S')}"
     with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
         from searchgym.cli.pipeline.report import write_report
-        from searchgym.cli.pipeline.stages import ORDER, Work, opened, run_pipeline, run_stage
+        from searchgym.cli.pipeline.stages import ORDER, run_stage
         from searchgym.cli.pipeline.timing import for_this_machine
+        from searchgym.cli.pipeline.work import Work, opened
 
         pipeline = for_this_machine(pipeline)
         with stages() as progress:
@@ -49,8 +50,9 @@ def train_pipeline(name: str, overrides: Sequence[str], out: Path | None, resume
                     say(f"run folder: {folder}")
                     run_stage(work, "questions")  # first: a corpus without any is told before the model is timed
                     _say_times(work, [stage for stage in ORDER if stage not in work.done])
-                    done = run_pipeline(work)
-                    report = write_report(pipeline, done, folder)
+                    for stage in ORDER:
+                        run_stage(work, stage)
+                    done, report = work.done, write_report(pipeline, work.done, folder)
             except KeyboardInterrupt:
                 say(f"interrupted: go on with the same command and --out {folder} --resume")
                 raise typer.Exit(130) from None

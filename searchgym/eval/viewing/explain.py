@@ -49,16 +49,16 @@ def explain_run(
 def explain_new(recipe: Recipe) -> tuple[Episode, list[CallRow]]:
     """Samples a small step with the recipe's initial models and explains one of its episodes."""
     from searchgym.train.loop.assembly import assemble  # loads torch, which a saved run does not need
-    from searchgym.train.loop.draw import Drawer, TrainingData
+    from searchgym.train.loop.collect import Collector, TrainingData
 
     small = replace(recipe, rollout=replace(recipe.rollout, questions=min(recipe.rollout.questions, 4), staleness=0))
     with tempfile.TemporaryDirectory(prefix="searchgym-") as folder:
         parts = assemble(small, Path(folder))
         with closing(parts):
-            parts.publish(parts.learner.version)
+            parts.publisher().publish(parts.learner.version)
             data = TrainingData(parts.task.questions, trained=parts.trained, credit=parts.credit)
-            drawer = Drawer(parts.recipe, parts.learner, parts.rollout, data)
-            draw = drawer.prepared(drawer.draw(0))
+            collector = Collector(parts.recipe, parts.learner, parts.rollout, data)
+            draw = collector.prepared(collector.draw(0))
     advantages = {
         name: sample.advantage[call.start : call.end]
         for sample in draw.samples

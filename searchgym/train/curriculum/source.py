@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,8 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from searchgym.envs.task import Task
 from searchgym.errors import UsageError
 from searchgym.records import Episode, Question
+from searchgym.retrieval.retriever import Retriever
+from searchgym.train.curriculum.retriever import StagedRetriever
 from searchgym.train.curriculum.stages import Schedule, StageOptions
 
 
@@ -48,20 +52,16 @@ class Curriculum:
         self._stage, self._window = 0, list[float]()
         self._drawn = dict.fromkeys(self._groups, 0)
         self._stages = dict[int, int]()  # step to the number of its stage, from its draw on
-        self._check(batch)
-
-    def _check(self, batch: int) -> None:
-        """Refuses stages that the questions cannot fill."""
-        by, there = self._options.by, {value: len(own) for value, own in self._groups.items()}
-        for number, stage in enumerate(self._options.stages):
+        counts = {value: len(group) for value, group in self._groups.items()}
+        for number, stage in enumerate(options.stages):
             weights = self._weights(stage)
             for value, weight in weights.items():
                 most = math.ceil(weight / sum(weights.values()) * batch - 1e-9)
-                if there.get(value, 0) < most:
-                    have = ", ".join(f"{value} ({count:,})" for value, count in there.items())
+                if counts.get(value, 0) < most:
+                    have = ", ".join(f"{value} ({count:,})" for value, count in counts.items())
                     raise UsageError(
-                        f"curriculum.stages[{number}] asks for up to {most} questions of {by} {value} a step, there "
-                        f"are {have}: change its mix, or give more questions"
+                        f"curriculum.stages[{number}] asks for up to {most} questions of {options.by} {value} a step, "
+                        f"there are {have}: change its mix, or give more questions"
                     )
 
     def _weights(self, stage: StageOptions) -> dict[str, float]:
@@ -88,36 +88,23 @@ class Curriculum:
         """Returns questions in the mix of a step's stage; fewer where a value has no more."""
         rng = np.random.default_rng([self._seed, step, round])
         weights = self._weights(self._options.stages[self._stages[step]])
-        taken = {question.id for question in drawn}
-        found = [
-            question
-            for value, share in zip(
-                weights, shared_out(count, list(weights.values()), float(rng.random())), strict=True
-            )
-            for question in self._next(value, share, taken)
-        ]
+        shares = shared_out(count, list(weights.values()), float(rng.random()))
+        taken, found = {question.id for question in drawn}, list[Question]()
+        for value, share in zip(weights, shares, strict=True):
+            group, whole = self._groups[value], len(found) + share
+            for _ in range(len(group)):  # no question is looked at twice
+                if len(found) == whole:
+                    break
+                epoch, place = divmod(self._drawn[value], len(group))
+                if self._orders.get(value, (-1,))[0] != epoch:  # the order of a value's questions is drawn once
+                    rng_of_epoch = np.random.default_rng([self._seed, self._numbers[value], epoch])
+                    self._orders[value] = epoch, rng_of_epoch.permutation(len(group))
+                question = group[int(self._orders[value][1][place])]
+                self._drawn[value] += 1
+                if question.id not in taken:
+                    taken.add(question.id)
+                    found.append(question)
         return [found[place] for place in rng.permutation(len(found))]
-
-    def _next(self, value: str, count: int, taken: set[str]) -> list[Question]:
-        """Returns the next questions of a value in the order of their epochs, and notes them as taken."""
-        own, found = self._groups[value], list[Question]()
-        for _ in range(len(own)):  # no question is looked at twice
-            if len(found) == count:
-                break
-            epoch, place = divmod(self._drawn[value], len(own))
-            question = own[int(self._order(value, epoch)[place])]
-            self._drawn[value] += 1
-            if question.id not in taken:
-                taken.add(question.id)
-                found.append(question)
-        return found
-
-    def _order(self, value: str, epoch: int) -> npt.NDArray[np.int64]:
-        """Returns the order of a value's questions in an epoch, which is drawn once."""
-        if self._orders.get(value, (-1,))[0] != epoch:
-            rng = np.random.default_rng([self._seed, self._numbers[value], epoch])
-            self._orders[value] = epoch, rng.permutation(len(self._groups[value]))
-        return self._orders[value][1]
 
     def learn(self, step: int, questions: Sequence[Question], episodes: Sequence[Episode]) -> dict[str, float]:
         """Goes to another stage if the pass rates ask for it; returns the step's metrics.
@@ -136,16 +123,12 @@ class Curriculum:
         if not right:  # nothing was measured
             return row
         if self._options.planned(step, self._steps) is None and number == self._stage:
-            self._go_on(float(np.mean(right)))
+            self._window.append(float(np.mean(right)))
+            following = self._stage + self._options.move(self._window)
+            following = min(max(following, 0), len(self._options.stages) - 1)
+            if following != self._stage:
+                self._stage, self._window = following, []
         return row | {"pass_rate": float(np.mean(right))}
-
-    def _go_on(self, rate: float) -> None:
-        """Takes notice of a step's pass rate, and goes to the next stage or the one before."""
-        self._window.append(rate)
-        stage = self._stage + self._options.move(self._window)
-        stage = min(max(stage, 0), len(self._options.stages) - 1)
-        if stage != self._stage:
-            self._stage, self._window = stage, []
 
     def state(self) -> dict[str, Any]:
         """Returns the stage, its pass rates so far, and how many questions of each value were drawn."""
@@ -155,6 +138,36 @@ class Curriculum:
         """Goes on from a state."""
         self._stage, self._window = int(state["stage"]), [float(rate) for rate in state["window"]]
         self._drawn |= {value: int(count) for value, count in state["drawn"].items() if value in self._drawn}
+
+
+def curriculum_of(options: Schedule, task: Task, seed: int, batch: int, steps: int) -> Curriculum:
+    """Returns the questions of a task by a curriculum; see `Curriculum` for the parameters.
+
+    Raises:
+        UsageError: A stage asks for questions or passages that the environment does not have.
+    """
+    most = max(stage.distractors for stage in options.stages)
+    if most >= task.rules.top_k:
+        hits = task.rules.top_k
+        raise UsageError(f"curriculum: {most} distractors among {hits} hits: ask for fewer, or for more hits (top_k)")
+    return Curriculum(task.questions, options, seed, batch, steps)
+
+
+def staged(task: Task, curriculum: Curriculum, options: Schedule, seed: int) -> Task:
+    """Returns the task with a retriever that follows the curriculum, if a stage has noise or distractors.
+
+    Raises:
+        UsageError: They are drawn from the corpus, and the retriever has none on this machine.
+    """
+    stages = options.stages
+    if not any(stage.harder for stage in stages):
+        return task
+    if not isinstance(task.retriever, Retriever):
+        raise UsageError(
+            "curriculum: noise and distractors need a corpus for all questions: leave distractors=True out"
+        )
+    retriever = StagedRetriever(task.retriever, lambda step: stages[curriculum.stage_at(step)], seed)
+    return dataclasses.replace(task, retriever=retriever)
 
 
 def value_of(question: Question, by: str) -> str:

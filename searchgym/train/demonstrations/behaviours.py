@@ -8,20 +8,20 @@ writes each behaviour by a fixed sentence and a real search, so that any corpus 
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
-
-from searchgym.train.demonstrations.play import Demonstration
 
 Turns = tuple[str, ...]
 SEARCH: Final = "<search>"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Path:
-    """What a demonstration says, in parts."""
+@dataclass(frozen=True, slots=True)
+class Occasion:
+    """A demonstration, with what a behaviour may say about it."""
 
+    question: str
+    """Text of the question."""
     turns: Turns
     """Its turns: searches, perhaps opened pages, and the answer."""
     titles: Sequence[str]
@@ -37,50 +37,41 @@ class Path:
         return [place for place, turn in enumerate(self.turns) if turn.startswith(SEARCH)]
 
 
-def verification(path: Path) -> Turns:
+def verification(shown: Occasion) -> Turns:
     """Information verification: before the answer, it is searched for once more."""
-    *before, answer = path.turns
-    return (*before, f"<think> I check this before I answer.</think>{SEARCH} {path.checked}</search>", answer)
+    *before, answer = shown.turns
+    return (*before, f"<think> I check this before I answer.</think>{SEARCH} {shown.checked}</search>", answer)
 
 
-def authority(path: Path) -> Turns:
+def authority(shown: Occasion) -> Turns:
     """Authority evaluation: of the pages of a search, the one about the name itself is trusted."""
-    turns = list(path.turns)
-    for place, title in zip(path.searches, path.titles, strict=False):
+    turns = list(shown.turns)
+    for place, title in zip(shown.searches, shown.titles, strict=False):
         turns[place + 1] = f"<think> The page {title} is about this itself: I trust it most.</think>{turns[place + 1]}"
     return tuple(turns)
 
 
-def adaptation(path: Path, asked: str) -> Turns:
+def adaptation(shown: Occasion) -> Turns:
     """Adaptive search: the whole question is searched for first, then a name in it."""
-    first, *rest = path.turns
+    first, *rest = shown.turns
     return (
-        f"{SEARCH} {asked}</search>",
+        f"{SEARCH} {shown.question}</search>",
         f"<think> That asks too much at once: I search for one name.</think>{first}",
         *rest,
     )
 
 
-def recovery(path: Path) -> Turns | None:
+def recovery(shown: Occasion) -> Turns | None:
     """Error recovery: what the first page gives is taken for the answer, and the mistake is noticed."""
-    if path.found is None or len(path.searches) < 2:
+    if shown.found is None or len(shown.searches) < 2:
         return None
-    turns, place = list(path.turns), path.searches[1]
-    wrong = f"<think> The answer is {path.found}. No, this is only a step: the question asks for more.</think>"
+    turns, place = list(shown.turns), shown.searches[1]
+    wrong = f"<think> The answer is {shown.found}. No, this is only a step: the question asks for more.</think>"
     turns[place] = wrong + turns[place]
     return tuple(turns)
 
 
-WRITERS: Final[Mapping[str, Callable[[Path, str], Turns | None]]] = {
-    "verification": lambda path, asked: verification(path),
-    "authority": lambda path, asked: authority(path),
-    "adaptation": adaptation,
-    "recovery": lambda path, asked: recovery(path),
+WRITERS: Final[Mapping[str, Callable[[Occasion], Turns | None]]] = {
+    write.__name__: write for write in (verification, authority, adaptation, recovery)
 }
-"""Behaviours by name; each takes a demonstration's parts and the question's text."""
-
-
-def primed(shown: Demonstration, path: Path, behaviour: str) -> Demonstration | None:
-    """Returns a demonstration that shows a behaviour; None if its question gives no occasion for it."""
-    turns = WRITERS[behaviour](path, shown.question.text)
-    return None if turns is None else dataclasses.replace(shown, turns=turns)
+"""Behaviours by name; each returns the turns that show it, or None if a question gives no occasion for it."""

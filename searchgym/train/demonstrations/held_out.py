@@ -10,8 +10,8 @@ from searchgym.envs.task import Task
 from searchgym.errors import UsageError
 from searchgym.questions.masked.hiding import HidingRetriever
 from searchgym.questions.masked.spans import SEPARATOR
-from searchgym.questions.source import held_out_by
-from searchgym.records import Question, title_key
+from searchgym.questions.storage import held_out_by
+from searchgym.records import title_key
 from searchgym.retrieval.index.distractors import passages_of
 from searchgym.retrieval.index.index import build_in_memory
 from searchgym.text import base_title, norm
@@ -45,7 +45,8 @@ def without_held_out(task: Task, files: Sequence[Path]) -> tuple[Task, int]:
     asked = [
         question
         for question in task.questions
-        if all(map(apart, (*(question.gold_titles or ()), *_source_of(question))))
+        if all(map(apart, question.gold_titles or ()))
+        and ("masks" not in question.metadata or apart(str(question.metadata.get("page", ""))))
         and not {norm(part) for answer in question.golds for part in (answer, *answer.split(SEPARATOR))}
         & held_out.names
     ]
@@ -55,9 +56,3 @@ def without_held_out(task: Task, files: Sequence[Path]) -> tuple[Task, int]:
     index = build_in_memory(left)
     hiding = task.retriever.over(index) if isinstance(task.retriever, HidingRetriever) else index
     return dataclasses.replace(task.asking(asked), retriever=hiding), len(passages) - len(left)
-
-
-def _source_of(question: Question) -> list[str]:
-    """Returns the title of the page whose text a question shows with masked spans, none for other questions."""
-    page = question.metadata.get("page")
-    return [page] if "masks" in question.metadata and isinstance(page, str) else []

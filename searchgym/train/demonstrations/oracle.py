@@ -10,7 +10,7 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from searchgym.agents.oracle_roles import COMPARISONS, OracleRoles, steps_of
@@ -20,11 +20,11 @@ from searchgym.envs.pages.pages import part_of, parts_of
 from searchgym.envs.task import Task
 from searchgym.errors import UnknownNameError, UsageError
 from searchgym.questions.masked.spans import SEPARATOR
-from searchgym.records import Episode, Opened, Passage, Question, title_key
+from searchgym.records import Episode, Passage, Question, title_key
 from searchgym.retrieval.index.distractors import passages_of
 from searchgym.rollout.tokens import TokenFormat
 from searchgym.text import base_title, holds, sentences
-from searchgym.train.demonstrations.behaviours import WRITERS, Path, primed
+from searchgym.train.demonstrations.behaviours import WRITERS, Occasion
 from searchgym.train.demonstrations.play import AGENT, Demonstration, play
 from searchgym.train.demonstrations.teams import TEAMS, play_team
 
@@ -33,7 +33,7 @@ BATCH: Final = 64
 
 
 @dataclass(slots=True)
-class Shown:
+class DemonstrationSet:
     """Demonstrations, and what became of the questions that were tried."""
 
     episodes: list[Episode] = field(default_factory=list)
@@ -51,7 +51,7 @@ def demonstrate_search(
     behaviours: Sequence[str] = (),
     seed: int = 0,
     max_tokens: int = 2048,
-) -> Shown:
+) -> DemonstrationSet:
     """Shows how an agent answers questions of a task.
 
     Args:
@@ -69,11 +69,16 @@ def demonstrate_search(
         UsageError: The agent is another one, or no question gives a demonstration.
         UnknownNameError: A behaviour that does not exist.
     """
-    _check(agent, behaviours)
+    if unknown := next((name for name in behaviours if name not in WRITERS), None):
+        raise UnknownNameError("behaviour", unknown, WRITERS)
+    if behaviours and agent != AGENT:
+        raise UsageError(f"agent {agent}: behaviours are shown by {AGENT} alone")
+    if agent not in (AGENT, *TEAMS, *ORACLES):
+        raise UsageError(f"agent {agent}: the oracle speaks for {AGENT} and {', '.join((*TEAMS, *ORACLES))}")
     speaker = ORACLES.get(agent, OracleRoles)
     rng = random.Random(f"{seed} {agent} {early}")
-    shown = Shown()
-    asked = _asked(rng.sample(task.questions, len(task.questions)), shown)
+    shown = DemonstrationSet()
+    asked = questions_by_turns(rng.sample(task.questions, len(task.questions)), shown.counts)
     pages = {title_key(passage.title): passage for passage in passages_of(task.retriever) or ()}
     for start in range(0, len(asked), BATCH):
         batch = asked[start : start + BATCH]
@@ -100,44 +105,33 @@ def demonstrate_search(
     return shown
 
 
-def _check(agent: str, behaviours: Sequence[str]) -> None:
-    """Raises an error for an agent or a behaviour that the oracle does not show."""
-    if unknown := next((name for name in behaviours if name not in WRITERS), None):
-        raise UnknownNameError("behaviour", unknown, WRITERS)
-    if behaviours and agent != AGENT:
-        raise UsageError(f"agent {agent}: behaviours are shown by {AGENT} alone")
-    if agent not in (AGENT, *TEAMS, *ORACLES):
-        raise UsageError(f"agent {agent}: the oracle speaks for {AGENT} and {', '.join((*TEAMS, *ORACLES))}")
+def questions_by_turns(questions: Sequence[Question], left_out: Counter[str]) -> list[Question]:
+    """Returns the questions that can be demonstrated, one of each kind and number of pages in turn.
 
+    So no kind fills the demonstrations. Questions that name their answer (comparisons) take turns as one kind: who
+    practises much of these answers by names of the question. Questions that name no pages or have no answer are left
+    out, and those with the text of an earlier one.
 
-def _asked(questions: Sequence[Question], shown: Shown) -> list[Question]:
-    """Returns the questions that name pages, each text once, by turns; counts those that are left out."""
-    seen, asked = set[str](), list[Question]()
-    for question in _by_turns(questions):
-        if not question.gold_titles:
-            shown.counts["no gold pages named"] += 1
-        elif question.answerable is False:
-            shown.counts["no answer"] += 1
-        elif question.text in seen:
-            shown.counts["the same text"] += 1
-        else:
-            seen.add(question.text)
-            asked.append(question)
-    return asked
-
-
-def _by_turns(questions: Sequence[Question]) -> Iterator[Question]:
-    """Yields one question of each kind and number of pages in turn, so that none fills the demonstrations.
-
-    Those that name their answer (comparisons) take turns as one kind: who practises much of these answers by names of
-    the question.
+    Args:
+        questions: In the order in which those of a kind are taken.
+        left_out: Counts those that are left out, by reason.
     """
     kinds: dict[tuple[bool, str | None, int], list[Question]] = {}
     for question in questions:
         kind = bool(choices_of(question)), question.kind, len(question.gold_titles or ())
         kinds.setdefault(kind, []).append(question)
     named = _turns([own for kind, own in kinds.items() if kind[0]])
-    yield from _turns([list(named), *(own for kind, own in kinds.items() if not kind[0])])
+    taken: dict[str, Question] = {}
+    for question in _turns([list(named), *(own for kind, own in kinds.items() if not kind[0])]):
+        if not question.gold_titles:
+            left_out["no gold pages named"] += 1
+        elif question.answerable is False:
+            left_out["no answer"] += 1
+        elif question.text in taken:
+            left_out["the same text"] += 1
+        else:
+            taken[question.text] = question
+    return list(taken.values())
 
 
 def _turns(groups: Sequence[Sequence[Question]]) -> Iterator[Question]:
@@ -163,9 +157,18 @@ def demonstration_of(question: Question, early: bool, rng: random.Random, rules:
     if early:
         answer = rng.choice(choices_of(question) or [steps_of(question)[0].found])
         queries = queries[:1]
-    turns = []
+    turns, pages, words = list[str](), rules.pages, rules.max_observation_words
     for query, title, wanted in zip(queries, titles, [*queries[1:], answer], strict=False):
-        turns += [f"<search> {query}</search>", *_reading(title, wanted, rules)]
+        turns.append(f"<search> {query}</search>")
+        places = pages.places(title) if pages is not None else []
+        if pages is None or not places:
+            continue
+        text = pages.at(places[0]).text
+        turns.append(f"<open> {title if len(places) == 1 else pages.id_at(places[0])}</open>")
+        for part in range(1, parts_of(text, words)):
+            if holds(part_of(text, part, words), wanted):
+                break
+            turns.append("<more></more>")
     return Demonstration(question, (*turns, f"<answer> {answer}</answer>"), early)
 
 
@@ -177,25 +180,13 @@ def _primed(
     steps = steps_of(question)
     goes_on = len(steps) > 1 and not choices and not shown.early and not is_masked(question)
     checked = queries_of(question)[0] if choices or is_masked(question) else question.answers[0]
-    path = Path(shown.turns, list(question.gold_titles or ()), steps[0].found if goes_on else None, checked)
+    titles, found = list(question.gold_titles or ()), steps[0].found if goes_on else None
+    occasion = Occasion(question.text, shown.turns, titles, found, checked)
     for name in rng.sample(behaviours, len(behaviours)):
-        if (own := primed(shown, path, name)) is not None:
+        if (turns := WRITERS[name](occasion)) is not None:
             showing[question.id] = name
-            return own
+            return replace(shown, turns=turns)
     return shown
-
-
-def _reading(title: str, wanted: str, rules: Rules) -> Iterator[str]:
-    """Yields the turns that open a page and read until a name stands there; none where nothing can be opened."""
-    places = rules.pages.places(title) if rules.pages is not None else []
-    if rules.pages is None or not places:
-        return
-    page, words = rules.pages.at(places[0]), rules.max_observation_words
-    yield f"<open> {title if len(places) == 1 else rules.pages.id_at(places[0])}</open>"
-    for part in range(1, parts_of(page.text, words)):
-        if holds(part_of(page.text, part, words), wanted):
-            return
-        yield "<more></more>"
 
 
 def queries_of(question: Question) -> list[str]:
@@ -255,7 +246,11 @@ def _refusal(question: Question, episode: Episode, early: bool, max_tokens: int,
         return f"the episode ends otherwise: {episode.stop_reason}"
     if max(context_lengths(episode)) > max_tokens:
         return f"longer than {max_tokens} tokens"
-    seen, shown = question.text, {opened.turn: text for opened, text in _parts_read(episode, rules)}
+    seen, shown = question.text, dict[int, str]()
+    for opened in episode.opens:
+        if rules.pages is not None and opened.place is not None:
+            page = rules.pages.at(opened.place)
+            shown[opened.turn] = part_of(page.text, opened.part, rules.max_observation_words)
     for turn, searches in itertools.groupby(episode.searches, key=lambda searched: searched.turn):
         made = list(searches)
         seen += "".join(shown.pop(earlier) for earlier in sorted(shown) if earlier < turn)
@@ -267,13 +262,6 @@ def _refusal(question: Question, episode: Episode, early: bool, max_tokens: int,
     if not early and not choices_of(question) and not any(all(holds(seen, p) for p in own) for own in answers):
         return "the answer was not shown"
     return None
-
-
-def _parts_read(episode: Episode, rules: Rules) -> Iterator[tuple[Opened, str]]:
-    """Yields the parts of pages that an episode read, with their texts."""
-    for opened in episode.opens:
-        if rules.pages is not None and opened.place is not None:
-            yield opened, part_of(rules.pages.at(opened.place).text, opened.part, rules.max_observation_words)
 
 
 def context_lengths(episode: Episode) -> list[int]:

@@ -38,22 +38,18 @@ class Demonstration:
     """Whether the answer comes before all gold pages were seen."""
 
 
-class ScriptedSampler:
-    """A sampler that replays given turns in order; it recognises an episode by its prompt.
-
-    Args:
-        scripts: The turns, as ids, of each prompt (the bytes of its int32 ids).
-    """
+class WrittenSampler:
+    """Base class of samplers that reply with what was written for them; they have no weights."""
 
     max_context, version = 2**31 - 1, 0
 
-    def __init__(self, scripts: Mapping[bytes, Sequence[npt.NDArray[np.int32]]]) -> None:
-        self._left = {prompt: iter(turns) for prompt, turns in scripts.items()}
-        self._lengths = sorted({len(prompt) for prompt in scripts})
+    def reply(self, request: SampleRequest) -> Sampled:
+        """Returns the reply to a request."""
+        raise NotImplementedError(f"{type(self).__name__} defines no reply")
 
     def sample(self, requests: Sequence[SampleRequest]) -> list[Sampled]:
-        """Returns the next turn of each request's episode."""
-        return [self._next(request.ids.tobytes()) for request in requests]
+        """Returns the reply to each request."""
+        return [self.reply(request) for request in requests]
 
     def update(self, state: Mapping[str, Any], version: int) -> None:
         """Always raises `UsageError`: a scripted sampler has no weights."""
@@ -65,7 +61,21 @@ class ScriptedSampler:
     def close(self) -> None:
         """Does nothing: there are no resources to free."""
 
-    def _next(self, seen: bytes) -> Sampled:
+
+class ScriptedSampler(WrittenSampler):
+    """A sampler that replays given turns in order; it recognises an episode by its prompt.
+
+    Args:
+        scripts: The turns, as ids, of each prompt (the bytes of its int32 ids).
+    """
+
+    def __init__(self, scripts: Mapping[bytes, Sequence[npt.NDArray[np.int32]]]) -> None:
+        self._left = {prompt: iter(turns) for prompt, turns in scripts.items()}
+        self._lengths = sorted({len(prompt) for prompt in scripts})
+
+    def reply(self, request: SampleRequest) -> Sampled:
+        """Returns the next turn of the request's episode."""
+        seen = request.ids.tobytes()
         prompts = (seen[:length] for length in self._lengths)
         ids = next(next(self._left[prompt] for prompt in prompts if prompt in self._left))
         return Sampled(ids, np.zeros(len(ids), np.float32), "stop")
@@ -97,10 +107,30 @@ def play(
     }
     if len(scripts) < len(demonstrations):
         raise UsageError("two demonstrations have the same question: an episode is known by its prompt")
-    model = Model.over(MODEL_KEY, ScriptedSampler(scripts), form)
-    episodes: dict[str, Episode] = {}
-    engine = Engine(task, agent, dict.fromkeys(agent.roles, model), training=True)
     questions = [shown.question for shown in demonstrations]
+    return run_written(task, agent, ScriptedSampler(scripts), form, questions, training=True)
+
+
+def run_written(
+    task: Task,
+    agent: LoadedAgent,
+    sampler: WrittenSampler,
+    form: TokenFormat,
+    questions: Sequence[Question],
+    training: bool = False,
+) -> list[Episode]:
+    """Runs an episode of each question whose replies are written; returns the episodes in order.
+
+    Args:
+        task: Task that holds the questions.
+        agent: Agent, all of whose roles get replies.
+        sampler: Replies.
+        form: Token format of the replies.
+        questions: Each once.
+        training: See `Engine`.
+    """
+    episodes: dict[str, Episode] = {}
+    engine = Engine(task, agent, dict.fromkeys(agent.roles, Model.over(MODEL_KEY, sampler, form)), training=training)
     asyncio.run(engine.run(questions, lambda episode: episodes.update({episode.question_id: episode})))
     return [episodes[question.id] for question in questions]
 

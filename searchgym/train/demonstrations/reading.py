@@ -23,8 +23,8 @@ from searchgym.questions.spec import SENTENCE
 from searchgym.records import Answer, Call, Context, Episode, Passage, Question, Span, title_key
 from searchgym.retrieval.index.distractors import passages_of
 from searchgym.rollout.tokens import TokenFormat
-from searchgym.text import cut_words, holds
-from searchgym.train.demonstrations.oracle import Shown, context_lengths
+from searchgym.text import holds
+from searchgym.train.demonstrations.oracle import DemonstrationSet, context_lengths
 from searchgym.train.demonstrations.play import MODEL_KEY, turn_ids
 
 MOST_PAGES: Final = 3
@@ -44,7 +44,7 @@ FORMS: Final[Sequence[tuple[str, str]]] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ReadingQuestion:
     """A question about a few pages."""
 
     id: str
@@ -56,7 +56,9 @@ class Asked:
     """Shape and relation; all kinds are asked alike often."""
 
 
-def demonstrate_reading(task: Task, form: TokenFormat, count: int, seed: int = 0, max_tokens: int = 2048) -> Shown:
+def demonstrate_reading(
+    task: Task, form: TokenFormat, count: int, seed: int = 0, max_tokens: int = 2048
+) -> DemonstrationSet:
     """Makes reading practice from the questions of a task.
 
     Args:
@@ -75,11 +77,11 @@ def demonstrate_reading(task: Task, form: TokenFormat, count: int, seed: int = 0
     pages: dict[str, Passage] = {}
     for passage in passages:
         pages.setdefault(title_key(passage.title), passage)
-    rng, shown = random.Random(f"{seed} reading"), Shown()
-    asked = [own for question in task.questions for own in asked_by(question, pages)]
+    rng, shown = random.Random(f"{seed} reading"), DemonstrationSet()
+    asked = [own for question in task.questions for own in reading_questions(question, pages)]
     if not asked:
         raise UsageError(f"{len(task.questions)} questions give no reading practice: none has gold pages at hand")
-    by_page: dict[str, list[Asked]] = {}
+    by_page: dict[str, list[ReadingQuestion]] = {}
     for own in asked:
         by_page.setdefault(own.titles[0], []).append(own)
     shown.counts["questions"] = len(asked)
@@ -109,7 +111,7 @@ def demonstrate_reading(task: Task, form: TokenFormat, count: int, seed: int = 0
     return shown
 
 
-def asked_by(question: Question, pages: Mapping[str, Passage]) -> Iterator[Asked]:
+def reading_questions(question: Question, pages: Mapping[str, Passage]) -> Iterator[ReadingQuestion]:
     """Yields a question and its steps, as far as few enough pages hold them."""
     titles = [title_key(title) for title in question.gold_titles or ()]
     if question.answerable is False or not titles or not all(title in pages for title in titles):
@@ -117,12 +119,14 @@ def asked_by(question: Question, pages: Mapping[str, Passage]) -> Iterator[Asked
     answer = question.answers[0]
     if len(titles) <= MOST_PAGES and (answer in ("yes", "no") or any(_says(pages[title], answer) for title in titles)):
         relations = question.metadata.get("relations") or ()
-        yield Asked(question.id, question.text, answer, tuple(titles), " ".join([question.kind or "", *relations]))
+        yield ReadingQuestion(
+            question.id, question.text, answer, tuple(titles), " ".join([question.kind or "", *relations])
+        )
     if question.hops and question.evidences and len(question.hops) == len(question.evidences) == len(titles):
         for number, (step, title) in enumerate(zip(steps_of(question), titles, strict=False)):
             if len(titles) > 1 and _says(pages[title], step.found):
                 kind = f"step {question.evidences[number].relation}"
-                yield Asked(f"{question.id}/{number}", step.filled, step.found, (title,), kind)
+                yield ReadingQuestion(f"{question.id}/{number}", step.filled, step.found, (title,), kind)
 
 
 def _says(page: Passage, answer: str) -> bool:
@@ -130,10 +134,10 @@ def _says(page: Passage, answer: str) -> bool:
     return holds(f"{page.title} {cut_words(page.text, MOST_WORDS)}", answer)
 
 
-def _endless(asked: Sequence[Asked], rng: random.Random) -> Iterator[Asked]:
+def _endless(asked: Sequence[ReadingQuestion], rng: random.Random) -> Iterator[ReadingQuestion]:
     """Yields questions without end, half of them sentences; of the others, each kind and yes and no alike often."""
     sentences = [own for own in asked if own.kind.startswith(SENTENCE)]
-    kinds: dict[tuple[str, str], list[Asked]] = {}
+    kinds: dict[tuple[str, str], list[ReadingQuestion]] = {}
     for own in asked:
         if not own.kind.startswith(SENTENCE):
             said = own.answer if own.answer in ("yes", "no") else ""
@@ -147,7 +151,7 @@ def _endless(asked: Sequence[Asked], rng: random.Random) -> Iterator[Asked]:
 
 
 def _episode(
-    number: int, pages: Sequence[Passage], questions: Sequence[Asked], form: TokenFormat, rng: random.Random
+    number: int, pages: Sequence[Passage], questions: Sequence[ReadingQuestion], form: TokenFormat, rng: random.Random
 ) -> Episode:
     """Returns a context that shows pages and asks questions about them, as an episode without searches."""
     after, answered = rng.choice(FORMS)

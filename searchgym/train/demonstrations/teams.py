@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
@@ -13,13 +12,10 @@ import numpy.typing as npt
 
 from searchgym.agents.base import Agent, Chat, EpisodeIO, LoadedAgent, Reply, load_agent
 from searchgym.envs.task import Task
-from searchgym.errors import UsageError
 from searchgym.records import Episode, Question
-from searchgym.rollout.engine import Engine
-from searchgym.rollout.models import Model
 from searchgym.rollout.sampler import Finish, Sampled, SampleRequest
 from searchgym.rollout.tokens import TokenFormat
-from searchgym.train.demonstrations.play import MODEL_KEY, text_ids, turn_ids
+from searchgym.train.demonstrations.play import WrittenSampler, run_written, text_ids, turn_ids
 
 TEAMS: Final = ("m-ask", "m-ask-no-knowledge", "jade", "rag", "ircot")
 """Shipped agents whose roles the oracle speaks for."""
@@ -33,10 +29,8 @@ class Speaker(Protocol):
         ...
 
 
-class QueuedSampler:
+class QueuedSampler(WrittenSampler):
     """A sampler that returns replies queued for each episode, first in, first out."""
-
-    max_context, version = 2**31 - 1, 0
 
     def __init__(self) -> None:
         self._queues: dict[str, deque[Sampled]] = {}
@@ -51,72 +45,35 @@ class QueuedSampler:
         """
         self._queues.setdefault(episode, deque()).append(Sampled(ids, np.zeros(len(ids), np.float32), finish))
 
-    def sample(self, requests: Sequence[SampleRequest]) -> list[Sampled]:
-        """Returns the next queued reply of each request's episode."""
-        return [self._queues[request.episode].popleft() for request in requests]
-
-    def update(self, state: Mapping[str, Any], version: int) -> None:
-        """Always raises `UsageError`: a scripted sampler has no weights."""
-        raise UsageError("a scripted sampler has no weights")
-
-    def forget(self) -> None:
-        """Does nothing: a reply depends on its own prompt alone."""
-
-    def close(self) -> None:
-        """Does nothing: there are no resources to free."""
+    def reply(self, request: SampleRequest) -> Sampled:
+        """Returns the next queued reply of the request's episode."""
+        return self._queues[request.episode].popleft()
 
 
-class _Told:
-    """A workflow whose roles say what each question's oracle tells them."""
-
-    def __init__(
-        self, agent: LoadedAgent, oracles: Mapping[str, Speaker], sampler: QueuedSampler, form: TokenFormat
-    ) -> None:
-        self._agent, self._oracles, self._sampler, self._form = agent, oracles, sampler, form
-
-    async def run(self, question: Question, io: EpisodeIO) -> None:
-        """Runs one episode."""
-        own: Any = _ToldIO(io, self, self._oracles[question.id])
-        await self._agent.workflow.run(question, own)
-
-    def tell(self, oracle: Speaker, episode: str, role: str, fields: Mapping[str, str]) -> None:
-        """Queues what the oracle says for a role that is about to be asked.
-
-        A role that stops at the tags of actions goes on in the same turn of the model, as `play` writes it; any other
-        ends its turn.
-        """
-        text = oracle.reply(role, fields)
-        if self._agent.roles[role].stop is None:
-            self._sampler.put(episode, text_ids(text, self._form), "stop")
-        else:
-            self._sampler.put(episode, turn_ids(text, self._form), "eos")
+Tell = Callable[[str, Mapping[str, str]], None]
+"""Function of a role and the fields of its prompt that queues what the role is about to say."""
 
 
 class _ToldIO:
-    """`EpisodeIO` of such an episode."""
+    """`EpisodeIO` of an episode whose roles are told what to say."""
 
-    def __init__(self, io: EpisodeIO, told: _Told, oracle: Speaker) -> None:
-        self._io, self._told, self._oracle = io, told, oracle
+    def __init__(self, io: EpisodeIO, tell: Tell) -> None:
+        self._io, self._tell = io, tell
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._io, name)
 
     def open(self, role: str, **fields: str) -> _ToldChat:
-        return _ToldChat(self._io.open(role, **fields), role, fields, self.tell)
+        return _ToldChat(self._io.open(role, **fields), role, fields, self._tell)
 
     async def generate(self, role: str, **fields: str) -> Reply:
         return await self.open(role, **fields).generate()
-
-    def tell(self, role: str, fields: Mapping[str, str]) -> None:
-        self._told.tell(self._oracle, self.name, role, fields)
 
 
 class _ToldChat:
     """`Chat` of such an episode."""
 
-    def __init__(
-        self, chat: Chat, role: str, fields: Mapping[str, str], tell: Callable[[str, Mapping[str, str]], None]
-    ) -> None:
+    def __init__(self, chat: Chat, role: str, fields: Mapping[str, str], tell: Tell) -> None:
         self._chat, self._role, self._fields, self._tell = chat, role, fields, tell
 
     async def generate(self, prefix: bool = False) -> Reply:
@@ -128,6 +85,33 @@ class _ToldChat:
 
     def fork(self, role: str, **fields: str) -> _ToldChat:
         return _ToldChat(self._chat.fork(role, **fields), role, fields, self._tell)
+
+
+class _Told:
+    """A workflow whose roles say what each question's oracle tells them."""
+
+    def __init__(
+        self, agent: LoadedAgent, oracles: Mapping[str, Speaker], sampler: QueuedSampler, form: TokenFormat
+    ) -> None:
+        self._agent, self._oracles, self._sampler, self._form = agent, oracles, sampler, form
+
+    async def run(self, question: Question, io: EpisodeIO) -> None:
+        """Runs one episode.
+
+        A role that stops at the tags of actions goes on in the same turn of the model, as `play` writes it; any other
+        ends its turn.
+        """
+        oracle = self._oracles[question.id]
+
+        def tell(role: str, fields: Mapping[str, str]) -> None:
+            text = oracle.reply(role, fields)
+            if self._agent.roles[role].stop is None:
+                self._sampler.put(told.name, text_ids(text, self._form), "stop")
+            else:
+                self._sampler.put(told.name, turn_ids(text, self._form), "eos")
+
+        told: Any = _ToldIO(io, tell)
+        await self._agent.workflow.run(question, told)
 
 
 def play_team(
@@ -151,9 +135,4 @@ def play_team(
     """
     agent, sampler = load_agent(name), sampler or QueuedSampler()
     workflow: Agent = _Told(agent, oracles, sampler, form)
-    model = Model.over(MODEL_KEY, sampler, form)
-    engine = Engine(task, replace(agent, workflow=workflow), dict.fromkeys(agent.roles, model))
-    episodes: dict[str, Episode] = {}
-    questions = [task.find(question_id) for question_id in oracles]
-    asyncio.run(engine.run(questions, lambda episode: episodes.update({episode.question_id: episode})))
-    return [episodes[question_id] for question_id in oracles]
+    return run_written(task, replace(agent, workflow=workflow), sampler, form, [task.find(id) for id in oracles])

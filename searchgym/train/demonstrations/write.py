@@ -6,7 +6,6 @@ card.yaml                             how they were made, what was left out and 
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -14,14 +13,14 @@ from typing import Any, Final
 import yaml
 
 from searchgym.corpora.files import sha256_file
-from searchgym.corpora.folders import check_free
+from searchgym.corpora.folders import appearing
 from searchgym.rollout.storage import EpisodeWriter, sidecar
-from searchgym.train.demonstrations.oracle import Shown, context_lengths
+from searchgym.train.demonstrations.oracle import DemonstrationSet, context_lengths
 
 EPISODES: Final = "episodes.jsonl"
 
 
-def write_demonstrations(shown: Shown, out: Path, made: Mapping[str, Any]) -> dict[str, Any]:
+def write_demonstrations(shown: DemonstrationSet, out: Path, made: Mapping[str, Any]) -> dict[str, Any]:
     """Writes demonstrations and their card.
 
     Args:
@@ -35,22 +34,17 @@ def write_demonstrations(shown: Shown, out: Path, made: Mapping[str, Any]) -> di
     Raises:
         RunExistsError: `out` exists and is not an empty folder.
     """
-    check_free(out)
-    building = out.with_name(f".{out.name}.building")
-    shutil.rmtree(building, ignore_errors=True)
-    building.mkdir(parents=True)
-    episodes = building / EPISODES
-    with EpisodeWriter(episodes) as writer:
-        for episode in shown.episodes:
-            writer.write(episode)
     lengths = [length for episode in shown.episodes for length in context_lengths(episode)]
     trained = sum(call.end - call.start for episode in shown.episodes for call in episode.calls)
     card: dict[str, Any] = {"format": "searchgym demonstrations", **made}
     card |= {"episodes": len(shown.episodes), "tokens": sum(lengths), "tokens_learnt": trained}
     card |= {"longest": max(lengths), "outcomes": dict(shown.counts.most_common())}
-    card["sha256"] = {path.name: sha256_file(path) for path in (episodes, sidecar(episodes))}
-    (building / "card.yaml").write_text(yaml.safe_dump(card, sort_keys=False, allow_unicode=True), encoding="utf-8")
-    if out.exists():
-        out.rmdir()  # it is empty, as was checked
-    building.rename(out)
+    with appearing(out) as building:
+        episodes = building / EPISODES
+        with EpisodeWriter(episodes) as writer:
+            for episode in shown.episodes:
+                writer.write(episode)
+        card["sha256"] = {path.name: sha256_file(path) for path in (episodes, sidecar(episodes))}
+        text = yaml.safe_dump(card, sort_keys=False, allow_unicode=True)
+        (building / "card.yaml").write_text(text, encoding="utf-8")
     return card

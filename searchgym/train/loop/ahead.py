@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from searchgym.train.loop.draw import StepData
+from searchgym.train.loop.collect import StepData
 
 GRACE: Final = 30.0
 """Seconds to wait for an abandoned draw; after that, it is left to run until the process ends."""

@@ -6,9 +6,9 @@ import sys
 from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from searchgym.agents.base import load_agent, with_max_tokens
 from searchgym.envs.registration import env_options, find_env
@@ -21,29 +21,20 @@ from searchgym.rollout.models import Model
 from searchgym.rollout.sampler import Sampler, Samplers
 from searchgym.rollout.tokens import TokenFormat
 from searchgym.rollout.transformers.precision import emulates_bfloat16
-from searchgym.train.algorithms.samples import Sample
 from searchgym.train.credit.credit import Credit
-from searchgym.train.curriculum.build import curriculum_of, staged
+from searchgym.train.curriculum.source import curriculum_of, staged
 from searchgym.train.learner.keyed_learner import KeyedLearner
 from searchgym.train.learner.learner import Learner
-from searchgym.train.loop.draw import TrainingData
+from searchgym.train.loop.collect import TrainingData
 from searchgym.train.loop.folder import Row
-from searchgym.train.loop.probe import ALLOWED, check_arrival, probe
+from searchgym.train.loop.publish import Publisher
 from searchgym.train.loop.rollout import EngineRollout, SamplerHooks
-from searchgym.train.loop.samplers import (
-    Loaded,
-    computed_in,
-    load_keys,
-    sampled_run,
-    separate_adapters,
-    start_samplers,
-    with_sampler,
-)
+from searchgym.train.loop.samplers import Loaded, load_keys, sampled_keys, sampled_run
 from searchgym.train.loop.trainer import Trainer, TrainResult
 from searchgym.train.recipe.keys import Key, check_credit, keys_of
 from searchgym.train.recipe.load import with_code
 from searchgym.train.recipe.recipe import Recipe
-from searchgym.train.selfplay.source import QuestionStream
+from searchgym.train.selfplay.kind import QuestionStream
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -77,8 +68,6 @@ class Assembly:
     """Closes the model that was loaded for a judge."""
     source: QuestionStream | None = None
     """Makes the questions; None where they are the environment's."""
-    arrived: set[str] = field(default_factory=set)
-    """Keys whose sampler is known to use the adapters that it is given."""
 
     @property
     def trained(self) -> tuple[str, ...]:
@@ -90,40 +79,9 @@ class Assembly:
         """The sampler of the first trained key."""
         return self.models[self.trained[0]].sampler
 
-    def publish(self, version: int) -> None:
-        """Gives the learner's weights to the samplers of the trained keys."""
-        for key in self.trained:
-            sampler = self.models[key].sampler
-            alone = separate_adapters(self.recipe)  # else it gets the whole model with the adapter merged in
-            weights, number = self.learner.weights_of(key, alone), self.learner.version_of(key)
-            if alone and self.recipe.rollout.probe and key not in self.arrived:
-                form, gain = self.models[key].format, self.recipe.lora.alpha / self.recipe.lora.rank
-                assert isinstance(form, TokenFormat)
-                check_arrival(sampler, weights, number, form.prompt_ids("Which page tells it?"), key=key, gain=gain)
-                self.arrived.add(key)
-            else:
-                sampler.update(weights, number)
-
-    def probe(self, samples: Sequence[Sample]) -> Row:
-        """Checks that every sampler has the learner's weights; see `probe`.
-
-        Returns:
-            The largest of each metric over the trained keys.
-        """
-        options, rows = self.recipe.rollout, list[Row]()
-        for key in self.trained:
-            rows.append(
-                probe(
-                    self.models[key].sampler,
-                    self.learner,
-                    [sample for sample in samples if sample.model_key == key],
-                    key,
-                    temperature=options.temperature,
-                    count=options.probe,
-                    allowed=allowed_difference(self.recipe),
-                )
-            )
-        return {name: max(row[name] for row in rows if name in row) for row in rows for name in row}
+    def publisher(self) -> Publisher:
+        """Returns what gives the learner's weights to the samplers of the trained keys."""
+        return Publisher(self.recipe, self.learner, {key: self.models[key] for key in self.trained})
 
     def close(self) -> None:
         """Ends the learner's processes and the sampling engines."""
@@ -143,26 +101,32 @@ def assemble(recipe: Recipe, out: Path, wrap: Callable[[Sampler], Sampler] = lam
     Raises:
         SearchGymError: The recipe's environment, agent or a model cannot be loaded, or they do not fit together.
     """
-    recipe = with_sampler(with_code(recipe))
+    recipe = with_code(recipe)
+    chosen = recipe.rollout.sampler.chosen()  # the sampler that samples here, where its own chooses between others
+    recipe = replace(recipe, rollout=replace(recipe.rollout, sampler=chosen))
     task, validation = load_tasks(recipe)
     for note in dict.fromkeys((*unpaid(task.questions), *unpaid(validation.questions))):
         sys.stderr.write(f"note: {note}\n")
     agent = with_max_tokens(load_agent(recipe.agent), recipe.rollout.max_tokens)
     keys = tuple(keys_of(recipe, agent.roles, agent.name))
     terms = check_credit(recipe, agent.roles)
-    known, source = task, cast("QuestionStream | None", None)
+    rewarded, source = task, cast("QuestionStream | None", None)
     if recipe.proposer is not None:
         source = proposing = recipe.proposer.source(task, recipe.env_options, recipe.seed)
-        known = replace(task, by_id=ChainMap(proposing.known, dict(task.by_id)))
+        rewarded = replace(task, by_id=ChainMap(proposing.known, dict(task.by_id)))
     elif recipe.curriculum is not None:
         source = stages = curriculum_of(recipe.curriculum, task, recipe.seed, recipe.rollout.questions, recipe.steps)
-        known = task = staged(task, stages, recipe.curriculum, recipe.seed)
+        rewarded = task = staged(task, stages, recipe.curriculum, recipe.seed)
     _check_adapters(recipe, keys)
     if recipe.optimizer.autocast == "bfloat16" and emulates_bfloat16():
         sys.stderr.write("this CPU emulates bfloat16: training is faster here with optimizer.autocast=null\n")
     loaded = load_keys(recipe, keys)
+    sampled = [
+        replace(key, model=loaded[key.name].model, tokenizer=loaded[key.name].tokenizer)
+        for key in sampled_keys(recipe, keys)
+    ]
     with ExitStack() as opened:
-        samplers = start_samplers(recipe, keys, loaded)
+        samplers = chosen.open(sampled, sampled_run(recipe))
         opened.callback(samplers.close)
         learner, tokenizer = _learner(recipe, keys, loaded, out)
         models = {}
@@ -171,28 +135,38 @@ def assemble(recipe: Recipe, out: Path, wrap: Callable[[Sampler], Sampler] = lam
             form = TokenFormat(tokens, task.rules.protocol, chat=bool(tokens.chat_template))
             models[key.name] = Model.over(key.name, wrap(samplers.by_key[key.name]), form)
         judge = recipe.judge.open(models)
-        credit = Credit.of(terms, agent.roles, lambda: known, judge)
+        credit = Credit.of(terms, agent.roles, lambda: rewarded, judge)
         opened.pop_all()
-    exact = recipe.rollout.sampler.exact and not recipe.rollout.staleness
+    exact = chosen.exact and not recipe.rollout.staleness
     by_role = {role: models[key.name] for key in keys for role in key.roles}
-    rollout = EngineRollout(recipe, agent, by_role, task, validation, canonical=exact)
-    parts = (tokenizer, keys, samplers, models, rollout, learner, credit, judge.close)
-    return Assembly(recipe, task, validation, *parts, source=source)
+    return Assembly(
+        recipe=recipe,
+        task=task,
+        validation=validation,
+        tokenizer=tokenizer,
+        keys=keys,
+        samplers=samplers,
+        models=models,
+        rollout=EngineRollout(recipe, agent, by_role, task, validation, canonical=exact),
+        learner=learner,
+        credit=credit,
+        close_judge=judge.close,
+        source=source,
+    )
 
 
 def _check_adapters(recipe: Recipe, keys: Sequence[Key]) -> None:
     """Raises a `UsageError` for a key that starts from an adapter where a whole model is needed."""
+    sampler = recipe.rollout.sampler
     for key in keys:
-        goes_on = recipe.lora.rank > 0 and not key.frozen
         if not is_adapter(model_folder(key.recipe.model)):
             continue
         why = ""
-        if goes_on and local_folder(key.recipe.model) is None:
-            why = "to go on with it, name the folder it is downloaded to"
-        elif goes_on:
-            continue
-        elif not recipe.rollout.sampler.starts_from_adapters:
-            why = f"{kind_name(recipe.rollout.sampler)} samples from whole models and adapters that are trained"
+        if recipe.lora.rank > 0 and not key.frozen:  # its training goes on
+            if local_folder(key.recipe.model) is None:
+                why = "to go on with it, name the folder it is downloaded to"
+        elif not sampler.starts_from_adapters:
+            why = f"{kind_name(sampler)} samples from whole models and adapters that are trained"
         if why:
             raise UsageError(f"{key.recipe.model} is an adapter, and {why}; or `searchgym export` it first")
 
@@ -230,55 +204,38 @@ def trainer_of(
         trained=assembly.trained,
         credit=assembly.credit,
     )
+    samplers, publisher = assembly.samplers, assembly.publisher()
     hooks = SamplerHooks(
         rollout=assembly.rollout,
-        publish=assembly.publish,
-        probe=assembly.probe if recipe.rollout.probe and assembly.recipe.method.compares else None,
-        rest=assembly.samplers.rest if assembly.samplers.level and assembly.samplers.resting else None,
+        publish=publisher.publish,
+        probe=publisher.probe if recipe.rollout.probe and assembly.recipe.method.compares else None,
+        rest=samplers.rest if samplers.level and samplers.resting else None,
         give_up=assembly.rollout.give_up,
     )
+    learner, tokenizer = assembly.learner, assembly.tokenizer
     return Trainer(
-        recipe,
-        out,
-        learner=assembly.learner,
-        tokenizer=assembly.tokenizer,
-        data=data,
-        hooks=hooks,
-        report=report,
-        resume=resume,
+        recipe, out, learner=learner, tokenizer=tokenizer, data=data, hooks=hooks, report=report, resume=resume
     )
-
-
-def allowed_difference(recipe: Recipe) -> float:
-    """Returns the mean difference, in nats, that is allowed between log-probs of sampler and trainer."""
-    sampled_in = recipe.rollout.sampler.computed_in(sampled_run(recipe))
-    return max(ALLOWED[computed_in(recipe)], ALLOWED[sampled_in])
 
 
 def _learner(
     recipe: Recipe, keys: Sequence[Key], loaded: Mapping[str, Loaded], out: Path
 ) -> tuple[Learner, PreTrainedTokenizerBase | None]:
     """Returns the learner of the trained keys, and the tokenizer to save with its weights."""
+    ranks, backend = out / "ranks", recipe.learner.backend
     trained = [key for key in keys if not key.frozen]
     if not recipe.models:
         (key,) = trained
-        learner = recipe.learner.backend.learner(key.recipe, loaded[key.name], out / "ranks")
-        return learner, loaded[key.name].tokenizer
-    learners: dict[str, Learner] = {}
-    for key in trained:
-        logs = out / "ranks" / key.name
-        learners[key.name] = recipe.learner.backend.learner(key.recipe, loaded[key.name], logs)
+        return backend.learner(key.recipe, loaded[key.name], ranks), loaded[key.name].tokenizer
+    learners = {key.name: backend.learner(key.recipe, loaded[key.name], ranks / key.name) for key in trained}
     return KeyedLearner(learners, {key.name: loaded[key.name].tokenizer for key in trained}), None
 
 
 def load_tasks(recipe: Recipe) -> tuple[Task, Task]:
     """Loads the environments of training and of validation."""
-    task = _task(recipe)
+    card = find_env(recipe.env)
+    task = load_task(card, **env_options(recipe.env, recipe.env_options))
     if not recipe.validation.every:
         return task, task
-    return task, _task(recipe, recipe.validation.env_options)
-
-
-def _task(recipe: Recipe, *layers: dict[str, Any]) -> Task:
-    """Loads the recipe's environment, with options that override those of the recipe."""
-    return load_task(find_env(recipe.env), **env_options(recipe.env, recipe.env_options, *layers))
+    options = env_options(recipe.env, recipe.env_options, recipe.validation.env_options)
+    return task, load_task(card, **options)

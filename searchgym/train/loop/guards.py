@@ -1,8 +1,7 @@
-"""Guards that end a failing run: deadlines of phases and bounds of metrics; and a warning."""
+"""Guards that end a failing run: bounds of metrics and deadlines of a step's phases, which are timed here too."""
 
 from __future__ import annotations
 
-import contextlib
 import faulthandler
 import json
 import operator
@@ -11,35 +10,46 @@ import re
 import sys
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 from searchgym.corpora.files import write_atomic
 from searchgym.errors import GuardError, did_you_mean
 from searchgym.train.interrupts import interrupt_held_back
 from searchgym.train.loop.folder import Row
-from searchgym.train.recipe.options import Bound, GuardOptions
+from searchgym.train.memory import peak_gib, reset_peak
+from searchgym.train.recipe.options import Bound, DeadlineOptions, GuardOptions
 
-HUNG = 3
+HUNG: Final = 3
 """Exit status of a run that the watchdog ended because a phase passed its deadline."""
 RESCUE = 900.0
 """Maximum seconds for writing stacks and a checkpoint after a deadline has passed."""
+WATCHDOG_GRACE: Final = 30.0
+"""Seconds the watchdog waits beyond the learner's own deadline.
 
-SAMPLER = "learner/sampler_difference"
+A learner of several ranks knows which of them hangs, so it reports first."""
+
+SAMPLER: Final = "learner/sampler_difference"
 """Metric that has a bound by default, and another that ends a run at once."""
-DEFAULT: Mapping[str, Bound | None] = {SAMPLER: Bound(max=0.02)}
+DEFAULT: Final[Mapping[str, Bound | None]] = {SAMPLER: Bound(max=0.02)}
 """Bounds that hold for metrics that `GuardOptions.bounds` does not name."""
-GROSS = 10.0
+GROSS: Final = 10.0
 """Multiple of the bound of `SAMPLER` that ends a run at once: it is no rounding, but another policy."""
-WHY = {
-    SAMPLER: (
-        ": sampler and learner compute different policies; let both compute in one type (searchgym selfcheck tells "
-        "what differs), or raise the bound and correct for it by loss.importance_cap: 2"
-    ),
-}
-"""What the message about a metric says beside the numbers."""
-LEGAL = re.compile(r"role/[^/]+/legal")
+PARTED: Final = (
+    "sampler and learner compute different policies; let both compute in one type (searchgym selfcheck tells what "
+    "differs), or raise the bound and correct for it by loss.importance_cap: 2"
+)
+"""Likely cause of a large `SAMPLER`."""
+LEGAL: Final = re.compile(r"role/[^/]+/legal")
 """Pattern of the metrics that `GuardOptions.min_legal` bounds."""
+ILLEGAL: Final = "its prompt asks for another form than its parser reads, or max_tokens cuts it off"
+"""Likely cause of few legal outputs."""
+
+
+# -- bounds of metrics ---------------------------------------------------------------------------------------------
 
 
 def check_guards(rows: Sequence[Row], options: GuardOptions) -> None:
@@ -52,33 +62,44 @@ def check_guards(rows: Sequence[Row], options: GuardOptions) -> None:
     Raises:
         GuardError: A metric violates its bound; the message names the metric, its values and the guard.
     """
-    last = rows[-options.patience :]
+    last = rows[-options.patience :] if len(rows) >= options.patience else []
     for metric, bound in {**DEFAULT, **options.bounds}.items():
-        if bound is not None and len(last) == options.patience:
-            _check_bound(metric, bound, last)
-        if bound is not None and metric == SAMPLER:
-            _check_bound(metric, Bound(max=bound.max), rows[-1:], GROSS)
-    if options.min_legal is not None and len(last) == options.patience:
-        names = [name for name in last[0] if LEGAL.fullmatch(name)]
-        for name in names or ["rollout/illegal"]:  # with one role, no metric is reported by role
-            shares = [row.get(name, 1.0) if names else 1 - row.get(name, 0.0) for row in last]
-            if all(share < options.min_legal for share in shares):
-                shown = ", ".join(f"{share:.4g}" for share in shares)
-                why = "its prompt asks for another form than its parser reads, or max_tokens cuts it off"
-                raise GuardError(
-                    f"{name} was {shown} in the last steps, guard.min_legal is {options.min_legal:g}: {why}"
-                )
+        if bound is None:
+            continue
+        for steps, times in ((last, 1.0), (rows[-1:], GROSS)) if metric == SAMPLER else ((last, 1.0),):
+            if metric == SAMPLER and any(row.get("rollout/staleness", 0.0) for row in steps):
+                continue  # samples of older weights differ by the updates since
+            bounded = Bound(max=bound.max) if times > 1 else bound
+            for name in _named(metric, steps[0] if steps else ()):
+                _check_bound(name, bounded, steps, "guard.bounds has", PARTED if metric == SAMPLER else "", times)
+    if options.min_legal is not None and last:
+        roles = [name for name in last[0] if LEGAL.fullmatch(name)]  # with one role, no metric is reported by role
+        legal = last if roles else [{"rollout/legal": 1 - row.get("rollout/illegal", 0.0)} for row in last]
+        for name in roles or ["rollout/legal"]:
+            _check_bound(name, Bound(min=options.min_legal), legal, "guard.min_legal is", ILLEGAL)
+
+
+def _check_bound(name: str, bound: Bound, steps: Sequence[Row], option: str, why: str = "", times: float = 1.0) -> None:
+    """Raises a GuardError if a metric violates a bound, or `times` the bound, in each of some steps."""
+    values = [row[name] for row in steps if name in row]
+    for word, limit, beyond in (("most", bound.max, operator.gt), ("least", bound.min, operator.lt)):
+        if limit is not None and len(values) == len(steps) and all(beyond(value, times * limit) for value in values):
+            at_once = f" and ends a run at once at {times:g} times that" if times > 1 else ""
+            raise GuardError(
+                f"{name} was {', '.join(f'{value:.4g}' for value in values)} in the last steps, {option} at {word} "
+                f"{limit:g}{at_once}{why and f': {why}'}"
+            )
 
 
 def bound_warning(rows: Sequence[Row], options: GuardOptions) -> str | None:
     """Returns which metrics with bounds do not exist, after the first step that learnt something; else None."""
     learnt = [row.get("learner/updates", 0) > 0 for row in rows]
-    if learnt.index(True) + 1 != len(rows) if any(learnt) else True:
+    if not any(learnt) or learnt.index(True) + 1 != len(rows):
         return None
-    known = sorted({name for row in rows for name in row})
-    unknown = [metric for metric, bound in options.bounds.items() if bound and not _named(metric, known)]
-    said = [f"no step so far has {metric}{did_you_mean(metric, known)}" for metric in unknown]
-    return f"guard.bounds: {'; '.join(said)}" if said else None
+    names = sorted({name for row in rows for name in row})
+    unknown = [metric for metric, bound in options.bounds.items() if bound and not _named(metric, names)]
+    told = [f"no step so far has {metric}{did_you_mean(metric, names)}" for metric in unknown]
+    return f"guard.bounds: {'; '.join(told)}" if told else None
 
 
 def _named(metric: str, names: Iterable[str]) -> list[str]:
@@ -88,20 +109,7 @@ def _named(metric: str, names: Iterable[str]) -> list[str]:
     return [name for name in names if name == metric or keyed.fullmatch(name)]
 
 
-def _check_bound(metric: str, bound: Bound, last: Sequence[Row], times: float = 1.0) -> None:
-    """Raises a GuardError if a metric violates a bound, or `times` the bound, in all of the last steps."""
-    if metric == SAMPLER and any(row.get("rollout/staleness", 0.0) for row in last):
-        return  # samples of older weights differ by the updates since
-    for name in _named(metric, last[0] if last else ()):
-        values = [row[name] for row in last if name in row]
-        for word, limit, beyond in (("most", bound.max, operator.gt), ("least", bound.min, operator.lt)):
-            if limit is None or len(values) < len(last) or not all(beyond(value, times * limit) for value in values):
-                continue
-            shown = ", ".join(f"{value:.4g}" for value in values)
-            raise GuardError(
-                f"{name} was {shown} in the last steps, guard.bounds has at {word} {limit:g}"
-                f"{'' if times == 1 else f' and ends a run at once at {times:g} times that'}{WHY.get(metric, '')}"
-            )
+# -- deadlines of phases -------------------------------------------------------------------------------------------
 
 
 class Watchdog:
@@ -118,7 +126,7 @@ class Watchdog:
     def __init__(self, folder: Path, save: Callable[[], Path | None]) -> None:
         self._folder, self._save = folder, save
 
-    @contextlib.contextmanager
+    @contextmanager
     def phase(self, name: str, step: int, seconds: float) -> Iterator[None]:
         """Runs a block under a deadline.
 
@@ -127,13 +135,8 @@ class Watchdog:
             step: 1-based step that the phase belongs to.
             seconds: Seconds until the process is ended.
         """
-        beat = {
-            "phase": name,
-            "step": step,
-            "since": time.time(),
-            "deadline": time.time() + seconds,
-            "pid": os.getpid(),
-        }
+        now = time.time()
+        beat = {"phase": name, "step": step, "since": now, "deadline": now + seconds, "pid": os.getpid()}
         with write_atomic(self._folder / "heartbeat.json") as file:
             file.write(json.dumps(beat).encode())
         timer = threading.Timer(seconds, self._end, (name, step, seconds))
@@ -172,3 +175,49 @@ def _leave(said: str) -> None:
     sys.stderr.write(f"{said}\n")
     sys.stderr.flush()
     os._exit(HUNG)
+
+
+class Phases:
+    """The phases of one step, with the seconds and the memory peak of each.
+
+    Args:
+        watchdog: Ends the process when a phase passes its deadline.
+        deadlines: Deadlines of rollout, learning and validation.
+        step: 1-based step, for the watchdog's heartbeat and message.
+    """
+
+    def __init__(self, watchdog: Watchdog, deadlines: DeadlineOptions, step: int) -> None:
+        self._watchdog, self._deadlines, self._step = watchdog, deadlines, step
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._peaks: defaultdict[str, float] = defaultdict(float)
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        """Runs a block as a phase: on the clock, and ended by the watchdog at the phase's deadline."""
+        own_deadlines = {"rollout": self._deadlines.rollout, "validation": self._deadlines.validation}
+        deadline = own_deadlines.get(name, self._deadlines.learn + WATCHDOG_GRACE)
+        with self.clock(name), self._watchdog.phase(name, self._step, deadline):
+            yield
+
+    @contextmanager
+    def clock(self, name: str) -> Iterator[None]:
+        """Runs a block on the clock, without a deadline."""
+        started = time.perf_counter()
+        reset_peak()
+        yield
+        self._seconds[name] += time.perf_counter() - started
+        self._peaks[name] = max(self._peaks[name], peak_gib())
+
+    def seconds(self, *names: str) -> float:
+        """Returns the seconds that phases took together; phases that did not run took none."""
+        return sum(self._seconds[name] for name in names)
+
+    def peak(self, *names: str) -> float:
+        """Returns the peak memory over the given phases, in GiB."""
+        return max(self._peaks[name] for name in names)
+
+
+def pace(name: str, seconds: float, tokens: float) -> Row:
+    """Returns the metrics of a part of a step: its seconds and, if it has tokens, its tokens per second."""
+    row = {f"time/{name}": seconds}
+    return row | {f"time/{name}_tokens_per_second": tokens / seconds} if tokens else row

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from searchgym.rollout.folders import adapter_base, is_adapter, local_folder
 from searchgym.rollout.loading import load_model
-from searchgym.rollout.sampler import SampledKey, SampledRun, Samplers
+from searchgym.rollout.sampler import SampledKey, SampledRun
 from searchgym.train.learner.lora import adapter_config
 from searchgym.train.recipe.keys import Key
 from searchgym.train.recipe.recipe import Recipe
@@ -42,8 +42,9 @@ def load_keys(recipe: Recipe, keys: Iterable[Key]) -> dict[str, Loaded]:
         if not recipe.lora.rank or name not in bases:
             bases[name] = Loaded(*load_model(name, recipe.learner.dtype))
             model = bases[name].model
-        else:
-            model = _sharing(bases[name].model)
+        else:  # a copy that shares the weights but not the modules, so that it can get its own adapter
+            base: Any = bases[name].model
+            model = copy.deepcopy(base, {id(t): t for t in (*base.parameters(), *base.buffers())})
         loaded[key.name] = Loaded(model, bases[name].tokenizer, adapter)
     return loaded
 
@@ -54,26 +55,6 @@ def start_of(recipe: Recipe, key: Key) -> tuple[str, Path | None]:
     if recipe.lora.rank and not key.frozen and folder is not None and is_adapter(folder):
         return adapter_base(folder), folder
     return key.recipe.model, None
-
-
-def _sharing(model: PreTrainedModel) -> PreTrainedModel:
-    """Returns a copy of a model that shares its weights but not its modules, so that it can get its own adapter."""
-    model_: Any = model
-    shared: PreTrainedModel = copy.deepcopy(model_, {id(t): t for t in (*model_.parameters(), *model_.buffers())})
-    return shared
-
-
-def start_samplers(recipe: Recipe, keys: Sequence[Key], loaded: Mapping[str, Loaded]) -> Samplers:
-    """Starts a sampler for each key; see `SamplerKind.open`.
-
-    Raises:
-        SearchGymError: The sampler's library is missing, or an engine does not start.
-    """
-    sampled = [
-        replace(key, model=loaded[key.name].model, tokenizer=loaded[key.name].tokenizer)
-        for key in sampled_keys(recipe, keys)
-    ]
-    return recipe.rollout.sampler.open(sampled, sampled_run(recipe))
 
 
 def sampled_keys(recipe: Recipe, keys: Iterable[Key]) -> list[SampledKey]:
@@ -89,11 +70,6 @@ def sampled_run(recipe: Recipe) -> SampledRun:
         requests=recipe.rollout.concurrency,
         adapter=adapter_config(recipe.lora) if recipe.lora.rank else None,
     )
-
-
-def with_sampler(recipe: Recipe) -> Recipe:
-    """Returns a recipe with the sampler that samples here, where its own chooses between others."""
-    return replace(recipe, rollout=replace(recipe.rollout, sampler=recipe.rollout.sampler.chosen()))
 
 
 def separate_adapters(recipe: Recipe) -> bool:

@@ -8,16 +8,14 @@ equals an uninterrupted one, bit for bit, as long as the rollout keeps the same 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from searchgym.errors import ModelError, SearchGymError, TrainingError, UsageError
 from searchgym.questions.subset import draw_subset, mixture_lines
-from searchgym.records import Question
-from searchgym.train.algorithms.samples import Sample
 from searchgym.train.interrupts import interrupt_held_back
 from searchgym.train.learner.learner import Learner
 from searchgym.train.loop.ahead import Ahead
@@ -28,12 +26,10 @@ from searchgym.train.loop.checkpoint import (
     load_checkpoint,
     save_checkpoint,
 )
-from searchgym.train.loop.draw import Drawer, StepData, TrainingData
+from searchgym.train.loop.collect import Collector, StepData, TrainingData
 from searchgym.train.loop.folder import Row, RunFolder
-from searchgym.train.loop.guards import Watchdog, bound_warning, check_guards
-from searchgym.train.loop.metrics import generated_tokens, validation_metrics
-from searchgym.train.loop.phases import Phases, pace
-from searchgym.train.loop.rollout import SamplerHooks
+from searchgym.train.loop.guards import Phases, Watchdog, bound_warning, check_guards, pace
+from searchgym.train.loop.rollout import SamplerHooks, generated_tokens, validation_metrics
 from searchgym.train.recipe.load import imported
 from searchgym.train.recipe.recipe import Recipe
 
@@ -87,7 +83,7 @@ class Trainer:
     ) -> None:
         self.recipe, self.learner, self.tokenizer = imported(recipe), learner, tokenizer
         self._hooks, self._report = hooks or SamplerHooks(), report
-        self.drawer = Drawer(self.recipe, learner, self._hooks.rollout, data)
+        self.collector = Collector(self.recipe, learner, self._hooks.rollout, data)
         self.validation = draw_subset(data.validation, recipe.validation.questions) if recipe.validation.every else []
         self._data = data
         if self.validation and self._hooks.rollout is None:
@@ -116,11 +112,15 @@ class Trainer:
         """
         with self.folder, closing(self.learner):
             self._restore()
-            self._tell_mixtures()
+            asked = self._data.questions
+            listed = asked if isinstance(asked, Sequence) and not self.recipe.method.demonstrated else ()
+            sys.stderr.write("".join(f"{line}\n" for line in mixture_lines(listed, self.validation)))
             try:
                 if not self.folder.rows:
                     self._finish_step({})
-                self._draw_ahead()
+                if bound := self.recipe.rollout.staleness:
+                    first, end = self.progress.step, self.recipe.steps
+                    self._ahead = Ahead(self.collector.draw, first, end, bound, self._hooks.give_up)
                 while not self._finished():
                     self._step()
                 self._save()
@@ -142,67 +142,38 @@ class Trainer:
             best_path = None if best is None else self.folder.checkpoints / checkpoint_name(best)
             return TrainResult(self.progress, self.folder.rows, last, best_path)
 
-    def _tell_mixtures(self) -> None:
-        """Says on standard error which kinds of questions are trained and validated on."""
-        asked = self._data.questions
-        listed = asked if isinstance(asked, Sequence) and not self.recipe.method.demonstrated else ()
-        for line in mixture_lines(listed, self.validation):
-            sys.stderr.write(f"{line}\n")
-
-    def _draw_ahead(self) -> None:
-        """Starts a thread that draws the remaining steps, if the recipe lets samples be stale."""
-        if bound := self.recipe.rollout.staleness:
-            step = self.progress.step
-            self._ahead = Ahead(self.drawer.draw, step, self.recipe.steps, bound, self._hooks.give_up)
-
     def _step(self) -> None:
         """Makes one step: draws, prepares, learns, publishes and logs."""
-        phases = self._phases(self.progress.step + 1)
+        step, hooks = self.progress.step, self._hooks
+        phases = Phases(self._watchdog, self.recipe.deadline, step + 1)
         with phases("rollout"):
-            data = self._draw()
-        with phases("preparing"):
-            data = self._prepare(data)
-        with self._whole_step():
+            data = self.collector.draw(step) if self._ahead is None else self._ahead.take(step)
+        with phases("preparing"):  # the learner may compute values and log-probs
+            if hooks.rest is not None:
+                hooks.rest()
+            data = self.collector.prepared(data)
+        self._clean = False
+        with interrupt_held_back():  # what follows is completed or not counted at all; Ctrl-C waits for its end
             with phases.clock("writing"):
                 self.folder.write_questions(data.questions)
-                self.folder.write_episodes(self.progress.step + 1, data.episodes, data.samples)
+                self.folder.write_episodes(step + 1, data.episodes, data.samples)
             with phases("learning"):
-                learnt = self._learn(data.samples)
-            if data.samples or self._hooks.rest is not None:
+                metrics = self.learner.learn(data.samples, step) if data.samples else {"updates": 0.0}
+                learnt = {name if "/" in name else f"learner/{name}": value for name, value in metrics.items()}
+            if data.samples or hooks.rest is not None:
                 with phases("publishing"):
-                    learnt |= self._publish(data.samples)
+                    hooks.publish(self.learner.version)
+                    if hooks.probe is not None and data.samples:
+                        learnt |= hooks.probe(data.samples)
             self._log(data, learnt, phases)
+            self._clean = True
         check_guards(self.folder.rows, self.recipe.guard)
-        warnings = self.recipe.estimator.warning(rows := self.folder.rows), bound_warning(rows, self.recipe.guard)
+        warnings = (
+            self.recipe.advantage.estimator.warning(rows := self.folder.rows),
+            bound_warning(rows, self.recipe.guard),
+        )
         for warning in filter(None, warnings):
             sys.stderr.write(f"warning: {warning}\n")
-
-    def _phases(self, step: int) -> Phases:
-        """Returns the phases of a 1-based step."""
-        return Phases(self._watchdog, self.recipe.deadline, step)
-
-    def _draw(self) -> StepData:
-        """Returns the step's episodes and samples, drawn now or ahead of time."""
-        draw = self.drawer.draw if self._ahead is None else self._ahead.take
-        return draw(self.progress.step)
-
-    def _prepare(self, data: StepData) -> StepData:
-        """Lets the sampler rest and adds the advantages, for which the learner may compute values and log-probs."""
-        if self._hooks.rest is not None:
-            self._hooks.rest()
-        return self.drawer.prepared(data)
-
-    def _learn(self, samples: Sequence[Sample]) -> Row:
-        """Updates the model and returns the learner's metrics; without samples the model stays unchanged."""
-        if not samples:
-            return {"learner/updates": 0.0}
-        metrics = self.learner.learn(samples, self.progress.step)
-        return {name if "/" in name else f"learner/{name}": value for name, value in metrics.items()}
-
-    def _publish(self, samples: Sequence[Sample]) -> Row:
-        """Gives the weights to the sampler, checks that they arrived, and returns the metrics of that check."""
-        self._hooks.publish(self.learner.version)
-        return {} if self._hooks.probe is None or not samples else self._hooks.probe(samples)
 
     def _log(self, data: StepData, learnt: Row, phases: Phases) -> None:
         """Counts the step as done, writes its metrics, and lets a later step be drawn."""
@@ -243,7 +214,7 @@ class Trainer:
         """
         assert self._hooks.rollout is not None
         step, metric = self.progress.step, self.recipe.validation.metric
-        phases = self._phases(step)
+        phases = Phases(self._watchdog, self.recipe.deadline, step)
         with ExitStack() as alone:
             if self._ahead is not None:  # the sampler serves one caller at a time
                 with phases("rollout"):
@@ -264,12 +235,11 @@ class Trainer:
     def _finished(self) -> bool:
         """Returns True once the recipe's steps are done or its tokens are spent."""
         recipe, progress = self.recipe, self.progress
-        budgets = (
-            (recipe.max_generated_tokens, progress.generated_tokens),
-            (recipe.max_read_tokens, progress.read_tokens),
-        )
-        spent = any(limit is not None and used >= limit for limit, used in budgets)
-        return spent or progress.step >= recipe.steps
+        if recipe.max_generated_tokens is not None and progress.generated_tokens >= recipe.max_generated_tokens:
+            return True
+        if recipe.max_read_tokens is not None and progress.read_tokens >= recipe.max_read_tokens:
+            return True
+        return progress.step >= recipe.steps
 
     # -- checkpoints -----------------------------------------------------------------------------------------------
 
@@ -304,21 +274,10 @@ class Trainer:
             state = load_checkpoint(newest, self.learner)
             self.progress = Progress(**state["progress"])
             sizes, self._source = state["files"], state["source"]
-            self.validation = self._validated(state["validation"])
+            by_id = {question.id: question for question in self._data.validation}
+            if by_id.keys() >= set(state["validation"]):
+                self.validation = [by_id[id] for id in state["validation"]]
             if self._source:
-                self.drawer.source.restore(self._source)
+                self.collector.source.restore(self._source)
         self.folder.start(sizes, self.progress.step)
         self._hooks.publish(self.learner.version)
-
-    def _validated(self, ids: Sequence[str]) -> list[Question]:
-        """Returns the validation questions that a checkpoint names."""
-        by_id = {question.id: question for question in self._data.validation}
-        return [by_id[id] for id in ids] if set(ids) <= by_id.keys() else self.validation
-
-    @contextmanager
-    def _whole_step(self) -> Iterator[None]:
-        """Marks the section of a step that is completed or not counted at all; Ctrl-C waits for its end."""
-        self._clean = False
-        with interrupt_held_back():
-            yield
-            self._clean = True

@@ -12,9 +12,9 @@ from typing import Any, Final
 from searchgym.corpora.files import iter_jsonl
 from searchgym.errors import CardError, UsageError
 from searchgym.options import Source, kind_name, plain, read
-from searchgym.rollout.sampler import PHASES, Part
+from searchgym.rollout.sampler import Part
 from searchgym.train.loop.folder import METRICS
-from searchgym.train.plan.plan import need_of, plan
+from searchgym.train.plan.plan import need_of, needs_of, plan
 from searchgym.train.plan.shapes import model_shape
 from searchgym.train.recipe.load import check_recipe, override_values
 from searchgym.train.recipe.options import LearnerOptions
@@ -60,13 +60,9 @@ class Suggestion:
 def fits_of(parts: Sequence[Part], memory: Mapping[str, float]) -> list[Fit]:
     """Returns capacity and need of each device of a plan."""
     found = []
-    for device in dict.fromkeys(part.device for part in parts):
-        own = [part for part in parts if part.device == device]
-        need, phase = max(
-            ((sum(part.gib for part in own if phase in part.phases), phase) for phase in PHASES),
-            key=lambda pair: pair[0],
-        )
-        found.append(Fit(device, memory.get(device, math.inf), need, phase))
+    for device, needs in needs_of(parts).items():
+        phase = max(needs, key=lambda name: needs[name])
+        found.append(Fit(device, memory.get(device, math.inf), needs[phase], phase))
     return found
 
 
@@ -79,22 +75,29 @@ def suggestions(recipe: Recipe, gpus: int, gpu_gib: float, memory: Mapping[str, 
         gpu_gib: GiB of memory of each GPU.
         memory: GiB by device; a device that is left out is not checked.
     """
-    base = _on_gpus(recipe, gpus)
-    levers = list(_levers(recipe, gpus, gpu_gib))
-    found: list[tuple[frozenset[int], Suggestion]] = []
+    base: Values = {}
+    if gpus:  # which may demand fewer ranks and engines
+        base = _inside("learner.backend", recipe.learner.backend.fitted(gpus))
+        base |= _of_sampler(recipe, recipe.rollout.sampler.chosen(ask=False).fitted(gpus))
+    levers, now = list(_levers(recipe, gpus, gpu_gib)), plain(recipe)
+    found: dict[frozenset[int], Suggestion] = {}
     for size in range(len(levers) + 1):
         for chosen in itertools.combinations(range(len(levers)), size):
-            if any(smaller <= set(chosen) for smaller, _ in found):
+            if len(found) == MOST or any(smaller <= set(chosen) for smaller in found):
                 continue  # fewer changes suffice
             values = dict(base)
             for lever in chosen:
                 values |= levers[lever]
-            left = _left(recipe, values, gpus, gpu_gib, memory)
-            if left is not None and left >= 0:
-                found.append((frozenset(chosen), Suggestion(_overrides(recipe, values), left)))
-            if len(found) == MOST:
-                return [suggestion for _, suggestion in found]
-    return [suggestion for _, suggestion in found]
+            try:
+                changed = with_values(recipe, values)
+                check_recipe(changed, "suggestion")
+                left = min(fit.left for fit in fits_of(plan(changed, gpus, gpu_gib), memory))
+            except (CardError, UsageError):
+                continue
+            if left >= 0:
+                changes = tuple(override_of(key, value) for key, value in values.items() if _value(now, key) != value)
+                found[frozenset(chosen)] = Suggestion(changes, left)
+    return list(found.values())
 
 
 def hours(steps: int, step_seconds: float | None, run: Path | None) -> float | None:
@@ -106,23 +109,13 @@ def hours(steps: int, step_seconds: float | None, run: Path | None) -> float | N
         run: Folder of an earlier run.
     """
     if step_seconds is None and run is not None and (run / METRICS).is_file():
-        spent = [_seconds(row) for _, row in iter_jsonl(run / METRICS) if row["step"]]
+        spent = list[float]()
+        for _, row in iter_jsonl(run / METRICS):
+            if row["step"]:
+                draw = row.get("time/waited", row.get("time/draw", 0.0))  # drawn ahead, only the wait for it counts
+                spent.append(draw + row.get("time/learn", 0.0) + row.get("time/validation", 0.0))
         step_seconds = sum(spent) / len(spent) if spent else None
     return None if step_seconds is None else steps * step_seconds / 3600
-
-
-def _seconds(row: Mapping[str, float]) -> float:
-    """Returns the seconds of a step from its metrics; a step that was drawn ahead counts the wait for it."""
-    draw = row.get("time/waited", row.get("time/draw", 0.0))
-    return draw + row.get("time/learn", 0.0) + row.get("time/validation", 0.0)
-
-
-def _on_gpus(recipe: Recipe, gpus: int) -> Values:
-    """Returns the changes that a number of GPUs demands: fewer ranks and engines."""
-    if not gpus:
-        return {}
-    fewer = _inside("learner.backend", recipe.learner.backend.fitted(gpus))
-    return fewer | _of_sampler(recipe, recipe.rollout.sampler.chosen(ask=False).fitted(gpus))
 
 
 def _levers(recipe: Recipe, gpus: int, gpu_gib: float) -> Iterator[Values]:
@@ -162,26 +155,10 @@ def _inside(section: str, changes: Values) -> Values:
     return name | {f"{section}.{key}": value for key, value in changes.items() if key != "kind"}
 
 
-def _left(recipe: Recipe, values: Values, gpus: int, gpu_gib: float, memory: Mapping[str, float]) -> float | None:
-    """Returns the GiB left on the fullest device with some changes; None if they cannot be."""
-    try:
-        changed = with_values(recipe, values)
-        check_recipe(changed, "suggestion")
-        return min(fit.left for fit in fits_of(plan(changed, gpus, gpu_gib), memory))
-    except (CardError, UsageError):
-        return None
-
-
 def with_values(recipe: Recipe, values: Values) -> Recipe:
     """Returns a recipe with some values changed, given by their dotted keys."""
     data, overrides = plain(recipe), [override_of(key, value) for key, value in values.items()]
     return read(Recipe, data, override_values(data, overrides, recipe_keys(), Source("suggestion")))
-
-
-def _overrides(recipe: Recipe, values: Values) -> tuple[str, ...]:
-    """Returns the changes that differ from the recipe, as overrides."""
-    there = plain(recipe)
-    return tuple(override_of(key, value) for key, value in values.items() if _value(there, key) != value)
 
 
 def _value(data: Any, key: str) -> Any:

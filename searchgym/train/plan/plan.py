@@ -12,7 +12,7 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 
@@ -51,13 +51,25 @@ def plan(recipe: Recipe, gpus: int | None = None, gpu_gib: float = GPU_GIB) -> l
     count = torch.cuda.device_count() if gpus is None else gpus
     if gpus is None and count:
         gpu_gib = memory_here()["cuda:0"]
-    devices = _devices(learner.device, recipe.learner.backend.sharding, count)
+    sharding = learner.backend.sharding
+    if learner.device == "cpu" or (learner.device == "auto" and not count):
+        ranks = {"cpu": sharding.ranks}
+    else:
+        if not count:
+            device_of("cuda")  # raises the error about a missing GPU
+        if sharding.ranks > count:
+            raise UsageError(
+                f"learner.backend.ranks is {sharding.ranks}, there are {count} GPUs: each rank has one of its own"
+            )
+        chosen = list(range(sharding.ranks)) if sharding.gpus is None else sharding.gpus
+        if missing := [number for number in chosen if number >= count]:
+            raise UsageError(f"learner.backend names GPU {missing[0]}, there are {count}, from 0 on")
+        ranks = {f"cuda:{number}": chosen.count(number) for number in chosen}
     sampler, own = recipe.rollout.sampler.chosen(ask=gpus is None), {key.name: key.recipe for key in keys}
     parts: list[Part] = []
     for together in sampler.together(sampled_keys(recipe, keys), recipe.lora.rank > 0, bool(count)):
         first = own[together[0].name]
         parts += sampler.memory(need_of(first, together, model_shape(first.model)), count, gpu_gib)
-    ranks = {device: devices.count(device) for device in devices}
     for device, number in ranks.items():
         if device != "cpu":
             parts.append(Part(device, "CUDA's own", CONTEXT * number))
@@ -81,10 +93,10 @@ def _learners(keys: Sequence[Key], device: str, ranks: int) -> list[Part]:
             models.append(("critic", recipe.critic.model or recipe.model, recipe.critic.optimizer))
         for role, name, options in models:
             shared = role == "policy" and recipe.lora.rank > 0 and name in bases
-            own = _trained(recipe, role, model_shape(name), options, device, ranks, shared)
-            own = [dataclasses.replace(part, what=before + part.what) for part in own]
-            parts += [part for part in own if part.phases == PHASES]
-            update = [part for part in own if part.phases != PHASES]
+            update = list[Part]()
+            for part in _trained(recipe, role, model_shape(name), options, device, ranks, shared):
+                named = dataclasses.replace(part, what=before + part.what)
+                (parts if part.phases == PHASES else update).append(named)
             passing[role] = max(passing.get(role, []), update, key=lambda found: sum(part.gib for part in found))
         bases.add(recipe.model)
         if recipe.loss.kl_coef and not recipe.lora.rank:
@@ -102,13 +114,22 @@ def check_plan(parts: Sequence[Part], memory: Mapping[str, float], phases: Seque
         phases: Phases that the training has; without a critic the last one is not among them.
     """
     found = []
-    for device in dict.fromkeys(part.device for part in parts):
+    for device, needs in needs_of(parts).items():
         for phase in phases:
-            need = sum(part.gib for part in parts if part.device == device and phase in part.phases)
-            if need > memory.get(device, math.inf):
+            if needs[phase] > memory.get(device, math.inf):
                 name = "main memory" if device == "cpu" else device
-                found.append(f"{name} has {memory[device]:.1f} GiB, phase {phase} needs {need:.1f}")
+                found.append(f"{name} has {memory[device]:.1f} GiB, phase {phase} needs {needs[phase]:.1f}")
     return found
+
+
+def needs_of(parts: Sequence[Part]) -> dict[str, dict[str, float]]:
+    """Returns the GiB that a plan needs in each phase, by device and phase."""
+    return {
+        device: {
+            phase: sum(part.gib for part in parts if part.device == device and phase in part.phases) for phase in PHASES
+        }
+        for device in dict.fromkeys(part.device for part in parts)
+    }
 
 
 def memory_here() -> dict[str, float]:
@@ -117,21 +138,6 @@ def memory_here() -> dict[str, float]:
     lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     free = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
     return found | {"cpu": free / 2**20}
-
-
-def _devices(name: str, sharding: Sharding, gpus: int) -> list[str]:
-    """Returns the device of each rank."""
-    ranks = sharding.ranks
-    if name == "cpu" or (name == "auto" and not gpus):
-        return ["cpu"] * ranks
-    if not gpus:
-        device_of("cuda")
-    if ranks > gpus:
-        raise UsageError(f"learner.backend.ranks is {ranks}, there are {gpus} GPUs: each rank has one of its own")
-    chosen = list(range(ranks)) if sharding.gpus is None else sharding.gpus
-    if missing := [number for number in chosen if number >= gpus]:
-        raise UsageError(f"learner.backend names GPU {missing[0]}, there are {gpus}, from 0 on")
-    return [f"cuda:{number}" for number in chosen]
 
 
 def need_of(recipe: Recipe, keys: Sequence[SampledKey], shape: Shape) -> Need:
@@ -167,7 +173,14 @@ def _trained(
     gradients = ranks * trained * passing / GIB
     optimizer = ranks * trained * kept / GIB
     tokens = options.micro_batch_tokens
-    activations = ranks * tokens * _per_token(shape, size, learner.gradient_checkpointing) / GIB
+    # Of a layer: what goes into its two norms, is scaled (in float32) and comes out of them (6 hidden), queries, keys
+    # and values, the latter two repeated for every head of queries (3 hidden), the output of attention in two orders (2
+    # hidden), the gate, its activation, the other half and their product (4 intermediate).
+    layer = size * (9 * shape.hidden + 4 * shape.intermediate) + 4 * 2 * shape.hidden
+    saved = shape.layers * layer
+    if learner.gradient_checkpointing:  # every layer's input, and one layer's own at a time
+        saved = size * shape.layers * shape.hidden + layer
+    activations = ranks * tokens * saved / GIB
     outputs = shape.vocabulary if role == "policy" else 1
     logits = ranks * tokens * outputs * (size + 4 * LIVE_LOGITS) / GIB
     parts = [
@@ -178,8 +191,8 @@ def _trained(
         Part(device, f"{role}: logits", logits, (role,)),
     ]
     if sharding.offload_parameters or sharding.zero == 3:  # two layers are whole at a time
-        layer = (shape.parameters - shape.vocabulary * shape.hidden) // shape.layers
-        whole = ranks * (2 * layer + shape.vocabulary * shape.hidden) * size / GIB
+        weights_of_layer = (shape.parameters - shape.vocabulary * shape.hidden) // shape.layers
+        whole = ranks * (2 * weights_of_layer + shape.vocabulary * shape.hidden) * size / GIB
         parts.append(Part(device, f"{role}: layers made whole", whole, (role,)))
     if recipe.learner.backend.apart:  # gradients on their way between ranks, as they are and in float32
         bucket = ranks * min(BUCKET, trained) * 8 / GIB
@@ -187,33 +200,41 @@ def _trained(
     return parts
 
 
+class ZeroBytes(NamedTuple):
+    """Bytes per parameter under a stage of ZeRO, beside two moments and a copy of the weights."""
+
+    state: int
+    """Kept with the moments on a rank's share."""
+    bfloat16: tuple[int, int]
+    """Gradients of weights in bfloat16, in the model's own phase: of every parameter, and of a rank's share."""
+    float32: tuple[int, int]
+    """The same of weights in float32."""
+
+
+ZERO_BYTES: Final[Mapping[tuple[int, bool], ZeroBytes]] = {
+    (0, False): ZeroBytes(0, (4, 0), (4, 0)),
+    (1, False): ZeroBytes(0, (6, 0), (4, 4)),
+    (2, False): ZeroBytes(0, (0, 4), (0, 8)),
+    (3, False): ZeroBytes(4, (0, 4), (0, 4)),
+    (1, True): ZeroBytes(6, (6, 0), (4, 0)),
+    (2, True): ZeroBytes(6, (0, 4), (0, 0)),
+    (3, True): ZeroBytes(8, (0, 0), (0, 0)),
+}
+"""Bytes by the stage of ZeRO and by whether the optimizer is offloaded; read off DeepSpeed 0.19, not measured.
+
+Gradients are added up in float32: with ZeRO 1 all of them, beside a micro-batch's in bfloat16; from ZeRO 2 on a rank's
+share, which ZeRO 3 keeps. Offloaded, the update's copy lies with the moments.
+"""
+
+
 def _optimizer_bytes(sharding: Sharding, size: int) -> tuple[float, float]:
     """Returns the bytes per parameter that an optimizer keeps, and those of gradients in the model's own phase.
 
-    Read off DeepSpeed 0.19, not measured: two moments; a copy of the weights in float32, unless they are and nothing
-    is shared out or offloaded. Gradients are added up in float32: with ZeRO 1 all of them, beside a micro-batch's in
-    bfloat16; from ZeRO 2 on a rank's share, which ZeRO 3 keeps. Offloaded, the update's copy lies with the moments.
+    Kept are two moments, and a copy of the weights in float32 unless they are and nothing is shared out or offloaded.
     """
-    zero, part = sharding.zero, 1 / sharding.ranks
-    kept = 8 + (4 if size == 2 or zero in (1, 2) or sharding.offload_optimizer else 0)
-    if zero == 0:
-        return kept, 4
-    if sharding.offload_optimizer:
-        whole, own = (6, 4 * part) if size == 2 else (4, 0.0)
-        return (kept + (8 if zero == 3 else 6)) * part, {1: whole, 2: own, 3: 0.0}[zero]
-    if zero == 1:
-        return kept * part, 6 if size == 2 else 4 + 4 * part
-    return (kept * part, (4 if size == 2 else 8) * part) if zero == 2 else ((kept + 4) * part, 4 * part)
-
-
-def _per_token(shape: Shape, size: int, checkpointing: bool) -> float:
-    """Returns the bytes that a token's forward pass leaves for the backward pass.
-
-    Of a layer: what goes into its two norms, is scaled (in float32) and comes out of them (6 hidden), queries, keys and
-    values, the latter two repeated for every head of queries (3 hidden), the output of attention in two orders (2
-    hidden), the gate, its activation, the other half and their product (4 intermediate).
-    """
-    layer = size * (9 * shape.hidden + 4 * shape.intermediate) + 4 * 2 * shape.hidden
-    if checkpointing:  # every layer's input, and one layer's own at a time
-        return size * shape.layers * shape.hidden + layer
-    return float(shape.layers * layer)
+    zero, offloaded = sharding.zero, bool(sharding.offload_optimizer)
+    share = 1 / sharding.ranks if zero else 1
+    own = ZERO_BYTES[zero, offloaded and zero > 0]
+    whole, shared = own.bfloat16 if size == 2 else own.float32
+    copy = 4 if size == 2 or zero in (1, 2) or offloaded else 0
+    return (8 + copy + own.state) * share, whole + shared * share

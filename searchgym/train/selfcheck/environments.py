@@ -12,8 +12,9 @@ from searchgym.envs.registration import env_options, find_env
 from searchgym.envs.reward import score_episode, score_rewards
 from searchgym.envs.task import Task, load_task
 from searchgym.records import Answer, Episode, Question
-from searchgym.retrieval.retriever import Retriever, at_step
-from searchgym.train.loop.assembly import allowed_difference
+from searchgym.retrieval.retriever import Retriever
+from searchgym.retrieval.wrapper import at_step
+from searchgym.train.loop.publish import allowed_difference
 from searchgym.train.loop.trainer import TrainResult
 from searchgym.train.recipe.recipe import Recipe
 from searchgym.train.selfcheck.findings import Findings

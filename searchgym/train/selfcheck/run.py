@@ -12,7 +12,7 @@ from searchgym.envs.reward import SCORES
 from searchgym.options import Kind, kind_name, plain
 from searchgym.rollout.loading import load_tokenizer
 from searchgym.train.learner.learner import LocalLearner
-from searchgym.train.loop.draw import TrainingData
+from searchgym.train.loop.collect import TrainingData
 from searchgym.train.loop.folder import Row
 from searchgym.train.loop.rollout import SamplerHooks
 from searchgym.train.loop.trainer import Trainer, TrainResult

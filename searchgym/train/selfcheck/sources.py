@@ -13,11 +13,11 @@ from searchgym.envs.task import Task
 from searchgym.options import kind_name
 from searchgym.records import Episode, Question
 from searchgym.train.algorithms.samples import Sample
-from searchgym.train.curriculum.build import curriculum_of
-from searchgym.train.curriculum.source import value_of
+from searchgym.train.curriculum.source import curriculum_of, value_of
 from searchgym.train.curriculum.stages import Schedule
 from searchgym.train.learner.learner import Learner
-from searchgym.train.loop.draw import Drawer, Rollout, TrainingData
+from searchgym.train.loop.collect import Collector, TrainingData
+from searchgym.train.loop.rollout import Rollout
 from searchgym.train.recipe.recipe import Recipe
 from searchgym.train.selfcheck.findings import Findings
 from searchgym.train.selfcheck.formulas.curriculum import never_drawn, stages_by_rates, stages_by_steps
@@ -55,12 +55,12 @@ def _draws(
     batch = recipe.method.demonstrated
     if not batch:
         batch = recipe.rollout.questions
-        source = Drawer(recipe, learner, rollout, TrainingData(task.questions)).source
+        source = Collector(recipe, learner, rollout, TrainingData(task.questions)).source
         names: list[object] = [question.id for question in task.questions]
         return lambda step: [question.id for question in source.draw(step, batch)], names, batch
     stand_ins: Sequence[Sample] = range(3 * batch + 1)  # type: ignore[assignment]  # which are drawn is all that counts
-    drawer = Drawer(recipe, learner, None, TrainingData(demonstrations=stand_ins))
-    return lambda step: list(drawer.draw(step).samples), list(stand_ins), batch
+    collector = Collector(recipe, learner, None, TrainingData(demonstrations=stand_ins))
+    return lambda step: list(collector.draw(step).samples), list(stand_ins), batch
 
 
 def _check_epochs(findings: Findings, draw: Callable[[int], list[object]], names: list[object], batch: int) -> None:

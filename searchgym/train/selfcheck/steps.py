@@ -20,7 +20,7 @@ from searchgym.records import Answer, Episode, Question
 from searchgym.train.algorithms.samples import Sample
 from searchgym.train.learner.trained_model import Metrics
 from searchgym.train.loop.assembly import Assembly, assemble, trainer_of
-from searchgym.train.loop.draw import Drawer, StepData, TrainingData
+from searchgym.train.loop.collect import Collector, StepData, TrainingData
 from searchgym.train.loop.trainer import Trainer, TrainResult
 from searchgym.train.recipe.recipe import Recipe
 from searchgym.train.selfcheck.credit import CREDIT, REWARDS, CreditCheck
@@ -147,9 +147,9 @@ class _Steps:
         """Returns the run's trainer, whose parts are watched."""
         watched = replace(self._parts, rollout=self._rollout, learner=self._learner)  # type: ignore[arg-type]
         trainer = trainer_of(self._recipe, watched, out)
-        self._source = trainer.drawer.source
+        self._source = trainer.collector.source
         data = TrainingData(self._source, trained=self._parts.trained, credit=self._parts.credit)
-        trainer.drawer = _WatchedDrawer(self, self._recipe, self._learner, self._rollout, data)
+        trainer.collector = _WatchedCollector(self, self._recipe, self._learner, self._rollout, data)
         return trainer
 
     def score(self, episode: Episode, text: str) -> float:
@@ -261,8 +261,8 @@ class _Steps:
         return self._findings
 
 
-class _WatchedDrawer(Drawer):
-    """A drawer whose results are checked as they are made."""
+class _WatchedCollector(Collector):
+    """A collector whose results are checked as they are made."""
 
     def __init__(
         self, steps: _Steps, recipe: Recipe, learner: WatchedLearner, rollout: WatchedRollout, data: TrainingData
@@ -271,7 +271,7 @@ class _WatchedDrawer(Drawer):
         self._steps = steps
 
     def draw(self, step: int) -> StepData:
-        """Returns the data of a step, checked; see `Drawer.draw`."""
+        """Returns the data of a step, checked; see `Collector.draw`."""
         self._steps.begin()
         with self._steps.findings.stage("episodes become samples"):
             data = super().draw(step)
@@ -279,7 +279,7 @@ class _WatchedDrawer(Drawer):
         return data
 
     def prepared(self, data: StepData) -> StepData:
-        """Returns the data of the step with advantages, checked; see `Drawer.prepared`."""
+        """Returns the data of the step with advantages, checked; see `Collector.prepared`."""
         with self._steps.findings.stage(ADVANTAGES):
             made = super().prepared(data)
         return self._steps.prepared(data, made)

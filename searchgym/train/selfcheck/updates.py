@@ -15,7 +15,7 @@ from searchgym.train.algorithms.samples import Sample
 from searchgym.train.learner.critic import load_critic, make_critic
 from searchgym.train.learner.learner import Learner
 from searchgym.train.learner.trained_model import Metrics
-from searchgym.train.loop.assembly import allowed_difference
+from searchgym.train.loop.publish import allowed_difference
 from searchgym.train.loop.samplers import computed_in
 from searchgym.train.recipe.keys import Key
 from searchgym.train.recipe.recipe import Recipe

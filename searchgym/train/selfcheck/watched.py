@@ -15,7 +15,7 @@ from searchgym.rollout.sampler import Sampled, Sampler, SampleRequest
 from searchgym.train.algorithms.samples import Sample
 from searchgym.train.learner.learner import Learner
 from searchgym.train.learner.trained_model import Flat, Metrics
-from searchgym.train.loop.draw import Rollout
+from searchgym.train.loop.rollout import Rollout
 from searchgym.train.recipe.recipe import Recipe
 
 WAYS: Final = (

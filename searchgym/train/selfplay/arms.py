@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
@@ -116,14 +116,19 @@ class ArmPolicy:
 
     def values(self, arms: Sequence[Arm] | None = None) -> Floats:
         """Returns the shrunk mean advantage of each arm. Default: of all arms."""
-        prior, found = self._prior, []
+        values = []
         for arm in self.arms if arms is None else arms:
-            shape = choice_of(arm, self._above)
-            total, weight = self._sums.get(_key("shape", shape), (0.0, 0.0))
-            value = total / (weight + prior)
-            total, weight = self._sums.get(_key("arm", choice_of(arm, self._level)), (0.0, 0.0))
-            found.append((total + prior * value) / (weight + prior))
-        return np.array(found)
+            value = 0.0
+            for key in self._keys(arm):
+                total, weight = self._sums.get(key, (0.0, 0.0))
+                value = (total + self._prior * value) / (weight + self._prior)
+            values.append(value)
+        return np.array(values)
+
+    def _keys(self, arm: Arm) -> tuple[str, str]:
+        """Returns the keys of an arm's sums: of its shape, and of what the policy tells apart."""
+        shape, choice = choice_of(arm, self._above), choice_of(arm, self._level)
+        return " ".join(["shape", *map(str, shape)]), " ".join(["arm", *map(str, choice)])
 
     def probabilities(self, open_arms: Sequence[bool] | None = None) -> Floats:
         """Returns the chance of each arm, which sum to 1 over those that are open.
@@ -140,7 +145,17 @@ class ArmPolicy:
             weights = spread * np.exp((values - values.max()) / temperature)
             return self._bounded(weights / weights.sum())
 
-        return _sharpest(at, lambda chances: self._entropy_of(chances) >= least, self._temperature)
+        low = high = self._temperature  # the lowest one at which the chances are wide enough
+        if self._entropy_of(sharp := at(low)) >= least:
+            return sharp
+        while self._entropy_of(at(high)) < least:
+            high *= 2
+            if high > 1e6:  # even draws: with one choice there is nothing to choose
+                return at(high)
+        for _ in range(50):
+            middle = (low + high) / 2
+            low, high = (low, middle) if self._entropy_of(at(middle)) >= least else (middle, high)
+        return at(high)
 
     def _spread(self, there: npt.NDArray[np.bool_]) -> Floats:
         """Returns the chances of open arms before anything is learnt: equal over what the policy tells apart."""
@@ -178,7 +193,7 @@ class ArmPolicy:
         advantages = centred / max(float(rewards[kept].std()), 1e-6)
         for arm, advantage, counts in zip(arms, advantages, kept, strict=True):
             if counts:
-                for key in (_key("shape", choice_of(arm, self._above)), _key("arm", choice_of(arm, self._level))):
+                for key in self._keys(arm):
                     sums = self._sums.setdefault(key, [0.0, 0.0])
                     sums[0] += float(advantage)
                     sums[1] += 1.0
@@ -190,22 +205,3 @@ class ArmPolicy:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Goes on from a state."""
         self._sums = {key: list(sums) for key, sums in state.items()}
-
-
-def _key(kind: str, choice: tuple[Any, ...]) -> str:
-    return " ".join([kind, *map(str, choice)])
-
-
-def _sharpest(at: Callable[[float], Floats], wide: Callable[[Floats], bool], lowest: float) -> Floats:
-    """Returns the chances at the lowest temperature from `lowest` on at which they are wide enough."""
-    low = high = lowest
-    if wide(sharp := at(low)):
-        return sharp
-    while not wide(at(high)):
-        high *= 2
-        if high > 1e6:  # even draws: with one choice there is nothing to choose
-            return at(high)
-    for _ in range(50):
-        middle = (low + high) / 2
-        low, high = (low, middle) if wide(at(middle)) else (middle, high)
-    return at(high)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
+from functools import partial
 
 from searchgym.questions.draw import (
     Draft,
+    Makers,
     chain_of,
     chains_by_relations,
     compare_by,
@@ -22,10 +23,10 @@ from searchgym.questions.source import FactBase
 from searchgym.records import Question
 from searchgym.retrieval.retriever import Retriever
 from searchgym.train.selfplay.arms import Arm
-from searchgym.train.selfplay.proposal import Proposal
+from searchgym.train.selfplay.ground import Ground
 
 
-class CorpusGround:
+class CorpusGround(Ground):
     """A corpus's facts, walked for questions as `searchgym.questions.generate` draws them, with its filters.
 
     Args:
@@ -37,67 +38,46 @@ class CorpusGround:
     """
 
     def __init__(self, source: FactBase, retriever: Retriever, top_k: int, hops: Collection[int], seed: int) -> None:
-        self._source, self._seed = source, seed
+        super().__init__(seed)
+        self._source, pack = source, source.pack
         self._wording, self._searches = Wording(source), Searches(source, retriever, top_k)
-        self._streams: dict[Arm, Callable[[random.Random], Iterator[Draft]]] = {}
+        self._chains: dict[Arm, list[Draft]] = {}
         for number in sorted(set(hops)):
-            self._add_chains(number)
-        if 2 in hops:
-            for name in source.pack.relations:
-                for op in compare_by(source, name, random.Random(0)):
-                    self._streams[Arm("comparison", 2, op, name, name)] = self._comparing(name, op)
-        if 4 in hops:
-            for number, bridge in enumerate(source.pack.bridges):
-                for op in compare_over(source, bridge, random.Random(0)):
-                    arm = Arm("bridge-comparison", 4, op, bridge.role, bridge.value)
-                    self._streams[arm] = self._bridging(number, op)
-        if 1 in hops:
-            for number, clues in enumerate(source.pack.clues):
-                self._streams[Arm("intersection", 1, "both", *clues.steps)] = self._clues(number)
-        self.arms: Sequence[Arm] = tuple(
-            arm for arm in sorted(self._streams) if next(self.walks(arm), None) is not None
-        )
+            groups = chains_by_relations(source, number, random.Random(f"chains {seed} {number}"))
+            for relations in sorted(groups):
+                arm = Arm("chain", number, "path", relations[0], relations[-1])
+                self._chains.setdefault(arm, []).extend(chain_of(source, path) for path in groups[relations])
+        self._pairs: dict[Arm, Callable[[random.Random], Makers]] = {}
+        for name in pack.relations if 2 in hops else ():
+            self._add_pairs("comparison", 2, (name, name), partial(compare_by, source, name))
+        for bridge in pack.bridges if 4 in hops else ():
+            ends = bridge.role, bridge.value
+            self._add_pairs("bridge-comparison", 4, ends, partial(compare_over, source, bridge))
+        self._clues = {Arm("intersection", 1, "both", *c.steps): c for c in (pack.clues if 1 in hops else ())}
+        arms = sorted({**self._chains, **self._pairs, **self._clues})
+        self.arms = tuple(arm for arm in arms if next(self.walks(arm), None) is not None)
+
+    def _add_pairs(
+        self, shape: str, hops: int, ends: tuple[str, str], makers: Callable[[random.Random], Makers]
+    ) -> None:
+        """Adds an arm for each operation that compares pairs; `makers` returns what draws them, by operation."""
+        self._pairs |= {Arm(shape, hops, op, *ends): makers for op in makers(random.Random(0))}
 
     def walks(self, arm: Arm) -> Iterator[Draft]:
-        """Yields the drafts of an arm in a random order that depends on the seed alone."""
-        return self._streams[arm](random.Random(f"walks {self._seed} {arm}"))
+        """Yields the drafts of an arm; see `Ground.walks`."""
+        rng = random.Random(f"walks {self.seed} {arm}")
+        if arm in self._chains:
+            return iter(rng.sample(self._chains[arm], len(self._chains[arm])))
+        if arm in self._pairs:
+            return pairs_of([self._pairs[arm](rng)[arm.op]])
+        return intersections(self._source, [self._clues[arm]], rng)
 
-    def proposal(self, arm: Arm, walk: Draft, number: int) -> Proposal | str:
-        """Returns the proposal of a draft, or the filter that refuses it."""
-        reason = self._wording.refusal(walk)
-        if reason is not None:
+    def question(self, arm: Arm, walk: Draft, number: int) -> Question | str:
+        """Returns the question of a draft, or the filter that refuses it; see `Ground.question`."""
+        if (reason := self._wording.refusal(walk)) is not None:
             return reason
         (searched,) = self._searches.search([walk])
-        reason = self._searches.refusal(searched)
-        if reason is not None:
+        if (reason := self._searches.refusal(searched)) is not None:
             return reason
-        question = question_of(self._source, searched, "train", number)
-        return Proposal(_called(question, arm, number), walk.form, walk.waypoints, arm)
-
-    def _add_chains(self, hops: int) -> None:
-        groups = chains_by_relations(self._source, hops, random.Random(f"chains {self._seed} {hops}"))
-        by_arm: defaultdict[Arm, list[Draft]] = defaultdict(list)
-        for relations in sorted(groups):
-            arm = Arm("chain", hops, "path", relations[0], relations[-1])
-            by_arm[arm] += [chain_of(self._source, path) for path in groups[relations]]
-        for arm, drafts in by_arm.items():
-            self._streams[arm] = _shuffled(drafts)
-
-    def _comparing(self, name: str, op: str) -> Callable[[random.Random], Iterator[Draft]]:
-        return lambda rng: pairs_of([compare_by(self._source, name, rng)[op]])
-
-    def _bridging(self, number: int, op: str) -> Callable[[random.Random], Iterator[Draft]]:
-        return lambda rng: pairs_of([compare_over(self._source, self._source.pack.bridges[number], rng)[op]])
-
-    def _clues(self, number: int) -> Callable[[random.Random], Iterator[Draft]]:
-        return lambda rng: intersections(self._source, [self._source.pack.clues[number]], rng)
-
-
-def _shuffled(drafts: Sequence[Draft]) -> Callable[[random.Random], Iterator[Draft]]:
-    """Returns what yields drafts in random order."""
-    return lambda rng: iter(rng.sample(drafts, len(drafts)))
-
-
-def _called(question: Question, arm: Arm, number: int) -> Question:
-    """Returns a question under the name of its arm."""
-    return replace(question, id=f"{arm.name}-{number}", metadata={**question.metadata, "arm": list(arm)})
+        made = question_of(self._source, searched, "train", number)
+        return replace(made, id=f"{arm.name}-{number}", metadata={**made.metadata, "arm": list(arm)})

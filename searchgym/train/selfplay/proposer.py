@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import random
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import numpy as np
 from annotated_types import Ge, Interval
+from typing_extensions import override
 
 from searchgym.corpora.questions import parse_questions, question_row
 from searchgym.corpora.rows import Rows
@@ -20,8 +21,8 @@ from searchgym.options import Setting
 from searchgym.records import Episode, Question
 from searchgym.train.selfplay.arms import Arm, ArmPolicy, Floats, Level
 from searchgym.train.selfplay.build import ground_of
+from searchgym.train.selfplay.ground import Ground
 from searchgym.train.selfplay.kind import Proposer, Proposing
-from searchgym.train.selfplay.proposal import Ground, Proposal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,13 +45,13 @@ class WalkingProposer(Proposer):
     tries: Annotated[int, Ge(1)] = 50
     """Drafts per question after which the pool fills up."""
 
+    @override
     def problems(self) -> Iterable[str]:
-        """See `Options.problems`."""
         if not self.hops or len(set(self.hops)) < len(self.hops):
             yield f"hops is {self.hops}: expected numbers from 1 on, each once"
 
+    @override
     def check(self, setting: Setting) -> Iterable[str]:
-        """See `Proposer.check`."""
         if setting.attempts < 2:
             yield f"rollout.attempts is {setting.attempts}: a proposer needs pass rates of at least 2 attempts"
         if setting.paragraphs:
@@ -79,7 +80,7 @@ class WalkingProposer(Proposer):
 
 
 class PathProposer:
-    """A source of questions for a training, proposed step by step; see `selfplay.source.QuestionStream`.
+    """A source of questions for a training, proposed step by step; see `selfplay.kind.QuestionStream`.
 
     Args:
         ground: Graph to walk.
@@ -126,38 +127,22 @@ class PathProposer:
             TrainingError: There are neither new questions nor earlier ones.
         """
         self._step.clear()
-        return [proposal.question for proposal in self.propose(step, 0, count, ())]
+        return self.more(step, 0, count, ())
 
     def more(self, step: int, round: int, count: int, drawn: Sequence[Question]) -> list[Question]:
-        """Returns further questions for a step."""
-        return [proposal.question for proposal in self.propose(step, round, count, {q.id for q in drawn})]
-
-    def propose(self, step: int, round: int, count: int, drawn: Collection[str]) -> list[Proposal]:
-        """Returns proposals for a round of a step.
-
-        Args:
-            step: 0-based step.
-            round: 0 for the step's first questions.
-            count: Number of proposals.
-            drawn: Ids of questions that the step asks already.
-
-        Raises:
-            TrainingError: See `draw`.
-        """
+        """Returns further questions for a step; see `draw`."""
         rng = random.Random(f"propose {self._seed} {step} {round}")
-        found: list[Proposal] = []
+        found: list[Question] = []
         for _ in range(count * self._options.tries):
             if len(found) == count:
                 break
-            proposal = self._try(rng)
-            if proposal is not None:
-                found.append(proposal)
-        there = {proposal.question.id for proposal in found} | set(drawn)
-        spare = [question for name, question in self._pool.items() if name not in there]
+            if (question := self._try(rng)) is not None:
+                found.append(question)
+        taken = {question.id for question in (*found, *drawn)}
+        spare = [question for name, question in self._pool.items() if name not in taken]
         fill = rng.sample(spare, min(count - len(found), len(spare)))
         self._step["from pool"] += len(fill)
-        for proposal in found:
-            self.known[proposal.question.id] = proposal.question
+        self.known |= {question.id: question for question in found}
         if not found and not fill and not round:
             counts = (+self._step).most_common(4)
             why = ", ".join(f"{rule} {times}" for rule, times in counts) or "every walk is used up"
@@ -165,11 +150,12 @@ class PathProposer:
                 f"proposer: step {step + 1} has no question, and the pool of earlier ones is empty ({why}): ask for "
                 "fewer questions or steps, other hops (proposer.hops), or a larger world or corpus"
             )
-        return found + [Proposal(question, arm=_arm_of(question)) for question in fill]
+        return found + fill
 
-    def _try(self, rng: random.Random) -> Proposal | None:
-        """Walks once; returns the proposal, None if the walk is refused or its arm has ended."""
-        is_open = tuple(self._open(arm) for arm in self.policy.arms)
+    def _try(self, rng: random.Random) -> Question | None:
+        """Walks once; returns the question, None if the walk is refused or its arm has ended."""
+        few_named = self._named + 1 <= self._options.max_named * (self._proposed + 1)
+        is_open = tuple(arm not in self._ended and (few_named or not arm.named) for arm in self.policy.arms)
         if is_open not in self._chances:
             self._chances[is_open] = self.policy.probabilities(is_open).cumsum().tolist()
         chances = self._chances[is_open]
@@ -183,19 +169,13 @@ class PathProposer:
             return None
         self._taken[arm] += 1
         self._step["drafts"] += 1
-        made = self._ground.proposal(arm, walk, self._taken[arm] - 1)
+        made = self._ground.question(arm, walk, self._taken[arm] - 1)
         if isinstance(made, str):
             self._step[made] += 1
             return None
         self._proposed += 1
         self._named += arm.named
         return made
-
-    def _open(self, arm: Arm) -> bool:
-        """Tells whether an arm has walks left and does not make named answers too many."""
-        if arm in self._ended:
-            return False
-        return not arm.named or self._named + 1 <= self._options.max_named * (self._proposed + 1)
 
     # -- learning --------------------------------------------------------------------------------------------------
 
@@ -204,9 +184,9 @@ class PathProposer:
 
         Attempts whose retriever failed do not count; a question with fewer than two others has no pass rate.
         """
-        rates, attempts = pass_rates(questions, episodes)
-        arms = [_arm_of(question) for question in questions]
-        rewards = self._options.rewards(rates, attempts)
+        shares, attempts = pass_rates(questions, episodes)
+        arms = [Arm(*question.metadata["arm"]) for question in questions]
+        rewards = self._options.rewards(shares, attempts)
         if rewards is not None:
             self.policy.learn(arms, rewards)
             self._chances.clear()
@@ -215,19 +195,13 @@ class PathProposer:
             self._pool[question.id] = question
         for name in list(self._pool)[: max(len(self._pool) - self._options.pool, 0)]:
             del self._pool[name]
-        return self._metrics(questions, arms, np.array(rates))
-
-    def _metrics(self, questions: Sequence[Question], arms: Sequence[Arm], rates: Any) -> dict[str, float]:
-        """Returns the metrics of a step."""
-        mixed = (rates > 0) & (rates < 1)
-        open_ended = np.array([not arm.named for arm in arms])
-        known = np.isfinite(rates)
-        drafts = max(self._step["drafts"], 1)
-        invalid = self._step["not one answer"]
+        rates, open_ended = np.array(shares), np.array([not arm.named for arm in arms])
+        mixed, measured = (rates > 0) & (rates < 1), np.isfinite(rates)
+        counts, drafts = self._step, max(self._step["drafts"], 1)
         row = {
-            "valid": 1 - invalid / drafts,
-            "refused": (sum(self._step.values()) - self._step["drafts"] - self._step["from pool"]) / drafts,
-            "from_pool": float(self._step["from pool"]),
+            "valid": 1 - counts["not one answer"] / drafts,
+            "refused": (sum(counts.values()) - counts["drafts"] - counts["from pool"]) / drafts,
+            "from_pool": float(counts["from pool"]),
             "named": float(1 - open_ended.mean()),
             "hops": float(np.mean([arm.hops for arm in arms])),
             "entropy": self.policy.entropy(),
@@ -235,10 +209,10 @@ class PathProposer:
             "distinct_arms": len(set(arms)) / len(arms),
             "distinct_entities": float(len({t for q in questions for t in q.gold_titles or ()})),
         }
-        if known.any():
-            row |= {"signal": float(mixed[known].mean()), "pass_rate": float(rates[known].mean())}
-        if (known & open_ended).any():
-            row["signal_unnamed"] = float(mixed[known & open_ended].mean())
+        if measured.any():
+            row |= {"signal": float(mixed[measured].mean()), "pass_rate": float(rates[measured].mean())}
+        if (measured & open_ended).any():
+            row["signal_unnamed"] = float(mixed[measured & open_ended].mean())
         return row
 
     # -- stopping and going on -------------------------------------------------------------------------------------
@@ -268,11 +242,6 @@ class PathProposer:
         questions = parse_questions(rows, "searchgym", BadLines()) if state["pool"] else []
         self._pool = {question.id: question for question in questions}
         self.known |= self._pool
-
-
-def _arm_of(question: Question) -> Arm:
-    """Returns the arm that a proposed question is of."""
-    return Arm(*question.metadata["arm"])
 
 
 def pass_rates(questions: Sequence[Question], episodes: Sequence[Episode]) -> tuple[list[float], list[int]]:

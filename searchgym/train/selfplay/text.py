@@ -18,7 +18,6 @@ from searchgym.errors import ScoringError
 from searchgym.records import Episode, Question, Searched, SupportingFact
 from searchgym.scoring.judges.judge import Checked, Judge
 from searchgym.text import holds, norm
-from searchgym.train.selfplay.proposal import Proposal
 
 LENGTHS: Final = (10, 1000)
 """Least and most characters of a question."""
@@ -73,10 +72,10 @@ def reward_kept(state: State) -> float:
 class Verdict:
     """What became of a written question."""
 
-    proposal: Proposal | None
-    """The proposal; None if it was refused or not verified."""
+    question: Question | None
+    """The question with the pages that were read; None if it was refused or not verified."""
     reason: str
-    """Why there is none: a filter, ``refuted``, or ``unverified`` with what went wrong; empty for a proposal."""
+    """Why there is none: a filter, ``refuted``, or ``unverified`` with what went wrong; empty for a question."""
 
 
 def judged(
@@ -96,40 +95,25 @@ def judged(
         noise: Other episodes whose pages are mixed in, all that each read.
     """
     judge = judge if isinstance(judge, Checked) else Checked(judge)
-    read = [_read(episode) for episode in episodes]
-    return [_judged(place, tasks, episodes, read, judge, rng, noise) for place in range(len(episodes))]
-
-
-def _judged(
-    place: int,
-    tasks: Sequence[Question],
-    episodes: Sequence[Episode],
-    read: Sequence[str],
-    judge: Checked,
-    rng: random.Random,
-    noise: int,
-) -> Verdict:
-    """Returns the verdict for one episode of a batch."""
-    task, episode = tasks[place], episodes[place]
-    text = None if episode.answer is None else episode.answer.text
-    reason = refusal(text, task.answers[0], episode.searches)
-    if text is None or reason is not None:
-        return Verdict(None, reason or "no question")
-    others = [pages for pages in read if pages not in ("", read[place])]
-    pages = [read[place], *rng.sample(others, min(noise, len(others)))]
-    rng.shuffle(pages)
-    try:
-        right = judge.verify(text, task.answers[0], pages)
-    except ScoringError as error:
-        return Verdict(None, f"unverified: {error}")
-    if not right:
-        return Verdict(None, "refuted")
-    titles = dict.fromkeys(hit.passage.title for search in episode.searches for hit in search.hits)
-    facts = tuple(SupportingFact(title) for title in titles)
-    question = Question(f"{episode.id}-question", text, task.answers, task.aliases, "proposed", supporting_facts=facts)
-    return Verdict(Proposal(question, episode=episode), "")
-
-
-def _read(episode: Episode) -> str:
-    """Returns the pages that an episode's searches found, as one text."""
-    return "\n".join(f"{hit.passage.title}: {hit.passage.text}" for search in episode.searches for hit in search.hits)
+    hits = [[hit.passage for search in episode.searches for hit in search.hits] for episode in episodes]
+    read = ["\n".join(f"{passage.title}: {passage.text}" for passage in passages) for passages in hits]
+    verdicts = []
+    for task, episode, passages, own in zip(tasks, episodes, hits, read, strict=True):
+        text = None if episode.answer is None else episode.answer.text
+        reason = refusal(text, task.answers[0], episode.searches)
+        if text is None or reason is not None:
+            verdicts.append(Verdict(None, reason or "no question"))
+            continue
+        others = [pages for pages in read if pages not in ("", own)]
+        pages = [own, *rng.sample(others, min(noise, len(others)))]
+        rng.shuffle(pages)
+        try:
+            right = judge.verify(text, task.answers[0], pages)
+        except ScoringError as error:
+            verdicts.append(Verdict(None, f"unverified: {error}"))
+            continue
+        facts = tuple(map(SupportingFact, dict.fromkeys(passage.title for passage in passages)))
+        id = f"{episode.id}-question"
+        question = Question(id, text, task.answers, task.aliases, "proposed", supporting_facts=facts)
+        verdicts.append(Verdict(question, "") if right else Verdict(None, "refuted"))
+    return verdicts

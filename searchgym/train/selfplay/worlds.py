@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
+from functools import partial
 from typing import Final
 
-from searchgym.questions.draw import MOST_CHAINS
 from searchgym.questions.graphs.graph import Form, evaluate, starts
 from searchgym.questions.worlds.build import other_names, world_graph
 from searchgym.questions.worlds.language import Asker, language_of
@@ -26,13 +25,23 @@ from searchgym.questions.worlds.schema import (
 )
 from searchgym.records import Question, SupportingFact, Triple
 from searchgym.train.selfplay.arms import Arm
-from searchgym.train.selfplay.proposal import Proposal
+from searchgym.train.selfplay.ground import Chain, ChainGround, relations_from
 
 _IDLE: Final = 400
 """Pairs in a row that give nothing new after which a comparison has no more."""
+PAIRS: Final[Sequence[Arm]] = (
+    *(Arm("comparison", 2, op, relation, relation) for relation in COMPARED for op in ("least", "greatest")),
+    *(Arm("comparison", 2, "same", relation, relation) for relation in SHARED),
+    *(
+        Arm("bridge-comparison", 4, op, role, value)
+        for role in ROLES
+        for op, value in (("least", "born"), ("greatest", "born"), ("same", "birthplace"))
+    ),
+)
+"""Kinds of comparisons that worlds have."""
 
 
-class WorldGround:
+class WorldGround(ChainGround):
     """A world's graph, walked for questions as `searchgym.questions.worlds.questions` draws them.
 
     Args:
@@ -45,27 +54,36 @@ class WorldGround:
     def __init__(
         self, spec: WorldSpec, hops: Collection[int], seed: int, findable: frozenset[str] | None = None
     ) -> None:
-        self.graph, self._spec, self._seed, self._findable = world_graph(spec), spec, seed, findable
-        self._titles = list(self.graph.entities)
-        self._chains: defaultdict[Arm, list[tuple[str, ...]]] = defaultdict(list)
+        super().__init__(seed)
+        self.graph, self._spec, self._findable = world_graph(spec), spec, findable
+        held_out = SPLITS[spec.split].held_out
         for number in sorted(set(hops) & {1, 2, 3, 4}):
-            self._find_chains(number)
-        if 2 in hops and not SPLITS[spec.split].held_out:
-            self._find_inferences()
-        pairs = [] if SPLITS[spec.split].held_out else [arm for arm in _pair_arms() if arm.hops in hops]
-        self.arms: Sequence[Arm] = (*sorted(self._chains), *(arm for arm in pairs if self._has_pair(arm)))
+            self.find_chains(
+                self.graph.entities,
+                number,
+                "single" if number == 1 else "compositional",
+                partial(self._chains_from, hops=number),
+                lambda chain: not held_out or bool(HELD_OUT.intersection(chain[1:])),
+            )
+        for person in self.graph.of_kind("person") if 2 in hops and not held_out else ():
+            for steps in INFERENCES.values():  # relatives of relatives
+                middle = self.graph.objects(person.title, steps[0])
+                if len(middle) == 1 and len(self.graph.objects(middle[0], steps[1])) == 1:
+                    self.chains[Arm("inference", 2, "path", *steps)].append((person.title, *steps))
+        self.arms = tuple(sorted(self.chains))
+        for arm in () if held_out else PAIRS:
+            groups = self._groups(arm) if arm.hops in hops else []
+            if len(groups) > 1 if arm.op == "same" else groups and len(groups[0]) > 1:
+                self.arms = (*self.arms, arm)
 
     # -- walks -----------------------------------------------------------------------------------------------------
 
     def walks(self, arm: Arm) -> Iterator[Form]:
-        """Yields the logical forms of an arm in a random order that depends on the seed alone."""
-        rng = random.Random(f"walks {self._seed} {arm}")
+        """Yields the logical forms of an arm; see `Ground.walks`."""
         if not arm.named:
-            chains = list(self._chains[arm])
-            rng.shuffle(chains)
-            for start, *steps in chains:
-                yield {"op": "path", "start": start, "steps": steps}
+            yield from super().walks(arm)
             return
+        rng = random.Random(f"walks {self.seed} {arm}")
         steps = [arm.first] if arm.hops == 2 else [arm.first, arm.last]
         groups, seen, idle = self._groups(arm), set[frozenset[str]](), 0
         while idle < _IDLE:
@@ -77,44 +95,17 @@ class WorldGround:
             idle = 0
             yield {"op": arm.op, "paths": [{"start": title, "steps": list(steps)} for title in pair]}
 
-    def _find_chains(self, hops: int) -> None:
-        """Finds the chains of a length from every entity."""
-        titles = list(self._titles)
-        random.Random(f"starts {self._seed} {hops}").shuffle(titles)
-        shape = "single" if hops == 1 else "compositional"
-        for path in itertools.islice(self._paths(titles, hops), MOST_CHAINS):
-            if not SPLITS[self._spec.split].held_out or HELD_OUT.intersection(path[1:]):
-                self._chains[Arm(shape, hops, "path", path[1], path[-1])].append(path)
+    def _chains_from(self, title: str, hops: int) -> Iterator[Chain]:
+        """Yields the relations of chains from an entity; a first step may lead from a player to the band."""
+        graph = self.graph
 
-    def _paths(self, titles: Sequence[str], hops: int) -> Iterator[tuple[str, ...]]:
-        """Yields chains as (start, relation, ...) over different pages; a first step may lead from player to band."""
-        facts = self.graph.facts
+        def facts(node: str) -> Iterator[tuple[str, str]]:
+            return ((relation, found[0]) for relation, found in graph.facts[node].items() if len(found) == 1)
 
-        def walk(steps: tuple[str, ...], node: str, seen: frozenset[str], left: int) -> Iterator[tuple[str, ...]]:
-            for relation, objects in facts[node].items():
-                if len(objects) != 1 or objects[0] in seen or not fits(relation, steps, left == 1):
-                    continue
-                if left == 1:
-                    yield (*steps, relation)
-                else:
-                    yield from walk((*steps, relation), objects[0], seen | {objects[0]}, left - 1)
-
-        for title in titles:
-            for steps in walk((), title, frozenset([title]), hops):
-                yield (title, *steps)
-            bands = self.graph.back.get(title, {}).get(MEMBER, ()) if hops > 1 else ()
-            if len(bands) == 1:
-                for steps in walk((f"~{MEMBER}",), bands[0], frozenset([title, bands[0]]), hops):
-                    yield (title, *steps)
-
-    def _find_inferences(self) -> None:
-        """Finds the people with relatives of relatives."""
-        for person in (entity.title for entity in self.graph.of_kind("person")):
-            for steps in INFERENCES.values():
-                if len(self.graph.objects(person, steps[0])) == 1:
-                    middle = self.graph.objects(person, steps[0])[0]
-                    if len(self.graph.objects(middle, steps[1])) == 1:
-                        self._chains[Arm("inference", 2, "path", *steps)].append((person, *steps))
+        yield from relations_from(title, hops, facts, fits)
+        bands = graph.back.get(title, {}).get(MEMBER, ()) if hops > 1 else ()
+        if len(bands) == 1:
+            yield from relations_from(bands[0], hops, facts, fits, (f"~{MEMBER}",), frozenset([title]))
 
     def _groups(self, arm: Arm) -> list[list[str]]:
         """Returns the entities that an arm compares, in groups of equal ends; all in one where values are compared."""
@@ -127,14 +118,10 @@ class WorldGround:
                 groups[end if arm.op == "same" else ""].append(entity.title)
         return list(groups.values())
 
-    def _has_pair(self, arm: Arm) -> bool:
-        groups = self._groups(arm)
-        return len(groups) > 1 if arm.op == "same" else bool(groups) and len(groups[0]) > 1
-
     # -- questions -------------------------------------------------------------------------------------------------
 
-    def proposal(self, arm: Arm, walk: Form, number: int) -> Proposal | str:
-        """Returns the proposal of a form, or why it is none."""
+    def question(self, arm: Arm, walk: Form, number: int) -> Question | str:
+        """Returns the question of a form; see `Ground.question`."""
         graph = self.graph
         facts = tuple(facts_along(graph, walk))
         pages = list(dict.fromkeys(fact.subject for fact in facts))
@@ -147,11 +134,11 @@ class WorldGround:
             return "answer is on the path"
         if self._findable is not None and not self._findable.issuperset(pages):
             return "names do not find its pages"
-        rng = random.Random(f"words {self._seed} {arm} {number}")
+        rng = random.Random(f"words {self.seed} {arm} {number}")
         asker = Asker(language_of(self._spec.level), SPLITS[self._spec.split].templates, graph, rng)
         text, hops = asker.ask(walk, arm.shape, facts)
         entity = graph.entities.get(answers[0])
-        question = Question(
+        return Question(
             f"{arm.name}-{number}",
             text,
             (graph.display(answers[0]),),
@@ -163,15 +150,3 @@ class WorldGround:
             hops=hops,
             metadata={"hops": arm.hops, "form": walk, "arm": list(arm)},
         )
-        between = dict.fromkeys(graph.display(title) for title in pages if title not in starts(walk))
-        return Proposal(question, walk, tuple(between), arm)
-
-
-def _pair_arms() -> Iterator[Arm]:
-    """Yields the kinds of comparisons that worlds have."""
-    for relation in COMPARED:
-        yield from (Arm("comparison", 2, op, relation, relation) for op in ("least", "greatest"))
-    yield from (Arm("comparison", 2, "same", relation, relation) for relation in SHARED)
-    for role in ROLES:
-        yield from (Arm("bridge-comparison", 4, op, role, "born") for op in ("least", "greatest"))
-        yield Arm("bridge-comparison", 4, "same", role, "birthplace")

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import numpy as np
 from annotated_types import Ge
+from typing_extensions import override
 
 from searchgym.train.curriculum.stages import Schedule
 
@@ -23,8 +24,8 @@ class PassRate(Schedule):
     window: Annotated[int, Ge(1)] = 3
     """Number of steps of a stage over which the share is averaged."""
 
+    @override
     def move(self, rates: Sequence[float]) -> int:
-        """See `Schedule.move`."""
         if len(rates) < self.window:
             return 0
         mean = float(np.mean(rates[-self.window :]))

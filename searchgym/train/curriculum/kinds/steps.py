@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
+from typing_extensions import override
+
 from searchgym.train.curriculum.stages import Schedule
 
 
@@ -12,8 +14,8 @@ from searchgym.train.curriculum.stages import Schedule
 class Steps(Schedule):
     """Stages that each have a share of the steps; see `StageOptions.share`."""
 
+    @override
     def planned(self, step: int, steps: int) -> int:
-        """See `Schedule.planned`."""
         shares = list(itertools.accumulate(stage.share for stage in self.stages))
         ends = [round(steps * share / shares[-1]) for share in shares]
         return min(sum(step >= end for end in ends), len(ends) - 1)

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 from annotated_types import Ge, Gt, Interval
+from typing_extensions import override
 
 from searchgym.train.selfplay.arms import Arm, ArmPolicy, Floats, hardness, signal
 from searchgym.train.selfplay.proposer import WalkingProposer
@@ -31,12 +32,12 @@ class LearningProposer(WalkingProposer):
     min_entropy: Annotated[float, Interval(ge=0, le=1)] = 0.7
     """Least entropy of the policy, as a share of that of even draws."""
 
+    @override
     def policy(self, arms: Sequence[Arm]) -> ArmPolicy:
-        """See `WalkingProposer.policy`."""
         learning = {name: getattr(self, name) for name in ("decay", "prior", "temperature", "min_entropy")}
         return ArmPolicy(arms, self.arms, self.max_named, **learning)
 
+    @override
     def rewards(self, rates: Sequence[float], attempts: Sequence[int]) -> Floats | None:
-        """See `WalkingProposer.rewards`."""
         with np.errstate(invalid="ignore", divide="ignore"):
             return hardness(rates) if self.reward == "hard" else signal(rates, attempts)

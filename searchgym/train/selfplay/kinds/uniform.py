@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from typing_extensions import override
+
 from searchgym.train.selfplay.arms import Arm, ArmPolicy
 from searchgym.train.selfplay.proposer import WalkingProposer
 
@@ -13,6 +15,6 @@ from searchgym.train.selfplay.proposer import WalkingProposer
 class UniformProposer(WalkingProposer):
     """Walks the graph behind the environment's corpus, with even draws of kinds of questions for the whole run."""
 
+    @override
     def policy(self, arms: Sequence[Arm]) -> ArmPolicy:
-        """See `WalkingProposer.policy`."""
         return ArmPolicy(arms, self.arms, self.max_named)

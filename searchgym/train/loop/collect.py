@@ -1,11 +1,11 @@
-"""The data of a training step: episodes sampled from the present weights, with advantages, or demonstrations."""
+"""Collects what a training step learns from: episodes of the present weights, with advantages, or demonstrations."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -16,30 +16,9 @@ from searchgym.train.algorithms.samples import VALUED, Sample, retokenisation_mi
 from searchgym.train.credit.credit import Credit
 from searchgym.train.learner.learner import Learner
 from searchgym.train.loop.folder import Row
-from searchgym.train.loop.metrics import (
-    advantage_metrics,
-    check_contexts,
-    generated_tokens,
-    role_metrics,
-    rollout_metrics,
-)
+from searchgym.train.loop.rollout import Rollout, check_contexts, generated_tokens, role_metrics, rollout_metrics
 from searchgym.train.recipe.recipe import Recipe
-from searchgym.train.selfplay.source import ListedQuestions, QuestionStream, batch_of
-
-
-class Rollout(Protocol):
-    """A function that runs episodes with the present weights."""
-
-    def __call__(self, questions: Sequence[Question], attempts: int, step: int, greedy: bool) -> list[Episode]:
-        """Returns `attempts` episodes per question.
-
-        Args:
-            questions: Each once.
-            attempts: Episodes per question; the attempts at a question share a `group_uid` that no other call uses.
-            step: 0-based step; with the recipe's seed it determines every random number.
-            greedy: Take the likeliest token each time, as in validation.
-        """
-        ...
+from searchgym.train.selfplay.kind import QuestionStream
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,20 +59,18 @@ class StepData:
 
 @dataclass(slots=True)
 class _Attempts:
-    """Episodes of a step, and the samples in each that count for it."""
+    """Attempts at the questions of a step, in the order in which they were drawn."""
 
     questions: list[Question]
-    """The questions, in the order in which they were drawn."""
     episodes: list[Episode]
-    """The attempts at these questions."""
     samples: list[list[Sample]]
-    """Samples of each episode."""
+    """Samples of each episode that count for the step."""
     rewards: list[list[float]]
     """Rewards of each episode's calls; zeros where they were not rewarded."""
 
 
-class Drawer:
-    """Draws the data that each step of a run learns from.
+class Collector:
+    """Collects the data that each step of a run learns from.
 
     Args:
         recipe: How episodes are sampled and samples prepared.
@@ -109,15 +86,15 @@ class Drawer:
         self.recipe, self.learner, self._rollout = recipe, learner, rollout
         self.demonstrations = data.demonstrations
         self._trained, self._credit = data.trained, data.credit
-        have, need = len(self.demonstrations), recipe.method.demonstrated
-        if have < need:
-            hint = "give more, or make the step smaller (method.batch)"
-            raise UsageError(f"{have} demonstrations for {need} per step: {hint}")
-        if rollout is None and not need:
+        self._batch, self._least_reward = recipe.method.demonstrated, recipe.method.least_reward
+        have, hint = len(self.demonstrations), "give more, or make the step smaller (method.batch)"
+        if have < self._batch:
+            raise UsageError(f"{have} demonstrations for {self._batch} per step: {hint}")
+        if rollout is None and not self._batch:
             raise UsageError("training on questions needs a rollout")
         self.source: QuestionStream
         if isinstance(data.questions, Sequence):
-            self.source = ListedQuestions(data.questions, recipe.seed, 0 if need else recipe.rollout.questions)
+            self.source = ListedQuestions(data.questions, recipe.seed, 0 if self._batch else recipe.rollout.questions)
         else:
             self.source = data.questions
 
@@ -130,56 +107,54 @@ class Drawer:
             TrainingError: See `check_contexts`.
         """
         started = time.perf_counter()
-        data = self._demonstrated(step) if self.recipe.method.demonstrated else self._sampled(step)
+        if self._batch:
+            picks = batch_of(len(self.demonstrations), self._batch, step, self.recipe.seed)
+            data = StepData([self.demonstrations[i] for i in picks])
+        else:
+            data = self._sampled(step)
         return replace(data, seconds=time.perf_counter() - started)
-
-    def _demonstrated(self, step: int) -> StepData:
-        """Returns the demonstrations of a step."""
-        picks = batch_of(len(self.demonstrations), self.recipe.method.demonstrated, step, self.recipe.seed)
-        return StepData([self.demonstrations[i] for i in picks])
 
     def _sampled(self, step: int) -> StepData:
         """Returns the episodes of a step, their samples and their metrics."""
-        recipe = self.recipe
-        drawn = self._attempt(self.source.draw(step, recipe.rollout.questions), step)
+        recipe, source = self.recipe, self.source
+        drawn = self._attempt(source.draw(step, recipe.rollout.questions), step)
         check_contexts(drawn.episodes, step + 1)
         resampled = self._resample(drawn, step) if recipe.method.compares and recipe.rollout.resample else {}
         samples = [sample for of_episode in drawn.samples for sample in of_episode]
-        tokens = generated_tokens(drawn.episodes)
+        tokens, learnt = generated_tokens(drawn.episodes), source.learn(step, drawn.questions, drawn.episodes)
+        spanning = 0  # episodes with calls of one model that were sampled from different weights
+        for episode in drawn.episodes:
+            weights = {(call.model_key, call.policy_version) for call in episode.calls}
+            spanning += len(weights) > len({key for key, _ in weights})
         row = {f"rollout/{name}": value for name, value in rollout_metrics(drawn.episodes).items()} | {
             "rollout/tokens": float(tokens),
             "rollout/without_tokens": float(sum(not of_episode for of_episode in drawn.samples)),
-            "rollout/spanning": sum(map(_spans, drawn.episodes)) / max(len(drawn.episodes), 1),
+            "rollout/spanning": spanning / max(len(drawn.episodes), 1),
             "retokenisation_mismatch": float(sum(map(retokenisation_mismatches, drawn.samples, drawn.episodes))),
         }
         by_role = role_metrics(drawn.episodes, drawn.rewards)
         row |= {f"role/{name}": value for name, value in by_role.items()} | resampled
         row |= {f"judge/{name}": count for name, count in self._credit.judged().items()}
-        learnt = self.source.learn(step, drawn.questions, drawn.episodes)
-        row |= {f"{self.source.name}/{name}": value for name, value in learnt.items()}
-        if recipe.method.least_reward is not None:
-            samples, share = self._accepted(samples, recipe.method.least_reward)
-            row["rejection/kept"] = share
-        proposed = drawn.questions if self.source.made else []
-        return StepData(samples, row, drawn.episodes, tokens, questions=proposed, source=self.source.state())
-
-    def _accepted(self, samples: Sequence[Sample], least: float) -> tuple[list[Sample], float]:
-        """Returns the trained keys' samples that earned enough reward, and their share of those keys' samples."""
-        enough = np.float32(least)  # rewards are float32: 0.7 must not be below itself
-        trainable = self._trainable(samples)
-        accepted = [s for s in trainable if s.reward.sum() >= enough]
-        return accepted, len(accepted) / max(len(trainable), 1)
+        row |= {f"{source.name}/{name}": value for name, value in learnt.items()}
+        if self._least_reward is not None:
+            enough = np.float32(self._least_reward)  # rewards are float32: 0.7 must not be below itself
+            trainable = self._trainable(samples)
+            samples = [sample for sample in trainable if sample.reward.sum() >= enough]
+            row["rejection/kept"] = len(samples) / max(len(trainable), 1)
+        proposed = drawn.questions if source.made else []
+        return StepData(samples, row, drawn.episodes, tokens, questions=proposed, source=source.state())
 
     def prepared(self, data: StepData) -> StepData:
         """Returns the data of the step to learn from next, with advantages where the method has them."""
+        row = data.row
         if data.episodes:
             ages = (self.learner.version_of(s.model_key) - s.policy_version for s in self._trainable(data.samples))
-            data = replace(data, row=data.row | {"rollout/staleness": float(max(ages, default=0))})
+            row = row | {"rollout/staleness": float(max(ages, default=0))}
         if not self.recipe.method.compares:
-            return data
+            return replace(data, row=row)
         samples, groups = with_advantages(data.samples, self.recipe, self.learner, self._trained)
         advantages = {f"advantage/{name}": value for name, value in advantage_metrics(samples).items()}
-        return replace(data, samples=samples, row=data.row | groups | advantages)
+        return replace(data, samples=samples, row=row | groups | advantages)
 
     def _attempt(self, questions: list[Question], step: int) -> _Attempts:
         """Runs the attempts at some questions, and returns their episodes, samples and rewards."""
@@ -189,21 +164,14 @@ class Drawer:
         if len(episodes) != len(questions) * attempts:
             wanted = f"{attempts} attempts at {len(questions)} questions"
             raise UsageError(f"the rollout returned {len(episodes)} episodes for {wanted}")
-        rewards = self._credit.rewards(episodes)
-        samples = [
-            []
-            if given is None
-            else [s for s in samples_from(e, rewards=given.total, kept=given.kept) if self._counts(s)]
-            for e, given in zip(episodes, rewards, strict=True)
-        ]
-        numbers = [
-            [0.0] * len(e.calls) if given is None else given.total for e, given in zip(episodes, rewards, strict=True)
-        ]
-        return _Attempts(questions, episodes, samples, numbers)
-
-    def _counts(self, sample: Sample) -> bool:
-        """Tells whether a sample belongs to the step, as prefix answers do only if the credit rewards them."""
-        return self._credit.trains_prefixes or not all(call.prefix for call in sample.calls)
+        drawn = _Attempts(questions, episodes, [], [])
+        for episode, given in zip(episodes, self._credit.rewards(episodes), strict=True):
+            samples = [] if given is None else samples_from(episode, rewards=given.total, kept=given.kept)
+            if not self._credit.trains_prefixes:  # samples of prefix answers alone are not rewarded
+                samples = [sample for sample in samples if not all(call.prefix for call in sample.calls)]
+            drawn.samples.append(samples)
+            drawn.rewards.append([0.0] * len(episode.calls) if given is None else given.total)
+        return drawn
 
     def _trainable(self, samples: Sequence[Sample]) -> list[Sample]:
         """Returns the samples of the model keys that are trained."""
@@ -238,11 +206,6 @@ class Drawer:
             rounds += 1
 
 
-def _spans(episode: Episode) -> bool:
-    """Tells whether an episode holds calls of one model that were sampled from different weights."""
-    return len({(c.model_key, c.policy_version) for c in episode.calls}) > len({c.model_key for c in episode.calls})
-
-
 def with_advantages(
     samples: Sequence[Sample], recipe: Recipe, learner: Learner, trained: Sequence[str] | None = None
 ) -> tuple[list[Sample], Row]:
@@ -257,10 +220,81 @@ def with_advantages(
             which only a learner has.
     """
     in_reward = recipe.loss.kl_coef if recipe.loss.kl_in == "reward" else 0.0
-    estimator = recipe.estimator
+    estimator = recipe.advantage.estimator
     frozen = [s for s in samples if trained is not None and s.model_key not in trained]
     if estimator.critic or in_reward:
         samples = learner.prepare([s for s in samples if trained is None or s.model_key in trained])
     assigned, counts = estimator.assign(samples, recipe.advantage, in_reward, VALUED[recipe.critic.tokens], frozen)
     wanted = [s for s in assigned if trained is None or s.model_key in trained]
     return wanted, {} if counts is None else counts.metrics()
+
+
+def advantage_metrics(samples: Sequence[Sample]) -> dict[str, float]:
+    """Describes the advantages of trained tokens: ``mean``, ``std`` (over n), ``min``, ``max``, share ``positive``.
+
+    Returns:
+        The figures; nothing if no token is trained.
+    """
+    values = np.concatenate([np.zeros(0), *(sample.advantage[sample.mask] for sample in samples)])
+    if not len(values):
+        return {}
+    measures = {"mean": values.mean(), "std": values.std(), "min": values.min(), "max": values.max()}
+    return {name: float(value) for name, value in measures.items()} | {"positive": float((values > 0).mean())}
+
+
+class ListedQuestions:
+    """A fixed list of questions: each epoch asks all of them in a new order.
+
+    Args:
+        questions: The questions.
+        seed: Seed of the orders.
+        batch: Questions per step.
+
+    Raises:
+        UsageError: There are fewer questions than a step needs.
+    """
+
+    name, made = "questions", False
+
+    def __init__(self, questions: Sequence[Question], seed: int, batch: int) -> None:
+        if len(questions) < batch:
+            raise UsageError(
+                f"{len(questions)} questions for {batch} per step: give more, or make the step smaller "
+                "(rollout.questions)"
+            )
+        self._questions, self._seed = questions, seed
+
+    def draw(self, step: int, count: int) -> list[Question]:
+        """Returns the questions of a step; see `batch_of`."""
+        return [self._questions[i] for i in batch_of(len(self._questions), count, step, self._seed)]
+
+    def more(self, step: int, round: int, count: int, drawn: Sequence[Question]) -> list[Question]:
+        """Returns further questions for a step, in an order of the round's own."""
+        there = {question.id for question in drawn}
+        order = np.random.default_rng([self._seed, step, round]).permutation(len(self._questions))
+        return [question for i in order if (question := self._questions[i]).id not in there][:count]
+
+    def learn(self, step: int, questions: Sequence[Question], episodes: Sequence[Episode]) -> dict[str, float]:
+        """Learns nothing."""
+        return {}
+
+    def state(self) -> dict[str, Any]:
+        """Returns nothing: the orders depend on the seed alone."""
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Needs nothing."""
+
+
+def batch_of(count: int, batch: int, step: int, seed: int) -> list[int]:
+    """Returns the indices of a step's items; each epoch has a new order, and no item comes twice in a step.
+
+    Args:
+        count: Number of items, at least `batch`. The rest of an epoch that is less than a batch is skipped.
+        batch: Items per step.
+        step: 0-based step.
+        seed: Seed of the orders.
+    """
+    epoch, place = divmod(step, count // batch)
+    order = np.random.default_rng([seed, epoch]).permutation(count)
+    return [int(i) for i in order[place * batch : (place + 1) * batch]]

@@ -1,4 +1,4 @@
-"""A check, after each update, that the sampler has the learner's weights and no state of older weights."""
+"""Gives the learner's weights to the samplers, and checks that they arrived and nothing of older ones is left."""
 
 from __future__ import annotations
 
@@ -12,11 +12,15 @@ import torch
 from torch import Tensor
 
 from searchgym.errors import TrainingError
+from searchgym.rollout.models import Model
 from searchgym.rollout.sampler import Sampler, SampleRequest, Sampling, SpreadSampler
+from searchgym.rollout.tokens import TokenFormat
 from searchgym.train.algorithms.samples import Sample, SampleCall
 from searchgym.train.learner.learner import Learner
 from searchgym.train.loop.folder import Row
+from searchgym.train.loop.samplers import computed_in, sampled_run, separate_adapters
 from searchgym.train.recipe.keys import POLICY
+from searchgym.train.recipe.recipe import Recipe
 
 ALLOWED: Final = {"float32": 1e-3, "bfloat16": 0.02}
 """Mean difference of log-probs that is allowed between sampler and trainer, in nats, by number type."""
@@ -24,6 +28,56 @@ TOKENS: Final = 16
 """Maximum number of tokens in a probe's response."""
 AGAIN: Final = 8
 """Responses to each prompt in the second measure, which decides where the first is above the limit."""
+
+
+class Publisher:
+    """Gives a learner's weights to the samplers of its keys, and checks that they have arrived.
+
+    Args:
+        recipe: Tells how the keys are sampled and probed.
+        learner: Holds the weights.
+        models: The trained models by key.
+    """
+
+    def __init__(self, recipe: Recipe, learner: Learner, models: Mapping[str, Model]) -> None:
+        self._learner, self._models = learner, models
+        self._lora, self._rollout, self._allowed = recipe.lora, recipe.rollout, allowed_difference(recipe)
+        self._alone = separate_adapters(recipe)  # else samplers get the whole model with the adapter merged in
+        self._arrived: set[str] = set()
+
+    def publish(self, version: int) -> None:
+        """Gives the weights of all keys to their samplers."""
+        for key, model in self._models.items():
+            weights, number = self._learner.weights_of(key, self._alone), self._learner.version_of(key)
+            if self._alone and self._rollout.probe and key not in self._arrived:
+                assert isinstance(model.format, TokenFormat)
+                prompt, gain = model.format.prompt_ids("Which page tells it?"), self._lora.alpha / self._lora.rank
+                check_arrival(model.sampler, weights, number, prompt, key=key, gain=gain)
+                self._arrived.add(key)
+            else:
+                model.sampler.update(weights, number)
+
+    def probe(self, samples: Sequence[Sample]) -> Row:
+        """Checks that every sampler has the learner's weights; see `probe`.
+
+        Returns:
+            The largest of each metric over the keys.
+        """
+        options, rows = self._rollout, list[Row]()
+        for key, model in self._models.items():
+            own = [sample for sample in samples if sample.model_key == key]
+            temperature, count = options.temperature, options.probe
+            allowed = self._allowed
+            rows.append(
+                probe(model.sampler, self._learner, own, key, temperature=temperature, count=count, allowed=allowed)
+            )
+        return {name: max(row[name] for row in rows if name in row) for row in rows for name in row}
+
+
+def allowed_difference(recipe: Recipe) -> float:
+    """Returns the mean difference, in nats, that is allowed between log-probs of sampler and trainer."""
+    sampled_in = recipe.rollout.sampler.computed_in(sampled_run(recipe))
+    return max(ALLOWED[computed_in(recipe)], ALLOWED[sampled_in])
 
 
 def probe(
@@ -155,33 +209,27 @@ def _differences(
             asked.append(SampleRequest(prompt, Sampling(TOKENS, temperature), seed, episode))
             owners.append(owner)
             likes.append(like)
-    answered = [
-        (owner, _sample_of(request, reply.ids, reply.logp, like), reply.logp)
-        for owner, request, reply, like in zip(owners, asked, sampler.sample(asked), likes, strict=True)
-        if len(reply.ids)
-    ]
-    expected = learner.logp([sample for _, sample, _ in answered]) if answered else []
+    answered = [reply for reply in zip(owners, asked, likes, sampler.sample(asked), strict=True) if len(reply[3].ids)]
+    responses = []
+    for _, request, like, reply in answered:
+        start, end = len(request.ids), len(request.ids) + len(reply.ids)
+        responses.append(
+            dataclasses.replace(
+                like,
+                ids=np.concatenate([request.ids, reply.ids]),
+                mask=np.arange(end) >= start,
+                reward=np.zeros(end, np.float32),
+                advantage=np.zeros(end, np.float32),
+                sampler_logp=np.concatenate([np.zeros(start, np.float32), reply.logp]),
+                calls=(SampleCall(0, start, end, like.calls[-1].role, like.calls[-1].turn),),
+                old_logp=None,
+                ref_logp=None,
+                value=None,
+                returns=None,
+            )
+        )
+    expected = learner.logp(responses) if responses else []
     apart: list[list[npt.NDArray[np.float32]]] = [[np.zeros(0, np.float32)] for _ in episodes]
-    for (owner, _, own), wanted in zip(answered, expected, strict=True):
-        apart[owner].append(np.abs(np.asarray(wanted) - own))
+    for (owner, _, _, reply), wanted in zip(answered, expected, strict=True):
+        apart[owner].append(np.abs(np.asarray(wanted) - reply.logp))
     return [np.concatenate(parts) for parts in apart]
-
-
-def _sample_of(request: SampleRequest, ids: np.ndarray, logp: np.ndarray, like: Sample) -> Sample:
-    """Returns a response as a sample, with other fields taken from the sample `like`."""
-    start, end = len(request.ids), len(request.ids) + len(ids)
-    rest = np.zeros(start, np.float32)
-    zeros = np.zeros(end, np.float32)
-    return dataclasses.replace(
-        like,
-        ids=np.concatenate([request.ids, ids]),
-        mask=np.arange(end) >= start,
-        reward=zeros,
-        advantage=zeros,
-        sampler_logp=np.concatenate([rest, logp]),
-        calls=(SampleCall(0, start, end, like.calls[-1].role, like.calls[-1].turn),),
-        old_logp=None,
-        ref_logp=None,
-        value=None,
-        returns=None,
-    )
