@@ -32,8 +32,9 @@ from searchgym.cli.output import emit, emit_rows
 from searchgym.envs import Task, find_env, load_task
 from searchgym.records import Episode
 from searchgym.rollout import Engine, Model, Sampler, TokenFormat
+from searchgym.rollout.samplers.transformers import BATCH_TOKENS
 from searchgym.rollout.samplers.vllm import Vllm
-from searchgym.rollout.transformers.sampler import BATCH_TOKENS, TransformersSampler, load_sampler
+from searchgym.rollout.transformers.sampler import TransformersSampler, load_sampler
 from searchgym.rollout.vllm.local import LocalVllm
 from searchgym.rollout.vllm.sampler import VllmSampler
 from searchgym.rollout.vllm.start import start_engine

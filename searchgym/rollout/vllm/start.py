@@ -24,7 +24,7 @@ from searchgym.rollout.loading import (
 )
 from searchgym.rollout.sampler import SampledKey, SampledRun, Samplers
 from searchgym.rollout.samplers.vllm import Vllm
-from searchgym.rollout.transformers.sampler import ends_of, response_ends
+from searchgym.rollout.transformers.sampler import response_ends
 from searchgym.rollout.vllm.engine import DEATHS, Backend, VllmEngine
 from searchgym.rollout.vllm.identity import identity_of
 from searchgym.rollout.vllm.local import LocalVllm
@@ -118,7 +118,7 @@ def open_samplers(options: Vllm, keys: Sequence[SampledKey], run: SampledRun) ->
             engines.append(engine)
             resting += [engine] * (trained > 0)
             for key in together:
-                ends, own = response_ends(key.model, key.tokenizer), adapter if key.trained else None
+                ends, own = response_ends(key.model.generation_config, key.tokenizer), adapter if key.trained else None
                 samplers[key.name] = VllmSampler(engine, ends=ends, adapter=own, shared=True)
         opened.pop_all()
     return Samplers(samplers, engines, resting, options.sleep)
@@ -160,7 +160,7 @@ def load_vllm(
     base = folder if config is None else model_folder(adapter_base(folder))
     tokenizer = load_tokenizer(folder if (folder / "tokenizer_config.json").is_file() else base)
     check_vocabulary(folder, tokenizer, vocabulary_of(base))
-    ends = ends_of(generation_settings(base), tokenizer)
+    ends = response_ends(generation_settings(base), tokenizer)
     weights = None if config is None else read_adapter(folder, meta_model(model_config(base), base), str(base))[0]
     rank = 1 if config is None else config["r"]
     engine = start_engine(
@@ -183,7 +183,7 @@ def _load_merged(folder: Path, dtype: str, requests: int, options: Vllm) -> tupl
     base = model_folder(adapter_base(folder))
     model, tokenizer = load_model(folder)
     check_vocabulary(folder, tokenizer, vocabulary_of(base))
-    ends = ends_of(generation_settings(base), tokenizer)
+    ends = response_ends(generation_settings(base), tokenizer)
     sampler = VllmSampler(start_engine(base, dtype=dtype, requests=requests, options=options), ends=ends)
     try:
         sampler.update(model.state_dict(), 0)
