@@ -33,7 +33,7 @@ from searchgym.records import (
 from searchgym.rollout.batcher import Batcher, Queries, Turnstile, retrieval_batcher
 from searchgym.rollout.models import Model
 from searchgym.rollout.sampler import Finish, SampleRequest, Sampling
-from searchgym.rollout.tokens import Text
+from searchgym.rollout.tokens import ContextText
 
 
 class Engine:
@@ -245,7 +245,7 @@ class _EpisodeIO:
 
     def open(self, role: str, **fields: str) -> _Chat:
         agent_role, model = self.role(role), self.engine.models[role]
-        prompt = Text(agent_role.parts(fields, self.protocol.instructions()), None)
+        prompt = ContextText(agent_role.parts(fields, self.protocol.instructions()), None)
         return _Chat(self, agent_role, model, Context(None, 0), prompt)
 
     async def generate(self, role: str, **fields: str) -> Reply:
@@ -287,7 +287,7 @@ def _written(io: _EpisodeIO, number: int, text: str) -> Hit:
 class _Unread:
     """A text of a context that no model has read yet, and its token ids once they are made."""
 
-    text: Text
+    text: ContextText
     ids: npt.NDArray[np.int32] | None = None
 
 
@@ -304,7 +304,7 @@ class _Chat:
         role: Role,
         model: Model,
         context: Context,
-        first: Text,
+        first: ContextText,
         inherited: Sequence[npt.NDArray[np.int32]] = (),
     ) -> None:
         self._io, self._role, self._model = io, role, model
@@ -379,7 +379,7 @@ class _Chat:
         if not isinstance(text, str):  # encoded later, beside texts of other episodes: the fault would seem theirs
             raise TypeError(f"observe takes a text, got {type(text).__name__}")
         parts = [(text, True)] if own else self._io.protocol.parts(text)
-        self._unread.append(_Unread(Text(parts, self._finish)))
+        self._unread.append(_Unread(ContextText(parts, self._finish)))
 
     def fork(self, role: str, **fields: str) -> _Chat:
         io, agent_role, model = self._io, self._io.role(role), self._io.engine.models[role]
@@ -391,6 +391,6 @@ class _Chat:
             self._finish if self._context.spans[-1:] and self._context.spans[-1].kind == "model" else "stop"
         )
         parts = [("\n\n", True), *agent_role.parts(fields, io.protocol.instructions()), ("\n\n", True)]
-        chat = _Chat(io, agent_role, model, Context(self._number, len(ids)), Text(parts, finish), [ids])
+        chat = _Chat(io, agent_role, model, Context(self._number, len(ids)), ContextText(parts, finish), [ids])
         chat._finish = finish
         return chat

@@ -19,15 +19,9 @@ from searchgym.options import find_kind
 from searchgym.protocol import Protocol
 from searchgym.rollout.batcher import Batcher
 from searchgym.rollout.folders import adapter_base, check_files, is_adapter, model_folder
-from searchgym.rollout.sampler import (
-    Dtype,
-    Sampled,
-    Sampler,
-    SampleRequest,
-    SamplerKind,
-    StreamingSampler,
-)
-from searchgym.rollout.tokens import Text, TokenFormat
+from searchgym.rollout.sampler import Dtype, Sampled, Sampler, SampleRequest, StreamingSampler
+from searchgym.rollout.sampler_kind import SamplerKind
+from searchgym.rollout.tokens import ContextText, TokenFormat
 
 if TYPE_CHECKING:
     from searchgym.rollout.api_sampler import MessageFormat
@@ -49,7 +43,7 @@ class Model:
     """SHA-256 over the weight files; None if the model was made in memory."""
     engine: str = ""
     """Sampling engine and dtype, empty for transformers in float32; others may score differently by rounding."""
-    encoder: Batcher[Sequence[Text], list[npt.NDArray[np.int32]]] | None = None
+    encoder: Batcher[Sequence[ContextText], list[npt.NDArray[np.int32]]] | None = None
     """Batcher through which episodes share `TokenFormat.encode`, in a thread; None: each encodes its own texts."""
 
     @classmethod
@@ -75,21 +69,8 @@ class Model:
         """
         stream = sampler.stream if isinstance(sampler, StreamingSampler) else None
         batcher: Batcher[SampleRequest, Sampled] = Batcher(sampler.sample, max_size=max_requests, stream=stream)
-        return cls(key, sampler, format, batcher, sha256, engine, _encoder(format))
-
-
-def _encoder(
-    format: TokenFormat | MessageFormat,
-) -> Batcher[Sequence[Text], list[npt.NDArray[np.int32]]] | None:
-    """Returns a batcher over a format whose library tokenizes beside Python; None for any other."""
-    if not isinstance(format, TokenFormat):
-        return None
-
-    def encode(requests: list[Sequence[Text]]) -> list[list[npt.NDArray[np.int32]]]:
-        made = iter(format.encode([text for texts in requests for text in texts]))
-        return [[next(made) for _ in texts] for texts in requests]
-
-    return Batcher(encode, size=len)
+        encoder = Batcher(format.encode_lists, size=len) if isinstance(format, TokenFormat) else None
+        return cls(key, sampler, format, batcher, sha256, engine, encoder)
 
 
 def parse_models(specs: Sequence[str], roles: Mapping[str, Role]) -> dict[str, str]:

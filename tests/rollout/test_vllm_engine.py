@@ -16,7 +16,8 @@ from safetensors.torch import load_file
 
 from searchgym.errors import EngineLostError, ModelError, UsageError
 from searchgym.options import find_kind
-from searchgym.rollout.sampler import SampleRequest, SamplerKind, Sampling
+from searchgym.rollout.sampler import SampleRequest, Sampling
+from searchgym.rollout.sampler_kind import SamplerKind
 from searchgym.rollout.samplers.transformers import Transformers
 from searchgym.rollout.samplers.vllm import Vllm
 from searchgym.rollout.transfer import folders as weight_folders

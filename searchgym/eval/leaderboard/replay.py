@@ -26,7 +26,7 @@ from searchgym.retrieval.retriever import retrieve
 from searchgym.rollout.engine import Engine
 from searchgym.rollout.models import Model
 from searchgym.rollout.sampler import Finish, Sampled, Sampler, SampleRequest
-from searchgym.rollout.tokens import Text, TokenFormat
+from searchgym.rollout.tokens import ContextText, TokenFormat
 
 DRAWN: Final = 50
 """Default number of episodes that are repeated."""
@@ -161,7 +161,7 @@ class _Recorded:
     def close(self) -> None:
         """Does nothing: no process is behind it."""
 
-    def encode(self, texts: Sequence[Text]) -> list[npt.NDArray[np.int32]]:
+    def encode(self, texts: Sequence[ContextText]) -> list[npt.NDArray[np.int32]]:
         """Returns one id for each prompt or observation, whatever it says."""
         return [np.zeros(1, np.int32) for _ in texts]
 

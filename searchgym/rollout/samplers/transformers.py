@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, Literal
 
 from searchgym.errors import UsageError
-from searchgym.rollout.sampler import LIVE_LOGITS, Need, Part, Sampler, SamplerKind, bytes_of
+from searchgym.rollout.sampler import Sampler
+from searchgym.rollout.sampler_kind import LIVE_LOGITS, Need, Part, SamplerKind, bytes_of
 
 BATCH_TOKENS: Final = 65_536
 """Upper bound of the tokens in a running batch, and of those kept from earlier requests, where none is given."""

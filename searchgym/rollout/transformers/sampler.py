@@ -21,21 +21,12 @@ from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from searchgym.errors import ModelError, UsageError
+from searchgym.rollout.foreign.templates import end_ids
 from searchgym.rollout.loading import device_of, load_model
-from searchgym.rollout.sampler import (
-    Deliver,
-    Dtype,
-    Key,
-    Pull,
-    Sampled,
-    SampledKey,
-    SampledRun,
-    SampleRequest,
-    Samplers,
-    sample_all,
-)
+from searchgym.rollout.sampler import Deliver, Dtype, Key, Pull, Sampled, SampleRequest, sample_all
+from searchgym.rollout.sampler_kind import SampledKey, SampledRun, Samplers
 from searchgym.rollout.samplers.transformers import Transformers, most_tokens
-from searchgym.rollout.tokens import decoder, end_ids
+from searchgym.rollout.tokens import decoder
 from searchgym.rollout.transformers.kv_cache import ATTENTION, PrefixStore, RowCache, SlotCache
 from searchgym.rollout.transformers.precision import mixed_precision, round_matrices
 from searchgym.rollout.transformers.running_batch import RunningBatch, RunningRow, StopMatcher, uniforms

@@ -22,7 +22,7 @@ from searchgym.rollout.loading import (
     meta_model,
     model_config,
 )
-from searchgym.rollout.sampler import SampledKey, SampledRun, Samplers
+from searchgym.rollout.sampler_kind import SampledKey, SampledRun, Samplers
 from searchgym.rollout.samplers.vllm import Vllm
 from searchgym.rollout.transformers.sampler import response_ends
 from searchgym.rollout.vllm.engine import DEATHS, Backend, VllmEngine
