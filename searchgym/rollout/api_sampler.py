@@ -101,7 +101,10 @@ class MessageFormat:
 
     def encode(self, texts: Sequence[ContextText]) -> list[npt.NDArray[np.int32]]:
         """Returns the ids of each prompt or observation."""
-        return [self.prompt_ids(t) if end is None else self.observation_ids(t, end) for t, end in texts]
+        return [
+            self.prompt_ids(text.parts) if text.finish is None else self.observation_ids(text.parts, text.finish)
+            for text in texts
+        ]
 
     def response_text(self, ids: Sequence[int] | npt.NDArray[np.int32]) -> str:
         """Returns the text of a response."""

@@ -15,7 +15,8 @@ import functools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -29,13 +30,16 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-class ContextText(NamedTuple):
-    """A text with which a context begins or goes on, before it is encoded."""
+@dataclass(slots=True, eq=False)
+class ContextText:
+    """A text with which a context begins or goes on, and that no model has read yet."""
 
     parts: str | Parts
     """The text, all of it own text or in parts."""
     finish: Finish | None
     """Why the response before it ended; None for a first prompt."""
+    ids: npt.NDArray[np.int32] | None = None
+    """(T,) int32 token ids, once they are made."""
 
 
 class TokenFormat:
