@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import dataclasses
 import math
 import statistics
 import time
@@ -32,10 +31,11 @@ from searchgym.cli.output import emit, emit_rows
 from searchgym.envs import Task, find_env, load_task
 from searchgym.records import Episode
 from searchgym.rollout import Engine, Model, Sampler, TokenFormat
+from searchgym.rollout.samplers.transformers import BATCH_TOKENS
 from searchgym.rollout.samplers.vllm import Vllm
-from searchgym.rollout.transformers.sampler import BATCH_TOKENS, TransformersSampler, load_sampler
-from searchgym.rollout.vllm.local import LocalVllm
+from searchgym.rollout.transformers.sampler import TransformersSampler, load_sampler
 from searchgym.rollout.vllm.sampler import VllmSampler
+from searchgym.rollout.vllm.setup import EngineSetup
 from searchgym.rollout.vllm.start import start_engine
 from searchgym.train.demonstrations.play import AGENT, ROLE
 
@@ -73,10 +73,8 @@ def started(args: Any, own: TransformersSampler, caching: bool) -> tuple[VllmSam
     """Starts a vLLM sampler of the model; returns it and the seconds that the start took."""
     begun = time.perf_counter()
     options = Vllm(cache_gib=2, max_context=own.max_context, eager=args.eager)
-    arguments = LocalVllm._arguments
-    with mock.patch.object(
-        LocalVllm, "_arguments", lambda self: dataclasses.replace(arguments(self), enable_prefix_caching=caching)
-    ):
+    arguments = EngineSetup.arguments
+    with mock.patch.object(EngineSetup, "arguments", lambda self: arguments(self) | {"enable_prefix_caching": caching}):
         engine = start_engine(args.model, dtype="float32", requests=256, options=options)
     return VllmSampler(engine, ends=own.ends), time.perf_counter() - begun
 

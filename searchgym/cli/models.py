@@ -38,7 +38,7 @@ def engine(
         loaded = load_recipe(recipe, ["rollout.sampler.kind=vllm", *(overrides or [])])
 
         from searchgym.rollout.samplers.vllm import Vllm
-        from searchgym.rollout.vllm.server import serve_command
+        from searchgym.rollout.vllm.setup import EngineSetup, serve_command
         from searchgym.train.loop.samplers import sampled_run
 
         options = cast(Vllm, loaded.rollout.sampler)
@@ -55,16 +55,15 @@ def engine(
             browse = bool(given.get("browse", card.browse))
             protocol = get_protocol(given.get("protocol", card.protocol), browse=browse)
             flags = tool_flags(TokenFormat(tokenizer, protocol, chat=bool(tokenizer.chat_template)), loaded.agent)
-    command, environment = serve_command(
-        model_folder(loaded.model),
-        at,
+    setup = EngineSetup(
+        folder=model_folder(loaded.model),
         dtype=options.computed_in(sampled_run(loaded)),
         requests=loaded.rollout.concurrency,
         options=options,
         adapters=int(loaded.lora.rank > 0 and options.adapters != "merged"),
         rank=max(1, loaded.lora.rank),
-        tools=flags,
     )
+    command, environment = serve_command(setup, at, flags)
     say(" ".join(command))
     os.execve(command[0], command, os.environ | environment)  # replaces this process; no shell is involved
 
@@ -76,7 +75,7 @@ def _check_address(at: str) -> None:
         UsageError: Other machines reach it, and there is no key; or the port is taken, or none.
     """
     from searchgym.errors import UsageError
-    from searchgym.rollout.vllm.gate import KEY
+    from searchgym.rollout.vllm.client import KEY
 
     host, _, port = at.rpartition("//")[2].partition(":")
     if not os.environ.get(KEY) and not is_loopback(host):

@@ -25,7 +25,7 @@ from searchgym.errors import ModelError, UsageError
 from searchgym.http_client import HttpClient, retry_after, shown
 from searchgym.protocol import Parts, Protocol, close_tag, joined
 from searchgym.rollout.sampler import Deliver, Finish, Key, Pull, Sampled, SampleRequest, sample_all
-from searchgym.rollout.tokens import Text
+from searchgym.rollout.tokens import ContextText
 
 USER: Final = 0x110000
 """Mark that begins a user message; larger than every Unicode code point."""
@@ -99,9 +99,12 @@ class MessageFormat:
         """Returns the ids of an observation as a user message, since APIs offer no other place for it, (T,) int32."""
         return self.prompt_ids(joined(text).strip())
 
-    def encode(self, texts: Sequence[Text]) -> list[npt.NDArray[np.int32]]:
+    def encode(self, texts: Sequence[ContextText]) -> list[npt.NDArray[np.int32]]:
         """Returns the ids of each prompt or observation."""
-        return [self.prompt_ids(t) if end is None else self.observation_ids(t, end) for t, end in texts]
+        return [
+            self.prompt_ids(text.parts) if text.finish is None else self.observation_ids(text.parts, text.finish)
+            for text in texts
+        ]
 
     def response_text(self, ids: Sequence[int] | npt.NDArray[np.int32]) -> str:
         """Returns the text of a response."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,22 +16,11 @@ from searchgym.envs.core import State, begin, fail, finish
 from searchgym.envs.reward import score_episode
 from searchgym.envs.task import Task
 from searchgym.errors import EpisodeError, RetrieverError, UsageError
-from searchgym.records import (
-    SIMULATED,
-    Action,
-    Call,
-    Context,
-    Episode,
-    Hit,
-    Passage,
-    Question,
-    Span,
-    StopReason,
-)
-from searchgym.rollout.batcher import Batcher, Queries, Turnstile, retrieval_batcher
+from searchgym.records import SIMULATED, Action, Call, Context, Episode, Hit, Passage, Question, Span, StopReason
+from searchgym.rollout.batcher import Queries, Turnstile, retrieval_batcher
 from searchgym.rollout.models import Model
 from searchgym.rollout.sampler import Finish, SampleRequest, Sampling
-from searchgym.rollout.tokens import Text
+from searchgym.rollout.tokens import ContextText
 from searchgym.text import count_words
 from searchgym.threads import contained
 
@@ -92,16 +79,6 @@ class Engine:
         self.canonical = canonical
         self._turnstile = Turnstile()
 
-    def _claim_batchers(self) -> None:
-        """Attaches the batchers to this engine's turnstile or to none, as engines that share models set it in turn."""
-        self._turnstile = Turnstile()
-        batchers: list[Batcher[Any, Any]] = [self.retrieval, *self.sources.values()]
-        batchers += [self.models[role].batcher for role in sorted(self.models)]  # roles may share one
-        for batcher in batchers:
-            batcher.turnstile = None
-            if self.canonical:
-                self._turnstile.add(batcher)
-
     async def run(
         self,
         questions: Iterable[Question],
@@ -126,7 +103,12 @@ class Engine:
         self, todo: Iterable[tuple[Question, int]], done: Callable[[Episode], None], group: str | None = None
     ) -> None:
         """Runs one episode per pair of a question and the 0-based number of the attempt at it; otherwise as `run`."""
-        self._claim_batchers()
+        self._turnstile = Turnstile()  # engines that share models set theirs in turn
+        models = [self.models[role] for role in sorted(self.models)]  # roles may share one
+        for batcher in (self.retrieval, *self.sources.values(), *(model.batcher for model in models)):
+            batcher.turnstile = None
+            if self.canonical:
+                self._turnstile.add(batcher)
         left = iter(todo)  # one for all workers
 
         async def worker() -> None:
@@ -247,7 +229,7 @@ class _EpisodeIO:
 
     def open(self, role: str, **fields: str) -> _Chat:
         agent_role, model = self.role(role), self.engine.models[role]
-        prompt = Text(agent_role.parts(fields, self.protocol.instructions()), None)
+        prompt = ContextText(agent_role.parts(fields, self.protocol.instructions()), None)
         return _Chat(self, agent_role, model, Context(None, 0), prompt)
 
     async def generate(self, role: str, **fields: str) -> Reply:
@@ -262,11 +244,12 @@ class _EpisodeIO:
         searched, opened = len(state.searches), len(state.opens)
         try:
             batcher = self.engine.sources[state.source] if queries and state.source else self.engine.retrieval
-            asked = Queries(state.question.id, queries)
             if queries and pages is not None:
-                hits = [[_written(self, n, text)] for n, (_, text) in enumerate(zip(queries, pages, strict=True))]
+                start = f"{SIMULATED}{self.engine.agent.name}/{self.state.turn + 1}"  # the agent wrote them itself
+                written = enumerate(zip(queries, pages, strict=True))
+                hits = [[Hit(Passage(f"{start}-{n}", "", page), 1.0)] for n, (_, page) in written]
             else:
-                hits = await batcher.ask(asked, self.place) if queries else []
+                hits = await batcher.ask(Queries(state.question.id, queries), self.place) if queries else []
         except RetrieverError as error:
             self.state = fail(state, str(error))
         else:
@@ -275,22 +258,9 @@ class _EpisodeIO:
         finally:
             self._busy = False
         # Not `hits`: where pages can be opened, searches show snippets of them.
-        shown = tuple(hit for own in self.state.searches[searched:] for hit in own.hits)
+        seen = tuple(hit for search in self.state.searches[searched:] for hit in search.hits)
         looks = self.state.opens[opened:]
-        return Observation(text, shown, self.state.done, self.turns_left, looks[0] if looks else None)
-
-
-def _written(io: _EpisodeIO, number: int, text: str) -> Hit:
-    """Returns a page that the agent wrote itself, as a hit whose id says so."""
-    return Hit(Passage(f"{SIMULATED}{io.engine.agent.name}/{io.state.turn + 1}-{number}", "", text), 1.0)
-
-
-@dataclass(slots=True, eq=False)
-class _Unread:
-    """A text of a context that no model has read yet, and its token ids once they are made."""
-
-    text: Text
-    ids: npt.NDArray[np.int32] | None = None
+        return Observation(text, seen, self.state.done, self.turns_left, looks[0] if looks else None)
 
 
 class _Chat:
@@ -306,35 +276,26 @@ class _Chat:
         role: Role,
         model: Model,
         context: Context,
-        first: Text,
+        first: ContextText,
         inherited: Sequence[npt.NDArray[np.int32]] = (),
     ) -> None:
         self._io, self._role, self._model = io, role, model
         self._number, self._context, self._inherited = len(io.chats), context, inherited
-        self._unread = [_Unread(first)]
+        self._unread = [first]
         self._finish: Finish = "stop"  # what is observed before a response belongs to the model's turn
         io.chats.append(self)
 
     def read(self) -> Context:
         """Returns the context with all its texts encoded."""
-        missing = [each for each in self._unread if each.ids is None]
+        missing = [text for text in self._unread if text.ids is None]
         if missing:
-            made = self._model.format.encode([each.text for each in missing])
-            for each, ids in zip(missing, made, strict=True):
-                each.ids = ids
-        for each in self._unread:
-            assert each.ids is not None
-            self._context.spans.append(Span("prompt" if each.text.finish is None else "observation", each.ids))
+            for text, ids in zip(missing, self._model.format.encode(missing), strict=True):
+                text.ids = ids
+        for text in self._unread:
+            assert text.ids is not None
+            self._context.spans.append(Span("prompt" if text.finish is None else "observation", text.ids))
         self._unread = []
         return self._context
-
-    async def _encode(self) -> None:
-        """Makes the ids of unread texts in a thread; not in canonical runs, where only the turnstile is waited for."""
-        missing, encoder = [each for each in self._unread if each.ids is None], self._model.encoder
-        if missing and encoder is not None and not self._io.engine.canonical:
-            made = await encoder.ask([each.text for each in missing], self._io.place)
-            for each, ids in zip(missing, made, strict=True):
-                each.ids = ids
 
     def _ids(self) -> npt.NDArray[np.int32]:
         """Returns the whole context, (T,) int32."""
@@ -345,19 +306,20 @@ class _Chat:
         if io.state.done:
             raise EpisodeError(f"the episode has ended ({io.state.stop_reason}): nothing is generated after the end")
         if len(io.calls) >= engine.agent.max_calls:
-            raise io.end(
-                "calls",
-                f"agent {engine.agent.name}: the episode has used all its {len(io.calls)} model calls (max_calls)",
-            )
+            spent = f"the episode has used all its {len(io.calls)} model calls (max_calls)"
+            raise io.end("calls", f"agent {engine.agent.name}: {spent}")
         stop = io.protocol.stop_strings if self._role.stop is None else self._role.stop
         sampling = Sampling(self._role.max_tokens, engine.temperature, engine.top_p, stop)
-        await self._encode()
+        missing, encoder = [text for text in self._unread if text.ids is None], self._model.encoder
+        if missing and encoder is not None and not engine.canonical:  # where only the turnstile is waited for
+            for text, made in zip(missing, await encoder.ask(missing, io.place), strict=True):
+                text.ids = made
         ids = self._ids()
         sampled = await self._model.batcher.ask(SampleRequest(ids, sampling, io.call_seed(), io.name), io.place)
         self._finish = sampled.finish
         if len(sampled.ids):
             self._context.spans.append(Span("model", sampled.ids, sampled.logp))
-        text = self._model.format.response_text(sampled.ids)
+        reply = self._model.format.response_text(sampled.ids)
         call = Call(
             context=self._number,
             start=len(ids),
@@ -365,7 +327,7 @@ class _Chat:
             role=self._role.name,
             model_key=self._model.key,
             turn=io.state.turn + 1,
-            text=text,
+            text=reply,
             policy_version=sampled.version,
             cut=sampled.finish == "length",
             prefix=prefix,
@@ -375,24 +337,23 @@ class _Chat:
         if sampled.finish == "context" and not prefix:
             call.legal = False  # nobody reads it: the episode ends here
             raise io.end("context", f"role {self._role.name}: the context is full after {call.end} tokens")
-        return Reply(text, call)
+        return Reply(reply, call)
 
     def observe(self, text: str, own: bool = False) -> None:
         if not isinstance(text, str):  # encoded later, beside texts of other episodes: the fault would seem theirs
             raise TypeError(f"observe takes a text, got {type(text).__name__}")
         parts = [(text, True)] if own else self._io.protocol.parts(text)
-        self._unread.append(_Unread(Text(parts, self._finish)))
+        self._unread.append(ContextText(parts, self._finish))
 
     def fork(self, role: str, **fields: str) -> _Chat:
         io, agent_role, model = self._io, self._io.role(role), self._io.engine.models[role]
         if model is not self._model:
             raise UsageError(f"role {role} continues role {self._role.name}'s context: both need the same model")
         ids = self._ids()
+        spans = self._context.spans
         # Whether the model's turn is still open, as for an observation after the last response.
-        finish: Finish = (
-            self._finish if self._context.spans[-1:] and self._context.spans[-1].kind == "model" else "stop"
-        )
+        finish: Finish = self._finish if spans and spans[-1].kind == "model" else "stop"
         parts = [("\n\n", True), *agent_role.parts(fields, io.protocol.instructions()), ("\n\n", True)]
-        chat = _Chat(io, agent_role, model, Context(self._number, len(ids)), Text(parts, finish), [ids])
+        chat = _Chat(io, agent_role, model, Context(self._number, len(ids)), ContextText(parts, finish), [ids])
         chat._finish = finish
         return chat

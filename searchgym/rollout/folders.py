@@ -7,13 +7,13 @@ network. Only safetensors weights are downloaded, and no code.
 from __future__ import annotations
 
 import re
-import secrets
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from searchgym.corpora.folders import appearing
 from searchgym.corpora.hub import hub_answers
 from searchgym.errors import DataError, DataMissingError, SearchGymError
 from searchgym.options.cards import found_here, is_path, list_cards, load_card
@@ -96,25 +96,20 @@ def adapter_base(folder: Path) -> str:
     Raises:
         DataError: The adapter names no base, or is its own, directly or through other adapters.
     """
-    base = name = _named_base(folder)
-    passed = [folder.resolve()]
-    while (local := local_folder(name)) is not None and is_adapter(local):
-        if local.resolve() in passed:
-            raise DataError(
-                f"its base {base!r} leads back to {local}: set base_model_name_or_path to a complete model",
-                folder / ADAPTER,
-            )
+    bases, passed, local = list[str](), list[Path](), folder
+    while True:
         passed.append(local.resolve())
-        name = _named_base(local)
-    return base
-
-
-def _named_base(folder: Path) -> str:
-    """Returns the base that an adapter's configuration names; raises a DataError if it names none."""
-    base = saved_config(folder).get("base_model_name_or_path")
-    if not base:
-        raise DataError("names no base: set base_model_name_or_path to the model that it adapts", folder / ADAPTER)
-    return str(base)
+        base = saved_config(local).get("base_model_name_or_path")
+        if not base:
+            raise DataError("names no base: set base_model_name_or_path to the model that it adapts", local / ADAPTER)
+        bases.append(str(base))
+        below = local_folder(bases[-1])
+        if below is None or not is_adapter(below):
+            return bases[0]
+        if below.resolve() in passed:
+            why = f"its base {bases[0]!r} leads back to {below}: set base_model_name_or_path to a complete model"
+            raise DataError(why, folder / ADAPTER)
+        local = below
 
 
 def saved_config(folder: Path) -> dict[str, Any]:
@@ -133,13 +128,12 @@ def new_folder(out: Path) -> Iterator[Path]:
     """Yields a folder to write a model to, which gets the name `out` at the end of the block; else nothing is left.
 
     Raises:
+        RunExistsError: `out` exists and is not an empty folder.
         DataError: It cannot be written, as on a full disk.
     """
-    part = out.with_name(f".{out.name}.{secrets.token_hex(4)}.part")
     try:
-        part.mkdir(parents=True)
-        yield part
-        part.rename(out)
+        with appearing(out) as part:
+            yield part
     except SearchGymError:
         raise
     except Exception as error:  # on a full disk safetensors and tokenizers raise kinds of their own
@@ -147,8 +141,6 @@ def new_folder(out: Path) -> Iterator[Path]:
         raise DataError(
             f"cannot be written: {error} ({shutil.disk_usage(place).free / 2**20:.0f} MiB free)", out
         ) from error
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
 
 
 def model_folder(name: str | Path, parts: Sequence[str] = PARTS) -> Path:
@@ -204,14 +196,9 @@ def _from_hub(name: str, repo: str, revision: str | None, parts: Sequence[str], 
 
     offline = not hub_answers()
     try:
-        return Path(
-            huggingface_hub.snapshot_download(
-                repo, revision=revision, allow_patterns=list(parts), local_files_only=offline
-            )
-        )
+        options: dict[str, Any] = {"revision": revision, "allow_patterns": list(parts), "local_files_only": offline}
+        return Path(huggingface_hub.snapshot_download(repo, **options))
     except Exception as error:  # the hub's client raises many types
         why = "the hub cannot be reached, and in its cache: " if offline else ""
-        reason = (
-            f"{before or 'no such folder'}, and no such model of the hub ({why}{type(error).__name__}: {error!s:.300})"
-        )
-        raise DataMissingError(reason, name) from error
+        why += f"{type(error).__name__}: {error!s:.300}"
+        raise DataMissingError(f"{before or 'no such folder'}, and no such model of the hub ({why})", name) from error

@@ -36,11 +36,7 @@ from searchgym.threads import choose_threads
 
 GENERATION: Final = "generation_config.json"
 """File name of a model's generation settings."""
-DTYPES: dict[str, torch.dtype] = {
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float64": torch.float64,
-}
+DTYPES: dict[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
 
 
 def load_tokenizer(path: str | Path, *, chat: bool = False) -> PreTrainedTokenizerBase:

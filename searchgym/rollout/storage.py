@@ -14,38 +14,26 @@ import mmap
 import os
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from searchgym.corpora.files import dump_line, iter_jsonl
 from searchgym.errors import DataError
-from searchgym.records import (
-    Answer,
-    Call,
-    Context,
-    Episode,
-    Hit,
-    Opened,
-    Passage,
-    Searched,
-    Span,
-    SpanKind,
-    SupportingFact,
-    Triple,
-)
+from searchgym.records import Episode, Span, SpanKind
 
 IDS, LOGP = np.dtype("<i4"), np.dtype("<f4")
 """Types of token ids and log-probabilities on disk."""
 BLOCK = 2**16
 """Number of bytes read at once when looking for the last line."""
 Tokens = bytes | mmap.mmap
-Record = TypeVar("Record")
+NESTED: Final = frozenset({"contexts", "calls", "searches", "answer"})
+"""Fields that no line lacks."""
 
 
 def sidecar(path: Path) -> Path:
@@ -157,24 +145,11 @@ def read_episodes(path: Path, *, tokens: bool = True) -> Iterator[Episode]:
             raise DataError(f"cannot be read: {error}; copy the run again", sidecar(path)) from error
         for number, row in iter_jsonl(path):
             try:
-                yield _episode(row if tokens else row | {"contexts": []}, arrays)
+                if lacking := NESTED - row.keys():
+                    raise KeyError(min(lacking))
+                yield _reader(Episode)(row if tokens else row | {"contexts": []}, arrays)
             except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
                 raise DataError(f"not an episode: {type(error).__name__}: {error}", path, number) from error
-
-
-def _episode(row: dict[str, Any], tokens: Tokens) -> Episode:
-    """Builds an episode from its line."""
-    for name in ("scores", "notes"):
-        if not all(isinstance(value, (int, float)) for value in row.get(name, {}).values()):
-            raise TypeError(f"{name} are numbers by name, got {row[name]!r:.80}")
-    nested = {
-        "contexts": [_context(context, tokens) for context in row["contexts"]],
-        "calls": [_call(call) for call in row["calls"]],
-        "searches": [_searched(search) for search in row["searches"]],
-        "opens": [_record(Opened, opened) for opened in row.get("opens", [])],
-        "answer": None if row["answer"] is None else _answer(row["answer"]),
-    }
-    return _record(Episode, row | nested)
 
 
 def without_links(row: dict[str, Any]) -> dict[str, Any]:
@@ -185,58 +160,48 @@ def without_links(row: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
-def _record(cls: type[Record], row: dict[str, Any]) -> Record:
-    """Builds a record from its fields by name; raises a TypeError if one has a value of another type."""
-    for name, expected in _types(typing.cast("Any", cls)).items():
-        if name in row and not isinstance(row[name], expected):
-            raise TypeError(f"{cls.__name__}.{name} is {row[name]!r:.80}")
-    return cls(**row)
-
-
 @functools.cache
-def _types(cls: Any) -> dict[str, tuple[type[Any], ...]]:
-    """Returns the types that a value of each field of a record may have, as far as ``isinstance`` can tell."""
-    return {name: _arms(hint) for name, hint in typing.get_type_hints(cls).items()}
+def _reader(hint: Any) -> Callable[[Any, Tokens], Any]:
+    """Returns the function that builds a value of a type from its JSON form and the sidecar.
+
+    It raises a TypeError for a value of another type. JSON gives whole floats as integers, and literals are text.
+    """
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Span:
+        return _span
+    if dataclasses.is_dataclass(hint):
+        readers = {name: _reader(each) for name, each in typing.get_type_hints(hint).items()}
+        return functools.partial(_record, hint, readers)
+    if origin in (types.UnionType, typing.Union):  # of a type and None
+        read = _reader(inner[0])
+        return lambda value, tokens: None if value is None else read(value, tokens)
+    if origin in (list, tuple):
+        read = _reader(inner[0])
+        return lambda value, tokens: origin([read(each, tokens) for each in _checked(list, value)])
+    if origin is dict:
+        read = _reader(inner[1])
+        return lambda value, tokens: {name: read(each, tokens) for name, each in _checked(dict, value).items()}
+    expected = (int, float) if hint is float else str if origin is typing.Literal else hint
+    return functools.partial(_checked, expected)
 
 
-def _arms(hint: Any) -> tuple[type[Any], ...]:
-    """Returns the types of a type hint's values: JSON gives whole floats as integers, and literals are text."""
-    origin = typing.get_origin(hint)
-    if origin in (types.UnionType, typing.Union):
-        return tuple(arm for part in typing.get_args(hint) for arm in _arms(part))
-    if origin is typing.Literal:
-        return (str,)
-    return (int, float) if hint is float else (origin or hint,)
+def _checked(expected: Any, value: Any, _: Tokens = b"") -> Any:
+    """Returns a value; raises a TypeError if it is of another type."""
+    if not isinstance(value, expected):
+        raise TypeError(f"it is {value!r:.80}")
+    return value
 
 
-def _context(row: dict[str, Any], tokens: Tokens) -> Context:
-    """Builds a node of the token tree from its JSON form."""
-    return _record(Context, row | {"spans": [_span(span, tokens) for span in row["spans"]]})
-
-
-def _call(row: dict[str, Any]) -> Call:
-    """Builds a call from its JSON form."""
-    ranked = row.get("ranked")
-    if ranked is not None and not all(isinstance(place, int) for place in ranked):
-        raise TypeError(f"ranked is {ranked!r:.80}")
-    return _record(Call, row | {"ranked": None if ranked is None else tuple(ranked)})
-
-
-def _searched(row: dict[str, Any]) -> Searched:
-    """Builds a query with its hits from their JSON form."""
-    hits = [_record(Hit, hit | {"passage": _record(Passage, hit["passage"])}) for hit in row["hits"]]
-    return _record(Searched, row | {"hits": tuple(hits)})
-
-
-def _answer(row: dict[str, Any]) -> Answer:
-    """Builds an answer from its JSON form; fields that the agent did not produce stay None."""
-    facts, triples, paragraphs = row["supporting_facts"], row["evidences"], row["paragraphs"]
-    nested = {
-        "supporting_facts": None if facts is None else tuple(_record(SupportingFact, fact) for fact in facts),
-        "evidences": None if triples is None else tuple(_record(Triple, triple) for triple in triples),
-        "paragraphs": None if paragraphs is None else tuple(paragraphs),
-    }
-    return _record(Answer, row | nested)
+def _record(cls: Any, readers: Mapping[str, Callable[[Any, Tokens], Any]], row: Any, tokens: Tokens) -> Any:
+    """Builds a record from its fields by name."""
+    values, name = dict(_checked(dict, row)), ""
+    try:
+        for name in readers:
+            if name in values:
+                values[name] = readers[name](values[name], tokens)
+    except TypeError as error:
+        raise TypeError(f"{cls.__name__}.{name}: {error}") from error
+    return cls(**values)
 
 
 def _span(row: dict[str, Any], tokens: Tokens) -> Span:

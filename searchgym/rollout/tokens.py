@@ -12,55 +12,34 @@ from __future__ import annotations
 
 import copy
 import functools
-import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from searchgym.errors import DataError, UsageError
+from searchgym.errors import UsageError
 from searchgym.protocol import Parts, Protocol, joined
-from searchgym.rollout.foreign.templates import render
+from searchgym.rollout.foreign.templates import end_ids, one_id, special_ids, take_apart, without_panic
 from searchgym.rollout.sampler import Finish
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-USER, ASSISTANT, NEXT = "sentinelofauser", "sentinelofanassistant", "sentinelofthenextuser"
-"""Sentinels that stand for message texts while a chat template is rendered; no template contains or changes them."""
-Given = TypeVar("Given")
-Made = TypeVar("Made")
-MARK: Final = re.compile(r"\s*(<\|[^|<>\s]+\|>|</?\w+>)")
-"""Pattern of a text that begins with something written like a special token."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Turns:
-    """Turn markers of a chat template, as token ids."""
-
-    before: tuple[int, ...]
-    """Ids before the first user text, including any default system prompt."""
-    after: tuple[int, ...]
-    """Ids from the end of the first user text to the start of the model's text."""
-    closing: tuple[int, ...]
-    """Ids from the end of a model's text to its end-of-turn, which a model samples itself; empty if there is none."""
-    opening: tuple[int, ...]
-    """Ids from the model's end-of-turn to the next user text."""
-    again: tuple[int, ...]
-    """Ids from the end of the next user text to the start of the model's text."""
-
-
-class Text(NamedTuple):
-    """A text with which a context begins or goes on, before it is encoded."""
+@dataclass(slots=True, eq=False)
+class ContextText:
+    """A text with which a context begins or goes on, and that no model has read yet."""
 
     parts: str | Parts
     """The text, all of it own text or in parts."""
     finish: Finish | None
     """Why the response before it ended; None for a first prompt."""
+    ids: npt.NDArray[np.int32] | None = None
+    """(T,) int32 token ids, once they are made."""
 
 
 class TokenFormat:
@@ -82,7 +61,7 @@ class TokenFormat:
             raise UsageError("the tokenizer has no chat template; use the model as a base model (chat=False)")
         self.protocol, self.chat = protocol, chat
         self._tokenizer = tokenizer
-        self._special = _special_ids(tokenizer)
+        self._special = special_ids(tokenizer)
         # A copy, since the switch is part of the tokenizer's state, which other threads may be reading.
         self._plain = copy.deepcopy(tokenizer)
         self._plain.split_special_tokens = True
@@ -95,11 +74,18 @@ class TokenFormat:
         """Ids of the tokenizer's special tokens and of its tags."""
         by_length = sorted(self._tags.values(), key=len, reverse=True)
         self._tag = re.compile("|".join(map(re.escape, by_length)) or r"(?!)")
-        self._check_plain()
-        self._turns = _take_apart(tokenizer) if chat else None
+        spelled = {i: self.decode([i]) for i in sorted(self._special)}
+        unknown = one_id(tokenizer.unk_token_id)
+        leaked = self._special.intersection(self._plain_ids(["\n".join(spelled.values())])[0]).difference(unknown)
+        if leaked:
+            raise UsageError(
+                f"{type(tokenizer).__name__} encodes the text {spelled[min(leaked)]!r} as a special token even when "
+                "told not to, so a retrieved page could end a turn; use the fast tokenizer (tokenizer.json)"
+            )
+        self._turns = take_apart(tokenizer) if chat else None
         self.stop = protocol.stop_strings
         """Strings that end a response: the closing tags of actions."""
-        self.end_ids = end_ids(tokenizer) if chat else _one(tokenizer.eos_token_id)
+        self.end_ids = end_ids(tokenizer) if chat else one_id(tokenizer.eos_token_id)
         """Token ids that end a response."""
 
     def prompt_ids(self, text: str | Parts) -> npt.NDArray[np.int32]:
@@ -114,7 +100,7 @@ class TokenFormat:
         Returns:
             (T,) int32 token ids.
         """
-        return self.encode([Text(text, None)])[0]
+        return self.encode([ContextText(text, None)])[0]
 
     def observation_ids(self, text: str | Parts, finish: Finish) -> npt.NDArray[np.int32]:
         """Returns the token ids between a response and the model's next one: the observation and any turn markers.
@@ -130,27 +116,39 @@ class TokenFormat:
         Returns:
             (T,) int32 token ids.
         """
-        return self.encode([Text(text, finish)])[0]
+        return self.encode([ContextText(text, finish)])[0]
 
-    def encode(self, texts: Sequence[Text]) -> list[npt.NDArray[np.int32]]:
+    def encode(self, texts: Sequence[ContextText]) -> list[npt.NDArray[np.int32]]:
         """Returns the token ids of each prompt or observation, as `prompt_ids` and `observation_ids` return them.
 
         Many texts at once cost less than one by one if the tokenizer is one of the library `tokenizers`, which shares
-        them out to all cores while other threads of Python work.
+        them out to all cores while other threads of Python work. A lone surrogate, which has no UTF-8 encoding, becomes
+        a question mark.
         """
         around = [self._around(text.finish) for text in texts]
-        bodies = self._encode([text.parts for text in texts], [strip for _, strip, _ in around])
-        return [_join(before, ids, after) for (before, _, after), ids in zip(around, bodies, strict=True)]
+        wholes = [joined(text.parts).encode("utf-8", "replace").decode("utf-8") for text in texts]
+        bodies = [whole.strip() if strip else whole for whole, (_, strip, _) in zip(wholes, around, strict=True)]
+        plain = self._plain_ids(bodies)
+        made = []
+        for text, whole, body, ids, (before, strip, after) in zip(texts, wholes, bodies, plain, around, strict=True):
+            first = len(whole) - len(whole.lstrip()) if strip else 0
+            made.append(np.array([*before, *self._checked(text.parts, body, first, ids), *after], np.int32))
+        return made
+
+    def encode_lists(self, lists: Sequence[Sequence[ContextText]]) -> list[list[npt.NDArray[np.int32]]]:
+        """Returns the token ids of the texts of several contexts, encoded together; see `encode`."""
+        made = iter(self.encode([text for texts in lists for text in texts]))
+        return [[next(made) for _ in texts] for texts in lists]
 
     def _around(self, finish: Finish | None) -> tuple[Sequence[int], bool, Sequence[int]]:
         """Returns the ids before a text, whether the text is stripped, and the ids after it.
 
         Args:
-            finish: See `Text.finish`.
+            finish: See `ContextText.finish`.
         """
         turns = self._turns
         if finish is None and turns is None:
-            return _one(self._tokenizer.bos_token_id), False, ()
+            return one_id(self._tokenizer.bos_token_id), False, ()
         if finish is None and turns is not None:
             return turns.before, False, turns.after
         if turns is None or (self.protocol.name == "tags" and finish != "eos"):
@@ -177,17 +175,6 @@ class TokenFormat:
         while end and int(ids[end - 1]) in self._special:
             end -= 1
         return self.decode(ids[:end])
-
-    def _encode(self, texts: Sequence[str | Parts], strips: Sequence[bool]) -> list[list[int]]:
-        """Encodes texts without special tokens, and with tags in their own parts only.
-
-        A lone surrogate, which has no UTF-8 encoding, becomes a question mark.
-        """
-        wholes = [joined(text).encode("utf-8", "replace").decode("utf-8") for text in texts]
-        firsts = [len(whole) - len(whole.lstrip()) if strip else 0 for whole, strip in zip(wholes, strips, strict=True)]
-        wholes = [whole.strip() if strip else whole for whole, strip in zip(wholes, strips, strict=True)]
-        plain = self._plain_ids(wholes)
-        return [self._checked(*each) for each in zip(texts, wholes, firsts, plain, strict=True)]
 
     def _checked(self, text: str | Parts, whole: str, first: int, ids: list[int]) -> list[int]:
         """Returns the ids of a text, encoded again if anything but its own parts became a tag.
@@ -230,17 +217,6 @@ class TokenFormat:
         cast(Any, bare).backend_tokenizer.add_special_tokens(added)
         return _encoder(bare)
 
-    def _check_plain(self) -> None:
-        """Refuses a tokenizer that encodes text spelling a special token as that token."""
-        spelled = {i: self.decode([i]) for i in sorted(self._special)}
-        unknown = _one(self._tokenizer.unk_token_id)
-        leaked = self._special.intersection(self._plain_ids(["\n".join(spelled.values())])[0]).difference(unknown)
-        if leaked:
-            raise UsageError(
-                f"{type(self._tokenizer).__name__} encodes the text {spelled[min(leaked)]!r} as a special token even "
-                "when told not to, so a retrieved page could end a turn; use the fast tokenizer (tokenizer.json)"
-            )
-
 
 def _encoder(tokenizer: PreTrainedTokenizerBase) -> Callable[[list[str]], list[list[int]]]:
     """Returns a function from texts to ids, without special tokens around it, by a tokenizer that is not changed again.
@@ -253,14 +229,14 @@ def _encoder(tokenizer: PreTrainedTokenizerBase) -> Callable[[list[str]], list[l
         return [list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]) for text in texts]
 
     if not _by_library(tokenizer, "_encode_plus"):
-        return _without_panic(tokenizer, by_class)
+        return without_panic(tokenizer, by_class)
     by_class([""])  # hands the class's settings (nothing cut or padded, special tokens as text) to the library
     library = cast(Any, tokenizer).backend_tokenizer
 
     def by_library(texts: list[str]) -> list[list[int]]:
         return [list(own.ids) for own in library.encode_batch_fast(texts, add_special_tokens=False)]
 
-    return _without_panic(tokenizer, by_library)
+    return without_panic(tokenizer, by_library)
 
 
 def decoder(tokenizer: PreTrainedTokenizerBase) -> Callable[[list[int]], str]:
@@ -270,27 +246,12 @@ def decoder(tokenizer: PreTrainedTokenizerBase) -> Callable[[list[int]], str]:
     """
     if _by_library(tokenizer, "decode", "_decode"):
         library = cast(Any, tokenizer).backend_tokenizer
-        return _without_panic(tokenizer, lambda ids: str(library.decode(ids, skip_special_tokens=False)))
+        return without_panic(tokenizer, lambda ids: str(library.decode(ids, skip_special_tokens=False)))
 
     def by_class(ids: list[int]) -> str:
         return str(tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
-    return _without_panic(tokenizer, by_class)
-
-
-def _without_panic(tokenizer: PreTrainedTokenizerBase, convert: Callable[[Given], Made]) -> Callable[[Given], Made]:
-    """Returns a function that raises a `DataError` where the library `tokenizers` panics, which is no `Exception`."""
-
-    def converted(given: Given) -> Made:
-        try:
-            return convert(given)
-        except BaseException as error:
-            if type(error).__name__ != "PanicException":
-                raise
-            reason = f"the tokenizer fails on {given!r:.80} ({error}): use the one that belongs to the model"
-            raise DataError(reason, tokenizer.name_or_path) from error
-
-    return converted
+    return without_panic(tokenizer, by_class)
 
 
 def _by_library(tokenizer: PreTrainedTokenizerBase, *methods: str) -> bool:
@@ -298,76 +259,3 @@ def _by_library(tokenizer: PreTrainedTokenizerBase, *methods: str) -> bool:
     from transformers import TokenizersBackend
 
     return all(getattr(type(tokenizer), name) is getattr(TokenizersBackend, name) for name in methods)
-
-
-def end_ids(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
-    """Returns the token ids that end a response: the tokenizer's end-of-text and its chat template's end-of-turn.
-
-    Args:
-        tokenizer: A tokenizer, with or without a chat template.
-
-    Raises:
-        UsageError: The chat template cannot be taken apart.
-    """
-    closing = _take_apart(tokenizer).closing if tokenizer.chat_template else ()
-    return tuple(dict.fromkeys((*_one(tokenizer.eos_token_id), *closing[-1:])))
-
-
-def _one(token: Any) -> tuple[int, ...]:
-    """Returns a one-element tuple with a token id, or an empty tuple for None."""
-    return () if token is None else (int(token),)
-
-
-def _special_ids(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """Returns the ids of all special tokens: those the tokenizer names, and added tokens marked as special."""
-    marked = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
-    return frozenset(marked | set(tokenizer.all_special_ids))
-
-
-def _join(*parts: Sequence[int]) -> npt.NDArray[np.int32]:
-    return np.fromiter(itertools.chain.from_iterable(parts), np.int32)
-
-
-def _take_apart(tokenizer: PreTrainedTokenizerBase) -> _Turns:
-    """Finds a chat template's turn markers by rendering it with sentinels.
-
-    Raises:
-        UsageError: The template cannot be rendered, does not show each sentinel once, in order, or ends turns with a
-            marker that the tokenizer does not know.
-    """
-    user = {"role": "user", "content": USER}
-    conversation = [user, {"role": "assistant", "content": ASSISTANT}, {"role": "user", "content": NEXT}]
-    first, whole = render(tokenizer, [[user], conversation])
-    before, after = _split(first, USER)
-    _, joiner, again = _split(whole, ASSISTANT, NEXT)
-
-    def ids_of(text: str) -> tuple[int, ...]:
-        return tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
-
-    marks = _without_panic(tokenizer, ids_of)
-
-    if (mark := MARK.match(joiner)) and len(marks(mark[1])) != 1:
-        raise UsageError(
-            f"{tokenizer.name_or_path}: the chat template ends turns with {mark[1]!r}, which the tokenizer does not "
-            "know as one token, so no model can end a turn: use the tokenizer that belongs to the model"
-        )
-    special = _special_ids(tokenizer)
-    ids = marks(joiner)
-    closed = next((at + 1 for at, i in enumerate(ids) if i in special), 0)
-    return _Turns(marks(before), marks(after), ids[:closed], ids[closed:], marks(again))
-
-
-def _split(text: str, *sentinels: str) -> list[str]:
-    """Splits a rendered conversation at sentinels.
-
-    Raises:
-        UsageError: A sentinel does not occur exactly once, in order.
-    """
-    parts: list[str] = []
-    rest = text
-    for sentinel in sentinels:
-        head, match, rest = rest.partition(sentinel)
-        parts.append(head)
-        if not match or text.count(sentinel) != 1:
-            raise UsageError(f"the chat template does not show each message once, in order: it made {text!r:.500}")
-    return [*parts, rest]

@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -19,8 +20,9 @@ from safetensors.torch import load_file
 from searchgym.rollout.folders import model_folder
 from searchgym.rollout.sampler import SampleRequest, Sampling
 from searchgym.rollout.transfer.group import Invitation, joined
-from searchgym.rollout.vllm.gate import PROCESSES, SERVES, Gate
-from searchgym.rollout.vllm.identity import as_fields, identity_of
+from searchgym.rollout.vllm.client import PROCESSES, SERVES
+from searchgym.rollout.vllm.gate import ServerGate
+from searchgym.rollout.vllm.setup import identity_of
 
 GOOD = {
     "choices": [
@@ -40,7 +42,7 @@ def numbered(state):
     return float(next(NUMBERS))
 
 
-SERVED = as_fields(identity_of(model_folder("tiny"), "float32", adapters=1, rank=16)) | {"vllm": "0.32.0"}
+SERVED = asdict(identity_of(model_folder("tiny"), "float32", adapters=1, rank=16)) | {"vllm": "0.32.0"}
 
 
 class FakeVllm:
@@ -156,7 +158,7 @@ def gated(fake, serves=SERVED, clock=time.monotonic, port=0):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(SERVES, json.dumps(serves))
         patch.setenv(PROCESSES, str(fake.processes))
-        gate = Gate(fake, clock)
+        gate = ServerGate(fake, clock)
 
     async def front(scope, receive, send):
         if scope["type"] == "http":

@@ -18,7 +18,7 @@ from searchgym.envs.core import Rules, State, begin, finish
 from searchgym.options.cards import cards_folder
 from searchgym.protocol import NOTICE, get_protocol
 from searchgym.records import Hit, Invalid, Passage, Question, Search
-from searchgym.rollout.tokens import Text, TokenFormat
+from searchgym.rollout.tokens import ContextText, TokenFormat
 
 PROTOCOL = get_protocol("tags")
 GRAMMAR = ["<search>", "</search>", "<information>", "</information>", "<answer>", "</answer>", "<think>", "</think>"]
@@ -74,7 +74,7 @@ def test_texts_have_the_same_ids_together_and_alone(name: str) -> None:
     pages = ("Alpha is the capital of Beta.", *texts(name)[:40])
     parts = [protocol.parts(protocol.observation([[Hit(Passage("p", page, page), 1.0)]], 500)) for page in pages]
     alone = [form.observation_ids(each, "stop").tolist() for each in parts]
-    assert [ids.tolist() for ids in form.encode([Text(each, "stop") for each in parts])] == alone
+    assert [ids.tolist() for ids in form.encode([ContextText(each, "stop") for each in parts])] == alone
 
 
 @EACH

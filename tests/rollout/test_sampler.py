@@ -12,8 +12,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, MambaConfig, MambaForCau
 from searchgym.errors import DataError, DataMissingError, ModelError, UnknownNameError, UsageError
 from searchgym.rollout.loading import load_model
 from searchgym.rollout.sampler import SampleRequest, Sampling
-from searchgym.rollout.transformers.choice import StopMatcher, choose, uniforms
-from searchgym.rollout.transformers.prefix_store import PrefixStore
+from searchgym.rollout.transformers.kv_cache import PrefixStore
+from searchgym.rollout.transformers.running_batch import StopMatcher, choose, uniforms
 from searchgym.rollout.transformers.sampler import PREFILL_TOKENS, TransformersSampler, load_sampler
 from searchgym.testing import SamplerTests
 

@@ -8,7 +8,8 @@ from made_models import STYLES, tiny_tokenizer
 
 from searchgym.errors import UsageError
 from searchgym.protocol import get_protocol
-from searchgym.rollout.tokens import Text, TokenFormat, end_ids
+from searchgym.rollout.foreign.templates import end_ids
+from searchgym.rollout.tokens import ContextText, TokenFormat
 
 CHAT_STYLES = [style for style, (template, _) in STYLES.items() if template]
 BASE_STYLES = [style for style, (template, _) in STYLES.items() if not template]
@@ -192,7 +193,7 @@ FINISH = st.sampled_from([None, "eos", "stop", "length"])
 def test_texts_have_the_same_ids_together_and_alone(key, texts):
     fmt = FORMATS[key]
     alone = [fmt.prompt_ids(parts) if end is None else fmt.observation_ids(parts, end) for parts, end in texts]
-    together = fmt.encode([Text(parts, end) for parts, end in texts])
+    together = fmt.encode([ContextText(parts, end) for parts, end in texts])
     assert [ids.tolist() for ids in together] == [ids.tolist() for ids in alone]
 
 

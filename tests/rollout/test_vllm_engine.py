@@ -16,15 +16,17 @@ from safetensors.torch import load_file
 
 from searchgym.errors import EngineLostError, ModelError, UsageError
 from searchgym.options import find_kind
-from searchgym.rollout.sampler import SampleRequest, SamplerKind, Sampling
+from searchgym.rollout.sampler import SampleRequest, Sampling
+from searchgym.rollout.sampler_kind import SamplerKind
 from searchgym.rollout.samplers.transformers import Transformers
 from searchgym.rollout.samplers.vllm import Vllm
 from searchgym.rollout.transfer import folders as weight_folders
 from searchgym.rollout.transfer.folders import Folders
-from searchgym.rollout.vllm.engine import Adapter, Asked, Completion, VllmEngine, rank_for, visible
+from searchgym.rollout.vllm.backend import Adapter, Completion, EngineRequest
+from searchgym.rollout.vllm.engine import VllmEngine
 from searchgym.rollout.vllm.replicas import Replicas
 from searchgym.rollout.vllm.sampler import VllmSampler
-from searchgym.rollout.vllm.server import serve_command
+from searchgym.rollout.vllm.setup import EngineSetup, rank_for, serve_command, visible
 
 WEIGHTS = {"model.embed_tokens.weight": torch.arange(6.0).reshape(3, 2)}
 
@@ -177,7 +179,7 @@ def test_each_version_of_an_adapter_has_a_name_of_its_own(tmp_path):
     sampler = VllmSampler(engine_on(fake), ends=[5], adapter={"r": 1})
     (first,) = sampler.sample(requests(1))
     sampler.update({"a": torch.zeros(1)}, 1)
-    folder = sampler._adapter.adapter.folder
+    folder = sampler._adapter.folder
     assert load_file(f"{folder}/adapter_model.safetensors")["a"].tolist() == [0.0]
     (second,) = sampler.sample(requests(1))
     sampler.update({"a": torch.ones(1)}, 2)
@@ -189,7 +191,7 @@ def test_each_version_of_an_adapter_has_a_name_of_its_own(tmp_path):
     assert Path(folder).exists()  # a replica may be asked for it still
     sampler.update({"a": torch.ones(1)}, 3)
     assert not Path(folder).exists()
-    folder = sampler._adapter.adapter.folder
+    folder = sampler._adapter.folder
     sampler.close()
     assert not Path(folder).exists()
 
@@ -223,7 +225,7 @@ def test_a_request_that_is_refused_has_ended_and_the_others_go_on():
     fake.add = refusing
     engine, ended = engine_on(fake), []
     for length in (1, 2, 3):
-        engine.ask(Asked([0] * length, {}, lambda completion, version: ended.append(completion)))
+        engine.ask(EngineRequest([0] * length, {}, lambda completion, version: ended.append(completion)))
     engine.forget()
     assert sorted(str(one) if isinstance(one, ModelError) else str(one.ids[0]) for one in ended) == [
         "1",
@@ -236,7 +238,7 @@ def test_a_request_that_is_refused_has_ended_and_the_others_go_on():
 def test_a_sampler_sleeps_until_its_next_weights():
     fake = Fake()
     sampler = VllmSampler(engine_on(fake), ends=[5])
-    sampler.sleep(2)
+    sampler.engine.sleep(2)
     sampler.update(WEIGHTS, 1)
     assert fake.events == ["sleep 2", "wake", "load", "forget"]
     sampler.close()
@@ -257,8 +259,8 @@ def test_an_episode_stays_on_its_replica_and_new_ones_go_where_fewest_are():
     engines = replicas(*fakes)
     ended = []
     for episode in ("a", "b", "c", "a", "a", "b"):
-        engines.ask(Asked([0], {}, lambda c, v: ended.append((c.ids.tolist(), v)), episode=episode))
-    homes = {episode: engines.home(episode) for episode in "abc"}
+        engines.ask(EngineRequest([0], {}, lambda c, v: ended.append((c.ids.tolist(), v)), episode=episode))
+    homes = {episode: engines._replicas.index(engines._homes[episode]) for episode in "abc"}
     assert homes["a"] != homes["b"]
     for fake in fakes:
         fake.open.set()
@@ -266,7 +268,7 @@ def test_an_episode_stays_on_its_replica_and_new_ones_go_where_fewest_are():
     assert len(ended) == 6
     assert sum(fake.steps for fake in fakes) == 6
     assert [fake.steps for fake in fakes][homes["a"]] >= 3
-    assert engines.home("a") is None  # caches are empty: it may go anywhere
+    assert engines._homes.get("a") is None  # caches are empty: it may go anywhere
     engines.close()
 
 
@@ -305,10 +307,10 @@ def test_a_replica_that_ends_when_weights_come_leaves_them_to_the_others_and_to_
         for fake in (dying, other):
             fake.open.clear()
         for episode in ("a", "b", "c"):
-            engines.ask(Asked([0], {}, lambda completion, version: ended.append(completion), episode=episode))
+            engines.ask(EngineRequest([0], {}, lambda completion, version: ended.append(completion), episode=episode))
         loading.start()
         first = engines._replicas[0].engine
-        while not any(not isinstance(news, Asked) for news in [*first._inbox]):
+        while not any(not isinstance(news, EngineRequest) for news in [*first._inbox]):
             loading.join(0.001)
         dying.dies_at = [1]
         dying.open.set()
@@ -380,7 +382,7 @@ def test_a_replica_that_is_begun_again_is_asked_only_once_it_has_the_weights():
         answered.set()
 
     def loading(folder):
-        engines.ask(Asked([0], {}, done, episode="new"))
+        engines.ask(EngineRequest([0], {}, done, episode="new"))
         assert answered.wait(30)  # by the other one: this one is not asked before it has loaded
         load(folder)
 
@@ -398,9 +400,9 @@ def test_homes_are_forgotten_with_each_version_of_an_adapter():
     engines = replicas(Fake(), Fake())
     sampler = VllmSampler(engines, ends=[5], adapter={"r": 1})
     sampler.sample(requests(1, 2, episodes=["a", "b"]))
-    assert engines.home("a") is not None
+    assert engines._homes.get("a") is not None
     sampler.update({"a": torch.zeros(1)}, 1)
-    assert engines.home("a") is None
+    assert engines._homes.get("a") is None
     sampler.close()
 
 
@@ -460,9 +462,8 @@ def test_a_gpu_that_the_program_may_not_see(monkeypatch):
 @pytest.mark.parametrize(("rank", "wanted"), [(1, 1), (4, 8), (8, 8), (48, 64), (1000, 1000)])
 def test_ranks_that_vllm_is_set_up_for(rank, wanted):
     assert rank_for(rank) == wanted
-    command, _ = serve_command(
-        Path("m"), "http://h:1", dtype="float32", requests=1, options=Vllm(), adapters=1, rank=rank
-    )
+    setup = EngineSetup(folder=Path("m"), dtype="float32", requests=1, options=Vllm(), adapters=1, rank=rank)
+    command, _ = serve_command(setup, "http://h:1")
     assert command[command.index("--max-lora-rank") + 1] == str(wanted)
 
 

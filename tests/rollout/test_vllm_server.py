@@ -19,9 +19,9 @@ from searchgym.rollout.samplers.vllm import Vllm
 from searchgym.rollout.transfer import group
 from searchgym.rollout.transformers.sampler import TransformersSampler, load_sampler
 from searchgym.rollout.vllm import server as vllm_server
-from searchgym.rollout.vllm.engine import Asked
+from searchgym.rollout.vllm.backend import EngineRequest
 from searchgym.rollout.vllm.sampler import VllmSampler
-from searchgym.rollout.vllm.server import serve_command
+from searchgym.rollout.vllm.setup import EngineSetup, serve_command
 from searchgym.rollout.vllm.start import start_engine
 
 OPTIONS = Vllm(cache_gib=1, max_context=1024, eager=True)
@@ -40,9 +40,8 @@ def free_port():
 def server(tmp_path_factory):
     """The tiny model behind ``vllm serve``: its address and its process."""
     address = f"http://127.0.0.1:{free_port()}"
-    command, extra = serve_command(
-        model_folder("tiny"), address, dtype="float32", requests=16, options=OPTIONS, adapters=1, rank=8
-    )
+    setup = EngineSetup(folder=model_folder("tiny"), dtype="float32", requests=16, options=OPTIONS, adapters=1, rank=8)
+    command, extra = serve_command(setup, address)
     log = tmp_path_factory.mktemp("server") / "log"
     with log.open("wb") as file:
         process = subprocess.Popen(
@@ -125,7 +124,9 @@ def test_a_request_that_the_server_refuses_is_told_and_the_others_go_on(served):
     ended = []
     parameters = sampler._parameters(requests(tokenizer)[0]) | {"temperature": -1.0}
     done = threading.Event()
-    sampler.engine.ask(Asked([1, 2], parameters, lambda completion, version: (ended.append(completion), done.set())))
+    sampler.engine.ask(
+        EngineRequest([1, 2], parameters, lambda completion, version: (ended.append(completion), done.set()))
+    )
     done.wait()
     assert isinstance(ended[0], ModelError)
     assert "400" in str(ended[0])

@@ -21,8 +21,8 @@ from searchgym.rollout.folders import model_folder
 from searchgym.rollout.sampler import SampleRequest
 from searchgym.rollout.samplers.vllm import Vllm
 from searchgym.rollout.vllm import gate, server
-from searchgym.rollout.vllm.identity import as_fields, identity_of
 from searchgym.rollout.vllm.sampler import VllmSampler
+from searchgym.rollout.vllm.setup import EngineSetup, identity_of, serve_command
 from searchgym.rollout.vllm.start import start_engine
 
 WEIGHTS = {"w": torch.arange(3.0)}
@@ -201,7 +201,7 @@ def test_a_folder_that_is_not_shared(address, tmp_path, monkeypatch):
     call = server.Client.call
 
     def elsewhere(self, path, body=None, **options):
-        if path == "/searchgym/see":
+        if path == "/searchgym/claim":
             body = body | {"folder": body["folder"].replace(str(tmp_path), "/nowhere")}
         return call(self, path, body, **options)
 
@@ -272,7 +272,7 @@ def test_two_models_of_one_shape_have_different_identities(tmp_path):
     """One weight in the middle differs, as after a fine-tuning."""
     shutil.copytree(model_folder("tiny"), tmp_path / "copy")
     own, copy = (identity_of(folder, "float32") for folder in (model_folder("tiny"), tmp_path / "copy"))
-    assert as_fields(dataclasses.replace(copy, model=own.model)) == as_fields(own)
+    assert dataclasses.replace(copy, model=own.model) == own
     file = tmp_path / "copy" / "model.safetensors"
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
@@ -344,7 +344,7 @@ def test_a_second_run_is_refused_until_the_first_has_not_been_heard_of(fake):
             UsageError, match=rf"{address} samples for another run \(.*heard of 29 s ago\): start a sep"
         ):
             sampler_on(address)
-        first.engine.backend.beat()
+        first.engine.backend._client.call("/searchgym/beat", {}, timeout=5.0)
         now[0] += gate.LEASE - 1
         with pytest.raises(UsageError, match="samples for another run"):
             sampler_on(address)
@@ -492,10 +492,9 @@ def test_when_every_server_is_lost_the_run_is_told():
 
 def test_the_key_is_not_in_the_command_of_a_server(monkeypatch):
     monkeypatch.setenv(gate.KEY, "secret")
-    command, extra = server.serve_command(
-        model_folder("tiny"), "http://h:1", dtype="float32", requests=1, options=Vllm()
-    )
+    setup = EngineSetup(folder=model_folder("tiny"), dtype="float32", requests=1, options=Vllm())
+    command, extra = serve_command(setup, "http://h:1")
     assert "secret" not in " ".join([*command, *extra.values()])
-    assert command[command.index("--middleware") + 1] == "searchgym.rollout.vllm.gate.Gate"
+    assert command[command.index("--middleware") + 1] == "searchgym.rollout.vllm.gate.ServerGate"
     assert json.loads(extra[gate.SERVES])["weights"] == SERVED["weights"]
     assert os.environ[gate.KEY] == "secret"

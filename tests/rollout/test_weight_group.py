@@ -14,8 +14,7 @@ from searchgym.rollout.samplers.vllm import Vllm
 from searchgym.rollout.transfer.folders import with_head
 from searchgym.rollout.transfer.group import Invitation, Receiver, joined, send
 from searchgym.rollout.vllm import server
-from searchgym.rollout.vllm.client import Client
-from searchgym.rollout.vllm.gate import RUN
+from searchgym.rollout.vllm.client import RUN, Client
 from searchgym.rollout.vllm.start import start_engine
 from searchgym.train.recipe.load import load_recipe
 
@@ -226,8 +225,8 @@ def test_a_call_to_join_without_an_invitation_is_refused():
     with gated(FakeVllm()) as address:
         client = Client(address, {RUN: "mine"})
         client.call("/searchgym/claim", {"who": "me"}, timeout=5.0)
-        with pytest.raises(ModelError, match="no invitation"):
-            client.call("/searchgym/meet", {}, timeout=5.0)
+        with pytest.raises(ModelError, match="the invitation to a group is None"):
+            client.call("/searchgym/load", {"name": "x", "invitation": None}, timeout=5.0)
 
 
 def test_what_was_sent_is_not_kept_after_a_failure():

@@ -13,7 +13,7 @@ from searchgym.errors import UsageError
 from searchgym.records import Answer, Hit, Search
 from searchgym.retrieval.retriever import check_request
 from searchgym.rollout.sampler import Sampled
-from searchgym.rollout.transformers.choice import StopMatcher, uniforms
+from searchgym.rollout.transformers.running_batch import StopMatcher, uniforms
 from searchgym.testing import AgentTests, EnvironmentTests, RetrieverTests, SamplerTests, hostile_queries
 from searchgym.testing.fakes import HOSTILE_ACTIONS, PASSAGES, QUESTIONS, Pages
 

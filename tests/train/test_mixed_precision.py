@@ -11,6 +11,7 @@ from toy_training import toy_recipe
 
 from searchgym.errors import GuardError
 from searchgym.rollout.sampler import SampleRequest, Sampling
+from searchgym.rollout.samplers.transformers import BATCH_TOKENS, most_tokens
 from searchgym.rollout.transformers import sampler as sampler_module
 from searchgym.rollout.transformers.precision import emulates_bfloat16, head_of, mixed_precision, round_matrices
 from searchgym.rollout.transformers.sampler import TransformersSampler, affordable_tokens
@@ -118,11 +119,11 @@ def test_keys_and_values_fit_into_a_share_of_the_memory(monkeypatch):
     assert affordable_tokens(own) == 1000
     assert affordable_tokens(own.to(torch.bfloat16)) == 2000
     monkeypatch.undo()
-    assert affordable_tokens(own) == sampler_module.BATCH_TOKENS
+    assert affordable_tokens(own) == BATCH_TOKENS
 
 
 def test_a_gpu_takes_larger_batches_where_they_are_a_small_part_of_its_memory():
-    most = sampler_module.most_tokens
+    most = most_tokens
     assert most(1.0, 24 * 100_000.0, on_gpu=True) == 100_000 and most(1.0, 24 * 100_000.0, on_gpu=False) == 65_536
     assert most(1.0, 1e9, on_gpu=True) == 262_144
     assert most(1.0, 24 * 60_000.0, on_gpu=True) == 65_536 and most(1.0, 16 * 50_000.0, on_gpu=True) == 50_000

@@ -9,7 +9,7 @@ from transformers import AutoConfig
 from searchgym.cli import main
 from searchgym.errors import DataMissingError, UsageError
 from searchgym.options.cards import list_cards
-from searchgym.rollout.sampler import Part
+from searchgym.rollout.sampler_kind import Part
 from searchgym.rollout.samplers.transformers import Transformers
 from searchgym.train.plan.plan import check_plan, memory_here, plan
 from searchgym.train.plan.shapes import adapter_parameters, model_shape

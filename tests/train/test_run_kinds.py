@@ -13,7 +13,7 @@ from searchgym.errors import CardError, UsageError
 from searchgym.named import code_refused
 from searchgym.options import Setting, Unloaded, find_kind, kind_name, kinds, name_of
 from searchgym.rollout.models import Loading, find_models
-from searchgym.rollout.sampler import PHASES, SampledKey, SampledRun, SamplerKind
+from searchgym.rollout.sampler_kind import PHASES, SampledKey, SampledRun, SamplerKind
 from searchgym.rollout.samplers.auto import Auto
 from searchgym.rollout.samplers.transformers import Transformers
 from searchgym.rollout.samplers.vllm import Vllm
@@ -30,7 +30,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Annotated
 from annotated_types import Ge
-from searchgym.rollout.sampler import Part, SamplerKind
+from searchgym.rollout.sampler_kind import Part, SamplerKind
 from searchgym.rollout.samplers.transformers import Transformers
 from searchgym.train.recipe.backend import Backend
 from searchgym.train.recipe.backends.torch import Torch
@@ -221,7 +221,7 @@ def test_reading_recipes_of_every_kind_imports_no_torch():
 
 
 def test_numbers_of_a_plan_are_those_of_the_types():
-    from searchgym.rollout.sampler import bytes_of
+    from searchgym.rollout.sampler_kind import bytes_of
 
     assert [bytes_of(name) for name in ("float32", "bfloat16", "float64")] == [4, 2, np.dtype("float64").itemsize]
 

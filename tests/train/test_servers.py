@@ -24,10 +24,9 @@ from searchgym.rollout.folders import model_folder
 from searchgym.rollout.samplers.vllm import Vllm
 from searchgym.rollout.storage import read_episodes
 from searchgym.rollout.transformers.sampler import load_sampler
-from searchgym.rollout.vllm.client import Client
+from searchgym.rollout.vllm.client import KEY, Client
 from searchgym.rollout.vllm.engine import VllmEngine
-from searchgym.rollout.vllm.gate import KEY
-from searchgym.rollout.vllm.server import serve_command
+from searchgym.rollout.vllm.setup import EngineSetup, serve_command
 from searchgym.train.algorithms.samples import SampleCall
 from searchgym.train.loop.assembly import assemble, trainer_of
 from searchgym.train.recipe.load import load_recipe
@@ -104,9 +103,8 @@ class VllmServer:
 
     def start(self):
         options = Vllm(cache_gib=1, max_context=1024, eager=True)
-        command, extra = serve_command(
-            model_folder("tiny"), self.address, dtype="float32", requests=16, options=options
-        )
+        setup = EngineSetup(folder=model_folder("tiny"), dtype="float32", requests=16, options=options)
+        command, extra = serve_command(setup, self.address)
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
                 command,

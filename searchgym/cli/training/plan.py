@@ -15,7 +15,7 @@ from searchgym.cli.output import emit, say, table
 from searchgym.errors import DataMissingError, UsageError
 
 if TYPE_CHECKING:
-    from searchgym.rollout.sampler import Part
+    from searchgym.rollout.sampler_kind import Part
     from searchgym.train.plan.fit import Fit, Suggestion
     from searchgym.train.recipe.recipe import Recipe
 
@@ -44,7 +44,7 @@ def print_plan(recipe: Recipe, planned: PlanOptions, run: Path | None, as_json: 
     if planned.config is not None:
         recipe = sized_by(recipe, planned.config)
     with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
-        from searchgym.rollout.sampler import PHASES
+        from searchgym.rollout.sampler_kind import PHASES
         from searchgym.train.plan import fit
         from searchgym.train.plan.plan import check_plan, memory_here, plan
         from searchgym.train.recipe.load import users_code

@@ -31,7 +31,7 @@ from searchgym.retrieval.retriever import identify, retrieve
 from searchgym.rollout.engine import Engine
 from searchgym.rollout.models import Model
 from searchgym.rollout.sampler import Finish, Sampled, Sampler, SampleRequest
-from searchgym.rollout.tokens import Text, TokenFormat
+from searchgym.rollout.tokens import ContextText, TokenFormat
 from searchgym.version import __version__
 
 DRAWN: Final = 50
@@ -173,7 +173,7 @@ class _Recorded:
     def close(self) -> None:
         """Does nothing: no process is behind it."""
 
-    def encode(self, texts: Sequence[Text]) -> list[npt.NDArray[np.int32]]:
+    def encode(self, texts: Sequence[ContextText]) -> list[npt.NDArray[np.int32]]:
         """Returns one id for each prompt or observation, whatever it says."""
         return [np.zeros(1, np.int32) for _ in texts]
 

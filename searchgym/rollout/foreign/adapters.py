@@ -162,12 +162,7 @@ def _adapted(base: torch.nn.Module, config: Mapping[str, Any], folder: Path) -> 
         if name in matching and (exact or chosen is None or (layer is not None and int(layer[1]) in chosen)):
             yield (
                 name,
-                tuple(module.weight.shape)
-                if isinstance(module, Conv1D)
-                else (
-                    module.in_features,
-                    module.out_features,
-                ),
+                tuple(module.weight.shape) if isinstance(module, Conv1D) else (module.in_features, module.out_features),
             )
 
 

@@ -1,16 +1,21 @@
-"""Chat templates of others: they are programs, so they run in a process that ends them when they take too much."""
+"""Chat templates of others, and the turn markers that they show.
+
+Templates are programs, so they run in a process that ends them when they take too much.
+"""
 
 from __future__ import annotations
 
 import functools
 import json
+import re
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from searchgym.errors import UsageError
+from searchgym.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -24,7 +29,13 @@ MEMORY: Final = 2**29
 """Bytes of address space that the process may take."""
 CHARACTERS: Final = 1_000_000
 """Maximum characters of a rendered conversation."""
+USER, ASSISTANT, NEXT = "sentinelofauser", "sentinelofanassistant", "sentinelofthenextuser"
+"""Sentinels that stand for message texts while a chat template is rendered; no template contains or changes them."""
+MARK: Final = re.compile(r"\s*(<\|[^|<>\s]+\|>|</?\w+>)")
+"""Pattern of a text that begins with something written like a special token."""
 
+Given = TypeVar("Given")
+Made = TypeVar("Made")
 Messages = Sequence[Mapping[str, str]]
 
 
@@ -89,3 +100,96 @@ def _unusable(tokenizer: PreTrainedTokenizerBase, answer: Mapping[str, Any]) -> 
         f"{answer['error']}; put a template that can into its folder (chat_template.jinja), or leave it out: a base "
         "model then"
     )
+
+
+# -- turn markers ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """Turn markers of a chat template, as token ids."""
+
+    before: tuple[int, ...]
+    """Ids before the first user text, including any default system prompt."""
+    after: tuple[int, ...]
+    """Ids from the end of the first user text to the start of the model's text."""
+    closing: tuple[int, ...]
+    """Ids from the end of a model's text to its end-of-turn, which a model samples itself; empty if there is none."""
+    opening: tuple[int, ...]
+    """Ids from the model's end-of-turn to the next user text."""
+    again: tuple[int, ...]
+    """Ids from the end of the next user text to the start of the model's text."""
+
+
+def take_apart(tokenizer: PreTrainedTokenizerBase) -> Turns:
+    """Finds a chat template's turn markers by rendering it with sentinels.
+
+    Raises:
+        UsageError: The template cannot be rendered, does not show each sentinel once, in order, or ends turns with a
+            marker that the tokenizer does not know.
+    """
+    user = {"role": "user", "content": USER}
+    conversation = [user, {"role": "assistant", "content": ASSISTANT}, {"role": "user", "content": NEXT}]
+    first, whole = render(tokenizer, [[user], conversation])
+    before, after = _split(first, USER)
+    _, joiner, again = _split(whole, ASSISTANT, NEXT)
+    marks = without_panic(tokenizer, lambda text: tuple(tokenizer(text, add_special_tokens=False)["input_ids"]))
+    if (mark := MARK.match(joiner)) and len(marks(mark[1])) != 1:
+        raise UsageError(
+            f"{tokenizer.name_or_path}: the chat template ends turns with {mark[1]!r}, which the tokenizer does not "
+            "know as one token, so no model can end a turn: use the tokenizer that belongs to the model"
+        )
+    special, ids = special_ids(tokenizer), marks(joiner)
+    closed = next((at + 1 for at, i in enumerate(ids) if i in special), 0)
+    return Turns(marks(before), marks(after), ids[:closed], ids[closed:], marks(again))
+
+
+def _split(text: str, *sentinels: str) -> list[str]:
+    """Splits a rendered conversation at sentinels.
+
+    Raises:
+        UsageError: A sentinel does not occur exactly once, in order.
+    """
+    parts = re.split("|".join(sentinels), text)
+    if re.findall("|".join(sentinels), text) != list(sentinels):
+        raise UsageError(f"the chat template does not show each message once, in order: it made {text!r:.500}")
+    return parts
+
+
+def end_ids(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+    """Returns the token ids that end a response: the tokenizer's end-of-text and its chat template's end-of-turn.
+
+    Args:
+        tokenizer: A tokenizer, with or without a chat template.
+
+    Raises:
+        UsageError: The chat template cannot be taken apart.
+    """
+    closing = take_apart(tokenizer).closing if tokenizer.chat_template else ()
+    return tuple(dict.fromkeys((*one_id(tokenizer.eos_token_id), *closing[-1:])))
+
+
+def one_id(token: Any) -> tuple[int, ...]:
+    """Returns a one-element tuple with a token id, or an empty tuple for None."""
+    return () if token is None else (int(token),)
+
+
+def special_ids(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+    """Returns the ids of all special tokens: those the tokenizer names, and added tokens marked as special."""
+    marked = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
+    return frozenset(marked | set(tokenizer.all_special_ids))
+
+
+def without_panic(tokenizer: PreTrainedTokenizerBase, convert: Callable[[Given], Made]) -> Callable[[Given], Made]:
+    """Returns a function that raises a `DataError` where the library `tokenizers` panics, which is no `Exception`."""
+
+    def converted(given: Given) -> Made:
+        try:
+            return convert(given)
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":
+                raise
+            reason = f"the tokenizer fails on {given!r:.80} ({error}): use the one that belongs to the model"
+            raise DataError(reason, tokenizer.name_or_path) from error
+
+    return converted

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
-from searchgym.rollout.sampler import SamplerKind
+from searchgym.rollout.sampler_kind import SamplerKind
 from searchgym.rollout.samplers.transformers import Transformers
 from searchgym.rollout.samplers.vllm import TESTED, Vllm, is_tested, vllm_version
 

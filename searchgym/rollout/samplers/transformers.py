@@ -6,10 +6,20 @@ import importlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Final, Literal
 
 from searchgym.errors import UsageError
-from searchgym.rollout.sampler import LIVE_LOGITS, Need, Part, Sampler, SamplerKind, bytes_of
+from searchgym.rollout.sampler import Sampler
+from searchgym.rollout.sampler_kind import LIVE_LOGITS, Need, Part, SamplerKind, bytes_of
+
+BATCH_TOKENS: Final = 65_536
+"""Upper bound of the tokens in a running batch, and of those kept from earlier requests, where none is given."""
+GPU_TOKENS: Final = 262_144
+"""The same on a GPU, which takes about as long for a step of many rows as for one of few; see `GPU_SHARE`."""
+GPU_SHARE: Final = 1 / 24
+"""Share of a GPU's memory within which batches may grow beyond `BATCH_TOKENS`."""
+MEMORY_SHARE: Final = 1 / 16
+"""Share of the machine's memory that the keys and values of a running batch may take, and those kept as much again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,9 +55,9 @@ class Transformers(SamplerKind):
         if self.device == "cuda" and not gpus:
             raise UsageError("rollout.sampler.device is cuda, and there is no GPU (searchgym doctor)")
         device = "cuda:0" if gpus and self.device != "cpu" else "cpu"
-        back, size = importlib.import_module(self.back_end), bytes_of(need.run.weights)
+        size = bytes_of(need.run.weights)
         per_token = need.per_token * size / 2**30
-        tokens = back.BATCH_TOKENS if device == "cpu" else back.most_tokens(per_token, gpu_gib, on_gpu=True)
+        tokens = BATCH_TOKENS if device == "cpu" else most_tokens(per_token, gpu_gib, on_gpu=True)
         kept, logits = tokens * per_token, need.run.requests * need.vocabulary * 4 * LIVE_LOGITS / 2**30
         yield Part(device, "sampler: weights", need.parameters * size / 2**30)
         yield Part(device, "sampler: keys and values, running", kept + logits, ("draw",))
@@ -56,3 +66,10 @@ class Transformers(SamplerKind):
     def for_adapters(self) -> dict[str, Any]:
         """See `SamplerKind.for_adapters`; this one would merge the adapter into rounded weights."""
         return {"kind": "vllm", "sleep": 1, "gpu_share": 0.3}
+
+
+def most_tokens(per_token: float, memory: float, on_gpu: bool) -> int:
+    """Returns how many tokens' keys and values a device of some memory keeps; both numbers are of the same unit."""
+    usual = min(BATCH_TOKENS, memory * MEMORY_SHARE // per_token)
+    more = min(GPU_TOKENS, memory * GPU_SHARE // per_token) if on_gpu else 0
+    return max(1, int(max(usual, more)))

@@ -17,17 +17,8 @@ from annotated_types import Ge, Interval
 
 from searchgym.errors import UsageError
 from searchgym.options import Setting
-from searchgym.rollout.sampler import (
-    CONTEXT,
-    PHASES,
-    Need,
-    Part,
-    SampledKey,
-    SampledRun,
-    Sampler,
-    SamplerKind,
-    bytes_of,
-)
+from searchgym.rollout.sampler import Sampler
+from searchgym.rollout.sampler_kind import CONTEXT, PHASES, Need, Part, SampledKey, SampledRun, SamplerKind, bytes_of
 
 TESTED: Final = ("0.32.",)
 """Prefixes of the vLLM versions that the tests were run with."""

@@ -263,13 +263,8 @@ def _group(store: dist.Store, asked: Invitation, rank: int, address: str) -> Ite
     if asked.backend == "nccl":
         options = dist.ProcessGroupNCCL.Options()
         options._timeout = patience
-        before = {name: os.environ.get(name) for name in NCCL}
-        os.environ.update(NCCL)  # read by the constructor
-        try:
+        with environment(NCCL):  # read by the constructor
             group = dist.ProcessGroupNCCL(store, rank, asked.size, options)
-        finally:
-            for name, value in before.items():
-                os.environ.pop(name) if value is None else os.environ.update({name: value})
     else:
         made: Any = dist.ProcessGroupGloo  # whose options torch's stubs describe otherwise
         plain = made._Options()
@@ -283,6 +278,18 @@ def _group(store: dist.Store, asked: Invitation, rank: int, address: str) -> Ite
     finally:
         with contextlib.suppress(RuntimeError):
             group.shutdown()
+
+
+@contextlib.contextmanager
+def environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Sets environment variables until the block ends."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None) if value is None else os.environ.update({name: value})
 
 
 def _bytes_of(tensor: Tensor, backend: str) -> Tensor:

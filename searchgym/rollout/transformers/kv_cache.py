@@ -1,4 +1,4 @@
-"""Key-value cache of the transformers sampler's running rows, and attention over it.
+"""Keys and values of the transformers sampler: of running rows, of earlier requests, and attention over them.
 
 Shapes: B slots of a batch, H key-value heads, W columns in use, T tokens of one row, D width of a head. All rows end at
 the same column, so that a step writes one column, and the last n columns are the last n tokens of every row (as sliding
@@ -7,9 +7,13 @@ windows need); the columns before shorter rows are masked.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
@@ -17,6 +21,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.cache_utils import Cache, DynamicLayer
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
+from typing_extensions import override
 
 RowCache = list[tuple[Tensor, Tensor]]
 """Keys and values of one row: per layer, a pair of tensors (H, T, D)."""
@@ -74,40 +79,28 @@ class SlotLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         self.first = self.end = 0
         """Range of columns in use: first, and one past the last."""
 
+    @override
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Sets up an empty cache with the shape and device of the first states, and the dtype of the values.
-
-        In mixed precision, positions make keys float32, and attention rounds them to the dtype of the values again.
-
-        Args:
-            key_states: (B, H, columns, D) keys, of which no column is stored.
-            value_states: (B, H, columns, D) values, of which no column is stored.
-        """
+        # The dtype is that of the values: in mixed precision, positions make keys float32, and attention rounds them
+        # to the dtype of the values again.
         self.dtype, self.device, self.count = value_states.dtype, key_states.device, len(key_states)
         self.keys, self.values = key_states[:, :, :0].to(self.dtype), value_states[:, :, :0]
         self.is_initialized = True
 
+    @override
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Appends columns to the cache.
-
-        Args:
-            key_states: (B, H, new columns, D) keys.
-            value_states: (B, H, new columns, D) values.
-            args: Ignored.
-            kwargs: Ignored.
-
-        Returns:
-            All keys and all values in use, (B, H, W, D) each.
-        """
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         new = key_states.shape[2]
         if self.end + new > self.states[0].shape[2]:
-            self.keys, self.values = (
-                _widened(states[:, :, self.first : self.end], self.end - self.first + new + self.AHEAD)
-                for states in self.states
-            )
-            self.first, self.end = 0, self.end - self.first
+            used, wide = self.end - self.first, []
+            for states in self.states:
+                # 0, not uninitialised: masked columns still enter the sum as 0 times their value, which would be NaN
+                # for an infinite or NaN value.
+                grown = states.new_zeros((*states.shape[:2], used + new + self.AHEAD, states.shape[3]))
+                grown[:, :, :used] = states[:, :, self.first : self.end]
+                wide.append(grown)
+            (self.keys, self.values), self.first, self.end = wide, 0, used
         keys, values = (states[: self.count] for states in self.states)
         keys[:, :, self.end : self.end + new] = key_states
         values[:, :, self.end : self.end + new] = value_states
@@ -121,20 +114,9 @@ class SlotLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         assert self.values is not None
         return self.keys, self.values
 
+    @override
     def get_seq_length(self) -> int:
-        """Returns the number of columns in use."""
         return self.end - self.first
-
-
-def _widened(states: Tensor, columns: int) -> Tensor:
-    """Returns states widened to (B, H, columns, D).
-
-    The new columns are 0, not uninitialised: masked columns still enter the sum as 0 times their value, which would be
-    NaN for an infinite or NaN value.
-    """
-    wide = states.new_zeros((*states.shape[:2], columns, states.shape[3]))
-    wide[:, :, : states.shape[2]] = states
-    return wide
 
 
 class SlotCache(Cache):
@@ -161,10 +143,10 @@ class SlotCache(Cache):
             lengths: Number of tokens to take of each row; 0 for None.
             present: Length of the longest present row, in tokens.
         """
-        row = next((row for row in rows if row is not None), None)
+        like = next((row for row in rows if row is not None), None)
         for number, layer in enumerate(self.slots):
-            if row is not None:
-                self._make_room(layer, row[number], layer.count + len(rows), max(lengths), present)
+            if like is not None:
+                self._make_room(layer, like[number], layer.count + len(rows), max(lengths), present)
             for cached, length in zip(rows, lengths, strict=True):
                 if cached is not None:
                     _write(layer, layer.count, cached[number], length)
@@ -183,19 +165,14 @@ class SlotCache(Cache):
         """
         if layer.is_initialized and count <= len(layer.states[0]) and length <= layer.end:
             return
-        # More than needed, since rows come one by one and grow from turn to turn. Zeros for the reason in `_widened`.
+        # More than needed, since rows come one by one and grow from turn to turn. Zeros as in `SlotLayer.update`.
         spare = layer.AHEAD * 4 if layer.is_initialized else 0
         end, slots = max(length, present) + spare, count + (count // 4 if layer.is_initialized else 0)
-        old = layer.states if layer.is_initialized else None
-        grown = []
-        for which in (0, 1):
-            heads, _, width = like[which].shape
-            states = like[which].new_zeros((slots, heads, end + layer.AHEAD, width))
-            if old is not None:
-                kept = old[which][: layer.count, :, layer.end - present : layer.end]
-                states[: layer.count, :, end - present : end] = kept
-            grown.append(states)
-        if not layer.is_initialized:
+        grown = [row.new_zeros((slots, row.shape[0], end + layer.AHEAD, row.shape[2])) for row in like]
+        if layer.is_initialized:
+            for states, old in zip(grown, layer.states, strict=True):
+                states[: layer.count, :, end - present : end] = old[: layer.count, :, layer.end - present : layer.end]
+        else:
             layer.lazy_initialization(*grown)
             layer.count = 0
         layer.keys, layer.values = grown
@@ -222,11 +199,9 @@ class SlotCache(Cache):
     def row(self, slot: int, length: int) -> RowCache:
         """Returns a copy of the keys and values in a slot's last `length` columns."""
         return [
-            (
-                keys[slot, :, layer.end - length : layer.end].clone(),
-                values[slot, :, layer.end - length : layer.end].clone(),
-            )
+            (keys[slot, :, columns].clone(), values[slot, :, columns].clone())
             for layer in self.slots
+            for columns in [slice(layer.end - length, layer.end)]
             for keys, values in [layer.states]
         ]
 
@@ -235,3 +210,92 @@ def _write(layer: SlotLayer, slot: int, pair: tuple[Tensor, Tensor], length: int
     """Writes the first `length` tokens of a row into a slot, up to the last column in use."""
     for states, row in zip(layer.states, pair, strict=True):
         states[slot, :, layer.end - length : layer.end] = row[:, :length]
+
+
+@dataclass(slots=True)
+class _Entry:
+    ids: npt.NDArray[np.int32]
+    cache: RowCache
+    blocks: set[int]
+    """Hashes under which the entry can still be found."""
+
+
+class PrefixStore:
+    """Prefix cache: it keeps rows, so that a later request with a common prefix runs the model only on the rest.
+
+    An episode's next turn continues its last one, attempts at a question share its prompt, and all prompts share their
+    instructions. Rows are found by hashes of their prefixes of whole blocks, then compared token by token; a newer row
+    takes over the prefixes that it shares with older ones.
+
+    Args:
+        max_tokens: Maximum number of tokens kept; beyond it the least recently used row is dropped. 0 keeps nothing.
+    """
+
+    BLOCK = 16
+    """Number of tokens per block, which is the shortest common prefix that can be found."""
+
+    def __init__(self, max_tokens: int) -> None:
+        self._max_tokens = max_tokens
+        self._entries: OrderedDict[int, _Entry] = OrderedDict()
+        self._owner: dict[int, int] = {}
+        """Hash of a prefix of whole blocks to the key of the entry that holds it."""
+        self._added = 0
+        self.tokens = 0
+        """Number of tokens kept now."""
+
+    def longest(self, ids: npt.NDArray[np.int32]) -> tuple[int, RowCache | None]:
+        """Returns the length of the longest common prefix of a request (T,) with a row, and the row's cache.
+
+        It is at most T - 1, since the last token's logits are needed; (0, None) if there is none.
+        """
+        for block in reversed(self._blocks(ids)):
+            if (owner := self._owner.get(block)) is not None:
+                self._entries.move_to_end(owner)
+                entry = self._entries[owner]
+                size = min(len(entry.ids), len(ids) - 1)
+                differ = np.flatnonzero(entry.ids[:size] != ids[:size])
+                length = int(differ[0]) if len(differ) else size
+                return (length, entry.cache) if length else (0, None)
+        return 0, None
+
+    def add(self, ids: npt.NDArray[np.int32], cache: RowCache) -> None:
+        """Stores a row, and drops the least recently used rows beyond the maximum.
+
+        Args:
+            ids: (T,) int32 token ids of the row.
+            cache: Keys and values of its T tokens, which must not be changed afterwards.
+        """
+        blocks = set(self._blocks(ids))
+        if not blocks or len(ids) > self._max_tokens:
+            return
+        self._added += 1
+        for block in blocks:
+            if (key := self._owner.get(block)) is not None:
+                old = self._entries[key]
+                old.blocks.discard(block)
+                if not old.blocks:
+                    self._drop(key)
+            self._owner[block] = self._added
+        self._entries[self._added] = _Entry(ids, cache, blocks)
+        self.tokens += len(ids)
+        while self.tokens > self._max_tokens:
+            self._drop(next(iter(self._entries)))
+
+    def clear(self) -> None:
+        """Removes all rows."""
+        self._entries.clear()
+        self._owner.clear()
+        self.tokens = 0
+
+    def _blocks(self, ids: npt.NDArray[np.int32]) -> list[int]:
+        """Returns the hash of each prefix of whole blocks, shortest first."""
+        hashes: list[int] = []
+        for start in range(0, len(ids) - self.BLOCK + 1, self.BLOCK):
+            hashes.append(hash((hashes[-1] if hashes else 0, ids[start : start + self.BLOCK].tobytes())))
+        return hashes
+
+    def _drop(self, key: int) -> None:
+        entry = self._entries.pop(key)
+        self.tokens -= len(entry.ids)
+        for block in entry.blocks:
+            del self._owner[block]

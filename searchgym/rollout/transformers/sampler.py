@@ -10,7 +10,7 @@ import copy
 import os
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,38 +18,19 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from searchgym.errors import ModelError, UsageError
+from searchgym.rollout.foreign.templates import end_ids
 from searchgym.rollout.loading import device_of, load_model
-from searchgym.rollout.sampler import (
-    Deliver,
-    Dtype,
-    Key,
-    Pull,
-    Sampled,
-    SampledKey,
-    SampledRun,
-    SampleRequest,
-    Samplers,
-    sample_all,
-)
-from searchgym.rollout.samplers.transformers import Transformers
-from searchgym.rollout.tokens import decoder, end_ids
-from searchgym.rollout.transformers.choice import StopMatcher, uniforms
-from searchgym.rollout.transformers.kv_cache import ATTENTION, RowCache, SlotCache
+from searchgym.rollout.sampler import Deliver, Dtype, Key, Pull, Sampled, SampleRequest, sample_all
+from searchgym.rollout.sampler_kind import SampledKey, SampledRun, Samplers
+from searchgym.rollout.samplers.transformers import Transformers, most_tokens
+from searchgym.rollout.tokens import decoder
+from searchgym.rollout.transformers.kv_cache import ATTENTION, PrefixStore, RowCache, SlotCache
 from searchgym.rollout.transformers.precision import mixed_precision, round_matrices
-from searchgym.rollout.transformers.prefix_store import PrefixStore
-from searchgym.rollout.transformers.running_batch import Row, RunningBatch
+from searchgym.rollout.transformers.running_batch import RunningBatch, RunningRow, StopMatcher, uniforms
 
-BATCH_TOKENS: Final = 65_536
-"""Upper bound of the tokens in a running batch, and of those kept from earlier requests, where none is given."""
-GPU_TOKENS: Final = 262_144
-"""The same on a GPU, which takes about as long for a step of many rows as for one of few; see `GPU_SHARE`."""
-GPU_SHARE: Final = 1 / 24
-"""Share of a GPU's memory within which batches may grow beyond `BATCH_TOKENS`."""
-MEMORY_SHARE: Final = 1 / 16
-"""Share of the machine's memory that the keys and values of a running batch may take, and those kept as much again."""
 PREFILL_TOKENS: Final = 2048
 """Maximum tokens, padding included, of one forward pass over prompts (a longer prompt is passed alone)."""
 GPU_PREFILL_TOKENS: Final = 16_384
@@ -107,26 +88,18 @@ class TransformersSampler:
             round_matrices(model)
         self.model, self.tokenizer = model, tokenizer
         self.max_context, self.version, self._mixed = max_context or positions, version, mixed
-        self.ends = frozenset(response_ends(model, tokenizer) if ends is None else ends)
+        self.ends = frozenset(response_ends(model.generation_config, tokenizer) if ends is None else ends)
         self._layers, self._vocabulary = int(config.num_hidden_layers), int(config.vocab_size)
         self._max_batch_tokens = max_batch_tokens
         self._store = PrefixStore(reuse_tokens)
         self._text = decoder(tokenizer)
         self._matchers: dict[tuple[str, ...], StopMatcher] = {}
         self._lock = threading.Lock()
-        self._open = threading.Event()
-        """Event that is cleared while new weights wait for running requests."""
+        self._open = threading.Event()  # cleared while new weights wait for running requests
         self._open.set()
 
     def sample(self, requests: Sequence[SampleRequest]) -> list[Sampled]:
-        """Samples one response per request; see `stream`.
-
-        Args:
-            requests: Requests, in any order.
-
-        Returns:
-            One response per request, in the same order; empty for a request that fills the context.
-        """
+        """Returns one response per request, in the same order; empty for a request that fills the context."""
         return sample_all(self, requests)
 
     def stream(self, pull: Pull[Key], deliver: Deliver[Key]) -> None:
@@ -156,25 +129,16 @@ class TransformersSampler:
                     self.model.train(training)
 
     def update(self, state: Mapping[str, Tensor], version: int) -> None:
-        """Loads new weights once running requests are done, and clears the cache of the old ones.
-
-        Args:
-            state: All weights by name, with the model's shapes; dtypes are cast.
-            version: Policy version of these weights.
+        """Loads new weights once running requests are done, and clears the cache of the old ones; dtypes are cast.
 
         Raises:
             UsageError: A name is missing or unknown, or a shape differs; the weights then stay unchanged.
         """
         current = self.model.state_dict()
-        wrong = [
-            *(f"{name} is missing" for name in current.keys() - state.keys()),
-            *(f"{name} is unknown" for name in state.keys() - current.keys()),
-            *(
-                f"{name} has shape {tuple(state[name].shape)}, not {tuple(current[name].shape)}"
-                for name in current.keys() & state.keys()
-                if state[name].shape != current[name].shape
-            ),
-        ]
+        wrong = [f"{name} is {'missing' if name in current else 'unknown'}" for name in current.keys() ^ state.keys()]
+        for name in current.keys() & state.keys():
+            if (shape := tuple(state[name].shape)) != tuple(current[name].shape):
+                wrong.append(f"{name} has shape {shape}, not {tuple(current[name].shape)}")
         if wrong:
             raise UsageError(f"these weights do not fit {type(self.model).__name__}: {'; '.join(sorted(wrong)[:5])}")
         self._open.clear()
@@ -194,12 +158,10 @@ class TransformersSampler:
     def close(self) -> None:
         """Does nothing, since this sampler starts no processes or threads."""
 
-    # -- one call ------------------------------------------------------------------------------------------------
-
     def _stream(self, pull: Pull[Key], deliver: Deliver[Key]) -> bool:
         """Samples until no request is left (returns True), or none runs and new weights wait (returns False)."""
         batch: RunningBatch[Key] = RunningBatch(self._layers, self.model.device)
-        waiting: deque[Row[Key]] = deque()
+        waiting: deque[RunningRow[Key]] = deque()
         while True:
             asked = pull() if self._open.is_set() else ()
             for row in sorted((self._row(key, request) for key, request in asked), key=lambda row: -row.length):
@@ -219,25 +181,26 @@ class TransformersSampler:
             if batch.rows:
                 batch.forward(self._forward)
 
-    def _row(self, key: Key, request: SampleRequest) -> Row[Key]:
+    def _row(self, key: Key, request: SampleRequest) -> RunningRow[Key]:
         """Builds a row for a request; if the request fills the context, the row is already finished."""
         if request.ids.min() < 0 or request.ids.max() >= self._vocabulary:
             raise UsageError(
                 f"token ids must be from 0 to {self._vocabulary - 1}, got {request.ids.min()} to {request.ids.max()}"
             )
-        sampling = request.sampling
-        limit = max(0, min(sampling.max_tokens, self.max_context - len(request.ids)))
-        noise, stop = uniforms(request.seed, limit), self._matcher(sampling.stop)
-        row = Row(key, request, limit, noise, stop, self.version)
+        stop = request.sampling.stop
+        limit = max(0, min(request.sampling.max_tokens, self.max_context - len(request.ids)))
+        if stop not in self._matchers:
+            self._matchers[stop] = StopMatcher(self._text, stop)
+        row = RunningRow(key, request, limit, uniforms(request.seed, limit), self._matchers[stop], self.version)
         if not limit:
             row.finish = "context"
         return row
 
-    def _admit(self, batch: RunningBatch[Key], waiting: deque[Row[Key]]) -> None:
+    def _admit(self, batch: RunningBatch[Key], waiting: deque[RunningRow[Key]]) -> None:
         """Lets waiting rows join the batch within `max_batch_tokens`; a larger row runs alone."""
         rows = batch.rows
         present, longest = len(rows), max((row.length + row.limit for row in rows), default=0)
-        new: list[Row[Key]] = []
+        new: list[RunningRow[Key]] = []
         while waiting:
             longest = max(longest, waiting[0].length + waiting[0].limit)
             if (rows or new) and (present + len(new) + 1) * longest > self._max_batch_tokens:
@@ -247,37 +210,26 @@ class TransformersSampler:
             logits, caches = self._prefill([row.request.ids for row in new])
             batch.join(new, caches, logits)
 
-    def _matcher(self, stop: tuple[str, ...]) -> StopMatcher:
-        if stop not in self._matchers:
-            self._matchers[stop] = StopMatcher(self._text, stop)
-        return self._matchers[stop]
-
-    def _forward(self, ids: Tensor, mask: Tensor, positions: Tensor, cache: Any) -> Tensor:
+    def _forward(self, ids: Tensor, mask: Tensor, positions: Tensor, cache: SlotCache) -> Tensor:
         """Runs the model on new tokens (B, n) that follow the cache; returns the last position's logits (B, V)."""
-        output = self.model(
-            input_ids=ids,
-            attention_mask=mask.long(),
-            position_ids=positions,
-            past_key_values=cache,
-            use_cache=True,
-            logits_to_keep=1,
-        )
-        logits: Tensor = output.logits[:, -1]
-        return logits
-
-    # -- prompts -------------------------------------------------------------------------------------------------
+        mask = mask.long()
+        inputs = {"input_ids": ids, "attention_mask": mask, "position_ids": positions, "past_key_values": cache}
+        logits: Tensor = self.model(**inputs, use_cache=True, logits_to_keep=1).logits
+        return logits[:, -1]
 
     def _prefill(self, prompts: list[npt.NDArray[np.int32]]) -> tuple[Tensor, list[RowCache]]:
-        """Runs the model over prompts, each distinct one once, and only over the part not in the prefix store.
+        """Returns the logits of each prompt's last token, (B, V), and the prompt's keys and values.
 
-        Returns:
-            Logits of the last tokens, (B, V), and keys and values of each prompt.
+        The model runs over each distinct prompt once, and only over the part not in the prefix store.
         """
         distinct = {prompt.tobytes(): prompt for prompt in prompts}
         unseen = {key: len(prompt) - self._store.longest(prompt)[0] for key, prompt in distinct.items()}
         done: dict[bytes, tuple[Tensor, RowCache]] = {}
         most = GPU_PREFILL_TOKENS if self.model.device.type == "cuda" else PREFILL_TOKENS
-        for keys in _chunks(sorted(distinct, key=lambda key: -unseen[key]), unseen, most):
+        left = sorted(distinct, key=lambda key: -unseen[key])
+        while left:  # as many as stay within `most` tokens when padded to the largest, which is the first
+            count = max(1, most // unseen[left[0]])
+            keys, left = left[:count], left[count:]
             chunk = [distinct[key] for key in keys]
             logits, caches = self._prefill_chunk(chunk)
             for key, prompt, row_logits, cache in zip(keys, chunk, logits, caches, strict=True):
@@ -323,30 +275,14 @@ def affordable_tokens(model: PreTrainedModel) -> int:
     return most_tokens(int(per_token), device_memory(model.device), on_gpu=model.device.type == "cuda")
 
 
-def most_tokens(per_token: float, memory: float, on_gpu: bool) -> int:
-    """Returns how many tokens' keys and values a device of some memory keeps; both numbers are of the same unit."""
-    usual = min(BATCH_TOKENS, memory * MEMORY_SHARE // per_token)
-    more = min(GPU_TOKENS, memory * GPU_SHARE // per_token) if on_gpu else 0
-    return max(1, int(max(usual, more)))
-
-
 def device_memory(device: torch.device) -> int:
     """Returns the bytes of memory of a device; of the CPU, what the machine has and a control group allows."""
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
     whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit = Path("/sys/fs/cgroup/memory.max")
-    said = limit.read_text(encoding="ascii").strip() if limit.is_file() else ""
-    return min(whole, int(said)) if said.isdigit() else whole
-
-
-def _chunks(keys: list[bytes], sizes: Mapping[bytes, int], most: int) -> Iterator[list[bytes]]:
-    """Yields groups of keys, given largest first, that stay within `most` tokens when padded to the largest size."""
-    at = 0
-    while at < len(keys):
-        count = max(1, most // sizes[keys[at]])
-        yield keys[at : at + count]
-        at += count
+    text = limit.read_text(encoding="ascii").strip() if limit.is_file() else ""
+    return min(whole, int(text)) if text.isdigit() else whole
 
 
 def open_samplers(options: Transformers, keys: Sequence[SampledKey], run: SampledRun) -> Samplers:
@@ -359,31 +295,19 @@ def open_samplers(options: Transformers, keys: Sequence[SampledKey], run: Sample
 def load_sampler(
     path: str | Path, dtype: Dtype = "float32", *, device: str = "cpu", **options: Any
 ) -> tuple[TransformersSampler, PreTrainedTokenizerBase]:
-    """Loads a model folder as a sampler.
+    """Loads a model as a sampler; `path`, `dtype`, `device` and errors as for `load_model`.
 
     Args:
         path: Folder in Hugging Face format, or the name of a model.
         dtype: Type of the weights in memory.
         device: Torch device for the weights.
         options: Keyword arguments for `TransformersSampler`.
-
-    Returns:
-        The sampler and the tokenizer.
-
-    Raises:
-        UsageError: See `load_model` and `TransformersSampler`.
-        DataError: See `load_model`; a `DataMissingError` if the folder or one of its files does not exist.
     """
     model, tokenizer = load_model(path, dtype, device=device)
     return TransformersSampler(model, tokenizer, **options), tokenizer
 
 
-def response_ends(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
-    """Returns the token ids that end a response, by the tokenizer and the model's generation settings."""
-    return ends_of(model.generation_config, tokenizer)
-
-
-def ends_of(settings: Any, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
-    """Returns the token ids that end a response, by the tokenizer and a ``GenerationConfig``, without the model."""
+def response_ends(settings: GenerationConfig | None, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+    """Returns the token ids that end a response, by the tokenizer and a model's generation settings."""
     ends = getattr(settings, "eos_token_id", None)
     return end_ids(tokenizer) + (() if ends is None else (ends,) if isinstance(ends, int) else tuple(ends))

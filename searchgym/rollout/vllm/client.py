@@ -1,4 +1,4 @@
-"""HTTP calls to a sampling server, which can all be cut off at once when the server stands still."""
+"""HTTP calls to a sampling server, which can all be cut off at once, and the names that server and training share."""
 
 from __future__ import annotations
 
@@ -17,6 +17,20 @@ import urllib3
 from searchgym.errors import EngineLostError, ModelError, UsageError
 from searchgym.http_client import HttpConnection, HttpsConnection, read_body, shown
 
+KEY: Final = "SEARCHGYM_ENGINE_KEY"
+"""Environment variable with the secret that servers and trainings share."""
+SERVES: Final = "SEARCHGYM_ENGINE_SERVES"
+"""Environment variable of a server with its `Identity` in JSON."""
+PROCESSES: Final = "SEARCHGYM_ENGINE_PROCESSES"
+"""Environment variable of a server with the number of processes that hold its weights."""
+RUN: Final = "X-SearchGym-Run"
+"""Header that names the training."""
+WEIGHTS: Final = "X-SearchGym-Weights"
+"""Header that names the weights that a request is for; empty for the model's original weights."""
+GENERATE: Final = "/inference/v1/generate"
+"""vLLM's path for requests with token ids."""
+LEASE: Final = 30.0
+"""Seconds without a sign of life after which another training may use the server."""
 STALE: Final = 412
 """Status of a server whose weights are not those that a request names."""
 OTHER_FILE: Final = 422
@@ -68,11 +82,10 @@ class Client:
                 connection.request("GET" if data is None else "POST", path, data, how, preload_content=False)
                 reply = connection.getresponse()
                 status, text = reply.status, read_body(reply, REPLY_BYTES).decode(errors="replace")
-        except urllib3.exceptions.NewConnectionError as error:  # which counts as a time-out for urllib3
-            raise EngineLostError(f"{self.address} does not answer: {shown(str(error))}") from error
-        except (TimeoutError, urllib3.exceptions.TimeoutError) as error:
-            raise EngineLostError(f"{self.address} has not answered for {timeout:g} s: it stands still") from error
         except FAULTS as error:
+            refused = isinstance(error, urllib3.exceptions.NewConnectionError)  # which urllib3 counts as a time-out
+            if isinstance(error, (TimeoutError, urllib3.exceptions.TimeoutError)) and not refused:
+                raise EngineLostError(f"{self.address} has not answered for {timeout:g} s: it stands still") from error
             raise EngineLostError(f"{self.address} does not answer: {shown(str(error))}") from error
         if status != 200:
             self._refused(path, status, text)
@@ -89,8 +102,7 @@ class Client:
         """
         try:
             with self._connection(CONNECT) as connection:
-                address: str = connection.sock.getsockname()[0]
-                return address
+                return str(connection.sock.getsockname()[0])
         except FAULTS as error:
             raise EngineLostError(f"{self.address} does not answer: {shown(str(error))}") from error
 

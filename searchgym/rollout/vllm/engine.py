@@ -7,174 +7,58 @@ with the weights it had, and its unfinished requests are sent again.
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-import numpy as np
-import numpy.typing as npt
 from torch import Tensor
 
-from searchgym.errors import EngineLostError, ModelError, UsageError
-from searchgym.rollout.transfer.folders import Folders
+from searchgym.errors import EngineLostError, ModelError
+from searchgym.rollout.vllm.backend import Adapter, EngineBackend, EngineRequest
 
 DEATHS: Final = 3
 """Number of consecutive deaths, without a response in between, after which an engine is given up."""
-RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""Maximum adapter ranks that vLLM can be configured with."""
-
-
-@dataclass(frozen=True, slots=True)
-class Adapter:
-    """LoRA adapter in a folder that the engine can read."""
-
-    name: str
-    """Name, which no other adapter may share."""
-    number: int
-    """Number above 0, which no other adapter may share: vLLM identifies adapters by both."""
-    folder: str
-    """Folder with peft's configuration and weight files."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Completion:
-    """Result of a request to vLLM."""
-
-    ids: npt.NDArray[np.int32]
-    """(N,) int32 sampled token ids, the end id included."""
-    logp: npt.NDArray[np.float32]
-    """(N,) float32 natural-log probabilities of the sampled tokens, in the engine's log-probability mode."""
-    reason: str | None
-    """vLLM's finish reason: ``"stop"``, ``"length"`` or another."""
-    stop: str | int | None = None
-    """Stop string or token id that ended the response."""
-
-
-Done = Callable[[Completion | Exception, int], None]
-"""Callback that receives the completion, or the error instead, and the version of the base model's weights."""
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """Request to the engine, with the callback for its result."""
-
-    prompt: list[int]
-    """Token ids of the prompt."""
-    parameters: Mapping[str, Any]
-    """Keyword arguments of vLLM's `SamplingParams`."""
-    done: Done
-    """Callback for the result."""
-    adapter: Adapter | None = None
-    """Adapter to sample with; None for the base model."""
-    episode: str = ""
-    """Id of the episode; its requests share a long prefix, so replicas keep them on one engine."""
-
-
-class Backend(Protocol):
-    """Interface of a vLLM engine in child processes or behind a server.
-
-    Every method raises `EngineLostError` if the engine has ended; `restart` then starts it again. A request that it
-    refuses raises `ModelError`.
-    """
-
-    @property
-    def max_context(self) -> int:
-        """Maximum tokens of request and response."""
-        ...
-
-    @property
-    def name(self) -> str:
-        """Name for messages."""
-        ...
-
-    def new_folders(self) -> Folders:
-        """Returns an empty set of folders through which weights reach the engine."""
-        ...
-
-    def restart(self) -> None:
-        """Starts the engine again, with the model's original weights."""
-        ...
-
-    def add(self, name: str, asked: Asked) -> None:
-        """Adds a request under a name that no other request ever had."""
-        ...
-
-    def step(self) -> list[tuple[str, Completion | Exception]]:
-        """Runs the engine briefly; returns (name, completion or error) of each request that ended."""
-        ...
-
-    def load(self, folder: str) -> None:
-        """Loads the base model's weights from a folder."""
-        ...
-
-    def take(self, adapter: Adapter) -> None:
-        """Loads an adapter.
-
-        Raises:
-            ModelError: The adapter does not fit the base model.
-        """
-        ...
-
-    def drop(self, adapter: Adapter) -> None:
-        """Unloads an adapter."""
-        ...
-
-    def forget(self) -> None:
-        """Clears cached keys and values of earlier requests."""
-        ...
-
-    def sleep(self, level: int) -> None:
-        """Frees GPU memory until `wake`; level 1 keeps the weights in main memory, 2 drops them."""
-        ...
-
-    def wake(self) -> None:
-        """Takes GPU memory again after `sleep`."""
-        ...
-
-    def close(self) -> None:
-        """Stops the processes and threads that the backend started."""
-        ...
 
 
 class VllmEngine:
     """Engine on a backend, driven by a thread.
 
     Args:
-        backend: Backend, owned by the engine: `close` closes it.
+        backend: The engine itself, owned by the engine: `close` closes it.
         vocabulary: Number of token ids that the model knows.
         version: Policy version of the weights as loaded.
         deaths: Number of consecutive deaths, without a response in between, after which the engine is given up.
     """
 
-    def __init__(self, backend: Backend, *, vocabulary: int, version: int = 0, deaths: int = DEATHS) -> None:
+    def __init__(self, backend: EngineBackend, *, vocabulary: int, version: int = 0, deaths: int = DEATHS) -> None:
         self.backend, self.vocabulary, self.version = backend, vocabulary, version
         self.max_context, self.name = backend.max_context, backend.name
         self.restarts = 0
         """Number of restarts so far."""
-        self.folders = backend.new_folders()
+        self.new_folders = backend.new_folders
+        self.folders = self.new_folders()
         self._weights: str | None = None
         """Folder of the weights loaded last; None for the model's original weights."""
         self._news = threading.Condition()
-        self._inbox: deque[Asked | _Call] = deque()
-        self._under_way: dict[str, Asked] = {}
+        self._inbox: deque[EngineRequest | _Call] = deque()
+        self._under_way: dict[str, EngineRequest] = {}
         self._closed, self._asleep, self._names, self._deaths, self._most = False, False, 0, 0, deaths
         self._thread = threading.Thread(target=self._drive, name="vllm", daemon=True)
         self._thread.start()
 
     # -- for samplers ----------------------------------------------------------------------------------------------
 
-    def ask(self, asked: Asked) -> None:
+    def ask(self, news: EngineRequest | _Call) -> None:
         """Queues a request; requests are sent in the order of the calls."""
-        self._tell(asked)
-
-    def new_folders(self) -> Folders:
-        """Returns an empty set of folders through which weights reach the engine."""
-        return self.backend.new_folders()
+        with self._news:
+            if self._closed:
+                raise EngineLostError("vLLM's engine has been closed")
+            self._inbox.append(news)
+            self._news.notify()
 
     def load(self, state: Mapping[str, Tensor], version: int) -> None:
         """Loads new base weights once no request is running, and clears the cache of the old ones.
@@ -188,7 +72,13 @@ class VllmEngine:
 
     def load_folder(self, folder: str, version: int) -> None:
         """Loads new base weights, as `load`, from a folder of `Folders.model`, which must exist while they are used."""
-        self._call(lambda: self._load(folder, version))
+
+        def load() -> None:
+            self._weights, self.version = folder, version  # first: an engine that dies here restarts with them
+            self.backend.load(folder)
+            self.backend.forget()  # otherwise vLLM would reuse keys and values of the old weights
+
+        self._call(load)
 
     def pins(self) -> dict[str, str]:
         """Returns an episode id whose requests this engine gets, as all others, with the engine's name."""
@@ -237,37 +127,38 @@ class VllmEngine:
     def _call(self, function: Callable[[], Any], alone: bool = True) -> None:
         """Calls a function in the engine's thread, while no request runs if `alone`, and raises its exception here."""
         call = _Call(function, alone)
-        self._tell(call)
+        self.ask(call)
         call.future.result()
-
-    def _tell(self, news: Asked | _Call) -> None:
-        with self._news:
-            if self._closed:
-                raise EngineLostError("vLLM's engine has been closed")
-            self._inbox.append(news)
-            self._news.notify()
 
     # -- the thread ------------------------------------------------------------------------------------------------
 
     def _drive(self) -> None:
-        """Runs the thread's loop until the engine is closed or given up."""
+        """Runs the thread's loop until the engine is closed or given up; then every request gets the error."""
         try:
-            while self._wait():
+            while True:
+                with self._news:
+                    self._news.wait_for(lambda: self._closed or self._inbox or self._under_way)
+                    if self._closed:
+                        return
                 try:
                     self._take_up()
                     if self._under_way:
-                        self._step()
+                        for name, completion in self.backend.step():
+                            self._deaths = 0
+                            self._under_way.pop(name).done(completion, self.version)
                 except EngineLostError as error:
                     self._restart(error)
         except Exception as error:
-            self._give_up(error)
-
-    def _wait(self) -> bool:
-        """Waits for work; returns False once the engine is closed."""
-        with self._news:
-            while not (self._closed or self._inbox or self._under_way):
-                self._news.wait()
-            return not self._closed
+            with self._news:
+                self._closed = True
+                waiting = [*self._under_way.values(), *self._inbox]
+                self._under_way.clear()
+                self._inbox.clear()
+            for news in waiting:
+                if isinstance(news, EngineRequest):
+                    news.done(error, self.version)
+                else:
+                    news.future.set_exception(error)
 
     def _take_up(self) -> None:
         """Passes new requests to the backend and makes calls, up to a call that must wait for running requests."""
@@ -279,7 +170,7 @@ class VllmEngine:
                 if isinstance(news, _Call) and news.alone and self._under_way:
                     return
                 self._inbox.popleft()
-            if isinstance(news, Asked):
+            if isinstance(news, EngineRequest):
                 self._names += 1
                 self._under_way[str(self._names)] = news  # before add(): the engine may die in it
                 self._add(str(self._names), news)
@@ -293,7 +184,7 @@ class VllmEngine:
             except Exception as error:
                 news.future.set_exception(error)
 
-    def _add(self, name: str, asked: Asked) -> None:
+    def _add(self, name: str, asked: EngineRequest) -> None:
         """Passes a request to the backend; if it is refused, reports the error to its callback."""
         try:
             self.backend.add(name, asked)
@@ -302,11 +193,6 @@ class VllmEngine:
                 raise
             del self._under_way[name]
             asked.done(error, self.version)
-
-    def _step(self) -> None:
-        for name, completion in self.backend.step():
-            self._deaths = 0
-            self._under_way.pop(name).done(completion, self.version)
 
     def _restart(self, error: EngineLostError) -> None:
         """Restarts the engine and sends it the unfinished requests again."""
@@ -329,25 +215,6 @@ class VllmEngine:
                 continue
             return
 
-    def _give_up(self, error: Exception) -> None:
-        """Reports an error to every request and call that waits."""
-        with self._news:
-            self._closed = True
-            waiting = [*self._under_way.values(), *self._inbox]
-            self._under_way.clear()
-            self._inbox.clear()
-        for news in waiting:
-            if isinstance(news, Asked):
-                news.done(error, self.version)
-            else:
-                news.future.set_exception(error)
-
-    def _load(self, folder: str, version: int) -> None:
-        """Loads weights from a folder, in the engine's thread."""
-        self._weights, self.version = folder, version  # first, so that an engine that dies here restarts with them
-        self.backend.load(folder)
-        self.backend.forget()  # otherwise vLLM would reuse keys and values of the old weights
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Call:
@@ -357,32 +224,3 @@ class _Call:
     alone: bool
     """Whether the call must wait until no request is running."""
     future: Future[Any] = field(default_factory=Future)
-
-
-def rank_for(rank: int) -> int:
-    """Returns the maximum rank to configure vLLM with for adapters of a rank: the next one it supports."""
-    return next((known for known in RANKS if known >= rank), rank)
-
-
-def visible(gpus: Sequence[int]) -> str:
-    """Returns ``CUDA_VISIBLE_DEVICES`` for a child process that may use some of this process's GPUs.
-
-    Args:
-        gpus: Indices among the GPUs that this process sees, counted from 0.
-
-    Raises:
-        UsageError: This process does not see that many GPUs.
-    """
-    seen = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if seen is None:
-        return ",".join(map(str, gpus))
-    names = seen.split(",")
-    if max(gpus) >= len(names):
-        raise UsageError(f"there is no GPU {max(gpus)}: CUDA_VISIBLE_DEVICES is {seen}, counted from 0")
-    return ",".join(names[gpu] for gpu in gpus)
-
-
-def check_reset(done: Any) -> None:
-    """Raises a ModelError unless vLLM reported that it cleared its prefix cache."""
-    if not done:
-        raise ModelError("vLLM did not reset its prefix cache: it would mix keys and values of old and new weights")

@@ -2,7 +2,15 @@
 
 It asks for a key, lets one training at a time use the server, checks files of weights by their hash before they are
 loaded, and answers a request only with the weights that it names. Time is measured by the server's own clock alone, so
-that clocks of other machines may differ.
+that clocks of other machines may differ. Its calls, after ``/searchgym/``:
+
+    free        -- claim -->                            used by a run
+    used        -- release, or LEASE without a call --> free
+    weights     -- load -->                             those of the call, None if it fails half way
+    any weights -- a question while free -->            the original ones
+
+``about`` answers anybody; ``claim`` a run that sees the training's files; ``beat``, ``release``, ``load`` and
+``adapter`` only the run that uses the server.
 """
 
 from __future__ import annotations
@@ -12,39 +20,24 @@ import hmac
 import json
 import os
 import time
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
 from searchgym.corpora.files import sha256_file
 from searchgym.errors import DataError
-from searchgym.rollout.vllm.client import OTHER_FILE, STALE
+from searchgym.rollout.vllm.client import GENERATE, KEY, LEASE, OTHER_FILE, PROCESSES, RUN, SERVES, STALE, WEIGHTS
 
 PREFIX: Final = "/searchgym/"
 """Start of the paths that the gate answers itself."""
-KEY: Final = "SEARCHGYM_ENGINE_KEY"
-"""Environment variable with the secret that servers and trainings share."""
-SERVES: Final = "SEARCHGYM_ENGINE_SERVES"
-"""Environment variable of a server with its `Identity` in JSON."""
-PROCESSES: Final = "SEARCHGYM_ENGINE_PROCESSES"
-"""Environment variable of a server with the number of processes that hold its weights."""
-RUN: Final = "X-SearchGym-Run"
-"""Header that names the training."""
-WEIGHTS: Final = "X-SearchGym-Weights"
-"""Header that names the weights that a request is for; empty for the model's original weights."""
-GENERATE: Final = "/inference/v1/generate"
-"""vLLM's path for requests with token ids."""
 CHATS: Final = {"/v1/chat/completions", "/v1/completions"}
 """Paths of OpenAI's interface, which other agents may ask while no training uses the server (``engine --tools``)."""
-LEASE: Final = 30.0
-"""Seconds without a sign of life after which another training may use the server."""
-
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class RefusalError(Exception):
@@ -70,15 +63,15 @@ class _Claim:
     """Time of its last sign of life, by the monotonic clock."""
 
 
-class Gate:
-    """ASGI middleware of the server (``vllm serve --middleware searchgym.rollout.vllm.gate.Gate``).
+class ServerGate:
+    """ASGI middleware of the server (``vllm serve --middleware searchgym.rollout.vllm.gate.ServerGate``).
 
     Args:
         app: The server's own application.
         clock: Monotonic clock in seconds.
     """
 
-    def __init__(self, app: App, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, app: ASGIApp, clock: Callable[[], float] = time.monotonic) -> None:
         self._app, self._clock = app, clock
         self._key = os.environ.get(KEY, "")
         self._serves = json.loads(os.environ.get(SERVES) or "{}")
@@ -91,39 +84,38 @@ class Gate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers a request, passes it on or refuses it."""
-        if scope["type"] == "lifespan":
-            await self._app(scope, receive, send)
-            return
+        reply: Response | None = None
         try:
-            headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-            if self._key and not hmac.compare_digest(
-                headers.get("authorization", "").encode(), f"Bearer {self._key}".encode()
-            ):
-                raise RefusalError(401, f"refuses the key: set {KEY} to the server's, here and there")
-            path = scope["path"]
-            if not path.startswith(PREFIX):
-                if scope.get("method") == "POST":
-                    if path in CHATS and not self._in_use():
-                        await self._restore(scope)
-                    else:
-                        self._check(path, headers)
-                await self._app(scope, receive, send)
-                return
-            status, content = await self._own(path.removeprefix(PREFIX), scope, receive, headers)
+            if scope["type"] != "lifespan":
+                reply = await self._reply(scope, receive)
         except RefusalError as error:
             if scope["type"] == "websocket":
                 await send({"type": "websocket.close", "code": 1008})
                 return
-            status, content = error.status, json.dumps({"detail": error.detail}).encode()
-        await _reply(send, status, content)
+            reply = JSONResponse({"detail": error.detail}, error.status)
+        await (reply or self._app)(scope, receive, send)
 
-    def _check(self, path: str, headers: Mapping[str, str]) -> None:
-        """Refuses a call of vLLM's own that changes or samples by anyone but the training, or for other weights."""
-        if RUN.lower() not in headers and not self._in_use():
-            raise RefusalError(403, f"serves {' and '.join(sorted(CHATS))} to other programs, and {path} to trainings")
+    async def _reply(self, scope: Scope, receive: Receive) -> Response | None:
+        """Returns the reply to one of the gate's own calls; None for a call of vLLM's that is allowed."""
+        headers, path = Headers(scope=scope), scope["path"]
+        given, wanted = headers.get("authorization", ""), f"Bearer {self._key}"
+        if self._key and not hmac.compare_digest(given.encode(), wanted.encode()):
+            raise RefusalError(401, f"refuses the key: set {KEY} to the server's, here and there")
+        if path.startswith(PREFIX):
+            return await self._answer(path.removeprefix(PREFIX), Request(scope, receive))
+        if scope.get("method") != "POST":
+            return None
+        if not self._in_use():
+            if path in CHATS:
+                await self._restore(scope)
+                return None
+            if RUN not in headers:
+                chats = " and ".join(sorted(CHATS))
+                raise RefusalError(403, f"serves {chats} to other programs, and {path} to trainings")
         self._check_run(headers)
-        if path == GENERATE and (wanted := headers.get(WEIGHTS.lower(), "")) != self._weights:
-            raise RefusalError(STALE, f"it has {_named(self._weights)}, the request is for {_named(wanted)}")
+        if path == GENERATE and (weights := headers.get(WEIGHTS, "")) != self._weights:
+            raise RefusalError(STALE, f"it has {_named(self._weights)}, the request is for {_named(weights)}")
+        return None
 
     def _in_use(self) -> bool:
         """Returns whether a training uses the server and was heard of lately."""
@@ -134,102 +126,101 @@ class Gate:
         async with self._restoring:
             if self._weights == "":
                 return
-            status, content = await self._load(scope, {"name": ""})
-            if status == 200:  # otherwise vLLM would reuse keys and values of the training's weights
-                status, content = await self._pass_on(scope, "/reset_prefix_cache", {})
-            if status != 200:
+            reply = await self._load(scope, {"name": ""})
+            if reply.status_code == 200:  # otherwise vLLM would reuse keys and values of the training's weights
+                reply = await self._pass_on(scope, "/reset_prefix_cache", {})
+            if reply.status_code != 200:
                 self._weights = None
-                raise RefusalError(503, f"cannot load its original weights again: {content.decode(errors='replace')}")
+                text = bytes(reply.body).decode(errors="replace")
+                raise RefusalError(503, f"cannot load its original weights again: {text}")
 
-    def _check_run(self, headers: Mapping[str, str]) -> None:
+    def _check_run(self, headers: Headers) -> None:
+        """Refuses a call by anyone but the training that uses the server, and counts it as a sign of life."""
         if self._claim is None:
             raise RefusalError(STALE, "it was started again, or given back, and has no weights of this run")
-        if headers.get(RUN.lower()) != self._claim.run:
-            raise RefusalError(409, self._taken())
+        if headers.get(RUN) != self._claim.run:
+            raise self._taken(self._claim)
         self._claim.heard = self._clock()
 
-    def _taken(self) -> str:
-        assert self._claim is not None
-        ago = self._clock() - self._claim.heard
-        return (
-            f"samples for another run ({self._claim.who}, heard of {ago:.0f} s ago): start a separate server for each "
-            f"run; if that one has ended, this server is free {LEASE:g} s after it was last heard of"
+    def _taken(self, claim: _Claim) -> RefusalError:
+        """Returns the refusal of a run while another one uses the server."""
+        heard = f"heard of {self._clock() - claim.heard:.0f} s ago"
+        return RefusalError(
+            409,
+            f"samples for another run ({claim.who}, {heard}): start a separate server for each run; if that one has "
+            f"ended, this server is free {LEASE:g} s after it was last heard of",
         )
 
-    async def _own(self, name: str, scope: Scope, receive: Receive, headers: Mapping[str, str]) -> tuple[int, bytes]:
+    async def _answer(self, name: str, request: Request) -> Response:
         """Answers the gate's own call `name`."""
         if name == "about":
-            return _said(serves=self._serves, weights=self._weights, processes=self._processes)
-        body = await _body(receive)
+            about = {"serves": self._serves, "weights": self._weights, "processes": self._processes}
+            return JSONResponse(about)
+        body = await _body(request)
         if name == "claim":
-            run = headers.get(RUN.lower(), "")
+            await _check_files(body, 409)
+            run = request.headers.get(RUN, "")
             if self._claim and self._claim.run != run and self._in_use():
-                raise RefusalError(409, self._taken())
+                raise self._taken(self._claim)
             self._claim = _Claim(run, str(body.get("who")), self._clock())
-            return _said()
-        self._check_run(headers)
+            return JSONResponse({})
+        self._check_run(request.headers)
         if name == "beat":  # while weights are loaded, vLLM answers nothing else
-            return (
-                _said() if self._loading else await self._pass_on(scope, "/collective_rpc", {"method": "check_health"})
-            )
+            return JSONResponse({}) if self._loading else await self._call_workers(request.scope, "check_health")
         if name == "release":
             self._claim = None
-            return _said()
-        if name == "see":
-            await _check_files(body, 409)
-            return _said()
-        if name == "meet":
-            body["invitation"] = {**_invitation(body), "tensors": []}
-            return await self._join(scope, body)
+            return JSONResponse({})
         if name == "load":
-            return await self._load(scope, body)
+            return await self._load(request.scope, body)
         if name == "adapter":
             await _check_files(body)
             adapter = {"lora_name": body["name"], "lora_path": body["folder"]}
-            return await self._pass_on(scope, "/v1/load_lora_adapter", adapter)
+            return await self._pass_on(request.scope, "/v1/load_lora_adapter", adapter)
         raise RefusalError(404, f"has no {PREFIX}{name}")
 
-    async def _load(self, scope: Scope, body: Mapping[str, Any]) -> tuple[int, bytes]:
-        """Loads weights from a folder or a group, or the original ones if the body names neither."""
+    async def _load(self, scope: Scope, body: Mapping[str, Any]) -> Response:
+        """Loads weights from a folder or a group, or the original ones if the body names neither.
+
+        An invitation to a group without tensors loads nothing: it shows that the processes can join.
+        """
+        invitation = body.get("invitation", {})
+        if not isinstance(invitation, dict):
+            raise RefusalError(400, f"the invitation to a group is {invitation!r:.80}")
+        if invitation and not invitation.get("tensors"):
+            return await self._join(scope, invitation)
         async with self._lock:  # a client that leaves does not end its load
-            if "invitation" not in body:
+            if not invitation:
                 await _check_files(body)
             self._weights, self._loading = None, True
             try:
-                if "invitation" in body:
-                    status, content = await self._join(scope, body)
+                if invitation:
+                    reply = await self._join(scope, invitation)
+                elif "folder" in body:
+                    reply = await self._call_workers(scope, "reload_weights", weights_path=body["folder"])
                 else:
-                    call: dict[str, Any] = {"method": "load_original", "kwargs": {"folder": self._serves["model"]}}
-                    if "folder" in body:
-                        call = {"method": "reload_weights", "kwargs": {"weights_path": body["folder"]}}
-                    status, content = await self._pass_on(scope, "/collective_rpc", call)
+                    reply = await self._call_workers(scope, "load_original", folder=self._serves["model"])
             finally:
                 self._loading = False
-            if status == 200:
+            if reply.status_code == 200:
                 self._weights = str(body["name"])
-            return status, content
+            return reply
 
-    async def _join(self, scope: Scope, body: Mapping[str, Any]) -> tuple[int, bytes]:
+    async def _join(self, scope: Scope, invitation: Mapping[str, Any]) -> Response:
         """Has the workers join a group; see `searchgym.rollout.transfer.group.Receiver`, which returns its errors."""
-        call = {"method": "receive_weights", "kwargs": {"invitation": _invitation(body)}}
-        status, content = await self._pass_on(scope, "/collective_rpc", call)
-        if status == 200 and (failed := [one for one in json.loads(content)["results"] if one is not None]):
-            return 500, json.dumps({"detail": str(failed[0])}).encode()
-        return status, content
+        reply = await self._call_workers(scope, "receive_weights", invitation=invitation)
+        results = json.loads(bytes(reply.body))["results"] if reply.status_code == 200 else []
+        failed = [error for error in results if error is not None]
+        return JSONResponse({"detail": str(failed[0])}, 500) if failed else reply
 
-    async def _pass_on(self, scope: Scope, path: str, body: Mapping[str, Any]) -> tuple[int, bytes]:
-        """Makes one of vLLM's own calls; returns its status and reply."""
-        content = json.dumps(body).encode()
-        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(content)).encode())]
-        inner = {
-            **scope,
-            "method": "POST",
-            "path": path,
-            "raw_path": path.encode(),
-            "query_string": b"",
-            "headers": headers,
-        }
-        messages = [{"type": "http.request", "body": content, "more_body": False}]
+    async def _call_workers(self, scope: Scope, method: str, **options: Any) -> Response:
+        """Calls a method of the processes that hold the weights."""
+        return await self._pass_on(scope, "/collective_rpc", {"method": method, "kwargs": options})
+
+    async def _pass_on(self, scope: Scope, path: str, body: Mapping[str, Any]) -> Response:
+        """Makes one of vLLM's own calls."""
+        inner = JSONResponse(body)  # for its bytes and headers
+        called = {"method": "POST", "path": path, "raw_path": path.encode(), "query_string": b""}
+        messages: list[Message] = [{"type": "http.request", "body": inner.body, "more_body": False}]
         status, parts = 500, list[bytes]()
 
         async def receive() -> Message:
@@ -245,18 +236,10 @@ class Gate:
                 parts.append(message.get("body", b""))
 
         try:
-            await self._app(inner, receive, send)
+            await self._app({**scope, **called, "headers": inner.raw_headers}, receive, send)
         except Exception as error:
-            return 500, json.dumps({"detail": f"{type(error).__name__}: {error}"}).encode()
-        return status, b"".join(parts)
-
-
-def _invitation(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the invitation of a call; refuses a call without one."""
-    invitation = body.get("invitation")
-    if not isinstance(invitation, dict):
-        raise RefusalError(400, "the request has no invitation")
-    return invitation
+            return JSONResponse({"detail": f"{type(error).__name__}: {error}"}, 500)
+        return Response(b"".join(parts), status, media_type="application/json")
 
 
 async def _check_files(body: Mapping[str, Any], status: int = OTHER_FILE) -> None:
@@ -264,26 +247,21 @@ async def _check_files(body: Mapping[str, Any], status: int = OTHER_FILE) -> Non
     folder = Path(str(body.get("folder")))
     for name, wanted in dict(body.get("files") or {}).items():
         try:
-            found = await asyncio.to_thread(sha256_file, folder / name)
+            actual = await asyncio.to_thread(sha256_file, folder / name)
         except DataError as error:
             raise RefusalError(
                 status, f"does not see the file {error}; rollout.sampler.shared must be on both machines"
             ) from error
-        if found != wanted:
+        if actual != wanted:
             raise RefusalError(status, f"sees another file as {folder / name}: it was cut, or the folder is not shared")
 
 
-async def _body(receive: Receive) -> dict[str, Any]:
+async def _body(request: Request) -> dict[str, Any]:
     """Returns the JSON object that a request brings."""
-    parts, more = list[bytes](), True
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise RefusalError(400, "the client has left")
-        parts.append(message.get("body", b""))
-        more = message.get("more_body", False)
     try:
-        body = json.loads(b"".join(parts) or b"{}")
+        body = json.loads(await request.body() or b"{}")
+    except ClientDisconnect:
+        raise RefusalError(400, "the client has left") from None
     except ValueError as error:
         raise RefusalError(400, f"the request is not JSON: {error}") from error
     if not isinstance(body, dict):
@@ -294,13 +272,3 @@ async def _body(receive: Receive) -> dict[str, Any]:
 def _named(weights: str | None) -> str:
     """Returns the name of weights in a sentence."""
     return "weights that were loaded half way" if weights is None else f"weights {weights or 'of the original model'}"
-
-
-def _said(**content: Any) -> tuple[int, bytes]:
-    return 200, json.dumps(content).encode()
-
-
-async def _reply(send: Send, status: int, content: bytes) -> None:
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(content)).encode())]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": content})

@@ -8,20 +8,21 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import InvalidStateError
 from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import torch
+from typing_extensions import override
 
 from searchgym.errors import EngineLostError, ModelError, UsageError
 from searchgym.rollout.samplers.vllm import Vllm
 from searchgym.rollout.transfer.folders import Folders
-from searchgym.rollout.vllm.engine import Adapter, Asked, Completion, check_reset, rank_for, visible
+from searchgym.rollout.transfer.group import environment
+from searchgym.rollout.vllm.backend import Adapter, Completion, EngineBackend, EngineRequest, check_reset
+from searchgym.rollout.vllm.setup import EngineSetup, visible
 
 GUARD: Final = """
 import os, sys
@@ -32,7 +33,8 @@ for number in sys.argv[1:]:
     except OSError:
         pass
 """
-"""Program of the guard process: when its input closes, because this process ended, it kills the given processes."""
+"""Program of the guard process, which outlives this one: when its input closes, because this process ended, it kills
+the engine's processes, which vLLM leaves behind."""
 
 LAST_WORDS: Final = 1.0
 """Seconds to wait, after an engine's error message, for its processes to end."""
@@ -41,16 +43,11 @@ _starting = threading.Lock()
 """Lock held while an engine starts, since its processes inherit the environment variables set at that time."""
 
 
-class LocalVllm:
+class LocalVllm(EngineBackend):
     """Backend that runs a vLLM engine in child processes, which end with this process.
 
     Args:
-        folder: Folder of the base model, in Hugging Face format.
-        dtype: Type of weights and computation.
-        requests: Maximum number of concurrent requests; further ones wait in the engine.
-        options: Set-up of the engine.
-        adapters: Maximum number of adapters in use at once; 0 disables adapters.
-        rank: Maximum rank of an adapter.
+        setup: Set-up of the engine.
         gpus: Indices of the GPUs that the engine may use. Default: all.
 
     Raises:
@@ -60,29 +57,17 @@ class LocalVllm:
 
     name = "vLLM's engine"
 
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        dtype: str,
-        requests: int,
-        options: Vllm,
-        adapters: int = 0,
-        rank: int = 8,
-        gpus: Sequence[int] | None = None,
-    ) -> None:
-        self._folder, self._dtype, self._requests, self._options = folder, dtype, requests, options
-        self._adapters, self._rank = adapters, rank_for(rank)
-        self._gpus = gpus
+    def __init__(self, setup: EngineSetup, gpus: Sequence[int] | None = None) -> None:
+        self._setup, self._gpus = setup, gpus
         self._engine = self._start()
         self.max_context = int(self._engine.model_config.max_model_len)
 
+    @override
     def new_folders(self) -> Folders:
-        """Returns an empty set of folders, in this machine's memory."""
         return Folders()
 
+    @override
     def restart(self) -> None:
-        """Stops what is left of the engine and starts it again, with the model's original weights."""
         with contextlib.suppress(Exception):
             self.close()
         try:
@@ -90,57 +75,63 @@ class LocalVllm:
         except ModelError as error:
             raise EngineLostError(str(error)) from error
 
-    def add(self, name: str, asked: Asked) -> None:
-        """Adds a request under a name that no other request ever had."""
+    @override
+    def add(self, name: str, request: EngineRequest) -> None:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
-        adapter = asked.adapter and _lora(asked.adapter)
+        adapter = request.adapter and _lora(request.adapter)
         with self._lost():
-            parameters = SamplingParams(**asked.parameters, output_kind=RequestOutputKind.FINAL_ONLY)
-            self._engine.add_request(name, {"prompt_token_ids": asked.prompt}, parameters, lora_request=adapter)
+            parameters = SamplingParams(**request.parameters, output_kind=RequestOutputKind.FINAL_ONLY)
+            self._engine.add_request(name, {"prompt_token_ids": request.prompt}, parameters, lora_request=adapter)
 
+    @override
     def step(self) -> list[tuple[str, Completion | Exception]]:
-        """Runs one step of the engine; returns (name, completion) of each request that ended."""
         with self._lost():
             outputs = self._engine.step()
-        ended = [output for output in outputs if output.finished]
-        if any(output.outputs[0].finish_reason == "abort" for output in ended):  # this process aborts no requests
-            raise EngineLostError("its process was told to end")
-        return [(output.request_id, _completion(output.outputs[0])) for output in ended]
+        ended: list[tuple[str, Completion | Exception]] = []
+        for request in outputs:
+            if request.finished:
+                output = request.outputs[0]
+                if output.finish_reason == "abort":  # this process aborts no requests
+                    raise EngineLostError("its process was told to end")
+                ids, steps = np.array(output.token_ids, np.int32), zip(output.token_ids, output.logprobs, strict=True)
+                logp = np.array([choices[token].logprob for token, choices in steps], np.float32)
+                ended.append((request.request_id, Completion(ids, logp, output.finish_reason, output.stop_reason)))
+        return ended
 
+    @override
     def load(self, folder: str) -> None:
-        """Loads the base model's weights from a folder."""
         with self._lost():
             self._engine.collective_rpc("reload_weights", kwargs={"weights_path": folder})
 
+    @override
     def take(self, adapter: Adapter) -> None:
-        """Loads an adapter."""
         with self._lost():
             self._engine.add_lora(_lora(adapter))
 
+    @override
     def drop(self, adapter: Adapter) -> None:
-        """Unloads an adapter."""
         with self._lost():
             self._engine.remove_lora(adapter.number)
 
+    @override
     def forget(self) -> None:
-        """Clears cached keys and values of earlier requests."""
         with self._lost():
             check_reset(self._engine.reset_prefix_cache())
 
+    @override
     def sleep(self, level: int) -> None:
-        """Frees GPU memory until `wake`; level 1 keeps the weights in main memory, 2 drops them."""
         with self._lost():
             self._engine.sleep(level)
 
+    @override
     def wake(self) -> None:
-        """Takes GPU memory again after `sleep`."""
         with self._lost():
             self._engine.wake_up()
 
+    @override
     def close(self) -> None:
-        """Stops the engine's processes and their guard."""
         self._engine.engine_core.shutdown()
         self._guard.kill()
         self._guard.communicate()
@@ -151,7 +142,7 @@ class LocalVllm:
         return [process.pid for process in self._engine.engine_core.resources.engine_manager.processes]
 
     @contextlib.contextmanager
-    def _lost(self) -> Any:
+    def _lost(self) -> Iterator[None]:
         """Translates vLLM's exceptions: `EngineLostError` if the engine has ended, else `ModelError`."""
         from vllm.v1.engine.exceptions import EngineDeadError
 
@@ -169,55 +160,26 @@ class LocalVllm:
 
     def _start(self) -> Any:
         """Starts an engine, its guard process and the thread that watches it."""
-        with _starting, _environment(self._options, self._gpus):
+        with _starting, _inherited(self._setup.options, self._gpus):
             try:
+                from vllm import EngineArgs
                 from vllm.v1.engine.llm_engine import LLMEngine
             except ImportError as error:
                 why = f"sampling by vLLM needs vllm ({error}): searchgym doctor says how to get it"
                 raise UsageError(why) from error
-            arguments = self._arguments()
+            arguments = EngineArgs(**self._setup.arguments(), disable_log_stats=True)
             try:
                 with _hidden_program():
                     engine = LLMEngine.from_engine_args(arguments)
             except Exception as error:  # vLLM raises many types here
-                raise ModelError(f"vLLM's engine does not start on {self._folder}: {error}") from error
+                raise ModelError(f"vLLM's engine does not start on {self._setup.folder}: {error}") from error
             core: Any = engine.engine_core
             # inside the lock: a process may fail to start while another thread changes the environment
-            self._guard = _guard([process.pid for process in core.resources.engine_manager.processes])
+            processes = [str(process.pid) for process in core.resources.engine_manager.processes]
+            guard = [sys.executable, "-P", "-c", GUARD, *processes]
+            self._guard = subprocess.Popen(guard, stdin=subprocess.PIPE, start_new_session=True)
         threading.Thread(target=_watch, args=(core,), name="vllm-watch", daemon=True).start()
         return engine
-
-    def _arguments(self) -> Any:
-        """Returns vLLM's `EngineArgs` for the options."""
-        from vllm import EngineArgs
-
-        options = self._options
-        return EngineArgs(
-            model=str(self._folder),
-            dtype=self._dtype,  # type: ignore[arg-type]
-            generation_config="vllm",
-            logprobs_mode="processed_logprobs",
-            enable_prefix_caching=True,
-            enable_chunked_prefill=None if torch.cuda.is_available() else False,  # with seeds it crashes a CPU engine
-            max_model_len=options.max_context,  # type: ignore[arg-type]
-            max_num_seqs=self._requests,
-            gpu_memory_utilization=options.gpu_share,
-            tensor_parallel_size=options.tensor_parallel,
-            enforce_eager=options.eager,
-            enable_sleep_mode=options.sleep > 0,
-            enable_lora=self._adapters > 0,
-            max_loras=max(1, self._adapters),
-            max_cpu_loras=2 * max(1, self._adapters),  # a new version is loaded before the old one is dropped
-            max_lora_rank=self._rank,  # type: ignore[arg-type]
-            disable_log_stats=True,
-            seed=0,
-        )
-
-
-def _guard(processes: Sequence[int]) -> subprocess.Popen[bytes]:
-    """Starts a process that outlives this one only to kill an engine's processes, which vLLM leaves behind."""
-    command = [sys.executable, "-P", "-c", GUARD, *map(str, processes)]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
 
 
 def _watch(core: Any) -> None:
@@ -233,7 +195,7 @@ def _watch(core: Any) -> None:
 
 
 @contextlib.contextmanager
-def _environment(options: Vllm, gpus: Sequence[int] | None) -> Any:
+def _inherited(options: Vllm, gpus: Sequence[int] | None) -> Iterator[None]:
     """Sets the environment variables that a starting vLLM engine inherits, and restores the old ones afterwards.
 
     SIGINT is blocked, so that Ctrl-C in a terminal does not end the engine's processes before the loop decides to.
@@ -250,22 +212,16 @@ def _environment(options: Vllm, gpus: Sequence[int] | None) -> Any:
     if gpus is not None:
         wanted["CUDA_VISIBLE_DEVICES"] = visible(gpus)
     resource_tracker.ensure_running()  # otherwise it starts with the first process and unblocks SIGINT
-    before = {name: os.environ.get(name) for name in wanted}
-    os.environ.update(wanted)
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+    with environment(wanted):
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 @contextlib.contextmanager
-def _hidden_program() -> Any:
+def _hidden_program() -> Iterator[None]:
     """Hides the main program's file, so that spawned processes do not run it again.
 
     The file may lack an ``if __name__ == "__main__"`` guard, and its imports (numba's libraries) can crash vLLM.
@@ -285,10 +241,3 @@ def _lora(adapter: Adapter) -> Any:
     from vllm.lora.request import LoRARequest
 
     return LoRARequest(adapter.name, adapter.number, adapter.folder)
-
-
-def _completion(output: Any) -> Completion:
-    """Converts an output of vLLM to a `Completion`."""
-    steps = zip(output.token_ids, output.logprobs, strict=True)
-    logp = np.array([choices[token].logprob for token, choices in steps], np.float32)
-    return Completion(np.array(output.token_ids, np.int32), logp, output.finish_reason, output.stop_reason)

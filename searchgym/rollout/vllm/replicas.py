@@ -13,7 +13,8 @@ from torch import Tensor
 
 from searchgym.errors import EngineLostError, SearchGymError
 from searchgym.rollout.transfer.folders import Folders
-from searchgym.rollout.vllm.engine import Adapter, Asked, Completion, VllmEngine
+from searchgym.rollout.vllm.backend import Adapter, Completion, EngineRequest
+from searchgym.rollout.vllm.engine import VllmEngine
 
 
 @dataclass(slots=True, eq=False)
@@ -53,7 +54,7 @@ class Replicas:
         self.moved = 0
         """Number of requests that were sent again because their engine died."""
 
-    def ask(self, asked: Asked) -> None:
+    def ask(self, asked: EngineRequest) -> None:
         """Sends a request to the engine of its episode, or to the least busy one.
 
         Raises:
@@ -153,12 +154,6 @@ class Replicas:
         self._close_lost()
         self.folders.clear()
 
-    def home(self, episode: str) -> int | None:
-        """Returns the index of the engine that an episode stays with; None if it has none yet."""
-        with self._lock:
-            replica = self._homes.get(episode)
-            return None if replica is None else self._replicas.index(replica)
-
     def _choose(self, episode: str) -> tuple[_Replica, VllmEngine]:
         with self._lock:
             replica = self._homes.get(episode)
@@ -172,7 +167,7 @@ class Replicas:
             assert replica.engine is not None
             return replica, replica.engine
 
-    def _again(self, asked: Asked, replica: _Replica, engine: VllmEngine, error: EngineLostError) -> None:
+    def _again(self, asked: EngineRequest, replica: _Replica, engine: VllmEngine, error: EngineLostError) -> None:
         """Sends an unfinished request of a dead engine to another one."""
         self._leave(replica, engine, error)
         with self._lock:

@@ -15,7 +15,6 @@ import queue
 import threading
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -24,12 +23,15 @@ from torch import Tensor
 from searchgym.errors import EngineLostError, ModelError, UsageError
 from searchgym.rollout.folders import ADAPTER, ADAPTER_WEIGHTS
 from searchgym.rollout.sampler import Deliver, Finish, Key, Pull, Sampled, SampleRequest, sample_all
-from searchgym.rollout.vllm.engine import Adapter, Asked, Completion, VllmEngine
+from searchgym.rollout.vllm.backend import Adapter, Completion, EngineRequest
+from searchgym.rollout.vllm.engine import VllmEngine
 from searchgym.rollout.vllm.replicas import Replicas
 
 LOOK: Final = 0.002
 """Seconds between checks for new requests while waiting for responses."""
 
+_Done = queue.SimpleQueue[tuple[Key, SampleRequest, Completion | Exception, int]]
+"""Requests that have ended: key, request, result, and the version of the weights."""
 _numbers = itertools.count(1)
 _RUN: Final = uuid.uuid4().hex[:12]
 """Part of adapter names that separates this process's adapters from others that a server may still hold."""
@@ -58,7 +60,7 @@ class VllmSampler:
         self.max_context = engine.max_context
         self._config, self._shared = adapter, shared
         self._folders = engine.new_folders()
-        self._adapter: _Version | None = None
+        self._adapter: Adapter | None = None
         self._lock = threading.Lock()
         """Lock that ensures that requests for an adapter reach the engine before the adapter is dropped."""
 
@@ -78,7 +80,7 @@ class VllmSampler:
             UsageError: A token id is not in the model's vocabulary.
             ModelError: The engine ends again and again, or its output is not finite.
         """
-        done: queue.SimpleQueue[tuple[Key, SampleRequest, Any, int]] = queue.SimpleQueue()
+        done: _Done[Key] = queue.SimpleQueue()
         under_way = 0
         while True:
             for key, request in pull():
@@ -94,7 +96,7 @@ class VllmSampler:
             except queue.Empty:
                 continue
             under_way -= 1
-            if isinstance(output, BaseException):
+            if isinstance(output, Exception):
                 raise output
             deliver(key, _sampled(output, request, version))
 
@@ -116,22 +118,21 @@ class VllmSampler:
             return
         self.engine.revive()
         self.engine.wake()
-        config = {ADAPTER: json.dumps(self._config).encode()}
-        new = _version(self._folders.tensors(state, ADAPTER_WEIGHTS, version, config), version)
-        self.engine.take(new.adapter)
+        config, number = {ADAPTER: json.dumps(self._config).encode()}, next(_numbers)
+        folder = self._folders.tensors(state, ADAPTER_WEIGHTS, version, config)
+        # vLLM identifies adapters, and their cached keys and values, by name and number: with new ones, nothing of an
+        # older version is used
+        new = Adapter(f"adapter-{_RUN}-{number}-v{version}", number, folder, version)
+        self.engine.take(new)
         with self._lock:
             before, self._adapter = self._adapter, new
         if before is not None:
-            self.engine.drop(before.adapter)
+            self.engine.drop(before)
         self._folders.clear(2)  # a dead replica's requests may move to an engine that has yet to load the old adapter
 
     def pins(self) -> dict[str, str]:
         """Returns the names of the engines by an episode id whose requests each gets; see `SpreadSampler`."""
         return self.engine.pins()
-
-    def sleep(self, level: int) -> None:
-        """Frees the GPU's memory until the next `update`; see `VllmEngine.sleep` for the levels."""
-        self.engine.sleep(level)
 
     def forget(self) -> None:
         """Clears cached keys and values of earlier requests."""
@@ -143,25 +144,22 @@ class VllmSampler:
             self.engine.close()
         elif self._adapter is not None:
             with contextlib.suppress(EngineLostError):
-                self.engine.drop(self._adapter.adapter)
+                self.engine.drop(self._adapter)
         self._folders.clear()
 
-    # -- one request -----------------------------------------------------------------------------------------------
-
-    def _ask(
-        self, key: Key, request: SampleRequest, done: queue.SimpleQueue[tuple[Key, SampleRequest, Any, int]]
-    ) -> None:
+    def _ask(self, key: Key, request: SampleRequest, done: _Done[Key]) -> None:
         low, high, last = request.ids.min(), request.ids.max(), self.engine.vocabulary - 1
         if low < 0 or high > last:
             raise UsageError(f"token ids must be from 0 to {last}, got {low} to {high}")
         with self._lock:
-            current = self._adapter
+            adapter = self._adapter
 
             def end(completion: Completion | Exception, version: int) -> None:
-                done.put((key, request, completion, version if current is None else current.version))
+                done.put((key, request, completion, version if adapter is None else adapter.version))
 
-            adapter = None if current is None else current.adapter
-            self.engine.ask(Asked(request.ids.tolist(), self._parameters(request), end, adapter, request.episode))
+            self.engine.ask(
+                EngineRequest(request.ids.tolist(), self._parameters(request), end, adapter, request.episode)
+            )
 
     def _parameters(self, request: SampleRequest) -> dict[str, Any]:
         """Returns the keyword arguments of vLLM's `SamplingParams` for a request."""
@@ -180,24 +178,6 @@ class VllmSampler:
             "skip_special_tokens": False,
             "spaces_between_special_tokens": False,
         }
-
-
-@dataclass(frozen=True, slots=True)
-class _Version:
-    """Adapter with the weights of one version, under a name never used before.
-
-    vLLM identifies adapters, and their cached keys and values, by name and number, so a new name ensures that nothing
-    of an older version is used.
-    """
-
-    adapter: Adapter
-    version: int
-
-
-def _version(folder: str, version: int) -> _Version:
-    """Returns the adapter in a folder under a new name and number."""
-    number = next(_numbers)
-    return _Version(Adapter(f"adapter-{_RUN}-{number}-v{version}", number, folder), version)
 
 
 def _sampled(completion: Completion, request: SampleRequest, version: int) -> Sampled:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from searchgym.errors import DataError, EngineLostError, ModelError, UsageError
 from searchgym.rollout.folders import adapter_base, is_adapter, model_folder, saved_config
@@ -22,15 +23,16 @@ from searchgym.rollout.loading import (
     meta_model,
     model_config,
 )
-from searchgym.rollout.sampler import SampledKey, SampledRun, Samplers
+from searchgym.rollout.sampler_kind import SampledKey, SampledRun, Samplers
 from searchgym.rollout.samplers.vllm import Vllm
-from searchgym.rollout.transformers.sampler import ends_of, response_ends
-from searchgym.rollout.vllm.engine import DEATHS, Backend, VllmEngine
-from searchgym.rollout.vllm.identity import identity_of
+from searchgym.rollout.transformers.sampler import response_ends
+from searchgym.rollout.vllm.backend import EngineBackend
+from searchgym.rollout.vllm.engine import DEATHS, VllmEngine
 from searchgym.rollout.vllm.local import LocalVllm
 from searchgym.rollout.vllm.replicas import Replicas
 from searchgym.rollout.vllm.sampler import VllmSampler
 from searchgym.rollout.vllm.server import ServedVllm
+from searchgym.rollout.vllm.setup import EngineSetup, identity_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -53,40 +55,31 @@ def start_engine(
         UsageError: vLLM is not installed, or the options contradict each other.
         ModelError: An engine does not start, or a server does not answer.
     """
-    _check_transfer(options, adapters)
+    if options.transfer != "folder":
+        if not options.servers:
+            raise UsageError(f"transfer {options.transfer} is for weights on their way to servers, and none is named")
+        if adapters:
+            raise UsageError(f"transfer {options.transfer} sends whole models: set adapters to merged")
+        if options.transfer == "nccl" and not torch.cuda.is_available():
+            raise UsageError("transfer nccl sends from a GPU, and this machine has none: set it to gloo")
     folder = model_folder(model)
     vocabulary = vocabulary_of(folder)
-    backends: list[Callable[[], Backend]] = []
-    again: list[Callable[[], Backend]] = []
+    setup = EngineSetup(folder=folder, dtype=dtype, requests=requests, options=options, adapters=adapters, rank=rank)
+    backends: list[Callable[[], EngineBackend]] = []
     if options.servers:
         wanted, run = identity_of(folder, dtype, adapters, rank), uuid.uuid4().hex
-        for address in options.servers:
-            server = functools.partial(ServedVllm, address, requests=requests, wanted=wanted, run=run, options=options)
-            backends.append(server)
-            again.append(functools.partial(server, patience=0.0))  # the others need not wait for it
+        backends += [partial(ServedVllm, address, setup, wanted=wanted, run=run) for address in options.servers]
+        again = [partial(server, patience=0.0) for server in backends]  # the others need not wait for it
     else:
-        for number in range(options.replicas):
-            backends.append(
-                functools.partial(
-                    LocalVllm,
-                    folder,
-                    dtype=dtype,
-                    requests=requests,
-                    options=options,
-                    adapters=adapters,
-                    rank=rank,
-                    gpus=options.gpus_of(number),
-                )
-            )
+        backends += [partial(LocalVllm, setup, options.gpus_of(number)) for number in range(options.replicas)]
+        again = backends
 
-    def start(backend: Callable[[], Backend], deaths: int) -> VllmEngine:
+    def start(backend: Callable[[], EngineBackend], deaths: int) -> VllmEngine:
         return VllmEngine(backend(), vocabulary=vocabulary, deaths=deaths)
 
     if len(backends) == 1:
         return start(backends[0], DEATHS)
-    return Replicas(
-        *([functools.partial(start, backend, 1) for backend in own] for own in (backends, again or backends))
-    )
+    return Replicas(*([partial(start, backend, 1) for backend in which] for which in (backends, again)))
 
 
 def open_samplers(options: Vllm, keys: Sequence[SampledKey], run: SampledRun) -> Samplers:
@@ -118,22 +111,10 @@ def open_samplers(options: Vllm, keys: Sequence[SampledKey], run: SampledRun) ->
             engines.append(engine)
             resting += [engine] * (trained > 0)
             for key in together:
-                ends, own = response_ends(key.model, key.tokenizer), adapter if key.trained else None
+                ends, own = response_ends(key.model.generation_config, key.tokenizer), adapter if key.trained else None
                 samplers[key.name] = VllmSampler(engine, ends=ends, adapter=own, shared=True)
         opened.pop_all()
     return Samplers(samplers, engines, resting, options.sleep)
-
-
-def _check_transfer(options: Vllm, adapters: int) -> None:
-    """Raises a UsageError if weights cannot be sent by the process group that the options name."""
-    if options.transfer == "folder":
-        return
-    if not options.servers:
-        raise UsageError(f"transfer {options.transfer} is for weights on their way to servers, and none is named")
-    if adapters:
-        raise UsageError(f"transfer {options.transfer} sends whole models: set adapters to merged")
-    if options.transfer == "nccl" and not torch.cuda.is_available():
-        raise UsageError("transfer nccl sends from a GPU, and this machine has none: set it to gloo")
 
 
 def load_vllm(
@@ -143,7 +124,7 @@ def load_vllm(
 
     Args:
         path: Folder in Hugging Face format, or the name of a model.
-        dtype: Type of weights and computation.
+        dtype: Type of weights and computation; an adapter is merged in float32.
         requests: Maximum number of concurrent requests.
         options: Set-up of the engine.
 
@@ -154,41 +135,30 @@ def load_vllm(
         SearchGymError: See `start_engine` and `load_tokenizer`.
     """
     folder = model_folder(path)
-    if is_adapter(folder) and not options.separate():
-        return _load_merged(folder, dtype, requests, options)
-    config = saved_config(folder) if is_adapter(folder) else None
-    base = folder if config is None else model_folder(adapter_base(folder))
-    tokenizer = load_tokenizer(folder if (folder / "tokenizer_config.json").is_file() else base)
+    adapted = is_adapter(folder)
+    base = model_folder(adapter_base(folder)) if adapted else folder
+    config: dict[str, Any] | None = None
+    weights: Mapping[str, Tensor] | None = None
+    if adapted and not options.separate():
+        model, tokenizer = load_model(folder)
+        weights = model.state_dict()
+    else:
+        tokenizer = load_tokenizer(folder if (folder / "tokenizer_config.json").is_file() else base)
     check_vocabulary(folder, tokenizer, vocabulary_of(base))
-    ends = ends_of(generation_settings(base), tokenizer)
-    weights = None if config is None else read_adapter(folder, meta_model(model_config(base), base), str(base))[0]
-    rank = 1 if config is None else config["r"]
-    engine = start_engine(
-        base, dtype=dtype, requests=requests, options=options, adapters=int(config is not None), rank=rank
-    )
+    ends = response_ends(generation_settings(base), tokenizer)
+    if adapted and weights is None:
+        config = saved_config(folder)
+        weights, _ = read_adapter(folder, meta_model(model_config(base), base), str(base))
+    adapters, rank = (0, 1) if config is None else (1, config["r"])
+    engine = start_engine(base, dtype=dtype, requests=requests, options=options, adapters=adapters, rank=rank)
     sampler = VllmSampler(engine, ends=ends, adapter=config)
-    if weights is not None:
-        try:
-            sampler.update(weights, 0)
-        except BaseException as error:
-            sampler.close()
-            if isinstance(error, ModelError) and not isinstance(error, EngineLostError):
-                raise DataError(f"the adapter does not fit its base {base}: {error}", folder) from error
-            raise
-    return sampler, tokenizer
-
-
-def _load_merged(folder: Path, dtype: str, requests: int, options: Vllm) -> tuple[VllmSampler, PreTrainedTokenizerBase]:
-    """Loads an adapter, merged into its base in float32, as a vLLM sampler; see `load_vllm`."""
-    base = model_folder(adapter_base(folder))
-    model, tokenizer = load_model(folder)
-    check_vocabulary(folder, tokenizer, vocabulary_of(base))
-    ends = ends_of(generation_settings(base), tokenizer)
-    sampler = VllmSampler(start_engine(base, dtype=dtype, requests=requests, options=options), ends=ends)
     try:
-        sampler.update(model.state_dict(), 0)
-    except BaseException:
+        if weights is not None:
+            sampler.update(weights, 0)
+    except BaseException as error:
         sampler.close()
+        if config is not None and isinstance(error, ModelError) and not isinstance(error, EngineLostError):
+            raise DataError(f"the adapter does not fit its base {base}: {error}", folder) from error
         raise
     return sampler, tokenizer
 

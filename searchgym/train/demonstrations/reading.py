@@ -23,7 +23,7 @@ from searchgym.questions.spec import SENTENCE
 from searchgym.records import Answer, Call, Context, Episode, Passage, Question, Span, title_key
 from searchgym.retrieval.index.distractors import passages_of
 from searchgym.rollout.tokens import TokenFormat
-from searchgym.text import holds
+from searchgym.text import cut_words, holds
 from searchgym.train.demonstrations.oracle import DemonstrationSet, context_lengths
 from searchgym.train.demonstrations.play import MODEL_KEY, turn_ids
 

@@ -22,7 +22,7 @@ from typing import Any, Final, cast
 from torch import Tensor
 
 from searchgym.errors import HangError, TrainingError, UsageError
-from searchgym.rollout.vllm.engine import visible
+from searchgym.rollout.vllm.setup import visible
 from searchgym.train.algorithms.samples import Sample
 from searchgym.train.distributed.worker import KEY, STACKS, START, receive, send, stacks_file
 from searchgym.train.interrupts import interrupt_held_back

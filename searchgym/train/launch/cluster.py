@@ -20,7 +20,7 @@ from searchgym.errors import EngineLostError, TrainingError, UsageError
 from searchgym.http_client import HttpClient
 from searchgym.options.cards import is_path
 from searchgym.packages import install_command
-from searchgym.rollout.vllm.gate import KEY as ENGINE_KEY
+from searchgym.rollout.vllm.client import KEY as ENGINE_KEY
 from searchgym.train.distributed.worker import KEY as LEARNER_KEY
 from searchgym.train.launch.actors import RankActor, ServerActor
 from searchgym.train.launch.plan import Program, programs_of

@@ -12,7 +12,7 @@ from typing import Any, Final
 from searchgym.corpora.files import iter_jsonl
 from searchgym.errors import CardError, UsageError
 from searchgym.options import Source, kind_name, plain, read
-from searchgym.rollout.sampler import Part
+from searchgym.rollout.sampler_kind import Part
 from searchgym.train.loop.folder import METRICS
 from searchgym.train.plan.plan import need_of, needs_of, plan
 from searchgym.train.plan.shapes import model_shape

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Gt, Interval
 
 from searchgym.options import Options, find_kind
-from searchgym.rollout.sampler import SamplerKind
+from searchgym.rollout.sampler_kind import SamplerKind
 from searchgym.train.recipe.backend import Backend
 
 Beta = Annotated[float, Interval(ge=0, lt=1)]
