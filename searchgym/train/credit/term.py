@@ -6,11 +6,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
+from typing_extensions import override
+
 from searchgym.errors import CardError, NoVerdictError, UsageError
 from searchgym.named import check_call
 from searchgym.options import Kind, Setting, check_kind
 from searchgym.records import Episode, Question
 from searchgym.scoring.judges.judge import Checked, default_judge
+from searchgym.train.algorithms.samples import at_ends
 from searchgym.train.credit.waypoints import Names
 
 Rows = list[list[float]]
@@ -105,6 +108,27 @@ class Term(Kind):
     def of_episode(self, episode: Episode, context: CreditContext) -> list[float]:
         """Returns the reward of each call of an episode, for terms that look at each episode alone."""
         raise NotImplementedError(f"{type(self).__name__} defines neither rewards nor of_episode")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeTerm(Term):
+    """A term that rewards whole episodes: the last call of each of an episode's sequences gets the reward."""
+
+    rewards_one: ClassVar = "episode"
+    sums_up: ClassVar = False
+
+    def value(self, episode: Episode, context: CreditContext) -> float:
+        """Returns the reward of an episode, before weight and roles."""
+        raise NotImplementedError(f"{type(self).__name__} defines no value")
+
+    @override
+    def of_episode(self, episode: Episode, context: CreditContext) -> list[float]:
+        return at_ends(episode, self.value(episode, context))
+
+
+def answer_of(episode: Episode) -> str:
+    """Returns the text of an episode's answer; empty if it has none."""
+    return "" if episode.answer is None else episode.answer.text
 
 
 class UnjudgedError(NoVerdictError):

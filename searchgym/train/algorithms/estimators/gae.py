@@ -10,6 +10,7 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 from annotated_types import Interval
+from typing_extensions import override
 
 from searchgym.errors import DataError
 from searchgym.options import Setting
@@ -40,8 +41,8 @@ class Gae(Scaled):
     """Tokens whose advantages make the mean and deviation: the trained ones, or all that have a value, with
     ``critic.tokens: response`` observations too (Search-R1)."""
 
+    @override
     def check(self, setting: Setting) -> Iterable[str]:
-        """See `Estimator.check`."""
         if setting.chain == "none":
             yield "advantage.chain none: gae passes rewards back by its lam; choose another estimator"
         if self.whiten_over == "valued" and not (self.whiten and setting.normalise == "all"):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from typing_extensions import override
+
 from searchgym.train.algorithms.comparing import Comparing
 from searchgym.train.algorithms.estimator import Floats, Group, Scaled
 
@@ -20,6 +22,6 @@ class ReinforcePp(Comparing, Scaled):
     whitens: ClassVar = True
     kl_by_token: ClassVar = True
 
+    @override
     def compare(self, group: Group) -> Floats:
-        """See `Estimator.compare`."""
         return group.returns
