@@ -167,11 +167,15 @@ def check_methods(name: str, term: Term) -> None:
     """Refuses a term that could not be asked for rewards, before the first episode.
 
     Raises:
-        CardError: Its class defines neither `rewards` nor `of_episode`.
+        CardError: Its class defines neither `rewards` nor `of_episode`, nor, as an `EpisodeTerm`, `value`.
         UsageError: It defines one with other arguments.
     """
     cls = type(term)
     if cls.rewards is Term.rewards and cls.of_episode is Term.of_episode:
         raise CardError(f"credit term {name!r}: {cls.__name__} defines neither rewards nor of_episode")
+    if isinstance(term, EpisodeTerm):
+        if cls.value is EpisodeTerm.value:
+            raise CardError(f"credit term {name!r}: {cls.__name__} defines no value")
+        check_call(f"credit term {name!r}", term.value, "episode", "context")
     check_call(f"credit term {name!r}", term.rewards, "group", "context")
     check_call(f"credit term {name!r}", term.of_episode, "episode", "context")
