@@ -81,8 +81,8 @@ class Sample:
     returns: npt.NDArray[np.float32] | None = None
     """(T,) float32 returns, the critic's targets, at the same tokens as `value`; None until GAE has set them."""
     kept: npt.NDArray[np.float32] | None = None
-    """(T,) float32: the part of `reward` that group estimators with ``advantage.chain: episode`` pass to no earlier
-    call, such as a penalty for the call's own form. Default: none of it."""
+    """(T,) float32: the part of `reward` that ``advantage.chain: episode`` passes to no earlier call, such as a penalty
+    for the call's own form. Default: none of it."""
     weight: float = 1.0
     """Weight in sums and denominators. Default: 1; 0 for a padding row."""
     kind: SampleKind = "policy"
@@ -145,7 +145,7 @@ def at_ends(episode: Episode, value: float | Callable[[list[int]], float]) -> li
     Prefix answers, which only training asks for, get 0.
 
     Args:
-        episode: A finished episode with contexts and calls.
+        episode: A finished episode.
         value: The reward, or a function that computes it from the indices of a sequence's calls.
     """
     rewards = [0.0] * len(episode.calls)
@@ -181,7 +181,14 @@ def _sequences(episode: Episode) -> list[_Sequence]:
     """
     calls = [(index, call) for index, call in enumerate(episode.calls) if call.end > call.start]
     contexts = sorted({call.context for _, call in calls})
-    seen = {context: _seen(episode, context) for context in contexts}
+    seen: dict[int, dict[int, int]] = {}  # tokens from the root that a context sees of itself and of each ancestor
+    for context in contexts:
+        node, total = episode.contexts[context], sum(len(span.ids) for span in episode.tokens(context))
+        seen[context] = {context: total}
+        while node.parent is not None:
+            total = min(total, node.fork)
+            seen[context][node.parent] = total
+            node = episode.contexts[node.parent]
     for index, call in calls:
         if call.end > (total := seen[call.context][call.context]):
             where = f"episode {episode.id}, context {call.context}"
@@ -200,18 +207,6 @@ def _sequences(episode: Episode) -> list[_Sequence]:
         shown = [(c.start, min(c.end, seen[context][c.context])) for index, c in held if index not in indices]
         sequences.append(_Sequence(context, mine, shown))
     return sequences
-
-
-def _seen(episode: Episode, context: int) -> dict[int, int]:
-    """Returns how many tokens, counted from the root, a context sees of itself and of each of its ancestors."""
-    total = sum(len(span.ids) for span in episode.tokens(context))
-    seen = {context: total}
-    node = episode.contexts[context]
-    while node.parent is not None:
-        total = min(total, node.fork)
-        seen[node.parent] = total
-        node = episode.contexts[node.parent]
-    return seen
 
 
 def is_overlong(episode: Episode) -> bool:
@@ -253,9 +248,8 @@ def _sample(
         sampled = [np.full(len(span.ids), np.nan) if span.logp is None else span.logp for span in spans]
         logp[mask] = np.concatenate(sampled)[mask]
         if not np.isfinite(logp).all():
-            raise DataError(
-                f"{where}: log-probs of a model span are missing or not finite: only demonstrations lack them"
-            )
+            why = "only demonstrations lack them"
+            raise DataError(f"{where}: log-probs of a model span are missing or not finite: {why}")
     return Sample(
         ids=ids,
         mask=mask,
@@ -277,7 +271,7 @@ def _sample(
 
 
 def _on_last_tokens(numbers: Sequence[float], calls: Sequence[SampleCall], length: int) -> npt.NDArray[np.float32]:
-    """Returns the number of each call on the call's last token, and 0 elsewhere, (T,) float32."""
+    """Returns each call's number on its last token, and 0 elsewhere, (T,) float32."""
     row = np.zeros(length, np.float32)
     for call in calls:
         row[call.end - 1] = numbers[call.index]

@@ -109,7 +109,7 @@ class Policy:
         logp, entropy = self._forward(batch)
         values: Mapping[str, Tensor] = batch.values
         old = values.get("old_logp", logp.detach())
-        sums = policy_sums(
+        total, statistics = policy_sums(
             logp,
             entropy,
             old,
@@ -122,7 +122,7 @@ class Policy:
             runs=batch.runs,
         )
         difference = (old - values["sampler_logp"]).abs()
-        return sums.loss, sums.statistics | {
+        return total, statistics | {
             "sampler_difference": float(difference.sum()),
             "max_sampler_difference": float(difference.max()) if len(difference) else 0.0,
         }

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from typing_extensions import override
 
-from searchgym.train.algorithms.comparing import Comparing
+from searchgym.train.algorithms.advantages import Comparing
 from searchgym.train.algorithms.estimator import Floats, Group, Scaled
 
 

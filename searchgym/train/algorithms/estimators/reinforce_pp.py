@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from typing_extensions import override
 
-from searchgym.train.algorithms.comparing import Comparing
+from searchgym.train.algorithms.advantages import Comparing
 from searchgym.train.algorithms.estimator import Floats, Group, Scaled
 
 
@@ -15,7 +15,7 @@ from searchgym.train.algorithms.estimator import Floats, Group, Scaled
 class ReinforcePp(Comparing, Scaled):
     """Takes the returns of the batch as they are, whitened over its tokens (REINFORCE++).
 
-    Source: REINFORCE++, arXiv 2501.03262; see `searchgym.train.algorithms.groups.whiten` for deviations.
+    Source: REINFORCE++, arXiv 2501.03262; see `searchgym.train.algorithms.estimator.whiten` for deviations.
     """
 
     over_batch: ClassVar = True

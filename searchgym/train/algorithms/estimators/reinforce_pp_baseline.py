@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from typing_extensions import override
 
-from searchgym.train.algorithms.comparing import Comparing
+from searchgym.train.algorithms.advantages import Comparing
 from searchgym.train.algorithms.estimator import Floats, Group, Scaled
 
 

@@ -10,9 +10,8 @@ import numpy as np
 from annotated_types import Interval
 from typing_extensions import override
 
-from searchgym.train.algorithms.comparing import Comparing
-from searchgym.train.algorithms.estimator import Floats, Group, Scaled
-from searchgym.train.algorithms.groups import equal
+from searchgym.train.algorithms.advantages import Comparing
+from searchgym.train.algorithms.estimator import Floats, Group, Scaled, equal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
