@@ -11,8 +11,7 @@ from torch import Tensor
 from searchgym.train.algorithms.loss_options import LossOptions
 from searchgym.train.algorithms.losses import policy_sums, token_logp
 from searchgym.train.algorithms.samples import Sample
-from searchgym.train.learner.batching import MicroBatch
-from searchgym.train.learner.ranks import Ranks
+from searchgym.train.learner.batching import MicroBatch, Ranks
 from searchgym.train.learner.trained_model import Flat, Loss, Metrics, TrainedModel
 from searchgym.train.learner.updater import Updater
 from searchgym.train.recipe.options import OptimizerOptions

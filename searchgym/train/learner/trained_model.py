@@ -10,6 +10,7 @@ generator; minibatches are shuffled by a generator seeded with (seed, step).
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -24,8 +25,7 @@ from searchgym.rollout.transformers.precision import mixed_precision
 from searchgym.train.algorithms.loss_options import Reduction
 from searchgym.train.algorithms.losses import token_weights
 from searchgym.train.algorithms.samples import Sample, Targets, model_targets
-from searchgym.train.learner.batching import MicroBatch, collate, pack, trained_logits
-from searchgym.train.learner.ranks import Ranks, add, shares
+from searchgym.train.learner.batching import MicroBatch, Ranks, add, collate, pack, shares, trained_logits
 from searchgym.train.learner.updater import Updater
 from searchgym.train.recipe.options import OptimizerOptions
 
@@ -207,6 +207,42 @@ class TrainedModel:
             if not counts and "weight" in batch.values:
                 batch.values["weight"].zero_()
             yield rows, batch, counts
+
+
+def recomputing(model: PreTrainedModel, on: bool) -> PreTrainedModel:
+    """Switches gradient checkpointing of a model on, and its dropout off: checkpointing needs the training mode.
+
+    The config that is saved with the model keeps its dropout.
+
+    Args:
+        model: Changed in place, and returned.
+        on: If false, nothing is changed.
+
+    Raises:
+        UsageError: The model cannot recompute activations.
+    """
+    if not on:
+        return model
+    from transformers import PreTrainedConfig
+
+    if not model.supports_gradient_checkpointing:
+        raise UsageError(f"{type(model).__name__} cannot recompute activations: learner.gradient_checkpointing")
+    quiet: dict[int, PreTrainedConfig] = {}
+    for module in model.modules():
+        for name, value in vars(module).items():  # nn.Dropout calls it "p"; attention and layers use names with "drop"
+            if isinstance(value, float) and (name == "p" or "drop" in name):
+                setattr(module, name, 0.0)
+        config = getattr(module, "config", None)
+        if module is model or not isinstance(config, PreTrainedConfig):
+            continue
+        if id(config) not in quiet:
+            quiet[id(config)] = copy.deepcopy(config)
+            for name, value in vars(config).items():  # some layers read the config at run time (Falcon)
+                if isinstance(value, float) and "drop" in name:
+                    setattr(quiet[id(config)], name, 0.0)
+        vars(module)["config"] = quiet[id(config)]
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    return model
 
 
 def _means(sums: Metrics, updates: Sequence[Metrics]) -> Metrics:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from searchgym.corpora.files import write_atomic
 from searchgym.errors import GuardError, did_you_mean
-from searchgym.train.interrupts import interrupt_held_back
+from searchgym.train.learner.process import interrupt_held_back
 from searchgym.train.loop.folder import Row
 from searchgym.train.recipe.options import Bound, GuardOptions
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from searchgym.train.learner.process import peak_gib, reset_peak
 from searchgym.train.loop.folder import Row
 from searchgym.train.loop.guards import Watchdog
-from searchgym.train.memory import peak_gib, reset_peak
 from searchgym.train.recipe.options import DeadlineOptions
 
 WATCHDOG_GRACE: Final = 30.0

@@ -18,8 +18,8 @@ from searchgym.errors import ModelError, SearchGymError, TrainingError, UsageErr
 from searchgym.questions.subset import draw_subset, mixture_lines
 from searchgym.records import Question
 from searchgym.train.algorithms.samples import Sample
-from searchgym.train.interrupts import interrupt_held_back
 from searchgym.train.learner.learner import Learner
+from searchgym.train.learner.process import interrupt_held_back
 from searchgym.train.loop.ahead import Ahead
 from searchgym.train.loop.checkpoint import (
     Progress,
