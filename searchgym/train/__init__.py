@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from searchgym._lazy import lazy
 
 if TYPE_CHECKING:
-    from searchgym.train.algorithms.comparing import Comparing
+    from searchgym.train.algorithms.advantages import Comparing
     from searchgym.train.algorithms.estimator import Estimator, Group
     from searchgym.train.credit.term import CreditContext, Term
     from searchgym.train.loop.assembly import train
@@ -20,7 +20,7 @@ __all__ = [
 __getattr__, __dir__ = lazy(
     __name__,
     {
-        "algorithms.comparing": "Comparing",
+        "algorithms.advantages": "Comparing",
         "algorithms.estimator": "Estimator Group",
         "credit.term": "CreditContext Term",
         "recipe.load": "load_recipe read_recipe",

@@ -22,8 +22,8 @@ from toy_training import toy_recipe
 from searchgym.rollout.loading import DTYPES
 from searchgym.train.algorithms.samples import Sample
 from searchgym.train.distributed.deepspeed_updater import DeepSpeedUpdater
+from searchgym.train.learner.batching import ProcessRanks
 from searchgym.train.learner.learner import LocalLearner
-from searchgym.train.learner.ranks import ProcessRanks
 from searchgym.train.loop.collect import with_advantages
 
 SGD = {"lr": 1e10, "betas": [0.0, 0.0], "eps": 1e8, "max_grad_norm": 0.0}

@@ -6,7 +6,7 @@ from advantage_options import advantage_options, compare
 
 from searchgym.errors import DataError
 from searchgym.train.algorithms.advantages import assign_advantages, groups_with_signal, whiten_cells
-from searchgym.train.algorithms.groups import group_advantages
+from searchgym.train.algorithms.estimator import group_advantages
 from searchgym.train.algorithms.samples import Sample, SampleCall
 
 

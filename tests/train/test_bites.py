@@ -303,7 +303,7 @@ def llds_gradients(recorded, coef):
         leaf = logp.clone().requires_grad_()
         zeros, weight = torch.zeros(len(leaf)), torch.from_numpy(np.concatenate(weights))
         loss = LossOptions(llds_coef=own)
-        policy_sums(leaf, zeros, zeros, advantage, weight, None, loss, runs=runs, rows=runs).loss.backward()
+        policy_sums(leaf, zeros, zeros, advantage, weight, None, loss, runs=runs, rows=runs)[0].backward()
         gradients.append(leaf.grad.numpy())
     return (*gradients, (logp < 0).numpy())
 

@@ -130,8 +130,8 @@ def loss_gradient(options, credit, roles="ab"):
         logp = torch.stack(logps)
         weights, _ = token_weights(made, "token-mean")
         weight = torch.tensor(np.concatenate(weights))
-        sums = policy_sums(logp, torch.zeros_like(logp), logp.detach(), advantage, weight, None, LossOptions())
-        (sums.loss * chance / -len(pair)).backward()
+        total, _ = policy_sums(logp, torch.zeros_like(logp), logp.detach(), advantage, weight, None, LossOptions())
+        (total * chance / -len(pair)).backward()
         found += torch.cat([logits["a"].grad, logits["b"].grad.flatten()])
     return found
 

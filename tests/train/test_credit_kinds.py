@@ -65,14 +65,14 @@ def rewards(recipe):
     return Credit.of(terms, ROLES, lambda: None).allocate([episode])[0]
 
 
-def test_every_shipped_term_is_one_class_with_a_docstring_that_is_named_as_its_module():
+def test_every_shipped_term_is_one_documented_class_named_as_its_module():
     assert len(kinds(Term)) == 22
     for name in kinds(Term):
         cls = find_kind(Term, name)
         assert name_of(cls(**({"limit": 2, "cache": 1} if name == "overlong" else {}))) == name
         assert cls.__module__ == f"searchgym.train.credit.terms.{name.replace('-', '_')}"
         assert cls.__name__.lower() == name.replace("-", "")
-        assert cls.__doc__.strip() and {"rewards", "of_episode"} & vars(cls).keys()
+        assert cls.__doc__.strip() and {"rewards", "of_episode", "value"} & vars(cls).keys()
 
 
 def test_a_term_of_an_installed_package_is_used_by_its_name(packages):

@@ -12,10 +12,10 @@ from searchgym.train.algorithms.loss_options import LossOptions
 from searchgym.train.algorithms.losses import token_weights
 from searchgym.train.algorithms.samples import Sample, SampleCall, with_all_targets
 from searchgym.train.learner.batching import collate, pack, run_lengths, trained_logits
-from searchgym.train.learner.learner import _ready
 from searchgym.train.learner.policy import Policy
+from searchgym.train.learner.trained_model import recomputing
 from searchgym.train.learner.updater import Updater, lr_scale
-from searchgym.train.recipe.options import LearnerOptions, OptimizerOptions
+from searchgym.train.recipe.options import OptimizerOptions
 
 
 def model(seed=0):
@@ -440,7 +440,7 @@ def falcon(p=0.0):
 
 @pytest.mark.parametrize(("make", "dropout"), [(opt, "activation_dropout"), (falcon, "hidden_dropout")])
 def test_activations_that_are_computed_again_change_no_gradient_and_bring_no_dropout_back(make, dropout):
-    again = _ready(make(0.4), LearnerOptions(gradient_checkpointing=True))
+    again = recomputing(make(0.4), True)
     rows = [own.policy_step(random_samples(3), 0) for own in (learner(make()), learner(again))]
     assert again.is_gradient_checkpointing
     assert again.training

@@ -8,9 +8,8 @@ onto the samples. Rules that hold for all estimators that compare:
   and `drop_zero_variance` removes them from the batch. For ``reinforce-pp`` the whole batch is the group. Groups of
   equal rewards that stay in the batch of ``reinforce-pp-baseline`` are 0 before the batch's mean is subtracted.
 * *KL in the reward.* The return is ``r - kl_coef * sum of k1``, over the episode's trained tokens; ``reinforce-pp``
-  charges each token the k1 of its sequence from that token on. Whether a group has signal is judged on the reward
-  alone: otherwise a group of equal rewards, divided by its deviation, would turn KL differences of any size into
-  advantages around 1.
+  charges each token the k1 of its sequence from that token on. Whether a group has signal depends on the reward alone:
+  else the deviation would turn KL differences of any size into advantages around 1.
 * *What is compared.* With ``normalise: all``, an episode counts once in its group, however many sequences it became,
   and must have a single reward. Where each call has a reward, calls are compared with calls of the same role
   (``normalise: role``), or of the same role and turn (``role-turn``): a call's return is its own reward plus those of
@@ -22,46 +21,69 @@ onto the samples. Rules that hold for all estimators that compare:
   0.8, groups of at least 3). Deviation: it also keeps queries whose candidates hold the answer apart from the others.
 * *How far rewards go back.* With ``chain: episode``, a call's return is its own reward plus those of all later calls of
   the episode, of whatever sequence, role or model key, but for the parts that stay with their call (`Sample.kept`) and
-  for trial answers. With the credit term ``gain`` that is ``s_T - s_before + own penalty``, s_before being the score of
-  the answer that stood when the call was made: the last answer's score less a number that the call could not change.
-  Compared with calls of other episodes only (``rloo``, ``normalise: role-turn``), the expected gradient is that of the
-  last answer's score; with ``role``, a role that acts twice is compared with its own later call too. Ours: no paper
-  has it. With ``chain: none`` no reward goes back at all: a call's return is its own reward, as VPR has it.
+  for trial answers. With the credit term ``gain`` that is ``s_T - s_before + own penalty``: the last answer's score,
+  less that of the answer before the call, which the call could not change. Compared with calls of other episodes only
+  (``rloo``, ``normalise: role-turn``), the expected gradient is that of the last answer's score; with ``role``, a role
+  that acts twice is compared with its own later call too. Ours: no paper has it. With ``chain: none`` a call's return
+  is its own reward, as in VPR.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from typing_extensions import override
 
 from searchgym.errors import DataError
 from searchgym.scoring.ranking import alike
-from searchgym.train.algorithms.estimator import AdvantageOptions, Floats, GroupCounts
-from searchgym.train.algorithms.groups import group_advantages, group_fates, members_of, whiten
-from searchgym.train.algorithms.samples import Sample
+from searchgym.train.algorithms.estimator import (
+    AdvantageOptions,
+    Estimator,
+    Floats,
+    GroupCounts,
+    group_advantages,
+    group_fates,
+    members_of,
+    whiten,
+)
+from searchgym.train.algorithms.samples import Sample, Targets
 
-BATCH = ""
-"""Group key of every episode where the whole batch is one group."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparing(Estimator):
+    """Base of estimators that define `compare`: the advantages of one group from its rewards."""
+
+    @override
+    def assign(
+        self,
+        samples: Sequence[Sample],
+        options: AdvantageOptions,
+        kl_coef: float = 0.0,
+        targets: Targets | None = None,
+        frozen: Sequence[Sample] = (),
+    ) -> tuple[list[Sample], GroupCounts | None]:
+        return assign_advantages(samples, options, kl_coef)
 
 
-@dataclass(frozen=True, slots=True)
-class _Unit:
+class _Unit(NamedTuple):
     """One item of a comparison: a whole episode, or one call."""
 
     key: str
     """Group key; units with equal keys are compared with each other."""
     fallback: str
     """Coarser group key, used where `key` has too few units."""
-    reward: float
-    penalty: float
-    """KL penalty, subtracted from the reward."""
-    searches: int
     tokens: tuple[tuple[int, int, int], ...]
     """(sample index, start, end): a half-open range over the sample's trained tokens."""
+    reward: float = 0.0
+    penalty: float = 0.0
+    """KL penalty, subtracted from the reward."""
+    searches: int = 0
 
 
 def assign_advantages(
@@ -83,27 +105,41 @@ def assign_advantages(
         DataError: A sample without a group, a group that mixes questions, or sequences of one episode whose rewards
             differ although whole episodes are compared.
     """
-    to_go = [_to_go(sample, kl_coef) for sample in samples]
+    estimator = options.estimator
+    to_go = [np.zeros(int(sample.mask.sum())) for sample in samples]  # KL penalties from each token on
+    if kl_coef:
+        to_go = [np.cumsum(kl_coef * k1_of(sample)[::-1])[::-1] for sample in samples]
     units = _units(samples, options, to_go)
-    by_token = options.estimator.kl_by_token
-    advantages, fates, counts = _compare(units, options, with_penalties=bool(kl_coef) and not by_token)
-    values, signal, small = [np.zeros(len(kl)) for kl in to_go], [False] * len(samples), [True] * len(samples)
+    rewards, searches = np.array([unit.reward for unit in units]), [unit.searches for unit in units]
+    with_penalties = kl_coef and not estimator.kl_by_token
+    penalties = np.array([unit.penalty for unit in units]) if with_penalties else None
+
+    def compared(keys: Sequence[str]) -> tuple[Floats, GroupCounts]:
+        return group_advantages(rewards, keys, options, searches=searches, penalties=penalties)
+
+    advantages, counts = compared([unit.key for unit in units])
+    fine, fates = _fates(units, options)
+    if fine is not fates:
+        alone = np.array([fate == "small" for fate in fine])
+        advantages = np.where(alone, compared([unit.fallback for unit in units])[0], advantages)
+    values = [np.zeros(len(kl)) for kl in to_go]
+    signal, large = set[int](), set[int]()  # samples with a token whose group has signal, is large enough
     for unit, advantage, fate in zip(units, advantages, fates, strict=True):
         for i, start, end in unit.tokens:
             values[i][start:end] = advantage
-            if fate == "signal":
-                signal[i] = True
-                if by_token:  # a token's return is the reward less the k1 from that token on
-                    values[i][start:end] -= to_go[i][start:end]
-            small[i] = small[i] and fate == "small"
-    kept = [i for i in range(len(samples)) if signal[i] or not options.drop_zero_variance]
-    if options.estimator.whitens:
-        whitened = [i for i in kept if not small[i]]
+            if fate == "signal" and estimator.kl_by_token:  # a token's return is the reward less the k1 from it on
+                values[i][start:end] -= to_go[i][start:end]
+        indices = {i for i, _, _ in unit.tokens}
+        signal |= indices if fate == "signal" else set()
+        large |= indices if fate != "small" else set()
+    kept = [i for i in range(len(samples)) if i in signal or not options.drop_zero_variance]
+    if estimator.whitens:
+        whitened = [i for i in kept if i in large]
         white = whiten_cells([values[i] for i in whitened], [samples[i] for i in whitened], options)
         for i, row in zip(whitened, white, strict=True):
             values[i] = row
-        for unit, fate in zip(units, fates, strict=True):  # units with nothing to compare to get exactly 0
-            for i, start, end in unit.tokens if fate == "small" else ():
+        for unit in (unit for unit, fate in zip(units, fates, strict=True) if fate == "small"):
+            for i, start, end in unit.tokens:  # compared with nothing: exactly 0
                 values[i][start:end] = 0
     kept = [i for i in kept if not (options.drop_overlong and samples[i].overlong)]
     return [with_advantage(samples[i], values[i]) for i in kept], counts
@@ -111,20 +147,17 @@ def assign_advantages(
 
 def groups_with_signal(samples: Sequence[Sample], options: AdvantageOptions) -> set[str]:
     """Returns the keys of the groups that are large enough and whose rewards differ; see `assign_advantages`."""
-    units = _units(samples, options, [_to_go(sample, 0.0) for sample in samples])
-    with_signal = (unit for unit, fate in zip(units, _fates(units, options)[1], strict=True) if fate == "signal")
-    return {samples[i].group_uid or "" for unit in with_signal for i, _, _ in unit.tokens}
+    return {group for group, fate in fates_of(samples, options).items() if fate == "signal"}
 
 
-def staying(samples: Sequence[Sample], options: AdvantageOptions) -> tuple[list[Sample], dict[str, str]]:
-    """Returns the samples that `assign_advantages` would keep in the batch, and the fate of each group (`group_fates`).
-
-    For comparisons of whole episodes, ``normalise: all``; see `assign_advantages` for the errors.
-    """
-    units = _units(samples, options, [_to_go(sample, 0.0) for sample in samples])
-    fates = group_fates(np.array([unit.reward for unit in units]), [unit.key for unit in units], options)
-    kept = [s for s in samples if fates[s.group_uid or ""] == "signal" or not options.drop_zero_variance]
-    return [s for s in kept if not (options.drop_overlong and s.overlong)], fates
+def fates_of(samples: Sequence[Sample], options: AdvantageOptions) -> dict[str, str]:
+    """Returns the fate of each group (`group_fates`): ``"signal"`` if a comparison within it has signal."""
+    units, fates = _units(samples, options, [np.zeros(len(sample.ids)) for sample in samples]), dict[str, str]()
+    for unit, fate in zip(units, _fates(units, options)[1], strict=True):
+        for i, _, _ in unit.tokens:
+            group = samples[i].group_uid or ""
+            fates[group] = "signal" if "signal" in (fate, fates.get(group)) else fate
+    return fates
 
 
 def _fates(units: Sequence[_Unit], options: AdvantageOptions) -> tuple[list[str], list[str]]:
@@ -138,27 +171,6 @@ def _fates(units: Sequence[_Unit], options: AdvantageOptions) -> tuple[list[str]
     return fine, [coarse[unit.fallback] if fate == "small" else fate for unit, fate in zip(units, fine, strict=True)]
 
 
-def _compare(
-    units: Sequence[_Unit], options: AdvantageOptions, with_penalties: bool = False
-) -> tuple[Floats, list[str], GroupCounts]:
-    """Returns each unit's advantage and fate, and the counts of groups; see `group_advantages`.
-
-    With ``role-turn``, a unit whose group is too small is compared within its coarser fallback group.
-    """
-    rewards, searches = np.array([unit.reward for unit in units]), [unit.searches for unit in units]
-    penalties = np.array([unit.penalty for unit in units]) if with_penalties else None
-
-    def by(keys: Sequence[str]) -> tuple[Floats, GroupCounts]:
-        return group_advantages(rewards, keys, options, searches=searches, penalties=penalties)
-
-    advantages, counts = by([unit.key for unit in units])
-    fine, fates = _fates(units, options)
-    if fine is not fates:
-        alone = np.array([fate == "small" for fate in fine])
-        advantages = np.where(alone, by([unit.fallback for unit in units])[0], advantages)
-    return advantages, fates, counts
-
-
 def whiten_cells(values: Sequence[Floats], samples: Sequence[Sample], options: AdvantageOptions) -> list[Floats]:
     """Whitens the values of trained tokens within the cells that `AdvantageOptions.normalise` defines.
 
@@ -167,75 +179,75 @@ def whiten_cells(values: Sequence[Floats], samples: Sequence[Sample], options: A
     fewer, its values become 0.
 
     Args:
-        values: One (n,) float64 array per sample, one number per trained token.
+        values: One (n,) float64 array per sample, one number per trained token; returned in the same shapes.
         samples: The samples, in the same order.
         options: What is whitened together, and an estimator that is `Scaled`.
-
-    Returns:
-        Whitened values, of the shapes given.
     """
     estimator: Any = options.estimator
     if options.normalise == "all":
         return whiten(values, estimator.divisor)
     whitened = [np.zeros_like(row) for row in values]
-    places = [(i, *place) for i, sample in enumerate(samples) for place in _call_tokens(sample)]
-    fine, coarse = zip(*_cells(samples, options, [""] * len(samples)), strict=True) if places else ((), ())
-    wide = members_of(coarse)
-    for key, members in members_of(fine).items():
-        cell = members if len(members) >= options.min_group else wide[coarse[members[0]]]
-        if len(cell) >= options.min_group:
-            white = whiten([values[i][start:end] for i, start, end in (places[m] for m in cell)], estimator.divisor)
-            for m, row in zip(cell, white, strict=True):
-                i, start, end = places[m]
-                if fine[m] == key:  # the wider cell holds calls of other turns, which have cells of their own
-                    whitened[i][start:end] = row
+    calls = _calls(samples, options, [""] * len(samples))
+    of_role = members_of([call.fallback for call in calls])
+    for key, members in members_of([call.key for call in calls]).items():
+        cell = members if len(members) >= options.min_group else of_role[calls[members[0]].fallback]
+        if len(cell) < options.min_group:
+            continue
+        tokens = [calls[m].tokens[0] for m in cell]
+        white = whiten([values[i][start:end] for i, start, end in tokens], estimator.divisor)
+        for m, (i, start, end), row in zip(cell, tokens, white, strict=True):
+            if calls[m].key == key:  # a role's cell holds calls of other turns too, which have cells of their own
+                whitened[i][start:end] = row
     return whitened
-
-
-def _to_go(sample: Sample, kl_coef: float) -> Floats:
-    """Returns, for each trained token, the sum of KL penalties from that token on, (n,) float64."""
-    if not kl_coef:
-        return np.zeros(int(sample.mask.sum()))
-    return np.cumsum(kl_coef * k1_of(sample)[::-1])[::-1]
 
 
 def _units(samples: Sequence[Sample], options: AdvantageOptions, to_go: Sequence[Floats]) -> list[_Unit]:
     """Returns the units to compare, in the order of the samples; see `assign_advantages` for the errors."""
-    _check_groups(samples)
-    batch = options.estimator.over_batch
+    questions: dict[str, str] = {}
+    groups = []
+    for sample in samples:
+        if (group := sample.group_uid) is None:
+            raise DataError(f"episode {sample.episode_id} has no group_uid: set it where the attempts are drawn")
+        if questions.setdefault(group, sample.question_id) != sample.question_id:
+            both = f"{questions[group]!r} and {sample.question_id!r}"
+            raise DataError(f"group {group!r} holds questions {both}: a group is one question")
+        groups.append("" if options.estimator.over_batch else group)
     if options.normalise != "all":
-        keys = iter(_cells(samples, options, [BATCH if batch else s.group_uid or "" for s in samples]))
-        units, returns = [], call_returns(samples, options)
-        for i, sample in enumerate(samples):
-            for (start, end), reward in zip(_call_tokens(sample), returns[i], strict=True):
-                penalty = float(to_go[i][start])
-                units.append(_Unit(*next(keys), reward, penalty, sample.searches, ((i, start, end),)))
+        units = _calls(samples, options, groups)
+        for n, reward in enumerate(itertools.chain.from_iterable(call_returns(samples, options))):
+            ((i, start, _),) = units[n].tokens
+            units[n] = units[n]._replace(reward=reward, penalty=float(to_go[i][start]), searches=samples[i].searches)
         return units
-    episodes: dict[tuple[str, str], list[int]] = {}
-    for i, sample in enumerate(samples):
-        episodes.setdefault((sample.group_uid or "", sample.episode_id), []).append(i)
-    return [_whole(key, indices, samples, to_go, batch) for key, indices in episodes.items()]
+    units = []
+    for members in members_of([(sample.group_uid, sample.episode_id) for sample in samples]).values():
+        first, rewards = samples[members[0]], [float(samples[i].reward[samples[i].mask].sum()) for i in members]
+        if min(rewards) != max(rewards):
+            raise DataError(
+                f"episode {first.episode_id}: rewards of its sequences differ ({min(rewards):g} to {max(rewards):g}), "
+                "and episodes are compared as wholes: set advantage.normalise to role"
+            )
+        penalty = sum(float(to_go[i][0]) for i in members if len(to_go[i]))
+        tokens = tuple((i, 0, len(to_go[i])) for i in members)
+        group = groups[members[0]]
+        units.append(_Unit(group, group, tokens, rewards[0], penalty, first.searches))
+    return units
 
 
 def call_returns(samples: Sequence[Sample], options: AdvantageOptions) -> list[list[float]]:
     """Returns the return of each call: its own reward and those passed back to it from later calls.
 
-    Args:
-        samples: Every sequence of the episodes, those of frozen model keys too.
-        options: `chain`.
-
-    Returns:
-        One list per sample with one number per call, in the order of `Sample.calls`.
+    Returns one list per sample, all sequences of an episode and those of frozen model keys included, with one number
+    per call in the order of `Sample.calls`.
     """
     if options.chain == "call":
         to_go = [np.cumsum(sample.reward[::-1].astype(np.float64))[::-1] for sample in samples]
-        return [[float(own[call.start]) for call in sample.calls] for sample, own in zip(samples, to_go, strict=True)]
+        return [[float(row[call.start]) for call in sample.calls] for sample, row in zip(samples, to_go, strict=True)]
     returns = [[float(sample.reward[call.end - 1]) for call in sample.calls] for sample in samples]
     if options.chain == "none":
         return returns
-    for places in calls_of_episodes(samples):
+    for calls in calls_of_episodes(samples):
         later = 0.0
-        for i, j in reversed(places):
+        for i, j in reversed(calls):
             last = samples[i].calls[j].end - 1
             returns[i][j] += later
             kept = samples[i].kept
@@ -249,56 +261,27 @@ def calls_of_episodes(samples: Sequence[Sample]) -> list[list[tuple[int, int]]]:
     Returns:
         One list per episode with (index of the sample, index in its `Sample.calls`) of each call.
     """
-    episodes: dict[tuple[str | None, str], list[tuple[int, int, int]]] = {}
+    episodes: dict[tuple[str | None, str], list[tuple[int, int, int]]] = defaultdict(list)
     for i, sample in enumerate(samples):
-        own = episodes.setdefault((sample.group_uid, sample.episode_id), [])
-        own += [(call.index, i, j) for j, call in enumerate(sample.calls) if not call.prefix]
-    return [[(i, j) for _, i, j in sorted(places)] for places in episodes.values()]
+        calls = [(call.index, i, j) for j, call in enumerate(sample.calls) if not call.prefix]
+        episodes[sample.group_uid, sample.episode_id] += calls
+    return [[(i, j) for _, i, j in sorted(calls)] for calls in episodes.values()]
 
 
-def _whole(
-    key: tuple[str, str], indices: Sequence[int], samples: Sequence[Sample], to_go: Sequence[Floats], batch: bool
-) -> _Unit:
-    """Returns a whole episode as one unit, given its (group, episode id) and the indices of its samples."""
-    rewards = [float(samples[i].reward[samples[i].mask].sum()) for i in indices]
-    if min(rewards) != max(rewards):
-        different = f"rewards of its sequences differ ({min(rewards):g} to {max(rewards):g})"
-        raise DataError(
-            f"episode {key[1]}: {different}, and episodes are compared as wholes: set advantage.normalise to role"
-        )
-    penalty = sum(float(to_go[i][0]) for i in indices if len(to_go[i]))
-    tokens = tuple((i, 0, len(to_go[i])) for i in indices)
-    group = BATCH if batch else key[0]
-    return _Unit(group, group, rewards[0], penalty, samples[indices[0]].searches, tokens)
-
-
-def _cells(samples: Sequence[Sample], options: AdvantageOptions, groups: Sequence[str]) -> list[tuple[str, str]]:
-    """Returns two keys per call: fine (group, role and, as `normalise` says, turn or query) and coarse (without)."""
-    calls = [(group, call) for sample, group in zip(samples, groups, strict=True) for call in sample.calls]
-    coarse = [f"{group} {call.role}" for group, call in calls]
+def _calls(samples: Sequence[Sample], options: AdvantageOptions, groups: Sequence[str]) -> list[_Unit]:
+    """Returns the calls of samples, given the key of each sample's group, as units without rewards."""
+    calls = [(i, call) for i, sample in enumerate(samples) for call in sample.calls]
+    coarse = [f"{groups[i]} {call.role}" for i, call in calls]
     fine = [f" {call.turn}" if options.normalise == "role-turn" else "" for _, call in calls]
     for members in members_of(coarse).values() if options.normalise == "query" else ():
         queries = {i: query for i in members if (query := calls[i][1].query) is not None}
         for i, number in zip(queries, alike(list(queries.values()), options.query_overlap), strict=True):
             fine[i] = f" query {number}"
-    return [(role + own, role) for role, own in zip(coarse, fine, strict=True)]
-
-
-def _call_tokens(sample: Sample) -> list[tuple[int, int]]:
-    """Returns the (start, end) of each call of a sample, counted in trained tokens."""
-    before = np.concatenate([[0], np.cumsum(sample.mask)])
-    return [(int(before[call.start]), int(before[call.end])) for call in sample.calls]
-
-
-def _check_groups(samples: Sequence[Sample]) -> None:
-    """Raises a DataError if a sample has no group, or a group mixes questions."""
-    questions: dict[str, str] = {}
-    for sample in samples:
-        if sample.group_uid is None:
-            raise DataError(f"episode {sample.episode_id} has no group_uid: set it where the attempts are drawn")
-        if questions.setdefault(sample.group_uid, sample.question_id) != sample.question_id:
-            both = f"{questions[sample.group_uid]!r} and {sample.question_id!r}"
-            raise DataError(f"group {sample.group_uid!r} holds questions {both}: a group is one question")
+    before = [np.concatenate([[0], np.cumsum(sample.mask)]) for sample in samples]
+    return [
+        _Unit(role + more, role, ((i, int(before[i][call.start]), int(before[i][call.end])),))
+        for (i, call), role, more in zip(calls, coarse, fine, strict=True)
+    ]
 
 
 def k1_of(sample: Sample) -> Floats:

@@ -7,7 +7,6 @@ this module, so they cannot change a gradient.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -55,9 +54,6 @@ def sequence_log_ratio(log_ratio: Tensor, rows: Sequence[int]) -> Tensor:
     Args:
         log_ratio: (N,) log-ratios of single tokens.
         rows: Number of trained tokens of each sequence; they add up to N.
-
-    Returns:
-        (N,) log-ratios.
     """
     parts = [part.mean().expand(len(part)) for part in torch.split(log_ratio, list(rows)) if len(part)]
     return torch.cat([log_ratio[:0], *parts])
@@ -103,9 +99,6 @@ def importance_weight(old_logp: Tensor, sampler_logp: Tensor, cap: float) -> Ten
         old_logp: (N,) log-probs under the trainer's weights before the step's first update.
         sampler_logp: (N,) log-probs recorded by the sampler.
         cap: Largest weight.
-
-    Returns:
-        (N,) weights in [0, cap].
     """
     return torch.exp(old_logp - sampler_logp).clamp(max=cap).detach()
 
@@ -124,8 +117,6 @@ def llds(log_ratio: Tensor, advantage: Tensor, runs: Sequence[int]) -> Tensor:
         advantage: (N,) advantages.
         runs: Number of trained tokens of each unit; they add up to N.
 
-    Returns:
-        (N,) penalties, at least 0.
     """
     fallen = [(part.sum() < 0).expand(len(part)) for part in torch.split(log_ratio.detach(), list(runs)) if len(part)]
     gate = torch.cat([advantage[:0] > 0, *fallen]) & (advantage >= 0)
@@ -161,24 +152,11 @@ def kl_estimate(estimator: KL, logp: Tensor, ref_logp: Tensor, cap: float | None
     * ``k2``: ``d^2 / 2``. Biased, but its gradient is an unbiased estimate of the KL's gradient.
     * ``k3``: see `kl_k3`. Unbiased below its cap and never negative; its gradient is that of KL(reference || policy).
 
-    Source: J. Schulman, "Approximating KL divergence" (2020).
-
-    Returns:
-        (N,) estimates in nats.
+    Source: J. Schulman, "Approximating KL divergence" (2020). Returns (N,) estimates in nats.
     """
     if estimator == "k1":
         return logp - ref_logp
     return 0.5 * (logp - ref_logp).square() if estimator == "k2" else kl_k3(logp, ref_logp, cap)
-
-
-@dataclass(frozen=True, slots=True)
-class PolicySums:
-    """A micro-batch's contribution to the loss and metrics of a step."""
-
-    loss: Tensor
-    """Scalar with gradient: weighted sum of token losses, not yet divided by the denominator."""
-    statistics: dict[str, float]
-    """Unweighted sums over tokens by metric name."""
 
 
 def policy_sums(
@@ -193,7 +171,7 @@ def policy_sums(
     sampler_logp: Tensor | None = None,
     rows: Sequence[int] = (),
     runs: Sequence[int] = (),
-) -> PolicySums:
+) -> tuple[Tensor, dict[str, float]]:
     """Sums the policy loss of a micro-batch over its tokens.
 
     A token adds ``w (importance x clipped ratio + kl_coef KL + llds_coef LLDS - entropy_coef H)``.
@@ -209,6 +187,10 @@ def policy_sums(
         sampler_logp: (N,) log-probs recorded by the sampler; needed with `importance_cap`.
         rows: Number of trained tokens of each sequence, for ``ratio: sequence`` and ``llds_unit: response``.
         runs: Number of trained tokens of each call, for ``llds_unit: call``.
+
+    Returns:
+        The weighted sum, not yet divided by the denominator, with gradient; and unweighted sums over tokens by metric
+        name.
     """
     single = logp - old_logp
     log_ratio = single if options.ratio == "token" else sequence_log_ratio(single, rows)
@@ -242,7 +224,7 @@ def policy_sums(
         statistics["llds_acting"] = (fallen.detach() > 0).sum()
     if options.entropy_coef:
         loss = loss - options.entropy_coef * entropy
-    return PolicySums((weight * loss).sum(), {name: float(value) for name, value in statistics.items()})
+    return (weight * loss).sum(), {name: float(value) for name, value in statistics.items()}
 
 
 def value_sums(

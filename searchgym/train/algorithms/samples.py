@@ -1,8 +1,7 @@
 """Samples: the training sequences of an episode, made from its token tree without touching a token.
 
 Each context of an episode that holds calls becomes one sequence, including the tokens it inherits from its parents.
-Each call is trained on exactly once: where two contexts share a trunk, the first context trains on the trunk's calls,
-and the others only see them.
+Each call is trained on exactly once; see `_sequences`.
 """
 
 from __future__ import annotations
@@ -10,16 +9,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from searchgym.errors import DataError
-from searchgym.records import Call, Episode, Span
+from searchgym.records import Call, Episode
 
 SampleKind = Literal["policy", "demonstration"]
-"""Origin of a sample: sampled by the policy, with log-probs, or a demonstration without them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +81,12 @@ class Sample:
     returns: npt.NDArray[np.float32] | None = None
     """(T,) float32 returns, the critic's targets, at the same tokens as `value`; None until GAE has set them."""
     kept: npt.NDArray[np.float32] | None = None
-    """(T,) float32: the part of `reward` that group estimators with ``advantage.chain: episode`` pass to no earlier
-    call, such as a penalty for the call's own form. Default: none of it."""
+    """(T,) float32: the part of `reward` that ``advantage.chain: episode`` passes to no earlier call, such as a penalty
+    for the call's own form. Default: none of it."""
     weight: float = 1.0
     """Weight in sums and denominators. Default: 1; 0 for a padding row."""
     kind: SampleKind = "policy"
-    """Origin of the sequence. Default: ``"policy"``."""
+    """Origin of the sequence: sampled by the policy, with log-probs (the default), or a demonstration without them."""
 
     @property
     def call_ids(self) -> tuple[str, ...]:
@@ -107,8 +105,8 @@ def model_targets(sample: Sample) -> npt.NDArray[np.int64]:
 
 def response_targets(sample: Sample) -> npt.NDArray[np.int64]:
     """Returns every position from the first trained token to the last, observations in between included, (n,) int64."""
-    places = model_targets(sample)
-    return np.arange(places[0], places[-1] + 1) if len(places) else places
+    positions = model_targets(sample)
+    return np.arange(positions[0], positions[-1] + 1) if len(positions) else positions
 
 
 VALUED: dict[str, Targets] = {"model": model_targets, "response": response_targets}
@@ -133,7 +131,7 @@ def samples_from(
         DataError: Calls and spans do not match, log-probs are missing, or a sequence mixes model keys.
     """
     rewards = outcome_rewards(episode) if rewards is None else rewards
-    return [_sample(episode, *sequence, kind, rewards, kept) for sequence in _sequences(episode)]
+    return [_sample(episode, sequence, kind, rewards, kept) for sequence in _sequences(episode)]
 
 
 def outcome_rewards(episode: Episode) -> list[float]:
@@ -141,57 +139,73 @@ def outcome_rewards(episode: Episode) -> list[float]:
     return at_ends(episode, episode.reward)
 
 
-def at_ends(episode: Episode, value: float) -> list[float]:
-    """Returns one reward per call: the value on the last call of each of an episode's sequences, 0 on the others.
+def at_ends(episode: Episode, value: float | Callable[[list[int]], float]) -> list[float]:
+    """Returns one reward per call: a value on the last call of each of an episode's sequences, 0 on the others.
 
     Prefix answers, which only training asks for, get 0.
+
+    Args:
+        episode: A finished episode.
+        value: The reward, or a function that computes it from the indices of a sequence's calls.
     """
     rewards = [0.0] * len(episode.calls)
-    for calls in sequences_of(episode):
-        rewards[calls[-1]] = value
+    for sequence in _sequences(episode):
+        if calls := [index for index, call in sequence.calls if not call.prefix]:
+            rewards[calls[-1]] = value(calls) if callable(value) else value
     return rewards
 
 
-def sequences_of(episode: Episode) -> list[list[int]]:
-    """Returns the calls of each training sequence of an episode, as indices, without prefix answers."""
-    own = [[index for index, call in mine if not call.prefix] for _, mine, _ in _sequences(episode)]
-    return [calls for calls in own if calls]
+class _Sequence(NamedTuple):
+    """What is trained on in one context."""
 
-
-_Sequence = tuple[int, list[tuple[int, Call]], list[tuple[int, int]]]
-"""(context, indexed calls to train on, token ranges of other calls, which are only shown)."""
+    context: int
+    calls: list[tuple[int, Call]]
+    """Calls to train on, each with its index in the episode."""
+    shown: list[tuple[int, int]]
+    """Token ranges of other calls, which the sequence holds but does not train on."""
 
 
 def _sequences(episode: Episode) -> list[_Sequence]:
-    """Returns the training sequences of an episode; see `samples_from`."""
-    calls = [(i, call) for i, call in enumerate(episode.calls) if call.end > call.start]
-    holders = sorted({call.context for _, call in calls})
-    prefixes = {c for c in holders if all(call.prefix for _, call in calls if call.context == c)}
-    reach = {context: _reach(episode, context) for context in holders}
+    """Returns the training sequences of an episode: each call is in one of them, the first that holds all of it.
 
-    def covered(context: int) -> bool:
-        """True if another context inherits every call of this one."""
-        inside = [call for _, call in calls if call.context == context]
-        others = [reach[other] for other in holders if other not in (context, *prefixes)]
-        return all(any(call.end <= seen.get(context, 0) for seen in others) for call in inside)
+    Positions are counted from the root, so that a token has the same position in every context that sees it. Three
+    contexts, of which 1 and 2 were forked from 0 at token 40 and 60::
 
-    sequences: list[_Sequence] = []
-    claimed: set[int] = set()  # each call is trained on once, by the first context that holds all of it
+        position    0        20       40       60       80
+        context 0   | prompt | call 0 | page   | call 1 |         sequence 0 trains on calls 0 and 1
+        context 1                     | call 2 |                  sequence 1 trains on call 2, call 0 is only shown
+        context 2                              | ....   | call 3  sequence 2 trains on call 3, call 0 is only shown
+
+    A context whose calls are all inherited by another one makes no sequence: without call 1, context 0 would make none,
+    and context 1 would train on call 0 too. A context with prefix answers alone does not count as such another one.
+    """
+    calls = [(index, call) for index, call in enumerate(episode.calls) if call.end > call.start]
+    contexts = sorted({call.context for _, call in calls})
+    seen: dict[int, dict[int, int]] = {}  # tokens from the root that a context sees of itself and of each ancestor
+    for context in contexts:
+        node, total = episode.contexts[context], sum(len(span.ids) for span in episode.tokens(context))
+        seen[context] = {context: total}
+        while node.parent is not None:
+            total = min(total, node.fork)
+            seen[context][node.parent] = total
+            node = episode.contexts[node.parent]
     for index, call in calls:
-        if call.end > (total := reach[call.context][call.context]):
-            raise DataError(
-                f"episode {episode.id}, context {call.context}: call {index} ends at token {call.end} of {total}"
-            )
-    for context in holders:
-        if covered(context):
-            continue
-        seen = reach[context]
-        inside = [(i, call) for i, call in calls if call.start < seen.get(call.context, 0)]
-        mine = [(i, c) for i, c in inside if i not in claimed and c.end <= seen[c.context]]
-        indices = {i for i, _ in mine}
-        foreign = [(call.start, min(call.end, seen[call.context])) for i, call in inside if i not in indices]
-        claimed |= indices
-        sequences.append((context, mine, foreign))
+        if call.end > (total := seen[call.context][call.context]):
+            where = f"episode {episode.id}, context {call.context}"
+            raise DataError(f"{where}: call {index} ends at token {call.end} of {total}")
+    only_prefixes = {c for c in contexts if all(call.prefix for _, call in calls if call.context == c)}
+    sequences: list[_Sequence] = []
+    trained: set[int] = set()
+    for context in contexts:
+        others = [seen[other] for other in contexts if other not in (context, *only_prefixes)]
+        own_calls = [call for _, call in calls if call.context == context]
+        if all(any(call.end <= other.get(context, 0) for other in others) for call in own_calls):
+            continue  # another context holds all of them
+        held = [(index, call) for index, call in calls if call.start < seen[context].get(call.context, 0)]
+        mine = [(i, call) for i, call in held if i not in trained and call.end <= seen[context][call.context]]
+        trained |= (indices := {index for index, _ in mine})
+        shown = [(c.start, min(c.end, seen[context][c.context])) for index, c in held if index not in indices]
+        sequences.append(_Sequence(context, mine, shown))
     return sequences
 
 
@@ -206,121 +220,82 @@ def with_all_targets(sample: Sample) -> Sample:
     return dataclasses.replace(sample, mask=np.arange(len(sample.ids)) > 0)
 
 
-def _reach(episode: Episode, context: int) -> dict[int, int]:
-    """Returns how many tokens, counted from the root, a context sees of itself and of each of its ancestors."""
-    total = sum(len(span.ids) for span in episode.tokens(context))
-    seen = {context: total}
-    node = episode.contexts[context]
-    while node.parent is not None:
-        total = min(total, node.fork)
-        seen[node.parent] = total
-        node = episode.contexts[node.parent]
-    return seen
-
-
 def _sample(
-    episode: Episode,
-    context: int,
-    mine: list[tuple[int, Call]],
-    foreign: list[tuple[int, int]],
-    kind: SampleKind,
-    rewards: Sequence[float],
-    kept: Sequence[float] | None,
+    episode: Episode, sequence: _Sequence, kind: SampleKind, rewards: Sequence[float], kept: Sequence[float] | None
 ) -> Sample:
-    """Builds the sample of one context, trained on the calls `mine` but not on the token ranges `foreign`."""
-    where = f"episode {episode.id}, context {context}"
-    spans = episode.tokens(context)
-    ids: npt.NDArray[np.int32] = _join([span.ids for span in spans], np.int32)
-    mask = _join([np.full(len(span.ids), span.kind == "model") for span in spans], np.bool_)
-    for start, end in foreign:
+    """Builds the sample of one sequence."""
+    where = f"episode {episode.id}, context {sequence.context}"
+    spans = episode.tokens(sequence.context)
+    ids = np.concatenate([span.ids for span in spans]).astype(np.int32, copy=False)
+    mask = np.concatenate([np.full(len(span.ids), span.kind == "model") for span in spans])
+    for start, end in sequence.shown:
         mask[start:end] = False
     if mask[0]:
         raise DataError(f"{where} begins with a model's token: nothing predicts it, begin with a prompt")
-    for index, call in mine:
+    calls = []
+    for index, call in sequence.calls:
         if not mask[call.start : call.end].all():
             raise DataError(f"{where}: call {index} says tokens {call.start}:{call.end}, which are no model span")
-    keys = {call.model_key for _, call in mine}
+        query = None
+        if call.ranked is not None:
+            query = " / ".join(search.query for search in episode.searches if search.turn == call.turn - 1)
+        calls.append(SampleCall(index, call.start, call.end, call.role, call.turn, call.prefix, query))
+    keys = {call.model_key for _, call in sequence.calls}
     if len(keys) != 1:
         raise DataError(f"{where} holds calls of several model keys ({', '.join(sorted(keys))}): one per context")
-    reward = _on_last_tokens(rewards, mine, len(ids))
+    logp = np.zeros(len(ids), np.float32)
+    if kind == "policy":
+        sampled = [np.full(len(span.ids), np.nan) if span.logp is None else span.logp for span in spans]
+        logp[mask] = np.concatenate(sampled)[mask]
+        if not np.isfinite(logp).all():
+            why = "only demonstrations lack them"
+            raise DataError(f"{where}: log-probs of a model span are missing or not finite: {why}")
     return Sample(
         ids=ids,
         mask=mask,
-        reward=reward,
+        reward=_on_last_tokens(rewards, calls, len(ids)),
         advantage=np.zeros(len(ids), np.float32),
-        sampler_logp=_logp(spans, mask, where) if kind == "policy" else np.zeros(len(ids), np.float32),
-        calls=tuple(
-            SampleCall(i, c.start, c.end, c.role, c.turn, c.prefix, _ranked_query(episode, c)) for i, c in mine
-        ),
+        sampler_logp=logp,
+        calls=tuple(calls),
         model_key=keys.pop(),
         episode_id=episode.id,
         question_id=episode.question_id,
         attempt=episode.attempt,
         group_uid=episode.group_uid,
-        policy_version=min(call.policy_version for _, call in mine),
+        policy_version=min(call.policy_version for _, call in sequence.calls),
         searches=len(episode.searches),
         overlong=is_overlong(episode),
-        kept=None if kept is None else _on_last_tokens(kept, mine, len(ids)),
+        kept=None if kept is None else _on_last_tokens(kept, calls, len(ids)),
         kind=kind,
     )
 
 
-def _ranked_query(episode: Episode, call: Call) -> str | None:
-    """Returns the query, or the queries of one action, whose hits a call ranked; None if it ranked none."""
-    if call.ranked is None:
-        return None
-    return " / ".join(search.query for search in episode.searches if search.turn == call.turn - 1)
-
-
-def _on_last_tokens(
-    numbers: Sequence[float], calls: Sequence[tuple[int, Call]], length: int
-) -> npt.NDArray[np.float32]:
-    """Returns the number of each call on the call's last token, and 0 elsewhere, (T,) float32."""
-    placed = np.zeros(length, np.float32)
-    for index, call in calls:
-        placed[call.end - 1] = numbers[index]
-    return placed
-
-
-def _logp(spans: Sequence[Span], mask: npt.NDArray[np.bool_], where: str) -> npt.NDArray[np.float32]:
-    """Returns the sampler's log-probs on the mask and 0 elsewhere, (T,) float32."""
-    logp = _join([np.full(len(s.ids), np.nan) if s.logp is None else s.logp for s in spans], np.float32)
-    if not np.isfinite(logp[mask]).all():
-        raise DataError(f"{where}: log-probs of a model span are missing or not finite: only demonstrations lack them")
-    return np.where(mask, logp, np.float32(0))
-
-
-def _join(arrays: Sequence[npt.NDArray[Any]], dtype: type[Any]) -> npt.NDArray[Any]:
-    """Concatenates arrays as one type."""
-    return np.concatenate(arrays).astype(dtype, copy=False)
+def _on_last_tokens(numbers: Sequence[float], calls: Sequence[SampleCall], length: int) -> npt.NDArray[np.float32]:
+    """Returns each call's number on its last token, and 0 elsewhere, (T,) float32."""
+    row = np.zeros(length, np.float32)
+    for call in calls:
+        row[call.end - 1] = numbers[call.index]
+    return row
 
 
 def retokenisation_mismatches(samples: Sequence[Sample], episode: Episode) -> int:
     """Counts the calls of an episode that are not trained on exactly as they were sampled.
 
-    A call counts if its tokens in the sample differ from the episode's model spans at the same position, or are not all
-    in the mask. The count is 0 by construction; text that was decoded and tokenised again would raise it.
-
-    Args:
-        samples: Samples made of the episode by `samples_from`, as the learner gets them.
-        episode: The episode as the rollout recorded it.
+    A call counts if its tokens in the samples that `samples_from` made differ from the episode's model spans at the
+    same position, or are not all in the mask. The count is 0 by construction; text that was decoded and tokenised again
+    would raise it.
     """
     count = 0
     for sample in samples:
-        for call in sample.calls:
-            sampled = _sampled(episode, episode.calls[call.index])
-            here = slice(call.start, call.end)
-            if not np.array_equal(sample.ids[here], sampled) or not sample.mask[here].all():
-                count += 1
+        for trained in sample.calls:
+            call = episode.calls[trained.index]
+            node = episode.contexts[call.context]
+            position, sampled = node.fork, [np.zeros(0, np.int32)]
+            for span in node.spans:
+                if span.kind == "model" and call.start <= position < call.end:
+                    sampled.append(span.ids)
+                position += len(span.ids)
+            tokens = slice(trained.start, trained.end)
+            same = np.array_equal(sample.ids[tokens], np.concatenate(sampled))
+            count += not (same and sample.mask[tokens].all())
     return count
-
-
-def _sampled(episode: Episode, call: Call) -> npt.NDArray[np.int32]:
-    """Returns the token ids of the model spans between a call's start and end, in the call's context."""
-    node = episode.contexts[call.context]
-    place, sampled = node.fork, [np.zeros(0, np.int32)]
-    for span in node.spans:
-        if span.kind == "model" and call.start <= place < call.end:
-            sampled.append(span.ids)
-        place += len(span.ids)
-    return np.concatenate(sampled)

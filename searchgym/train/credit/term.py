@@ -6,11 +6,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
+from typing_extensions import override
+
 from searchgym.errors import CardError, NoVerdictError, UsageError
 from searchgym.named import check_call
 from searchgym.options import Kind, Setting, check_kind
 from searchgym.records import Episode, Question
 from searchgym.scoring.judges.judge import Checked, default_judge
+from searchgym.train.algorithms.samples import at_ends
 from searchgym.train.credit.waypoints import Names
 
 Rows = list[list[float]]
@@ -107,6 +110,27 @@ class Term(Kind):
         raise NotImplementedError(f"{type(self).__name__} defines neither rewards nor of_episode")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeTerm(Term):
+    """A term that rewards whole episodes: the last call of each of an episode's sequences gets the reward."""
+
+    rewards_one: ClassVar = "episode"
+    sums_up: ClassVar = False
+
+    def value(self, episode: Episode, context: CreditContext) -> float:
+        """Returns the reward of an episode, before weight and roles."""
+        raise NotImplementedError(f"{type(self).__name__} defines no value")
+
+    @override
+    def of_episode(self, episode: Episode, context: CreditContext) -> list[float]:
+        return at_ends(episode, self.value(episode, context))
+
+
+def answer_of(episode: Episode) -> str:
+    """Returns the text of an episode's answer; empty if it has none."""
+    return "" if episode.answer is None else episode.answer.text
+
+
 class UnjudgedError(NoVerdictError):
     """Raised when a judge gave no verdict on some episodes of a group.
 
@@ -143,11 +167,15 @@ def check_methods(name: str, term: Term) -> None:
     """Refuses a term that could not be asked for rewards, before the first episode.
 
     Raises:
-        CardError: Its class defines neither `rewards` nor `of_episode`.
+        CardError: Its class defines neither `rewards` nor `of_episode`, nor, as an `EpisodeTerm`, `value`.
         UsageError: It defines one with other arguments.
     """
     cls = type(term)
     if cls.rewards is Term.rewards and cls.of_episode is Term.of_episode:
         raise CardError(f"credit term {name!r}: {cls.__name__} defines neither rewards nor of_episode")
+    if isinstance(term, EpisodeTerm):
+        if cls.value is EpisodeTerm.value:
+            raise CardError(f"credit term {name!r}: {cls.__name__} defines no value")
+        check_call(f"credit term {name!r}", term.value, "episode", "context")
     check_call(f"credit term {name!r}", term.rewards, "group", "context")
     check_call(f"credit term {name!r}", term.of_episode, "episode", "context")

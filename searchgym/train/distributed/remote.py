@@ -25,7 +25,7 @@ from searchgym.errors import HangError, TrainingError, UsageError
 from searchgym.rollout.vllm.setup import visible
 from searchgym.train.algorithms.samples import Sample
 from searchgym.train.distributed.worker import KEY, STACKS, START, receive, send, stacks_file
-from searchgym.train.interrupts import interrupt_held_back
+from searchgym.train.learner.process import interrupt_held_back
 from searchgym.train.learner.trained_model import Flat, Metrics
 from searchgym.train.recipe.backends.deepspeed import DeepSpeed
 from searchgym.train.recipe.recipe import Recipe

@@ -110,8 +110,8 @@ def make_learner(rank: int, world: int, rendezvous: str, recipe: Any) -> Any:
 
     from searchgym.rollout.loading import device_of, load_model
     from searchgym.train.distributed.deepspeed_updater import DeepSpeedUpdater
+    from searchgym.train.learner.batching import ProcessRanks
     from searchgym.train.learner.learner import LocalLearner
-    from searchgym.train.learner.ranks import ProcessRanks
 
     device = device_of(recipe.learner.device)
     if device == "cuda":

@@ -14,8 +14,7 @@ from searchgym.rollout.loading import load_model
 from searchgym.rollout.sampler import Dtype
 from searchgym.train.algorithms.losses import value_sums
 from searchgym.train.algorithms.samples import VALUED, Sample
-from searchgym.train.learner.batching import MicroBatch
-from searchgym.train.learner.ranks import Ranks
+from searchgym.train.learner.batching import MicroBatch, Ranks
 from searchgym.train.learner.trained_model import Metrics, TrainedModel
 from searchgym.train.learner.updater import Updater
 from searchgym.train.recipe.options import CriticOptions
@@ -94,14 +93,8 @@ def explained_variance(values: Any, returns: Any) -> float:
 
 
 def load_critic(path: str, dtype: Dtype, device: str = "cpu") -> PreTrainedModel:
-    """Returns a critic with the body of a language model on disk; see `make_critic`.
-
-    Raises:
-        UsageError: See `load_model`.
-        DataError: See `load_model`.
-    """
-    model, _ = load_model(path, dtype, device=device)
-    return make_critic(model)
+    """Returns a critic with the body of a language model on disk; see `make_critic` and, for errors, `load_model`."""
+    return make_critic(load_model(path, dtype, device=device)[0])
 
 
 def make_critic(model: PreTrainedModel) -> PreTrainedModel:

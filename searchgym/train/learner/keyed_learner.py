@@ -6,20 +6,23 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from typing_extensions import override
+
+from searchgym.train.algorithms.estimator import members_of
 from searchgym.train.algorithms.samples import Sample
 from searchgym.train.learner.learner import Learner
-from searchgym.train.learner.trained_model import Flat, Metrics
+from searchgym.train.learner.trained_model import TOTALS, Flat, Metrics
 
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedTokenizerBase
 
-SUMS: Final = ("tokens_trained", "tokens_read", "tokens_padded", "micro_batches", "updates")
+SUMS: Final = (*TOTALS, "updates")
 """Names of the metrics that are summed over keys."""
 
 
-class KeyedLearner:
-    """Implements `Learner` by passing each sample on to the learner of its model key.
+class KeyedLearner(Learner):
+    """Passes each sample on to the learner of its model key.
 
     Args:
         learners: Learner of each key.
@@ -30,22 +33,24 @@ class KeyedLearner:
         self.learners, self._tokenizers = dict(learners), tokenizers
 
     @property
+    @override
     def version(self) -> int:
         """Largest number of updates made to any key."""
         return max(learner.version for learner in self.learners.values())
 
+    @override
     def version_of(self, key: str) -> int:
-        """Returns the number of updates made to a key."""
         return self.learners[key].version
 
+    @override
     def prepare(self, samples: Sequence[Sample]) -> list[Sample]:
-        """Adds log-probs and values to the samples where advantages need them; see `Learner.prepare`."""
         return self._each(samples, lambda learner, mine: learner.prepare(mine))
 
+    @override
     def logp(self, samples: Sequence[Sample]) -> Flat:
-        """Returns the log-probs of the trained tokens under each key's weights; see `Learner.logp`."""
         return self._each(samples, lambda learner, mine: learner.logp(mine))
 
+    @override
     def learn(self, samples: Sequence[Sample], step: int) -> Metrics:
         """Updates every key that has samples.
 
@@ -65,15 +70,17 @@ class KeyedLearner:
                     metrics[f"{kind}/{key}/{rest}" if slash else f"learner/{key}/{name}"] = value
         return metrics
 
+    @override
     def weights(self, adapter: bool = False) -> Mapping[str, Tensor]:
         """Returns the weights of all keys by ``KEY/NAME``; the adapters' alone with `adapter`."""
         every = {key: learner.weights(adapter) for key, learner in self.learners.items()}
         return {f"{key}/{name}": weight for key, state in every.items() for name, weight in state.items()}
 
+    @override
     def weights_of(self, key: str, adapter: bool = False) -> Mapping[str, Tensor]:
-        """Returns the weights of one key by name; see `Learner.weights`."""
         return self.learners[key].weights(adapter)
 
+    @override
     def save(self, folder: Path) -> None:
         """Writes each key's models, optimizers and tokenizer to a subfolder named after the key."""
         for key, learner in self.learners.items():
@@ -81,21 +88,19 @@ class KeyedLearner:
             learner.save(folder / key)
             self._tokenizers[key].save_pretrained(folder / key)
 
+    @override
     def load(self, folder: Path) -> None:
-        """Restores every key from its subfolder, as written by `save`."""
         for key, learner in self.learners.items():
             learner.load(folder / key)
 
+    @override
     def close(self) -> None:
-        """Closes the learner of every key."""
         for learner in self.learners.values():
             learner.close()
 
     def _places(self, samples: Sequence[Sample]) -> dict[str, list[int]]:
         """Returns the indices of each key's samples; keys without samples are left out."""
-        places: dict[str, list[int]] = {}
-        for i, sample in enumerate(samples):
-            places.setdefault(sample.model_key, []).append(i)
+        places = members_of([sample.model_key for sample in samples])
         return {key: places[key] for key in self.learners if key in places}
 
     def _each(self, samples: Sequence[Sample], ask: Callable[[Learner, list[Sample]], Sequence[Any]]) -> list[Any]:

@@ -26,6 +26,26 @@ NAME: Final = "default"
 """Name of the adapter within the model."""
 
 
+def adapted(
+    model: PreTrainedModel, options: LoraOptions, seed: int, frozen_layers: int, earlier: Path | None = None
+) -> None:
+    """Freezes what is not trained of a model, in place, and adds a LoRA adapter if the options ask for one.
+
+    Args:
+        model: A model without adapter.
+        options: See `add_adapter`; rank 0 adds none.
+        seed: Seed of the random initial values of A.
+        frozen_layers: See `freeze_lower` and `add_adapter`.
+        earlier: Folder of an adapter whose training goes on; see `continue_adapter`.
+    """
+    if options.rank:
+        add_adapter(model, options, seed, frozen_layers)
+    else:
+        freeze_lower(model, frozen_layers)
+    if earlier is not None:
+        continue_adapter(model, earlier, options)
+
+
 def freeze_lower(model: PreTrainedModel, count: int) -> None:
     """Freezes the embeddings and the lowest layers of a model.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -11,9 +11,8 @@ from torch import Tensor
 from searchgym.train.algorithms.loss_options import LossOptions
 from searchgym.train.algorithms.losses import policy_sums, token_logp
 from searchgym.train.algorithms.samples import Sample
-from searchgym.train.learner.batching import MicroBatch
-from searchgym.train.learner.ranks import Ranks
-from searchgym.train.learner.trained_model import Flat, Loss, Metrics, TrainedModel
+from searchgym.train.learner.batching import MicroBatch, Ranks
+from searchgym.train.learner.trained_model import Flat, Metrics, TrainedModel
 from searchgym.train.learner.updater import Updater
 from searchgym.train.recipe.options import OptimizerOptions
 
@@ -70,16 +69,13 @@ class Policy:
             values["old_logp"] = _known(samples, "old_logp") or self.logp(samples)
         if self.reference is not None:
             values["ref_logp"] = _known(samples, "ref_logp") or self.logp(samples, self.reference)
-        return self._update(samples, values, step, self.policy_loss)
+        reduction, length = self.loss.reduction, self.loss.constant_length
+        return self.trained_model.update(samples, values, step, self.policy_loss, reduction, length)
 
     def supervised_step(self, samples: Sequence[Sample], step: int) -> Metrics:
         """Updates the model by maximum likelihood of the tokens in the samples' masks; see `policy_step`."""
-        return self._update(samples, {}, step, self.supervised_loss)
-
-    def _update(self, samples: Sequence[Sample], values: Mapping[str, Flat], step: int, loss: Loss) -> Metrics:
-        """Updates the model by one of the losses, reduced as the options ask."""
-        options = self.loss
-        return self.trained_model.update(samples, values, step, loss, options.reduction, options.constant_length)
+        reduction, length = self.loss.reduction, self.loss.constant_length
+        return self.trained_model.update(samples, {}, step, self.supervised_loss, reduction, length)
 
     def with_logp(self, samples: Sequence[Sample]) -> list[Sample]:
         """Returns the samples with `old_logp`, and with `ref_logp` given a reference, as KL in the reward needs."""
@@ -107,9 +103,9 @@ class Policy:
     def policy_loss(self, batch: MicroBatch) -> tuple[Tensor, Metrics]:
         """Returns the summed policy loss of a micro-batch and its statistics."""
         logp, entropy = self._forward(batch)
-        values: Mapping[str, Tensor] = batch.values
+        values = batch.values
         old = values.get("old_logp", logp.detach())
-        sums = policy_sums(
+        total, statistics = policy_sums(
             logp,
             entropy,
             old,
@@ -122,7 +118,7 @@ class Policy:
             runs=batch.runs,
         )
         difference = (old - values["sampler_logp"]).abs()
-        return sums.loss, sums.statistics | {
+        return total, statistics | {
             "sampler_difference": float(difference.sum()),
             "max_sampler_difference": float(difference.max()) if len(difference) else 0.0,
         }

@@ -10,9 +10,10 @@ generator; minibatches are shuffled by a generator seeded with (seed, step).
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -24,8 +25,7 @@ from searchgym.rollout.transformers.precision import mixed_precision
 from searchgym.train.algorithms.loss_options import Reduction
 from searchgym.train.algorithms.losses import token_weights
 from searchgym.train.algorithms.samples import Sample, Targets, model_targets
-from searchgym.train.learner.batching import MicroBatch, collate, pack, trained_logits
-from searchgym.train.learner.ranks import Ranks, add, shares
+from searchgym.train.learner.batching import MicroBatch, Ranks, add, collate, pack, shares, trained_logits
 from searchgym.train.learner.updater import Updater
 from searchgym.train.recipe.options import OptimizerOptions
 
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 Metrics = dict[str, float]
 Flat = Sequence[npt.NDArray[np.float32]]
 """A number for each target of each sample: one (n,) array per sample with n targets."""
+TOTALS: Final = ("tokens_trained", "tokens_read", "tokens_padded", "micro_batches")
+"""Metrics of a step that are sums, not means."""
 Loss = Callable[[MicroBatch], tuple[Tensor, Metrics]]
 """A function of a micro-batch that returns the summed loss, not yet divided, and sums for the metrics."""
 
@@ -134,17 +136,31 @@ class TrainedModel:
         """
         if not any(len(self.targets(sample)) for sample in samples):
             raise UsageError(f"{len(samples)} samples hold no token to train on: leave the step out")
+        rng, options = np.random.default_rng([self.seed, step]), self.options
         sums: Metrics = {}
         updates: list[Metrics] = []
-        for indices in self._minibatches(len(samples), step):
-            minibatch = [samples[i] for i in indices]
-            weights, denominator = token_weights(minibatch, reduction, constant_length, self.targets)
-            if not denominator:
-                continue
-            chosen = {name: [flat[i] for i in indices] for name, flat in values.items()} | {"weight": weights}
-            add(sums, self.accumulate(minibatch, chosen, denominator, loss))
-            updates.append(self.updater.apply(step))
-        return _means(sums, updates)
+        for _ in range(options.epochs):  # shuffled anew in each, cut into minibatches of near-equal size
+            count = options.updates(len(samples))
+            order = rng.permutation(len(samples)) if count > 1 else np.arange(len(samples))
+            for indices in np.array_split(order, count):
+                minibatch = [samples[i] for i in indices]
+                weights, denominator = token_weights(minibatch, reduction, constant_length, self.targets)
+                if not denominator:
+                    continue
+                chosen = {name: [flat[i] for i in indices] for name, flat in values.items()} | {"weight": weights}
+                add(sums, self.accumulate(minibatch, chosen, denominator, loss))
+                updates.append(self.updater.apply(step))
+        tokens = max(sums["tokens_trained"], 1.0)
+        divisors = {"loss": len(updates), **dict.fromkeys(TOTALS, 1)}
+        means = {
+            name: value if name.startswith("max_") else value / divisors.get(name, tokens)
+            for name, value in sums.items()
+        }
+        return means | {
+            "gradient_norm": sum(u["gradient_norm"] for u in updates) / len(updates),
+            "learning_rate": updates[-1]["learning_rate"],
+            "updates": sum(u["updates"] for u in updates),
+        }
 
     def accumulate(
         self, samples: Sequence[Sample], values: Mapping[str, Flat], denominator: float, loss: Loss
@@ -186,14 +202,6 @@ class TrainedModel:
             raise TrainingError(f"the loss is {losses[0][0]} on {names}{', ...' if len(losses) > 3 else ''}")
         return self.ranks.sums(sums)
 
-    def _minibatches(self, count: int, step: int) -> Iterator[npt.NDArray[np.int64]]:
-        """Yields the sample indices of each update: shuffled anew in each epoch, in minibatches of near-equal size."""
-        rng = np.random.default_rng([self.seed, step])
-        for _ in range(self.options.epochs):
-            updates = self.options.updates(count)
-            order = rng.permutation(count) if updates > 1 else np.arange(count)
-            yield from np.array_split(order, updates)
-
     def _micro_batches(
         self, samples: Sequence[Sample], values: Mapping[str, Flat]
     ) -> Iterator[tuple[list[int], MicroBatch, bool]]:
@@ -209,16 +217,37 @@ class TrainedModel:
             yield rows, batch, counts
 
 
-def _means(sums: Metrics, updates: Sequence[Metrics]) -> Metrics:
-    """Turns a step's sums into the means that are reported."""
-    totals = {"tokens_trained", "tokens_read", "tokens_padded", "micro_batches"}
-    tokens, count = max(sums["tokens_trained"], 1.0), len(updates)
-    means = {
-        name: value if name in totals or name.startswith("max_") else value / (count if name == "loss" else tokens)
-        for name, value in sums.items()
-    }
-    return means | {
-        "gradient_norm": sum(u["gradient_norm"] for u in updates) / count,
-        "learning_rate": updates[-1]["learning_rate"],
-        "updates": sum(u["updates"] for u in updates),
-    }
+def recomputing(model: PreTrainedModel, on: bool) -> PreTrainedModel:
+    """Switches gradient checkpointing of a model on, and its dropout off: checkpointing needs the training mode.
+
+    The config that is saved with the model keeps its dropout.
+
+    Args:
+        model: Changed in place, and returned.
+        on: If false, nothing is changed.
+
+    Raises:
+        UsageError: The model cannot recompute activations.
+    """
+    if not on:
+        return model
+    from transformers import PreTrainedConfig
+
+    if not model.supports_gradient_checkpointing:
+        raise UsageError(f"{type(model).__name__} cannot recompute activations: learner.gradient_checkpointing")
+    quiet: dict[int, PreTrainedConfig] = {}
+    for module in model.modules():
+        for name, value in vars(module).items():  # nn.Dropout calls it "p"; attention and layers use names with "drop"
+            if isinstance(value, float) and (name == "p" or "drop" in name):
+                setattr(module, name, 0.0)
+        config = getattr(module, "config", None)
+        if module is model or not isinstance(config, PreTrainedConfig):
+            continue
+        if id(config) not in quiet:
+            quiet[id(config)] = copy.deepcopy(config)
+            for name, value in vars(config).items():  # some layers read the config at run time (Falcon)
+                if isinstance(value, float) and "drop" in name:
+                    setattr(quiet[id(config)], name, 0.0)
+        vars(module)["config"] = quiet[id(config)]
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    return model

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from typing_extensions import override
+
 from searchgym.train.recipe.method import Likelihood
 
 
@@ -15,6 +17,6 @@ class Rejection(Likelihood):
     """Reward that an episode needs in order to be learnt from."""
 
     @property
+    @override
     def least_reward(self) -> float:
-        """See `Method.least_reward`."""
         return self.min_reward

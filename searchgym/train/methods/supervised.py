@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 from annotated_types import Ge
+from typing_extensions import override
 
 from searchgym.rollout.storage import read_episodes
 from searchgym.train.algorithms.samples import Sample, samples_from
@@ -24,16 +25,16 @@ class Supervised(Likelihood):
     """Demonstrations per step."""
 
     @property
+    @override
     def demonstrated(self) -> int:
-        """See `Method.demonstrated`."""
         return self.batch
 
+    @override
     def samples(self) -> list[Sample]:
-        """See `Method.samples`."""
         return [
             s for episode in read_episodes(Path(self.demonstrations)) for s in samples_from(episode, "demonstration")
         ]
 
+    @override
     def on_episodes(self) -> Rejection:
-        """See `Method.on_episodes`."""
         return Rejection(targets=self.targets, min_reward=-1.0)

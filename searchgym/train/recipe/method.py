@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from typing_extensions import override
+
 from searchgym.options import Kind
 from searchgym.train.algorithms.samples import Sample
 
@@ -52,6 +54,6 @@ class Likelihood(Method):
     """Tokens that are learnt: the model's own, or every token except the first (to train a reader from scratch)."""
 
     @property
+    @override
     def every_token(self) -> bool:
-        """See `Method.every_token`."""
         return self.targets == "all"

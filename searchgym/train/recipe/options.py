@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Interval
+from typing_extensions import override
 
 from searchgym.options import Options, find_kind
 from searchgym.rollout.sampler_kind import SamplerKind
@@ -219,8 +220,8 @@ class Bound(Options):
     max: float | None = None
     """Greatest value. Default: any."""
 
+    @override
     def problems(self) -> Iterable[str]:
-        """See `Options.problems`."""
         if self.min is None and self.max is None:
             yield "expected min, max or both"
         elif self.min is not None and self.max is not None and self.min > self.max:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from annotated_types import Interval
+from typing_extensions import override
 
 from searchgym.errors import DataError
 from searchgym.options import Setting
 from searchgym.train.algorithms.advantages import calls_of_episodes, k1_of, whiten_cells, with_advantage
-from searchgym.train.algorithms.estimator import AdvantageOptions, Floats, GroupCounts, Scaled
-from searchgym.train.algorithms.groups import whiten
+from searchgym.train.algorithms.estimator import AdvantageOptions, Floats, GroupCounts, Scaled, whiten
 from searchgym.train.algorithms.samples import Sample, Targets
 
 
@@ -40,8 +40,8 @@ class Gae(Scaled):
     """Tokens whose advantages make the mean and deviation: the trained ones, or all that have a value, with
     ``critic.tokens: response`` observations too (Search-R1)."""
 
+    @override
     def check(self, setting: Setting) -> Iterable[str]:
-        """See `Estimator.check`."""
         if setting.chain == "none":
             yield "advantage.chain none: gae passes rewards back by its lam; choose another estimator"
         if self.whiten_over == "valued" and not (self.whiten and setting.normalise == "all"):
@@ -69,30 +69,41 @@ class Gae(Scaled):
         assert targets is not None
         rewards = [_token_rewards(sample, kl_coef) for sample in samples]
         rewards += [_token_rewards(sample, 0.0) for sample in frozen]
-        values = [_values(sample) for sample in samples]
-        spread = [np.zeros(len(sample.ids)) for sample in samples]
+        values = []
+        for sample in samples:
+            if sample.value is None:
+                raise DataError(f"episode {sample.episode_id} has no values: GAE needs a critic's estimates")
+            values.append(sample.value.astype(np.float64))
+        by_token = [np.zeros(len(sample.ids)) for sample in samples]
         returns = [np.zeros(len(sample.ids), np.float32) for sample in samples]
         for chain in _chains(samples, frozen, options, targets):
-            of_chain = np.concatenate(
-                [np.zeros(0), *(values[p.sample][p.places] for p in chain if p.sample < len(samples))]
-            )
-            advantages = gae(_chain_rewards(chain, rewards, len(samples)), of_chain, self.gamma, self.lam)
-            start = 0
-            for piece in (p for p in chain if p.sample < len(samples)):
-                own = advantages[start : start + len(piece.places)]
-                spread[piece.sample][piece.places] = own
-                returns[piece.sample][piece.places] = own + values[piece.sample][piece.places]
-                start += len(own)
-        valued = [dataclasses.replace(sample, returns=own) for sample, own in zip(samples, returns, strict=True)]
-        made = [row[sample.mask] for sample, row in zip(valued, spread, strict=True)]
+            pieces, earned = [], [0.0]  # what is earned before any token is nobody's
+            for piece in chain:
+                of_tokens = rewards[piece.sample][piece.positions]
+                if piece.sample < len(samples):
+                    pieces.append(piece)
+                    earned += of_tokens.tolist()
+                else:  # a frozen call's rewards count for the token before it
+                    earned[-1] += float(of_tokens.sum())
+            of_chain = np.concatenate([np.zeros(0), *(values[p.sample][p.positions] for p in pieces)])
+            advantages, start = gae(np.array(earned[1:]), of_chain, self.gamma, self.lam), 0
+            for sample_index, positions in pieces:
+                part = advantages[start : start + len(positions)]
+                by_token[sample_index][positions] = part
+                returns[sample_index][positions] = part + values[sample_index][positions]
+                start += len(positions)
+        valued = [dataclasses.replace(sample, returns=row) for sample, row in zip(samples, returns, strict=True)]
         if self.whiten and self.whiten_over == "valued":
-            every = whiten([row[targets(sample)] for sample, row in zip(valued, spread, strict=True)], self.divisor)
-            made = [_on_mask(sample, targets(sample), row) for sample, row in zip(valued, every, strict=True)]
-        elif self.whiten:
-            made = whiten_cells(made, valued, options)
+            places = [targets(sample) for sample in valued]
+            white = whiten([row[at] for row, at in zip(by_token, places, strict=True)], self.divisor)
+            for row, at, numbers in zip(by_token, places, white, strict=True):
+                row[at] = numbers
+        trained = [row[sample.mask] for sample, row in zip(valued, by_token, strict=True)]
+        if self.whiten and self.whiten_over == "trained":
+            trained = whiten_cells(trained, valued, options)
         kept = [
             with_advantage(sample, row)
-            for sample, row in zip(valued, made, strict=True)
+            for sample, row in zip(valued, trained, strict=True)
             if not (options.drop_overlong and sample.overlong)
         ]
         return kept, None
@@ -125,13 +136,12 @@ def gae(rewards: Floats, values: Floats, gamma: float, lam: float) -> Floats:
     return advantages
 
 
-@dataclass(frozen=True, slots=True)
-class _Piece:
+class _Piece(NamedTuple):
     """Consecutive tokens of a chain: those of one call, with the observation before it where that has values."""
 
     sample: int
     """Index of the sample; of a frozen model key's call, counted after the samples that learn."""
-    places: npt.NDArray[np.int64]
+    positions: npt.NDArray[np.int64]
     """(n,) int64 positions in the sample."""
 
 
@@ -145,13 +155,6 @@ def _token_rewards(sample: Sample, kl_coef: float) -> Floats:
     return rewards
 
 
-def _values(sample: Sample) -> Floats:
-    """Returns the critic's estimates of a sample, (T,) float64."""
-    if sample.value is None:
-        raise DataError(f"episode {sample.episode_id} has no values: GAE needs a critic's estimates")
-    return sample.value.astype(np.float64)
-
-
 def _chains(
     samples: Sequence[Sample], frozen: Sequence[Sample], options: AdvantageOptions, targets: Targets
 ) -> list[list[_Piece]]:
@@ -161,28 +164,9 @@ def _chains(
     every = [*samples, *frozen]
     pieces: dict[tuple[int, int], _Piece] = {}
     for i, sample in enumerate(every):
-        places, start = targets(sample), 0
+        positions, start = targets(sample), 0
         for j, call in enumerate(sample.calls):
-            pieces[i, j] = _Piece(i, places[(places >= start) & (places < call.end)])
+            pieces[i, j] = _Piece(i, positions[(positions >= start) & (positions < call.end)])
             start = call.end
-    chains = [[pieces.pop(place) for place in episode] for episode in calls_of_episodes(every)]
+    chains = [[pieces.pop(call) for call in episode] for episode in calls_of_episodes(every)]
     return chains + [[piece] for piece in pieces.values() if piece.sample < len(samples)]
-
-
-def _chain_rewards(chain: Sequence[_Piece], rewards: Sequence[Floats], trained: int) -> Floats:
-    """Returns the rewards of a chain's valued tokens; what a frozen call earns counts for the token before it."""
-    made = [0.0]  # what is earned before any token is nobody's
-    for piece in chain:
-        own = rewards[piece.sample][piece.places]
-        if piece.sample < trained:
-            made += own.tolist()
-        else:
-            made[-1] += float(own.sum())
-    return np.array(made[1:])
-
-
-def _on_mask(sample: Sample, places: npt.NDArray[np.int64], row: Floats) -> Floats:
-    """Returns the numbers of a sample's trained tokens, given numbers of the tokens at some places."""
-    spread = np.zeros(len(sample.ids))
-    spread[places] = row
-    return spread[sample.mask]

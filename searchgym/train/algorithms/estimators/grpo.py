@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from searchgym.train.algorithms.comparing import Comparing
+from typing_extensions import override
+
+from searchgym.train.algorithms.advantages import Comparing
 from searchgym.train.algorithms.estimator import Floats, Group, Scaled
 
 
@@ -16,7 +18,7 @@ class Grpo(Comparing, Scaled):
     and eps 1e-6 (the defaults), TRL over n - 1 and 1e-4; ``std: none`` is Dr.GRPO, arXiv 2503.20783. The floor is ours.
     """
 
+    @override
     def compare(self, group: Group) -> Floats:
-        """See `Estimator.compare`."""
         advantages: Floats = (group.returns - group.returns.mean()) / self.divisor(group.returns)
         return advantages

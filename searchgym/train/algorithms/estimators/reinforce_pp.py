@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from searchgym.train.algorithms.comparing import Comparing
+from typing_extensions import override
+
+from searchgym.train.algorithms.advantages import Comparing
 from searchgym.train.algorithms.estimator import Floats, Group, Scaled
 
 
@@ -13,13 +15,13 @@ from searchgym.train.algorithms.estimator import Floats, Group, Scaled
 class ReinforcePp(Comparing, Scaled):
     """Takes the returns of the batch as they are, whitened over its tokens (REINFORCE++).
 
-    Source: REINFORCE++, arXiv 2501.03262; see `searchgym.train.algorithms.groups.whiten` for deviations.
+    Source: REINFORCE++, arXiv 2501.03262; see `searchgym.train.algorithms.estimator.whiten` for deviations.
     """
 
     over_batch: ClassVar = True
     whitens: ClassVar = True
     kl_by_token: ClassVar = True
 
+    @override
     def compare(self, group: Group) -> Floats:
-        """See `Estimator.compare`."""
         return group.returns

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from searchgym.train.algorithms.comparing import Comparing
+from typing_extensions import override
+
+from searchgym.train.algorithms.advantages import Comparing
 from searchgym.train.algorithms.estimator import Floats, Group, Scaled
 
 
@@ -18,7 +20,7 @@ class ReinforcePpBaseline(Comparing, Scaled):
 
     whitens: ClassVar = True
 
+    @override
     def compare(self, group: Group) -> Floats:
-        """See `Estimator.compare`."""
         advantages: Floats = group.returns - group.returns.mean()
         return advantages

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from searchgym.train.algorithms.comparing import Comparing
+from typing_extensions import override
+
+from searchgym.train.algorithms.advantages import Comparing
 from searchgym.train.algorithms.estimator import Floats, Group
 
 
@@ -16,8 +18,8 @@ class Rloo(Comparing):
     action; here every token of the clipped-ratio loss gets the advantage, which gives the same gradient at ratio 1.
     """
 
+    @override
     def compare(self, group: Group) -> Floats:
-        """See `Estimator.compare`."""
         returns = group.returns
         advantages: Floats = returns - (returns.sum() - returns) / (len(returns) - 1)
         return advantages

@@ -8,10 +8,10 @@ from typing import Annotated
 
 import numpy as np
 from annotated_types import Interval
+from typing_extensions import override
 
-from searchgym.train.algorithms.comparing import Comparing
-from searchgym.train.algorithms.estimator import Floats, Group, Scaled
-from searchgym.train.algorithms.groups import equal
+from searchgym.train.algorithms.advantages import Comparing
+from searchgym.train.algorithms.estimator import Floats, Group, Scaled, equal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,8 +31,8 @@ class Stratified(Comparing, Scaled):
     alpha: Annotated[float, Interval(ge=0, le=1)] = 0.5
     """Weight of the comparison within the stratum, from 0 (plain GRPO) to 1."""
 
+    @override
     def compare(self, group: Group) -> Floats:
-        """See `Estimator.compare`."""
         returns = group.returns
         across: Floats = (returns - returns.mean()) / self.divisor(returns)
         within = across.copy()

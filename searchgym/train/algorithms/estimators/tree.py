@@ -8,16 +8,16 @@ the branches add is therefore seen beside that control, `Tree.shared` false, not
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Final
 
 import numpy as np
+from typing_extensions import override
 
-from searchgym.train.algorithms.advantages import calls_of_episodes, staying, with_advantage
-from searchgym.train.algorithms.estimator import AdvantageOptions, Estimator, GroupCounts
-from searchgym.train.algorithms.groups import counts_of
+from searchgym.train.algorithms.advantages import calls_of_episodes, fates_of, with_advantage
+from searchgym.train.algorithms.estimator import AdvantageOptions, Estimator, GroupCounts, counts_of
 from searchgym.train.algorithms.samples import Sample, Targets
 
 STEPS: Final = 3
@@ -39,6 +39,7 @@ class Tree(Estimator):
     shared: bool = True
     """If false, no two attempts share a call: the control, GRPO without division whose first call counts twice."""
 
+    @override
     def assign(
         self,
         samples: Sequence[Sample],
@@ -47,34 +48,38 @@ class Tree(Estimator):
         targets: Targets | None = None,
         frozen: Sequence[Sample] = (),
     ) -> tuple[list[Sample], GroupCounts | None]:
-        """See `Estimator.assign`."""
-        kept, fates = staying(samples, options)
+        fates = fates_of(samples, options)
         groups: dict[str, list[list[tuple[int, int]]]] = defaultdict(list)
-        for places in calls_of_episodes(samples):
-            if places:
-                groups[samples[places[0][0]].group_uid or ""].append(places)
-        by_call: dict[str, float] = {}
+        for calls in calls_of_episodes(samples):
+            if calls:
+                groups[samples[calls[0][0]].group_uid or ""].append(calls)
+        by_token = [np.zeros(len(sample.ids)) for sample in samples]  # a trial answer is no part of the attempt: 0
         nodes = shared = 0
         for group, members in groups.items():
             if fates[group] != "signal":
                 continue
-            paths = [[samples[i].ids[: samples[i].calls[j].end].tobytes() for i, j in places] for places in members]
+            paths = [[samples[i].ids[: samples[i].calls[j].end].tobytes() for i, j in calls] for calls in members]
             if not self.shared:
                 paths = [[b"%d " % attempt + call for call in path] for attempt, path in enumerate(paths)]
-            first = [samples[places[0][0]] for places in members]
+            first = [samples[calls[0][0]] for calls in members]
             rewards = [float(sample.reward[sample.mask].sum()) for sample in first]
-            for places, values in zip(members, branch_rewards(rewards, paths), strict=True):
-                by_call |= {samples[i].call_ids[j]: value for (i, j), value in zip(places, values, strict=True)}
-            passed: dict[tuple[bytes, ...], int] = defaultdict(int)
-            for path in paths:
-                for depth in range(1, len(path) + 1):
-                    passed[tuple(path[:depth])] += 1
+            for calls, values in zip(members, branch_rewards(rewards, paths), strict=True):
+                for (i, j), value in zip(calls, values, strict=True):
+                    call = samples[i].calls[j]
+                    by_token[i][call.start : call.end] = value
+            passed = Counter(tuple(path[:depth]) for path in paths for depth in range(1, len(path) + 1))
             nodes, shared = nodes + len(passed), shared + sum(n > 1 for n in passed.values())
         counts = replace(counts_of(fates), more={"nodes": nodes, "shared": shared})
-        return [_spread(sample, by_call) for sample in kept], counts
+        kept = [
+            with_advantage(sample, row[sample.mask])
+            for sample, row in zip(samples, by_token, strict=True)
+            if (fates[sample.group_uid or ""] == "signal" or not options.drop_zero_variance)
+            and not (options.drop_overlong and sample.overlong)
+        ]
+        return kept, counts
 
+    @override
     def warning(self, metrics: Sequence[Mapping[str, float]]) -> str | None:
-        """Returns a warning after the third step if calls are hardly shared."""
         trees = [row for row in metrics if "groups/nodes" in row]
         if not self.shared or len(trees) != STEPS or trees[-1] is not metrics[-1]:
             return None
@@ -86,14 +91,6 @@ class Tree(Estimator):
             "attempts, and without shared calls it is GRPO with std none whose first call counts twice: compare it "
             "with advantage.estimator.shared=false before you credit branches"
         )
-
-
-def _spread(sample: Sample, by_call: Mapping[str, float]) -> Sample:
-    """Returns a sample with the advantage of each of its calls; a trial answer is no part of the attempt and gets 0."""
-    spread = np.zeros(len(sample.ids))
-    for call, name in zip(sample.calls, sample.call_ids, strict=True):
-        spread[call.start : call.end] = by_call.get(name, 0.0)
-    return with_advantage(sample, spread[sample.mask])
 
 
 def branch_rewards(rewards: Sequence[float], paths: Sequence[Sequence[bytes]]) -> list[list[float]]:
@@ -118,7 +115,7 @@ def branch_rewards(rewards: Sequence[float], paths: Sequence[Sequence[bytes]]) -
     for reward, path in zip(rewards, paths, strict=True):
         for depth in range(len(path) + 1):
             below[tuple(path[:depth])].append(reward)
-    value = {node: sum(own) / len(own) for node, own in below.items()}
+    value = {node: sum(under) / len(under) for node, under in below.items()}
     return [
         [
             (2 * value[tuple(path[: d + 1])] - value[()] - value[tuple(path[:d])])

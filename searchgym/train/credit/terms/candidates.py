@@ -7,15 +7,15 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 from annotated_types import Ge
+from typing_extensions import override
 
 from searchgym.records import Episode
 from searchgym.scoring.judges.rubric import best_of_candidates, parts_of, rubric_of, weightings
-from searchgym.train.algorithms.samples import at_ends
-from searchgym.train.credit.term import CreditContext, Term
+from searchgym.train.credit.term import CreditContext, EpisodeTerm, answer_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidates(Term):
+class Candidates(EpisodeTerm):
     """Rewards an episode whose answer gives several candidates by how well the set covers its rubric, in [0, 1].
 
     Each candidate has a vector of 1 for the criteria that it passes and 0 for the others; the reward is the mean over
@@ -26,8 +26,6 @@ class Candidates(Term):
     of a reward, and the limit, are ours.
     """
 
-    rewards_one: ClassVar = "episode"
-    sums_up: ClassVar = False
     asks_judge: ClassVar = True
 
     most: Annotated[int, Ge(1)] = 4
@@ -35,12 +33,12 @@ class Candidates(Term):
     draws: Annotated[int, Ge(1)] = 64
     """Number of weightings over which a set of candidates is scored."""
 
-    def of_episode(self, episode: Episode, context: CreditContext) -> list[float]:
-        """See `Term.of_episode`."""
-        question, answer = context.question(episode), "" if episode.answer is None else episode.answer.text
-        criteria, parts = rubric_of(question), parts_of(answer)
+    @override
+    def value(self, episode: Episode, context: CreditContext) -> float:
+        question = context.question(episode)
+        criteria, parts = rubric_of(question), parts_of(answer_of(episode))
         if not 1 <= len(parts) <= self.most:
-            return at_ends(episode, 0.0)
+            return 0.0
         rows = [context.judge.passes(question.text, part, criteria) for part in parts]
         drawn = weightings(question.id, len(criteria), self.draws)
-        return at_ends(episode, best_of_candidates(np.array(rows, np.float64), drawn))
+        return best_of_candidates(np.array(rows, np.float64), drawn)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from annotated_types import Ge
+from typing_extensions import override
 
 from searchgym.records import Episode
 from searchgym.train.credit.term import CreditContext, Term
@@ -29,8 +30,8 @@ class Costs(Term):
     search: Annotated[float, Ge(0)] = 0.0
     """Reward deducted for three or more searches, proportionally less for fewer."""
 
+    @override
     def of_episode(self, episode: Episode, context: CreditContext) -> list[float]:
-        """See `Term.of_episode`."""
         rounds = episode.notes.get("rounds", float(episode.turns))
         turns, searches = min(max(rounds - 1, 0), 3) / 3, min(len(episode.searches), 3) / 3
         cost = 0.0 - self.turn * turns - self.search * searches

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from annotated_types import Interval
+from typing_extensions import override
 
 from searchgym.errors import DataError
 from searchgym.records import Episode
@@ -32,8 +33,8 @@ class Decision(Term):
     known: Annotated[float, Interval(gt=0, le=1)] = 0.5
     """Mean score of trial answers from which on a question counts as known."""
 
+    @override
     def rewards(self, group: Sequence[Episode], context: CreditContext) -> Rows:
-        """See `Term.rewards`."""
         rows = [[context.score(e, c.answer or "") if c.prefix else 0.0 for c in e.calls] for e in group]
         tried = [row[i] for row, e in zip(rows, group, strict=True) for i, c in enumerate(e.calls) if c.prefix]
         if not tried:

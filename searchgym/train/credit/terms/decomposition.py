@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Final
+
+from typing_extensions import override
 
 from searchgym.records import Episode
-from searchgym.train.algorithms.samples import at_ends
-from searchgym.train.credit.term import CreditContext, Term
+from searchgym.train.credit.term import CreditContext, EpisodeTerm
 
 COMPARISON: Final = "comparison"
 """`Question.kind` of questions whose parts do not need each other (HotpotQA's and 2WikiMultihopQA's name)."""
@@ -16,7 +17,7 @@ DECOMPOSED, WHOLE = 0.45, 0.15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decomposition(Term):
+class Decomposition(EpisodeTerm):
     """Rewards the form of the first search: 0.45 for several queries at a comparison, 0.15 for one at other questions.
 
     An episode that does not search counts as one query.
@@ -25,13 +26,10 @@ class Decomposition(Term):
     looked at, and the answer does not matter.
     """
 
-    rewards_one: ClassVar = "episode"
-    sums_up: ClassVar = False
-
-    def of_episode(self, episode: Episode, context: CreditContext) -> list[float]:
-        """See `Term.of_episode`."""
+    @override
+    def value(self, episode: Episode, context: CreditContext) -> float:
         first = min((search.turn for search in episode.searches), default=0)
         several = sum(search.turn == first for search in episode.searches) > 1
         if context.question(episode).kind == COMPARISON:
-            return at_ends(episode, DECOMPOSED if several else 0.0)
-        return at_ends(episode, 0.0 if several else WHOLE)
+            return DECOMPOSED if several else 0.0
+        return 0.0 if several else WHOLE

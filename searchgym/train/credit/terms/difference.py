@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from typing_extensions import override
+
 from searchgym.records import Episode
 from searchgym.train.credit.term import CreditContext, Term
 
@@ -24,8 +26,8 @@ class Difference(Term):
     rewards_one: ClassVar = "call"
     sums_up: ClassVar = False
 
+    @override
     def of_episode(self, episode: Episode, context: CreditContext) -> list[float]:
-        """See `Term.of_episode`."""
         rewards, between, before = [0.0] * len(episode.calls), list[int](), 0.0
         for index, call in enumerate(episode.calls):
             if call.prefix:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Interval
+from typing_extensions import override
 
 from searchgym.options import Setting
 from searchgym.records import Episode
@@ -41,13 +42,13 @@ class Evidence(Term):
     scaled: bool = False
     """If true, the measure is divided by the largest of the group (CaRR); not where ``right``."""
 
+    @override
     def check(self, setting: Setting) -> Iterable[str]:
-        """See `Term.check`."""
         if self.scaled and self.where == "right":
             yield "scaled acts where is wrong or all, as in CaRR's code"
 
+    @override
     def rewards(self, group: Sequence[Episode], context: CreditContext) -> Rows:
-        """See `Term.rewards`."""
         known = context.question(group[0])
         if not known.evidences:
             return [[0.0] * len(episode.calls) for episode in group]

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from typing_extensions import override
+
 from searchgym.records import Episode
 from searchgym.train.credit.term import CreditContext, Term
 
@@ -20,6 +22,6 @@ class Format(Term):
         """See `Term.differs`; without penalties, every call gets 0."""
         return any(penalties.values())
 
+    @override
     def of_episode(self, episode: Episode, context: CreditContext) -> list[float]:
-        """See `Term.of_episode`."""
         return [0.0 if call.legal else context.penalties.get(call.role, 0.0) for call in episode.calls]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from typing_extensions import override
+
 from searchgym.errors import DataError
 from searchgym.records import Episode
 from searchgym.train.credit.term import CreditContext, Term
@@ -23,8 +25,8 @@ class Gain(Term):
 
     rewards_one: ClassVar = "call"
 
+    @override
     def of_episode(self, episode: Episode, context: CreditContext) -> list[float]:
-        """See `Term.of_episode`."""
         rewards, before, proposed = [0.0] * len(episode.calls), 0.0, False
         for index, call in enumerate(episode.calls):
             if call.answer is not None and not call.prefix:

@@ -6,9 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
+from typing_extensions import override
+
 from searchgym.options import Setting
 from searchgym.records import Episode
-from searchgym.train.algorithms.samples import is_overlong, sequences_of
+from searchgym.train.algorithms.samples import at_ends, is_overlong
 from searchgym.train.credit.term import CreditContext, Term
 
 TOOLS: Final = 0.1
@@ -32,23 +34,19 @@ class Hiersearch(Term):
     local_first: bool = False
     """If true, early searches of a further retriever are penalised (`order_penalty`), before anything else is added."""
 
+    @override
     def check(self, setting: Setting) -> Iterable[str]:
-        """See `Term.check`."""
         if "outcome" in setting.terms:
             yield "it takes the place of outcome; name one of them"
 
+    @override
     def of_episode(self, episode: Episode, context: CreditContext) -> list[float]:
-        """See `Term.of_episode`."""
-        rewards = [0.0] * len(episode.calls)
         if is_overlong(episode) or episode.answer is None or not episode.answer.text:
-            return rewards
+            return [0.0] * len(episode.calls)
         score = episode.reward + (order_penalty([s.source for s in episode.searches]) if self.local_first else 0.0)
         value = score if score > 0 else TOOLS * episode.notes.get("tools", 0.0)
         refused = {call.role for call in episode.calls if not call.legal}
-        for calls in sequences_of(episode):
-            if episode.calls[calls[-1]].role not in refused:
-                rewards[calls[-1]] = value
-        return rewards
+        return at_ends(episode, lambda calls: 0.0 if episode.calls[calls[-1]].role in refused else value)
 
 
 def order_penalty(sources: Sequence[str]) -> float:

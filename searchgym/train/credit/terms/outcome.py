@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from typing_extensions import override
+
 from searchgym.records import Episode
 from searchgym.train.algorithms.samples import outcome_rewards
 from searchgym.train.credit.term import CreditContext, Term
@@ -28,8 +30,8 @@ class Outcome(Term):
         """See `Term.differs`; equal parts differ between episodes of different length."""
         return self.split or Term.differs(self, penalties)
 
+    @override
     def of_episode(self, episode: Episode, context: CreditContext) -> list[float]:
-        """See `Term.of_episode`."""
         rewards = outcome_rewards(episode)
         if not self.split:
             return rewards

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from annotated_types import Ge
+from typing_extensions import override
 
 from searchgym.options import Setting
 from searchgym.records import Episode
-from searchgym.train.algorithms.samples import sequences_of
+from searchgym.train.algorithms.samples import at_ends
 from searchgym.train.credit.term import CreditContext, Term
 
 
@@ -31,15 +32,16 @@ class Overlong(Term):
     cache: Annotated[int, Ge(1)]
     """Tokens before the limit over which the deduction grows from 0 to 1."""
 
+    @override
     def check(self, setting: Setting) -> Iterable[str]:
-        """See `Term.check`."""
         if self.cache > self.limit:
             yield f"cache is {self.cache}: more than limit, {self.limit}"
 
+    @override
     def of_episode(self, episode: Episode, context: CreditContext) -> list[float]:
-        """See `Term.of_episode`."""
-        rewards = [0.0] * len(episode.calls)
-        for calls in sequences_of(episode):
+
+        def charge(calls: list[int]) -> float:
             written = sum(episode.calls[index].end - episode.calls[index].start for index in calls)
-            rewards[calls[-1]] = min(0.0, max(-1.0, (self.limit - self.cache - written) / self.cache))
-        return rewards
+            return min(0.0, max(-1.0, (self.limit - self.cache - written) / self.cache))
+
+        return at_ends(episode, charge)

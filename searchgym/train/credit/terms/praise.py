@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from annotated_types import Ge
+from typing_extensions import override
 
 from searchgym.errors import DataError
 from searchgym.records import Episode
@@ -29,8 +30,8 @@ class Praise(Term):
     alpha: Annotated[float, Ge(0)] = 0.5
     """Weight of the change in the prefix answer's score that a search causes."""
 
+    @override
     def of_episode(self, episode: Episode, context: CreditContext) -> list[float]:
-        """See `Term.of_episode`."""
         rewards = [0.0] * len(episode.calls)
         before: float | None = None
         acted: int | None = None

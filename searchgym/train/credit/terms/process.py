@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+
+from typing_extensions import override
 
 from searchgym.records import Episode
-from searchgym.train.algorithms.samples import at_ends
-from searchgym.train.credit.term import CreditContext, Term
+from searchgym.train.credit.term import CreditContext, EpisodeTerm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Process(Term):
+class Process(EpisodeTerm):
     """Rates the searches of an episode: the share of its queries that were new and found a page not found before.
 
     An episode without a query gets 0. Nothing is compared with the question or its answer.
@@ -20,15 +20,12 @@ class Process(Term):
     in its place, and the weight that a recipe gives it, are ours.
     """
 
-    rewards_one: ClassVar = "episode"
-    sums_up: ClassVar = False
-
-    def of_episode(self, episode: Episode, context: CreditContext) -> list[float]:
-        """See `Term.of_episode`."""
+    @override
+    def value(self, episode: Episode, context: CreditContext) -> float:
         queries, seen, useful = set[str](), set[str](), 0
         for search in episode.searches:
             query, pages = " ".join(search.query.casefold().split()), {hit.passage.id for hit in search.hits}
             useful += query not in queries and bool(pages - seen)
             queries.add(query)
             seen |= pages
-        return at_ends(episode, useful / max(len(episode.searches), 1))
+        return useful / max(len(episode.searches), 1)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Interval
+from typing_extensions import override
 
 from searchgym.records import Call, Episode, Question
 from searchgym.scoring.ranking import mean_hit, ndcg
@@ -34,8 +35,8 @@ class Ranking(Term):
     gate: Annotated[float, Interval(ge=0, le=1)] = 0.5
     """Quality above which the episode's reward is added."""
 
+    @override
     def of_episode(self, episode: Episode, context: CreditContext) -> list[float]:
-        """See `Term.of_episode`."""
         return [self._of_call(episode, call, context) for call in episode.calls]
 
     def _of_call(self, episode: Episode, call: Call, context: CreditContext) -> float:

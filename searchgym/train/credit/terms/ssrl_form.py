@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
+from typing_extensions import override
+
 from searchgym.records import Episode
-from searchgym.train.algorithms.samples import sequences_of
+from searchgym.train.algorithms.samples import at_ends
 from searchgym.train.credit.term import CreditContext, Term
 
 MOST_THOUGHTS: Final = 8
@@ -32,16 +34,11 @@ class SsrlForm(Term):
     is another tag. Ours is stricter: there tags within the text need not open and close in turn.
     """
 
-    sums_up: ClassVar = True
-
     rewards_one: ClassVar = "episode"
 
+    @override
     def of_episode(self, episode: Episode, context: CreditContext) -> list[float]:
-        """See `Term.of_episode`."""
-        rewards = [0.0] * len(episode.calls)
-        for calls in sequences_of(episode):
-            rewards[calls[-1]] = form_of([episode.calls[index].text for index in calls])
-        return rewards
+        return at_ends(episode, lambda calls: form_of([episode.calls[index].text for index in calls]))
 
 
 def form_of(texts: Sequence[str]) -> float:

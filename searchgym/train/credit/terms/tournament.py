@@ -9,12 +9,13 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 from annotated_types import Ge
+from typing_extensions import override
 
 from searchgym.records import Episode
 from searchgym.scoring.judges.rubric import rubric_of
 from searchgym.scoring.judges.tournament import tournament
 from searchgym.train.algorithms.samples import at_ends
-from searchgym.train.credit.term import CreditContext, Rows, Term, UnjudgedError
+from searchgym.train.credit.term import CreditContext, Rows, Term, UnjudgedError, answer_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,11 +32,11 @@ class Tournament(Term):
     rounds: Annotated[int, Ge(1)] = 4
     """Number of tournaments among a group's answers."""
 
+    @override
     def rewards(self, group: Sequence[Episode], context: CreditContext) -> Rows:
-        """See `Term.rewards`."""
         question = context.question(group[0])
         rng = np.random.default_rng(zlib.crc32((group[0].group_uid or question.id).encode("utf-8", "surrogatepass")))
-        answers = ["" if episode.answer is None else episode.answer.text for episode in group]
+        answers = [answer_of(episode) for episode in group]
         scores = tournament(context.judge, question.text, answers, rubric_of(question), self.rounds, rng).scores
         if silent := [place for place, score in enumerate(scores) if score is None]:
             why = f"episode {group[silent[0]].id}: the judge gave no verdict in any match of its answer"

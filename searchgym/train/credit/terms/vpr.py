@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from typing_extensions import override
+
 from searchgym.records import Episode
 from searchgym.train.credit.evidence import acting_calls, new_pages
 from searchgym.train.credit.term import CreditContext, Term
@@ -24,8 +26,8 @@ class Vpr(Term):
 
     rewards_one: ClassVar = "call"
 
+    @override
     def of_episode(self, episode: Episode, context: CreditContext) -> list[float]:
-        """See `Term.of_episode`."""
         rewards, acted = [0.0] * len(episode.calls), acting_calls(episode)
         for turn, pages in new_pages(episode, context.question(episode)).items():
             if pages and turn in acted:

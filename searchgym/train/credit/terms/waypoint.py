@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from annotated_types import Ge, Interval
+from typing_extensions import override
 
 from searchgym.options import Setting
 from searchgym.records import Episode
-from searchgym.train.algorithms.samples import at_ends
-from searchgym.train.credit.term import CreditContext, Term
+from searchgym.train.credit.term import CreditContext, EpisodeTerm
 from searchgym.train.credit.waypoints import RULES, coverage, waypoints_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waypoint(Term):
+class Waypoint(EpisodeTerm):
     """Gives an episode that is not right a part of the reward for the waypoints that it reached.
 
     With the environment's reward r, cut to [0, 1], and the covered part c of the question's waypoints that searches
@@ -32,9 +32,6 @@ class Waypoint(Term):
     1 are ours.
     """
 
-    rewards_one: ClassVar = "episode"
-    sums_up: ClassVar = False
-
     share: Annotated[float, Interval(gt=0, lt=1)] = 0.3
     """Reward of an episode that reached every waypoint and is wrong; from 1 on a wrong answer would earn as much as a
     right one."""
@@ -46,16 +43,16 @@ class Waypoint(Term):
     answered: bool = False
     """If true, an episode earns it only if it ends with an answer."""
 
+    @override
     def check(self, setting: Setting) -> Iterable[str]:
-        """See `Term.check`."""
         if not {"query", "page"} & set(self.rules):
             yield "rules needs query or page: else any search would reach every waypoint"
 
-    def of_episode(self, episode: Episode, context: CreditContext) -> list[float]:
-        """See `Term.of_episode`."""
+    @override
+    def value(self, episode: Episode, context: CreditContext) -> float:
         missing = 1 - min(max(episode.reward, 0.0), 1.0)
         if missing == 0 or (self.answered and episode.stop_reason != "answer"):
-            return [0.0] * len(episode.calls)
+            return 0.0
         points = waypoints_of(context.question(episode))
         covered = coverage(points, episode.searches, context.names(), self.rules, self.most_names)
-        return at_ends(episode, self.share * missing * covered)
+        return self.share * missing * covered

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+from typing_extensions import override
+
 from searchgym.options import Setting
 from searchgym.train.recipe.backend import Backend, Sharding
 
@@ -26,8 +28,8 @@ class DeepSpeed(Sharding, Backend):
     """HOST:PORT at which to wait for ranks that torchrun starts elsewhere; all machines must share the run folder.
     Default: the ranks are started on this machine."""
 
+    @override
     def problems(self) -> Iterable[str]:
-        """See `Options.problems`."""
         if self.gpus is not None and len(self.gpus) != self.ranks:
             yield f"gpus names {len(self.gpus)} GPUs for {self.ranks} ranks"
         if self.gpus is not None and self.listen is not None:
@@ -39,8 +41,8 @@ class DeepSpeed(Sharding, Backend):
         if self.offload_parameters and self.zero != 3:
             yield "offload_parameters needs zero 3"
 
+    @override
     def check(self, setting: Setting) -> Iterable[str]:
-        """See `Backend.check`."""
         if setting.lora:
             yield "lora.rank needs learner.backend torch: adapters are not trained over ranks yet"
         if setting.dtype == "bfloat16" and self.zero == 0:
@@ -54,16 +56,16 @@ class DeepSpeed(Sharding, Backend):
             yield "listen, launch: ranks that are started elsewhere train one model key, not several"
 
     @property
+    @override
     def sharding(self) -> Sharding:
-        """See `Backend.sharding`."""
         return self
 
+    @override
     def fitted(self, gpus: int) -> dict[str, Any]:
-        """See `Backend.fitted`."""
         return {"ranks": gpus, "gpus": None} if self.ranks > gpus else {}
 
+    @override
     def lighter(self, gpus: int) -> Iterable[dict[str, Any]]:
-        """See `Backend.lighter`."""
         sharded = {"learner.backend.zero": 3, "learner.dtype": "bfloat16"}
         optimizer = {"learner.backend.offload_optimizer": True}
         if gpus > 1 and (self.zero, self.ranks) != (3, gpus):
@@ -73,8 +75,8 @@ class DeepSpeed(Sharding, Backend):
         if gpus and not self.offload_parameters:
             yield sharded | optimizer | {"learner.backend.offload_parameters": True}
 
+    @override
     def joined_at(self, address: str) -> Backend:
-        """See `Backend.joined_at`."""
         return replace(self, listen=address)
 
     def learner(self, recipe: Any, loaded: Any, logs: Path) -> Any:

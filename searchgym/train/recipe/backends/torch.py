@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from annotated_types import Ge
+from typing_extensions import override
 
 from searchgym.options import Setting
 from searchgym.train.recipe.backend import Backend, Sharding
@@ -24,8 +25,8 @@ class Torch(Backend):
     gpu: Annotated[int, Ge(0)] | None = None
     """Number of the GPU. Default: the first."""
 
+    @override
     def check(self, setting: Setting) -> Iterable[str]:
-        """See `Backend.check`."""
         keep = "keep float32 and set optimizer.autocast to bfloat16"
         if setting.dtype == "bfloat16" and not setting.lora:
             why = f"small updates are lost in bfloat16; {keep}"
@@ -38,16 +39,16 @@ class Torch(Backend):
             )
 
     @property
+    @override
     def sharding(self) -> Sharding:
-        """See `Backend.sharding`."""
         return Sharding(gpus=None if self.gpu is None else [self.gpu])
 
     def lighter(self, gpus: int) -> Iterable[dict[str, Any]]:
         """See `Backend.lighter`; DeepSpeed would share out or offload."""
         yield from ({"learner.backend": "deepspeed"} | values for values in DeepSpeed().lighter(gpus))
 
+    @override
     def learner(self, recipe: Any, loaded: Any, logs: Path) -> Any:
-        """See `Backend.learner`."""
         from searchgym.rollout.loading import device_of
 
         device = device_of(recipe.learner.device)

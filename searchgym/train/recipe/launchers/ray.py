@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar
 
 from annotated_types import Gt
+from typing_extensions import override
 
 from searchgym.options import Setting
 from searchgym.train.recipe.launching import Launcher, R
@@ -35,8 +36,8 @@ class Ray(Launcher):
     seconds: Annotated[float, Gt(0)] = 300
     """Seconds to wait for nodes with enough CPUs and GPUs, and for the programs to start."""
 
+    @override
     def check(self, setting: Setting) -> Iterable[str]:
-        """See `Launcher.check`."""
         if not (setting.programs or self.retrieval):
             yield (
                 "launch ray starts ranks, servers or retrieval: set learner.backend deepspeed, rollout.sampler vllm or "
