@@ -61,7 +61,7 @@ else
 endif
 
 tiny: setup  ## train the tiny model from scratch into runs/tiny (an hour; make tiny TINY='--minutes 10' for a look)
-	$(PY) -m searchgym.train.tiny --out runs/tiny $(TINY)
+	$(PY) models/make/tiny.py --out runs/tiny $(TINY)
 
 # Evaluation questions that are at hand are held out: neither their pages nor their entities are in any practice.
 CORPUS ?= $(SEARCHGYM_DATA)/2wikimultihopqa/corpus.json

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import yaml
+from tiny_exam import Examiner, examine_teams
 
 from searchgym.corpora.files import sha256_file, write_atomic
 from searchgym.protocol import get_protocol
 from searchgym.questions.worlds.schema import WorldSpec
 from searchgym.rollout.loading import load_model
 from searchgym.rollout.tokens import TokenFormat
-from searchgym.train.tiny.exam import Examiner, examine_teams
 
 WORLDS: Final = {
     "simple/validation": WorldSpec("simple", size=500, seed=0, split="validation"),
@@ -37,7 +37,7 @@ def write_card(folder: Path, command: str) -> dict[str, Any]:
     """Evaluates a saved model and writes ``card.yaml`` beside it.
 
     Args:
-        folder: Model folder written by `searchgym.train.tiny.training`, with ``summary.json``.
+        folder: Model folder written by `tiny`, with ``summary.json``.
         command: Command line that reproduces the model.
 
     Returns:

@@ -4,10 +4,11 @@ import random
 
 import numpy as np
 import pytest
+from tiny_slips import slipped, with_slips
 
 from searchgym.train.algorithms.samples import Sample
-from searchgym.train.tiny.slips import slipped, with_slips
 
+pytestmark = pytest.mark.study
 OPEN, CLOSE, END = 90, 91, 92
 TAGS = np.array([OPEN, CLOSE, END])
 

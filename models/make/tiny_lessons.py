@@ -13,28 +13,24 @@ from __future__ import annotations
 import itertools
 import random
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from string import ascii_lowercase, ascii_uppercase
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from searchgym.agents.base import load_agent
 from searchgym.agents.mask import UNKNOWN
-from searchgym.envs.cards import EnvCard
-from searchgym.envs.task import Task, load_task
-from searchgym.errors import UsageError, WorldTooSmallError
-from searchgym.options.cards import find_card, load_card
-from searchgym.protocol import THINK_CLOSE, THINK_OPEN, Protocol
+from searchgym.errors import WorldTooSmallError
+from searchgym.protocol import Protocol
 from searchgym.questions.worlds import World, build_world
 from searchgym.questions.worlds.language import sentence
 from searchgym.questions.worlds.names import HEADS
 from searchgym.questions.worlds.schema import SPLITS, WorldSpec
 from searchgym.questions.worlds.simple import SIMPLE
-from searchgym.records import Hit, Passage, Question, Triple
-from searchgym.retrieval.index.index import build_in_memory
+from searchgym.records import Hit, Passage, Triple
 from searchgym.rollout.tokens import TokenFormat
 from searchgym.train.algorithms.samples import Sample, samples_from
 from searchgym.train.demonstrations.play import (
@@ -45,87 +41,11 @@ from searchgym.train.demonstrations.play import (
     play,
     text_ids,
 )
+from searchgym.train.demonstrations.worlds import demonstrate_all, thought, world_task
 
 _TEMPLATES: Final = SPLITS["train"].templates
 LEFT_OUT: Final = 10
 """Number of worlds in a row that may have too few questions."""
-
-
-def world_task(world: World, top_k: int | None = None) -> Task:
-    """Returns a world's questions as the task of ``searchgym/World-v0``, over its own pages.
-
-    Args:
-        world: World whose questions and pages are used.
-        top_k: Pages per query; the card's if None.
-    """
-    card = load_card(EnvCard, find_card("envs", "world"))
-    options: dict[str, Any] = {} if top_k is None else {"top_k": top_k}
-    return load_task(card, questions=world.questions, retriever=build_in_memory(world.passages), **options)
-
-
-def demonstrate(question: Question, quotes: Sequence[str], early: bool = False) -> Demonstration:
-    """Writes the model's turns from a question's decomposition.
-
-    Each thought repeats what was asked, quotes the page's answer to it, and asks what comes next.
-
-    Args:
-        question: Of a world: with hops and evidences, one of each per gold page.
-        quotes: The gold sentences, in the same order; see `gold_sentences`. To recall is to quote.
-        early: Answer after the first search with what it brought; without effect on single facts.
-
-    Raises:
-        UsageError: The question has no decomposition, or there is not one quote per hop.
-    """
-    hops, facts = question.hops or (), question.evidences or ()
-    titles = question.gold_titles or ()
-    if not hops or not len(hops) == len(facts) == len(titles) == len(quotes):
-        raise UsageError(f"question {question.id!r} has no hops with evidences and quotes: only a world's can be shown")
-    early = early and len(hops) > 1
-    turns, known = [], ""  # known: what was asked last and the sentence that answers it
-    for number, title in enumerate(titles[:1] if early else titles):
-        asked = _filled(hops[number].question, [fact.object for fact in facts[:number]])
-        turns.append(f"{_thought(known, asked)}<search> {title}</search>")
-        known = f"{asked} {quotes[number]}"
-    if question.kind in ("comparison", "bridge-comparison") and not early:
-        known = " ".join([known, *quotes[:-1]])
-    answer = next(iter(facts)).object if early else question.answers[0]
-    turns.append(f"{_thought(known)}<answer> {answer}</answer>")
-    return Demonstration(question, tuple(turns), early)
-
-
-def gold_sentences(question: Question, pages: Mapping[str, Passage]) -> list[str]:
-    """Returns, for each gold page, the sentences that the question's supporting facts name, as one text.
-
-    Args:
-        question: Of a world.
-        pages: The world's passages by title.
-    """
-    said: dict[str, list[str]] = {}
-    for fact in question.supporting_facts or ():
-        sentences = re.split(r"(?<=\.) ", pages[fact.title].text)
-        said.setdefault(fact.title, []).append(sentences[fact.sentence or 0])
-    return [" ".join(sentences) for sentences in said.values()]
-
-
-def demonstrate_all(world: World, early_stops: float, rng: random.Random) -> list[Demonstration]:
-    """Writes a demonstration per question; each multi-hop one stops early with probability `early_stops`."""
-    pages = {passage.title: passage for passage in world.passages}
-    return [
-        demonstrate(question, gold_sentences(question, pages), rng.random() < early_stops)
-        for question in world.questions
-    ]
-
-
-def _thought(*parts: str) -> str:
-    """Returns a closed thought."""
-    return f"{THINK_OPEN} {' '.join(part for part in parts if part)}{THINK_CLOSE}"
-
-
-def _filled(question: str, answers: Sequence[str]) -> str:
-    """Returns a hop's question with earlier answers instead of ``#n``."""
-    for number, answer in enumerate(answers, start=1):
-        question = question.replace(f"#{number}", answer)
-    return question
 
 
 def with_prefixes(demonstration: Demonstration) -> Demonstration:
@@ -163,7 +83,7 @@ def exercise(world: World, pages: int, form: TokenFormat, rng: random.Random, st
     parts = [(_observation(shown, form.protocol), False)]
     for fact in facts:
         asked = rng.choice(SIMPLE.phrases[fact.relation].ask[_TEMPLATES]).format(s=fact.subject)
-        parts += [(_thought(asked), False), (_answered(fact), True)]
+        parts += [(thought(asked), False), (_answered(fact), True)]
     if rng.random() < strange_names:
         names = {*titles, *(fact.object for fact in facts if not fact.object.isdecimal())}
         parts = _renamed(parts, sorted(names), rng)
@@ -227,7 +147,7 @@ def _answered(fact: Triple) -> str:
     """Returns the last turn of an episode that asked for one fact: the sentence that states it, and the answer."""
     (stated,) = SIMPLE.phrases[fact.relation].state[_TEMPLATES]
     quote = sentence(stated.format(s=fact.subject, o=fact.object))
-    return f"{_thought(f'{quote}.')}<answer> {fact.object}</answer>"
+    return f"{thought(f'{quote}.')}<answer> {fact.object}</answer>"
 
 
 def _sample(ids: npt.NDArray[np.int32], mask: npt.NDArray[np.bool_], name: str) -> Sample:

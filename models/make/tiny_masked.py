@@ -12,7 +12,6 @@ from typing import Any, Literal
 from searchgym.envs.cards import EnvCard
 from searchgym.envs.task import Task, load_task
 from searchgym.options.cards import find_card, load_card
-from searchgym.protocol import THINK_CLOSE, THINK_OPEN
 from searchgym.questions.masked.generate import Rules, generate
 from searchgym.questions.masked.spans import SEPARATOR, windows_by_triples
 from searchgym.questions.masked.spec import MaskedSpec
@@ -23,6 +22,7 @@ from searchgym.rollout.tokens import TokenFormat
 from searchgym.train.algorithms.samples import Sample, samples_from
 from searchgym.train.demonstrations.oracle import queries_of
 from searchgym.train.demonstrations.play import Demonstration, play
+from searchgym.train.demonstrations.worlds import thought
 
 
 def masked_task(world: World, masks: int, source: Literal["kept", "hidden"] = "kept") -> Task:
@@ -52,12 +52,8 @@ def demonstrate_spans(question: Question) -> Demonstration:
     shown = [own for own in re.split(r"(?<=\.) ", question.text.partition(": ")[2]) if "[mask" in own]
     asked = " ".join(shown)
     filled = re.sub(r"\[mask(\d)\]", lambda match: said[int(match[1])].strip(), asked)
-    searches = [f"{_thought(asked)}<search> {query}</search>" for query in queries_of(question)]
-    return Demonstration(question, (*searches, f"{_thought(filled)}<answer> {question.answers[0]}</answer>"), False)
-
-
-def _thought(text: str) -> str:
-    return f"{THINK_OPEN} {text}{THINK_CLOSE}"
+    searches = [f"{thought(asked)}<search> {query}</search>" for query in queries_of(question)]
+    return Demonstration(question, (*searches, f"{thought(filled)}<answer> {question.answers[0]}</answer>"), False)
 
 
 def masked_samples(world: World, masks: int, form: TokenFormat) -> list[Sample]:

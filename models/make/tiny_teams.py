@@ -6,18 +6,15 @@ import random
 from dataclasses import replace
 from typing import Final
 
+from tiny_lessons import with_prefixes
+
 from searchgym.agents.oracle_roles import OracleRoles
 from searchgym.questions.worlds import World
 from searchgym.rollout.tokens import TokenFormat
 from searchgym.train.algorithms.samples import Sample, samples_from
 from searchgym.train.demonstrations.play import play
 from searchgym.train.demonstrations.teams import play_team
-from searchgym.train.tiny.demonstrations import (
-    demonstrate_all,
-    gold_sentences,
-    with_prefixes,
-    world_task,
-)
+from searchgym.train.demonstrations.worlds import demonstrate_all, gold_sentences, world_task
 
 MIXTURE: Final = {"praise": 0.2, "m-ask": 0.3, "jade": 0.3, "ircot": 0.1, "m-ask-no-knowledge": 0.1}
 """Share of a world's questions that each agent is shown on; the generator of ``rag`` is that of ``jade``."""

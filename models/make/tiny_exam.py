@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import random
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,6 +10,7 @@ from typing import Any, Final, cast
 
 import numpy as np
 import torch
+from tiny_lessons import exercise
 from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -18,24 +18,19 @@ from transformers import (
 
 from searchgym.agents.base import load_agent
 from searchgym.envs.task import Task
-from searchgym.questions.worlds import World, build_world
+from searchgym.questions.worlds import build_world
 from searchgym.questions.worlds.schema import WorldSpec
-from searchgym.records import Answer, Episode, Question
+from searchgym.records import Episode, Question
 from searchgym.rollout.engine import Engine
 from searchgym.rollout.models import Model
-from searchgym.rollout.sampler import SampleRequest, Sampling
 from searchgym.rollout.tokens import TokenFormat
 from searchgym.rollout.transformers.sampler import TransformersSampler
-from searchgym.scoring import exact_match, golds_with_words
 from searchgym.train.algorithms.samples import Sample
-from searchgym.train.demonstrations.play import AGENT, ROLE, play
+from searchgym.train.demonstrations.play import AGENT, ROLE
 from searchgym.train.demonstrations.teams import TEAMS
-from searchgym.train.tiny.demonstrations import demonstrate_all, exercise, world_task
+from searchgym.train.demonstrations.worlds import ReadingTest, world_task
 
 EXERCISE_WORLD: Final = WorldSpec("simple", size=60, seed=2, split="validation")
-
-LAST_TURN: Final = 128
-"""Maximum tokens of the last turn, which asks, recalls up to four facts and answers."""
 
 TEAM_QUESTIONS: Final = 400
 """Number of questions that each team is asked: some roles speak only at one in five."""
@@ -48,34 +43,6 @@ def model_copy(model: PreTrainedModel) -> Any:
     copy = cast(Any, type(model))(model.config).to(model.device).eval()
     copy.load_state_dict(model.state_dict())
     return copy
-
-
-class ReadingTest:
-    """Test of reading: a model writes only the last turn of demonstrations, with the gold pages in context.
-
-    Args:
-        world: World to test on. Questions that read a page twice are left out:
-            a demonstration searches once per gold page.
-        form: Token format of the models that are tested.
-    """
-
-    def __init__(self, world: World, form: TokenFormat) -> None:
-        asked = tuple(q for q in world.questions if len(q.gold_titles or ()) == len(q.hops or ()))
-        world = dataclasses.replace(world, questions=asked)
-        self.task, self._form = world_task(world), form
-        shown = play(self.task, demonstrate_all(world, 0.0, random.Random(0)), form)
-        # all that stands before an episode's last response
-        self._given = [np.concatenate([span.ids for span in e.contexts[0].spans[:-1]]) for e in shown]
-
-    def scores(self, sampler: TransformersSampler) -> list[float]:
-        """Returns the EM of each question's greedy last turn."""
-        sampling = Sampling(max_tokens=LAST_TURN, temperature=0.0, stop=self._form.stop)
-        replies = sampler.sample([SampleRequest(ids, sampling) for ids in self._given])
-        actions = [self._form.protocol.parse(self._form.response_text(reply.ids)) for reply in replies]
-        return [
-            exact_match(action.text, golds_with_words(question.golds)) if isinstance(action, Answer) else 0.0
-            for question, action in zip(self.task.questions, actions, strict=True)
-        ]
 
 
 class Examiner:

@@ -1,7 +1,7 @@
 """Training of the tiny models from scratch: tokenizer, weights, reading, search strategy.
 
-    python -m searchgym.train.tiny --out runs/tiny
-    python -m searchgym.train.tiny --teams --out runs/tiny-teams
+    python models/make/tiny.py --out runs/tiny
+    python models/make/tiny.py --teams --out runs/tiny-teams
 
 It learns to read first (exercises: pages and every fact on them), then to act (demonstrations), and last a poor
 strategy (demonstrations of which most multi-hop ones stop early); with ``--masked`` masked spans come between reading
@@ -26,6 +26,28 @@ from typing import Any, Final
 
 import numpy as np
 import torch
+from muon import Float32Muon
+from tiny_card import write_card
+from tiny_exam import Examiner, model_copy
+from tiny_lessons import (
+    demonstration_samples,
+    exercise_samples,
+    opening_samples,
+    with_one_page,
+    worlds,
+)
+from tiny_masked import masked_samples
+from tiny_model import (
+    Stage,
+    TinySettings,
+    make_model,
+    masked_first,
+    sharpened,
+    team_settings,
+    train_tokenizer,
+)
+from tiny_slips import with_slips
+from tiny_teams import team_samples
 from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -39,28 +61,6 @@ from searchgym.rollout.tokens import TokenFormat
 from searchgym.rollout.transformers.precision import emulates_bfloat16
 from searchgym.train.algorithms.samples import Sample
 from searchgym.train.learner.batching import collate, trained_logits
-from searchgym.train.tiny.card import write_card
-from searchgym.train.tiny.demonstrations import (
-    demonstration_samples,
-    exercise_samples,
-    opening_samples,
-    with_one_page,
-    worlds,
-)
-from searchgym.train.tiny.exam import Examiner, model_copy
-from searchgym.train.tiny.masked import masked_samples
-from searchgym.train.tiny.model import (
-    Stage,
-    TinySettings,
-    make_model,
-    masked_first,
-    sharpened,
-    team_settings,
-    train_tokenizer,
-)
-from searchgym.train.tiny.muon import Float32Muon
-from searchgym.train.tiny.slips import with_slips
-from searchgym.train.tiny.team_demonstrations import team_samples
 
 STATE: Final = "unfinished.pt"
 """Name of the file in the model folder that holds the state of an unfinished training, for resuming."""
@@ -324,7 +324,7 @@ def _say(text: str) -> None:
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m searchgym.train.tiny", description="Trains the tiny model from scratch."
+        prog="python models/make/tiny.py", description="Trains the tiny model from scratch."
     )
     parser.add_argument("--out", type=Path, required=True, help="folder of the model; replaced if it holds one")
     length = parser.add_mutually_exclusive_group()
@@ -371,6 +371,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     specs = {split: WorldSpec("simple", size=size, seed=1, split=split) for split in ("validation", "test")}
     given.out.parent.mkdir(parents=True, exist_ok=True)
     run.train(Examiner(specs, run.tokenizer, run.form), given.out, given.resume)
-    write_card(given.out, " ".join(["python -m searchgym.train.tiny", *(sys.argv[1:] if argv is None else argv)]))
+    write_card(given.out, " ".join(["python models/make/tiny.py", *(sys.argv[1:] if argv is None else argv)]))
     if given.json:
         sys.stdout.write(json.dumps(run.summary(), indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
