@@ -32,7 +32,7 @@ from searchgym.train.credit.terms.ranking import ranking_quality
 from searchgym.train.demonstrations.oracle import demonstrate_search
 from searchgym.train.demonstrations.teams import play_team
 from searchgym.train.recipe.load import load_recipe
-from searchgym.train.selfcheck.formulas import advantages as formulas
+from searchgym.testing.reference import advantages as formulas
 
 ANSWER = "<answer>Ulm</answer>"
 

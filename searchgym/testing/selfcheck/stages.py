@@ -10,14 +10,14 @@ from typing import Final
 import numpy as np
 
 from searchgym.records import Episode, Question
+from searchgym.testing.reference.advantages import group_advantages, with_signal
+from searchgym.testing.reference.gae import gae_advantages
+from searchgym.testing.reference.rewards import sequences
+from searchgym.testing.selfcheck.findings import Findings
+from searchgym.testing.selfcheck.watched import Exchange
 from searchgym.train.algorithms.samples import Sample
 from searchgym.train.recipe.method import Method
 from searchgym.train.recipe.recipe import Recipe
-from searchgym.train.selfcheck.findings import Findings
-from searchgym.train.selfcheck.formulas.advantages import group_advantages, with_signal
-from searchgym.train.selfcheck.formulas.gae import gae_advantages
-from searchgym.train.selfcheck.formulas.rewards import sequences
-from searchgym.train.selfcheck.watched import Exchange
 
 TOKENS: Final = "tokens are those sampled"
 MASKS: Final = "masks cover what was sampled"
@@ -73,20 +73,19 @@ def check_drawn(findings: Findings, drawn: Drawn, recipe: Recipe) -> None:
 
 def check_tokens(findings: Findings, drawn: Drawn) -> None:
     """Checks that prompts, responses and log-probs in the samples are exactly those of the samplers."""
-    replies: dict[str, Counter[tuple[bytes, bytes, bytes]]] = {}
-    for episode in drawn.episodes:
-        of_episode = ((r.ids.tobytes(), a.ids.tobytes(), a.logp.tobytes()) for r, a in drawn.exchanges_of(episode))
-        replies[episode.id] = Counter(of_episode)
     calls = wrong = other = 0
+    replies = {
+        episode.id: [(r.ids.tobytes(), a.ids.tobytes(), a.logp.tobytes()) for r, a in drawn.exchanges_of(episode)]
+        for episode in drawn.episodes
+    }
     for sample in drawn.samples:
         for call in sample.calls:
             calls += 1
-            mine = slice(call.start, call.end)
+            mine, known = slice(call.start, call.end), replies[sample.episode_id]
             tokens = (sample.ids[: call.start].tobytes(), sample.ids[mine].tobytes())
             held = (*tokens, sample.sampler_logp[mine].tobytes())
-            known = replies[sample.episode_id]
-            if known[held]:
-                known[held] -= 1
+            if held in known:
+                known.remove(held)
             elif any(found[:2] == tokens for found in known):
                 other += 1
             else:
@@ -104,44 +103,30 @@ def check_masks(findings: Findings, drawn: Drawn) -> None:
             own[call.start : call.end] = True
         wrong += int((sample.mask != own).sum())
         outside += int(np.count_nonzero(sample.sampler_logp[~own]) + np.count_nonzero(sample.reward[~own]))
-    trained = sum(int(sample.mask.sum()) for sample in drawn.samples)
-    said = f"{trained} trained tokens, {wrong} masked the wrong way, {outside} numbers outside the mask"
-    findings.add(MASKS, not wrong and not outside, said)
+    findings.add(MASKS, not wrong and not outside, f"{wrong} tokens masked the wrong way, {outside} numbers outside")
 
 
 def check_calls(findings: Findings, drawn: Drawn, recipe: Recipe) -> None:
     """Checks that each call is in one sample, with its role, turn and model, next to the calls that it continues."""
     trains_prefixes = any(term.trains_prefixes for term in recipe.credit.loaded().values())
-    wanted: Counter[tuple[str, int]] = Counter()
-    together: set[frozenset[tuple[str, int]]] = set()
+    frozen = {name for name, own in recipe.models.items() if own.frozen and not recipe.method.compares}
+    wanted: Counter[tuple[str, frozenset[int]]] = Counter()
     for episode in counted(drawn.episodes, recipe.method):
         for sequence in sequences(episode, drawn.exchanges_of(episode)):
             calls = [i for i in sequence if trains_prefixes or not episode.calls[i].prefix]
-            own = [i for i in calls if episode.calls[i].model_key in _trained(recipe, drawn)]
-            wanted.update((episode.id, i) for i in own)
-            together.add(frozenset((episode.id, i) for i in own))
+            if own := frozenset(i for i in calls if episode.calls[i].model_key not in frozen):
+                wanted[episode.id, own] += 1
+    held = Counter((sample.episode_id, frozenset(call.index for call in sample.calls)) for sample in drawn.samples)
     by_id = {episode.id: episode for episode in drawn.episodes}
-    held: Counter[tuple[str, int]] = Counter()
-    apart = strange = 0
+    strange = 0
     for sample in drawn.samples:
-        held.update((sample.episode_id, call.index) for call in sample.calls)
-        apart += frozenset((sample.episode_id, call.index) for call in sample.calls) not in together
         for call in sample.calls:
             made = by_id[sample.episode_id].calls[call.index]
-            own_key = drawn.keys[made.role]
-            strange += (call.role, call.turn, sample.model_key) != (made.role, made.turn, own_key)
-            strange += call.prefix != made.prefix
-            strange += (call.start, call.end) != (made.start, made.end)
+            right = (made.role, made.turn, made.prefix, made.start, made.end, drawn.keys[made.role])
+            strange += (call.role, call.turn, call.prefix, call.start, call.end, sample.model_key) != right
     missing, extra = (wanted - held).total(), (held - wanted).total()
-    said = f"{held.total()} calls, {missing} missing, {extra} more than once or not to be learnt from, {apart} samples"
-    said += f" that hold others than those that continue each other, {strange} of another role or model"
-    findings.add(CALLS, not (missing or extra or apart or strange), said)
-
-
-def _trained(recipe: Recipe, drawn: Drawn) -> set[str]:
-    """Returns the model keys whose calls are made into samples."""
-    frozen = {name for name, own in recipe.models.items() if own.frozen}
-    return set(drawn.keys.values()) - (set() if recipe.method.compares else frozen)
+    said = f"{held.total()} samples, {missing} of calls that continue each other missing, {extra} of others, "
+    findings.add(CALLS, not (missing or extra or strange), f"{said}{strange} calls of another role, model or place")
 
 
 def counted(episodes: Sequence[Episode], method: Method) -> list[Episode]:
@@ -162,14 +147,14 @@ def check_groups(findings: Findings, drawn: Drawn, recipe: Recipe) -> None:
         episode = by_id[sample.episode_id]
         members[sample.group_uid].add(sample.episode_id)
         wrong += (sample.question_id, sample.attempt) != (episode.question_id, episode.attempt)
+    learnt = {sample.episode_id for sample in drawn.samples}
     for episode in counted(drawn.episodes, recipe.method):
-        if episode.id in {sample.episode_id for sample in drawn.samples}:
+        if episode.id in learnt:
             wanted[episode.question_id].add(episode.id)
-    found, right = sorted(map(sorted, members.values())), sorted(map(sorted, wanted.values()))
-    sizes = sorted({len(group) for group in members.values()})
-    mixed = sum(len({by_id[e].question_id for e in group}) > 1 for group in members.values())
-    said = f"{len(members)} groups of {', '.join(map(str, sizes))} episodes, {mixed} of several questions"
-    findings.add(GROUPS, found == right and not wrong and None not in members, said)
+    right = sorted(map(sorted, members.values())) == sorted(map(sorted, wanted.values()))
+    mixed = sum(len({by_id[name].question_id for name in group}) > 1 for group in members.values())
+    said = f"{len(members)} groups of {len(learnt)} episodes, {mixed} of several questions"
+    findings.add(GROUPS, right and not wrong and None not in members, said)
 
 
 def check_attempts(findings: Findings, drawn: Drawn) -> None:
@@ -219,34 +204,26 @@ def check_advantages(
         frozen: Samples of the step that nothing is learnt from.
     """
     coef = recipe.loss.kl_coef if recipe.loss.kl_in == "reward" else 0.0
-    expected: dict[tuple[str, tuple[int, ...]], tuple[Sample, np.ndarray, np.ndarray | None]] = {}
     if recipe.has_critic:
         pairs = gae_advantages(given, recipe.advantage, coef, recipe.critic.tokens == "response", frozen)
-        for sample, pair in zip(given, pairs, strict=True):
-            if pair is not None:
-                expected[_name(sample)] = (sample, *pair)
     else:
-        for sample, values in zip(given, group_advantages(given, recipe.advantage, coef), strict=True):
-            if values is not None:
-                expected[_name(sample)] = (sample, values, None)
+        rows = group_advantages(given, recipe.advantage, coef)
+        pairs = [None if values is None else (values, None) for values in rows]
     asleep = {name for name, own in recipe.models.items() if own.frozen}
-    wanted = {name for name, (sample, *_) in expected.items() if sample.model_key not in asleep}
+    expected = {_name(sample): pair for sample, pair in zip(given, pairs, strict=True) if pair is not None}
+    wanted = {_name(sample) for sample in given if _name(sample) in expected and sample.model_key not in asleep}
     worst, outside = 0.0, 0
     for sample in made:
-        if _name(sample) not in expected:
-            continue
-        _, values, returns = expected[_name(sample)]
+        values, returns = expected.get(_name(sample), (sample.advantage[sample.mask], None))
         worst = max(worst, float(np.abs(sample.advantage[sample.mask] - values).max(initial=0.0)))
         outside += int(np.count_nonzero(sample.advantage[~sample.mask]))
         if returns is not None:
-            gap = np.inf if sample.returns is None else float(np.abs(sample.returns - returns).max())
-            worst = max(worst, gap)
+            worst = max(worst, np.inf if sample.returns is None else float(np.abs(sample.returns - returns).max()))
     names = Counter(map(_name, made))
     kept_wrong = len(set(names) ^ wanted) + sum(count - 1 for count in names.values())
     moving = any(np.any(sample.advantage) for sample in made)
     said = f"{len(made)} samples of {len(given)}, {kept_wrong} kept or left out wrongly, off by {worst:.2g} at most"
-    if not moving:
-        said += "; all are 0: nothing would be learnt"
+    said += "" if moving else "; all are 0: nothing would be learnt"
     findings.add(ADVANTAGES, worst < 1e-3 and not outside and not kept_wrong and moving, said)
 
 

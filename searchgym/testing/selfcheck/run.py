@@ -11,6 +11,10 @@ from typing import Any, Final
 from searchgym.envs.reward import SCORES
 from searchgym.options import Kind, kind_name, plain
 from searchgym.rollout.loading import load_tokenizer
+from searchgym.testing.bandit import QUESTIONS, BanditRollout, bandit_model, bandit_recipe
+from searchgym.testing.selfcheck.findings import Broken, Check, Findings
+from searchgym.testing.selfcheck.small import small_recipe
+from searchgym.testing.selfcheck.steps import check_steps
 from searchgym.train.learner.learner import LocalLearner
 from searchgym.train.loop.draw import TrainingData
 from searchgym.train.loop.folder import Row
@@ -20,10 +24,6 @@ from searchgym.train.recipe.combinations import changed as changed_options
 from searchgym.train.recipe.load import with_code
 from searchgym.train.recipe.options import ValidationOptions
 from searchgym.train.recipe.recipe import Recipe, recipe_values
-from searchgym.train.selfcheck.bandit import QUESTIONS, BanditRollout, bandit_model, bandit_recipe
-from searchgym.train.selfcheck.findings import Broken, Check, Findings
-from searchgym.train.selfcheck.small import small_recipe
-from searchgym.train.selfcheck.steps import check_steps
 
 BANDIT_STEPS: Final = 60
 AGREED: Final = 0.02

@@ -9,12 +9,12 @@ from typing import Final
 import numpy as np
 
 from searchgym.records import Episode
+from searchgym.testing.reference.rewards import TERMS, call_rewards, sequences
+from searchgym.testing.reference.terms import Case, Score, names_of
+from searchgym.testing.selfcheck.findings import Findings
+from searchgym.testing.selfcheck.stages import Drawn, counted
 from searchgym.train.credit.credit import Credit
 from searchgym.train.recipe.recipe import Recipe
-from searchgym.train.selfcheck.findings import Findings
-from searchgym.train.selfcheck.formulas.rewards import WRITTEN, call_rewards, sequences
-from searchgym.train.selfcheck.formulas.terms import Case, Score, names_of
-from searchgym.train.selfcheck.stages import Drawn, counted
 
 REWARDS: Final = "rewards are on their calls"
 CREDIT: Final = "credit terms follow their formulas"
@@ -85,7 +85,7 @@ class CreditCheck:
 
     def _written(self, findings: Findings, name: str) -> bool:
         """Tells whether all terms are written a second time; otherwise records that they are not checked."""
-        others = sorted(set(self.recipe.credit) - WRITTEN)
+        others = sorted(set(self.recipe.credit) - set(TERMS))
         if others:
             why = "is" if len(others) == 1 else "are"
             findings.skip(name, f"{', '.join(others)} {why} not written a second time here")
@@ -105,6 +105,6 @@ class CreditCheck:
         for episode in wanted:
             rows = sequences(bases[episode.id], drawn.exchanges_of(bases[episode.id]))
             question = drawn.questions[episode.question_id]
-            case = Case(episode, rows, question, attempts[question.id], named, terms, self.score)
-            right[episode.id] = call_rewards(case, self.penalties)
+            case = Case(episode, rows, question, attempts[question.id], named, terms, self.score, self.penalties)
+            right[episode.id] = call_rewards(case)
         return right

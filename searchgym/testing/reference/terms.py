@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -37,6 +37,14 @@ class Case:
     terms: Mapping[str, Any]
     """Options of each credit term, by its name."""
     score: Score
+    penalties: Mapping[str, float] = field(default_factory=dict)
+    """Penalty of each role for an illegal output."""
+
+    @property
+    def proposals(self) -> dict[int, float]:
+        """Scores of the answers that acting calls propose, by the call's index."""
+        calls = self.episode.calls
+        return {i: self.score(self.episode, text) for i in self.acting if (text := calls[i].answer) is not None}
 
     @property
     def acting(self) -> list[int]:
@@ -280,7 +288,7 @@ def _named(words: Sequence[str], names: Collection[str]) -> int:
     return len(found)
 
 
-TERMS: dict[str, Callable[[Case], Floats]] = {
+FURTHER: dict[str, Callable[[Case], Floats]] = {
     "process": _process,
     "decomposition": _decomposition,
     "search-count": _search_count,

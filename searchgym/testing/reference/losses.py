@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from searchgym.testing.reference.advantages import Floats
 from searchgym.train.algorithms.loss_options import LossOptions
 from searchgym.train.algorithms.samples import Sample
 from searchgym.train.recipe.recipe import Recipe
-from searchgym.train.selfcheck.formulas.advantages import Floats
 
 
 class Model(Protocol):
@@ -148,3 +148,37 @@ def value_loss(shadow: Model, samples: Sequence[Sample], places: Sequence[Any]) 
         return error.sum() / (2 * total)
 
     return loss
+
+
+def departure(rows: Sequence[tuple[Floats, Floats, Floats]]) -> float:
+    """Returns how much less likely tokens are than chance makes them, in standard deviations.
+
+    Args:
+        rows: Log-probs, entropies and variances of the tokens of each sample; see `ReferenceModel.look`.
+    """
+    logp, entropy, variance = (np.concatenate(parts) for parts in zip(*rows, strict=True))
+    return float(-(logp + entropy).sum() / max(np.sqrt(variance.clip(0).sum()), 1e-9))
+
+
+def shortfalls(logits: Tensor, ids: Tensor, told: Tensor, temperature: float) -> list[tuple[float, float, float]]:
+    """Returns how far each token is below the likeliest one, and how far the log-prob that was told of it is off.
+
+    Args:
+        logits: (n, V) float64 logits.
+        ids: (n,) tokens.
+        told: (n,) log-probs by the sampler.
+        temperature: Temperature of the recipe.
+
+    Returns:
+        (short of the likeliest, off at temperature 1, off at the recipe's) in nats.
+    """
+    chosen = logits.gather(1, ids[:, None])[:, 0]
+    off = [(torch.log_softmax(logits / heat, -1).gather(1, ids[:, None])[:, 0] - told) for heat in (1.0, temperature)]
+    return list(zip((logits.max(-1).values - chosen).tolist(), *(part.abs().tolist() for part in off), strict=True))
+
+
+def mean_gap(one: Sequence[Floats], other: Sequence[Any]) -> float:
+    """Returns the mean absolute difference over all tokens of all samples."""
+    gaps = [np.abs(np.asarray(a, np.float64) - np.asarray(b, np.float64)) for a, b in zip(one, other, strict=True)]
+    every = np.concatenate([np.zeros(0), *gaps])
+    return float(every.mean()) if len(every) else 0.0

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from searchgym.testing.reference.advantages import Floats, deviation, k1_of, whitened
 from searchgym.train.algorithms.estimator import AdvantageOptions
 from searchgym.train.algorithms.samples import Sample
-from searchgym.train.selfcheck.formulas.advantages import Floats, deviation, k1_of, whitened
 
 
 def gae_advantages(

@@ -5,7 +5,6 @@ Since each stage is compared with formulas on its actual input, a fault is repor
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
@@ -17,14 +16,8 @@ import numpy as np
 from searchgym.envs.core import State
 from searchgym.envs.reward import checked_reward
 from searchgym.records import Answer, Episode, Question
-from searchgym.train.algorithms.samples import Sample
-from searchgym.train.learner.trained_model import Metrics
-from searchgym.train.loop.assembly import Assembly, assemble, trainer_of
-from searchgym.train.loop.draw import Drawer, StepData, TrainingData
-from searchgym.train.loop.trainer import Trainer, TrainResult
-from searchgym.train.recipe.recipe import Recipe
-from searchgym.train.selfcheck.credit import CREDIT, REWARDS, CreditCheck
-from searchgym.train.selfcheck.environments import (
+from searchgym.testing.selfcheck.credit import CREDIT, REWARDS, CreditCheck
+from searchgym.testing.selfcheck.environments import (
     FOUND,
     GREEDY,
     HITS,
@@ -32,12 +25,11 @@ from searchgym.train.selfcheck.environments import (
     REPORTED,
     ValidationCheck,
     check_hits,
-    check_scores,
 )
-from searchgym.train.selfcheck.findings import Broken, Findings
-from searchgym.train.selfcheck.small import STEPS, small_recipe
-from searchgym.train.selfcheck.sources import check_sources
-from searchgym.train.selfcheck.stages import (
+from searchgym.testing.selfcheck.findings import Broken, Findings
+from searchgym.testing.selfcheck.small import STEPS, small_recipe
+from searchgym.testing.selfcheck.sources import check_sources
+from searchgym.testing.selfcheck.stages import (
     ADVANTAGES,
     CALLS,
     GROUPS,
@@ -48,7 +40,7 @@ from searchgym.train.selfcheck.stages import (
     check_advantages,
     check_drawn,
 )
-from searchgym.train.selfcheck.updates import (
+from searchgym.testing.selfcheck.updates import (
     AGREE,
     ARRIVE,
     CRITIC,
@@ -61,12 +53,17 @@ from searchgym.train.selfcheck.updates import (
     VALUES,
     KeyCheck,
 )
-from searchgym.train.selfcheck.watched import Exchange, WatchedLearner, WatchedRollout, WatchedSampler, by_episode
+from searchgym.testing.selfcheck.watched import Exchange, WatchedLearner, WatchedRollout, WatchedSampler, by_episode
+from searchgym.train.algorithms.samples import Sample
+from searchgym.train.learner.trained_model import Metrics
+from searchgym.train.loop.assembly import Assembly, assemble, trainer_of
+from searchgym.train.loop.draw import Drawer, StepData, TrainingData
+from searchgym.train.loop.trainer import Trainer, TrainResult
+from searchgym.train.recipe.recipe import Recipe
 
 IMAGINED: Final = 40
 """Questions to which attempts are imagined, so that every credit term has its say."""
 COUNTED: Final = "every generated token is counted"
-FRESH: Final = "random numbers are fresh"
 QUESTIONS: Final = "questions are drawn by epochs"
 LOOP: Final = "steps run to their end"
 
@@ -137,7 +134,6 @@ class _Steps:
         self._credit = CreditCheck(recipe, penalties, self.score)
         self._rollout = WatchedRollout(parts.rollout, recipe, self._validated)
         self._learner = WatchedLearner(parts.learner, self._learnt)
-        self._seeds: Counter[int] = Counter()
         self._asked: list[set[str]] = []
         self._tokens = 0
         self._keys = {key.name: KeyCheck(key, recipe, parts.learner, findings) for key in parts.keys if not key.frozen}
@@ -149,7 +145,8 @@ class _Steps:
         trainer = trainer_of(self._recipe, watched, out)
         self._source = trainer.drawer.source
         data = TrainingData(self._source, trained=self._parts.trained, credit=self._parts.credit)
-        trainer.drawer = _WatchedDrawer(self, self._recipe, self._learner, self._rollout, data)
+        drawer = trainer.drawer = _WatchedDrawer(self._recipe, self._learner, self._rollout, data)
+        drawer.steps, drawer.findings = self, self._findings
         return trainer
 
     def score(self, episode: Episode, text: str) -> float:
@@ -173,10 +170,6 @@ class _Steps:
         """Checks a validation."""
         self._validation.validated(questions, episodes, self._exchanges())
 
-    def begin(self) -> None:
-        """Begins to draw a step."""
-        self._rollout.begin()
-
     def drawn(self, data: StepData) -> None:
         """Checks the samples that were made of the step's episodes."""
         exchanges = [exchange for of_key in self._exchanges().values() for exchange in of_key]
@@ -188,33 +181,26 @@ class _Steps:
         with self._findings.stage(REWARDS):
             self._credit.check_samples(self._findings, drawn)
         with self._findings.stage(CREDIT):
-            made = (
-                rollout.imagined(task.questions[:: max(1, len(task.questions) // IMAGINED)]) if not self._asked else []
-            )
-            if made:
+            if not self._asked:
+                made = rollout.imagined(task.questions[:: max(1, len(task.questions) // IMAGINED)])
                 self._credit.check_imagined(self._findings, drawn, made, self._parts.credit)
-        self._fresh(exchanges)
+        self._questions()
         tokens = sum(len(reply.ids) for _, reply in exchanges)
         self._tokens += tokens
         self._findings.add(COUNTED, data.tokens == tokens, f"{data.tokens} tokens of a step, {tokens} were sampled")
-        check_scores(self._findings, task, [rollout.questions[episode.question_id] for episode in rollout.sampled])
         check_hits(self._findings, HITS, task, rollout.sampled)
         self._learner.prepared = None
         with self._findings.stage(AGREE):
             for name, check in self._keys.items():
                 if own := self.of_key(data.samples, name):
                     check.drawn(own)
+        rollout.begin()
 
-    def _fresh(self, exchanges: Sequence[Exchange]) -> None:
-        """Checks that every response has random numbers of its own, and that an epoch repeats no question."""
-        self._seeds.update(request.seed for request, _ in exchanges)
-        twice = sum(count > 1 for count in self._seeds.values())
-        said = f"{self._seeds.total()} responses, {twice} seeds were used twice"
-        self._findings.add(FRESH, not twice, said)
+    def _questions(self) -> None:
+        """Checks that questions come from the recipe's source, as many as it asks for, and none twice in an epoch."""
         self._asked.append({question.id for question in self._rollout.rounds[0]})
         known, here = len(self._parts.task.questions), self._recipe.rollout.questions
-        proposed, staged = self._recipe.proposer is not None, self._recipe.curriculum is not None
-        by = "proposer" if proposed else "curriculum" if staged else "questions"
+        by = "proposer" if self._recipe.proposer else "curriculum" if self._recipe.curriculum else "questions"
         epoch = self._asked[: known // here] if by == "questions" else []
         repeated = sum(map(len, epoch)) - len(set().union(*epoch))
         short = sum(len(asked) != here for asked in self._asked)
@@ -255,34 +241,25 @@ class _Steps:
                 self._keys[name].after_update(mine, step, metrics)
         return metrics
 
-    @property
-    def findings(self) -> Findings:
-        """Results so far."""
-        return self._findings
-
 
 class _WatchedDrawer(Drawer):
     """A drawer whose results are checked as they are made."""
 
-    def __init__(
-        self, steps: _Steps, recipe: Recipe, learner: WatchedLearner, rollout: WatchedRollout, data: TrainingData
-    ) -> None:
-        super().__init__(recipe, learner, rollout, data)
-        self._steps = steps
+    steps: _Steps
+    findings: Findings
 
     def draw(self, step: int) -> StepData:
         """Returns the data of a step, checked; see `Drawer.draw`."""
-        self._steps.begin()
-        with self._steps.findings.stage("episodes become samples"):
+        with self.findings.stage("episodes become samples"):
             data = super().draw(step)
-        self._steps.drawn(data)
+        self.steps.drawn(data)
         return data
 
     def prepared(self, data: StepData) -> StepData:
         """Returns the data of the step with advantages, checked; see `Drawer.prepared`."""
-        with self._steps.findings.stage(ADVANTAGES):
+        with self.findings.stage(ADVANTAGES):
             made = super().prepared(data)
-        return self._steps.prepared(data, made)
+        return self.steps.prepared(data, made)
 
 
 def _apart(sample: Sample, factor: float, cap: float | None) -> Sample:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,8 +13,10 @@ from torch import Tensor
 from searchgym.records import Call, Episode, Hit, Passage, Question, Searched
 from searchgym.rollout.sampler import Sampled, Sampler, SampleRequest
 from searchgym.train.algorithms.samples import Sample
-from searchgym.train.learner.learner import Learner
-from searchgym.train.learner.trained_model import Flat, Metrics
+from searchgym.train.learner.keyed_learner import KeyedLearner
+from searchgym.train.learner.learner import Learner, LocalLearner
+from searchgym.train.learner.trained_model import Metrics
+from searchgym.train.learner.updater import Updater
 from searchgym.train.loop.draw import Rollout
 from searchgym.train.recipe.recipe import Recipe
 
@@ -44,10 +46,9 @@ class WatchedSampler:
         self.exchanges: list[Exchange] = []
         """Requests with their replies, since the list was last emptied."""
 
-    @property
-    def version(self) -> int:
-        """Policy version of the weights."""
-        return self._sampler.version
+    def __getattr__(self, name: str) -> Any:
+        """Returns what the wrapped sampler has."""
+        return getattr(self._sampler, name)
 
     def sample(self, requests: Sequence[SampleRequest]) -> list[Sampled]:
         """Samples with the wrapped sampler and keeps requests and replies."""
@@ -56,18 +57,6 @@ class WatchedSampler:
         kept = [dataclasses.replace(r, ids=r.ids.copy(), logp=r.logp.copy()) for r in replies]
         self.exchanges += zip(asked, kept, strict=True)
         return replies
-
-    def update(self, state: Mapping[str, Tensor], version: int) -> None:
-        """Passes new weights to the wrapped sampler."""
-        self._sampler.update(state, version)
-
-    def forget(self) -> None:
-        """Clears the wrapped sampler's cache."""
-        self._sampler.forget()
-
-    def close(self) -> None:
-        """Closes the wrapped sampler."""
-        self._sampler.close()
 
 
 class WatchedRollout:
@@ -185,45 +174,59 @@ class WatchedLearner:
         self.prepared: list[Sample] | None = None
         """The samples of the last preparation; None before the first."""
 
-    @property
-    def version(self) -> int:
-        """Updates of the policy made so far."""
-        return self._learner.version
-
-    def version_of(self, key: str) -> int:
-        """Returns the number of updates made to a trained model key."""
-        return self._learner.version_of(key)
+    def __getattr__(self, name: str) -> Any:
+        """Returns what the learner has."""
+        return getattr(self._learner, name)
 
     def prepare(self, samples: Sequence[Sample]) -> list[Sample]:
         """Adds what advantages need; see `Learner.prepare`."""
         self.prepared = self._learner.prepare(samples)
         return self.prepared
 
-    def logp(self, samples: Sequence[Sample]) -> Flat:
-        """Returns the log-probs of the trained tokens; see `Learner.logp`."""
-        return self._learner.logp(samples)
-
     def learn(self, samples: Sequence[Sample], step: int) -> Metrics:
         """Updates the models while the checks look on; see `Learner.learn`."""
         return self._learnt(samples, step, lambda: self._learner.learn(samples, step))
 
-    def weights(self, adapter: bool = False) -> Mapping[str, Tensor]:
-        """Returns the policy's weights; see `Learner.weights`."""
-        return self._learner.weights(adapter)
-
-    def weights_of(self, key: str, adapter: bool = False) -> Mapping[str, Tensor]:
-        """Returns the weights of a trained model key; see `Learner.weights`."""
-        return self._learner.weights_of(key, adapter)
-
     def save(self, folder: Path) -> None:
         """Writes nothing: the checked steps leave no checkpoint."""
 
-    def load(self, folder: Path) -> None:
-        """Restores models and optimizers; see `Learner.load`."""
-        self._learner.load(folder)
-
     def close(self) -> None:
         """Leaves the learner open: the self-check closes it."""
+
+
+class GradientWatch:
+    """Keeps clipped gradients by name: of the first and the last update since they were last taken.
+
+    Args:
+        updater: Makes the updates.
+    """
+
+    def __init__(self, updater: Updater) -> None:
+        # an adapter's weights have the names of peft's files
+        names = {id(weight): name for name, weight in updater.model.named_parameters()}
+        plain = {key: f"base_model.model.{name.replace('.default.', '.')}" for key, name in names.items()}
+        self._names = {key: plain[key] if ".lora_" in name else name for key, name in names.items()}
+        self._kept: list[dict[str, Tensor]] = []
+        updater.optimizer.register_step_pre_hook(self._keep)
+
+    def _keep(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        weights = [weight for group in optimizer.param_groups for weight in group["params"] if weight.grad is not None]
+        found = {self._names[id(weight)]: weight.grad.detach().float().cpu().clone() for weight in weights}
+        self._kept = [*self._kept[:1], found]
+
+    def take(self) -> list[dict[str, Tensor]]:
+        """Returns the gradients of the first and the last update, and forgets them."""
+        kept, self._kept = self._kept, []
+        return kept
+
+
+def watch(learner: Learner, key: str) -> tuple[GradientWatch | None, GradientWatch | None]:
+    """Watches the updates of a key's policy and of its critic; None where these are made by other processes."""
+    own = learner.learners[key] if isinstance(learner, KeyedLearner) else learner
+    if not isinstance(own, LocalLearner):
+        return None, None
+    critic = None if own.critic is None else GradientWatch(own.critic.updater)
+    return GradientWatch(own.policy.updater), critic
 
 
 def by_episode(exchanges: Sequence[Exchange]) -> dict[str, list[Exchange]]:

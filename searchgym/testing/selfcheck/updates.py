@@ -11,6 +11,20 @@ import torch
 from torch import Tensor
 
 from searchgym.rollout.loading import load_model
+from searchgym.testing.reference.advantages import Floats
+from searchgym.testing.reference.losses import (
+    departure,
+    likelihood_loss,
+    mean_gap,
+    policy_loss,
+    shortfalls,
+    trained_tokens,
+    value_loss,
+)
+from searchgym.testing.reference.update import Gradient, ReferenceModel, RowLoss, compare, way
+from searchgym.testing.selfcheck.findings import Findings
+from searchgym.testing.selfcheck.small import key_recipe
+from searchgym.testing.selfcheck.watched import Exchange, GradientWatch, watch
 from searchgym.train.algorithms.samples import Sample
 from searchgym.train.learner.critic import load_critic, make_critic
 from searchgym.train.learner.learner import Learner
@@ -19,14 +33,6 @@ from searchgym.train.loop.assembly import allowed_difference
 from searchgym.train.loop.samplers import computed_in
 from searchgym.train.recipe.keys import Key
 from searchgym.train.recipe.recipe import Recipe
-from searchgym.train.selfcheck.findings import Findings
-from searchgym.train.selfcheck.formulas.advantages import Floats
-from searchgym.train.selfcheck.formulas.losses import likelihood_loss, policy_loss, trained_tokens, value_loss
-from searchgym.train.selfcheck.formulas.sampling import Seen, departures, mean_gap, shortfalls
-from searchgym.train.selfcheck.formulas.shadow import AdapterShadow, RowLoss, Shadow, Updated
-from searchgym.train.selfcheck.gradients import GradientWatch, compare, watch, way
-from searchgym.train.selfcheck.small import key_recipe
-from searchgym.train.selfcheck.watched import Exchange
 
 AGREE: Final = "log-probs of sampler and trainer agree"
 ARRIVE: Final = "new weights reach the sampler"
@@ -64,13 +70,20 @@ class KeyCheck:
         recipe = key_recipe(recipe, key.name)
         self.key, self._learner, self._findings, self.recipe = key, learner, findings, recipe
         self._adapter = recipe.lora.rank > 0
-        self._shadow = self._policy()
-        self._start = self._clone(dict(self._shadow.model.state_dict())) if recipe.loss.kl_coef else {}
-        self._critic: Shadow | None = None
+        # an adapter's base is in float32, rounded as the learner's
+        model: Any = load_model(recipe.model, "float32" if self._adapter else recipe.learner.dtype)[0]
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight.copy_(weight.to(getattr(torch, recipe.learner.dtype)))
+        self._policy = ReferenceModel(model, recipe, recipe.optimizer, recipe.lora.rank)
+        if not self._adapter:
+            self._policy.freeze(recipe.learner.frozen_layers)
+        self._start = _copied(model.state_dict()) if recipe.loss.kl_coef else {}
+        self._critic: ReferenceModel | None = None
         if recipe.has_critic:
             path = recipe.critic.model
-            body: Any = load_critic(path, recipe.learner.dtype) if path else make_critic(self._shadow.model)
-            self._critic = Shadow(body, recipe, recipe.critic.optimizer)
+            body: Any = load_critic(path, recipe.learner.dtype) if path else make_critic(model)
+            self._critic = ReferenceModel(body, recipe, recipe.critic.optimizer)
         self._watched, self._watched_critic = watch(learner, key.name)
         self._before: dict[str, Tensor] = {}
         self._rounded = recipe.learner.dtype == "bfloat16" and not self._adapter
@@ -79,67 +92,48 @@ class KeyCheck:
         self._noise = 0.0
         self._old: list[Floats] = []
         self._reference: list[Floats] | None = None
-
-    @property
-    def _limit(self) -> str:
+        self._limit = "float32" if computed_in(recipe) == "float32" else "bfloat16"
         """Number type in which the learner computes."""
-        return "float32" if computed_in(self.recipe) == "float32" else "bfloat16"
-
-    def _policy(self) -> Shadow:
-        """Returns the trainer of the policy; an adapter's starts from the base in float32, rounded as the learner's."""
-        recipe = self.recipe
-        if not self._adapter:
-            shadow = Shadow(load_model(recipe.model, recipe.learner.dtype)[0], recipe, recipe.optimizer)
-            shadow.freeze(recipe.learner.frozen_layers)
-            return shadow
-        model = load_model(recipe.model, "float32")[0]
-        with torch.no_grad():
-            for weight in model.parameters():
-                weight.copy_(weight.to(getattr(torch, recipe.learner.dtype)))
-        return AdapterShadow(model, recipe, recipe.optimizer)
 
     def likeliest(self, exchanges: Sequence[Exchange]) -> list[tuple[float, float, float]]:
         """Returns what the learner's weights say of the tokens of the key's replies; see `shortfalls`."""
-        self._shadow.load(self._present())
+        self._policy.load(self._present())
         rows: list[tuple[float, float, float]] = []
         for request, reply in exchanges:
             places, ids = len(request.ids) + np.arange(len(reply.ids)), torch.from_numpy(reply.ids.astype(np.int64))
             with torch.no_grad():
-                logits = self._shadow.logits(np.concatenate([request.ids, reply.ids]), places)
+                logits = self._policy.logits(np.concatenate([request.ids, reply.ids]), places)
             rows += shortfalls(logits, ids, torch.from_numpy(reply.logp), self.recipe.rollout.temperature)
         return rows
 
-    @staticmethod
-    def _clone(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return {name: weight.detach().cpu().clone() for name, weight in state.items()}
-
     def _present(self) -> dict[str, Tensor]:
         """Returns a copy of the learner's weights, of the whole model."""
-        if isinstance(self._shadow, AdapterShadow):
-            adapter = self._clone(self._learner.weights_of(self.key.name, True))
-            return self._shadow.merged(adapter)
-        return self._clone(self._learner.weights_of(self.key.name))
+        own = _copied(self._learner.weights_of(self.key.name, self._adapter))
+        return dict(self._policy.merged(own))
 
-    def _look(self, state: Mapping[str, Tensor], samples: Sequence[Sample]) -> Seen:
-        self._shadow.load(state)
-        return self._shadow.look(samples)
+    def _logp(self, state: Mapping[str, Tensor], samples: Sequence[Sample]) -> list[Floats]:
+        """Returns the log-probs of the trained tokens by some weights."""
+        self._policy.load(state)
+        return [logp for logp, _, _ in self._policy.look(samples)]
 
     # -- what was sampled ------------------------------------------------------------------------------------------
 
     def drawn(self, samples: Sequence[Sample]) -> None:
         """Checks that the sampler has the learner's weights and draws from their distribution."""
         present = self._present()
-        now = self._look(present, samples)
-        sampled = [s.sampler_logp[s.mask].astype(np.float64) for s in samples]
-        allowed, off = allowed_difference(self.recipe), mean_gap(now.logp, sampled)
+        self._policy.load(present)
+        rows = self._policy.look(samples)
+        now = [logp for logp, _, _ in rows]
+        allowed, off = allowed_difference(self.recipe), mean_gap(now, [s.sampler_logp[s.mask] for s in samples])
         self._findings.add(AGREE, off <= allowed, f"{off:.2g} nats apart on average; {allowed:g} is allowed")
         if self.recipe.rollout.top_p == 1:
-            for deviations, said in departures(now):
-                self._findings.add(DRAWN, abs(deviations) <= 6, f"{said}; 6 are allowed")
+            far = departure(rows)
+            said = f"{far:+.1f} standard deviations less likely than expected; 6 are allowed"
+            self._findings.add(DRAWN, abs(far) <= 6, said)
         if not self._previous:
             self._noise = off
         else:
-            moved = mean_gap(now.logp, self._look(self._previous, samples).logp)
+            moved = mean_gap(now, self._logp(self._previous, samples))
             if STALE * moved > 2 * self._noise:
                 said = f"{off:.2g} nats off, where the update moved {moved:.2g}; {STALE:g} of that is allowed"
                 self._findings.add(ARRIVE, off <= STALE * moved, said)
@@ -155,14 +149,14 @@ class KeyCheck:
         for name, state in (("old_logp", present), ("ref_logp", self._start)):
             rows = [getattr(sample, name) for sample in samples]
             if any(row is not None for row in rows):
-                own, pairs = self._look(state, samples).logp, zip(samples, rows, strict=True)
+                own, pairs = self._logp(state, samples), zip(samples, rows, strict=True)
                 found = [np.full(int(s.mask.sum()), np.inf) if r is None else r[s.mask] for s, r in pairs]
                 off, allowed = mean_gap(own, found), allowed_difference(self.recipe)
                 self._findings.add(PREPARED, off <= allowed, f"{off:.2g} nats off; {allowed:g} is allowed")
         if self._critic is not None:
             self._values(samples, self._critic)
 
-    def _values(self, samples: Sequence[Sample], critic: Shadow) -> None:
+    def _values(self, samples: Sequence[Sample], critic: ReferenceModel) -> None:
         """Checks the critic's values, which are 0 before its first update."""
         gap, size = [], []
         for sample in samples:
@@ -193,15 +187,15 @@ class KeyCheck:
                 watched.take()
         if self.recipe.method.compares:
             if self.recipe.loss.kl_coef and self.recipe.loss.kl_in == "loss":
-                self._reference = self._look(self._start, samples).logp
-            self._old = self._look(present, samples).logp
-        self._shadow.load(present)
+                self._reference = self._logp(self._start, samples)
+            self._old = self._logp(present, samples)
+        self._policy.load(present)
         if not (self._rounded and self._before):
-            self._before = self._clone(self._learner.weights_of(self.key.name, self._adapter))
+            self._before = _copied(self._learner.weights_of(self.key.name, self._adapter))
 
     def after_update(self, samples: Sequence[Sample], step: int, metrics: Metrics) -> None:
         """Makes the same update and compares losses, gradients and weights with the learner's."""
-        recipe, shadow = self.recipe, self._shadow
+        recipe = self.recipe
         if recipe.has_critic and step < recipe.critic.warmup_steps:
             after = self._learner.weights_of(self.key.name, self._adapter)
             moved = sum(not torch.equal(weight, after[name].cpu()) for name, weight in self._before.items())
@@ -219,7 +213,7 @@ class KeyCheck:
                 samples = [replace(s, mask=np.arange(len(s.ids)) > 0) for s in samples]
             scale = 0.0
         before = None if self._rounded else self._before
-        updated = shadow.update(len(samples), lambda rows: self._loss(samples, rows), step, before)
+        updated = self._policy.update(len(samples), lambda rows: self._loss(samples, rows), step, before)
         self._compare(LOSS, GRADIENT, updated, metrics, "", scale)
         self._elements(ELEMENTS, self._watched, updated)
         self._weights(updated)
@@ -229,11 +223,11 @@ class KeyCheck:
         """Returns the loss of each of an update's samples, by their numbers."""
         own = [samples[i] for i in rows]
         if not self.recipe.method.compares:
-            return likelihood_loss(self._shadow, own)
+            return likelihood_loss(self._policy, own)
         reference = None if self._reference is None else [self._reference[i] for i in rows]
-        return policy_loss(self._shadow, own, [self._old[i] for i in rows], reference)
+        return policy_loss(self._policy, own, [self._old[i] for i in rows], reference)
 
-    def _elements(self, name: str, watched: GradientWatch | None, updated: Updated) -> None:
+    def _elements(self, name: str, watched: GradientWatch | None, updated: Sequence[Gradient]) -> None:
         """Compares the first and the last gradient of a step with the learner's."""
         if watched is None:
             self._findings.skip(ELEMENTS, "the learner runs in other processes: gradients are compared by norm")
@@ -256,18 +250,18 @@ class KeyCheck:
             self._compare(CRITIC, CRITIC, of_critic, metrics, "critic/", 0.0)
             self._elements(CRITIC, self._watched_critic, of_critic)
 
-    def _compare(self, loss: str, gradient: str, updated: Updated, metrics: Metrics, prefix: str, scale: float) -> None:
+    def _compare(
+        self, loss: str, gradient: str, updated: Sequence[Gradient], metrics: Metrics, prefix: str, scale: float
+    ) -> None:
         """Compares losses, on the scale of one advantage because these cancel, and gradients."""
         allowed = OFF[self._limit] * (5 if prefix else 1)  # values of two critics drift apart
-        found = self._metric(metrics, f"{prefix}loss")
-        near = abs(found - updated.loss) <= allowed * max(scale, abs(updated.loss), 1e-6)
-        self._findings.add(loss, near, f"loss {found:.6g}, by its formula {updated.loss:.6g}")
+        right, found = float(np.mean([own.loss for own in updated])), self._metric(metrics, f"{prefix}loss")
+        near = abs(found - right) <= allowed * max(scale, abs(right), 1e-6)
+        self._findings.add(loss, near, f"loss {found:.6g}, by its formula {right:.6g}")
+        right, gross = (float(np.mean([getattr(own, name) for own in updated])) for name in ("norm", "whole"))
         norm = self._metric(metrics, f"{prefix}gradient_norm")
-        near = abs(norm - updated.norm) <= allowed * max(updated.norm, 0.1 * updated.gross)
-        near = near and (updated.norm > 0 or bool(prefix))
-        said = f"gradient norm {norm:.6g}, by its formula {updated.norm:.6g}"
-        if updated.norm == 0:
-            said += ": nothing would be learnt"
+        near = abs(norm - right) <= allowed * max(right, 0.1 * gross) and (right > 0 or bool(prefix))
+        said = f"gradient norm {norm:.6g}, by its formula {right:.6g}" + ": nothing would be learnt" * (right == 0)
         self._findings.add(gradient, near, said)
 
     def _metric(self, metrics: Metrics, name: str) -> float:
@@ -276,22 +270,25 @@ class KeyCheck:
         of_key = f"{kind}/{self.key.name}/{rest}" if slash else f"learner/{self.key.name}/{name}"
         return metrics.get(name, metrics.get(of_key, float("nan")))
 
-    def _weights(self, updated: Updated) -> None:
+    def _weights(self, updated: Sequence[Gradient]) -> None:
         """Compares how far and in which direction the weights moved."""
-        after = self._clone(self._learner.weights_of(self.key.name, self._adapter))
-        shadow = self._shadow
-        own: Mapping[str, Tensor] = dict(shadow.model.state_dict()) | shadow.masters
-        if isinstance(shadow, AdapterShadow):
-            own = shadow.adapter
-            merged = shadow.merged(after)
+        after = _copied(self._learner.weights_of(self.key.name, self._adapter))
+        own: Mapping[str, Tensor] = dict(self._policy.model.state_dict()) | self._policy.trained
+        if self._adapter:
             handed = self._learner.weights_of(self.key.name)
-            gaps = [(handed[n].cpu().float() - w.float()).abs().max() for n, w in merged.items() if n in handed]
-            worst = float(max(gaps))
+            merged = self._policy.merged(after)
+            worst = max(
+                float((handed[n].cpu().float() - w.float()).abs().max()) for n, w in merged.items() if n in handed
+            )
             self._findings.add(UPDATE, worst <= (1e-4 if self._limit == "float32" else 0.05), f"merged {worst:.2g} off")
-        if updated.norm <= CANCELLED * updated.gross:
+        if sum(each.norm for each in updated) <= CANCELLED * sum(each.whole for each in updated):
             return
         for matrices in (True,) if self._rounded else (True, False):  # few norms and biases, without decay
             names = [name for name, weight in self._before.items() if (weight.ndim > 1) == matrices]
             off, size = way(names, self._before, after, own)
             said = f"{'matrices' if matrices else 'norms and biases'} moved {size:.3g}, off by {off:.2g} of that"
             self._findings.add(UPDATE, off <= ASTRAY[self._limit], f"{said}; {ASTRAY[self._limit]:g} is allowed")
+
+
+def _copied(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: weight.detach().cpu().clone() for name, weight in state.items()}
