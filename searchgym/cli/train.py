@@ -20,9 +20,9 @@ from searchgym.errors import UsageError
 from searchgym.named import code_refused
 
 if TYPE_CHECKING:
+    from searchgym.testing.selfcheck.findings import Findings
     from searchgym.train.loop.trainer import TrainResult
     from searchgym.train.recipe.recipe import Recipe
-    from searchgym.testing.selfcheck.findings import Findings
 
 
 SHORT: Final = ("steps=10", "rollout.questions=8")
