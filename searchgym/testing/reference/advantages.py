@@ -7,8 +7,8 @@ with. Slow and plain on purpose.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,6 +21,8 @@ from searchgym.train.algorithms.estimator import AdvantageOptions
 from searchgym.train.algorithms.samples import Sample, SampleCall
 
 Floats = npt.NDArray[np.float64]
+Piece = tuple[int, SampleCall | None, int, int, tuple[str, ...]]
+"""(Sample, call, first and end among its trained tokens, name of the turn) of what is compared."""
 
 
 @dataclass(slots=True)
@@ -42,12 +44,11 @@ def group_advantages(samples: Sequence[Sample], options: AdvantageOptions, kl_co
     k1 = [kl_coef * k1_of(s) if kl_coef else np.zeros(int(s.mask.sum())) for s in samples]
     estimator: Any = options.estimator
     kind, units = kind_name(estimator), _compared(samples, options, k1)
-    by_token = kind == "reinforce-pp"
     values = [np.zeros(len(row)) for row in k1]
     for unit in units:
         for i, first, end in unit.places:
             values[i][first:end] = unit.value
-            if by_token and unit.fate == "signal":
+            if kind == "reinforce-pp" and unit.fate == "signal":
                 values[i][first:end] -= [k1[i][t:].sum() for t in range(first, end)]
     if kind == "tree":
         values = [_branches(i, samples, units, estimator.shared) for i in range(len(samples))]
@@ -60,9 +61,8 @@ def group_advantages(samples: Sequence[Sample], options: AdvantageOptions, kl_co
         for unit in units:
             for i, first, end in unit.places if unit.fate == "small" else ():
                 values[i][first:end] = 0
-    return [
-        values[i] if i in stays and not (options.drop_overlong and s.overlong) else None for i, s in enumerate(samples)
-    ]
+    stays -= {i for i, sample in enumerate(samples) if options.drop_overlong and sample.overlong}
+    return [row if i in stays else None for i, row in enumerate(values)]
 
 
 def with_signal(samples: Sequence[Sample], options: AdvantageOptions) -> set[str | None]:
@@ -78,8 +78,19 @@ def _compared(samples: Sequence[Sample], options: AdvantageOptions, k1: Sequence
         same = [other for other in units if other.group == unit.group]
         if len(same) < options.min_group and options.normalise == "role-turn":
             same = [other for other in units if other.wide == unit.wide]
-        _compare(unit, same, options, kind_name(options.estimator) == "reinforce-pp")
+        _compare(unit, same, options)
     return units
+
+
+def _pieces(samples: Sequence[Sample], options: AdvantageOptions) -> Iterator[Piece]:
+    """Yields the calls that are compared, or whole samples where ``normalise`` is ``all``."""
+    for i, sample in enumerate(samples):
+        if options.normalise == "all":
+            yield i, None, 0, int(sample.mask.sum()), ()
+            continue
+        for call in sample.calls:
+            turn = (str(call.turn),) if options.normalise == "role-turn" else ()
+            yield i, call, int(sample.mask[: call.start].sum()), int(sample.mask[: call.end].sum()), turn
 
 
 def _units(samples: Sequence[Sample], options: AdvantageOptions, k1: Sequence[Floats]) -> list[_Unit]:
@@ -87,31 +98,26 @@ def _units(samples: Sequence[Sample], options: AdvantageOptions, k1: Sequence[Fl
     units: list[_Unit] = []
     whole: dict[tuple[str, str], _Unit] = {}
     leaders: dict[tuple[str, ...], list[str]] = defaultdict(list)
-    for i, sample in enumerate(samples):
+    for i, call, first, end, turn in _pieces(samples, options):
+        sample = samples[i]
         group = "" if kind_name(options.estimator) == "reinforce-pp" else str(sample.group_uid)
-        if options.normalise == "all":
-            unit = whole.get((group, sample.episode_id))
-            if unit is None:
-                reward = float(sample.reward.astype(np.float64).sum())
-                unit = whole[group, sample.episode_id] = _Unit((group,), (group,), reward, 0.0, sample.searches, [])
-                units.append(unit)
+        if call is None:
+            reward = float(sample.reward.astype(np.float64).sum())
+            new = _Unit((group,), (group,), reward, 0.0, sample.searches, [])
+            unit = whole.setdefault((group, sample.episode_id), new)
+            units += [] if unit.places else [unit]
             unit.penalty += float(k1[i].sum())
-            unit.places.append((i, 0, len(k1[i])))
+            unit.places.append((i, first, end))
             continue
-        for call in sample.calls:
-            first, end = int(sample.mask[: call.start].sum()), int(sample.mask[: call.end].sum())
-            turn = (str(call.turn),) if options.normalise == "role-turn" else ()
-            if options.normalise == "query" and call.query is not None:
-                turn = (_leader(call.query, leaders[group, call.role], options.query_overlap),)
+        if options.normalise == "query" and call.query is not None:
+            turn = (_leader(call.query, leaders[group, call.role], options.query_overlap),)
+        reward = float(sample.reward[call.end - 1])
+        if options.chain == "call":
             reward = float(sample.reward[call.start :].astype(np.float64).sum())
-            if options.chain != "call":
-                reward = float(sample.reward[call.end - 1])
-            if options.chain == "episode":
-                reward += _later(samples, sample, call)
-            wide = (group, call.role)
-            units.append(
-                _Unit((*wide, *turn), wide, reward, float(k1[i][first:].sum()), sample.searches, [(i, first, end)])
-            )
+        elif options.chain == "episode":
+            reward += _later(samples, sample, call)
+        wide, penalty = (group, call.role), float(k1[i][first:].sum())
+        units.append(_Unit((*wide, *turn), wide, reward, penalty, sample.searches, [(i, first, end)]))
     return units
 
 
@@ -120,11 +126,7 @@ def _leader(query: str, leaders: list[str], overlap: float) -> str:
     words = normalise_answer(query).split()
     for leader in leaders:
         other = leader.split()
-        common, rest = 0, list(other)
-        for word in words:
-            if word in rest:
-                rest.remove(word)
-                common += 1
+        common = (Counter(words) & Counter(other)).total()
         if sorted(other) == sorted(words) or (common and 2 * common / (len(words) + len(other)) >= overlap):
             return leader
     leaders.append(" ".join(words))
@@ -133,14 +135,10 @@ def _leader(query: str, leaders: list[str], overlap: float) -> str:
 
 def _later(samples: Sequence[Sample], sample: Sample, call: SampleCall) -> float:
     """Returns what later calls of the episode pass back to a call; nothing to a trial answer."""
-    total = 0.0
-    for other in samples:
-        same = (other.group_uid, other.episode_id) == (sample.group_uid, sample.episode_id)
-        for later in other.calls if same and not call.prefix else ():
-            if later.index > call.index and not later.prefix:
-                kept = 0.0 if other.kept is None else float(other.kept[later.end - 1])
-                total += float(other.reward[later.end - 1]) - kept
-    return total
+    same = [own for own in samples if (own.group_uid, own.episode_id) == (sample.group_uid, sample.episode_id)]
+    later = [(own, c) for own in same for c in own.calls if c.index > call.index and not call.prefix and not c.prefix]
+    ends = [(own, c.end - 1) for own, c in later]
+    return sum(float(own.reward[at]) - (0.0 if own.kept is None else float(own.kept[at])) for own, at in ends)
 
 
 def _branches(i: int, samples: Sequence[Sample], units: Sequence[_Unit], shared: bool) -> Floats:
@@ -168,7 +166,7 @@ def _path(samples: Sequence[Sample], unit: _Unit, until: int | None = None) -> l
     return [seen for index, seen in sorted(calls) if until is None or index <= until]
 
 
-def _compare(unit: _Unit, same: Sequence[_Unit], options: AdvantageOptions, by_token: bool) -> None:
+def _compare(unit: _Unit, same: Sequence[_Unit], options: AdvantageOptions) -> None:
     """Sets a unit's advantage from those it is compared with, itself among them."""
     rewards = np.array([other.reward for other in same])
     if len(same) < options.min_group:
@@ -177,18 +175,17 @@ def _compare(unit: _Unit, same: Sequence[_Unit], options: AdvantageOptions, by_t
         unit.fate = "equal"
     if unit.fate != "signal":
         return
-    returns = np.array([other.reward - (0.0 if by_token else other.penalty) for other in same])
-    mine, mean = unit.reward - (0.0 if by_token else unit.penalty), returns.mean()
     estimator: Any = options.estimator
     kind = kind_name(estimator)
-    if kind == "tree":
+    charged = float(kind != "reinforce-pp")  # whose penalties are taken off token by token
+    returns = np.array([other.reward - charged * other.penalty for other in same])
+    mine, mean = unit.reward - charged * unit.penalty, returns.mean()
+    if kind in ("tree", "reinforce-pp-baseline"):
         unit.value = mine - mean
     elif kind == "grpo":
         unit.value = (mine - mean) / deviation(returns, estimator)
     elif kind == "rloo":
         unit.value = mine - (returns.sum() - mine) / (len(returns) - 1)
-    elif kind == "reinforce-pp-baseline":
-        unit.value = mine - mean
     elif kind == "reinforce-pp":
         unit.value = mine
     else:
@@ -216,15 +213,11 @@ def whitened(
     """Returns the values of some samples, centred and divided by their deviation within cells of tokens."""
     cells: dict[tuple[str, ...], list[tuple[int, int, int]]] = defaultdict(list)
     wide: dict[tuple[str, ...], list[tuple[int, int, int]]] = defaultdict(list)
-    for i in taking_part:
-        if options.normalise == "all":
-            cells[()].append((i, 0, len(values[i])))
-            continue
-        for call in samples[i].calls:
-            place = (i, int(samples[i].mask[: call.start].sum()), int(samples[i].mask[: call.end].sum()))
-            turn = (str(call.turn),) if options.normalise == "role-turn" else ()
-            cells[call.role, *turn].append(place)
-            wide[(call.role,)].append(place)
+    for i, call, first, end, turn in _pieces(samples, options):
+        if i in taking_part:
+            role = () if call is None else (call.role,)
+            cells[*role, *turn].append((i, first, end))
+            wide[role].append((i, first, end))
     made = {i: np.zeros(len(values[i])) for i in taking_part}
     for name, places in cells.items():
         with_whom = places
@@ -244,3 +237,63 @@ def k1_of(sample: Sample) -> Floats:
     assert sample.old_logp is not None
     assert sample.ref_logp is not None
     return (sample.old_logp.astype(np.float64) - sample.ref_logp.astype(np.float64))[sample.mask]
+
+
+def gae_advantages(
+    samples: Sequence[Sample],
+    options: AdvantageOptions,
+    kl_coef: float,
+    through_observations: bool,
+    frozen: Sequence[Sample] = (),
+) -> list[tuple[Floats, Floats] | None]:
+    """Returns (advantages of the trained tokens, returns of all tokens) by GAE; None where a sample is left out."""
+    estimator: Any = options.estimator
+    spread, targets, earned = ([np.zeros(len(sample.ids)) for sample in samples] for _ in range(3))
+    valued: list[Any] = []
+    for sample, row in zip(samples, earned, strict=True):
+        row[sample.mask] = sample.reward[sample.mask] - (kl_coef * k1_of(sample) if kl_coef else 0.0)
+        trained = np.flatnonzero(sample.mask)
+        valued.append(np.arange(trained[0], trained[-1] + 1) if through_observations else trained)
+    for chain in _token_chains(samples, valued, options, frozen):
+        later = following = 0.0
+        for i, place, after in reversed(chain):
+            values: Any = samples[i].value
+            value = float(values[place])
+            delta = earned[i][place] + after + estimator.gamma * following - value
+            later = delta + estimator.gamma * estimator.lam * later
+            spread[i][place], targets[i][place], following = later, later + value, value
+    raw = [row[sample.mask] for row, sample in zip(spread, samples, strict=True)]
+    if estimator.whiten and estimator.whiten_over == "valued":
+        every = np.concatenate([row[places] for row, places in zip(spread, valued, strict=True)])
+        raw = [(row - every.mean()) / deviation(every, estimator) for row in raw]
+    elif estimator.whiten:
+        white = whitened(samples, raw, options, set(range(len(samples))))
+        raw = [white[i] for i in range(len(samples))]
+    dropped = [options.drop_overlong and sample.overlong for sample in samples]
+    return [None if out else (a, r) for out, a, r in zip(dropped, raw, targets, strict=True)]
+
+
+def _token_chains(
+    samples: Sequence[Sample], valued: Sequence[Any], options: AdvantageOptions, frozen: Sequence[Sample]
+) -> list[list[tuple[int, int, float]]]:
+    """Returns the tokens that follow each other: (sample, position, what frozen calls earn right after it) of each."""
+    if options.chain == "call":
+        return [[(i, int(place), 0.0) for place in places] for i, places in enumerate(valued)]
+    of_call: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for i, sample in enumerate(samples):
+        for place in valued[i]:
+            of_call[i, next(call.index for call in sample.calls if place < call.end)].append(int(place))
+    apart = [(i, c.index) for i, sample in enumerate(samples) for c in sample.calls if c.prefix]
+    chains = [[(i, place, 0.0) for place in of_call[i, index]] for i, index in apart]
+    for name in dict.fromkeys((sample.group_uid, sample.episode_id) for sample in samples):
+        same = [i for i, sample in enumerate(samples) if (sample.group_uid, sample.episode_id) == name]
+        acts = [(c.index, i) for i in same for c in samples[i].calls if not c.prefix]
+        others = [(s, c) for s in frozen if (s.group_uid, s.episode_id) == name for c in s.calls if not c.prefix]
+        rest = [(c.index, float(s.reward[c.end - 1])) for s, c in others]
+        chain: list[tuple[int, int, float]] = []
+        for index, i in sorted(acts):
+            chain += [(i, place, 0.0) for place in of_call[i, index]]
+            following = min((other for other, _ in acts if other > index), default=math.inf)
+            chain[-1] = (*chain[-1][:2], sum(reward for own, reward in rest if index < own < following))
+        chains.append(chain)
+    return chains

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -74,14 +75,10 @@ class Case:
         return len({search.turn for search in self.episode.searches})
 
 
-def names_of(questions: Iterable[Question]) -> tuple[set[str], set[str]]:
+def names_of(every: Sequence[Question]) -> tuple[set[str], set[str]]:
     """Returns the names of the gold pages of some questions, and the words that these write in small letters."""
-    every = list(questions)
     small = {word for question in every for word in WORD.findall(question.text) if word.islower()}
     return {norm(base_title(title)) for question in every for title in question.gold_titles or ()}, small
-
-
-# -- agents ---------------------------------------------------------------------------------------------------------
 
 
 def _process(case: Case) -> Floats:
@@ -196,9 +193,6 @@ def _ssrl_form(case: Case) -> Floats:
     return made
 
 
-# -- evidence -------------------------------------------------------------------------------------------------------
-
-
 def _vpr(case: Case) -> Floats:
     episode, made = case.episode, np.zeros(len(case.episode.calls))
     looks = [(s.turn, title_key(hit.passage.title)) for s in episode.searches for hit in s.hits]
@@ -249,10 +243,10 @@ def _connected(facts: Sequence[Triple], golds: Sequence[str]) -> list[Triple]:
 
 def _waypoint(case: Case) -> Floats:
     episode, question, options = case.episode, case.question, case.terms["waypoint"]
-    pages: dict[str, set[str]] = {}
+    pages: defaultdict[str, set[str]] = defaultdict(set)
     for title in question.gold_titles or ():
-        for name in (norm(title), norm(base_title(title))):
-            pages[name] = pages.get(name, set()) | {title_key(title)}
+        pages[norm(title)].add(title_key(title))
+        pages[norm(base_title(title))].add(title_key(title))
     entities = {norm(name) for fact in question.evidences or () for name in (fact.subject, fact.object)}
     points = [name for name in entities if name in pages and name not in map(norm, question.golds)]
     points = [name for name in points if not holds(question.text, name)]

@@ -79,7 +79,9 @@ class ValidationCheck:
             self._greedy(exchanges)
         with self._findings.stage(OWN):
             if self._task is None:
-                self._task = _validation_task(self._recipe)
+                recipe = self._recipe
+                options = env_options(recipe.env, recipe.env_options, recipe.validation.env_options)
+                self._task = load_task(find_env(recipe.env), **options)
                 at_step(self._task.retriever, None, self._recipe.steps)
             self._own(self._task, questions, episodes)
         check_hits(self._findings, FOUND, self._task, episodes)
@@ -92,8 +94,8 @@ class ValidationCheck:
         rows = [row for name, check in self._keys.items() for row in check.likeliest(exchanges.get(name, ()))]
         off, *apart = np.mean(rows, 0) if rows else (0.0, np.inf)
         if min(apart) <= (allowed := allowed_difference(self._recipe)):  # else other checks say so
-            said = f"{len(rows)} tokens, {off:.2g} nats below the likeliest on average; {allowed:g} is allowed"
-            self._findings.add(GREEDY, bool(off <= allowed), said)
+            said = f"{len(rows)} tokens, {off:.2g} nats below the likeliest on average"
+            self._findings.within(GREEDY, float(off), allowed, said)
 
     def _own(self, task: Task, questions: Sequence[Question], episodes: Sequence[Episode]) -> None:
         """Checks that questions, rewards and turns are those of the recipe's validation environment."""
@@ -133,9 +135,3 @@ class ValidationCheck:
             said += f"; best by {metric}: step {result.progress.best_step}, {right:g} is right"
             wrong += result.progress.best_step != right
         self._findings.add(REPORTED, not wrong, said)
-
-
-def _validation_task(recipe: Recipe) -> Task:
-    """Loads the environment that a recipe's validation asks for."""
-    options = env_options(recipe.env, recipe.env_options, recipe.validation.env_options)
-    return load_task(find_env(recipe.env), **options)

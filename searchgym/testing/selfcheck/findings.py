@@ -35,6 +35,10 @@ class Findings:
         if name not in self._checks or self._checks[name].state != "failed":
             self._checks[name] = Check(name, "ok" if ok else "failed", said)
 
+    def within(self, name: str, off: float, allowed: float, said: str) -> None:
+        """Records a distance, which holds if it is at most what is allowed."""
+        self.add(name, bool(off <= allowed), f"{said}; {allowed:g} is allowed")
+
     def skip(self, name: str, why: str) -> None:
         """Records that a promise was not checked, unless it has a result."""
         self._checks.setdefault(name, Check(name, "not checked", why))

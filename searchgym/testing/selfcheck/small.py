@@ -7,7 +7,7 @@ from typing import Final
 
 from searchgym.train.loop.guards import SAMPLER
 from searchgym.train.loop.samplers import computed_in
-from searchgym.train.recipe.options import GuardOptions, KeyOptions, OptimizerOptions
+from searchgym.train.recipe.options import GuardOptions, OptimizerOptions
 from searchgym.train.recipe.recipe import Recipe
 
 TEMPERATURE: Final = 1.3
@@ -51,7 +51,10 @@ def small_recipe(recipe: Recipe) -> Recipe:
             kl_coef=recipe.loss.kl_coef and max(recipe.loss.kl_coef, KL),
             entropy_coef=recipe.loss.entropy_coef and max(recipe.loss.entropy_coef, ENTROPY),
         ),
-        models={name: _own_rates(own, rate) for name, own in recipe.models.items()},
+        models={
+            name: replace(own, lr=own.lr and 2 * rate, critic_lr=own.critic_lr and 2 * RATE["critic"])
+            for name, own in recipe.models.items()
+        },
         optimizer=_moving(recipe.optimizer, rate, epochs),
         critic=replace(
             recipe.critic,
@@ -69,11 +72,6 @@ def small_recipe(recipe: Recipe) -> Recipe:
         guard=GuardOptions(bounds={SAMPLER: None}),  # a check of its own says how far
         log=replace(recipe.log, curve=False, tensorboard=False, wandb=None, episodes_every=0),
     )
-
-
-def _own_rates(options: KeyOptions, rate: float) -> KeyOptions:
-    """Returns a key's options with other rates than the recipe's, where it has rates of its own."""
-    return replace(options, lr=options.lr and 2 * rate, critic_lr=options.critic_lr and 2 * RATE["critic"])
 
 
 def _moving(options: OptimizerOptions, rate: float, epochs: int) -> OptimizerOptions:

@@ -10,8 +10,7 @@ from typing import Final
 import numpy as np
 
 from searchgym.records import Episode, Question
-from searchgym.testing.reference.advantages import group_advantages, with_signal
-from searchgym.testing.reference.gae import gae_advantages
+from searchgym.testing.reference.advantages import gae_advantages, group_advantages, with_signal
 from searchgym.testing.reference.rewards import sequences
 from searchgym.testing.selfcheck.findings import Findings
 from searchgym.testing.selfcheck.watched import Exchange

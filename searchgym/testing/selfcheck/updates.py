@@ -125,18 +125,17 @@ class KeyCheck:
         rows = self._policy.look(samples)
         now = [logp for logp, _, _ in rows]
         allowed, off = allowed_difference(self.recipe), mean_gap(now, [s.sampler_logp[s.mask] for s in samples])
-        self._findings.add(AGREE, off <= allowed, f"{off:.2g} nats apart on average; {allowed:g} is allowed")
+        self._findings.within(AGREE, off, allowed, f"{off:.2g} nats apart on average")
         if self.recipe.rollout.top_p == 1:
             far = departure(rows)
-            said = f"{far:+.1f} standard deviations less likely than expected; 6 are allowed"
-            self._findings.add(DRAWN, abs(far) <= 6, said)
+            self._findings.within(DRAWN, abs(far), 6, f"{far:+.1f} standard deviations less likely than expected")
         if not self._previous:
             self._noise = off
         else:
             moved = mean_gap(now, self._logp(self._previous, samples))
             if STALE * moved > 2 * self._noise:
-                said = f"{off:.2g} nats off, where the update moved {moved:.2g}; {STALE:g} of that is allowed"
-                self._findings.add(ARRIVE, off <= STALE * moved, said)
+                said = f"{off:.2g} nats off, where the update moved {moved:.2g}"
+                self._findings.within(ARRIVE, off, STALE * moved, said)
         self._previous = present
 
     # -- what advantages need --------------------------------------------------------------------------------------
@@ -151,8 +150,8 @@ class KeyCheck:
             if any(row is not None for row in rows):
                 own, pairs = self._logp(state, samples), zip(samples, rows, strict=True)
                 found = [np.full(int(s.mask.sum()), np.inf) if r is None else r[s.mask] for s, r in pairs]
-                off, allowed = mean_gap(own, found), allowed_difference(self.recipe)
-                self._findings.add(PREPARED, off <= allowed, f"{off:.2g} nats off; {allowed:g} is allowed")
+                off = mean_gap(own, found)
+                self._findings.within(PREPARED, off, allowed_difference(self.recipe), f"{off:.2g} nats off")
         if self._critic is not None:
             self._values(samples, self._critic)
 
@@ -169,7 +168,7 @@ class KeyCheck:
             size.append(np.abs(own).max(initial=0))
         off, scale = float(max(gap)), max(1.0, float(max(size)))
         said = f"off by {off:.2g} at most, where they reach {max(size):.2g}"
-        self._findings.add(VALUES, off <= ASTRAY[self._limit] * scale, said)
+        self._findings.within(VALUES, off, ASTRAY[self._limit] * scale, said)
 
     def _places(self, sample: Sample) -> Any:
         """Returns the positions that have a value."""
@@ -212,20 +211,19 @@ class KeyCheck:
             if recipe.method.every_token:
                 samples = [replace(s, mask=np.arange(len(s.ids)) > 0) for s in samples]
             scale = 0.0
-        before = None if self._rounded else self._before
-        updated = self._policy.update(len(samples), lambda rows: self._loss(samples, rows), step, before)
+
+        def loss(rows: Sequence[int]) -> RowLoss:
+            own = [samples[i] for i in rows]
+            if not recipe.method.compares:
+                return likelihood_loss(self._policy, own)
+            reference = None if self._reference is None else [self._reference[i] for i in rows]
+            return policy_loss(self._policy, own, [self._old[i] for i in rows], reference)
+
+        updated = self._policy.update(len(samples), loss, step, None if self._rounded else self._before)
         self._compare(LOSS, GRADIENT, updated, metrics, "", scale)
         self._elements(ELEMENTS, self._watched, updated)
         self._weights(updated)
         self._value_update(samples, step, metrics)
-
-    def _loss(self, samples: Sequence[Sample], rows: Sequence[int]) -> RowLoss:
-        """Returns the loss of each of an update's samples, by their numbers."""
-        own = [samples[i] for i in rows]
-        if not self.recipe.method.compares:
-            return likelihood_loss(self._policy, own)
-        reference = None if self._reference is None else [self._reference[i] for i in rows]
-        return policy_loss(self._policy, own, [self._old[i] for i in rows], reference)
 
     def _elements(self, name: str, watched: GradientWatch | None, updated: Sequence[Gradient]) -> None:
         """Compares the first and the last gradient of a step with the learner's."""
@@ -235,8 +233,7 @@ class KeyCheck:
             # rounding of earlier updates is in the last one; values of two critics drift apart
             exact = name == ELEMENTS and not number
             allowed = (ALIKE if exact else ASTRAY)[self._limit]
-            said = f"off by {off:.2g} of its length at most, at {where}; {allowed:g} is allowed"
-            self._findings.add(name, off <= allowed, said)
+            self._findings.within(name, off, allowed, f"off by {off:.2g} of its length at most, at {where}")
 
     def _value_update(self, samples: Sequence[Sample], step: int, metrics: Metrics) -> None:
         """Makes the critic's update, if there is a critic, and compares losses and gradients."""
@@ -277,17 +274,18 @@ class KeyCheck:
         if self._adapter:
             handed = self._learner.weights_of(self.key.name)
             merged = self._policy.merged(after)
-            worst = max(
-                float((handed[n].cpu().float() - w.float()).abs().max()) for n, w in merged.items() if n in handed
-            )
-            self._findings.add(UPDATE, worst <= (1e-4 if self._limit == "float32" else 0.05), f"merged {worst:.2g} off")
+            gaps = [
+                (handed[name].cpu().float() - merged[name].float()).abs().max() for name in merged if name in handed
+            ]
+            worst = float(max(gaps))
+            self._findings.within(UPDATE, worst, 1e-4 if self._limit == "float32" else 0.05, f"merged {worst:.2g} off")
         if sum(each.norm for each in updated) <= CANCELLED * sum(each.whole for each in updated):
             return
         for matrices in (True,) if self._rounded else (True, False):  # few norms and biases, without decay
             names = [name for name, weight in self._before.items() if (weight.ndim > 1) == matrices]
             off, size = way(names, self._before, after, own)
             said = f"{'matrices' if matrices else 'norms and biases'} moved {size:.3g}, off by {off:.2g} of that"
-            self._findings.add(UPDATE, off <= ASTRAY[self._limit], f"{said}; {ASTRAY[self._limit]:g} is allowed")
+            self._findings.within(UPDATE, off, ASTRAY[self._limit], said)
 
 
 def _copied(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
