@@ -61,7 +61,7 @@ else
 endif
 
 tiny: setup  ## train the tiny model from scratch into runs/tiny (an hour; make tiny TINY='--minutes 10' for a look)
-	$(PY) -m searchgym.train.tiny --out runs/tiny $(TINY)
+	$(PY) models/make/tiny.py --out runs/tiny $(TINY)
 
 # Evaluation questions that are at hand are held out: neither their pages nor their entities are in any practice.
 CORPUS ?= $(SEARCHGYM_DATA)/2wikimultihopqa/corpus.json
@@ -81,7 +81,7 @@ smol: setup  ## teach SmolLM2-135M to read and to search, by questions made from
 
 WARM ?= smollm2-searcher
 real: setup  ## 40 real questions: a small model before and after practice, and controls (needs SEARCHGYM_DATA; 5 to 20 minutes)
-	$(PY) benchmarks/real_questions.py --warm $(WARM) --limit 20 --out $(or $(OUT),runs/made-by-make/real) $(ARGS)
+	$(PY) studies/real_questions/real_questions.py --warm $(WARM) --limit 20 --out $(or $(OUT),runs/made-by-make/real) $(ARGS)
 
 selfplay: setup  ## self-play on the tiny model: a proposer makes the questions, a solver learns from them (minutes)
 	$(VENV)/bin/searchgym selfplay $(or $(RECIPE),tiny-selfplay) $(if $(MODEL),model=$(MODEL)) $(ARGS) $(if $(OUT),--out $(OUT))
@@ -166,7 +166,7 @@ site: setup  ## build the documentation site into site/, without network
 
 clean:  ## remove what builds, checks and tests leave behind (.venv and runs stay)
 	rm -rf build dist site *.egg-info .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
-	find searchgym tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+	find searchgym tests benchmarks studies models -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Every file must have a hash of the lock. setuptools comes first and builds the rest without isolation, so that nothing
 # unpinned takes part: DeepSpeed and pyserini have no wheels; DeepSpeed's kernels are compiled at first use.

@@ -66,7 +66,6 @@ MEMBERS = (
         "masked",
         ("masked", "MaskedSpec", "_with_masked", "MaskedQuestions"),
         ("masking/*.py", "sources/masked.py"),
-        ("train/tiny/*.py", "practice/*.py"),  # a lesson of a small model, and a stage of a pipeline
     ),
     Member("reward", "coverage", ("reward_coverage", "Coverage"), ("rewards/coverage.py",)),
     Member(

@@ -23,7 +23,6 @@ APART = {
     "test_vllm_training.py",
     "test_benchmarks.py",
     "test_agent_recipes.py",
-    "test_field_run.py",
 }
 """Names of files whose tests are long and share no costly fixture."""
 SETUP = pytest.StashKey[float]()

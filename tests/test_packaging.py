@@ -94,9 +94,11 @@ def test_wheel_holds_code_cards_and_demonstration_data(wheel: Path) -> None:
         f"searchgym/_cards/{file.relative_to(ROOT)}"
         for folder in CARD_FOLDERS.values()
         for file in files_under(ROOT / folder)
-        if "leaderboard" not in file.parts  # submissions stay in the repository
+        if "leaderboard" not in file.parts
+        and "make" not in file.parts  # submissions and scripts stay in the repository
     }
     assert cards
+    assert not [name for name in names if "/models/make/" in name]
     assert not [name for name in names if "/eval/leaderboard/worlds/" in name]
     assert "searchgym/py.typed" in package
     missing = sorted((package | cards) - names)

@@ -10,8 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from searchgym import threads
-from searchgym.cli import data, generated, index, models, serve, train
-from searchgym.cli.doctor.command import doctor
+from searchgym.cli import data, doctor, generated, index, models, serve, train
 from searchgym.cli.evaluation.compare import compare
 from searchgym.cli.evaluation.evaluate import evaluate
 from searchgym.cli.evaluation.leaderboard import leaderboard
@@ -68,7 +67,7 @@ app.command("view")(view)
 app.command("demo")(train.demo)
 app.command("retrieval")(data.retrieval)
 app.command("serve")(serve.serve)
-app.command("doctor")(doctor)
+app.command("doctor")(doctor.doctor)
 app.add_typer(data.corpus, name="corpus")
 app.add_typer(index.index, name="index")
 app.add_typer(generated.world, name="world")

@@ -34,10 +34,10 @@ from searchgym.rollout.models import load_models
 from searchgym.rollout.storage import read_episodes
 from searchgym.rollout.tokens import TokenFormat
 from searchgym.rollout.transformers.sampler import load_sampler
+from searchgym.train.demonstrations.worlds import ReadingTest
 from searchgym.train.loop.assembly import train
 from searchgym.train.loop.folder import Row
 from searchgym.train.recipe.recipe import Recipe
-from searchgym.train.tiny.exam import ReadingTest
 
 ENV: Final = "searchgym/World-v0"
 SCRIPTED: Final = ("closed-book", "single-search", "evidence-oracle")

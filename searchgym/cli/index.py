@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import shutil
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -133,7 +135,6 @@ def _check_room(card: RetrieverCard, size: Size, out: Path, force: bool) -> None
     Raises:
         UsageError: Memory or disk space is too small, and `force` is False.
     """
-    from searchgym.cli.doctor.machine import free_disk, memory
     from searchgym.retrieval.index.build import building_folder
     from searchgym.retrieval.index.size import needs
 
@@ -152,3 +153,21 @@ def _check_room(card: RetrieverCard, size: Size, out: Path, force: bool) -> None
             f"about {size.passages} passages need more {' and '.join(short)} than is free: make room, build another "
             "kind of index (ivf-sq8 takes a quarter of flat), or pass --force"
         )
+
+
+def memory(group: Path = Path("/sys/fs/cgroup"), info: Path = Path("/proc/meminfo")) -> tuple[int | None, int | None]:
+    """Returns bytes of memory in all and available, both at most what a container may use; None where unknown."""
+    texts = [
+        file.read_text() if file.is_file() else "" for file in (info, group / "memory.max", group / "memory.current")
+    ]
+    sizes = {name: int(size) * 1024 for name, size in itertools.pairwise(texts[0].split()) if size.isdigit()}
+    total, free = sizes.get("MemTotal:"), sizes.get("MemAvailable:")
+    if texts[1].strip().isdigit():
+        limit, used = int(texts[1]), int(texts[2] or 0)
+        total, free = min(total or limit, limit), min(limit if free is None else free, max(limit - used, 0))
+    return total, free
+
+
+def free_disk(folder: Path) -> int:
+    """Returns the free bytes of the disk on which a folder is, or would be made."""
+    return shutil.disk_usage(next(place for place in (folder, *folder.absolute().parents) if place.exists())).free

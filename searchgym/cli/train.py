@@ -21,9 +21,9 @@ from searchgym.errors import UsageError
 from searchgym.named import code_refused
 
 if TYPE_CHECKING:
+    from searchgym.testing.selfcheck.findings import Findings
     from searchgym.train.loop.trainer import TrainResult
     from searchgym.train.recipe.recipe import Recipe
-    from searchgym.train.selfcheck.findings import Findings
 
 
 SHORT: Final = ("steps=10", "rollout.questions=8")
@@ -196,12 +196,12 @@ def selfcheck(
     """
     loaded = recipe_of(recipe, overrides)
     check_recipe(loaded)
-    from searchgym.train.selfcheck.findings import Findings
+    from searchgym.testing.selfcheck.findings import Findings
 
     findings = Findings()
     try:
         with contextlib.redirect_stdout(sys.stderr), tempfile.TemporaryDirectory(prefix="searchgym-") as folder:
-            from searchgym.train.selfcheck.run import selfcheck as run  # libraries print when they are imported
+            from searchgym.testing.selfcheck.run import selfcheck as run  # libraries print when they are imported
 
             run(loaded, Path(folder), say, findings)
     finally:  # what was found before an error or an interrupt is not lost

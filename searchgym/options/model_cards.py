@@ -89,7 +89,7 @@ class AdapterCard(WeightsCard):
     held_out: dict[str, str]
     """Evaluation questions that are in none of them, by file, with its SHA-256."""
     scores: dict[str, Any]
-    """Scores by question set, then by row of ``benchmarks/real_questions.py``."""
+    """Scores by question set, then by row of ``studies/real_questions/real_questions.py``."""
 
 
 def load_model_card(path: Path) -> ModelCard | AdapterCard:

@@ -24,6 +24,7 @@ from searchgym.rollout.loading import load_tokenizer
 from searchgym.rollout.storage import EpisodeWriter, read_episodes
 from searchgym.rollout.tokens import TokenFormat
 from searchgym.scoring.ranking import alike, mean_hit, ndcg
+from searchgym.testing.reference import advantages as formulas
 from searchgym.train.algorithms.advantages import assign_advantages
 from searchgym.train.algorithms.samples import Sample, SampleCall, samples_from
 from searchgym.train.credit.credit import Credit
@@ -32,7 +33,6 @@ from searchgym.train.credit.terms.ranking import ranking_quality
 from searchgym.train.demonstrations.oracle import demonstrate_search
 from searchgym.train.demonstrations.teams import play_team
 from searchgym.train.recipe.load import load_recipe
-from searchgym.train.selfcheck.formulas import advantages as formulas
 
 ANSWER = "<answer>Ulm</answer>"
 

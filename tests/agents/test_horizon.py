@@ -19,7 +19,7 @@ MOST = 5
 
 @pytest.fixture
 def made(monkeypatch):
-    path = Path(__file__).parents[2] / "benchmarks" / "long_horizon.py"
+    path = Path(__file__).parents[2] / "studies" / "long_horizon" / "long_horizon.py"
     spec = importlib.util.spec_from_file_location("long_horizon", path)
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, "long_horizon", module)  # its dataclass looks itself up

@@ -11,8 +11,8 @@ import pytest
 import urllib3
 from support import json_of
 
+from searchgym.cli import index as machine
 from searchgym.cli import main
-from searchgym.cli.doctor import machine
 from searchgym.corpora.files import sha256_file
 from searchgym.corpora.folders import bundled_file
 from searchgym.corpora.passages import read_passages

@@ -32,8 +32,8 @@ from searchgym.train.algorithms.samples import samples_from
 from searchgym.train.demonstrations.held_out import without_held_out
 from searchgym.train.demonstrations.oracle import demonstrate_search, queries_of, questions_by_turns, quotes_of
 from searchgym.train.demonstrations.reading import MOST_PAGES, MOST_QUESTIONS, demonstrate_reading, reading_questions
+from searchgym.train.demonstrations.worlds import world_task
 from searchgym.train.demonstrations.write import write_demonstrations
-from searchgym.train.tiny.demonstrations import world_task
 
 PAGES = [
     Passage("1", "Bellowick (film)", "Bellowick is a film of 1931. It was directed by Ivo Plint."),

@@ -6,12 +6,12 @@ import pytest
 
 from searchgym.errors import CardError
 from searchgym.options import Unloaded, find_kind, kind_name, kinds
+from searchgym.testing.bandit import QUESTIONS
 from searchgym.train.curriculum.kinds.steps import Steps
 from searchgym.train.curriculum.source import Curriculum
 from searchgym.train.recipe.load import load_recipe, read_recipe, with_code
 from searchgym.train.recipe.method import Method
 from searchgym.train.recipe.recipe import dump_recipe
-from searchgym.train.selfcheck.bandit import QUESTIONS
 from searchgym.train.selfplay.kind import Proposer
 
 OWN = """

@@ -16,6 +16,14 @@ from searchgym.records import title_key
 from searchgym.rollout.sampler_kind import Samplers
 from searchgym.rollout.transformers.precision import emulates_bfloat16
 from searchgym.rollout.transformers.sampler import TransformersSampler
+from searchgym.testing.reference import losses as formulas
+from searchgym.testing.reference.rewards import TERMS
+from searchgym.testing.selfcheck import run as module
+from searchgym.testing.selfcheck import steps
+from searchgym.testing.selfcheck.credit import CREDIT, CreditCheck
+from searchgym.testing.selfcheck.findings import Findings
+from searchgym.testing.selfcheck.run import selfcheck
+from searchgym.testing.selfcheck.updates import KeyCheck
 from searchgym.train.algorithms import advantages, losses
 from searchgym.train.algorithms.estimators.gae import Gae
 from searchgym.train.algorithms.loss_options import LossOptions
@@ -32,14 +40,6 @@ from searchgym.train.loop.rollout import EngineRollout
 from searchgym.train.loop.trainer import Trainer
 from searchgym.train.recipe import keys
 from searchgym.train.recipe.load import load_recipe
-from searchgym.train.selfcheck import run as module
-from searchgym.train.selfcheck import steps
-from searchgym.train.selfcheck.credit import CREDIT, CreditCheck
-from searchgym.train.selfcheck.findings import Findings
-from searchgym.train.selfcheck.formulas import losses as formulas
-from searchgym.train.selfcheck.formulas.rewards import WRITTEN
-from searchgym.train.selfcheck.run import selfcheck
-from searchgym.train.selfcheck.updates import KeyCheck
 
 ROOT = Path(__file__).parents[2]
 SMALL = ["env_options={questions: {split: train, size: 40, seed: 1}, max_turns: 3, top_k: 1}"]
@@ -94,12 +94,14 @@ def test_a_term_that_is_not_written_twice_is_said_not_to_be_checked(term):
     drawn = SimpleNamespace(episodes=[], samples=[], listed=[])
     CreditCheck(recipe, {}, lambda episode, text: 0.0).check_samples(findings, drawn)
     (check,) = findings.checks()
-    assert check.state == ("ok" if term in WRITTEN else "not checked")
-    assert (term in check.said) or term in WRITTEN
+    assert check.state == ("ok" if term in TERMS else "not checked")
+    assert (term in check.said) or term in TERMS
 
 
 def test_the_terms_that_ask_no_judge_are_written_twice():
-    assert kinds(Term).keys() - WRITTEN == {name for name in kinds(Term) if find_kind(Term, name).asks_judge} != set()
+    assert (
+        kinds(Term).keys() - TERMS.keys() == {name for name in kinds(Term) if find_kind(Term, name).asks_judge} != set()
+    )
 
 
 @pytest.mark.engine

@@ -18,18 +18,18 @@ from searchgym.envs.task import load_task
 from searchgym.errors import GuardError
 from searchgym.records import Question
 from searchgym.rollout.engine import Engine
+from searchgym.testing.selfcheck import run as module
+from searchgym.testing.selfcheck.environments import FOUND, GREEDY, OWN, REPORTED, ValidationCheck
+from searchgym.testing.selfcheck.findings import Findings
+from searchgym.testing.selfcheck.small import small_recipe
+from searchgym.testing.selfcheck.sources import MIXED, SET, STAGES, check_sources
+from searchgym.testing.selfcheck.stages import RESAMPLED, check_resampled
 from searchgym.train.algorithms.samples import samples_from
 from searchgym.train.curriculum.source import Curriculum
 from searchgym.train.loop import collect
 from searchgym.train.loop.checkpoint import Progress
 from searchgym.train.loop.trainer import TrainResult
 from searchgym.train.recipe.load import load_recipe
-from searchgym.train.selfcheck import run as module
-from searchgym.train.selfcheck.environments import FOUND, GREEDY, OWN, REPORTED, ValidationCheck
-from searchgym.train.selfcheck.findings import Findings
-from searchgym.train.selfcheck.small import small_recipe
-from searchgym.train.selfcheck.sources import MIXED, SET, STAGES, check_sources
-from searchgym.train.selfcheck.stages import RESAMPLED, check_resampled
 
 
 def states(findings):

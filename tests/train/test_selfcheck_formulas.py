@@ -24,17 +24,17 @@ from searchgym.records import (
     SupportingFact,
     Triple,
 )
+from searchgym.testing.reference.losses import shortfalls
+from searchgym.testing.reference.rewards import call_rewards
+from searchgym.testing.reference.terms import FURTHER as TERMS
+from searchgym.testing.reference.terms import Case, names_of
+from searchgym.testing.reference.update import Gradient, compare, minibatches
+from searchgym.testing.selfcheck.sources import never_drawn, stages_by_rates, stages_by_steps
 from searchgym.train.credit.credit import Credit
 from searchgym.train.credit.term import CreditContext, Term
 from searchgym.train.credit.waypoints import Names
 from searchgym.train.learner.trained_model import TrainedModel
 from searchgym.train.recipe.options import OptimizerOptions
-from searchgym.train.selfcheck.formulas.curriculum import never_drawn, stages_by_rates, stages_by_steps
-from searchgym.train.selfcheck.formulas.rewards import call_rewards
-from searchgym.train.selfcheck.formulas.sampling import shortfalls
-from searchgym.train.selfcheck.formulas.shadow import Gradient, Updated, minibatches
-from searchgym.train.selfcheck.formulas.terms import TERMS, Case, names_of
-from searchgym.train.selfcheck.gradients import compare
 
 # -- credit terms -----------------------------------------------------------------------------------------------------
 
@@ -127,7 +127,7 @@ def differences(term):
             for (episode, rows), own in zip(group, found, strict=True):
                 peers = [other for other, _ in group]
                 case = Case(episode, rows, question, peers, names_of([question]), made, number)
-                right = [total for total, _ in call_rewards(case, {})]
+                right = [total for total, _ in call_rewards(case)]
                 wrong += right != pytest.approx(own, abs=1e-9)
                 seen |= {round(value, 6) for value in own}
     return wrong, seen
@@ -178,14 +178,11 @@ def test_minibatches_by_epochs_are_the_trainers(options, count):
 def gradient(**parts):
     """A gradient whose samples do not cancel."""
     made = {name: torch.tensor(values) for name, values in parts.items()}
-    norm = float(torch.cat(list(made.values())).norm())
-    return Gradient(0.0, made, norm, dict.fromkeys(made, 1.0), norm)
+    return Gradient(0.0, made, {name: float(part.norm()) for name, part in made.items()}, 1.0)
 
 
 def test_gradients_are_compared_weight_by_weight_and_not_by_their_norm_alone():
-    right, noise = gradient(a=[3.0, 4.0], b=[12.0], zero=[1e-9]), torch.tensor([2e-9])
-    made = Updated()
-    made.add(right)
+    made, noise = [gradient(a=[3.0, 4.0], b=[12.0], zero=[1e-9])], torch.tensor([2e-9])
     same = {"a": torch.tensor([3.0, 4.0]), "b": torch.tensor([12.0]), "zero": noise}
     assert max(off for off, _ in compare([same], made)) < 1e-6  # what is rounding does not count
     turned = same | {"a": torch.tensor([4.0, 3.0])}  # of the same norm
@@ -196,9 +193,7 @@ def test_gradients_are_compared_weight_by_weight_and_not_by_their_norm_alone():
 
 
 def test_the_first_and_the_last_gradient_are_compared():
-    made, sound, other = Updated(), gradient(a=[1.0]), gradient(a=[2.0])
-    for each in (sound, other, gradient(a=[5.0])):
-        made.add(each)
+    made = [gradient(a=[1.0]), gradient(a=[2.0]), gradient(a=[5.0])]
     kept = [{"a": torch.tensor([1.0])}, {"a": torch.tensor([4.0])}]
     assert [off for off, _ in compare(kept, made)] == [0.0, pytest.approx(0.2)]
 

@@ -29,9 +29,8 @@ from searchgym.rollout.transformers.sampler import load_sampler
 from searchgym.train.algorithms.samples import retokenisation_mismatches, samples_from
 from searchgym.train.credit.credit import Credit
 from searchgym.train.demonstrations.teams import TEAMS, play_team
+from searchgym.train.demonstrations.worlds import gold_sentences, world_task
 from searchgym.train.recipe.load import load_recipe
-from searchgym.train.tiny.demonstrations import gold_sentences, world_task
-from searchgym.train.tiny.team_demonstrations import team_samples
 
 MODEL = "tiny-teams"
 
@@ -109,18 +108,6 @@ def test_a_short_plan_says_nothing_of_an_early_end():
     assert np.all(np.abs(counts / counts.sum() - 0.25) < 0.08), counts
     early = counts[:, 1] / counts.sum(axis=1)
     assert abs(early[1] - early[0]) < 3 * np.sqrt(2 * 0.25 / (len(asked) / 2)), counts
-
-
-def test_team_demonstrations_are_a_function_of_world_and_flaws(world):
-    form = form_of(world_task(world), load_tokenizer(MODEL))
-    first, second = (team_samples(world, 0.5, form) for _ in range(2))
-    assert len(first) == len(second) > 100
-    assert all(
-        np.array_equal(a.ids, b.ids) and np.array_equal(a.mask, b.mask) for a, b in zip(first, second, strict=True)
-    )
-    roles = {call.role for sample in first for call in sample.calls}
-    shown = {role for name in (*TEAMS, "praise") for role in load_agent(name).roles}
-    assert roles == shown - (set() if "parallel" in roles else {"parallel"})
 
 
 @pytest.mark.slow

@@ -9,10 +9,10 @@ from advantage_options import advantage_options, assign_tree, branch_rewards, wi
 from hypothesis import given
 from hypothesis import strategies as st
 
+from searchgym.testing.reference import advantages as formulas
 from searchgym.train.algorithms import advantages
 from searchgym.train.algorithms.advantages import assign_advantages, groups_with_signal
 from searchgym.train.algorithms.samples import Sample, SampleCall
-from searchgym.train.selfcheck.formulas import advantages as formulas
 
 TREE = advantage_options(estimator="tree")
 

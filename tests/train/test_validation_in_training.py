@@ -13,9 +13,9 @@ from searchgym.corpora.questions import question_row
 from searchgym.envs.registration import find_env
 from searchgym.envs.task import load_task
 from searchgym.records import Answer, Search
+from searchgym.testing.selfcheck.watched import WatchedSampler
 from searchgym.train.loop.assembly import assemble, trainer_of
 from searchgym.train.recipe.load import load_recipe
-from searchgym.train.selfcheck.watched import WatchedSampler
 
 recipe = test_run.recipe  # a fixture: a recipe on the bundled questions with a small random model
 

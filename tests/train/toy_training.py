@@ -1,4 +1,4 @@
-"""The bandit of `searchgym.train.selfcheck.bandit` with a recipe, a model and a trainer for tests."""
+"""The bandit of `searchgym.testing.bandit` with a recipe, a model and a trainer for tests."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 from made_models import tiny_qwen2, tiny_tokenizer
 
 from searchgym.options import read
+from searchgym.testing.bandit import QUESTIONS, VOCABULARY, BanditRollout
 from searchgym.train.learner.learner import LocalLearner
 from searchgym.train.loop.collect import TrainingData
 from searchgym.train.loop.folder import VARYING
 from searchgym.train.loop.rollout import SamplerHooks
 from searchgym.train.loop.trainer import Trainer
 from searchgym.train.recipe.recipe import Recipe
-from searchgym.train.selfcheck.bandit import QUESTIONS, VOCABULARY, BanditRollout
 
 RECORDS = (TrainingData, SamplerHooks)
 __all__ = ["QUESTIONS", "BanditRollout", "exact", "toy_model", "toy_recipe", "toy_trainer"]

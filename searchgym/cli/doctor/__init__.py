@@ -1,1 +1,0 @@
-"""The ``doctor`` command: what is installed, what works with it and what is missing."""

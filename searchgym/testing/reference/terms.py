@@ -1,0 +1,298 @@
+"""Credit terms of single agents and of questions with evidence a second time, written from their definitions.
+
+Nothing here is shared with `searchgym.train.credit`. How texts and titles are compared is the package's own.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from searchgym.records import Call, Episode, Question, Searched, Triple, is_simulated, title_key
+from searchgym.text import WORD, base_title, holds, norm
+
+Floats = npt.NDArray[np.float64]
+Score = Callable[[Episode, str], float]
+"""Function from an episode and an answer text to the environment's reward for that answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """An episode to reward, and what its terms look at."""
+
+    episode: Episode
+    sequences: Sequence[Sequence[int]]
+    """Indices of the calls that continue each other."""
+    question: Question
+    peers: Sequence[Episode]
+    """All attempts at the question whose retriever worked, this one among them."""
+    named: tuple[Collection[str], Collection[str]]
+    """Names of the environment's entities, and words that are none; see `names_of`."""
+    terms: Mapping[str, Any]
+    """Options of each credit term, by its name."""
+    score: Score
+    penalties: Mapping[str, float] = field(default_factory=dict)
+    """Penalty of each role for an illegal output."""
+
+    @property
+    def proposals(self) -> dict[int, float]:
+        """Scores of the answers that acting calls propose, by the call's index."""
+        calls = self.episode.calls
+        return {i: self.score(self.episode, text) for i in self.acting if (text := calls[i].answer) is not None}
+
+    @property
+    def acting(self) -> list[int]:
+        """Indices of the calls that are no trial answers."""
+        return [i for i, call in enumerate(self.episode.calls) if not call.prefix]
+
+    @property
+    def sets(self) -> list[list[int]]:
+        """Indices of the acting calls of each sequence that has some."""
+        acting = set(self.acting)
+        return [own for sequence in self.sequences if (own := sorted(acting & set(sequence)))]
+
+    @property
+    def lasts(self) -> list[int]:
+        """Index of the last acting call of each sequence."""
+        return [own[-1] for own in self.sets]
+
+    def at_ends(self, value: float) -> Floats:
+        """Returns a value for the last call of each sequence, and 0 for the others."""
+        made = np.zeros(len(self.episode.calls))
+        made[self.lasts] = value
+        return made
+
+    @property
+    def actions(self) -> int:
+        """Number of turns that searched."""
+        return len({search.turn for search in self.episode.searches})
+
+
+def names_of(every: Sequence[Question]) -> tuple[set[str], set[str]]:
+    """Returns the names of the gold pages of some questions, and the words that these write in small letters."""
+    small = {word for question in every for word in WORD.findall(question.text) if word.islower()}
+    return {norm(base_title(title)) for question in every for title in question.gold_titles or ()}, small
+
+
+def _process(case: Case) -> Floats:
+    searches, useful = case.episode.searches, 0
+    for place, search in enumerate(searches):
+        before = searches[:place]
+        asked = {" ".join(other.query.casefold().split()) for other in before}
+        found = {hit.passage.id for other in before for hit in other.hits}
+        fresh = any(hit.passage.id not in found for hit in search.hits)
+        useful += fresh and " ".join(search.query.casefold().split()) not in asked
+    return case.at_ends(useful / len(searches) if searches else 0.0)
+
+
+def _decomposition(case: Case) -> Floats:
+    turns = sorted(search.turn for search in case.episode.searches)
+    several = len(turns) > 1 and turns[1] == turns[0]
+    if case.question.kind == "comparison":
+        return case.at_ends(0.45 * several)
+    return case.at_ends(0.15 * (not several))
+
+
+def _search_count(case: Case) -> Floats:
+    one = case.question.kind in ("comparison", None, "", "na", "single")
+    paid = {0: 0.0, 1: 0.35} if one else {0: -0.35, 1: 0.0}
+    beyond = 0.35 * (2 - case.actions) if one else 0.35
+    return case.at_ends(paid.get(case.actions, beyond))
+
+
+def _hiersearch(case: Case) -> Floats:
+    episode, made = case.episode, np.zeros(len(case.episode.calls))
+    cut = bool(episode.calls) and episode.calls[-1].cut and episode.stop_reason != "answer"
+    if episode.stop_reason == "context" or cut or episode.answer is None or episode.answer.text == "":
+        return made
+    score, early = episode.reward, [bool(search.source) for search in episode.searches]
+    if case.terms["hiersearch"].local_first and True in early:
+        by_place = [-1, -1, -1, -0.2, -0.15, -0.1, -0.045, -0.03]
+        score += [*by_place, *[-0.01] * len(early)][early.index(True)]
+    illegal = {call.role for call in episode.calls if not call.legal}
+    for last in case.lasts:
+        if episode.calls[last].role not in illegal:
+            made[last] = score if score > 0 else episode.notes.get("tools", 0.0) / 10
+    return made
+
+
+def _ikea(case: Case) -> Floats:
+    episode = case.episode
+    if any(not episode.calls[i].legal for i in case.acting):
+        return case.at_ends(-1.0)
+    right = episode.scores.get("em", 0.0) > 0
+    return case.at_ends(1 + max(0.0, 0.6 - 0.2 * case.actions) if right else 0.05 * (case.actions > 0))
+
+
+def _decision(case: Case) -> Floats:
+    episode, made = case.episode, np.zeros(len(case.episode.calls))
+    tried = [case.score(peer, call.answer or "") for peer in case.peers for call in peer.calls if call.prefix]
+    for i, call in enumerate(episode.calls):
+        if call.prefix:
+            made[i] = case.score(episode, call.answer or "")
+    if case.acting:
+        first, known = case.acting[0], np.mean(tried) >= case.terms["decision"].known
+        made[first] = episode.calls[first].legal and (len(episode.searches) == 0) == known
+    return made
+
+
+def _ranking(case: Case) -> Floats:
+    made = np.zeros(len(case.episode.calls))
+    for i, call in enumerate(case.episode.calls):
+        if call.ranked is not None and call.legal:
+            quality = _quality(case, call, call.ranked)
+            above = quality is None or quality > case.terms["ranking"].gate
+            made[i] = (quality or 0.0) + (case.episode.reward if above else 0.0)
+    return made
+
+
+def _quality(case: Case, call: Call, order: Sequence[int]) -> float | None:
+    """Returns how good an order of fetched pages is; None if none of them is relevant."""
+    question = case.question
+    hits = [hit.passage for s in case.episode.searches if s.turn == call.turn - 1 for hit in s.hits]
+    pages = [page for place, page in enumerate(hits) if page.id not in {other.id for other in hits[:place]}]
+    gold = {title_key(title) for title in question.gold_titles or ()}
+    relevant = [
+        title_key(page.title) in gold
+        if gold
+        else not is_simulated(page) and any(holds(f"{page.title} {page.text}", answer) for answer in question.golds)
+        for page in pages
+    ]
+    if not any(relevant):
+        return None
+    shown = [relevant[place] for place in order]
+    if case.terms["ranking"].measure == "hits":
+        return (any(shown[:1]) + any(shown[:3]) + any(shown[:5])) / 3
+    ideal = min(sum(relevant), len(order))
+    gained = sum(1 / math.log2(rank + 2) for rank, good in enumerate(shown) if good)
+    return gained / sum(1 / math.log2(rank + 2) for rank in range(ideal))
+
+
+_FREE: Final = r"(?:(?!<[^<>]+>).)*"
+_FORM: Final = re.compile(rf"(?s)(?=<think>)(?:<(think|search)>{_FREE}</\1>{_FREE})*<answer>{_FREE}</answer>")
+"""Matches thoughts and searches in turn, of which the first is a thought, and one answer, without other tags."""
+
+
+def _ssrl_form(case: Case) -> Floats:
+    made = np.zeros(len(case.episode.calls))
+    for own in case.sets:
+        text = "".join(case.episode.calls[i].text for i in own).strip()
+        thoughts, parts = text.count("<think>"), text.count("<search>") + 1
+        good = _FORM.fullmatch(text) and thoughts <= 8 and not re.search(r"<(\w+)>\s*</\1>", text)
+        shown = "<think>[^<]*your thoughts|<search>[^<]*your query|<answer>[^<]*your answer"
+        good = good and not re.search(shown, text.casefold())
+        good = good and not any("\n" in query.strip() for query in re.findall(r"(?s)<search>(.*?)</search>", text))
+        made[own[-1]] = min(thoughts, 2) / 2 * min(thoughts / parts, parts / thoughts) if good else 0.0
+    return made
+
+
+def _vpr(case: Case) -> Floats:
+    episode, made = case.episode, np.zeros(len(case.episode.calls))
+    looks = [(s.turn, title_key(hit.passage.title)) for s in episode.searches for hit in s.hits]
+    looks += [(opened.turn, title_key(opened.title)) for opened in episode.opens]
+    for gold in {title_key(title) for title in case.question.gold_titles or ()}:
+        turns = [turn for turn, title in looks if title == gold]
+        acted = [i for i in case.acting if turns and episode.calls[i].turn == min(turns)]
+        if acted:
+            made[acted[-1]] = 1.0
+    return made
+
+
+def _evidence(case: Case) -> Floats:
+    options, reward = case.terms["evidence"], case.episode.reward
+    measured = {id(peer): _measure(case.question, peer, options.measure) for peer in case.peers}
+    share = measured[id(case.episode)]
+    if options.scaled:
+        share /= max(measured.values()) or 1.0
+    where = {"right": reward > 0, "wrong": reward <= 0, "all": True}[options.where]
+    known = bool(case.question.evidences) and where
+    return case.at_ends(options.share * (share - reward) if known else 0.0)
+
+
+def _measure(question: Question, episode: Episode, kind: str) -> float:
+    """Returns the share of a question's facts, or of the entities in them, that an episode has evidence of."""
+    facts = list(question.evidences or ())
+    if kind == "entities":
+        entities = {norm(name) for fact in facts for name in (fact.subject, fact.object)}
+        text = " ".join(call.text for call in episode.calls if not call.prefix)
+        return sum(holds(text, name) for name in entities) / max(len(entities), 1)
+    pages = [hit.passage for search in episode.searches for hit in search.hits if not is_simulated(hit.passage)]
+    texts = [f"{page.title} {page.text}" for page in pages]
+    stated = [fact for fact in facts if any(holds(t, fact.subject) and holds(t, fact.object) for t in texts)]
+    if kind == "connected" and len(_connected(facts, question.golds)) == len(facts):
+        stated = _connected(stated, question.golds)
+    return len(stated) / max(len(facts), 1)
+
+
+def _connected(facts: Sequence[Triple], golds: Sequence[str]) -> list[Triple]:
+    """Returns the facts that share an entity with a gold answer, or with a fact that does."""
+    reached = {norm(gold) for gold in golds}
+    for _ in facts:
+        for fact in facts:
+            ends = {norm(fact.subject), norm(fact.object)}
+            reached |= ends if ends & reached else set()
+    return [fact for fact in facts if norm(fact.subject) in reached]
+
+
+def _waypoint(case: Case) -> Floats:
+    episode, question, options = case.episode, case.question, case.terms["waypoint"]
+    pages: defaultdict[str, set[str]] = defaultdict(set)
+    for title in question.gold_titles or ():
+        pages[norm(title)].add(title_key(title))
+        pages[norm(base_title(title))].add(title_key(title))
+    entities = {norm(name) for fact in question.evidences or () for name in (fact.subject, fact.object)}
+    points = [name for name in entities if name in pages and name not in map(norm, question.golds)]
+    points = [name for name in points if not holds(question.text, name)]
+    earned = [any(_earns(case, search, name, pages[name]) for search in episode.searches) for name in points]
+    share = sum(earned) / max(len(earned), 1)
+    if options.answered and episode.stop_reason != "answer":
+        share = 0.0
+    return case.at_ends(options.share * (1 - min(max(episode.reward, 0.0), 1.0)) * share)
+
+
+def _earns(case: Case, search: Searched, name: str, pages: Collection[str]) -> bool:
+    """Tells whether a search earns the waypoint of a name: every rule that the recipe asks for holds."""
+    rules, searches = case.terms["waypoint"].rules, case.episode.searches
+    earlier = [other for other in searches if other.turn < search.turn]
+    names = {norm(base_title(hit.passage.title)) for other in searches for hit in other.hits}.union(case.named[0])
+    rule = {
+        "query": holds(search.query, name),
+        "page": any(title_key(hit.passage.title) in pages for hit in search.hits),
+        "led": any(holds(f"{h.passage.title} {h.passage.text}", name) for other in earlier for h in other.hits),
+        "few": _named(norm(search.query).split(), names - set(case.named[1])) <= case.terms["waypoint"].most_names,
+    }
+    return all(rule[asked] for asked in rules)
+
+
+def _named(words: Sequence[str], names: Collection[str]) -> int:
+    """Returns how many names a query holds; where one begins with another, the longer counts."""
+    found, rest = set[str](), list(words)
+    while rest:
+        sizes = [n for n in range(1, len(rest) + 1) if " ".join(rest[:n]) in names]
+        longest = max(sizes, default=1)
+        found |= {" ".join(rest[:longest])} if sizes else set()
+        rest = rest[longest:]
+    return len(found)
+
+
+FURTHER: dict[str, Callable[[Case], Floats]] = {
+    "process": _process,
+    "decomposition": _decomposition,
+    "search-count": _search_count,
+    "hiersearch": _hiersearch,
+    "ikea": _ikea,
+    "decision": _decision,
+    "ranking": _ranking,
+    "ssrl-form": _ssrl_form,
+    "vpr": _vpr,
+    "evidence": _evidence,
+    "waypoint": _waypoint,
+}
+"""Rewards of each call of an episode, by the name of the term."""

@@ -1,0 +1,106 @@
+"""The recipe of the checked steps: the user's own, with a few small steps at rates that move the weights."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from searchgym.train.loop.guards import SAMPLER
+from searchgym.train.loop.samplers import computed_in
+from searchgym.train.recipe.options import GuardOptions, OptimizerOptions
+from searchgym.train.recipe.recipe import Recipe
+
+TEMPERATURE: Final = 1.3
+"""Sampling temperature of the checks if the recipe's is 1, at which a trainer that ignores it would go unnoticed."""
+EPS: Final = 1e-5
+"""Least constant in AdamW's denominator: with 1e-8, rounding in gradients that cancel would grow to whole steps."""
+RATE: Final = {"model": 1e-3, "adapter": 1e-2, "critic": 3e-3}
+"""Learning rates at which every update moves the log-probs visibly; a key's own rate is twice as high."""
+STEPS: Final = 3
+VALIDATED: Final = 3
+"""Validation questions that are asked before the first step and after the last."""
+KL, ENTROPY, DECAY = 0.5, 0.1, 0.5
+"""Least coefficients, where the recipe's are above 0: at 0.001, a wrong term would drown in rounding."""
+
+
+def small_recipe(recipe: Recipe) -> Recipe:
+    """Returns the recipe with a few small steps of two epochs each, at rates that move the weights."""
+    rollout, least = recipe.rollout, recipe.advantage.min_group
+    questions, attempts = 3, max(2, min(rollout.attempts, max(3, least)))
+    rate = RATE["adapter" if recipe.lora.rank else "model"]
+    # in a second update ratios leave 1 and clips act; in half precision the two trainers would part there
+    epochs = 2 if computed_in(recipe) == "float32" else 1
+    return replace(
+        recipe,
+        method=recipe.method.on_episodes(),
+        steps=STEPS,
+        max_generated_tokens=None,
+        max_read_tokens=None,
+        rollout=replace(
+            rollout,
+            questions=questions,
+            attempts=attempts,
+            temperature=TEMPERATURE if rollout.temperature == 1 else rollout.temperature,
+            resample=min(rollout.resample, 2),
+            staleness=0,
+            probe=0,
+        ),
+        advantage=replace(recipe.advantage, min_group=min(least, questions * attempts)),  # where the batch is the group
+        loss=replace(
+            recipe.loss,
+            kl_coef=recipe.loss.kl_coef and max(recipe.loss.kl_coef, KL),
+            entropy_coef=recipe.loss.entropy_coef and max(recipe.loss.entropy_coef, ENTROPY),
+        ),
+        models={
+            name: replace(own, lr=own.lr and 2 * rate, critic_lr=own.critic_lr and 2 * RATE["critic"])
+            for name, own in recipe.models.items()
+        },
+        optimizer=_moving(recipe.optimizer, rate, epochs),
+        critic=replace(
+            recipe.critic,
+            warmup_steps=min(recipe.critic.warmup_steps, 1),
+            optimizer=_moving(recipe.critic.optimizer, RATE["critic"], epochs),
+        )
+        if recipe.has_critic
+        else recipe.critic,
+        validation=replace(
+            recipe.validation,
+            every=recipe.validation.every and STEPS,
+            questions=min(recipe.validation.questions, VALIDATED),
+        ),
+        checkpoint=replace(recipe.checkpoint, every=0),
+        guard=GuardOptions(bounds={SAMPLER: None}),  # a check of its own says how far
+        log=replace(recipe.log, curve=False, tensorboard=False, wandb=None, episodes_every=0),
+    )
+
+
+def _moving(options: OptimizerOptions, rate: float, epochs: int) -> OptimizerOptions:
+    """Returns options of a few updates per step; two minibatches where the recipe has several and epochs repeat."""
+    return replace(
+        options,
+        lr=rate,
+        weight_decay=options.weight_decay and max(options.weight_decay, DECAY),
+        eps=max(options.eps, EPS),
+        warmup_steps=1,
+        schedule="cosine",
+        min_lr_ratio=0.1,
+        minibatches=2 if epochs > 1 and (options.minibatch_samples or options.minibatches > 1) else 1,
+        minibatch_samples=None,
+        epochs=epochs,
+        micro_batch_tokens=min(options.micro_batch_tokens, 2048),  # several, whose denominators must agree
+    )
+
+
+def key_recipe(recipe: Recipe, key: str) -> Recipe:
+    """Returns a run's recipe with the model and rates that its section about a key asks for."""
+    if key not in recipe.models:
+        return recipe
+    asked, critic = recipe.models[key], recipe.critic
+    rate = recipe.optimizer.lr if asked.lr is None else asked.lr
+    critic_rate = critic.optimizer.lr if asked.critic_lr is None else asked.critic_lr
+    return replace(
+        recipe,
+        model=asked.model or recipe.model,
+        optimizer=replace(recipe.optimizer, lr=rate),
+        critic=replace(critic, optimizer=replace(critic.optimizer, lr=critic_rate)),
+    )

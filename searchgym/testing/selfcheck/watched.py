@@ -1,0 +1,237 @@
+"""Watched parts of a run: they pass everything on and keep what the checks compare."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from torch import Tensor
+
+from searchgym.records import Call, Episode, Hit, Passage, Question, Searched
+from searchgym.rollout.sampler import Sampled, Sampler, SampleRequest
+from searchgym.train.algorithms.samples import Sample
+from searchgym.train.learner.keyed_learner import KeyedLearner
+from searchgym.train.learner.learner import Learner, LocalLearner
+from searchgym.train.learner.trained_model import Metrics
+from searchgym.train.learner.updater import Updater
+from searchgym.train.loop.collect import Rollout
+from searchgym.train.recipe.recipe import Recipe
+
+WAYS: Final = (
+    (),
+    ((0, 0),),
+    ((0, 0), (1, 1)),
+    ((0, 0), (0, 1)),
+    ((0, 0), (1, 0)),
+    ((0, 0), (1, 1), (2, 2), (3, 1)),
+    ((0, 1), (1, 0), (2, 0)),
+)
+"""Made-up searches: the place of the turn and the number of the gold page that is found, of each search."""
+Exchange = tuple[SampleRequest, Sampled]
+"""What a sampler was asked, and what it replied."""
+
+
+class WatchedSampler:
+    """A sampler that wraps another one and keeps its requests and replies.
+
+    Args:
+        sampler: Sampler that answers the requests.
+    """
+
+    def __init__(self, sampler: Sampler) -> None:
+        self._sampler, self.max_context = sampler, sampler.max_context
+        self.exchanges: list[Exchange] = []
+        """Requests with their replies, since the list was last emptied."""
+
+    def __getattr__(self, name: str) -> Any:
+        """Returns what the wrapped sampler has."""
+        return getattr(self._sampler, name)
+
+    def sample(self, requests: Sequence[SampleRequest]) -> list[Sampled]:
+        """Samples with the wrapped sampler and keeps requests and replies."""
+        asked = [dataclasses.replace(request, ids=request.ids.copy()) for request in requests]
+        replies = self._sampler.sample(requests)
+        kept = [dataclasses.replace(r, ids=r.ids.copy(), logp=r.logp.copy()) for r in replies]
+        self.exchanges += zip(asked, kept, strict=True)
+        return replies
+
+
+class WatchedRollout:
+    """A rollout whose episodes get made-up rewards, so that every formula has something to compare.
+
+    A model that never succeeds, or always does, has equal rewards everywhere, under which most faults are silent. The
+    groups get unequal means, one group has equal rewards, one episode counts as failed and one as cut off.
+
+    Args:
+        rollout: Makes the episodes.
+        recipe: Gives group sizes and the bar of ``method: rejection``.
+        validated: Called with the questions and episodes of a validation, which are left as they are.
+    """
+
+    def __init__(
+        self, rollout: Rollout, recipe: Recipe, validated: Callable[[Sequence[Question], list[Episode]], None]
+    ) -> None:
+        self._rollout, self._recipe, self._validated = rollout, recipe, validated
+        self.questions: dict[str, Question] = {}
+        """All questions that were asked in training, by id."""
+        self.begin()
+
+    def begin(self) -> None:
+        """Begins a step."""
+        self.rounds: list[list[Question]] = []
+        """Questions of each call of the step."""
+        self.sampled: list[Episode] = []
+        """Episodes of the step, as they were sampled."""
+        self.episodes: list[Episode] = []
+        """The same with made-up rewards."""
+
+    def __call__(self, questions: Sequence[Question], attempts: int, step: int, greedy: bool) -> list[Episode]:
+        """Returns `attempts` episodes per question."""
+        sampled = self._rollout(questions, attempts, step, greedy)
+        if greedy:
+            self._validated(questions, sampled)
+            return sampled
+        self.rounds.append(list(questions))
+        self.questions |= {question.id: question for question in questions}
+        made = [
+            self._made_up(episode, number // attempts, number % attempts, len(questions), attempts)
+            for number, episode in enumerate(sampled)
+        ]
+        self.sampled += sampled
+        self.episodes += made
+        return made
+
+    def give_up(self) -> None:
+        """Does nothing: the steps are checked one after the other."""
+
+    def _made_up(self, episode: Episode, group: int, attempt: int, groups: int, attempts: int) -> Episode:
+        """Returns a copy of an episode with another reward, and other answers and legal outputs in its calls."""
+        level = 0.25 if group == groups - 1 and groups > 2 else group / 2 + (3 * attempt + group) % 5 / 4
+        if (least := self._recipe.method.least_reward) is not None:
+            level += least - 0.5
+        stop = episode.stop_reason
+        if group == 0 and attempt == attempts - 1 > max(1, self._recipe.advantage.min_group - 1):
+            stop = "retriever_error"
+        elif group == 1 and attempt == 0:
+            stop = "context"
+        calls = [self._other(call, i + attempt, episode) for i, call in enumerate(episode.calls)]
+        searches = episode.searches or self._searches(episode, attempt)
+        scores = episode.scores | {"em": float((group + attempt) % 2)}
+        changes: dict[str, Any] = {"stop_reason": stop, "calls": calls, "searches": searches, "scores": scores}
+        return dataclasses.replace(episode, reward=level, **changes)
+
+    def imagined(self, questions: Sequence[Question]) -> list[tuple[Episode, Episode]]:
+        """Returns attempts at questions that nobody was asked, each with the episode whose tokens it has."""
+        made, attempts = [], self._recipe.rollout.attempts
+        self.questions |= {question.id: question for question in questions}
+        for number in range(len(questions) * attempts):
+            base = self.sampled[number % len(self.sampled)]
+            group, attempt = divmod(number, attempts)
+            name = questions[group].id
+            like = dataclasses.replace(
+                base, id=f"{name}#{attempt}@imagined", question_id=name, attempt=attempt, group_uid=f"imagined/{name}"
+            )
+            other = self._made_up(like, group % 3, attempt, 4, attempts)
+            made.append((dataclasses.replace(other, searches=self._searches(like, number)), base))
+        return made
+
+    def _searches(self, episode: Episode, number: int) -> list[Searched]:
+        """Returns searches that find gold pages, or none, in one of a few ways."""
+        question = self.questions[episode.question_id]
+        facts = [f"{fact.subject} {fact.relation} {fact.object}" for fact in question.evidences or ()] or [""]
+        titles = question.gold_titles or ("None",)
+        pages = [Passage(f"{question.id}/{n}", t, facts[n % len(facts)]) for n, t in enumerate(titles)]
+        turns = [call.turn for call in episode.calls if not call.prefix] or [1]
+        turns += [turns[-1] + more for more in (1, 2, 3)]
+        return [
+            Searched(turns[place], pages[page % len(pages)].title, (Hit(pages[page % len(pages)], 1.0),))
+            for place, page in WAYS[number % len(WAYS)]
+        ]
+
+    def _other(self, call: Call, number: int, episode: Episode) -> Call:
+        """Returns a copy of a call, legal or not and with the gold answer or a wrong one, by its number."""
+        answer = call.answer
+        if answer is not None:
+            answer = self.questions[episode.question_id].answers[0] if number % 2 else "no answer at all"
+        return dataclasses.replace(call, legal=number % 3 > 0, answer=answer)
+
+
+class WatchedLearner:
+    """A learner that keeps what it was asked to prepare, and reports each update to the checks.
+
+    Args:
+        learner: Does the work.
+        learnt: Called with (samples, step, update), where the update is made by calling it.
+    """
+
+    def __init__(
+        self, learner: Learner, learnt: Callable[[Sequence[Sample], int, Callable[[], Metrics]], Metrics]
+    ) -> None:
+        self._learner, self._learnt = learner, learnt
+        self.prepared: list[Sample] | None = None
+        """The samples of the last preparation; None before the first."""
+
+    def __getattr__(self, name: str) -> Any:
+        """Returns what the learner has."""
+        return getattr(self._learner, name)
+
+    def prepare(self, samples: Sequence[Sample]) -> list[Sample]:
+        """Adds what advantages need; see `Learner.prepare`."""
+        self.prepared = self._learner.prepare(samples)
+        return self.prepared
+
+    def learn(self, samples: Sequence[Sample], step: int) -> Metrics:
+        """Updates the models while the checks look on; see `Learner.learn`."""
+        return self._learnt(samples, step, lambda: self._learner.learn(samples, step))
+
+    def save(self, folder: Path) -> None:
+        """Writes nothing: the checked steps leave no checkpoint."""
+
+    def close(self) -> None:
+        """Leaves the learner open: the self-check closes it."""
+
+
+class GradientWatch:
+    """Keeps clipped gradients by name: of the first and the last update since they were last taken.
+
+    Args:
+        updater: Makes the updates.
+    """
+
+    def __init__(self, updater: Updater) -> None:
+        # an adapter's weights have the names of peft's files
+        names = {id(weight): name for name, weight in updater.model.named_parameters()}
+        plain = {key: f"base_model.model.{name.replace('.default.', '.')}" for key, name in names.items()}
+        self._names = {key: plain[key] if ".lora_" in name else name for key, name in names.items()}
+        self._kept: list[dict[str, Tensor]] = []
+        updater.optimizer.register_step_pre_hook(self._keep)
+
+    def _keep(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        weights = [weight for group in optimizer.param_groups for weight in group["params"] if weight.grad is not None]
+        found = {self._names[id(weight)]: weight.grad.detach().float().cpu().clone() for weight in weights}
+        self._kept = [*self._kept[:1], found]
+
+    def take(self) -> list[dict[str, Tensor]]:
+        """Returns the gradients of the first and the last update, and forgets them."""
+        kept, self._kept = self._kept, []
+        return kept
+
+
+def watch(learner: Learner, key: str) -> tuple[GradientWatch | None, GradientWatch | None]:
+    """Watches the updates of a key's policy and of its critic; None where these are made by other processes."""
+    own = learner.learners[key] if isinstance(learner, KeyedLearner) else learner
+    if not isinstance(own, LocalLearner):
+        return None, None
+    critic = None if own.critic is None else GradientWatch(own.critic.updater)
+    return GradientWatch(own.policy.updater), critic
+
+
+def by_episode(exchanges: Sequence[Exchange]) -> dict[str, list[Exchange]]:
+    """Returns the exchanges of each episode, in their order."""
+    found: dict[str, list[Exchange]] = defaultdict(list)
+    for request, reply in exchanges:
+        found[request.episode].append((request, reply))
+    return found

@@ -1,0 +1,138 @@
+"""Demonstrations from generated worlds, whose questions come with a decomposition, and a test of reading on them.
+
+An episode is run by the engine itself: the model's part is written from a question's decomposition, observations are
+the retriever's. Texts after a tag begin with a blank: so a name is the same tokens in a question, on a page, in a query
+and in an answer, and reading is copying tokens.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from searchgym.envs.cards import EnvCard
+from searchgym.envs.task import Task, load_task
+from searchgym.errors import UsageError
+from searchgym.options.cards import find_card, load_card
+from searchgym.protocol import THINK_CLOSE, THINK_OPEN
+from searchgym.questions.worlds import World
+from searchgym.records import Answer, Passage, Question
+from searchgym.retrieval.index.index import build_in_memory
+from searchgym.rollout.sampler import SampleRequest, Sampling
+from searchgym.rollout.tokens import TokenFormat
+from searchgym.rollout.transformers.sampler import TransformersSampler
+from searchgym.scoring import exact_match, golds_with_words
+from searchgym.train.demonstrations.play import Demonstration, play
+
+LAST_TURN: Final = 128
+"""Maximum tokens of the last turn, which asks, recalls up to four facts and answers."""
+
+
+def world_task(world: World, top_k: int | None = None) -> Task:
+    """Returns a world's questions as the task of ``searchgym/World-v0``, over its own pages.
+
+    Args:
+        world: World whose questions and pages are used.
+        top_k: Pages per query; the card's if None.
+    """
+    card = load_card(EnvCard, find_card("envs", "world"))
+    options: dict[str, Any] = {} if top_k is None else {"top_k": top_k}
+    return load_task(card, questions=world.questions, retriever=build_in_memory(world.passages), **options)
+
+
+def demonstrate(question: Question, quotes: Sequence[str], early: bool = False) -> Demonstration:
+    """Writes the model's turns from a question's decomposition.
+
+    Each thought repeats what was asked, quotes the page's answer to it, and asks what comes next.
+
+    Args:
+        question: Of a world: with hops and evidences, one of each per gold page.
+        quotes: The gold sentences, in the same order; see `gold_sentences`. To recall is to quote.
+        early: Answer after the first search with what it brought; without effect on single facts.
+
+    Raises:
+        UsageError: The question has no decomposition, or there is not one quote per hop.
+    """
+    hops, facts = question.hops or (), question.evidences or ()
+    titles = question.gold_titles or ()
+    if not hops or not len(hops) == len(facts) == len(titles) == len(quotes):
+        raise UsageError(f"question {question.id!r} has no hops with evidences and quotes: only a world's can be shown")
+    early = early and len(hops) > 1
+    turns, known = [], ""  # known: what was asked last and the sentence that answers it
+    for number, title in enumerate(titles[:1] if early else titles):
+        asked = _filled(hops[number].question, [fact.object for fact in facts[:number]])
+        turns.append(f"{thought(known, asked)}<search> {title}</search>")
+        known = f"{asked} {quotes[number]}"
+    if question.kind in ("comparison", "bridge-comparison") and not early:
+        known = " ".join([known, *quotes[:-1]])
+    answer = next(iter(facts)).object if early else question.answers[0]
+    turns.append(f"{thought(known)}<answer> {answer}</answer>")
+    return Demonstration(question, tuple(turns), early)
+
+
+def gold_sentences(question: Question, pages: Mapping[str, Passage]) -> list[str]:
+    """Returns, for each gold page, the sentences that the question's supporting facts name, as one text.
+
+    Args:
+        question: Of a world.
+        pages: The world's passages by title.
+    """
+    said: dict[str, list[str]] = {}
+    for fact in question.supporting_facts or ():
+        sentences = re.split(r"(?<=\.) ", pages[fact.title].text)
+        said.setdefault(fact.title, []).append(sentences[fact.sentence or 0])
+    return [" ".join(sentences) for sentences in said.values()]
+
+
+def demonstrate_all(world: World, early_stops: float, rng: random.Random) -> list[Demonstration]:
+    """Writes a demonstration per question; each multi-hop one stops early with probability `early_stops`."""
+    pages = {passage.title: passage for passage in world.passages}
+    return [
+        demonstrate(question, gold_sentences(question, pages), rng.random() < early_stops)
+        for question in world.questions
+    ]
+
+
+def thought(*parts: str) -> str:
+    """Returns a closed thought."""
+    return f"{THINK_OPEN} {' '.join(part for part in parts if part)}{THINK_CLOSE}"
+
+
+def _filled(question: str, answers: Sequence[str]) -> str:
+    """Returns a hop's question with earlier answers instead of ``#n``."""
+    for number, answer in enumerate(answers, start=1):
+        question = question.replace(f"#{number}", answer)
+    return question
+
+
+class ReadingTest:
+    """Test of reading: a model writes only the last turn of demonstrations, with the gold pages in context.
+
+    Args:
+        world: World to test on. Questions that read a page twice are left out:
+            a demonstration searches once per gold page.
+        form: Token format of the models that are tested.
+    """
+
+    def __init__(self, world: World, form: TokenFormat) -> None:
+        asked = tuple(q for q in world.questions if len(q.gold_titles or ()) == len(q.hops or ()))
+        world = dataclasses.replace(world, questions=asked)
+        self.task, self._form = world_task(world), form
+        shown = play(self.task, demonstrate_all(world, 0.0, random.Random(0)), form)
+        # all that stands before an episode's last response
+        self._given = [np.concatenate([span.ids for span in e.contexts[0].spans[:-1]]) for e in shown]
+
+    def scores(self, sampler: TransformersSampler) -> list[float]:
+        """Returns the EM of each question's greedy last turn."""
+        sampling = Sampling(max_tokens=LAST_TURN, temperature=0.0, stop=self._form.stop)
+        replies = sampler.sample([SampleRequest(ids, sampling) for ids in self._given])
+        actions = [self._form.protocol.parse(self._form.response_text(reply.ids)) for reply in replies]
+        return [
+            exact_match(action.text, golds_with_words(question.golds)) if isinstance(action, Answer) else 0.0
+            for question, action in zip(self.task.questions, actions, strict=True)
+        ]

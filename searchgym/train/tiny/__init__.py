@@ -1,1 +1,0 @@
-"""Training and evaluation of the shipped tiny models."""
