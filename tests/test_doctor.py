@@ -112,6 +112,7 @@ def by_name(rows):
 # -- what is asked for ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_ranges_are_those_of_setup_cfg(setup_cfg):
     asked = requirements()
     assert asked.keys() == {"core", *setup_cfg["options.extras_require"]}
@@ -342,6 +343,7 @@ def test_commands_name_only_extras_that_exist(install, setup_cfg):
         assert set(named) <= extras, package.command
 
 
+@pytest.mark.slow
 def test_parts_need_known_packages_that_the_code_imports():
     code = {p: p.read_text() for top in ("searchgym", "benchmarks", "tests") for p in (ROOT / top).rglob("*.py")}
     del code[Path(__file__)]
@@ -451,6 +453,7 @@ def test_whatever_an_import_does_is_one_line(install, code, said):
     assert machine.import_failure("vllm", 0.2 if "sleep" in code else 60) == said
 
 
+@pytest.mark.slow
 def test_imports_are_tried_where_that_is_asked(install):
     core(install)
     install("vllm", "0.32.1", code="raise RuntimeError('compiled for another torch')")
@@ -532,6 +535,7 @@ def cli(monkeypatch, capsys):
     return run
 
 
+@pytest.mark.slow
 def test_the_command_ends_with_1_and_names_what_is_outside(cli, install):
     core(install)
     status, out = cli("--json")
@@ -556,10 +560,12 @@ def test_the_command_ends_with_1_and_names_what_is_outside(cli, install):
     assert all(part.name in out for part in PARTS)
 
 
+@pytest.mark.slow
 def test_what_the_lock_installs_is_without_a_fault():
     assert faults(look_at_packages()) == []
 
 
+@pytest.mark.slow
 def test_here_it_is_quick_and_loads_no_torch():
     script = "import sys; from searchgym.cli.doctor.command import diagnose; diagnose(); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)

@@ -40,6 +40,7 @@ def test_marked():
 """
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     ("ci", "failed"), [(True, {"test_long", "test_long_fixture", "test_long_child"}), (False, set())]
 )

@@ -86,6 +86,7 @@ def test_one_version_everywhere(setup_cfg: configparser.ConfigParser) -> None:
     assert setup_cfg["metadata"]["version"] == searchgym.__version__ == headings[0]
 
 
+@pytest.mark.slow
 def test_wheel_holds_code_cards_and_demonstration_data(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
@@ -215,6 +216,7 @@ def test_every_extra_is_installed_or_resolved_by_the_check(setup_cfg: configpars
             assert importlib.util.find_spec(name), name
 
 
+@pytest.mark.slow
 def test_what_the_check_runs_steps_an_environment() -> None:
     check = module(ROOT / "requirements" / "check.py")
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
@@ -231,6 +233,7 @@ def test_the_locks_hold_extras_that_exist(setup_cfg: configparser.ConfigParser) 
     assert set().union(*lock.EXTRAS.values()) <= set(setup_cfg["options.extras_require"])
 
 
+@pytest.mark.slow
 def test_import_is_light() -> None:
     script = "import sys, searchgym; print(*sys.modules)"
     seconds = []

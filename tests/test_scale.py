@@ -45,6 +45,7 @@ def test_an_engine_gives_every_row_a_token_per_step() -> None:
     assert engines.row_seconds() >= (10 + 20 + 5) * 0.003
 
 
+@pytest.mark.slow
 def test_the_controller_plays_scripted_episodes() -> None:
     """Every episode searches three times and answers; `run` raises otherwise."""
     args = argparse.Namespace(tokenizer="tiny", tokens=24, passages=2000)

@@ -77,6 +77,7 @@ def test_a_refused_memory_leaves_the_last_one():
     assert "Notes:\nfirst\n" in prompts[4]
 
 
+@pytest.mark.slow
 def test_twenty_five_searches_and_a_right_answer_with_prompts_of_one_length(made):
     """An oracle whose only state is the agent's own memory; a page's name is learnt from the page before."""
     tokenizer = load_tokenizer("tiny-teams")

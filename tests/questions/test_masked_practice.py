@@ -104,6 +104,7 @@ def test_turns_by_hand():
     )
 
 
+@pytest.mark.slow
 def test_samples_of_a_world_teach_the_turns_and_nothing_else(form):
     task = masked_task(world(), 2)
     samples = masked_samples(world(), 2, form)

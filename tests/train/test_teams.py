@@ -70,6 +70,7 @@ def world():
     return build_world(WorldSpec("simple", size=40, seed=3, split="validation"))
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("name", TEAMS)
 def test_an_oracle_answers_every_question_it_has_steps_for(world, name):
     """Workflow, prompts and parsers pass on all that is needed; only pages that BM25 does not find are missed."""
@@ -83,6 +84,7 @@ def test_an_oracle_answers_every_question_it_has_steps_for(world, name):
         assert retokenisation_mismatches(samples_from(episode, "demonstration"), episode) == 0
 
 
+@pytest.mark.slow
 def test_flaws_cost_answers_and_stay_legal(world):
     task, pages = world_task(world), {passage.title: passage for passage in world.passages}
     form = form_of(task, load_tokenizer(MODEL))
@@ -95,6 +97,7 @@ def test_flaws_cost_answers_and_stay_legal(world):
     assert em[1.0] < em[0.0] - 0.4
 
 
+@pytest.mark.slow
 def test_a_short_plan_says_nothing_of_an_early_end():
     """Counted in the oracle's own episodes: a quarter each of short or whole plans with early or whole searches."""
     made = build_world(WorldSpec("simple", size=240, seed=4, split="train"))
@@ -111,6 +114,7 @@ def test_a_short_plan_says_nothing_of_an_early_end():
     assert abs(early[1] - early[0]) < 3 * np.sqrt(2 * 0.25 / (len(asked) / 2)), counts
 
 
+@pytest.mark.slow
 def test_team_demonstrations_are_a_function_of_world_and_flaws(world):
     form = form_of(world_task(world), load_tokenizer(MODEL))
     first, second = (team_samples(world, 0.5, form) for _ in range(2))
@@ -221,6 +225,7 @@ def test_every_team_runs_on_real_questions(hotpotqa, sampler, name):
         assert retokenisation_mismatches(samples, episode) == 0
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("name", TEAMS)
 def test_oracles_answer_real_questions(hotpotqa, name):
     oracles = {question.id: OracleRoles(question) for question in hotpotqa.questions}
