@@ -52,7 +52,7 @@ def test_a_few_damaged_files_are_loaded_or_refused(name, tmp_path):
 
 @pytest.mark.slow
 def test_many_damaged_files_are_loaded_or_refused():
-    check(dict(run(list(KINDS), 50, 1)), 50)
+    check(dict(run(list(KINDS), 25, 1)), 25)
 
 
 @pytest.mark.slow_cases

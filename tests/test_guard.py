@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow  # of pages, scripts and the machinery of tests, which a change of code seldom breaks
+
 CONFTEST = Path(__file__).with_name("conftest.py")
 TESTS = """
 import pytest

@@ -13,6 +13,8 @@ from searchgym.options import Kind, kind_name
 from searchgym.options.cards import list_cards
 from searchgym.train.recipe.load import load_recipe
 
+pytestmark = pytest.mark.slow  # of pages, scripts and the machinery of tests, which a change of code seldom breaks
+
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/methods.md").read_text()
 SAME = {"qwen2.5-7b-praise": "qwen2.5-7b-ppo"}  # what a section does not list is another's

@@ -105,6 +105,7 @@ def test_wheel_holds_code_cards_and_demonstration_data(wheel: Path) -> None:
     assert f"searchgym-{searchgym.__version__}.dist-info/licenses/LICENSE" in names
 
 
+@pytest.mark.slow
 def test_files_in_the_wheel_bear_the_time_that_was_given(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         assert {entry.date_time for entry in archive.infolist()} == {(2023, 11, 14, 22, 13, 20)}

@@ -13,6 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.slow  # of pages, scripts and the machinery of tests, which a change of code seldom breaks
+
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 from scale import GPUS, Controller, limits  # noqa: E402

@@ -211,9 +211,9 @@ def hotpotqa(real_data):
 @pytest.mark.parametrize("name", ["praise", *TEAMS])
 def test_every_team_runs_on_real_questions(hotpotqa, sampler, name):
     """The tiny model has never seen such text: what it says is mostly wrong and long, and nothing falls over it."""
-    some = dataclasses.replace(hotpotqa, questions=hotpotqa.questions[::8])
+    some = dataclasses.replace(hotpotqa, questions=hotpotqa.questions[::25])
     episodes = run(name, some, sampler)
-    assert len(episodes) == 13
+    assert len(episodes) == 4
     assert {episode.stop_reason for episode in episodes} <= {"answer", "turns"}
     shares = legality(episodes)
     assert set(shares) <= set(load_agent(name).roles) and all(0 <= share <= 1 for share in shares.values())
