@@ -106,7 +106,7 @@ train-praise: setup  ## train the monolithic agent with prefix answers
 	$(TRAIN)
 
 # Small models gain nothing from a second thread: two processes with one each are faster.
-PYTEST = OMP_NUM_THREADS=1 $(PY) -m pytest --numprocesses=$(JOBS) --dist=loadfile --durations=10
+PYTEST = OMP_NUM_THREADS=1 $(PY) -m pytest --numprocesses=$(JOBS) --dist=loadfile --no-loadscope-reorder --durations=10
 
 test: setup  ## run the quick tests, with one real test of each heavy component (minutes; JOBS=1: one process)
 	$(PYTEST) -m 'smoke or not (slow or engine or adapter or cluster or study)'

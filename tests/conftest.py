@@ -81,6 +81,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return Scheduling(config, log)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks all cases but the first of a test with the marker ``slow_cases`` as slow: before tests are chosen by it."""
+    seen: set[str] = set()
+    for item in items:
+        if item.get_closest_marker("slow_cases"):
+            test = item.nodeid.partition("[")[0]
+            if test in seen:
+                item.add_marker(pytest.mark.slow)
+            seen.add(test)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
     """Notes the CPU time of a test's fixtures; one that is shared counts for the test that needs it first."""

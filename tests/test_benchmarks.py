@@ -71,6 +71,7 @@ def test_every_script_has_json():
         assert '"--json"' in texts[name], name
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("name", ["retrieval.py", "serving.py"])
 def test_help(name):
     found = script(f"benchmarks/{name}", "--help")
@@ -87,6 +88,7 @@ def test_scripts_print_a_table_or_one_object(name):
     assert "..." in found.stderr
 
 
+@pytest.mark.slow
 def test_structure():
     found = script("benchmarks/structure.py", "--json")
     assert found.returncode == 0, found.stderr

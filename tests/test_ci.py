@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow  # of pages, scripts and the machinery of tests, which a change of code seldom breaks
+
 RUN = Path(__file__).parents[1] / ".ci" / "run"
 STEPS = ("setup", "test", "check", "adapters", "test-slow", "test-engine")
 STEP = '#!/bin/sh\nprintf "ran %s\\n" "${1:-adapters}"\n[ "${1:-adapters}" != "$FAILS" ]\n'

@@ -14,6 +14,8 @@ from typer.testing import CliRunner
 
 from searchgym.cli import app
 
+pytestmark = pytest.mark.slow  # of pages, scripts and the machinery of tests, which a change of code seldom breaks
+
 ROOT = Path(__file__).parents[1]
 
 

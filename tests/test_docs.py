@@ -61,6 +61,7 @@ def test_own_corpus_in_under_twenty_lines(tmp_path, monkeypatch):
     del gymnasium.registry["Mine/Notes-v0"]
 
 
+@pytest.mark.slow
 def test_questions_from_documents(tmp_path, monkeypatch):
     monkeypatch.setenv("SEARCHGYM_HOME", str(tmp_path / "home"))
     (tmp_path / "notes").mkdir()
@@ -87,6 +88,7 @@ def test_questions_from_documents(tmp_path, monkeypatch):
     assert scope["answers"] == ["412 km"]
 
 
+@pytest.mark.slow
 def test_the_pack_of_another_language(tmp_path):
     """Forty painters, each taught by the one seven places on: chains and comparisons in German."""
     (tmp_path / "maler.yaml").write_text(yaml_blocks("docs/questions.md")[1])
@@ -141,6 +143,7 @@ def test_the_retriever_of_the_docs_searches(tmp_path, monkeypatch):
         gymnasium.make("searchgym/Demo-v0", retriever={"kind": "titles:TitlesCard", "least": 0})
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("number", [0, 1, 2, pytest.param(3, marks=pytest.mark.slow)])
 def test_the_suites_of_the_docs_pass(number):
     scope = {"__name__": "docs_testing"}
@@ -223,6 +226,7 @@ def test_the_environment_of_the_docs_is_made(tmp_path, monkeypatch):
     del gymnasium.registry["Mine/Notes-v0"], gymnasium.registry["Mine/Pumps-v0"]
 
 
+@pytest.mark.slow
 def test_the_credit_term_and_the_estimator_of_the_docs_train(tmp_path, monkeypatch):
     """Each in one file of less than 40 lines; rewards are counted once more from the recorded hits."""
     (code,) = python_blocks("docs/extend_term.md")
@@ -253,6 +257,7 @@ def test_the_credit_term_and_the_estimator_of_the_docs_train(tmp_path, monkeypat
         assert sum(terms["outcome"]) == episode.reward
 
 
+@pytest.mark.slow
 def test_the_question_source_of_the_docs_is_asked_and_trained_on(tmp_path, monkeypatch):
     page = (ROOT / "docs/extend_question_source.md").read_text()
     (code,) = python_blocks("docs/extend_question_source.md")

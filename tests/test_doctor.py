@@ -113,6 +113,7 @@ def by_name(rows):
 # -- what is asked for ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_ranges_are_those_of_setup_cfg(setup_cfg):
     asked = requirements()
     assert asked.keys() == {"core", *setup_cfg["options.extras_require"]}
@@ -320,6 +321,7 @@ def test_commands_name_only_extras_that_exist(install, setup_cfg):
 MODULES = {"python-docx": "docx", "Jinja2": "jinja2", "faiss-cpu": "faiss"}
 
 
+@pytest.mark.slow
 def test_parts_need_known_packages_that_the_code_imports():
     code = {p: p.read_text() for top in ("searchgym", "benchmarks", "tests") for p in (ROOT / top).rglob("*.py")}
     del code[Path(__file__)]
@@ -446,6 +448,7 @@ def cli(monkeypatch, capsys):
     return run
 
 
+@pytest.mark.slow
 def test_the_command_ends_with_1_and_names_what_is_outside(cli, install):
     core(install)
     status, out = cli("--json")
@@ -470,10 +473,12 @@ def test_the_command_ends_with_1_and_names_what_is_outside(cli, install):
     assert all(part in out for part in PARTS)
 
 
+@pytest.mark.slow
 def test_what_the_lock_installs_is_without_a_fault():
     assert faults(look_at_packages()) == []
 
 
+@pytest.mark.slow
 def test_here_it_is_quick_and_loads_no_torch():
     script = "import sys; from searchgym.cli.doctor import diagnose; diagnose(); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)

@@ -143,6 +143,7 @@ def test_finding_a_packages_folder_does_not_run_the_package(canary, monkeypatch)
 # -- the working folder --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [["-m", "searchgym"], ["-c", "from searchgym.cli import main; main()"]])
 def test_modules_in_the_working_folder_are_not_imported(command, folder, tmp_path):
     """A foreign index may lie beside a bm25s.py. (What Python itself puts first is up to Python: hence ``-P``.)"""
@@ -336,6 +337,7 @@ FORGED = {
 }
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("name", FORGED)
 def test_forged_postings_are_refused(name, folder):
     FORGED[name](folder)

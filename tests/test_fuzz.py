@@ -44,6 +44,7 @@ def check(found, files):
     assert all(row["refused"] for row in table(found))
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("name", KINDS)
 def test_a_few_damaged_files_are_loaded_or_refused(name, tmp_path):
     check({name: fuzz(name, 5, 0, tmp_path)}, 5)
@@ -51,9 +52,10 @@ def test_a_few_damaged_files_are_loaded_or_refused(name, tmp_path):
 
 @pytest.mark.slow
 def test_many_damaged_files_are_loaded_or_refused():
-    check(dict(run(list(KINDS), 50, 1)), 50)
+    check(dict(run(list(KINDS), 25, 1)), 25)
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     ("fault", "name", "files"), [("yaml", "corpus card", 3), ("numpy", "dense index", 17), ("torch", "checkpoint", 3)]
 )

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow  # of pages, scripts and the machinery of tests, which a change of code seldom breaks
+
 CONFTEST = Path(__file__).with_name("conftest.py")
 TESTS = """
 import pytest
@@ -40,6 +42,7 @@ def test_marked():
 """
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     ("ci", "failed"), [(True, {"test_long", "test_long_fixture", "test_long_child"}), (False, set())]
 )

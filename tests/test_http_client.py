@@ -108,6 +108,7 @@ def check(client, *replies, **how):
     return result
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("name", SLOW)
 def test_a_reply_that_drips_ends_at_the_deadline(name):
     check(call, SLOW[name], pause=PAUSE)
@@ -128,6 +129,7 @@ def test_a_reply_without_end_is_not_kept(name):
     assert isinstance(result, Exception) or (name == "trailers" and not result.body)  # trailers are read and dropped
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("name", CLIENTS)
 @pytest.mark.parametrize("slow", ["body", "head"])
 def test_every_client_has_a_deadline_for_the_whole_reply(name, slow):
@@ -155,6 +157,7 @@ def bomb(encoding):
     return (gzip.compress(packed) if encoding == "gzip, gzip" else packed)[:BYTES]
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "gzip, gzip", "br", "x-gzip", "GZIP"])
 @pytest.mark.parametrize("name", ["search", "identity", "sample", "engine"])
 def test_a_compressed_reply_is_not_unpacked(name, encoding):
@@ -177,6 +180,7 @@ def test_a_server_that_does_not_take_the_request_is_left_at_the_deadline():
     assert isinstance(result, RetrieverError) and took < LATE
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("piece", [b"", b"\x00"])
 def test_the_handshake_of_tls_counts(piece):
     """A record of 16 kB is announced, of which a byte comes now and then, or none."""
@@ -308,6 +312,7 @@ BAD_REPLIES = {
 }
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("name", BAD_REPLIES)
 @pytest.mark.parametrize("client", [search, sample, engine])
 def test_a_bad_reply_is_a_fault_of_one_line(client, name, caplog):
@@ -351,6 +356,7 @@ def test_a_description_is_kept():
 # -- names and passwords -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("login", ["user:pa55word", "pa55word", ":pa55word", "user:pa55%40word", "us:pa55:word@x"])
 @pytest.mark.parametrize("client", [search, sample])
 def test_a_password_in_an_address_is_in_no_message(client, login, monkeypatch):

@@ -86,6 +86,7 @@ def test_one_version_everywhere(setup_cfg: configparser.ConfigParser) -> None:
     assert setup_cfg["metadata"]["version"] == searchgym.__version__ == headings[0]
 
 
+@pytest.mark.slow
 def test_wheel_holds_code_cards_and_demonstration_data(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
@@ -106,6 +107,7 @@ def test_wheel_holds_code_cards_and_demonstration_data(wheel: Path) -> None:
     assert f"searchgym-{searchgym.__version__}.dist-info/licenses/LICENSE" in names
 
 
+@pytest.mark.slow
 def test_files_in_the_wheel_bear_the_time_that_was_given(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         assert {entry.date_time for entry in archive.infolist()} == {(2023, 11, 14, 22, 13, 20)}
@@ -217,6 +219,7 @@ def test_every_extra_is_installed_or_resolved_by_the_check(setup_cfg: configpars
             assert importlib.util.find_spec(name), name
 
 
+@pytest.mark.slow
 def test_what_the_check_runs_steps_an_environment() -> None:
     check = module(ROOT / "requirements" / "check.py")
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
@@ -233,6 +236,7 @@ def test_the_locks_hold_extras_that_exist(setup_cfg: configparser.ConfigParser) 
     assert set().union(*lock.EXTRAS.values()) <= set(setup_cfg["options.extras_require"])
 
 
+@pytest.mark.slow
 def test_import_is_light() -> None:
     script = "import sys, searchgym; print(*sys.modules)"
     seconds = []

@@ -49,6 +49,7 @@ def test_a_name_that_is_not_handed_on():
         importlib.import_module("searchgym.train").__getattr__("trane")
 
 
+@pytest.mark.slow
 def test_the_packages_are_light():
     code = f"import sys, {', '.join(PACKAGES)}; print(*sorted({{name.split('.')[0] for name in sys.modules}}))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

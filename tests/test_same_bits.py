@@ -12,6 +12,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+pytestmark = pytest.mark.slow  # of pages, scripts and the machinery of tests, which a change of code seldom breaks
+
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "same_bits.py"
 spec = importlib.util.spec_from_file_location("same_bits", SCRIPT)
 assert spec is not None and spec.loader is not None

@@ -13,6 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.slow  # of pages, scripts and the machinery of tests, which a change of code seldom breaks
+
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 from scale import GPUS, Controller, limits  # noqa: E402
@@ -45,6 +47,7 @@ def test_an_engine_gives_every_row_a_token_per_step() -> None:
     assert engines.row_seconds() >= (10 + 20 + 5) * 0.003
 
 
+@pytest.mark.slow
 def test_the_controller_plays_scripted_episodes() -> None:
     """Every episode searches three times and answers; `run` raises otherwise."""
     args = argparse.Namespace(tokenizer="tiny", tokens=24, passages=2000)

@@ -326,6 +326,7 @@ def test_the_tests_that_hold_it_exist(name):
     assert re.search(rf"^def {test}\(", (ROOT / "tests" / file).read_text(encoding="utf-8"), re.MULTILINE)
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("row", [key for key, (plant, _) in HELD.items() if plant is not None])
 def test_a_planted_file_runs_nothing(row, folder):
     plant, _ = HELD[row]

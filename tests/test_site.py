@@ -15,6 +15,8 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
+pytestmark = pytest.mark.slow  # of pages, scripts and the machinery of tests, which a change of code seldom breaks
+
 ROOT = Path(__file__).parents[1]
 OFFLINE = """
 import socket, sys

@@ -44,6 +44,7 @@ def theirs(tmp_path, monkeypatch):
 # -- what ships is found -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("kind", CARD_FOLDERS)
 def test_a_name_that_ships_is_the_card_that_ships(kind, theirs):
     assert {name: find_card(kind, name) for name in list_cards(kind)} == list_cards(kind)
@@ -94,6 +95,7 @@ LOADERS = {
 }
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("kind", LOADERS)
 def test_a_bare_name_that_does_not_ship_is_refused_and_the_error_says_what_to_write(kind, theirs):
     with pytest.raises((UnknownNameError, DataMissingError), match=r"for the folder of that name here write \./mine"):

@@ -45,6 +45,7 @@ def rows_of(field, **by_arm):
     }
 
 
+@pytest.mark.slow
 def test_the_plan_is_what_the_protocol_says(field):
     for arm, plan in field.ARMS.items():
         values = field.values_of(arm, 1e-3, 4, 1000, ["rollout.questions=4"])

@@ -48,6 +48,7 @@ def test_by_hand(searching_on):
         searching_on.found_in(made[0], Question("q", "?", ("Rox",)))
 
 
+@pytest.mark.slow
 def test_scripted_agents(tmp_path):
     task = load_task(find_env("searchgym/World-v0"))
     for agent in ("evidence-oracle", "single-search"):

@@ -104,6 +104,7 @@ def test_a_line_that_nobody_checked_would_be_seen():
     assert "learner.backend.ranks" not in keys and "loss.importance_cap" not in keys and "loss.clip_low" in keys
 
 
+@pytest.mark.slow
 def test_every_command_of_the_page_is_a_recipe_that_loads():
     commands = re.findall(r"`searchgym train ([^`]+)`", PAGE)
     assert len(commands) > 10

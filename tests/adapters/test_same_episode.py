@@ -22,6 +22,7 @@ def envs():
     return register()
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("script", SCRIPTS)
 @pytest.mark.parametrize("adapter", ADAPTERS)
 def test_an_episode_is_the_same_everywhere(adapter, script, envs, tmp_path):

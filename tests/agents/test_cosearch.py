@@ -110,6 +110,7 @@ def test_the_reasoner_sees_what_the_ranker_chose_in_its_order():
     assert episode.answer.text == "Ulm" and episode.turns == 2
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("text", ["<id>Document7</id>", "<answer>Document1</answer>", "<search>more</search>", "Ulm"])
 def test_an_illegal_ranker_keeps_the_retrievers_order_and_acts_in_nothing(text):
     episode, _, seen = played(text)

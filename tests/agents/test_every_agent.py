@@ -7,6 +7,7 @@ from searchgym.options.cards import list_cards
 from searchgym.testing import AgentTests
 
 
+@pytest.mark.slow_cases
 class TestEveryAgent(AgentTests):
     @pytest.fixture(autouse=True, params=list_cards("agents"))
     def name_it(self, request):

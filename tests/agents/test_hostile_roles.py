@@ -52,6 +52,7 @@ GOOD = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "role"), LEGAL)
 @pytest.mark.parametrize("pages", [PASSAGES, HOSTILE_PASSAGES], ids=["plain", "hostile pages"])
 def test_just_what_has_the_form_of_a_role_is_legal(name, role, pages):
@@ -82,6 +83,7 @@ def test_every_role_of_the_further_teams_is_here():
     assert set(LEGAL) == {(name, role) for name in ORACLES for role in load_agent(name).roles}
 
 
+@pytest.mark.slow_cases
 class TestRolesThatAreLedOn(AgentTests):
     """The contract of agents, with replies that take every branch of the workflows."""
 

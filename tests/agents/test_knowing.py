@@ -158,6 +158,7 @@ def test_adasearch_searches_for_anything_else(decided):
 # -- oracles -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("name", ["ikea", "adasearch"])
 @pytest.mark.parametrize("wrongly", [False, True])
 def test_an_oracle_searches_just_for_what_is_not_known(name, wrongly):

@@ -24,6 +24,7 @@ def cli(monkeypatch, capsys, tmp_path):
     return command_line(monkeypatch, capsys)
 
 
+@pytest.mark.slow
 def test_every_command_has_help(cli):
     for command in ([], ["list"], ["play"], ["eval"], ["demo"], ["retrieval"], ["corpus"], ["corpus", "get"],
                     ["corpus", "convert"], ["corpus", "chunk"], ["corpus", "inspect"], ["index"], ["index", "build"],
@@ -33,6 +34,7 @@ def test_every_command_has_help(cli):
         assert "Usage: searchgym" in out
 
 
+@pytest.mark.slow
 def test_list(cli):
     assert len(json_of(cli("list", "--json"))["envs"]) >= 8
     assert {row["name"] for row in json_of(cli("list", "agents", "--json"))["agents"]} >= {"oracle", "random"}
@@ -54,6 +56,7 @@ def test_list(cli):
 # -- eval ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_eval_prints_scores_and_writes_a_new_folder_each_time(cli):
     scores = json_of(cli("eval", "Demo", "--agent", "oracle", "--json"))
     assert (scores["n"], scores["em"], scores["f1"], scores["sp_f1"]) == (12, 1.0, 1.0, 1.0)
@@ -82,6 +85,7 @@ def test_eval_takes_files_limits_and_rules(cli):
     assert own["em"] == 1.0
 
 
+@pytest.mark.slow
 def test_eval_refuses_resumes_and_overwrites(cli):
     command = ["eval", "Demo", "--agent", "oracle", "--out", "run"]
     assert cli(*command)[0] == 0
@@ -94,6 +98,7 @@ def test_eval_refuses_resumes_and_overwrites(cli):
     assert (status, "need --out" in err) == (2, True)
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     ("args", "status", "message"),
     [
@@ -158,6 +163,7 @@ def test_ctrl_c_keeps_what_was_done_and_resume_goes_on(tmp_path):
     assert scores["n"] == 12
 
 
+@pytest.mark.slow
 def test_eval_of_a_model_by_path(cli, tmp_path):
     tiny_qwen2(max_position_embeddings=4096).save_pretrained(tmp_path / "tiny")
     tiny_tokenizer().save_pretrained(tmp_path / "tiny")
@@ -176,6 +182,7 @@ def test_eval_of_a_model_by_path(cli, tmp_path):
     assert (status, "no such folder" in err) == (1, True)
 
 
+@pytest.mark.slow
 def test_two_processes_cannot_write_one_folder(cli, tmp_path):
     import fcntl
 
@@ -189,6 +196,7 @@ def test_two_processes_cannot_write_one_folder(cli, tmp_path):
     assert cli(*command, "--resume")[0] == 0
 
 
+@pytest.mark.slow
 def test_own_agents_rewards_and_cards_are_found_where_one_works(cli, tmp_path):
     (tmp_path / "ownmodule.py").write_text(
         "from searchgym import Answer\n\ndef one(state):\n    return 1.0\n\n"
@@ -206,6 +214,7 @@ def test_own_agents_rewards_and_cards_are_found_where_one_works(cli, tmp_path):
     assert (status, "text is read by protocol.parse" in err) == (2, True)
 
 
+@pytest.mark.slow
 def test_version_module_and_no_arguments(cli):
     assert cli("--version")[1].startswith("searchgym 0.")
     status, out, _ = cli()
@@ -213,6 +222,7 @@ def test_version_module_and_no_arguments(cli):
     assert cli("-h")[1] == out
 
 
+@pytest.mark.slow
 def test_a_documents_folder_is_a_corpus(cli, tmp_path):
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "a.md").write_text("# Herring\n\nSmoked over beech wood.\n")
@@ -231,6 +241,7 @@ def test_tables_cut_nothing_in_a_pipe(cli):
 # -- play ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_play(cli):
     typed = "s mapped the Sarn Islands\nwhat?\n<search>Ilse Marrow</search>\na Dunmere\n"
     status, out, err = cli("play", "Demo", "--question", "demo-01", "--json", stdin=typed)
@@ -245,6 +256,7 @@ def test_play(cli):
 # -- corpus, index, retrieval --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_from_documents_to_hits(cli, tmp_path):
     notes = tmp_path / "notes"
     notes.mkdir()
@@ -269,6 +281,7 @@ def test_from_documents_to_hits(cli, tmp_path):
         assert cli(*again, "--overwrite")[0] == 0
 
 
+@pytest.mark.slow
 def test_bad_lines_are_refused_or_reported(cli, tmp_path):
     lines = CORPUS.read_text().splitlines()
     (tmp_path / "bad.jsonl").write_text("\n".join([lines[0], "{broken", lines[1], '{"id": 3}', lines[2]]) + "\n")
@@ -283,6 +296,7 @@ def test_bad_lines_are_refused_or_reported(cli, tmp_path):
     assert "bad.jsonl:4" in err
 
 
+@pytest.mark.slow
 def test_bad_questions_are_refused_or_reported(cli, tmp_path):
     rows = json.loads(QUESTIONS.read_text())
     del rows[3]["answer"]
@@ -296,6 +310,7 @@ def test_bad_questions_are_refused_or_reported(cli, tmp_path):
     assert (found["n"], found["without_hits"]) == (11, 0)
 
 
+@pytest.mark.slow
 def test_corpus_get_downloads_by_card_and_checks(cli, tmp_path):
     from searchgym.corpora.files import sha256_file
 
@@ -311,6 +326,7 @@ def test_corpus_get_downloads_by_card_and_checks(cli, tmp_path):
     assert cli("corpus", "get", "demo")[0] == 2
 
 
+@pytest.mark.slow
 def test_retrieval_of_questions_and_of_a_run(cli):
     files = ["--run-out", "run.trec", "--qrels-out", "qrels.trec"]
     searched = json_of(cli("retrieval", "--questions", QUESTIONS, "--corpus", CORPUS, "-k", 20, *files, "--json"))
@@ -337,6 +353,7 @@ def hotpot(real_data):
     return ["--questions", folder / "questions.json", "--corpus", folder / "corpus.json"]
 
 
+@pytest.mark.slow
 def test_agents_on_real_questions(cli, hotpot):
     em = {}
     for agent in ("oracle", "evidence-oracle", "single-search", "closed-book"):
@@ -349,12 +366,14 @@ def test_agents_on_real_questions(cli, hotpot):
     assert em["closed-book"] <= 0.10
 
 
+@pytest.mark.slow
 def test_question_only_retrieval_on_real_questions(cli, hotpot):
     scores = json_of(cli("retrieval", *hotpot, "--json"))
     assert scores["recall@5"] == pytest.approx(0.755, abs=0.01)
     assert scores["recall@20"] == pytest.approx(0.935, abs=0.01)
 
 
+@pytest.mark.slow
 def test_permuted_passages_are_noticed(real_data):
     """The evidence oracle is a check of the index: with passages permuted after indexing it must fall to about 0."""
     import asyncio

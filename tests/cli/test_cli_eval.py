@@ -71,6 +71,7 @@ def test_an_unknown_environment_with_questions_gets_the_command_without_it(cli):
 # -- evaluation data -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_evaluation_looks_into_searchgym_data(cli, real, monkeypatch):
     monkeypatch.setenv("SEARCHGYM_DATA", str(real))
     status, out, err = cli("eval", "HotpotQA", "--agent", "oracle", "--json")
@@ -141,6 +142,7 @@ def test_a_missing_corpus_is_told_in_three_lines(cli, paragraphs, instead):
     ]
 
 
+@pytest.mark.slow
 def test_the_list_says_which_data_are_here(cli, real, monkeypatch):
     def ready(kind):
         return {row.get("id", row.get("name")): row["ready"] for row in json_of(cli("list", kind, "--json"))[kind]}
@@ -188,6 +190,7 @@ def test_every_budget_is_an_option_and_is_recorded(cli):
     assert cli("eval", "Demo", "--agent", "oracle", "--max-observation-words", 0)[0] == 2
 
 
+@pytest.mark.slow
 def test_further_retrievers_are_an_option_and_are_recorded(cli):
     typed = ("eval", "Demo", "--agent", "single-search", "--out")
     status, _, err = cli(*typed, "run", "--retrievers", "{web: {corpus: demo}, notes: bm25}")
@@ -231,6 +234,7 @@ def reward(state): sys.exit(0)
 """
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     ("option", "value", "said"),
     [

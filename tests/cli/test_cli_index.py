@@ -69,6 +69,7 @@ def found(hits):
 # -- build ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("card", "parts"),
     [("bm25", ["bm25"]), ("lucene", ["lucene"]), ("own.yaml", ["bm25"]), ("joined.yaml", ["lucene", "bm25"])],
@@ -83,6 +84,7 @@ def test_what_a_card_needs_is_built(cli, card, parts):
     assert "Ilse Marrow" in hits[0]["text"]
 
 
+@pytest.mark.slow
 def test_k1_and_b_are_for_bm25(cli):
     given = ["--k1", 1.5, "--b", 0.75]
     json_of(cli("index", "build", CORPUS, "--out", "idx", *given, "--json"))
@@ -133,6 +135,7 @@ def room(monkeypatch):
     return have
 
 
+@pytest.mark.slow
 def test_the_plan_is_printed_and_what_does_not_fit_is_refused(cli, room):
     build = ["index", "build", CORPUS, "--out", "new/idx", "--json"]
     room(2 * GIB, 3 * GIB)
@@ -190,6 +193,7 @@ def shards(monkeypatch):
     return numbers
 
 
+@pytest.mark.slow
 def test_an_interrupted_build_goes_on_or_is_thrown_away(cli, shards):
     lines = CORPUS.read_text().splitlines()
     Path("corpus.jsonl").write_text("\n".join([*lines[:22], "{broken", *lines[22:]]) + "\n")
@@ -210,6 +214,7 @@ def test_an_interrupted_build_goes_on_or_is_thrown_away(cli, shards):
     assert json_of(cli("index", "search", "idx", QUERY, "--json")) == whole
 
 
+@pytest.mark.slow
 def test_restart_begins_anew_with_other_settings(cli, shards):
     Path("corpus.jsonl").write_text(CORPUS.read_text() + "{broken\n")
     build = ["index", "build", "corpus.jsonl", "--out", "idx"]
@@ -223,6 +228,7 @@ def test_restart_begins_anew_with_other_settings(cli, shards):
 # -- several parts -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_inspect_shows_and_checks_every_part(cli, hybrid, tmp_path):
     said = json_of(cli("index", "inspect", hybrid, "--verify", "--json"))
     assert (said["passages"], said["retriever"]["kind"], said["verified"]) == (25, "hybrid", True)
@@ -241,6 +247,7 @@ def test_inspect_shows_and_checks_every_part(cli, hybrid, tmp_path):
     assert (status, "dense/index.faiss is not the file that manifest.json describes" in err) == (1, True)
 
 
+@pytest.mark.slow
 def test_a_folder_is_searched_by_any_card_whose_parts_it_has(cli, hybrid):
     hits = {}
     for card in ("bm25", "minilm-flat", "hybrid-minilm", "bm25-minilm-rerank"):
@@ -256,6 +263,7 @@ def test_a_folder_is_searched_by_any_card_whose_parts_it_has(cli, hybrid):
     assert (status, "no part for the card" in err) == (2, True)
 
 
+@pytest.mark.slow
 def test_retrieval_is_scored_by_a_card(cli, hybrid):
     command = ["retrieval", "--questions", QUESTIONS, "-k", 5, "--json"]
     scores = {card: json_of(cli(*command, "--corpus", hybrid, "--retriever", card)) for card in ("bm25", "minilm-flat")}
@@ -269,6 +277,7 @@ def test_retrieval_is_scored_by_a_card(cli, hybrid):
 # -- convert -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_vectors_are_converted_from_a_folder_or_a_file(cli, hybrid):
     flat = json_of(cli("index", "search", hybrid, QUERY, "--retriever", "minilm-flat", "--json"))["hits"]
     converted = json_of(cli("index", "convert", hybrid, "--out", "ivf", "--retriever", "inverted.yaml", "--json"))
@@ -289,6 +298,7 @@ def test_vectors_are_converted_from_a_folder_or_a_file(cli, hybrid):
     assert (status, "no dense part" in err) == (2, True)
 
 
+@pytest.mark.slow
 def test_a_lucene_index_is_converted(cli):
     assert cli("index", "build", CORPUS, "--out", "idx", "--retriever", "lucene")[0] == 0
     command = ["index", "convert", "idx/lucene", "--out", "again", "--retriever", "lucene", "--corpus", CORPUS]
@@ -297,6 +307,7 @@ def test_a_lucene_index_is_converted(cli):
     assert json_of(cli("index", "search", "again", QUERY, "--json"))["hits"] == hits
 
 
+@pytest.mark.slow
 def test_an_interrupted_conversion_is_thrown_away_when_asked(cli, hybrid, monkeypatch):
     def cut(*args):
         raise KeyboardInterrupt
@@ -313,6 +324,7 @@ def test_an_interrupted_conversion_is_thrown_away_when_asked(cli, hybrid, monkey
 # -- cards ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_retrievers_and_encoders_are_listed(cli):
     rows = {row["name"]: row for row in json_of(cli("list", "retrievers", "--json"))["retrievers"]}
     assert rows.keys() == list_cards("retrievers").keys()
@@ -329,6 +341,7 @@ def test_retrievers_and_encoders_are_listed(cli):
 # -- serve ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_card_is_served(tmp_path):
     (tmp_path / "own.yaml").write_text(OWN)
     command = [sys.executable, "-m", "searchgym", "serve", str(CORPUS), "--port", "0", "--retriever", "own.yaml"]

@@ -60,6 +60,7 @@ def test_ceilings_and_training_questions(cli):
     assert "contamination: of 12 questions 12 are training questions" in out
 
 
+@pytest.mark.slow
 def test_compare(cli):
     for agent in ("oracle", "closed-book"):
         json_of(cli("eval", "two.yaml", "--agent", agent, "--out", agent, "--json"))
@@ -82,6 +83,7 @@ def test_compare(cli):
         assert (status, message in err) == (2, True), err
 
 
+@pytest.mark.slow
 def test_a_submission_is_made_checked_replayed_and_ranked(cli):
     mine = ["--suite-card", "small.yaml"]
     for agent in ("single-search", "closed-book", "evidence-oracle"):
@@ -109,6 +111,7 @@ def test_a_submission_is_made_checked_replayed_and_ranked(cli):
     assert (again[0], "two submissions of one name" in again[2]) == (1, True)
 
 
+@pytest.mark.slow
 def test_an_add_that_was_ended_between_two_parts_goes_on(cli, monkeypatch):
     json_of(cli("eval", "two.yaml", "--agent", "single-search", "--out", "run", "--json"))
     given = ["--name", "a", "--by", "me", "--suite-card", "two.yaml"]

@@ -104,6 +104,7 @@ def test_words_are_printed_as_they_are(text):
 BAD = "\x1b]0;PWN\x07\x1b[31m\u202e\u2066\u200b\rx\nerror: forged\udcff"
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     "command",
     [
@@ -173,6 +174,7 @@ def test_a_note_is_said_once_however_often_the_folder_is_read(capsys):
     assert capsys.readouterr().err == "note: docs: left out: 1 .csv\nnote: notes: left out: 1 .csv\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [["list", "agents"], ["doctor"], ["list", "agents", "--json"], ["--help"]])
 def test_a_reader_of_the_output_that_ends_early_is_no_fault(command, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["searchgym", *command])

@@ -21,6 +21,7 @@ def cli(monkeypatch, capsys, tmp_path):
     return run
 
 
+@pytest.mark.slow
 def test_export_score_and_compare(cli):
     found = json_of(cli("predictions", "export", "run", "--format", "hotpotqa", "--out", "p.json", "--json"))
     assert found == {"run": "run", "format": "hotpotqa", "n": 12, "unanswered": 0, "out": "p.json"}
@@ -38,6 +39,7 @@ def test_export_score_and_compare(cli):
     assert (status, "theirs already exists: choose another --out" in err) == (1, True)
 
 
+@pytest.mark.slow
 def test_export_says_what_the_file_cannot(cli):
     json_of(cli("eval", "Demo", "--agent", "single-search", "--out", "plain", "--json"))
     status, out, err = cli("predictions", "export", "plain", "--format", "hotpotqa", "--out", "p.json")
@@ -60,6 +62,7 @@ def test_export_says_what_the_file_cannot(cli):
     assert "wikipedia_id" in Path("l.jsonl").read_text()
 
 
+@pytest.mark.slow
 def test_a_run_of_own_questions(cli):
     Path("mine.json").write_bytes(QUESTIONS.read_bytes())
     own = ("--questions", "mine.json", "--corpus", "demo")
@@ -74,6 +77,7 @@ def test_a_run_of_own_questions(cli):
     assert (scores["n"], scores["scorer"], scores["answered"]) == (12, "flashrag", 5 / 12)
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     ("args", "status", "message"),
     [

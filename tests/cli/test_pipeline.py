@@ -69,6 +69,7 @@ def test_shipped_pipelines_are_read_and_told_from_recipes(name, tmp_path):
     assert is_pipeline(str(file))
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     "values, kind, said",
     [
@@ -99,6 +100,7 @@ def test_a_folder_without_documents_is_refused_before_anything_is_loaded(tmp_pat
         load_pipeline("smol-own", [f"corpus={tmp_path}"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pages", [["A page about nothing."], []])
 def test_a_corpus_without_questions_is_told_before_the_model_is_timed(pages, tmp_path, capsys):
     write_corpus(tmp_path / "notes.jsonl", [Passage(str(n), f"Page {n}", text) for n, text in enumerate(pages)])
@@ -130,6 +132,7 @@ def test_an_adapter_is_timed_as_a_whole_model_is(tmp_path):
     assert min(speeds.read, speeds.written, speeds.learnt) > 0 and speeds.read > speeds.written
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(("emulated", "given", "dtype"), [
     (False, [], "bfloat16"),
     (True, [], "float32"),
@@ -222,6 +225,7 @@ def gold_pages(file):
     return {title for question in read_questions(file) for title in question.gold_titles}
 
 
+@pytest.mark.slow
 def test_a_wiki_in_one_piece_gives_a_test_whose_pages_are_not_practised(tmp_path):
     """Its pages are one component of links, of which earlier versions made one split and then no test."""
     work, told = questions_stage(tmp_path, wiki_pages(40))
@@ -235,6 +239,7 @@ def test_a_wiki_in_one_piece_gives_a_test_whose_pages_are_not_practised(tmp_path
     assert any(f"{did['crossing']} questions that cross are left out" in line for line in told)
 
 
+@pytest.mark.slow
 def test_questions_of_ones_own_are_the_test(tmp_path):
     pages = wiki_pages(40)
     facts = (SupportingFact(pages[3].title, 0), SupportingFact(pages[4].title, 1))
@@ -260,6 +265,7 @@ def test_a_missing_or_empty_file_of_test_questions_is_refused_first(tmp_path):
         load_pipeline("smol-own", ["corpus=demo", f"test={tmp_path / 'none.jsonl'}"])
 
 
+@pytest.mark.slow
 def test_a_folder_whose_questions_failed_can_be_used_again(tmp_path):
     few = wiki_pages(40)[:3]
     with pytest.raises(DataError, match="gives no questions for test"):
@@ -273,6 +279,7 @@ def test_a_folder_whose_questions_failed_can_be_used_again(tmp_path):
         questions_stage(tmp_path, wiki_pages(40))
 
 
+@pytest.mark.slow
 def test_a_folder_in_use_is_told_before_anything_is_loaded(tmp_path):
     (tmp_path / "file").touch()
     command = [sys.executable, "-X", "importtime", "-m", "searchgym", "train", "smol-own", "corpus=demo", "--out"]

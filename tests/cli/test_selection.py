@@ -151,6 +151,7 @@ def test_both_measurements_must_lie_in_the_window(tmp_path):
     assert report["sha256"] == sha256_file(tmp_path / "questions.jsonl")
 
 
+@pytest.mark.slow
 def test_a_stopped_selection_goes_on_and_ends_the_same(tmp_path):
     class Stopped(Sometimes):
         async def run(self, question, io):
@@ -182,6 +183,7 @@ def test_an_empty_selection_says_what_to_do(tmp_path):
             Selection(**wrong)
 
 
+@pytest.mark.slow
 def test_the_command_takes_a_pool_without_a_model_and_leaves_pages_out(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SEARCHGYM_HOME", str(tmp_path / "home"))

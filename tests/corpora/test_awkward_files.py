@@ -50,6 +50,7 @@ def peak(call) -> int:
         tracemalloc.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("last", ["a", "99999"])
 def test_a_repeated_key_among_many_is_found_in_linear_time(tmp_path: Path, last: str) -> None:
     keys = ["a", *map(str, range(100_000)), last]
@@ -107,6 +108,7 @@ def test_blank_lines_without_end_are_refused(tmp_path: Path, monkeypatch: pytest
         list(read_passages(path))
 
 
+@pytest.mark.slow
 def test_the_limit_of_bytes_is_exact_and_a_sparse_file_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(b"12345")

@@ -248,6 +248,7 @@ def test_html_takes_linear_time(part):
     assert growth(lambda n: read_html("<title>x</title>" + part * n)) < 8
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("part", PARTS)
 def test_markdown_takes_linear_time(part):
     assert growth(lambda n: read_markdown("# x" + part * n + "y\n" + part * n)) < 8
@@ -383,6 +384,7 @@ WORDY = st.lists(st.sampled_from(["a", "bb", "c.", "d!", "é?"]), max_size=40).f
 SPACED = st.text().filter(lambda text: not UNSPACED.search(text))
 
 
+@pytest.mark.slow
 @given(WORDY | SPACED, st.integers(1, 9), st.integers(0, 8), st.sampled_from(["words", "paragraph", "sentence"]))
 def test_chunks_lose_nothing(text, words, overlap, by):
     whole = text.split()
@@ -468,6 +470,7 @@ def test_inspect_documents_and_what_becomes_of_them(tmp_path):
 # -- real data -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_real_corpora(real_data):
     hotpot = inspect_corpus(real_data / "hotpotqa/corpus.json")
     wiki = inspect_corpus(real_data / "2wikimultihopqa/corpus.json")
@@ -488,6 +491,7 @@ def words_of_run(run: str) -> int:
     return len(letters) + len(re.findall("[\u30a1-\u30fa\u30fc]+", run)) + len(re.findall(r"[\w'’]+", others))
 
 
+@pytest.mark.slow
 def test_real_passages_in_chunks_hold_every_word(real_data):
     passages = list(read_passages(real_data / "2wikimultihopqa/corpus.json"))
     for by in ("words", "paragraph", "sentence"):

@@ -149,6 +149,7 @@ HOSTILE = {
 QUICK = ("zip bomb", "entities", "slow", "nested")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in HOSTILE])
 def test_a_hostile_document_is_one_error_in_bounded_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str

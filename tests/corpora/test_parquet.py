@@ -32,6 +32,7 @@ ROWS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -81,6 +82,7 @@ BOMBS: dict[str, tuple[Callable[[], pa.Table], bool, str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BOMBS)
 def test_a_small_file_that_stands_for_much_memory(tmp_path: Path, name: str) -> None:
     make, dictionary, message = BOMBS[name]
@@ -104,6 +106,7 @@ def varint(value: int, length: int = 0) -> bytes:
     return bytes([*out, value])
 
 
+@pytest.mark.slow
 def test_what_the_end_of_the_file_says_of_its_pages_is_not_believed(tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
     pq.write_table(text_table(text=["a" * (66 * MIB)]), path, compression="zstd", use_dictionary=False)

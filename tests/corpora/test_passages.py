@@ -229,6 +229,7 @@ PASSAGES = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(PASSAGES)
 def test_own_form_reads_back_equal(tmp_path_factory, passages):
     path = tmp_path_factory.mktemp("own") / "corpus.jsonl.gz"

@@ -353,6 +353,7 @@ QUESTIONS = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(QUESTIONS, min_size=1, max_size=3, unique_by=lambda question: question.id))
 def test_own_form_reads_back_equal(tmp_path_factory, questions):
     path = tmp_path_factory.mktemp("own") / "questions.jsonl.gz"

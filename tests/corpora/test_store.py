@@ -24,6 +24,7 @@ def stored(passages: Iterable[Passage], folder: Path) -> PassageStore:
         return writer.finish()
 
 
+@pytest.mark.slow
 @given(st.lists(st.builds(Passage, texts, texts, texts), min_size=1, max_size=8))
 @settings(max_examples=50, deadline=None)
 def test_what_was_written_comes_back(tmp_path_factory: pytest.TempPathFactory, passages: list[Passage]) -> None:

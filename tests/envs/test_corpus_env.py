@@ -31,6 +31,7 @@ def folder(tmp_path, monkeypatch):
     return notes
 
 
+@pytest.mark.slow
 def test_sixty_documents_become_an_environment(folder):
     env = gymnasium.make("searchgym/Corpus-v0", corpus=folder, questions={"n": 60})
     _question, info = env.reset(seed=1)
@@ -45,6 +46,7 @@ def test_sixty_documents_become_an_environment(folder):
         check_env(env.unwrapped, skip_render_check=True)
 
 
+@pytest.mark.slow
 def test_a_vector_equals_singles_and_the_cache_is_used(folder, monkeypatch):
     options = {"corpus": folder, "questions": {"n": 60}}
     vector = gymnasium.make_vec("searchgym/Corpus-v0", num_envs=3, **options)
@@ -56,6 +58,7 @@ def test_a_vector_equals_singles_and_the_cache_is_used(folder, monkeypatch):
     assert list(together) == apart
 
 
+@pytest.mark.slow
 def test_splits_and_errors(folder):
     train = gymnasium.make("searchgym/Corpus-v0", corpus=folder, questions={"n": 60}).unwrapped.task.questions
     test = gymnasium.make("searchgym/Corpus-v0", corpus=folder, questions={"n": 60, "split": "test"}).unwrapped.task
@@ -71,6 +74,7 @@ def test_splits_and_errors(folder):
             gymnasium.make("searchgym/World-v0", **{old: {"n": 3}})
 
 
+@pytest.mark.slow
 def test_documents_without_people_or_works(tmp_path, monkeypatch):
     """This repository's own docs: no pack knows them, so sentences with a hidden link ask about them."""
     monkeypatch.setenv("SEARCHGYM_HOME", str(tmp_path / "home"))

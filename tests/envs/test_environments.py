@@ -35,6 +35,7 @@ ENVIRONMENTS = {
 }
 
 
+@pytest.mark.slow_cases
 class TestEveryEnvironment(EnvironmentTests):
     @pytest.fixture(autouse=True, params=ENVIRONMENTS)
     def options_of_it(self, request):
@@ -57,6 +58,7 @@ class TestEveryEnvironment(EnvironmentTests):
         super().test_hostile_actions_get_deterministic_replies()
 
 
+@pytest.mark.slow_cases
 class TestEveryRegisteredEnvironment(EnvironmentTests):
     """As Gymnasium makes them: wrapped, by their ids, with small questions where theirs are not bundled."""
 

@@ -86,6 +86,7 @@ def test_one_retriever_call_per_step_for_64_environments():
     assert (vector.stats.retriever_calls, vector.stats.queries, vector.stats.steps) == (2, 65, 192)
 
 
+@pytest.mark.slow
 def test_it_agrees_with_async_vector_env():
     n, shared = 3, task()
     disabled = gymnasium.vector.AutoresetMode.DISABLED
@@ -109,6 +110,7 @@ def test_it_agrees_with_async_vector_env():
         other.close()
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("mode", ["next_step", "same_step", "disabled"])
 @pytest.mark.parametrize(
     ("n", "steps"), [(8, 40), pytest.param(64, 1000, marks=pytest.mark.slow, id="64 environments, 1,000 steps")]

@@ -43,6 +43,7 @@ def test_a_difference_by_hand():
         difference(rows([1.0]), rows([0.0]), "f2")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("metric", ["em", "f1"])
 def test_the_interval_of_two_real_runs_agrees_with_scipys(two, metric):
     """The ends are quantiles of resampled means, known to within the Monte-Carlo error of 1,000 of them."""

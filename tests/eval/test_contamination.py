@@ -122,6 +122,7 @@ EDITS = {
 }
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("edit", EDITS)
 def test_edited_real_questions_are_found(real_data, edit):
     hotpot = read_questions(real_data / "hotpotqa" / "questions.json")

@@ -65,6 +65,7 @@ def test_no_suite_has_the_name_of_an_environment():
     assert find_suite("World") is None
 
 
+@pytest.mark.slow
 def test_worlds_are_always_there():
     tasks = load_suite_tasks(load_suite("worlds"))
     assert {name: len(task.questions) for name, task in tasks.items()} == {"World": 500, "WorldFull": 500}

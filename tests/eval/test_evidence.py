@@ -307,6 +307,7 @@ def test_ceilings_give_what_the_corpus_has_of_golds_that_are_no_paragraphs():
     ]
 
 
+@pytest.mark.slow
 def test_the_commands_count_what_cannot_be_found(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SEARCHGYM_HOME", str(tmp_path / "home"))

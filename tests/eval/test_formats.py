@@ -131,6 +131,7 @@ def scored(folder, format, rows):
     return read, questions, score_answers(read, questions, format, names)[0]
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("format", FORMATS)
 def test_exported_predictions_have_the_figures_of_the_official_scripts(format, tmp_path):
     rows = made(format)

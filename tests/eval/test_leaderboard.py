@@ -93,6 +93,7 @@ def test_an_edit_by_hand_is_refused_by_the_name_of_the_field(made, sub, field):
     refused(made, sub, field)
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     ("field", "value", "named"),
     [
@@ -314,6 +315,7 @@ def test_a_submission_may_hold_the_texts_of_its_passages(made, sub):
     assert check_submission(sub, made[2]).scores == check_submission(made[3], made[2]).scores
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("kind", TAMPERED)
 def test_tampered_episodes_are_refused(made, sub, kind):
     tamper, field, match = TAMPERED[kind]
@@ -462,6 +464,7 @@ def test_without_the_agent_only_searches_are_repeated_and_nothing_is_imported(ma
     assert replay_episodes(checked, own, None)["episodes"] == 12
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("agent", ["rag", "ircot", "search-r1-few-shot", "random", "single-search", "m-ask", "jade"])
 def test_every_kind_of_agent_is_repeated_exactly(made, tmp_path, agent):
     run = make_run(tmp_path / "run", made[1], agent)
@@ -480,6 +483,7 @@ def test_several_samples_and_full_budgets_are_repeated(made, tmp_path):
 # -- run again -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_repetition_is_recorded_for_these_episodes_only(made, sub):
     from made_submissions import Characters, Says
 
@@ -519,6 +523,7 @@ def board_of(made, tmp_path):
     return build
 
 
+@pytest.mark.slow
 def test_rows_are_ranked_within_their_track_only(board_of):
     board = board_of(("low", 6, None, {}), ("high", 1, None, {}), ("more hits", 2, None, {"top_k": 5}))
     assert [[row.manifest.name for row in track.rows] for track in board.tracks] == [["high", "low"], ["more hits"]]
@@ -530,6 +535,7 @@ def test_rows_are_ranked_within_their_track_only(board_of):
     assert "| 1 | high | recomputed |" in page
 
 
+@pytest.mark.slow
 def test_a_mean_over_parts_needs_one_retriever_and_one_set_of_budgets(made, tmp_path):
     card = tmp_path / "two.yaml"
     part = "  - env: Demo\n    n: 12\n    name: {}\n"
@@ -545,12 +551,14 @@ def test_a_mean_over_parts_needs_one_retriever_and_one_set_of_budgets(made, tmp_
     assert "| k 5 in one part | 0.333 | 0.333 |" not in page
 
 
+@pytest.mark.slow
 def test_equal_rows_are_not_distinguishable(board_of):
     board = board_of(("one", 3, None, {}), ("two", 3, None, {}))
     assert board.tracks[0].to_best["two"].verdict == "not distinguishable"
     assert "not distinguishable" in to_markdown(board_page(board))
 
 
+@pytest.mark.slow
 def test_training_seeds_make_one_row_with_an_interval_over_seeds(board_of):
     from scipy.stats import t
 
@@ -564,6 +572,7 @@ def test_training_seeds_make_one_row_with_an_interval_over_seeds(board_of):
     assert row.questions["demo-02"]["em"] == pytest.approx(1 / 3)
 
 
+@pytest.mark.slow
 def test_two_submissions_of_one_name_are_refused(board_of):
     board = board_of(("ours", 2, None, {}), ("ours", 3, None, {}), ("seeds", 3, 1, {}), ("seeds", 3, 1, {}))
     assert [error.field for error in board.refused] == ["name", "name"]
@@ -691,6 +700,7 @@ def test_the_shipped_agents_are_known_to_replays():
     assert {"search-r1", "m-ask", "jade", "oracle", "evidence-oracle"} <= set(list_cards("agents"))
 
 
+@pytest.mark.slow
 def test_a_gzip_that_unpacks_to_much_is_refused(made, sub):
     (sub / EPISODES).write_bytes(gzip.compress(b"{" + b" " * (1 << 27)))
     edit_manifest(sub, files=sums(sub))

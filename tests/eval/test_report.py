@@ -227,6 +227,7 @@ def test_long_texts_are_cut_and_say_so(tmp_path):
     assert "11 more outputs and searches" in page
 
 
+@pytest.mark.slow
 def test_names_and_curves_without_end_are_cut(tmp_path):
     record = {name: name * 10**6 for name in ("env", "agent", "dataset")} | {"models": {"a": ["m" * 10**6, "s"]}}
     rows = [{"id": f"q{n}", "hops": str(n), "em": 1.0} for n in range(3000)]
@@ -317,6 +318,7 @@ def shows_only_the_id(folder, id, env="searchgym/World-v0", **options):
     return f"question {id}" in page_of(run).text
 
 
+@pytest.mark.slow
 def test_a_recipe_of_others_opens_no_file_and_nothing_is_guessed(tmp_path):
     id = load_task(find_env("World")).questions[0].id
     assert not shows_only_the_id(tmp_path / "usual", id)
@@ -377,6 +379,7 @@ def hostile_runs(folder):
     return [first, second, third]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("real_figures")
 def test_nothing_hostile_becomes_markup(tmp_path):
     page = to_html(report_page(hostile_runs(tmp_path)))
@@ -395,6 +398,7 @@ def test_nothing_hostile_becomes_markup(tmp_path):
     assert "\N{REPLACEMENT CHARACTER}[31m" in parsed.text
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("real_figures")
 def test_the_figures_hold_no_text_of_a_run(tmp_path):
     page = report_page(hostile_runs(tmp_path))
@@ -406,6 +410,7 @@ def test_the_figures_hold_no_text_of_a_run(tmp_path):
         assert picture.light != picture.dark
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("real_figures")
 def test_the_same_runs_give_the_same_bytes(tmp_path):
     runs = [training(tmp_path / "t", 0, [0.5, 0.6])]
@@ -425,6 +430,7 @@ def test_markdown_of_blocks():
 # -- packages and files --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("real_figures")
 @pytest.mark.parametrize(
     ("package", "message"), [("jinja2", "pages in HTML need Jinja2"), ("matplotlib", "figures need")]

@@ -14,6 +14,7 @@ def cli(monkeypatch, capsys, tmp_path):
     return command_line(monkeypatch, capsys)
 
 
+@pytest.mark.slow
 def test_a_report_of_what_eval_wrote(cli):
     json_of(cli("eval", "Demo", "--agent", "single-search", "--out", "runs/one", "--json"))
     status, out, err = cli("report", "runs/one")
@@ -24,6 +25,7 @@ def test_a_report_of_what_eval_wrote(cli):
     assert again["n"] == 12  # the page is in nobody's way
 
 
+@pytest.mark.slow
 def test_out_and_number_of_episodes(cli):
     evaluation(Path("a"), [1.0, 0.0, 1.0, 0.0])
     training(Path("b"), 0, [0.1, 0.2])

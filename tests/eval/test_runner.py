@@ -60,6 +60,7 @@ def test_a_corrupted_answer_scores_zero(tmp_path):
     assert run(tmp_path / "run", Corrupted())["em"] == 0.0
 
 
+@pytest.mark.slow
 def test_batches_order_and_resume_change_no_bit(tmp_path):
     whole = run(tmp_path / "whole", SaysGamma(), task(MANY))
     assert whole["em"] == pytest.approx(83 / 125)
@@ -80,6 +81,7 @@ def interrupt_after(count):
     return progress
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("kept", [1, 60, 124])
 def test_an_interrupted_run_goes_on(tmp_path, kept):
     whole = run(tmp_path / "whole", SaysGamma(), task(MANY))

@@ -98,6 +98,7 @@ def test_what_the_page_shows_by_hand():
     assert "Trained on: 3 of 6 tokens" in " ".join(read.texts("p")[0].split())
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("text", [*HOSTILE, "\x00", "</div></body></html>", "&lt;script&gt;"])
 def test_hostile_text_is_text(text):
     page = page_of(text)

@@ -388,6 +388,7 @@ PLACES = {  # where a recipe may name code: what is changed, and whether it is n
 }
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("place", PLACES)
 def test_code_is_imported_from_no_place_of_a_recipe(place, old, monkeypatch):
     change, needed = PLACES[place]
@@ -530,6 +531,7 @@ def lying(run, log):
     assert count_of(log, fingerprint(run, None, None, False)) == 12  # it would be taken
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("name", [LOG, "episodes.eval", ".eval"])
 def test_a_log_that_a_run_brings_is_not_shown(name, run, cli):
     lying(run, run / name)

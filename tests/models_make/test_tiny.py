@@ -185,6 +185,7 @@ def test_new_heads_look_back_one_two_and_three_tokens():
 # -- training ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_loss_falls_on_a_handful_of_demonstrations():
     samples = demonstration_samples(world(), 0.0, token_format())[:4]
     quick = dataclasses.replace(MICRO, stages=(Stage(share=1, lesson="episode"),), other_lr=0.01)

@@ -24,6 +24,7 @@ BOMB = "kind: bm25\na: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
 """Under half a kilobyte that stands for ten million values."""
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -74,6 +75,7 @@ def test_an_override_is_bounded_too() -> None:
         load_recipe("tiny-grpo", ["seed=&a 1"])
 
 
+@pytest.mark.slow
 def test_many_keys_are_read_in_linear_time(tmp_path: Path) -> None:
     path = tmp_path / "many.yaml"
     path.write_text("".join(f"k{number}: 1\n" for number in range(20_000)))

@@ -50,6 +50,7 @@ def every(made):
     return [question for split in ("train", "validation", "test") for question in made.split(split)]
 
 
+@pytest.mark.slow
 def test_every_question_stands_against_a_brute_force(made):
     triples, questions = triples_of(PAGES), every(made)
     assert {q.kind for q in questions} >= {"chain", "comparison", "bridge-comparison", "intersection", "cloze"}
@@ -125,6 +126,7 @@ def test_frequent_answers_are_limited():
     assert reasons == [None, None, None, "answer is frequent already", "answer is frequent already"]
 
 
+@pytest.mark.slow
 def test_the_same_plan_gives_the_same_questions(made):
     again = generate(PAGES, PACK, GeneratedSpec(n=300, seed=2))
     assert [q.text for q in every(again)] == [q.text for q in every(made)]
@@ -134,6 +136,7 @@ def test_the_same_plan_gives_the_same_questions(made):
 # -- what is held out ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_held_out_pages_and_names_are_in_no_question():
     titles = [page.title for page in PAGES[:12]]
     out = hold_out(PAGES, titles, ["yes", "1 May 1900"])
@@ -208,6 +211,7 @@ def test_few_linked_pages_are_not_cut():
     assert split_pages(9, [(n, n + 1) for n in range(8)])["train"] == frozenset(range(9))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [40, 300])
 def test_a_wiki_in_one_piece_gives_test_questions_whose_pages_are_not_in_training(count):
     pages = wiki_pages(count)
@@ -272,6 +276,7 @@ def test_a_plan_with_an_error():
 # -- files ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_set_is_written_read_and_checked(tmp_path):
     report = write_set(PAGES, GeneratedSpec(n=100), tmp_path / "set")
     assert sorted(p.name for p in (tmp_path / "set").iterdir()) == [
@@ -297,6 +302,7 @@ def test_a_set_is_written_read_and_checked(tmp_path):
         read_split(tmp_path / "set", "train")
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_goes_on(tmp_path, monkeypatch):
     whole = write_set(PAGES, GeneratedSpec(n=100), tmp_path / "whole")
     from searchgym.questions import generate as module
@@ -342,6 +348,7 @@ def test_the_commands(tmp_path):
     assert "-> " in run.invoke(app, ["questions", "inspect", str(tmp_path / "set"), "--examples", "9"]).output
 
 
+@pytest.mark.slow
 def test_the_command_says_what_was_cut_and_fails_without_questions_for_a_split(tmp_path):
     write_corpus(tmp_path / "corpus.jsonl", wiki_pages(40))
     command = ["questions", "generate", str(tmp_path / "corpus.jsonl"), "--out", str(tmp_path / "set"), "--n", "60"]
@@ -361,6 +368,7 @@ def test_the_command_says_what_was_cut_and_fails_without_questions_for_a_split(t
     assert json.loads(alone.stdout)["questions"]["test"] == 0  # nobody asked for any
 
 
+@pytest.mark.slow
 def test_what_a_killed_run_had_half_written_is_not_in_the_set(tmp_path, monkeypatch):
     def killed(folder, *rest):
         (folder / "questions").mkdir()

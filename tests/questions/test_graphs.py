@@ -133,6 +133,7 @@ def test_a_title_of_two_pages_is_refused():
     assert (found.links, found.refused) == ((), {"several pages with this title": 1})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "read",
     [tidy, base_title, sentences, unlinked, words, lambda text: find_links(corpus(("A", text), (text[:5000], "x")))],
@@ -176,6 +177,7 @@ def changed(tmp_path, change):
     return str(path)
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -201,6 +203,7 @@ def test_a_pack_with_an_error(change, message, tmp_path):
         load_pack(changed(tmp_path, change))
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     "pattern", ["((a{1000}){1000}){1000}", "(?:(?:a{60000}){60000}){60000}", "a{1000000000}", "a" * 60_000]
 )
@@ -232,6 +235,7 @@ def checked(**given):
     check_pack(Pack(name="small", summary="", **({"kinds": {}, "relations": {}} | given)))
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("name", BOMBS)
 def test_a_pack_that_would_take_all_memory_or_hours(name):
     pieces, numbered, message = BOMBS[name]
@@ -259,6 +263,7 @@ def test_all_patterns_of_a_pack_have_a_limit_together(monkeypatch):
         checked(pieces={"A": "x" * 450}, kinds=kinds)
 
 
+@pytest.mark.slow
 def test_a_pattern_is_counted_in_linear_time():
     for part in ("{A}", "[", "(", "{9", "a", "[]", "\\\\"):
         assert growth(lambda n, part=part: _expanded(part * n)) < 8
@@ -277,6 +282,7 @@ def test_an_unknown_pack():
         load_pack("people-and-work")
 
 
+@pytest.mark.slow
 def test_a_pattern_that_never_ends_is_stopped(tmp_path):
     slow = load_pack(
         changed(tmp_path, lambda p: p["relations"]["born"].update(patterns=[r"((\w|\w\w)+)+\d(?P<object>[xyz])"]))
@@ -294,6 +300,7 @@ def test_a_pattern_that_never_ends_is_stopped(tmp_path):
 ENDLESS = r"((\w|\w\w)+)+\d[xyz]"
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     ("change", "reason"),
     [

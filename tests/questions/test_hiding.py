@@ -103,6 +103,7 @@ def corpora(draw):
     return [Passage(f"p{number}", title, said) for number, (title, said) in enumerate(rows)]
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(corpora(), st.integers(1, 6), st.lists(st.sampled_from(WORDS), min_size=1, max_size=4), st.randoms())
 def test_the_source_is_never_found_and_all_else_is(pages, k, words, rng):
@@ -118,6 +119,7 @@ def test_the_source_is_never_found_and_all_else_is(pages, k, words, rng):
         assert hits == [hit for hit in whole if hit.passage.id not in hidden][:k]
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("seed", range(12))
 def test_the_source_is_never_among_the_hits_of_generated_tasks(seed):
     """Random corpora with parts and copies of pages; the texts that find the source best are asked."""
@@ -142,6 +144,7 @@ def test_the_source_is_never_among_the_hits_of_generated_tasks(seed):
             assert hits
 
 
+@pytest.mark.slow
 def test_an_environment_never_shows_the_source(tmp_path, monkeypatch):
     monkeypatch.setenv("SEARCHGYM_HOME", str(tmp_path))
     (tmp_path / "notes").mkdir()
@@ -160,6 +163,7 @@ def test_an_environment_never_shows_the_source(tmp_path, monkeypatch):
         gymnasium.make("searchgym/MaskedSpan-v0", browse=True, **options)
 
 
+@pytest.mark.slow
 def test_pages_of_evaluation_questions_are_in_no_task_and_no_hit(tmp_path):
     pages = linked_pages(10)
     painters = [page for page in pages if "painter" in page.text]

@@ -69,6 +69,7 @@ def corpus(tmp_path, monkeypatch):
 # -- generated tasks -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("source", ["kept", "hidden"])
 def test_the_same_seed_gives_the_same_tasks_and_another_one_others(source):
     assert tasks(source) == tasks(source)
@@ -265,6 +266,7 @@ class TestHiddenSources(EnvironmentTests):
 HIDDEN = tasks("hidden")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", ["kept", "hidden"])
 def test_it_is_made_by_its_id_and_cached(corpus, source, monkeypatch):
     options = {"corpus": corpus, "questions": {"source": source, "n": 40}}

@@ -120,6 +120,7 @@ def test_pages_without_spans_give_no_window(text):
     assert read.windows(0) == [] and read.refused["passages without a span"] == 1
 
 
+@pytest.mark.slow
 def test_a_page_of_a_megabyte_is_read_as_far_as_it_is_shown():
     text = "It was directed by Mara Vint in the north of the land where the lamps are lit. " * 13_300
     assert len(text) > 2**20

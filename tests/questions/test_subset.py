@@ -135,6 +135,7 @@ def cli(monkeypatch, capsys, tmp_path):
     return command_line(monkeypatch, capsys)
 
 
+@pytest.mark.slow
 def test_generated_files_are_not_ordered_by_shape(generated):
     for name in ("questions", "flashrag"):
         written = read_questions(generated / "set" / name / "train.jsonl")
@@ -144,6 +145,7 @@ def test_generated_files_are_not_ordered_by_shape(generated):
     assert changes > len(kinds(written)) + 20  # one less than the kinds if they stood shape by shape
 
 
+@pytest.mark.slow
 def test_eval_asks_a_limited_number_in_proportion_and_the_same_again(generated, cli):
     file = generated / "set" / "questions" / "train.jsonl"
     command = ["eval", "--questions", file, "--corpus", generated / "corpus.jsonl", "--agent", "closed-book"]
@@ -158,6 +160,7 @@ def test_eval_asks_a_limited_number_in_proportion_and_the_same_again(generated, 
     assert cli("compare", "first", "second")[0] == 0
 
 
+@pytest.mark.slow
 def test_another_draw_is_not_resumed_and_not_compared(cli):
     command = ["eval", "Demo", "--agent", "single-search"]
     assert cli(*command, "--limit", 5, "--out", "run")[0] == 0

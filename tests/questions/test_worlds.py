@@ -102,6 +102,7 @@ def test_literals_have_their_order():
     assert magnitude("412") < magnitude("1871")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("split", SPLITS)
 def test_every_question_has_one_answer_and_needs_every_gold_page(world, level, split):
@@ -259,6 +260,7 @@ def test_without_any_one_gold_page_the_evidence_oracle_fails(world, level):
 # -- bytes and folders ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("level", LEVELS)
 def test_the_same_seed_gives_the_same_bytes_in_another_process(level, tmp_path):
     write_world(build_world(WorldSpec(level, 60, 5, "validation")), tmp_path / "here")
@@ -370,6 +372,7 @@ def test_the_examples_of_the_docs_are_of_a_world(world):
 # -- large worlds: what is rare in small ones ----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", LEVELS)
 def test_rare_cases_of_large_worlds(world, level):
     built = world(level, seed=1, size=2000)  # in `full` it has titles that do not find their pages

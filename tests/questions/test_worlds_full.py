@@ -58,6 +58,7 @@ def test_frames_and_fillers_are_disjoint_across_halves():
         assert len(train) == len(set(train))
 
 
+@pytest.mark.slow
 def test_sentences_are_well_formed(world):
     for passage in world.passages:
         assert re.fullmatch(r"([A-Z0-9][^{}|]*\.)( [A-Z0-9][^{}|]*\.)*", passage.text), passage.text

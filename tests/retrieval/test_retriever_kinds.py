@@ -100,6 +100,7 @@ def imported(tmp_path):
     return (tmp_path / "imported").exists()
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     ("card", "title"),
     [
@@ -189,6 +190,7 @@ def test_a_card_that_searches_passages_needs_no_part(tmp_path):
     assert [page.title for page in retriever.passages()] == ["Gull", "Heron"]
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     "change",
     [

@@ -31,12 +31,14 @@ def large(tmp_path_factory):
     return file
 
 
+@pytest.mark.slow
 def test_a_plain_file_is_told_within_a_twentieth(large):
     found = estimate(large)
     assert found.passages == pytest.approx(20_000, rel=0.05)
     assert found.bytes == large.stat().st_size
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", [1, 9])
 def test_a_packed_file_is_told_within_a_twentieth(large, tmp_path, level):
     packed = tmp_path / "corpus.jsonl.gz"

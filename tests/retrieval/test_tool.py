@@ -166,6 +166,7 @@ def test_coroutines_share_one_event_loop_that_lasts():
     assert loops[0].is_closed()
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("error", [ConnectionError("over"), SystemExit("over"), asyncio.CancelledError("over")])
 @pytest.mark.parametrize("queries", [["a"], ["a", "b", "c"]])
 def test_what_a_function_raises_is_the_retrievers_fault(error, queries):
@@ -207,6 +208,7 @@ def test_a_fault_is_tried_again():
     assert len(calls) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["def", "async def"])
 def test_a_call_that_hangs_keeps_neither_the_caller_nor_the_program(kind):
     wait = "await asyncio.sleep(600)" if kind == "async def" else "time.sleep(600)"

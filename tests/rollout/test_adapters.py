@@ -72,6 +72,7 @@ FORMS = {
 }
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("form", FORMS)
 def test_a_whole_adapter_is_merged_as_peft_does(form, tmp_path, base):
     folder = save_adapter(tmp_path / "adapter", base, **FORMS[form])
@@ -107,6 +108,7 @@ DAMAGE = {
 }
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_an_adapter_that_does_not_fit_is_refused(damage, adapter):
     change, said = DAMAGE[damage]
@@ -192,6 +194,7 @@ def test_a_configuration_names_what_it_lacks(entry, adapter):
         load_model(adapter)
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     ("pattern", "said"),
     [

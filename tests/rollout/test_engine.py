@@ -394,6 +394,7 @@ atexit.register(exiting.set)  # called before what was registered earlier
 """
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(("case", "printed"), [("frees", "freed"), ("hangs", "")])
 def test_the_exit_waits_for_a_thread_that_still_frees_its_tensors_but_not_for_one_that_hangs(case, printed):
     ended = subprocess.run([sys.executable, "-c", ENDING, case], capture_output=True, text=True, timeout=50)
@@ -411,6 +412,7 @@ threads.leave(130)
 """
 
 
+@pytest.mark.slow
 def test_a_program_with_a_thread_that_hangs_leaves_with_its_status_and_cleans_up():
     ended = subprocess.run([sys.executable, "-c", LEAVING], capture_output=True, text=True, timeout=50)
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, "cleaned up", "")

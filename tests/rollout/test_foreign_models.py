@@ -77,6 +77,7 @@ def test_implementations_that_transformers_has_are_read(name, folder):
     model_shape(str(folder))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("entries", "said"),
     [
@@ -167,6 +168,7 @@ SLOW = ("later", "a power")
 """Kinds that take a second of processor time."""
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("kind", [pytest.param(k, marks=[pytest.mark.slow] * (k in SLOW)) for k in ENDLESS])
 def test_a_template_has_limits_of_time_and_memory(kind, folder, monkeypatch):
     template, said = ENDLESS[kind]
@@ -177,6 +179,7 @@ def test_a_template_has_limits_of_time_and_memory(kind, folder, monkeypatch):
         TokenFormat(load_tokenizer(folder), get_protocol("tags"), chat=True)
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     ("template", "said"),
     [
@@ -210,6 +213,7 @@ FORMS = [
 ]
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("template", FORMS)
 def test_a_template_is_rendered_as_transformers_does(template):
     tokenizer = tiny_tokenizer("llama")

@@ -29,6 +29,7 @@ def cache(tmp_path, monkeypatch):
     return model
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("name", ["owner/name", "owner/name@main", "owner/name@v1", f"owner/name@{'a' * 40}"])
 def test_a_model_of_the_hub_comes_from_its_cache_without_a_network(cache, name):
     assert model_folder(name) == cache / "snapshots" / ("a" * 40)

@@ -152,6 +152,7 @@ def test_what_does_not_fit_is_refused_and_nothing_is_written(three, tmp_path):
         merge_checkpoints(three[:2], [0.5, 0.5], tmp_path / "there")
 
 
+@pytest.mark.slow
 def test_the_command(three, tmp_path):
     from typer.testing import CliRunner
 
@@ -170,6 +171,7 @@ def test_weights_that_have_no_average_are_refused(weights):
     assert given_weights("1e307,1e307", 2) == [0.5, 0.5]
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("most", [100, 10_000])  # the weights fail, or the tokenizer after them
 def test_a_model_that_cannot_be_written_is_one_line_and_leaves_nothing(most, three, tmp_path, monkeypatch, capsys):
     model = tiny_qwen2(hidden_size=4, intermediate_size=4, num_attention_heads=1, num_key_value_heads=1, vocabulary=430)

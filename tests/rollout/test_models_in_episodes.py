@@ -203,6 +203,7 @@ def tiny_model(key="tiny", seed=0):
     return Model.over(key, sampler, TokenFormat(tokenizer, get_protocol("tags"), chat=True))
 
 
+@pytest.mark.slow
 def test_a_real_model_gives_the_same_episodes_for_the_same_seed(tmp_path):
     short = LoadedAgent("short", AGENT.workflow, {"searcher": Role("searcher", "{question} {instructions}", 8)})
     one = run(tiny_model(), agent=short, temperature=1.0, seed=3, canonical=True)

@@ -56,6 +56,7 @@ def added(name: str, ids) -> list[str]:
     return [known[int(i)].content for i in ids if int(i) in known]
 
 
+@pytest.mark.slow_cases
 @EACH
 def test_no_page_and_no_question_makes_an_added_token(name: str) -> None:
     form = FORMATS[name]

@@ -114,6 +114,7 @@ MODELS = {
 }
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("architecture", list(MODELS))
 @pytest.mark.parametrize("reuse", [0, 4000])
 def test_a_batch_samples_what_each_row_would_alone_without_a_cache(architecture, reuse):
@@ -129,6 +130,7 @@ def test_a_batch_samples_what_each_row_would_alone_without_a_cache(architecture,
             assert (s.finish, s.ids.dtype, s.logp.dtype) == ("length", np.int32, np.float32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", list(MODELS))
 @pytest.mark.parametrize("max_batch_tokens", [1500, 100_000])
 def test_requests_that_join_later_get_what_they_would_alone(architecture, max_batch_tokens):
@@ -152,6 +154,7 @@ def test_requests_that_join_later_get_what_they_would_alone(architecture, max_ba
     assert any(passes[at - 1][1] == 1 for at in prefills[1:])  # some joined between tokens
 
 
+@pytest.mark.slow
 def test_what_was_never_written_into_a_cache_reaches_no_row():
     """The cache has spare slots and grows; then a short one joins, beside columns that none has written in its slot."""
     model = tiny_qwen2(dtype=torch.float64)
@@ -176,6 +179,7 @@ def test_a_request_is_answered_before_longer_ones_are_done():
     assert order == [(1, 2), (2, 9), (0, 30)]
 
 
+@pytest.mark.slow_cases
 class TestTransformersSampler(SamplerTests):
     vocabulary = 340
 
@@ -473,6 +477,7 @@ def test_a_model_with_other_layers_than_attention_is_refused():
 # -- from a folder ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_saved_model_loads_and_samples_the_same(tmp_path):
     model, tokenizer = load_model(save_tiny(tmp_path), chat=True)
     requests = mixed_requests()

@@ -260,6 +260,7 @@ def test_the_policy_writes_its_own_pages():
     assert episode.turns == 2
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("text", [text for text in HOSTILE_REPLIES if text])
 def test_whatever_it_writes_as_an_engine_is_a_page_without_tags(text):
     """No text of the engine's acts: the episode goes on with the searcher's own answer."""

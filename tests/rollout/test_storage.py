@@ -66,6 +66,7 @@ EPISODES = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(episodes=st.lists(EPISODES, min_size=1, max_size=4))
 def test_episodes_read_back_equal(tmp_path, episodes):

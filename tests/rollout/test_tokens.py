@@ -169,6 +169,7 @@ def test_a_page_that_spells_special_tokens_makes_none(style):
             assert page in fmt.decode(make(page))
 
 
+@pytest.mark.slow
 @given(TEXT)
 @settings(max_examples=60, deadline=None)
 def test_text_is_encoded_as_by_the_tokenizers_class(text):

@@ -64,6 +64,7 @@ def address(fake):
 # -- replies -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("bad", [(500, "out of memory"), (200, "<html>busy</html>"), (200, '{"choices": [')])
 def test_an_error_of_the_server_or_a_cut_reply_is_asked_again(fake, address, bad, capsys):
     fake.answers[GENERATE] = [bad, (200, GOOD)]
@@ -151,6 +152,7 @@ def test_a_file_that_arrives_otherwise_is_not_loaded(fake, address, tmp_path, mo
     sampler.close()
 
 
+@pytest.mark.slow
 def test_a_server_that_came_back_between_requests_is_noticed_and_named(fake, capsys):
     """Its connection was idle, so nothing broke; its weights are those that it was started with."""
     port = free_port()
@@ -216,6 +218,7 @@ def test_a_shared_folder_that_does_not_exist(address, tmp_path):
         sampler_on(address, shared=str(tmp_path / "gone"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["before", "while it is written"])
 def test_a_shared_folder_that_is_full(address, tmp_path, monkeypatch, when):
     sampler = sampler_on(address, shared=str(tmp_path))
@@ -242,6 +245,7 @@ def test_a_shared_folder_that_is_full(address, tmp_path, monkeypatch, when):
 # -- what it serves ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -293,6 +297,7 @@ def test_nobody_there():
         sampler_on(f"http://127.0.0.1:{free_port()}")
 
 
+@pytest.mark.slow
 def test_a_server_that_is_still_starting_is_waited_for(fake, monkeypatch, capsys):
     monkeypatch.setattr(server, "PATIENCE", 60.0)
     port, made = free_port(), []
@@ -426,6 +431,7 @@ def answered(sampler, count):
     return [reply.ids.tolist() for reply in replies]
 
 
+@pytest.mark.slow
 def test_a_server_that_dies_is_drained_and_comes_back_with_the_next_weights(capsys):
     one, two = FakeVllm(), FakeVllm()
     port = free_port()
@@ -455,6 +461,7 @@ def test_a_server_that_dies_is_drained_and_comes_back_with_the_next_weights(caps
             sampler.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["server", "engine"])
 @pytest.mark.parametrize("when", ["it samples", "it loads weights"])
 def test_a_server_that_stands_still_is_noticed_and_named(monkeypatch, capsys, what, when):
@@ -479,6 +486,7 @@ def test_a_server_that_stands_still_is_noticed_and_named(monkeypatch, capsys, wh
         sampler.close()
 
 
+@pytest.mark.slow
 def test_when_every_server_is_lost_the_run_is_told():
     one, two = FakeVllm(), FakeVllm()
     for own in (one, two):

@@ -99,6 +99,7 @@ def test_a_server_that_says_well_and_has_not_joined():
         send_to(lambda invitation: None)
 
 
+@pytest.mark.slow
 def test_processes_that_cannot_reach_this_machine():
     cut = threading.Event()
     with pytest.raises(EngineLostError, match=r"have not joined at 127.0.0.1:\d+ for 0.2 s: both machines"):
@@ -106,6 +107,7 @@ def test_processes_that_cannot_reach_this_machine():
     cut.set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("told", [True, False])
 def test_a_process_that_leaves_half_way(told):
     """The server's own error is told, if it can still tell one."""
@@ -139,6 +141,7 @@ def test_weights_are_sent_and_requests_name_them():
         sampler.close()
 
 
+@pytest.mark.slow
 def test_a_server_that_was_started_again_is_sent_the_weights_again(capsys):
     fake = FakeVllm()
     with gated(fake) as address:
@@ -152,6 +155,7 @@ def test_a_server_that_was_started_again_is_sent_the_weights_again(capsys):
         sampler.close()
 
 
+@pytest.mark.slow
 def test_a_server_whose_processes_cannot_join_is_refused_at_the_start(monkeypatch):
     monkeypatch.setattr(server, "MEET", 0.2)
     fake = FakeVllm()
@@ -189,6 +193,7 @@ def test_what_goes_with_a_group(more, said):
         load_recipe("tiny-grpo", values)
 
 
+@pytest.mark.slow
 def test_a_process_that_fails_says_so_and_the_next_request_is_not_sampled_by_half_of_the_weights(capsys):
     fake = FakeVllm()
     fake.processes = 2

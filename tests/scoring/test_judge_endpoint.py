@@ -60,6 +60,7 @@ def attempt(text, number):
     return Episode(f"q#{number}", "q", "a", "e", contexts=contexts, calls=calls, group_uid="g", answer=Answer(text))
 
 
+@pytest.mark.slow
 def test_only_what_it_judged_in_time_gets_a_reward(endpoint):
     judge = find_judge({"kind": "model", "model": endpoint, "seconds": 1.0})
     try:

@@ -140,6 +140,7 @@ TEXT = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(TEXT, st.lists(TEXT, min_size=1, max_size=3))
 def test_answer_properties(prediction, golds):
     overlap = answer_overlap(prediction, golds)

@@ -134,6 +134,7 @@ def test_a_card_names_no_other_secret(monkeypatch):
         Sources().open(HttpCard(url="http://localhost:1", token_env="SEARCHGYM_TOKEN_NONE"))
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     "given", ["text/plain", "", "application/x-www-form-urlencoded", "text/plain; application/json"]
 )
@@ -145,6 +146,7 @@ def test_another_content_type_is_refused(given):
         assert post(port, {"queries": ["q"]}, **{"Content-Type": "Application/JSON; charset=utf-8"})[0] == 200
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     ("host", "status"),
     [
@@ -158,6 +160,7 @@ def test_a_name_that_was_not_allowed_is_not_answered(host, status):
         assert post(port, {"queries": ["q"]}, Host=host)[0] == status
 
 
+@pytest.mark.slow
 def test_names_can_be_allowed():
     for allowed in ("Node7", "*"):
         with serving(access=access(None, [allowed])) as (port, _):
@@ -213,6 +216,7 @@ def sys_env():
 # -- how much ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_queries_times_k_are_limited():
     with serving() as (port, _):
         status, reply = post(port, {"queries": ["q"] * 1024, "topk": 100})
@@ -279,6 +283,7 @@ def ending(connection):
     return received
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     "start",
     [
@@ -296,6 +301,7 @@ def test_a_request_that_does_not_end_is_ended(start):
         assert post(port, {"queries": ["q"]})[0] == 200
 
 
+@pytest.mark.slow
 def test_a_byte_now_and_then_gains_no_time():
     with serving(seconds=0.5, body=1000) as (port, _), socket.create_connection(("127.0.0.1", port), 20) as slow:
         started = time.monotonic()
@@ -310,6 +316,7 @@ def test_a_byte_now_and_then_gains_no_time():
         assert time.monotonic() - started < 10
 
 
+@pytest.mark.slow
 def test_what_is_being_answered_has_all_the_time():
     pages = Pages()
     with serving(pages, seconds=0.2, body=1000) as (port, _):
@@ -318,6 +325,7 @@ def test_what_is_being_answered_has_all_the_time():
         assert post(port, {"queries": ["q"]})[0] == 200
 
 
+@pytest.mark.slow
 def test_a_reply_that_is_not_taken_is_dropped():
     with serving(Pages(20_000), Limits(k=300), seconds=0.3, body=1000) as (port, service):
         slow = socket.socket()

@@ -85,6 +85,7 @@ def test_a_server_killed_under_500_episodes_loses_none(world, server, tmp_path):
         assert episodes[id].answer == episode.answer
 
 
+@pytest.mark.slow
 def test_a_server_that_stays_dead_ends_episodes_and_no_error_is_seen(world, server, tmp_path):
     retriever = HttpRetriever(server.url, deadline=0.5)
     dead = []
@@ -102,6 +103,7 @@ def test_a_server_that_stays_dead_ends_episodes_and_no_error_is_seen(world, serv
         assert not any("Connection" in hit.passage.text for search in episode.searches for hit in search.hits)
 
 
+@pytest.mark.slow
 def test_an_overfilled_queue_says_503_and_recovers(world, tmp_path):
     server = Server(world / "corpus.jsonl", "--max-waiting", "8", "--max-queries", "1024", "--max-hits", "102400")
     try:

@@ -120,6 +120,7 @@ def test_the_tools_are_a_retriever(served, own):  # noqa: F811
     assert played[0][-1][1] == 1.0
 
 
+@pytest.mark.slow
 def test_a_tool_that_fails_is_never_a_page(served):
     async def search(query, k):
         async with Client(f"{served}/mcp") as client:
@@ -147,6 +148,7 @@ def test_without_the_option_there_are_no_tools():
     assert TestClient(make_app(service), base_url="http://localhost").post("/mcp", json={}).status_code == 404
 
 
+@pytest.mark.slow
 def test_on_standard_input_and_output():
     """As programs start a server that they name by its command."""
     command = ["-m", "searchgym", "serve", str(CORPUS), "--stdio", "--page-words", "5"]

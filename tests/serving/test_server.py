@@ -309,6 +309,7 @@ def strange():
     server.server_close()
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     "bad",
     [
@@ -325,6 +326,7 @@ def test_what_passes_is_tried_again(strange, bad):
     assert client.search(["q"], 1) == [[HIT]] and client.tried_again == 2
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     ("bad", "said"),
     [
@@ -349,6 +351,7 @@ def test_what_stays_wrong_is_told_at_once(strange, bad, said):
     assert client.tried_again == 0
 
 
+@pytest.mark.slow
 def test_documents_without_scores_get_one_by_their_rank(strange):
     """What a server sends that does not know ``return_scores``."""
     rows = [{"id": "7", "contents": '"A"\nb'}, {"id": 8, "title": "C", "text": "d"}]
@@ -359,6 +362,7 @@ def test_documents_without_scores_get_one_by_their_rank(strange):
     assert client.tried_again == 0
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("bad", [("late", {}, 0.5), (503, {"Retry-After": "9"}, b'{"detail": "full"}')])
 def test_the_deadline_ends_it(strange, bad):
     strange.answers = [bad]
@@ -385,12 +389,14 @@ def test_a_server_that_comes_back_is_found_again(own):
         again.wait()
 
 
+@pytest.mark.slow
 def test_a_port_that_is_taken(url):
     command = [sys.executable, "-m", "searchgym", "serve", str(CORPUS), "--port", url.rsplit(":", 1)[1]]
     ended = subprocess.run(command, capture_output=True, text=True)
     assert ended.returncode == 2 and "give another --port" in ended.stderr
 
 
+@pytest.mark.slow
 def test_an_index_that_does_not_load_ends_the_server(tmp_path):
     folder = tmp_path / "index"
     folder.mkdir()
@@ -430,6 +436,7 @@ def test_a_full_queue_refuses_and_recovers():
     assert asyncio.run(scene())[0][0].passage.id == "c"
 
 
+@pytest.mark.slow
 def test_requests_that_wait_share_a_call_with_those_of_the_same_k():
     calls = []
 

@@ -20,6 +20,7 @@ def checks(suite):
 SUITES = [Retrievers, Environments, Agents, Samplers]
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(("suite", "check"), [(suite, check) for suite in SUITES for check in checks(suite)])
 def test_what_is_right_passes(suite, check):
     getattr(suite(), check)()
@@ -87,6 +88,7 @@ def test_what_a_subclass_must_define_is_said(suite, check, missing):
         getattr(suite(), check)()
 
 
+@pytest.mark.slow
 def test_the_import_is_light():
     heavy = {"torch", "transformers", "faiss", "bm25s", "numba", "pytest"}
     code = f"import sys, searchgym.testing; print({heavy} & set(sys.modules))"

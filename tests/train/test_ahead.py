@@ -115,6 +115,7 @@ def test_nothing_is_drawn_while_it_is_paused():
     ahead.close()
 
 
+@pytest.mark.slow
 def test_a_sampler_that_is_gone_for_good_leaves_a_checkpoint_of_the_last_step(tmp_path):
     class Dying(BanditRollout):
         def __call__(self, questions, attempts, step, greedy):
@@ -142,6 +143,7 @@ class Lagging(BanditRollout):
         super().publish(version)
 
 
+@pytest.mark.slow
 def test_a_bandit_is_learnt_from_stale_samples_within_the_bound(tmp_path):
     model = toy_model()
     rollout = Lagging(model)
@@ -154,6 +156,7 @@ def test_a_bandit_is_learnt_from_stale_samples_within_the_bound(tmp_path):
     assert {"time/waited", "time/draw", "learner/importance"} <= rows[1].keys()
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_after_its_last_checkpoint(tmp_path):
     model = toy_model()
     for steps in (6, 12):
@@ -201,6 +204,7 @@ def test_episodes_go_on_while_the_model_learns_and_say_which_weights_made_each_c
     assert all(0 <= row["rollout/spanning"] <= 1 for row in rows)
 
 
+@pytest.mark.slow
 def test_a_rollout_that_is_given_up_ends_at_once(tmp_path):
     parts = assemble(load_recipe("tiny-grpo", SMALL), tmp_path)
     entered, errors = threading.Event(), []

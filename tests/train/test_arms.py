@@ -102,6 +102,7 @@ def entropy(chances, level):
     return -sum(share * math.log(share) for share in shares if share)
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(st.sampled_from(ARMS), st.floats(0, 1)), max_size=60),
     st.sampled_from([0.0, 0.7, 1.0]),

@@ -126,6 +126,7 @@ OPTIONS = "env_options={{reward: 'test_bad_input:{}', max_turns: 2, questions: {
 # -- refused before anything is made -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     ("override", "status", "message"),
     [
@@ -161,6 +162,7 @@ def test_what_cannot_work_makes_no_folder(train, place, override, status, messag
     assert not (place / "out").exists()
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     ("broken", "status", "message"),
     [
@@ -190,6 +192,7 @@ def test_a_model_folder_that_lacks_something_makes_no_run(train, place, broken, 
     assert not (place / "out").exists()
 
 
+@pytest.mark.slow
 def test_a_model_without_a_chat_template_trains_as_a_base_model(train, place):
     (place / "model" / "chat_template.jinja").unlink()
     status, said = train("steps=1")
@@ -202,6 +205,7 @@ def test_a_model_without_a_chat_template_trains_as_a_base_model(train, place):
 # -- counted, not refused ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_equal_rewards_train_nothing_and_are_counted(train, place):
     status, said = train(OPTIONS.format("equal", 12), "steps=1")
     assert status == 0, said
@@ -211,6 +215,7 @@ def test_equal_rewards_train_nothing_and_are_counted(train, place):
     assert all(torch.equal(a, b) for a, b in zip(before.parameters(), after.parameters(), strict=True))
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("ahead", [[], ["rollout.staleness=1", "loss.importance_cap=2", "steps=4"]])
 def test_contexts_too_short_for_the_prompt_end_the_run_in_its_first_step(ahead, train, place):
     """The prompt alone has more than 64 tokens: nothing is sampled, and nothing could be learnt."""
@@ -254,6 +259,7 @@ def test_a_model_that_is_not_finite_stops_before_any_checkpoint(train, place):
     assert not list((place / "out" / "checkpoints").iterdir())
 
 
+@pytest.mark.slow
 def test_what_stopped_before_its_first_episode_may_be_begun_anew_in_its_folder(train, place, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
     for override, message in [
@@ -272,6 +278,7 @@ def test_what_stopped_before_its_first_episode_may_be_begun_anew_in_its_folder(t
     assert (place / "out" / "metrics.jsonl").read_bytes() == kept
 
 
+@pytest.mark.slow
 def test_a_folder_with_a_file_of_ones_own_is_never_begun_anew(train, place):
     train(OPTIONS.format("not_finite", 12))
     (place / "out" / "notes.txt").write_text("mine")
@@ -310,6 +317,7 @@ def adapter(train, place):
     return "model=first/checkpoints/last"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("adapter")
 def test_an_adapter_is_trained_on_as_a_whole_model_or_as_itself(train, place, adapter):
     status, said = train(adapter)
@@ -329,6 +337,7 @@ def test_an_adapter_is_trained_on_as_a_whole_model_or_as_itself(train, place, ad
     assert (status, "is an adapter of {'rank': 2, 'alpha': 4.0}, the recipe's lora has" in said) == (2, True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lora", [[], ["lora.rank=2", "lora.alpha=4"]])
 def test_an_adapter_that_is_not_finite_makes_no_run(lora, train, place, adapter):
     file = place / "first" / "checkpoints" / "last" / "adapter_model.safetensors"
@@ -340,6 +349,7 @@ def test_an_adapter_that_is_not_finite_makes_no_run(lora, train, place, adapter)
     assert not (place / "out").exists()
 
 
+@pytest.mark.slow
 def test_an_adapter_is_saved_with_its_matrices_in_order(train, place, adapter):
     """A set has another order in each process: the same training would write other files."""
     config = json.loads((place / "first" / "checkpoints" / "last" / "adapter_config.json").read_text())

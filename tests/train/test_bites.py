@@ -237,11 +237,13 @@ def check(case, recorded):
     assert together > 0.1, f"{case} moves the advantages the other way: correlation {together:.3f}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_every_term_bites(case, recorded):
     check(case, recorded)
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("factor", [0.0, -1.0], ids=["zeroed", "negated"])
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_check_fails_without_the_term_and_with_its_opposite(case, factor, recorded, monkeypatch):
@@ -320,6 +322,7 @@ def test_llds_bites(recorded):
     check_llds(recorded, 0.2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("coef", "said"), [(0.0, "changes 0.000"), (-0.2, "the other way")])
 def test_the_check_of_llds_fails_without_it_and_with_its_opposite(coef, said, recorded):
     with pytest.raises(AssertionError, match=said):

@@ -155,6 +155,7 @@ def test_the_template_is_the_trap_that_it_is_meant_to_be(folder):
     assert not set(ids) & set(tokenizer.all_special_ids)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("protocol", "own"),
     [

@@ -196,6 +196,7 @@ def test_praise_by_hand():
     assert row == pytest.approx([0.0, 0.2, 0.4, 0.0, 0.3, 1.0, 1.0])
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=6), st.floats(0.01, 2))
 def test_process_rewards_sum_to_what_the_prefixes_gained(scores, alpha):
     episode = chain(scores, 1.0)

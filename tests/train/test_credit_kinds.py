@@ -161,6 +161,7 @@ BROKEN = {
 }
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("fault", BROKEN)
 def test_a_term_of_a_package_that_cannot_work_is_refused(fault, packages):
     code, said = BROKEN[fault]
@@ -169,6 +170,7 @@ def test_a_term_of_a_package_that_cannot_work_is_refused(fault, packages):
         check_credit(load_recipe("tiny-grpo", ["credit={thrift: 1}"]), ROLES)
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("fault", [name for name in BROKEN if "import" not in name])
 def test_a_users_own_class_that_cannot_work_is_refused(fault, packages, tmp_path):
     code, said = BROKEN[fault]

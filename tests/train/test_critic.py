@@ -86,6 +86,7 @@ def test_explained_variance():
     assert explained_variance(returns, np.ones(4)) == 0
 
 
+@pytest.mark.slow
 def test_a_critic_learns_its_returns():
     own, samples = critic(lr=3e-3, minibatches=2), rewarded()
     found = []
@@ -218,6 +219,7 @@ def test_ppo_learns_the_bandit(tmp_path):
     assert "groups/groups" not in rows[-1]
 
 
+@pytest.mark.slow
 def test_a_stopped_run_of_ppo_goes_on_bit_for_bit(tmp_path):
     recipe = ppo(steps=6, critic={"optimizer": {"lr": 1e-2, "minibatches": 2}, "warmup_steps": 1})
     whole = toy_trainer(tmp_path / "whole", recipe).run()

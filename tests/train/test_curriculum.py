@@ -44,6 +44,7 @@ def hops(questions):
     return Counter(question.metadata["hops"] for question in questions)
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(
     st.integers(0, 40),
@@ -211,6 +212,7 @@ def recipe(*values):
 PASS_RATE = ["curriculum={kind: pass-rate, stages: [{}]}"]
 
 
+@pytest.mark.slow
 def test_recipes_and_their_mistakes():
     staged_recipe = recipe(
         "curriculum={kind: steps, stages: [{mix: {1: 1}}, {mix: {1: 0.5, 2: 0.5}, noise: 0.1}]}", "curriculum.by=hops"

@@ -189,6 +189,7 @@ def test_parallel_search_is_shown_two_queries_in_one_turn(form):
     assert [1, 2] in together, "the chain needs its first answer"
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("agent", ORACLES)
 def test_further_teams_are_shown_a_world(form, agent):
     task = load_task(find_env("World"), questions={"size": 40}, max_turns=14, max_queries=4)
@@ -284,6 +285,7 @@ def test_what_is_held_out_is_in_no_search_and_no_question(tmp_path, form):
 # -- the command ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_command_writes_episodes_and_a_card_of_them(tmp_path, monkeypatch, capsys):
     run = command_line(monkeypatch, capsys)
     world = build_world(WorldSpec("simple", size=20, seed=3, split="train"))

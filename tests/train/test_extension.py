@@ -18,6 +18,7 @@ def one_thread():
     torch.set_num_threads(1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("interrupted", [None, 2, 3])
 def test_an_extended_run_equals_one_that_had_all_steps_from_the_start(tmp_path, interrupted):
     """After its last step, or after an interrupt, with bits equal to those of the longer run."""
@@ -39,6 +40,7 @@ def test_an_extended_run_equals_one_that_had_all_steps_from_the_start(tmp_path, 
         assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
+@pytest.mark.slow
 def test_the_validation_of_the_former_last_step_is_all_that_differs(tmp_path):
     options = {"validation": {"every": 3}, "checkpoint": {"every": 3}}
     toy_trainer(tmp_path / "whole", toy_recipe(steps=6, **options)).run()
@@ -67,6 +69,7 @@ GAE = {"advantage": {"estimator": "gae"}}
 COSINE = {"optimizer": {"schedule": "cosine"}}
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     ("options", "named"),
     [
@@ -136,6 +139,7 @@ def test_a_warm_up_that_somebody_asked_for_is_not_shortened(tmp_path):
             load_recipe(name, ["steps=1", override])
 
 
+@pytest.mark.slow
 def test_a_shortened_run_resumes_and_says_how_to_extend_it(tmp_path):
     """The record of the run has the warm-up that it had."""
     path = tmp_path / "mine.yaml"

@@ -46,6 +46,7 @@ def test_a_sampler_that_never_answers_ends_the_run_with_stacks_and_a_checkpoint(
     assert resumed.progress.step == 8
 
 
+@pytest.mark.slow
 def test_a_phase_that_ends_late_does_not_go_on_while_its_checkpoint_is_written(tmp_path, monkeypatch):
     events, begun, gone_on = [], threading.Event(), threading.Event()
 
@@ -144,6 +145,7 @@ def test_a_tree_without_branches_is_told_once():
     assert Tree().warning([row(0, 0)] * 3) is None and Tree().warning([]) is None
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(("shared", "told"), [("true", 1), ("false", 0)])
 def test_a_training_by_branches_that_has_few_says_so(shared, told, tmp_path, capsys, monkeypatch):
     """Here any share is few; a control that shares nothing on purpose is not warned."""
@@ -158,6 +160,7 @@ def test_a_training_by_branches_that_has_few_says_so(shared, told, tmp_path, cap
     assert capsys.readouterr().err.count("shared by several attempts") == told
 
 
+@pytest.mark.slow
 def test_a_guard_stops_the_run_and_names_the_last_good_checkpoint(tmp_path):
     recipe = toy_recipe(
         steps=30, guard={"bounds": {"learner/entropy": {"min": 1.5}}, "patience": 2}, checkpoint={"every": 1}

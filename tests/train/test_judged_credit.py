@@ -165,6 +165,7 @@ def test_prose_of_a_model_key_that_judges_trains_nothing(tmp_path):
     assert not (tmp_path / "run" / "checkpoints" / "last" / "judge").exists()
 
 
+@pytest.mark.slow
 def test_the_bandit_learns_from_tournaments(tmp_path):
     """Its answers are numbers of which one is right: by comparisons alone the policy finds it."""
     by_id = {question.id: question for question in QUESTIONS}

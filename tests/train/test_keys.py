@@ -69,6 +69,7 @@ def test_keys_take_their_roles_and_their_rates():
     assert planners.recipe.models == {}
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     ("models", "error", "said"),
     [
@@ -95,6 +96,7 @@ def test_a_recipe_with_keys_is_read_back_equal(tmp_path):
     assert read_recipe(tmp_path / "recipe.yaml") == recipe
 
 
+@pytest.mark.slow
 def test_credit_and_comparison_must_fit():
     for overrides, said in [
         (["credit={}"], "at least one"),
@@ -317,6 +319,7 @@ def test_a_checkpoint_of_several_keys_names_the_model_of_each_role(tmp_path):
     assert in_checkpoints(given, jade) == given
 
 
+@pytest.mark.slow
 def test_the_plan_counts_every_key_and_a_shared_base_once():
     def gib(*more):
         found = {}
@@ -346,6 +349,7 @@ class Endless:
             await io.generate("planner", question=question.text)
 
 
+@pytest.mark.slow
 def test_a_workflow_that_never_ends_is_ended(tmp_path):
     parts = assemble(small(name="tiny-jade"), tmp_path)
     try:

@@ -121,6 +121,7 @@ def test_log_probs_against_the_plain_model_row_by_row():
         np.testing.assert_allclose(logp, expected.numpy()[sample.mask[1:]], rtol=0, atol=2e-5)
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("reduction", ["token-mean", "sequence-mean"])
 def test_micro_batches_and_shards_add_up_to_the_whole_batch(reduction):
     samples, loss = random_samples(), LossOptions(kl_coef=0.05, entropy_coef=0.01, reduction=reduction)
@@ -386,6 +387,7 @@ def test_without_signal_no_update_is_made():
     assert own.updater.version == 1
 
 
+@pytest.mark.slow
 def test_the_reference_pulls_back():
     samples = [dataclasses.replace(s, advantage=np.zeros_like(s.advantage)) for s in random_samples()]
     reference = model(seed=3)
@@ -409,6 +411,7 @@ def test_supervised_loss_against_cross_entropy():
         assert metrics["tokens_trained"] == len(losses)
 
 
+@pytest.mark.slow
 def test_demonstrations_are_learnt_by_heart():
     samples, own = random_samples(4, longest=40), learner(lr=1e-2)
     losses = [own.supervised_step(samples, step)["loss"] for step in range(60)]
@@ -510,6 +513,7 @@ def test_state_makes_the_next_step_the_same(tmp_path):
     assert first.updater.version == second.updater.version == 2
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("tokens", [128, 400, 10**6])
 def test_packed_samples_have_the_loss_and_the_gradients_of_padded_rows(tokens):
     samples = random_samples()

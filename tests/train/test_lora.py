@@ -37,6 +37,7 @@ def trained(**changes):
     return learner, rows
 
 
+@pytest.mark.slow
 def test_only_the_adapter_is_trained_and_at_first_it_says_nothing():
     plain, samples = LocalLearner(recipe(lora={"rank": 0}), model()), random_samples(5)
     learner = LocalLearner(recipe(), model())
@@ -52,6 +53,7 @@ def test_only_the_adapter_is_trained_and_at_first_it_says_nothing():
     assert sum(moments["exp_avg"].numel() for moments in state.values()) == trainable
 
 
+@pytest.mark.slow
 def test_weights_leave_merged_under_the_models_own_names():
     learner, rows = trained()
     assert rows[-1]["updates"] == 1
@@ -66,6 +68,7 @@ def test_weights_leave_merged_under_the_models_own_names():
         np.testing.assert_allclose(own, wanted, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_reference_is_the_model_without_its_adapter_and_takes_no_memory():
     loss = {"kl_coef": 0.1}
     learner, rows = trained(loss=loss)
@@ -79,6 +82,7 @@ def test_the_reference_is_the_model_without_its_adapter_and_takes_no_memory():
     assert again["gradient_norm"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_adapters_are_kept_in_float32(dtype):
     learner = LocalLearner(recipe(), model().to(getattr(torch, dtype)))
@@ -88,6 +92,7 @@ def test_adapters_are_kept_in_float32(dtype):
     assert {t.dtype for t in learner.weights().values()} == {getattr(torch, dtype)}
 
 
+@pytest.mark.slow
 def test_an_adapter_beside_weights_in_bfloat16_comes_back_as_it_was_saved(tmp_path):
     """Not rounded to the type of its base."""
     learners = [LocalLearner(recipe(), model().to(torch.bfloat16)) for _ in range(2)]
@@ -108,6 +113,7 @@ def saved(tmp_path):
     return tmp_path, learner
 
 
+@pytest.mark.slow
 def test_an_earlier_adapter_goes_on_where_it_ended(saved):
     folder, before = saved
     after = LocalLearner(recipe(), model(), adapter=folder)
@@ -118,6 +124,7 @@ def test_an_earlier_adapter_goes_on_where_it_ended(saved):
     assert not np.allclose(np.concatenate(after.logp(samples)), np.concatenate(fresh.logp(samples)))
 
 
+@pytest.mark.slow
 def test_the_reference_of_a_continued_adapter_is_the_model_as_it_was_handed_over(saved):
     folder, before = saved
     after = LocalLearner(recipe(loss={"kl_coef": 0.1}), model(), adapter=folder)
@@ -128,6 +135,7 @@ def test_the_reference_of_a_continued_adapter_is_the_model_as_it_was_handed_over
         np.testing.assert_array_equal(own, wanted)  # also after the update
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -142,6 +150,7 @@ def test_an_adapter_of_another_form_is_not_continued(saved, changes, said):
         LocalLearner(recipe(**changes), model(), adapter=saved[0])
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("scale", [{"use_rslora": True}, {"alpha_pattern": {"q_proj": 2}}])
 def test_an_adapter_with_another_scale_is_not_continued(saved, scale):
     """The scale would be lora_alpha / sqrt(r), or one for each matrix, and the trainer's is lora_alpha / r."""
@@ -153,12 +162,14 @@ def test_an_adapter_with_another_scale_is_not_continued(saved, scale):
         LocalLearner(recipe(), model(), adapter=saved[0])
 
 
+@pytest.mark.slow
 def test_an_adapter_without_weights_is_not_continued(saved):
     (saved[0] / "adapter_model.safetensors").unlink()
     with pytest.raises(DataMissingError, match="an adapter without its weights"):
         LocalLearner(recipe(), model(), adapter=saved[0])
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("lora", [{"rank": 0}, LORA])
 def test_frozen_layers_stay_as_they_are_and_those_above_learn(lora):
     learner, _ = trained(lora=lora, learner={"frozen_layers": 1})
@@ -179,6 +190,7 @@ def test_targets_that_are_not_there():
         LocalLearner(recipe(lora=LORA | {"targets": ["qq_proj"]}), model())
 
 
+@pytest.mark.slow
 def test_a_bandit_is_learnt_and_resumed_to_the_same_bits(tmp_path):
     base = toy_model()
     base.save_pretrained(tmp_path / "base")
@@ -192,6 +204,7 @@ def test_a_bandit_is_learnt_and_resumed_to_the_same_bits(tmp_path):
     assert not (whole.checkpoint / "model.safetensors").exists()
 
 
+@pytest.mark.slow
 def test_what_is_saved_loads_as_one_model_and_names_what_is_wrong(tmp_path):
     base, saved = tmp_path / "base", tmp_path / "saved"
     for model in (tiny_qwen2(), tiny_tokenizer()):
@@ -219,6 +232,7 @@ def test_what_is_saved_loads_as_one_model_and_names_what_is_wrong(tmp_path):
         load_model(saved)
 
 
+@pytest.mark.slow
 def test_a_recipe_without_lora_trains_a_merged_adapter_as_one_model(tmp_path):
     base, saved, out = tmp_path / "base", tmp_path / "saved", tmp_path / "out"
     for model in (tiny_qwen2(), tiny_tokenizer()):
@@ -241,6 +255,7 @@ def test_a_recipe_without_lora_trains_a_merged_adapter_as_one_model(tmp_path):
     assert all(torch.equal(after[name], weight) for name, weight in whole.weights().items())
 
 
+@pytest.mark.slow
 def test_an_export_is_one_plain_model(tmp_path, monkeypatch, capsys):
     base, saved = tmp_path / "base", tmp_path / "saved"
     for model in (tiny_qwen2(), tiny_tokenizer()):

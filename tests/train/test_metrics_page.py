@@ -27,6 +27,8 @@ from searchgym.train.selfplay.kinds.path import LearningProposer
 from searchgym.train.selfplay.proposer import PathProposer
 from searchgym.train.selfplay.worlds import WorldGround
 
+pytestmark = pytest.mark.slow  # of pages, scripts and the machinery of tests, which a change of code seldom breaks
+
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 recipe = test_run.recipe  # a fixture: a recipe on the bundled questions with a small random model
 

@@ -74,12 +74,14 @@ def check(rows, first=0):
     assert not any(validated)
 
 
+@pytest.mark.slow
 def test_each_step_has_its_own_noise_and_validation_none(recipe, tmp_path):
     rows = by_step(*train(recipe, tmp_path / "run", OPTIONS))
     assert [step for step, _, _ in rows] == [None, 0, None, 1, None, 2, None, 3, None]
     check(rows)
 
 
+@pytest.mark.slow
 def test_steps_that_are_drawn_ahead_have_their_own_noise_too(recipe, tmp_path):
     check(by_step(*train(recipe, tmp_path / "run", [*OPTIONS, "rollout.staleness=1", "loss.importance_cap=2.0"])))
 

@@ -48,6 +48,7 @@ def large(name, models, **changes):
     return dataclasses.replace(recipe, **changes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", QWEN)
 def test_shapes_are_read_without_weights(models, size):
     shape = model_shape(str(models / size))
@@ -189,6 +190,7 @@ def test_a_plan_that_cannot_be(models):
     assert 0 < memory_here()["cpu"] < 10**5
 
 
+@pytest.mark.slow
 def test_the_command_prints_and_refuses(models, monkeypatch, capsys):
     def cli(*args):
         monkeypatch.setattr("sys.argv", ["searchgym", "train", *args])

@@ -35,6 +35,7 @@ def cli(monkeypatch, capsys):
     return run
 
 
+@pytest.mark.slow
 def test_the_sizes_of_the_recipes_models_are_known_without_a_network():
     assert {load_recipe(name).model for name in LARGE} <= KNOWN.keys()
     published = {"0.5B": 494_032_768, "3B": 3_085_938_688, "7B": 7_615_616_512}
@@ -43,6 +44,7 @@ def test_the_sizes_of_the_recipes_models_are_known_without_a_network():
     assert model_shape("Qwen/Qwen2.5-7B-Instruct@main") == model_shape("Qwen/Qwen2.5-7B")
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("folder", [False, True])
 def test_sizes_come_from_a_config_that_is_given(cli, tmp_path, folder):
     AutoConfig.for_model("qwen2", **KNOWN["Qwen/Qwen2.5-3B"]).save_pretrained(tmp_path)
@@ -66,6 +68,7 @@ def test_need_and_rest_of_each_device_by_hand():
     assert (gpu.need, gpu.phase, gpu.left) == (5.0, "draw", -1.0)
 
 
+@pytest.mark.slow
 def test_a_plan_shows_capacity_fit_and_hours(cli):
     status, out, err = cli("qwen2.5-7b-grpo", "--plan", "--gpus", 8, "--step-seconds", 36)
     assert status == 0
@@ -90,6 +93,7 @@ def test_hours_are_those_of_an_earlier_run(tmp_path):
     assert hours(recipe.steps, 36.0, tmp_path) == pytest.approx(1.0)
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_is_told_with_changes_that_make_it_fit(cli):
     status, out, err = cli("qwen2.5-7b-grpo", "--plan", "--gpus", 1, "--cpu-gib", 256)
     assert (status, out) == (2, "")
@@ -102,6 +106,7 @@ def test_what_does_not_fit_is_told_with_changes_that_make_it_fit(cli):
     assert "ZeRO, offloading or LoRA make it fit: take more or larger GPUs, or another model" in err
 
 
+@pytest.mark.slow
 def test_the_main_memory_of_another_machine_is_checked_only_when_it_is_given(cli, monkeypatch):
     monkeypatch.setattr("searchgym.train.plan.plan.memory_here", lambda: {"cpu": 4.0})  # a laptop's
     vllm = ("qwen2.5-7b-grpo-vllm", "--plan", "--gpus", 8)
@@ -142,6 +147,7 @@ def test_an_engines_share_is_among_the_changes(cli):
     assert "it fits with rollout.sampler.gpu_share=0.4 learner.backend.offload_optimizer=true (6.8 GiB left" in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LARGE)
 @pytest.mark.parametrize(("gpus", "gib"), [(1, 79.0), (2, 40.0)])
 def test_suggested_changes_fit_as_they_are_written(name, gpus, gib):
@@ -173,6 +179,7 @@ def missing(cli, recipe, *args):
     return lines
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("name", LARGE)
 def test_the_plan_of_a_large_recipe_says_what_data_are_missing(cli, name, tmp_path, monkeypatch):
     monkeypatch.setenv("SEARCHGYM_HOME", str(tmp_path))
@@ -196,6 +203,7 @@ HUB = "hf:RUC-NLPIR/FlashRAG_datasets:hotpotqa/dev"
 """Validation questions of the large recipes."""
 
 
+@pytest.mark.slow
 def test_what_is_here_or_not_searched_is_not_missing(cli, tmp_path, monkeypatch):
     monkeypatch.setenv("SEARCHGYM_HOME", str(tmp_path))
     assert missing(cli, "tiny-grpo") == []

@@ -17,6 +17,7 @@ def small(tmp_path):
     return path
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("name", sorted(list_cards("train")))
 def test_every_shipped_recipe_loads_and_reads_back_equal(name, tmp_path):
     recipe = load_recipe(name)
@@ -58,6 +59,7 @@ def test_the_names_of_all_values():
     assert len(keys) == len(set(keys)) > 40
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     ("override", "error", "message"),
     [
@@ -126,6 +128,7 @@ REINFORCE = "advantage.estimator=reinforce-pp"
 STRATIFIED = "advantage.estimator=stratified"
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [

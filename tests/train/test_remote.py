@@ -230,6 +230,7 @@ def knock(address, key, message):
             return "refused"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("key", "ranks", "result", "message"),
     [
@@ -250,6 +251,7 @@ def test_strangers_and_ranks_of_another_number_are_not_let_in(
         assert knocked.result() == result
 
 
+@pytest.mark.slow
 def test_who_says_nothing_does_not_hold_up_the_start(recipe, tmp_path, monkeypatch):
     joined, address = listening(recipe)
     monkeypatch.setenv(KEY, "known to both")

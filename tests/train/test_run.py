@@ -157,6 +157,7 @@ def test_a_step_after_a_validation_is_computed_like_that_of_a_resumed_run(tmp_pa
     assert passes[0] == passes[1]
 
 
+@pytest.mark.slow
 def test_an_episode_is_shown_token_by_token(recipe, tmp_path, monkeypatch, capsys):
     assert cli(monkeypatch, capsys, recipe, "steps=1", "advantage.drop_zero_variance=false", "--out", "run")[0] == 0
     episodes = list(read_episodes(tmp_path / "run" / "episodes.jsonl"))

@@ -98,6 +98,7 @@ def test_every_shipped_kind_is_one_class_with_a_docstring_that_is_named_as_its_m
         assert cls.__doc__.strip() and cls.__name__.lower() == name
 
 
+@pytest.mark.slow
 def test_classes_of_a_file_sample_learn_and_launch_a_training(own, tmp_path):
     train(load_recipe("tiny-grpo", [*USED, *TINY]), tmp_path / "run")
     seen = sys.modules["own_run"].SEEN
@@ -211,6 +212,7 @@ def test_an_evaluation_names_a_sampler_that_does_not_exist(tmp_path):
         find_models({"searcher": "tiny"}, Loading(by="vlm"))
 
 
+@pytest.mark.slow
 def test_reading_recipes_of_every_kind_imports_no_torch():
     code = (
         "import sys; from searchgym.train import load_recipe\n"
@@ -226,6 +228,7 @@ def test_numbers_of_a_plan_are_those_of_the_types():
     assert [bytes_of(name) for name in ("float32", "bfloat16", "float64")] == [4, 2, np.dtype("float64").itemsize]
 
 
+@pytest.mark.slow
 def test_a_plan_imports_no_code_and_counts_nothing_for_it(own, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["searchgym", "train", "tiny-grpo", *USED, "--plan", "--json"])
     with pytest.raises(SystemExit, match="0"):

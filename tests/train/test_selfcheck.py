@@ -189,6 +189,7 @@ METHODS = {
 QUICK = ["plain", "many options"]
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     "method", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in METHODS]
 )
@@ -262,6 +263,7 @@ def test_faults_in_chains(module, name, fault, recipe, check, monkeypatch, tmp_p
     assert failed(tmp_path, *given, recipe="tiny-grpo" if recipe == "group" else "tiny-mask") == [check]
 
 
+@pytest.mark.slow
 def test_an_inverted_mask(monkeypatch, tmp_path, no_bandit, least):
     def invert(sample):
         mask = ~sample.mask
@@ -289,6 +291,7 @@ def test_a_response_that_was_tokenised_again(monkeypatch, tmp_path, no_bandit, l
     assert TOKENS in failed(tmp_path, *least)
 
 
+@pytest.mark.slow
 def test_rewards_of_another_call(monkeypatch, tmp_path, no_bandit, least):
     def first(sample):
         reward = np.zeros_like(sample.reward)
@@ -311,6 +314,7 @@ def test_groups_over_questions(monkeypatch, tmp_path, no_bandit, least):
     assert failed(tmp_path, *least) == [GROUPS, ADVANTAGES]
 
 
+@pytest.mark.slow
 def test_groups_centred_by_another_groups_mean(monkeypatch, tmp_path, no_bandit, least):
     right = advantages.group_advantages
 
@@ -368,11 +372,13 @@ def test_the_losses_formulas_agree_far_from_the_sampler_and_the_reference(option
         torch.testing.assert_close(mine.grad, theirs.grad)
 
 
+@pytest.mark.slow
 def test_stale_weights(monkeypatch, tmp_path, no_bandit, least):
     monkeypatch.setattr(TransformersSampler, "update", lambda self, state, version: None)
     assert failed(tmp_path, *least) == [AGREE, ARRIVE]
 
 
+@pytest.mark.slow
 def test_the_adapter_of_the_version_before(monkeypatch, tmp_path, no_bandit, least):
     right, last = TransformersSampler.update, []
 
@@ -441,6 +447,7 @@ def test_a_critic_that_learns_the_opposite(monkeypatch, tmp_path, no_bandit, lea
     assert failed(tmp_path, *least, recipe="tiny-ppo") == ["values are the critic's", "the critic learns its returns"]
 
 
+@pytest.mark.slow
 def test_attempts_that_are_copies(monkeypatch, tmp_path, no_bandit, least):
     right = TransformersSampler.sample
 

@@ -133,6 +133,7 @@ def differences(term):
     return wrong, seen
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("term", sorted(TERMS))
 def test_a_term_and_its_formula_agree_on_random_episodes(term):
     wrong, seen = differences(term)
@@ -140,6 +141,7 @@ def test_a_term_and_its_formula_agree_on_random_episodes(term):
     assert len(seen) > 1, "the episodes must earn different rewards for this test to say anything"
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("term", sorted(TERMS))
 def test_a_term_that_is_changed_in_a_few_episodes_is_found(term, monkeypatch):
     cls = find_kind(Term, term)

@@ -59,6 +59,7 @@ class Counting:
         self.drawn = state["drawn"]
 
 
+@pytest.mark.slow
 def test_a_training_saves_the_state_of_its_source_of_questions(tmp_path):
     toy_trainer(tmp_path / "run", toy_recipe(steps=4), questions=Counting()).run()
     source = Counting()
@@ -151,6 +152,7 @@ def test_proposed_questions_are_kept_and_explain_their_episodes(played):
     assert set(saved.terms(episode)) == {"outcome", "waypoint"}
 
 
+@pytest.mark.slow
 def test_the_large_recipe_validates_on_pages_of_its_corpus_that_are_not_proposed(tmp_path, monkeypatch):
     monkeypatch.setenv("SEARCHGYM_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)

@@ -69,6 +69,7 @@ def world():
     return build_world(WorldSpec("simple", size=40, seed=3, split="validation"))
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("name", TEAMS)
 def test_an_oracle_answers_every_question_it_has_steps_for(world, name):
     """Workflow, prompts and parsers pass on all that is needed; only pages that BM25 does not find are missed."""
@@ -82,6 +83,7 @@ def test_an_oracle_answers_every_question_it_has_steps_for(world, name):
         assert retokenisation_mismatches(samples_from(episode, "demonstration"), episode) == 0
 
 
+@pytest.mark.slow
 def test_flaws_cost_answers_and_stay_legal(world):
     task, pages = world_task(world), {passage.title: passage for passage in world.passages}
     form = form_of(task, load_tokenizer(MODEL))
@@ -94,6 +96,7 @@ def test_flaws_cost_answers_and_stay_legal(world):
     assert em[1.0] < em[0.0] - 0.4
 
 
+@pytest.mark.slow
 def test_a_short_plan_says_nothing_of_an_early_end():
     """Counted in the oracle's own episodes: a quarter each of short or whole plans with early or whole searches."""
     made = build_world(WorldSpec("simple", size=240, seed=4, split="train"))
@@ -194,9 +197,9 @@ def hotpotqa(real_data):
 @pytest.mark.parametrize("name", ["praise", *TEAMS])
 def test_every_team_runs_on_real_questions(hotpotqa, sampler, name):
     """The tiny model has never seen such text: what it says is mostly wrong and long, and nothing falls over it."""
-    some = dataclasses.replace(hotpotqa, questions=hotpotqa.questions[::8])
+    some = dataclasses.replace(hotpotqa, questions=hotpotqa.questions[::25])
     episodes = run(name, some, sampler)
-    assert len(episodes) == 13
+    assert len(episodes) == 4
     assert {episode.stop_reason for episode in episodes} <= {"answer", "turns"}
     shares = legality(episodes)
     assert set(shares) <= set(load_agent(name).roles) and all(0 <= share <= 1 for share in shares.values())
@@ -208,6 +211,7 @@ def test_every_team_runs_on_real_questions(hotpotqa, sampler, name):
         assert retokenisation_mismatches(samples, episode) == 0
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("name", TEAMS)
 def test_oracles_answer_real_questions(hotpotqa, name):
     oracles = {question.id: OracleRoles(question) for question in hotpotqa.questions}

@@ -95,6 +95,7 @@ def test_the_bandit_is_learnt_and_the_folder_holds_everything(tmp_path):
     assert result.progress.generated_tokens == 20 * 4 * 8 == found[-1]["generated_tokens"]
 
 
+@pytest.mark.slow
 def test_checkpoints_load_by_name_and_only_the_last_and_the_best_are_kept(tmp_path):
     trainer = toy_trainer(tmp_path / "run", toy_recipe(steps=20))
     result = trainer.run()
@@ -112,6 +113,7 @@ def test_checkpoints_load_by_name_and_only_the_last_and_the_best_are_kept(tmp_pa
     assert loaded.encode("Who founded Beta?") == trainer.tokenizer.encode("Who founded Beta?")
 
 
+@pytest.mark.slow
 def test_rejection_sampling_learns_from_right_answers_only(tmp_path):
     recipe = toy_recipe(method="rejection", steps=40)
     result = toy_trainer(tmp_path / "run", recipe).run()
@@ -121,6 +123,7 @@ def test_rejection_sampling_learns_from_right_answers_only(tmp_path):
         assert trained == round(row["rollout/em"] * 32) == round(row["rejection/kept"] * 32)
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("estimator", ["rloo", "reinforce-pp", "reinforce-pp-baseline", "stratified", "tree"])
 def test_every_estimator_learns_the_bandit(estimator, tmp_path):
     recipe = toy_recipe(steps=25, advantage={"estimator": estimator}, validation={"every": 0}, checkpoint={"every": 0})
@@ -197,6 +200,7 @@ def test_overlong_episodes_leave_the_batch_and_are_counted(tmp_path):
     assert row["advantage/positive"] == pytest.approx(14 / 29)
 
 
+@pytest.mark.slow
 def test_the_warm_start_learns_demonstrations(tmp_path):
     rollout = BanditRollout(toy_model())
     episodes = [rollout.episode(q, i, 0, int(q.answers[0]), 0.0) for q in QUESTIONS for i in range(3)]
@@ -215,6 +219,7 @@ def test_the_token_budget_ends_a_run(tmp_path):
     assert result.checkpoint.name == "step-000003"
 
 
+@pytest.mark.slow
 def test_the_learners_token_budget_ends_a_run(tmp_path):
     """Groups without signal are not read, so the budget is not the sampler's; it goes on counting after a resume."""
     recipe = toy_recipe(steps=20, max_read_tokens=250)
@@ -242,6 +247,7 @@ def test_two_runs_of_twenty_steps_are_equal_bit_for_bit(tmp_path):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("at", [0, 4, 5, 7])
 def test_n_steps_and_a_resume_equal_an_uninterrupted_run(tmp_path, at):
     recipe = toy_recipe(loss={"kl_coef": 0.01}, optimizer={"schedule": "cosine", "warmup_steps": 2, "minibatches": 2})
@@ -260,6 +266,7 @@ def test_n_steps_and_a_resume_equal_an_uninterrupted_run(tmp_path, at):
         assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
+@pytest.mark.slow
 def test_a_resume_is_exact_with_every_part_in_use(tmp_path):
     recipe = toy_recipe(
         steps=6,
@@ -289,6 +296,7 @@ def test_a_resume_is_exact_with_every_part_in_use(tmp_path):
     assert {"learner/llds", "learner/importance", "learner/ref_kl", "groups/strata"} <= set(whole.rows[-1])
 
 
+@pytest.mark.slow
 def test_kl_in_the_reward_changes_the_advantages_by_the_policy_s_distance(tmp_path):
     recipe = toy_recipe(
         steps=4,
@@ -327,6 +335,7 @@ def test_the_kl_term_refers_to_the_weights_of_step_zero(tmp_path):
     assert equal(trainer.learner.policy.reference.state_dict(), toy_model().state_dict())
 
 
+@pytest.mark.slow
 def test_a_resume_of_a_finished_run_changes_nothing(tmp_path):
     first = toy_trainer(tmp_path / "run").run()
     before = {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file() and p.suffix != ".png"}
@@ -335,6 +344,7 @@ def test_a_resume_of_a_finished_run_changes_nothing(tmp_path):
     assert before == {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file() and p.suffix != ".png"}
 
 
+@pytest.mark.slow
 def test_what_came_after_the_checkpoint_is_cut_off_and_half_written_folders_go(tmp_path):
     toy_trainer(tmp_path / "whole").run()
     with pytest.raises(KeyboardInterrupt):
@@ -364,6 +374,7 @@ def test_items_of_a_step_are_distinct_and_every_epoch_is_a_new_order():
 # -- Ctrl-C --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_weights_change_waits_for_the_step(tmp_path):
     given = with_rollout(BanditRollout)
 
@@ -378,6 +389,7 @@ def test_ctrl_c_while_weights_change_waits_for_the_step(tmp_path):
     assert equal(weights(tmp_path / "run/checkpoints/last"), given["model"].state_dict())
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_does_not_wait(tmp_path):
     given = with_rollout(BanditRollout)
 
@@ -527,6 +539,7 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path):
     assert not list_checkpoints(tmp_path / "run/checkpoints")
 
 
+@pytest.mark.slow
 def test_a_folder_with_a_run_is_refused(tmp_path):
     toy_trainer(tmp_path / "run").run()
     with pytest.raises(RunExistsError, match="run holds a run: go on with it by --resume, or choose another folder"):
@@ -542,6 +555,7 @@ def test_a_folder_with_a_run_is_refused(tmp_path):
     assert not (tmp_path / "nothing").exists()
 
 
+@pytest.mark.slow
 def test_a_folder_in_use_is_refused(tmp_path):
     first = toy_trainer(tmp_path / "run")
     with pytest.raises(RunExistsError, match="run is in use by another process"):
@@ -549,6 +563,7 @@ def test_a_folder_in_use_is_refused(tmp_path):
     first.run()
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("file", ["optimizer.pt", "model.safetensors"])
 def test_a_damaged_checkpoint_is_named(tmp_path, file):
     toy_trainer(tmp_path / "run").run()
@@ -565,6 +580,7 @@ def test_a_tokenizer_that_cannot_be_written_is_an_error_of_the_checkpoint(tmp_pa
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_cannot_be_written_leaves_the_ones_before(tmp_path, monkeypatch):
     def full(*arguments, **options):
         raise OSError(28, "No space left on device")
@@ -616,6 +632,7 @@ def test_validation_asks_each_kind_in_its_proportion(tmp_path):
     assert first.validation == second.validation
 
 
+@pytest.mark.slow
 def test_a_resumed_run_validates_on_the_questions_that_its_checkpoint_names(tmp_path, capsys):
     recipe = toy_recipe(steps=2, validation={"questions": 2})
     made = toy_trainer(tmp_path / "run", recipe)
@@ -691,6 +708,7 @@ def test_weights_and_biases_gets_every_row(tmp_path, monkeypatch):
     assert middle == [(row["step"], {k: v for k, v in row.items() if k != "step"}) for row in result.rows]
 
 
+@pytest.mark.slow
 def test_episodes_are_written_only_in_the_steps_asked_for(tmp_path):
     toy_trainer(tmp_path / "run", toy_recipe(log={"episodes_every": 3})).run()
     steps = {int(e.id.split("@")[1]) + 1 for e in read_episodes(tmp_path / "run/episodes.jsonl")}
@@ -699,6 +717,7 @@ def test_episodes_are_written_only_in_the_steps_asked_for(tmp_path):
     assert not (tmp_path / "none/episodes.jsonl").read_bytes()
 
 
+@pytest.mark.slow
 def test_trainer_state_is_plain(tmp_path):
     result = toy_trainer(tmp_path / "run").run()
     state = json.loads((result.checkpoint / "trainer.json").read_text())

@@ -271,6 +271,7 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("call", HOSTILE)
 def test_a_hostile_call_gets_a_text_and_costs_a_turn(tools_trainer, call):
     trainer = tools_trainer(small(protocol="tool_calls", max_turns=3))
@@ -294,6 +295,7 @@ def test_text_that_is_no_call_to_trl_ends_the_episode(tools_trainer, call):
     assert (reward, len(messages)) == (0.0, 1)
 
 
+@pytest.mark.slow
 def test_an_episode_whose_retriever_failed_leaves_its_group(tags_trainer):
     trainer = tags_trainer(small(FailingRetriever(4), retriever_deadline=20.0), episodes=4)
     play(trainer, SEARCH, ANSWER)

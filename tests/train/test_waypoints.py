@@ -219,6 +219,7 @@ def sprayed():
     return Sprayed(300)
 
 
+@pytest.mark.slow
 def test_spraying_names_does_not_pay(sprayed):
     rng = random.Random(0)
 
