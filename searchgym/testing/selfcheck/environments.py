@@ -9,9 +9,9 @@ import numpy as np
 
 from searchgym.envs.core import State
 from searchgym.envs.registration import env_options, find_env
-from searchgym.envs.reward import score_episode
+from searchgym.envs.reward import score_episode, score_rewards
 from searchgym.envs.task import Task, load_task
-from searchgym.records import Episode, Question
+from searchgym.records import Answer, Episode, Question
 from searchgym.retrieval.retriever import Retriever
 from searchgym.retrieval.wrapper import at_step
 from searchgym.testing.selfcheck.findings import Findings
@@ -21,6 +21,7 @@ from searchgym.train.loop.publish import allowed_difference
 from searchgym.train.loop.trainer import TrainResult
 from searchgym.train.recipe.recipe import Recipe
 
+SCORES: Final = "gold answers score above wrong ones"
 HITS: Final = "hits are the retriever's"
 GREEDY: Final = "validation takes the likeliest tokens"
 OWN: Final = "validation has its own questions and scores"
@@ -28,6 +29,21 @@ FOUND: Final = "validation searches its own corpus"
 REPORTED: Final = "validation reports its episodes' scores"
 COMPARED: Final = 16
 """Most searches of a step that are made again."""
+
+
+def check_scores(findings: Findings, task: Task, asked: Sequence[Question]) -> None:
+    """Checks that an environment scores gold answers above wrong ones."""
+    with findings.stage(SCORES):
+        if task.reward not in score_rewards().values():  # whose values are up to its author
+            findings.skip(SCORES, "the reward is not the package's own")
+            return
+        wrong = 0
+        for question in asked:
+            texts = (question.answers[0], "no answer at all", question.answers[0])
+            states = [State(question, answer=Answer(text), stop_reason="answer") for text in texts]
+            gold, other, again = (score_episode(task.reward, state)[0] for state in states)
+            wrong += gold <= other or gold != again
+        findings.add(SCORES, not wrong, f"{len(asked)} gold answers, {wrong} not above a wrong one")
 
 
 def check_hits(findings: Findings, name: str, task: Task, episodes: Sequence[Episode]) -> None:

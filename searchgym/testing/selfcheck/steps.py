@@ -5,6 +5,7 @@ Since each stage is compared with formulas on its actual input, a fault is repor
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
@@ -25,6 +26,7 @@ from searchgym.testing.selfcheck.environments import (
     REPORTED,
     ValidationCheck,
     check_hits,
+    check_scores,
 )
 from searchgym.testing.selfcheck.findings import Broken, Findings
 from searchgym.testing.selfcheck.small import STEPS, small_recipe
@@ -64,6 +66,7 @@ from searchgym.train.recipe.recipe import Recipe
 IMAGINED: Final = 40
 """Questions to which attempts are imagined, so that every credit term has its say."""
 COUNTED: Final = "every generated token is counted"
+FRESH: Final = "random numbers are fresh"
 QUESTIONS: Final = "questions are drawn by epochs"
 LOOP: Final = "steps run to their end"
 
@@ -137,6 +140,7 @@ class _Steps:
         self._asked: list[set[str]] = []
         self._tokens = 0
         self._keys = {key.name: KeyCheck(key, recipe, parts.learner, findings) for key in parts.keys if not key.frozen}
+        self._seeds: Counter[int] = Counter()
         self._validation = ValidationCheck(recipe, self._keys, findings)
 
     def trainer(self, out: Path) -> Trainer:
@@ -188,6 +192,11 @@ class _Steps:
         tokens = sum(len(reply.ids) for _, reply in exchanges)
         self._tokens += tokens
         self._findings.add(COUNTED, data.tokens == tokens, f"{data.tokens} tokens of a step, {tokens} were sampled")
+        self._seeds.update(request.seed for request, _ in exchanges)
+        twice = sum(count > 1 for count in self._seeds.values())
+        said = f"{self._seeds.total()} responses, {twice} seeds were used twice"
+        self._findings.add(FRESH, not twice, said)
+        check_scores(self._findings, task, [rollout.questions[episode.question_id] for episode in rollout.sampled])
         check_hits(self._findings, HITS, task, rollout.sampled)
         self._learner.prepared = None
         with self._findings.stage(AGREE):
