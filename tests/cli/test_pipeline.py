@@ -257,7 +257,7 @@ def test_questions_of_ones_own_are_the_test(tmp_path):
     assert (work.pipeline.own_test, work.pipeline.tests) == (str(own), 1)
 
 
-def test_a_missing_or_empty_file_of_test_questions_is_refused_first(tmp_path):
+def test_a_missing_or_empty_file_of_test_questions_is_refused_at_once(tmp_path):
     with pytest.raises(DataMissingError, match=r"none\.jsonl"):
         load_pipeline("smol-own", ["corpus=demo", "test=none.jsonl"])
     (tmp_path / "none.jsonl").touch()

@@ -63,7 +63,7 @@ def test_steps_are_drawn_in_order_and_never_further_ahead_than_allowed():
     ahead.close()
 
 
-def test_what_a_draw_raises_reaches_who_takes_it_after_what_was_drawn_before():
+def test_an_error_of_a_draw_is_raised_after_the_steps_drawn_before_it():
     def draw(step):
         if step == 1:
             raise RetrieverError("gone")
@@ -116,7 +116,7 @@ def test_nothing_is_drawn_while_it_is_paused():
 
 
 @pytest.mark.slow
-def test_a_sampler_that_is_gone_for_good_leaves_a_checkpoint_of_the_last_step(tmp_path):
+def test_a_sampler_that_is_gone_leaves_a_checkpoint_of_the_last_step(tmp_path):
     class Dying(BanditRollout):
         def __call__(self, questions, attempts, step, greedy):
             if step == 5:
@@ -195,7 +195,7 @@ SMALL = [
 
 
 @pytest.mark.slow
-def test_episodes_go_on_while_the_model_learns_and_say_which_weights_made_each_call(tmp_path):
+def test_episodes_go_on_while_the_model_learns_and_name_their_weights(tmp_path):
     result = train(load_recipe("tiny-grpo", SMALL), tmp_path / "run")
     rows = result.rows[1:]
     assert [row["step"] for row in rows] == [1, 2, 3, 4]

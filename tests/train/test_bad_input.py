@@ -232,7 +232,7 @@ def episode(reason, *starts):
     return SimpleNamespace(stop_reason=reason, error=error, calls=[SimpleNamespace(start=start) for start in starts])
 
 
-def test_contexts_that_fill_up_in_part_of_the_episodes_are_reported_in_the_first_step(capsys):
+def test_contexts_that_fill_up_in_some_episodes_are_reported_once(capsys):
     some = [episode("answer", 140), episode("context", 150, 290), episode("context", 160), episode("turns", 900)]
     check_contexts(some, 1)
     said = capsys.readouterr().err
@@ -260,7 +260,7 @@ def test_a_model_that_is_not_finite_stops_before_any_checkpoint(train, place):
 
 
 @pytest.mark.slow
-def test_what_stopped_before_its_first_episode_may_be_begun_anew_in_its_folder(train, place, monkeypatch):
+def test_a_run_without_episodes_may_be_begun_anew_in_its_folder(train, place, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
     for override, message in [
         ("log.wandb=project", "log.wandb needs Weights & Biases: pip install wandb, or leave log.wandb out"),

@@ -116,7 +116,7 @@ def test_only_what_the_model_says_is_learnt(form):
     assert "Doc 1(Title: Bellowick (film))" in shown and "<search> " not in shown
 
 
-def test_early_answers_say_what_the_first_page_gives_or_guess_among_the_named(form):
+def test_early_answers_take_the_first_page_or_guess_among_the_named(form):
     shown = demonstrate_search(task_of(OWN[:4]), form, 10, early=1.0)
     by_id = {episode.question_id: turns(episode) for episode in shown.episodes}
     assert by_id["two"] == ["<search> Bellowick</search>", "<answer> Ivo Plint</answer>"]
@@ -328,7 +328,7 @@ DATA = os.environ.get("SEARCHGYM_DATA")
 
 @pytest.mark.slow
 @pytest.mark.skipif(not DATA, reason="SEARCHGYM_DATA names no folder with the real questions")
-def test_no_evaluation_question_page_or_answer_is_in_practice_on_real_pages(tmp_path, monkeypatch, capsys):
+def test_nothing_of_evaluation_questions_is_in_practice_on_real_pages(tmp_path, monkeypatch, capsys):
     run, data = command_line(monkeypatch, capsys), Path(DATA)
     files = [data / "hotpotqa/questions.json", data / "2wikimultihopqa/questions.json"]
     held = [part for file in files for part in ("--hold-out", str(file))]

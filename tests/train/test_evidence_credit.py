@@ -177,7 +177,7 @@ def oracle_rows(*group, question=CHAIN, term=OracleCredit):
     return term().rewards(group, CreditContext(question=lambda episode: question))
 
 
-def test_an_oracle_approves_of_searches_that_find_and_of_answers_that_rest_on_all_pages():
+def test_an_oracle_approves_of_finding_searches_and_grounded_answers():
     group = (
         attempt(0, 1.0, *WHOLE),
         attempt(1, 1.0, ["Zor"]),

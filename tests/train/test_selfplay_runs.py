@@ -153,7 +153,7 @@ def test_proposed_questions_are_kept_and_explain_their_episodes(played):
 
 
 @pytest.mark.slow
-def test_the_large_recipe_validates_on_pages_of_its_corpus_that_are_not_proposed(tmp_path, monkeypatch):
+def test_the_large_recipe_validates_on_pages_that_are_not_proposed(tmp_path, monkeypatch):
     monkeypatch.setenv("SEARCHGYM_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     pages = made_pages(directors=9)

@@ -345,7 +345,7 @@ def test_a_resume_of_a_finished_run_changes_nothing(tmp_path):
 
 
 @pytest.mark.slow
-def test_what_came_after_the_checkpoint_is_cut_off_and_half_written_folders_go(tmp_path):
+def test_a_resume_cuts_off_what_came_later_and_half_written_folders(tmp_path):
     toy_trainer(tmp_path / "whole").run()
     with pytest.raises(KeyboardInterrupt):
         toy_trainer(tmp_path / "parts", **with_rollout(Interrupted)).run()
@@ -428,7 +428,7 @@ def test_an_interrupt_held_back_within_another_waits_for_the_outer_block():
     assert done == ["the inner one", "the outer one"]
 
 
-def test_a_second_interrupt_is_raised_at_once_wherever_the_first_one_was_held():
+def test_a_second_interrupt_is_raised_at_once():
     done = []
     with pytest.raises(KeyboardInterrupt), interrupt_held_back():
         os.kill(os.getpid(), signal.SIGINT)
@@ -475,7 +475,7 @@ def test_a_group_of_one_is_counted_and_learns_nothing(tmp_path):
     assert result.rows[1]["learner/updates"] == 0
 
 
-def test_episodes_without_a_model_token_and_with_retriever_errors_leave_training(tmp_path):
+def test_episodes_without_model_tokens_or_with_failed_searches_stay_out(tmp_path):
     class Broken(BanditRollout):
         def __call__(self, questions, attempts, step, greedy):
             episodes = super().__call__(questions, attempts, step, greedy)
@@ -633,7 +633,7 @@ def test_validation_asks_each_kind_in_its_proportion(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_resumed_run_validates_on_the_questions_that_its_checkpoint_names(tmp_path, capsys):
+def test_a_resumed_run_validates_on_the_questions_of_its_checkpoint(tmp_path, capsys):
     recipe = toy_recipe(steps=2, validation={"questions": 2})
     made = toy_trainer(tmp_path / "run", recipe)
     result = made.run()
