@@ -51,7 +51,7 @@ class Builder(Protocol):
             start: Position of the shard's first passage in the corpus.
             passages: All passages of the shard.
         """
-        ...
+        return
 
     def finish(self, shards: int, passages: PassageStore) -> dict[str, Any]:
         """Makes the part from its shards.
