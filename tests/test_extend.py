@@ -186,7 +186,7 @@ def test_a_package_cannot_take_a_name_that_ships(tmp_path):
     info = tmp_path / "site" / "own_package-1.0.dist-info"
     (info / "entry_points.txt").write_text(f"[{Judge.kinds_in}]\nrules = own_package.judge:Own\n")
     kinds_module.__globals__["_listed"].cache_clear()
-    with pytest.raises(CardError, match=r"'rules' is in searchgym\.judging\.kinds\.rules and in own_package"):
+    with pytest.raises(CardError, match=r"'rules' is in searchgym\.scoring\.judges\.kinds\.rules and in own_package"):
         read(Judge, "rules", "judge")
 
 
