@@ -34,6 +34,8 @@ class Task:
     questions: tuple[Question, ...]
     retriever: AnyRetriever
     reward: RewardFunction
+    by_id: Mapping[str, Question]
+    """Question id to question."""
     split: str = "all"
     """Split that the questions are of, or which files the user gave."""
     aliases: scoring.EntityAliases | None = None
@@ -42,11 +44,6 @@ class Task:
     """Further retrievers by name."""
     drawn: Mapping[str, int] | None = None
     """How the questions were drawn (``n`` of how many, ``of``, by which ``seed``); None: all that there are."""
-
-    @functools.cached_property
-    def by_id(self) -> Mapping[str, Question]:
-        """Question id to question."""
-        return {question.id: question for question in self.questions}
 
     def source(self, name: str) -> AnyRetriever:
         """Returns the retriever of that name; the environment's own for an empty one."""
@@ -64,7 +61,8 @@ class Task:
 
     def asking(self, questions: Iterable[Question]) -> Task:
         """Returns the task with other questions, over the same corpus and under the same rules."""
-        return dataclasses.replace(self, questions=tuple(questions), drawn=None)
+        asked = tuple(questions)
+        return dataclasses.replace(self, questions=asked, by_id={q.id: q for q in asked}, drawn=None)
 
     def subset(self, n: int | None, seed: int = SEED) -> Task:
         """Returns the task with `n` of its questions, drawn by `draw_subset`; itself if it has no more, or for None."""
@@ -103,14 +101,15 @@ def load_task(card: EnvCard, **options: Unpack[TaskOptions]) -> Task:
     )
     if not questions:
         raise UsageError(f"{card.id}: the question source {name_of(source)} returned no questions")
-    if (ids := len({question.id for question in questions})) != len(questions):
-        raise UsageError(f"{card.id}: question ids are not unique ({len(questions)} questions, {ids} ids)")
+    by_id = {question.id: question for question in questions}
+    if len(by_id) != len(questions):
+        raise UsageError(f"{card.id}: question ids are not unique ({len(questions)} questions, {len(by_id)} ids)")
     retriever = load_retriever(card, questions, options, corpus)
     further = load_sources(card, questions, options)
     retriever = source.around(retriever, questions)
     rules = Rules.from_card(card, pages_of(retriever) if card.browse else None, tuple(further))
     split = source.split_name if given is None or source.is_own(given) else given_label(given)
-    return Task(card, rules, questions, retriever, reward, split, aliases, further)
+    return Task(card, rules, questions, retriever, reward, by_id, split, aliases, further)
 
 
 def _context(card: EnvCard, options: TaskOptions, corpus: Callable[[], CorpusRetriever]) -> QuestionContext:
