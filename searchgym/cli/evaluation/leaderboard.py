@@ -65,7 +65,8 @@ def add(
         write_submission,
     )
 
-    tasks, made = _tasks(corpus, retriever, suite_card), []
+    tasks = _tasks(corpus, retriever, suite_card)
+    made: list[dict[str, Any]] = []
     about = About(name, by, url=url, training_seed=training_seed)
     slug = folder_name(name, training_seed)
     parts = {to / own[0] / own[1] / slug: (folder, *own) for own, folder in runs_of(run, suite, part).items()}
