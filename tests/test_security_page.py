@@ -261,7 +261,7 @@ HELD: dict[str, tuple[Callable[[Path], None] | None, list[str]]] = {
     "a submission to the leaderboard": (
         submission,
         [
-            f"{LEADERBOARD}::test_without_the_agent_only_searches_are_repeated_and_nothing_is_imported",
+            f"{LEADERBOARD}::test_without_the_agent_only_searches_are_repeated",
             f"{LEADERBOARD}::test_tampered_episodes_are_refused",
             f"{LEADERBOARD}::test_hostile_names_are_shown_and_never_read_as_markup",
         ],

@@ -27,7 +27,7 @@ from searchgym.envs.task import Task, load_task
 from searchgym.errors import RunExistsError, UsageError
 from searchgym.eval.report.write import write_report
 from searchgym.eval.runner import EvalOptions, evaluate
-from searchgym.eval.scores import bootstrap_ci
+from searchgym.eval.scores import Scores, bootstrap_ci
 from searchgym.questions.worlds import build_world
 from searchgym.records import Question
 from searchgym.rollout.models import load_models
@@ -131,7 +131,7 @@ def reading_ceiling(task: Task, model: str) -> dict[str, float]:
     return {question.id: score for question, score in zip(test.task.questions, test.scores(sampler), strict=True)}
 
 
-def evaluate_model(task: Task, agent: LoadedAgent, models: Mapping[str, str], out: Path) -> dict[str, Any]:
+def evaluate_model(task: Task, agent: LoadedAgent, models: Mapping[str, str], out: Path) -> Scores:
     """Returns the scores of greedy episodes with a model per role; resumes an unfinished evaluation in `out`."""
     return evaluate(task, agent, out, load_models(models, task.rules.protocol), EvalOptions(resume=out.exists()))
 

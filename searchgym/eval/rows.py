@@ -98,6 +98,6 @@ def turns_of(episode: Episode, calls: Sequence[CallRow]) -> Iterator[Turn]:
     for number, look in enumerate(episode.opens):
         page = f"{look.title}, part {look.part} of {look.parts}" if look.part else None
         tools.append(ToolRow(look.turn, f"open-{number}", "open" if look.target else "more", look.target, None, page))
-    for turn in sorted({row.turn for row in (*calls, *tools)}):
+    for turn in sorted({call.turn for call in calls} | {tool.turn for tool in tools}):
         placed = [(place, call) for place, call in enumerate(calls) if call.turn == turn]
         yield turn, placed, [tool for tool in tools if tool.turn == turn]

@@ -30,7 +30,7 @@ def test_a_suite_by_its_card(cli):
     status, out, _ = cli("eval", "two.yaml", "--agent", "single-search", "--out", "other")
     assert (status, "mean over parts" in out, "suite two · single-search" in out) == (0, True, True)
     status, _, err = cli("eval", "two.yaml", "--agent", "single-search", "--out", "run")
-    assert (status, "holds a run of suite two: --resume goes on, --overwrite starts again" in err) == (1, True)
+    assert (status, "holds a run of suite two: --resume goes on with it, --overwrite replaces it" in err) == (1, True)
     assert json_of(cli("eval", "two.yaml", "--agent", "single-search", "--out", "run", "--resume", "--json"))["n"] == 15
 
 
@@ -171,7 +171,7 @@ def test_mistakes_are_told_at_once(cli):
         (["leaderboard", "check", "nowhere"], "no such file: not the folder of a submission"),
         (["leaderboard", "add", "nowhere", "--name", "a", "--by", "b"], "nowhere is no run of a suite"),
         (["leaderboard", "add", ".", "--name", "a", "--by", "b", "--suite", "x", "--part", "y"], "no finished run"),
-        (["compare", "nowhere", "here"], "no such file"),
+        (["compare", "nowhere", "here"], "no such run"),
         (["eval", "multihop", "--agent", "oracle"], "suite multihop, part HotpotQA"),
     ):
         status, _, err = cli(*args)

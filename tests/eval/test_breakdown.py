@@ -71,7 +71,7 @@ def test_refused_outputs_of_a_team_are_counted(team):
     assert scores["endings"] == {"answer": 1, "turns": 2}
 
 
-def test_an_output_that_the_environment_refuses_too_is_counted_once_with_its_reason():
+def test_an_output_that_both_refuse_is_counted_once_with_its_reason():
     task, episodes = episodes_of(RightOnce())
     for episode in episodes:
         episode.invalid, episode.calls = 2, [call("<search> </search>", legal=False), call("hm", legal=False)]
@@ -118,7 +118,7 @@ def test_a_low_legal_share_is_explained_with_the_next_thing_to_try(capsys):
     assert "n/a" not in out
 
 
-def test_cut_outputs_and_episodes_without_an_answer_have_advice_of_their_own(capsys):
+def test_cut_outputs_and_missing_answers_have_advice_of_their_own(capsys):
     task, episodes = episodes_of(RightOnce())
     print_scores("small", score_episodes(task, episodes))
     assert "Most episodes ended without an answer (answer 1, turns 2): more --max-turns" in capsys.readouterr().out

@@ -449,7 +449,7 @@ def test_another_protocol_is_refused_by_a_replay(made, sub):
         replayed(made, sub)
 
 
-def test_without_the_agent_only_searches_are_repeated_and_nothing_is_imported(made, tmp_path):
+def test_without_the_agent_only_searches_are_repeated(made, tmp_path):
     card, run = made[1], tmp_path / "run"
     shutil.copytree(made[0], run)
     record = json.loads((run / "run.json").read_text()) | {"agent": "mine", "workflow": "evil:Agent()"}

@@ -206,7 +206,7 @@ def test_the_sample_depends_on_ids_alone_and_is_half_right():
     assert [id in right for id in chosen[0]] == [False] * 10 + [True] * 10
 
 
-def test_a_sample_is_filled_from_what_there_is_and_of_a_training_from_the_last_step():
+def test_a_sample_is_filled_and_of_a_training_is_from_its_last_step():
     sample = EpisodeSample(4)
     for one in [episode(f"q{n}", 0.0) for n in range(5)] + [episode("r", 1.0)]:
         sample.add(one)

@@ -206,7 +206,7 @@ class SaysNothing:
         await io.step(Answer("the"))
 
 
-def test_golds_without_words_are_counted_and_only_the_official_scores_pay_them(tmp_path):
+def test_only_the_official_scores_pay_golds_without_words(tmp_path):
     questions = [Question("q0", "Which band?", ("The The",)), Question("q1", "Who founded Beta?", ("Gamma", "!!!"))]
     silent = run(tmp_path / "silent", SaysNothing(), task(questions, reward="em"))
     assert (silent["em"], silent["reward"], silent["cover_em"]) == (0.5, 0.0, 0.0)  # HotpotQA's: the first gold

@@ -99,7 +99,7 @@ def test_a_set_that_cannot_be_scored_is_refused_before_its_first_episode(tmp_pat
     assert agent.asked == 0 and not out.exists()
 
 
-def test_a_part_of_a_suite_that_cannot_be_scored_is_refused_before_the_first_part(tmp_path):
+def test_a_part_that_cannot_be_scored_is_refused_before_the_first(tmp_path):
     agent = SaysAda()
     with pytest.raises(ScoringError, match=r"part second: .*no twin"):
         evaluate_suite("s", {"first": task(), "second": task(PAIRS[:3])}, LoadedAgent("own", agent), tmp_path / "out")
@@ -183,7 +183,7 @@ def test_scored_predictions_lack_what_does_not_apply(tmp_path):
     assert difference(read, read).ties == 4
 
 
-def test_means_over_a_suite_weigh_parts_by_the_questions_that_have_the_score():
+def test_means_over_a_suite_weigh_parts_by_scored_questions():
     parts = {
         "full": {"n": 8, "answerable": 4, "em": 1.0, "f1": 1.0},
         "other": {"n": 4, "em": 0.5, "f1": 0.25},
@@ -256,7 +256,7 @@ def test_every_scorer_leaves_out_a_question_without_an_answer(scorer):
     assert (score_question(own, Answer("Ada"), scorer)["em"], score_question(twin, Answer("Ada"), scorer)) == (1.0, {})
 
 
-def test_a_failing_retriever_scores_nothing_at_a_question_without_an_answer():
+def test_a_failing_retriever_scores_nothing_without_an_answer():
     failing = task(retriever=FailingRetriever())
     own, twin = (score_episode(failing.reward, State(question, stop_reason="retriever_error")) for question in pair(0))
     assert (own, twin) == ((0.0, {"em": 0.0, "f1": 0.0}), (0.0, {}))

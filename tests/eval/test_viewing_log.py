@@ -550,7 +550,7 @@ def test_a_log_that_lies_where_logs_are_to_go_is_not_shown(run, cli, tmp_path):
     assert not [sample for sample in read_eval_log(row["log"]).samples if "FORGED" in str(sample.input)]
 
 
-def test_another_run_in_the_same_place_with_the_same_sizes_and_times_is_another(run, cli):
+def test_another_run_with_the_same_sizes_and_times_is_another(run, cli):
     """A variant: an archive keeps times, so that its files can have those of a run that was shown before."""
     kept_log_of(run, cli)
     episodes = run / "episodes.jsonl"

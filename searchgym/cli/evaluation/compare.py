@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from searchgym.cli.output import Json, emit, say, show, table
 from searchgym.errors import UsageError
-
-if TYPE_CHECKING:
-    from searchgym.eval.run_folder import FinishedRun
 
 
 def compare(
@@ -24,9 +21,7 @@ def compare(
     """Compare runs with the first of them, question by question: differences with paired 95 % intervals."""
     if len(runs) < 2:
         raise UsageError("compare at least two runs")
-    results = []
-    for part, folders in _parts(runs).items():
-        results.append(_compared(part, folders, metric, questions))
+    results = [_compared(part, folders, metric, questions) for part, folders in _parts(runs).items()]
     if json:
         emit({"metric": metric, "parts": results}, True)
         return
@@ -69,7 +64,7 @@ def _parts(runs: Sequence[Path]) -> dict[str, list[Path]]:
 
 
 def _compared(part: str, folders: Sequence[Path], metric: str, listed: int) -> dict[str, Any]:
-    """Returns runs on one set of questions, compared with the first."""
+    """Returns runs on one set of questions, compared with the first, and questions in which they differ."""
     import dataclasses
 
     from searchgym.eval.compare import check_comparable, difference
@@ -89,15 +84,10 @@ def _compared(part: str, folders: Sequence[Path], metric: str, listed: int) -> d
         interval = bootstrap_ci(values) if values else None
         own = {"run": run.name, "agent": run.record.get("agent", ""), "n": len(values)}
         rows.append(own | {"mean": mean, "interval": interval, "difference": gap})
-    return {"part": part, "runs": rows, "notes": notes, "questions": _unlike(runs, metric, listed)}
-
-
-def _unlike(runs: Sequence[FinishedRun], metric: str, most: int) -> list[dict[str, Any]]:
-    """Returns the first questions in which runs have different scores, with the answers of each."""
-    found: list[dict[str, Any]] = []
+    unlike: list[dict[str, Any]] = []
     for id in sorted(runs[0].rows):
-        values = [run.rows[id].get(metric) for run in runs]
-        if len(found) < most and len(set(values)) > 1:
+        scores = [run.rows[id].get(metric) for run in runs]
+        if len(unlike) < listed and len(set(scores)) > 1:
             answers = [str((run.rows[id].get("answers") or [None])[0])[:60] for run in runs]
-            found.append({"id": id, "question": " ".join(map(show, values)), "answers": answers})
-    return found
+            unlike.append({"id": id, "question": " ".join(map(show, scores)), "answers": answers})
+    return {"part": part, "runs": rows, "notes": notes, "questions": unlike}

@@ -201,7 +201,9 @@ def run_evaluation(
     from searchgym.envs.reward import unpaid
     from searchgym.eval import runner
     from searchgym.eval.ceilings import add_ceilings, with_gold_pages
+    from searchgym.eval.contamination import measure_contamination
     from searchgym.eval.evidence import of_unreachable
+    from searchgym.eval.run_folder import SCORES, RunReader
 
     label = f"{task.card.id} {agent.name}"
     for note in unpaid(task.questions):
@@ -224,25 +226,13 @@ def run_evaluation(
         say(f"stopped by the error below: finished episodes are kept in {out}; --out {whole or out} --resume goes on")
         raise
     if trained is not None:
-        scores = _with_contamination(task, out, scores, trained)
+        em = {id: row["em"] for id, row in RunReader(out).question_rows().items() if "em" in row}
+        scores = scores | {"contamination": measure_contamination(trained, task.questions, em)}
+        runner.write_json(out / SCORES, scores)
     if found := scores.get("unreachable_golds"):
         say(f"warning: {of_unreachable(found['first'], found['n'])}")
     if scores["retriever_errors"]:
         say(f"warning: {scores['retriever_errors']} episodes ended in a retriever error (score 0); --resume repeats")
-        from searchgym.eval.run_folder import RunReader
-
         failed = (e for e in RunReader(out).episodes(tokens=False) if e.stop_reason == "retriever_error")
         say(f"the first: {next(failed).error}")
-    return scores
-
-
-def _with_contamination(task: Task, out: Path, scores: Scores, trained: list[str]) -> Scores:
-    """Returns scores with what copies of training questions do to them, and writes them to the run folder."""
-    from searchgym.eval.contamination import measure_contamination
-    from searchgym.eval.run_folder import SCORES, RunReader
-    from searchgym.eval.runner import write_json
-
-    em = {id: row["em"] for id, row in RunReader(out).question_rows().items() if "em" in row}
-    scores = scores | {"contamination": measure_contamination(trained, task.questions, em)}
-    write_json(out / SCORES, scores)
     return scores

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from searchgym.agents.base import LoadedAgent
     from searchgym.envs.options import TaskOptions
     from searchgym.eval.leaderboard.check import CheckedSubmission
-    from searchgym.eval.leaderboard.table import Board
     from searchgym.eval.leaderboard.tasks import Tasks
     from searchgym.rollout.models import Model
 
@@ -66,7 +65,8 @@ def add(
         write_submission,
     )
 
-    tasks, made = _tasks(corpus, retriever, suite_card), []
+    tasks = _tasks(corpus, retriever, suite_card)
+    made: list[dict[str, Any]] = []
     about = About(name, by, url=url, training_seed=training_seed)
     slug = folder_name(name, training_seed)
     parts = {to / own[0] / own[1] / slug: (folder, *own) for own, folder in runs_of(run, suite, part).items()}
@@ -161,7 +161,8 @@ def build(
     """Check every submission, print the tables and write the page; a submission that is refused makes it fail."""
     from searchgym.corpora.files import write_atomic
     from searchgym.eval.leaderboard.table import build_board
-    from searchgym.eval.report.board import board_page
+    from searchgym.eval.report.blocks import filled
+    from searchgym.eval.report.board import HEAD, board_page, reported_table, track_cells
     from searchgym.eval.report.html import to_html
     from searchgym.eval.report.markdown import to_markdown
 
@@ -178,52 +179,33 @@ def build(
         made = to_html(board_page(board, figures=True)) if page.suffix == ".html" else to_markdown(board_page(board))
         with write_atomic(page) as file:
             file.write(made.encode())
+    tracks = [(track, track_cells(track)) for track in board.tracks]
     if json:
-        emit(_plain(board, page), True)
+        result: dict[str, Any] = {"page": None if board.refused else str(page)}
+        result["tracks"] = [
+            {
+                "suite": track.suite,
+                "part": track.part,
+                "track": track.label,
+                "rows": [dict(zip(HEAD, cells, strict=True)) for cells in rows],
+            }
+            for track, rows in tracks
+        ]
+        result |= {"reported": [row.name for row in board.reported], "refused": list(map(str, board.refused))}
+        emit(result | {"absent": list(board.absent)}, True)
     else:
-        _print(board, page)
+        for track, rows in tracks:
+            shown = filled(HEAD, rows)
+            table(shown.head, shown.rows, f"{track.suite} · {track.part}")
+            tell(f"track: {track.label}")
+        if board.reported:
+            table(*reported_table(board.reported), "reported only")
+        for text in board.absent:
+            say(f"not looked at: {text}")
+        if not board.refused:
+            count = sum(len(rows) for _, rows in tracks)
+            say(f"{count} rows, every one recomputed from its episodes; page: {page}")
     for error in board.refused:
         say(f"refused: {error}")
     if board.refused:
         raise typer.Exit(1)
-
-
-def _plain(board: Board, page: Path) -> dict[str, Any]:
-    """Returns a board as plain data."""
-    from searchgym.eval.report.board import HEAD, track_cells
-
-    tracks = [
-        {
-            "suite": track.suite,
-            "part": track.part,
-            "track": track.label,
-            "rows": [dict(zip(HEAD, cells, strict=True)) for cells in track_cells(track)],
-        }
-        for track in board.tracks
-    ]
-    return {
-        "page": None if board.refused else str(page),
-        "tracks": tracks,
-        "reported": [row.name for row in board.reported],
-        "refused": [str(error) for error in board.refused],
-        "absent": list(board.absent),
-    }
-
-
-def _print(board: Board, page: Path) -> None:
-    """Prints a board as tables."""
-    from searchgym.eval.report.board import HEAD, reported_table, track_cells
-
-    for track in board.tracks:
-        cells = track_cells(track)
-        kept = [i for i in range(len(HEAD)) if any(row[i] for row in cells)]
-        rows = [[row[i] for i in kept] for row in cells]
-        table([HEAD[i] for i in kept], rows, f"{track.suite} · {track.part}")
-        tell(f"track: {track.label}")
-    if board.reported:
-        table(*reported_table(board.reported), "reported only")
-    for text in board.absent:
-        say(f"not looked at: {text}")
-    count = sum(len(track.rows) for track in board.tracks)
-    if not board.refused:
-        say(f"{count} rows, every one recomputed from its episodes; page: {page}")

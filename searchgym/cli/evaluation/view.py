@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import webbrowser
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -54,7 +54,9 @@ def view(
             from searchgym.eval.viewing.server import viewer
         except ImportError as error:
             raise UsageError(f"the viewer needs inspect-ai ({error}): {install_command('view')}") from error
-        logs = list(map(kept_log, folders)) if to is None else _log_paths(folders, to, LOG)
+        logs = [kept_log(run) if to is None else to / f"{name_of(run)}.{LOG}" for run in folders]
+        if len(set(logs)) < len(logs):
+            raise UsageError(f"--to {to}: two runs have the same name: leave it out, or give them in turn")
         given = (to is not None, questions, model, run_code)
         rows = [_export(run, log, *given) for run, log in zip(folders, logs, strict=True)]
     if export_only or json:
@@ -85,14 +87,6 @@ def name_of(folder: Path) -> str:
     """Returns the name under which a run is shown: its folder's, after the folder around it."""
     full = folder.resolve()
     return f"{full.parent.name}-{full.name}" if full.parent.name else full.name
-
-
-def _log_paths(folders: Sequence[Path], to: Path, name: str) -> list[Path]:
-    """Returns where the log of each run is written to."""
-    paths = [to / f"{name_of(folder)}.{name}" for folder in folders]
-    if len(set(paths)) < len(paths):
-        raise UsageError(f"--to {to}: two runs have the same name: leave it out, or give them in turn")
-    return paths
 
 
 def _export(

@@ -26,6 +26,7 @@ from searchgym.eval.leaderboard.check import CheckedSubmission, drawn
 from searchgym.eval.leaderboard.manifest import EPISODES, SubmissionManifest
 from searchgym.eval.run_folder import RunReader
 from searchgym.eval.runner import EvalOptions, evaluate, hardware, write_json
+from searchgym.eval.scores import OFFICIAL
 from searchgym.records import Call, Episode, Hit, Searched
 from searchgym.retrieval.retriever import identify, retrieve
 from searchgym.rollout.engine import Engine
@@ -218,7 +219,7 @@ def run_again(
         scores = evaluate(checked.task, agent, run, models, options, progress=progress)
         again = {episode.id: episode for episode in RunReader(run).episodes(tokens=False)}
     equal = sum(again[episode.id].answer == episode.answer for episode in checked.scored.episodes)
-    for name in ("em", "f1"):
+    for name in OFFICIAL:
         was, now = checked.scores.get(name), scores.get(name)
         if (was is None) != (now is None) or abs((was or 0.0) - (now or 0.0)) > AGREE:
             told = ["none" if value is None else f"{value:.4f}" for value in (was, now)]

@@ -62,7 +62,7 @@ class BoardRow:
 
     def over_seeds(self, name: str) -> tuple[float, float] | None:
         """Returns the 95 % t-interval over the seeds, None with fewer than two that have the score."""
-        values = [value for member in self.members if (value := member.scores.get(name)) is not None]
+        values: list[Any] = [value for member in self.members if (value := member.scores.get(name)) is not None]
         return t_interval(values) if len(values) > 1 else None
 
 

@@ -121,7 +121,8 @@ def _hops(runs: Sequence[RunData]) -> Picture | None:
         label = f"{own} hop{'' if own == '1' else 's'}\n{count} questions"
         for run, bar in zip(runs, shown, strict=True):  # in order of ids
             values = [row["em"] for _, row in sorted(run.rows.items()) if row.get("hops") == own and "em" in row]
-            bar[label] = [(0.0, math.fsum(values) / len(values), *bootstrap_ci(values))] if values else []
+            low, high = bootstrap_ci(values) if values else (0.0, 0.0)
+            bar[label] = [(0.0, math.fsum(values) / len(values), low, high)] if values else []
     if len(hops) < 2:
         return None
     series = [Series(run.name, bar) for run, bar in zip(runs, shown, strict=True)]

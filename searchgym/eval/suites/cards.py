@@ -138,26 +138,22 @@ def ids_sha256(ids: Iterable[str]) -> str:
     return hashlib.sha256("\n".join(sorted(ids)).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def resolved(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns options with the paths in the folder of evaluation data filled in.
+def resolved(value: Any) -> Any:
+    """Returns options, or a value in them, with the paths in the folder of evaluation data filled in.
 
     Raises:
         DataMissingError: ``SEARCHGYM_DATA`` is not set, or a file is not in its folder.
     """
-    return {name: _filled(value) for name, value in options.items()}
-
-
-def _filled(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return resolved(value)
+        return {name: resolved(item) for name, item in value.items()}
     if isinstance(value, list):
-        return [_filled(item) for item in value]
+        return [resolved(item) for item in value]
     if not isinstance(value, str) or not value.startswith(f"{DATA}/"):
         return value
-    base = os.environ.get("SEARCHGYM_DATA")
+    name, base = value.removeprefix(f"{DATA}/"), os.environ.get("SEARCHGYM_DATA")
     if not base:
-        raise DataMissingError(f"needs evaluation data: set SEARCHGYM_DATA to the folder with {value[len(DATA) + 1 :]}")
-    path = Path(base) / value[len(DATA) + 1 :]
+        raise DataMissingError(f"needs evaluation data: set SEARCHGYM_DATA to the folder with {name}")
+    path = Path(base) / name
     if not path.exists():
         raise DataMissingError("no such evaluation data in the folder that SEARCHGYM_DATA names", path)
     return str(path)

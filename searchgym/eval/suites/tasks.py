@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from searchgym.corpora.files import read_json
+from searchgym.corpora.files import read_json, write_atomic
 from searchgym.corpora.folders import home
 from searchgym.envs.cards import EnvCard
 from searchgym.envs.options import TaskOptions, merge_options, with_options
 from searchgym.envs.registration import env_options, find_env
 from searchgym.envs.task import Task, load_task
 from searchgym.errors import CardError, DataError, ScoringError, SearchGymError, UsageError
-from searchgym.eval.runner import check_scorable, write_json
+from searchgym.eval.runner import check_scorable
 from searchgym.eval.suites.cards import Subset, SuiteCard, SuitePart, ids_sha256, resolved
 from searchgym.questions.subset import draw_subset
 from searchgym.records import Question
@@ -101,7 +102,8 @@ def asked(suite: SuiteCard, part: SuitePart, questions: Sequence[Question]) -> l
         digest = hashlib.sha256(repr(part).encode()).hexdigest()[:16]  # another rule has other ids
         file = home() / "suites" / f"{suite.name}-{part.name}-{digest}.json"
         if not file.exists():
-            write_json(file, {"suite": suite.name, "part": part.name, "sha256": sha256})
+            with write_atomic(file) as out:
+                out.write((json.dumps({"suite": suite.name, "part": part.name, "sha256": sha256}) + "\n").encode())
         seen = read_json(file)
         expected = str(seen.get("sha256") if isinstance(seen, Mapping) else seen)
     if sha256 != expected:

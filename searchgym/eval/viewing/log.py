@@ -145,7 +145,7 @@ async def _write(run: SavedRun, part: Path, mark: str, model: str | Path | None,
         if run.files.is_training:  # which began with its recipe
             seconds = ended.timestamp() - (run.files.folder / RECIPE).stat().st_mtime
         known = isinstance(seconds, (int, float)) and 0 <= seconds < 1e9
-        began = ended - timedelta(seconds=seconds if known else 0)
+        began = ended - timedelta(seconds=float(seconds or 0) if known else 0.0)
         stats = EvalStats(started_at=began.isoformat(), completed_at=ended.isoformat())
         left_out = {"left_out": list(run.notes)} if run.notes else None
         scores = [

@@ -140,7 +140,7 @@ def _plain(value: Any) -> Any:
 # -- texts ---------------------------------------------------------------------------------------------------------
 
 
-def arguments_of(tool: ToolRow) -> dict[str, str]:
+def arguments_of(tool: ToolRow) -> dict[str, Any]:
     """Returns what a tool was called with."""
     return {} if tool.function == "more" else {"query" if tool.function == "search" else "page": tool.query}
 
@@ -177,7 +177,7 @@ def _messages(viewed: Viewed, turns: Sequence[Turn]) -> list[ChatMessage]:
         if asked and not calls:  # an agent without models
             messages.append(ChatMessageAssistant(id=f"turn-{turn}", content="", tool_calls=asked))
         for tool in tools:
-            given = {"tool_call_id": tool.id, "function": tool.function}
+            given: dict[str, Any] = {"tool_call_id": tool.id, "function": tool.function}
             messages.append(ChatMessageTool(id=f"shown-{tool.id}", content=result_of(tool), **given))
     answer = viewed.episode.answer
     if answer is not None and not viewed.calls:

@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from searchgym.agents.base import read_agent
+from searchgym.corpora.folders import EPISODES
 from searchgym.corpora.questions import read_questions
 from searchgym.errors import DataMissingError, SearchGymError, UnknownNameError, UsageError
 from searchgym.eval.report.questions import recorded
 from searchgym.eval.rows import CallRow, Terms, call_rows
-from searchgym.eval.run_folder import EPISODES, QuestionRows, RunReader, open_folder
+from searchgym.eval.run_folder import QuestionRows, RunReader, open_folder
 from searchgym.eval.runner import questions_sha256
 from searchgym.eval.viewing.rewards import asked_task, credit_of, terms_by_episode, terms_of
 from searchgym.named import code_refused
