@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from searchgym.corpora.files import BadLines, iter_jsonl, read_json
+from searchgym.corpora.files import iter_jsonl, read_json
 from searchgym.corpora.folders import EPISODES, RUN
 from searchgym.corpora.questions import read_questions
-from searchgym.errors import DataError, DataMissingError
+from searchgym.errors import BadLines, DataError, DataMissingError
 from searchgym.options.yaml import read_yaml
 from searchgym.records import Episode, Question
 from searchgym.rollout.storage import read_episodes, sidecar

@@ -26,7 +26,7 @@ from searchgym.envs import find_env, load_task
 from searchgym.envs.options import with_options
 from searchgym.questions.masked.generate import SearchLimits, generate
 from searchgym.questions.masked.spec import MaskedSpec
-from searchgym.questions.storage import held_out_by
+from searchgym.questions.source import held_out_by
 from searchgym.records import Episode, Question
 from searchgym.retrieval import build_in_memory
 from searchgym.rollout import Engine

@@ -25,8 +25,8 @@ from searchgym.eval.run_folder import QuestionRows, RunReader, open_folder
 from searchgym.eval.runner import questions_sha256
 from searchgym.eval.viewing.rewards import asked_task, credit_of, terms_by_episode, terms_of
 from searchgym.named import code_refused
-from searchgym.questions.subset import draw_subset, hops_of
-from searchgym.records import Episode, Question
+from searchgym.questions.subset import draw_subset
+from searchgym.records import Episode, Question, hops_of
 from searchgym.rollout.folders import model_folder
 from searchgym.train.algorithms.samples import outcome_rewards
 from searchgym.train.credit.credit import Credit

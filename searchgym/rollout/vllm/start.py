@@ -69,7 +69,10 @@ def start_engine(
     if options.servers:
         wanted, run = identity_of(folder, dtype, adapters, rank), uuid.uuid4().hex
         backends += [partial(ServedVllm, address, setup, wanted=wanted, run=run) for address in options.servers]
-        again = [partial(server, patience=0.0) for server in backends]  # the others need not wait for it
+        # the others need not wait for a server
+        again: list[Callable[[], EngineBackend]] = [partial(server, patience=0.0) for server in backends]
+            partial(server, patience=0.0) for server in backends
+        ]  # the others need not wait for it
     else:
         backends += [partial(LocalVllm, setup, options.gpus_of(number)) for number in range(options.replicas)]
         again = backends

@@ -12,8 +12,7 @@ from searchgym.envs.registration import env_options, find_env
 from searchgym.envs.reward import score_episode, score_rewards
 from searchgym.envs.task import Task, load_task
 from searchgym.records import Answer, Episode, Question
-from searchgym.retrieval.retriever import Retriever
-from searchgym.retrieval.wrapper import at_step
+from searchgym.retrieval.retriever import Retriever, at_step
 from searchgym.testing.selfcheck.findings import Findings
 from searchgym.testing.selfcheck.updates import KeyCheck
 from searchgym.testing.selfcheck.watched import Exchange

@@ -17,7 +17,7 @@ from searchgym.train.learner.keyed_learner import KeyedLearner
 from searchgym.train.learner.learner import Learner, LocalLearner
 from searchgym.train.learner.trained_model import Metrics
 from searchgym.train.learner.updater import Updater
-from searchgym.train.loop.collect import Rollout
+from searchgym.train.loop.rollout import Rollout
 from searchgym.train.recipe.recipe import Recipe
 
 WAYS: Final = (

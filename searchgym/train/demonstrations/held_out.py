@@ -10,7 +10,7 @@ from searchgym.envs.task import Task
 from searchgym.errors import UsageError
 from searchgym.questions.masked.hiding import HidingRetriever
 from searchgym.questions.masked.spans import SEPARATOR
-from searchgym.questions.storage import held_out_by
+from searchgym.questions.source import held_out_by
 from searchgym.records import title_key
 from searchgym.retrieval.index.distractors import passages_of
 from searchgym.retrieval.index.index import build_in_memory
