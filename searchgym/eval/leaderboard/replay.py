@@ -219,8 +219,9 @@ def run_again(
         scores = evaluate(checked.task, agent, run, models, options, progress=progress)
         again = {episode.id: episode for episode in RunReader(run).episodes(tokens=False)}
     equal = sum(again[episode.id].answer == episode.answer for episode in checked.scored.episodes)
+    results: tuple[Mapping[str, Any], ...] = (checked.scores, scores)
     for name in OFFICIAL:
-        was, now = checked.scores.get(name), scores.get(name)
+        was, now = (result.get(name) for result in results)
         if (was is None) != (now is None) or abs((was or 0.0) - (now or 0.0)) > AGREE:
             told = ["none" if value is None else f"{value:.4f}" for value in (was, now)]
             reason = f"the submission has {told[0]}, run again it is {told[1]}"

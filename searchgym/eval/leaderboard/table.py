@@ -130,8 +130,11 @@ def build_board(
             progress("submissions", number, len(places))
     groups: dict[str, list[CheckedSubmission]] = {}
     for one in checked:
-        name, seed = one.manifest.name, one.manifest.training_seed
-        group = groups.setdefault(_track_key(one.manifest), [])
+        manifest = one.manifest
+        name, seed = manifest.name, manifest.training_seed
+        budgets = [getattr(manifest, budget) for budget in BUDGETS]
+        key = json.dumps([manifest.suite, manifest.part, manifest.corpus_sha256, manifest.retriever, budgets])
+        group = groups.setdefault(key, [])  # what two rows must have in common to be compared, as a text to sort by
         same = next((o for o in group if (o.manifest.name, o.manifest.training_seed) == (name, seed)), None)
         if same is None:
             group.append(one)
@@ -140,12 +143,6 @@ def build_board(
             refused.append(SubmissionError("name", reason, one.folder / MANIFEST))
     tracks = [_track(own, refused) for _, own in sorted(groups.items())]
     return Board([track for track in tracks if track.rows], reported, refused, list(absent))
-
-
-def _track_key(manifest: SubmissionManifest) -> str:
-    """Returns what two rows must have in common to be compared, as a text to sort by."""
-    budgets = [getattr(manifest, name) for name in BUDGETS]
-    return json.dumps([manifest.suite, manifest.part, manifest.corpus_sha256, manifest.retriever, budgets])
 
 
 def _track(checked: Sequence[CheckedSubmission], refused: list[SubmissionError]) -> Track:

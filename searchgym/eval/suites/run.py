@@ -99,8 +99,8 @@ def suite_means(parts: Mapping[str, Scores]) -> dict[str, float]:
     """
     means: dict[str, float] = {}
     for name in MEANS:
-        scored = [(part, value) for part in parts.values() if (value := part.get(name)) is not None]
-        values = [(part.get("answerable") or part["n"], value) for part, value in scored]
+        scored = [part for part in parts.values() if part.get(name) is not None]
+        values = [(part.get("answerable") or part["n"], part[name] or 0.0) for part in scored]
         if not values:
             continue
         means[f"{name}_parts"] = math.fsum(value for _, value in values) / len(values)
