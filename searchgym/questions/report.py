@@ -12,25 +12,25 @@ from searchgym.questions.saved import table
 from searchgym.questions.shortcuts import Shortcuts
 
 
-def report_of(made: QuestionSet, shortcuts: Shortcuts) -> dict[str, Any]:
+def report_of(questions: QuestionSet, shortcuts: Shortcuts) -> dict[str, Any]:
     """Returns counts and measurements of a question set as plain data; shares are in [0, 1]."""
     rejected: Counter[str] = Counter()
-    for stratum in made.strata:
+    for stratum in questions.strata:
         rejected.update(stratum.rejected)
     return {
-        "pages": dict(made.pages),
-        "held_out_pages": made.held_out,
-        "links": len(made.facts.links),
-        "facts": len(made.triples),
-        "linked_facts": sum(fact.target is not None for fact in made.facts.facts),
-        "cut_links": made.cut,
-        "crossing": made.crossing,
-        "questions": {split: len(made.split(split)) for split in made.pages},
-        "multi_hop": sum(len(s.questions) for s in made.strata if s.hops > 1),
-        "strata": _strata(made.strata),
+        "pages": dict(questions.pages),
+        "held_out_pages": questions.held_out,
+        "links": len(questions.facts.links),
+        "facts": len(questions.triples),
+        "linked_facts": sum(fact.target is not None for fact in questions.facts.facts),
+        "cut_links": questions.cut,
+        "crossing": questions.crossing,
+        "questions": {split: len(questions.split(split)) for split in questions.pages},
+        "multi_hop": sum(len(s.questions) for s in questions.strata if s.hops > 1),
+        "strata": _strata(questions.strata),
         "drafts_refused": dict(rejected.most_common()),
-        "mentions_refused": dict(made.facts.refused_links),
-        "facts_refused": dict(made.facts.refused),
+        "mentions_refused": dict(questions.facts.refused_links),
+        "facts_refused": dict(questions.facts.refused),
         "shortcuts": shortcuts.rows(),
     }
 
@@ -43,7 +43,7 @@ def _strata(strata: Sequence[Stratum]) -> list[dict[str, Any]]:
     rows = []
     for (shape, hops), group in groups.items():
         searched = sum(stratum.searched for stratum in group)
-        found = {
+        shares = {
             f"{name}@{k}": round(sum(getattr(s, name).get(str(k), 0) for s in group) / searched, 4)
             if searched
             else None
@@ -52,7 +52,7 @@ def _strata(strata: Sequence[Stratum]) -> list[dict[str, Any]]:
         }
         counts = {"wanted": sum(s.wanted for s in group), "drawn": sum(s.drawn for s in group)}
         kept = sum(len(stratum.questions) for stratum in group)
-        rows.append({"shape": shape, "hops": hops} | counts | {"searched": searched, "kept": kept} | found)
+        rows.append({"shape": shape, "hops": hops} | counts | {"searched": searched, "kept": kept} | shares)
     return rows
 
 

@@ -204,9 +204,9 @@ def _refusal(mention: _Mention, honorifics: frozenset[str], ordinary: Collection
         return "another bearer of the name"
     if work and not quoted and len(mention.words) <= 2 and not _said_to_be_a_work(mention):
         return "short title of a work"  # it is a phrase as often as a title
-    if mention.kind == "person" and _another_age(mention.text, target.text):
-        return "another age"
-    return None
+    years, others = ([int(year) for year in _YEAR.findall(text[:_LIFE])] for text in (mention.text, target.text))
+    apart = years and others and (min(others) - max(years) > _LATER or min(years) - max(others) > _EARLIER)
+    return "another age" if mention.kind == "person" and apart else None  # who lived at another time is a namesake
 
 
 def _inside_a_name(mention: _Mention, honorifics: frozenset[str], ordinary: Collection[str]) -> bool:
@@ -250,9 +250,3 @@ def _said_to_be_a_work(mention: _Mention) -> bool:
     dated = re.match(r"\s*\(\s*\d{4}", mention.text[mention.end : mention.end + 8])
     before = mention.text[: mention.start][-12:]
     return bool(dated or re.search(r"\b(?:films?|novel|song|album|series)\s+$", before))
-
-
-def _another_age(text: str, other: str) -> bool:
-    """Somebody who lived at quite another time than a page is a namesake of the one that it names."""
-    years, others = ([int(year) for year in _YEAR.findall(start[:_LIFE])] for start in (text, other))
-    return bool(years and others) and (min(others) - max(years) > _LATER or min(years) - max(others) > _EARLIER)

@@ -213,8 +213,8 @@ class _TaskMaker:
                 if turn < len(draft.queries) and len(pages) < len(draft.spans) and len(queries) < self._limits.searches
             ]
             texts = [batch[n].queries[turn] for n in asking]
-            found = retriever.search_for([str(n) for n in asking], texts, self._limits.top_k) if asking else []
-            for n, query, hits in zip(asking, texts, found, strict=True):
+            results = retriever.search_for([str(n) for n in asking], texts, self._limits.top_k) if asking else []
+            for n, query, hits in zip(asking, texts, results, strict=True):
                 queries, pages = searched[n]
                 new = self._shown(batch[n], hits, pages)
                 if new:

@@ -123,8 +123,8 @@ class SpanFinder:
                 continue
             candidates = self._candidates(page, text, start, end)
             spans = [
-                span._replace(supports=self._supports(page, text[found.start : found.end], found))
-                for found, span in spans_among(candidates, text, (start, end), passage.title, self.refused)
+                span._replace(supports=self._supports(page, text[candidate.start : candidate.end], candidate))
+                for candidate, span in spans_among(candidates, text, (start, end), passage.title, self.refused)
             ]
             if spans:
                 windows.append(Window(page, start, end, tuple(sorted(spans))))
@@ -132,16 +132,16 @@ class SpanFinder:
             self.refused["passages without a span"] += 1
         return windows
 
-    def _supports(self, page: int, span: str, found: Candidate) -> tuple[int, ...]:
+    def _supports(self, page: int, span: str, candidate: Candidate) -> tuple[int, ...]:
         """Returns the passages that state a span of a page strictly, in their order; none is a part or copy of it."""
-        candidates: set[int] = set()
-        if found.kind == "link" and found.target in self._to[page]:
-            candidates = {found.target}
-        elif found.kind == "title" and len(self._quoting[norm(span)]) <= QUOTING:
-            candidates = self._quoting[norm(span)] & self._to[page]
+        stating: set[int] = set()
+        if candidate.kind == "link" and candidate.target in self._to[page]:
+            stating = {candidate.target}
+        elif candidate.kind == "title" and len(self._quoting[norm(span)]) <= QUOTING:
+            stating = self._quoting[norm(span)] & self._to[page]
         text, title = self.passages[page].text.strip(), title_key(self.passages[page].title)
         supports = []
-        for number in sorted(candidates):
+        for number in sorted(stating):
             other = self.passages[number]
             same_page = (title and title == title_key(other.title)) or text == other.text.strip()
             if not same_page and holds(f"{other.title}\n{other.text}", span):
@@ -156,9 +156,9 @@ class SpanFinder:
         for match in _DATE.finditer(text, start, end):
             yield Candidate(*match.span(), "date")
         for match in _QUOTED.finditer(text, start, end):
-            said = match[1]
-            left = len(said) - len(said.lstrip(_ENDS))
-            yield Candidate(match.start(1) + left, match.start(1) + len(said.rstrip(_ENDS)), "title")
+            quoted = match[1]
+            left = len(quoted) - len(quoted.lstrip(_ENDS))
+            yield Candidate(match.start(1) + left, match.start(1) + len(quoted.rstrip(_ENDS)), "title")
         title = base_title(self.passages[page].title)
         for first, last in sentences(text[start:end]):
             for begin, stop, _ in parts_of(text[start + first : start + last], self._patterns, title):
@@ -183,15 +183,15 @@ def spans_among(
     def overlaps(place: Place) -> bool:
         return any(place[0] < end and start < place[1] for start, end in taken)
 
-    for found in candidates:
-        if overlaps((found.start, found.end)):
+    for candidate in candidates:
+        if overlaps((candidate.start, candidate.end)):
             continue
-        span = span_of(text, window, title, found)
+        span = span_of(text, window, title, candidate)
         if isinstance(span, str):
             refused[f"spans: {span}"] += 1
         elif not any(map(overlaps, span.places)):
             taken += span.places
-            yield found, span
+            yield candidate, span
 
 
 def windows_of(text: str) -> Iterator[tuple[int, int]]:
@@ -225,41 +225,41 @@ def kind_of(text: str) -> str:
     return "name"
 
 
-def span_of(text: str, window: Place, title: str, found: Candidate) -> HiddenSpan | str:
+def span_of(text: str, window: Place, title: str, candidate: Candidate) -> HiddenSpan | str:
     """Returns the span of a candidate with all of its places, or the rule that refuses to hide it.
 
     Args:
         text: Text of the passage.
         window: Place of the window.
         title: Title of the passage.
-        found: The candidate.
+        candidate: The candidate.
     """
-    span, digits = text[found.start : found.end], found.kind in ("date", "year", "number")
-    said = norm(span)
-    if not said or len(said.split()) > _LONGEST or not normalise_answer(span):
+    span, digits = text[candidate.start : candidate.end], candidate.kind in ("date", "year", "number")
+    normed = norm(span)
+    if not normed or len(normed.split()) > _LONGEST or not normalise_answer(span):
         return "no word, or more than eight"
     if SEPARATOR in span:
         return "holds a semicolon"
-    if not digits and set(said.split()) & set(norm(title).split()):
+    if not digits and set(normed.split()) & set(norm(title).split()):
         return "shares a word with the title"
-    places = tuple((window[0] + start, window[0] + end) for start, end in places_of(text[slice(*window)], said))
-    if (found.start, found.end) not in places:
+    places = tuple((window[0] + start, window[0] + end) for start, end in places_of(text[slice(*window)], normed))
+    if (candidate.start, candidate.end) not in places:
         return "not whole words"
     if len(places) > 1 and digits:
         return "a number that stands twice"
     if len(places) > 1 and not all(is_whole(text, *place) for place in places):
         return "inside a longer name"
-    return HiddenSpan(places, found.kind)
+    return HiddenSpan(places, candidate.kind)
 
 
 def places_of(text: str, name: str) -> list[Place]:
     """Returns where a name, as `norm` writes it, stands in a text as consecutive words."""
-    wanted, found = name.split(), words(text)
-    said = [norm(word.text) for word in found]
+    wanted, tokens = name.split(), words(text)
+    normed = [norm(word.text) for word in tokens]
     return [
-        (found[n].start, found[n + len(wanted) - 1].end)
-        for n in range(len(said) - len(wanted) + 1)
-        if said[n] == wanted[0] and said[n : n + len(wanted)] == wanted
+        (tokens[n].start, tokens[n + len(wanted) - 1].end)
+        for n in range(len(normed) - len(wanted) + 1)
+        if normed[n] == wanted[0] and normed[n : n + len(wanted)] == wanted
     ]
 
 
@@ -292,10 +292,12 @@ def windows_by_triples(passages: Sequence[Passage], triples: Iterable[Triple]) -
                     kind = kind_of(fact.object) if target is None else "link"
                     candidates.setdefault(Candidate(start + match.start(), start + match.end(), kind, target), fact)
             spans = []
-            for found, span in spans_among(candidates, passage.text, (start, end), passage.title, Counter()):
-                fact = candidates[found]
+            for candidate, span in spans_among(candidates, passage.text, (start, end), passage.title, Counter()):
+                fact = candidates[candidate]
                 back = Triple(fact.object, fact.relation, fact.subject) in facts
-                spans.append(span._replace(supports=(found.target,) if found.target is not None and back else ()))
+                spans.append(
+                    span._replace(supports=(candidate.target,) if candidate.target is not None and back else ())
+                )
             if spans:
                 windows.append(Window(page, start, end, tuple(sorted(spans))))
     return windows
