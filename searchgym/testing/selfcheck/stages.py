@@ -25,6 +25,8 @@ GROUPS: Final = "groups are attempts at one question"
 ADVANTAGES: Final = "advantages follow their formula"
 ATTEMPTS: Final = "attempts differ"
 RESAMPLED: Final = "groups without signal are replaced, and counted"
+EVERY: Final = (TOKENS, MASKS, CALLS, GROUPS)
+"""Checks of every recipe."""
 
 
 @dataclass(frozen=True, slots=True)
