@@ -12,6 +12,9 @@ from made_models import tiny_qwen2
 from test_learner import gradients, random_samples
 from toy_training import toy_recipe, toy_trainer
 
+from searchgym.testing.reference.advantages import gae_advantages
+from searchgym.testing.reference.losses import policy_loss, trained_tokens, value_loss
+from searchgym.testing.reference.update import ReferenceModel
 from searchgym.train.algorithms.loss_options import LossOptions
 from searchgym.train.algorithms.losses import token_weights, value_sums
 from searchgym.train.algorithms.samples import VALUED
@@ -107,40 +110,29 @@ class Gradients:
         self.updater = SimpleNamespace(model=model)
 
 
-def reference_step(policy, critic, samples):
-    """PPO with GAE in float64, token by token: loss and gradients of both models after ratios that are not 1."""
-    policy, critic = copy.deepcopy(policy).double(), copy.deepcopy(critic).double()
-    advantages, returns, places, values = [], [], [], []
-    for sample in samples:
-        ids = torch.tensor(sample.ids[None].astype(np.int64))
-        own = [t for t in range(len(sample.ids)) if sample.mask[t]]
-        value = critic(input_ids=ids).logits[0, :, 0]
-        value = torch.stack([value[t - 1] for t in own])
-        known, later, following = value.detach().tolist(), 0.0, 0.0
-        advantage = []
-        for k in reversed(range(len(own))):
-            delta = float(sample.reward[own[k]]) + 0.98 * following - known[k]
-            later = delta + 0.98 * 0.9 * later
-            following = known[k]
-            advantage.insert(0, later)
-        advantages.append(advantage)
-        returns.append([a + v for a, v in zip(advantage, known, strict=True)])
-        places.append(own)
-        values.append(value)
-    every = np.concatenate(advantages)
-    mean, deviation = every.mean(), every.std() + 1e-8
-    count, loss, value_loss = len(every), 0.0, 0.0
-    for sample, own, advantage, wanted, value in zip(samples, places, advantages, returns, values, strict=True):
-        ids = torch.tensor(sample.ids[None].astype(np.int64))
-        logp = torch.log_softmax(policy(input_ids=ids).logits[0] / 0.7, -1)
-        for k, t in enumerate(own):
-            ratio = torch.exp(logp[t - 1, int(sample.ids[t])] - float(sample.old_logp[t]))
-            scaled = (advantage[k] - mean) / deviation
-            loss = loss - torch.min(ratio * scaled, ratio.clamp(0.8, 1.28) * scaled) / count
-        value_loss = value_loss + 0.5 * (value - torch.tensor(wanted, dtype=torch.float64)).square().sum() / count
-    loss.backward()
-    value_loss.backward()
-    return loss.item(), value_loss.item(), Gradients(policy), Gradients(critic)
+def reference_step(policy, critic, samples, options):
+    """PPO with GAE by the reference trainer, in float64: losses and gradients of both models."""
+    recipe = SimpleNamespace(
+        loss=options, rollout=SimpleNamespace(temperature=0.7), critic=SimpleNamespace(value_clip=None)
+    )
+    policy, critic = (
+        ReferenceModel(copy.deepcopy(model).double(), recipe, OptimizerOptions()) for model in (policy, critic)
+    )
+    places = [trained_tokens(sample) for sample in samples]
+    samples = [dataclasses.replace(sample, value=np.zeros(len(sample.ids))) for sample in samples]
+    for sample, at in zip(samples, places, strict=True):
+        sample.value[at] = critic.logits(sample.ids, at)[:, 0].detach().numpy()
+    made = []
+    for sample, (advantage, returns) in zip(samples, gae_advantages(samples, GAE, 0.0, False), strict=True):
+        spread = np.zeros(len(sample.ids))
+        spread[sample.mask] = advantage
+        made.append(dataclasses.replace(sample, advantage=spread, returns=returns))
+    old = [sample.old_logp[sample.mask].astype(np.float64) for sample in made]
+    losses = []
+    for of_sample in (policy_loss(policy, made, old, None), value_loss(critic, made, places)):
+        losses.append(sum(of_sample(i) for i in range(len(made))))
+        losses[-1].backward()
+    return losses[0].item(), losses[1].item(), Gradients(policy.model), Gradients(critic.model)
 
 
 def test_one_ppo_step_equals_a_float64_reference():
@@ -152,7 +144,7 @@ def test_one_ppo_step_equals_a_float64_reference():
     other = tiny_qwen2(vocabulary=50, sharp=0.2, seed=1)  # ratios on both sides of the clip
     samples = Policy(Updater(other, optimizer, 1), options, optimizer, temperature=0.7).with_logp(samples)
     own = Critic(Updater(body, optimizer, 1), CriticOptions(optimizer=optimizer, value_clip=0.2), seed=0)
-    loss, value_loss, wanted, wanted_critic = reference_step(start, body, samples)
+    loss, value_loss, wanted, wanted_critic = reference_step(start, body, samples, options)
 
     made = assign_gae(own.with_values(samples), GAE, VALUED["model"])
     flat = {

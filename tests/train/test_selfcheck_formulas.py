@@ -24,7 +24,7 @@ from searchgym.records import (
     SupportingFact,
     Triple,
 )
-from searchgym.testing.reference.losses import shortfalls
+from searchgym.testing.reference.losses import departure, shortfalls
 from searchgym.testing.reference.rewards import call_rewards
 from searchgym.testing.reference.terms import FURTHER as TERMS
 from searchgym.testing.reference.terms import Case, names_of
@@ -198,6 +198,18 @@ def test_the_first_and_the_last_gradient_are_compared():
     made = [gradient(a=[1.0]), gradient(a=[2.0]), gradient(a=[5.0])]
     kept = [{"a": torch.tensor([1.0])}, {"a": torch.tensor([4.0])}]
     assert [off for off, _ in compare(kept, made)] == [0.0, pytest.approx(0.2)]
+
+
+def test_tokens_less_likely_than_chance_makes_them_by_hand():
+    """Of a coin whose sides have shares of 1/4 and 3/4: surprise has mean h and variance v."""
+    share = np.array([0.25, 0.75])
+    h = -(share * np.log(share)).sum()
+    v = (share * np.log(share) ** 2).sum() - h**2
+    drawn = np.log(share[[0, 1, 1, 1]])  # as often as expected
+    assert departure([(drawn, np.full(4, h), np.full(4, v))]) == pytest.approx(0)
+    rare = np.log(share[[0] * 4])
+    rows = [(rare[:1], np.full(1, h), np.full(1, v)), (rare[1:], np.full(3, h), np.full(3, v))]
+    assert departure(rows) == pytest.approx(4 * (np.log(4) - h) / np.sqrt(4 * v))
 
 
 def test_tokens_below_the_likeliest():

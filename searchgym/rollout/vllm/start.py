@@ -71,8 +71,6 @@ def start_engine(
         backends += [partial(ServedVllm, address, setup, wanted=wanted, run=run) for address in options.servers]
         # the others need not wait for a server
         again: list[Callable[[], EngineBackend]] = [partial(server, patience=0.0) for server in backends]
-            partial(server, patience=0.0) for server in backends
-        ]  # the others need not wait for it
     else:
         backends += [partial(LocalVllm, setup, options.gpus_of(number)) for number in range(options.replicas)]
         again = backends

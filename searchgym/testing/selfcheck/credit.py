@@ -18,6 +18,8 @@ from searchgym.train.recipe.recipe import Recipe
 
 REWARDS: Final = "rewards are on their calls"
 CREDIT: Final = "credit terms follow their formulas"
+OFF: Final = 1e-5
+"""Difference of two rewards that rounding explains."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,23 +38,19 @@ class CreditCheck:
 
     def check_samples(self, findings: Findings, drawn: Drawn) -> None:
         """Checks the reward of each call of the step's samples, on its last token."""
-        if not self._written(findings, REWARDS):
+        if others := self._unwritten():
+            findings.skip(REWARDS, others)
             return
-        right = self._right(
-            drawn, [(episode, episode) for episode in drawn.episodes], counted(drawn.episodes, self.recipe.method)
-        )
-        wrong = total = 0
-        worst = 0.0
+        made = [(episode, episode) for episode in drawn.episodes]
+        right, offs = self._right(drawn, made, counted(drawn.episodes, self.recipe.method)), [0.0]
         for sample in drawn.samples:
-            want = np.zeros((2, len(sample.ids)))
+            want, pairs = np.zeros((2, len(sample.ids))), right.get(sample.episode_id)
             for call in sample.calls:
-                pairs = right.get(sample.episode_id)
                 want[:, call.end - 1] = np.inf if pairs is None else pairs[call.index]
-            kept = np.zeros(len(sample.ids), np.float32) if sample.kept is None else sample.kept
-            off = float(max(np.abs(sample.reward - want[0]).max(), np.abs(kept - want[1]).max()))
-            wrong, total, worst = wrong + (off > 1e-5), total + 1, max(worst, off)
-        said = f"{total} samples by {' + '.join(self.recipe.credit)}, {wrong} off, by {worst:.2g} at most"
-        findings.add(REWARDS, not wrong, said)
+            kept = np.zeros(len(sample.ids)) if sample.kept is None else sample.kept
+            offs.append(float(np.abs(np.stack([sample.reward, kept]) - want).max()))
+        said = f"{len(drawn.samples)} samples by {' + '.join(self.recipe.credit)}, off by {max(offs):.2g} at most"
+        findings.add(REWARDS, max(offs) <= OFF, said)
 
     def check_imagined(
         self, findings: Findings, drawn: Drawn, made: Sequence[tuple[Episode, Episode]], credit: Credit
@@ -65,31 +63,27 @@ class CreditCheck:
             made: Imagined episodes, each with the episode whose tokens it has.
             credit: Gives the rewards that are checked.
         """
-        if not self._written(findings, CREDIT):
+        if others := self._unwritten():
+            findings.skip(CREDIT, others)
             return
-        every = [episode for episode, _ in made]
+        every, offs, seen = [episode for episode, _ in made], [0.0], set[float]()
         right = self._right(drawn, made, [e for e in every if e.stop_reason != "retriever_error"])
-        wrong, worst, seen = 0, 0.0, set[float]()
         for episode, given in zip(every, credit.rewards(every), strict=True):
             pairs = right.get(episode.id)
             if given is None or pairs is None:
-                wrong += (given is None) != (pairs is None)
+                offs.append(0.0 if given is pairs else np.inf)
                 continue
-            found = np.stack([given.total, given.kept], 1)
-            off = float(np.abs(found - np.reshape(pairs, (-1, 2))).max(initial=0.0))
-            wrong, worst = wrong + (off > 1e-5), max(worst, off)
+            offs.append(
+                float(np.abs(np.stack([given.total, given.kept], 1) - np.reshape(pairs, (-1, 2))).max(initial=0))
+            )
             seen |= {round(total, 6) for total, _ in pairs}
-        terms = " + ".join(self.recipe.credit)
-        said = f"{len(every)} imagined episodes by {terms} with {len(seen)} different rewards of calls, {wrong} off"
-        findings.add(CREDIT, not wrong, f"{said}, by {worst:.2g} at most")
+        said = f"{len(every)} imagined episodes by {' + '.join(self.recipe.credit)} with {len(seen)} different rewards"
+        findings.add(CREDIT, max(offs) <= OFF, f"{said} of calls, off by {max(offs):.2g} at most")
 
-    def _written(self, findings: Findings, name: str) -> bool:
-        """Tells whether all terms are written a second time; otherwise records that they are not checked."""
+    def _unwritten(self) -> str:
+        """Names the terms that are not written a second time; "" if there are none."""
         others = sorted(set(self.recipe.credit) - set(TERMS))
-        if others:
-            why = "is" if len(others) == 1 else "are"
-            findings.skip(name, f"{', '.join(others)} {why} not written a second time here")
-        return not others
+        return f"not written a second time here: {', '.join(others)}" if others else ""
 
     def _right(
         self, drawn: Drawn, made: Sequence[tuple[Episode, Episode]], wanted: Sequence[Episode]

@@ -26,6 +26,8 @@ GREEDY: Final = "validation takes the likeliest tokens"
 OWN: Final = "validation has its own questions and scores"
 FOUND: Final = "validation searches its own corpus"
 REPORTED: Final = "validation reports its episodes' scores"
+REASONS: Final = {GREEDY: "no token of a trained model", OWN: "", REPORTED: ""}
+"""Why checks of a validation may have no result."""
 COMPARED: Final = 16
 """Most searches of a step that are made again."""
 

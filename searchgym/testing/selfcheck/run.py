@@ -113,7 +113,7 @@ def check_bandit(recipe: Recipe, out: Path, findings: Findings) -> None:
         short = short_recipe(recipe)
         whole = _bandit(short, out / "whole", graded=True).run()
         with contextlib.suppress(KeyboardInterrupt):
-            _bandit(short, out / "parts", graded=True, report=_stop_at(3)).run()
+            _bandit(short, out / "parts", graded=True, report=_stop_after_3).run()
         parts = _bandit(short, out / "parts", graded=True, resume=True).run()
         same = _weights_in(whole.checkpoint) == _weights_in(parts.checkpoint)
         findings.add(RESUMED, same, f"stopped after 3 of {short.steps} steps and resumed")
@@ -137,6 +137,12 @@ def _check_best(asked: ValidationOptions, whole: TrainResult, parts: TrainResult
     findings.add(BEST, names == [right] * 2 and kept, said if kept else f"{said}, which is not kept as best")
 
 
+def _stop_after_3(row: Row) -> None:
+    """Stops a run after its third step, as Ctrl-C would."""
+    if row["step"] == 3:
+        raise KeyboardInterrupt
+
+
 def _weights_in(folder: Path) -> dict[str, bytes]:
     """Returns the files of a checkpoint that hold weights and optimizers, the critic's too."""
     return {
@@ -157,13 +163,3 @@ def _bandit(recipe: Recipe, out: Path, graded: bool = False, **options: Any) -> 
         hooks=SamplerHooks(rollout=rollout, publish=rollout.publish),
         **options,
     )
-
-
-def _stop_at(step: int) -> Callable[[Row], None]:
-    """Returns a report that stops a run after a step, as Ctrl-C would."""
-
-    def report(row: Row) -> None:
-        if row["step"] == step:
-            raise KeyboardInterrupt
-
-    return report

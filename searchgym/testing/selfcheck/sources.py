@@ -13,7 +13,6 @@ from searchgym.envs.task import Task
 from searchgym.options import kind_name
 from searchgym.records import Episode, Question
 from searchgym.testing.selfcheck.findings import Findings
-from searchgym.train.algorithms.samples import Sample
 from searchgym.train.curriculum.source import curriculum_of, value_of
 from searchgym.train.curriculum.stages import Schedule
 from searchgym.train.learner.learner import Learner
@@ -34,35 +33,25 @@ def check_sources(findings: Findings, recipe: Recipe, task: Task, learner: Learn
     """Draws the questions of many steps of a recipe, without asking them, and checks which these are."""
     demonstrated = recipe.method.demonstrated
     if recipe.proposer is not None and not demonstrated:
-        findings.skip(
-            SET, "a proposer makes the questions: which ones it chooses, and what it learns, is not looked at"
-        )
+        findings.skip(SET, "a proposer makes the questions: its choice, and what it learns, are not looked at")
     elif recipe.curriculum is not None and not demonstrated:
         with findings.stage(STAGES):
             _check_curriculum(findings, recipe, task)
         if any(stage.harder for stage in recipe.curriculum.stages):
             findings.skip("noise and distractors of the curriculum's stages", "what searches find is not looked at")
-    else:
+    elif demonstrated:
+        shown: Any = range(3 * demonstrated + 1)  # which are drawn is all that counts
+        collector = Collector(recipe, learner, None, TrainingData(demonstrations=shown))
         with findings.stage(SET):
-            _check_epochs(findings, *_draws(recipe, task, learner, rollout))
-
-
-def _draws(
-    recipe: Recipe, task: Task, learner: Learner, rollout: Rollout
-) -> tuple[Callable[[int], list[object]], list[object], int]:
-    """Returns what draws the items of a step, all items in order, and the number of a step's items."""
-    batch = recipe.method.demonstrated
-    if not batch:
-        batch = recipe.rollout.questions
+            _check_epochs(findings, lambda step: list(collector.draw(step).samples), list(shown), demonstrated)
+    else:
+        batch, names = recipe.rollout.questions, [question.id for question in task.questions]
         source = Collector(recipe, learner, rollout, TrainingData(task.questions)).source
-        names: list[object] = [question.id for question in task.questions]
-        return lambda step: [question.id for question in source.draw(step, batch)], names, batch
-    stand_ins: Sequence[Sample] = range(3 * batch + 1)  # type: ignore[assignment]  # which are drawn is all that counts
-    collector = Collector(recipe, learner, None, TrainingData(demonstrations=stand_ins))
-    return lambda step: list(collector.draw(step).samples), list(stand_ins), batch
+        with findings.stage(SET):
+            _check_epochs(findings, lambda step: [own.id for own in source.draw(step, batch)], names, batch)
 
 
-def _check_epochs(findings: Findings, draw: Callable[[int], list[object]], names: list[object], batch: int) -> None:
+def _check_epochs(findings: Findings, draw: Callable[[int], list[Any]], names: list[Any], batch: int) -> None:
     """Checks draws by epochs: nothing twice in an epoch, each in an order of its own, and nothing left out for ever."""
     length = len(names) // batch
     asked = [draw(step) for step in range(min(EPOCHS * length, MOST))]
@@ -102,12 +91,15 @@ def _check_curriculum(findings: Findings, recipe: Recipe, task: Task) -> None:
         if step == len(rates) // 2:
             other.restore(json.loads(json.dumps(source.state())))
         drawn = source.draw(step, batch)
+        mix.drawn(drawn, stage)
+        attempts = [Episode(q.id, q.id, "", "", scores={"em": rate}, stop_reason="answer") for q in drawn]
+        failed: Any = {"scores": {"em": 1 - rate}, "stop_reason": "retriever_error"}  # which does not count
+        attempts.append(Episode("failed", drawn[0].id, "", "", **failed))
         if step >= len(rates) // 2:
             again = other.draw(step, batch)
             resumed = resumed and again == drawn
-            other.learn(step, drawn, _attempts(drawn, rate))
-        mix.drawn(drawn, stage)
-        row = source.learn(step, drawn, _attempts(drawn, rate))
+            other.learn(step, drawn, attempts)
+        row = source.learn(step, drawn, attempts)
         own = options.stages[stage]
         wrong += (row["stage"], row["noise"], row["distractors"]) != (stage, own.noise, own.distractors)
     moves = sum(one != two for one, two in pairwise(wanted))
@@ -122,13 +114,6 @@ def _rates(stages: int, up: float, down: float, window: int) -> list[float]:
     middle = (up + down) / 2
     wave = [1.0] * (window + 1) + [middle] * window + [1.0] * window + [0.0] * (window + 1) + [middle, 1.0] * window
     return [min(rate, 1.0) for rate in wave * (stages + 1)]
-
-
-def _attempts(questions: Sequence[Question], rate: float) -> list[Episode]:
-    """Returns attempts of a pass rate, and one whose retriever failed, which does not count."""
-    made = [Episode(q.id, q.id, "", "", scores={"em": rate}, stop_reason="answer") for q in questions]
-    failed = Episode("failed", questions[0].id, "", "", scores={"em": 1 - rate}, stop_reason="retriever_error")
-    return [*made, failed]
 
 
 class _Mix:

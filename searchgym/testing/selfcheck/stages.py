@@ -25,6 +25,8 @@ GROUPS: Final = "groups are attempts at one question"
 ADVANTAGES: Final = "advantages follow their formula"
 ATTEMPTS: Final = "attempts differ"
 RESAMPLED: Final = "groups without signal are replaced, and counted"
+EVERY: Final = (TOKENS, MASKS, CALLS, GROUPS)
+"""Checks of every recipe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,19 +57,13 @@ class Drawn:
 
 def check_drawn(findings: Findings, drawn: Drawn, recipe: Recipe) -> None:
     """Checks the samples of a step against the samplers' replies and the episodes."""
-    with findings.stage(TOKENS):
-        check_tokens(findings, drawn)
-    with findings.stage(MASKS):
-        check_masks(findings, drawn)
-    with findings.stage(CALLS):
-        check_calls(findings, drawn, recipe)
-    with findings.stage(GROUPS):
-        check_groups(findings, drawn, recipe)
-    with findings.stage(ATTEMPTS):
-        check_attempts(findings, drawn)
-    if recipe.method.compares and recipe.rollout.resample:
-        with findings.stage(RESAMPLED):
-            check_resampled(findings, drawn, recipe)
+    for name, check in ((TOKENS, check_tokens), (MASKS, check_masks), (ATTEMPTS, check_attempts)):
+        with findings.stage(name):
+            check(findings, drawn)
+    for name, check_by in ((CALLS, check_calls), (GROUPS, check_groups), (RESAMPLED, check_resampled)):
+        if name != RESAMPLED or (recipe.method.compares and recipe.rollout.resample):
+            with findings.stage(name):
+                check_by(findings, drawn, recipe)
 
 
 def check_tokens(findings: Findings, drawn: Drawn) -> None:

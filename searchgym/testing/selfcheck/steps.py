@@ -17,44 +17,11 @@ import numpy as np
 from searchgym.envs.core import State
 from searchgym.envs.reward import checked_reward
 from searchgym.records import Answer, Episode, Question
+from searchgym.testing.selfcheck import environments, stages, updates
 from searchgym.testing.selfcheck.credit import CREDIT, REWARDS, CreditCheck
-from searchgym.testing.selfcheck.environments import (
-    FOUND,
-    GREEDY,
-    HITS,
-    OWN,
-    REPORTED,
-    ValidationCheck,
-    check_hits,
-    check_scores,
-)
 from searchgym.testing.selfcheck.findings import Broken, Findings
 from searchgym.testing.selfcheck.small import STEPS, small_recipe
 from searchgym.testing.selfcheck.sources import check_sources
-from searchgym.testing.selfcheck.stages import (
-    ADVANTAGES,
-    CALLS,
-    GROUPS,
-    MASKS,
-    RESAMPLED,
-    TOKENS,
-    Drawn,
-    check_advantages,
-    check_drawn,
-)
-from searchgym.testing.selfcheck.updates import (
-    AGREE,
-    ARRIVE,
-    CRITIC,
-    DRAWN,
-    ELEMENTS,
-    GRADIENT,
-    LOSS,
-    PREPARED,
-    UPDATE,
-    VALUES,
-    KeyCheck,
-)
 from searchgym.testing.selfcheck.watched import Exchange, WatchedLearner, WatchedRollout, WatchedSampler, by_episode
 from searchgym.train.algorithms.samples import Sample
 from searchgym.train.learner.trained_model import Metrics
@@ -69,6 +36,7 @@ COUNTED: Final = "every generated token is counted"
 FRESH: Final = "random numbers are fresh"
 QUESTIONS: Final = "questions are drawn by epochs"
 LOOP: Final = "steps run to their end"
+NO_SEARCH: Final = "no search of a retriever that has one corpus"
 
 
 def check_steps(recipe: Recipe, out: Path, findings: Findings) -> None:
@@ -83,7 +51,7 @@ def check_steps(recipe: Recipe, out: Path, findings: Findings) -> None:
         SearchGymError: The recipe's parts cannot be loaded.
     """
     small = small_recipe(recipe)
-    parts = assemble(small, out, WatchedSampler)
+    parts = assemble(small, out, WatchedSampler)  # type: ignore[arg-type]  # it hands on what it lacks
     with closing(parts):
         with suppress(Broken):
             check_sources(findings, recipe, parts.task, parts.learner, parts.rollout)
@@ -98,18 +66,12 @@ def _name_the_rest(findings: Findings, recipe: Recipe, small: Recipe) -> None:
     """Records what had no result: why it was not checked, where it belongs to the recipe."""
     ended = any(check.name == LOOP and check.state == "ok" for check in findings.checks())
     policy, validates = recipe.method.compares, bool(recipe.validation.every)
-    reasons = {
-        HITS: "no search of a retriever that has one corpus",
-        DRAWN: "top_p is below 1",
-        ARRIVE: "the updates moved the log-probs too little to tell",
-        UPDATE: "the samples' gradients cancel: rounding is left",
-    } | dict.fromkeys((TOKENS, MASKS, CALLS, GROUPS, REWARDS, CREDIT, AGREE, LOSS, GRADIENT, ELEMENTS), "")
-    reasons |= {ADVANTAGES: ""} if policy else {}
-    reasons |= {VALUES: "", CRITIC: ""} if recipe.has_critic else {}
-    reasons |= {RESAMPLED: "no group was without signal"} if policy and recipe.rollout.resample else {}
-    if validates:
-        reasons |= {GREEDY: "no token of a trained model", OWN: "", REPORTED: ""}
-        reasons |= {FOUND: "no search of a retriever that has one corpus"}
+    reasons = dict.fromkeys((*stages.EVERY, REWARDS, CREDIT, *updates.EVERY), "")
+    reasons |= {environments.HITS: NO_SEARCH} | updates.REASONS
+    reasons |= {stages.ADVANTAGES: ""} if policy else {}
+    reasons |= {updates.VALUES: "", updates.CRITIC: ""} if recipe.has_critic else {}
+    reasons |= {stages.RESAMPLED: "no group was without signal"} if policy and recipe.rollout.resample else {}
+    reasons |= {environments.FOUND: NO_SEARCH} | environments.REASONS if validates else {}
     for name, why in reasons.items():
         findings.skip(name, why or "nothing to check" if ended else "the steps ended before it")
     if recipe.curriculum is not None or recipe.proposer is not None:
@@ -139,9 +101,11 @@ class _Steps:
         self._learner = WatchedLearner(parts.learner, self._learnt)
         self._asked: list[set[str]] = []
         self._tokens = 0
-        self._keys = {key.name: KeyCheck(key, recipe, parts.learner, findings) for key in parts.keys if not key.frozen}
+        self._keys = {
+            key.name: updates.KeyCheck(key, recipe, parts.learner, findings) for key in parts.keys if not key.frozen
+        }
         self._seeds: Counter[int] = Counter()
-        self._validation = ValidationCheck(recipe, self._keys, findings)
+        self._validation = environments.ValidationCheck(recipe, self._keys, findings)
 
     def trainer(self, out: Path) -> Trainer:
         """Returns the run's trainer, whose parts are watched."""
@@ -149,7 +113,7 @@ class _Steps:
         trainer = trainer_of(self._recipe, watched, out)
         self._source = trainer.collector.source
         data = TrainingData(self._source, trained=self._parts.trained, credit=self._parts.credit)
-        collector = trainer.collector = _WatchedCollector(self._recipe, self._learner, self._rollout, data)
+        collector = trainer.collector = _WatchedCollector(self._recipe, self._learner, self._rollout, data)  # type: ignore[arg-type]
         collector.steps, collector.findings = self, self._findings
         return trainer
 
@@ -180,8 +144,8 @@ class _Steps:
         keys = {role: key.name for key in self._parts.keys for role in key.roles}
         rollout, task = self._rollout, self._parts.task
         asked = (rollout.questions, task.questions, rollout.rounds)
-        drawn = Drawn(by_episode(exchanges), rollout.episodes, data.samples, keys, *asked)
-        check_drawn(self._findings, drawn, self._recipe)
+        drawn = stages.Drawn(by_episode(exchanges), rollout.episodes, data.samples, keys, *asked)
+        stages.check_drawn(self._findings, drawn, self._recipe)
         with self._findings.stage(REWARDS):
             self._credit.check_samples(self._findings, drawn)
         with self._findings.stage(CREDIT):
@@ -196,10 +160,12 @@ class _Steps:
         twice = sum(count > 1 for count in self._seeds.values())
         said = f"{self._seeds.total()} responses, {twice} seeds were used twice"
         self._findings.add(FRESH, not twice, said)
-        check_scores(self._findings, task, [rollout.questions[episode.question_id] for episode in rollout.sampled])
-        check_hits(self._findings, HITS, task, rollout.sampled)
+        environments.check_scores(
+            self._findings, task, [rollout.questions[episode.question_id] for episode in rollout.sampled]
+        )
+        environments.check_hits(self._findings, environments.HITS, task, rollout.sampled)
         self._learner.prepared = None
-        with self._findings.stage(AGREE):
+        with self._findings.stage(updates.AGREE):
             for name, check in self._keys.items():
                 if own := self.of_key(data.samples, name):
                     check.drawn(own)
@@ -223,11 +189,11 @@ class _Steps:
             return made
         given = data.samples if self._learner.prepared is None else self._learner.prepared
         frozen = [sample for sample in data.samples if sample.model_key not in self._keys]
-        with self._findings.stage(PREPARED):
+        with self._findings.stage(updates.PREPARED):
             for name, check in self._keys.items():
                 check.prepared(self.of_key(given, name))
-        with self._findings.stage(ADVANTAGES):
-            check_advantages(self._findings, given, made.samples, self._recipe, frozen)
+        with self._findings.stage(stages.ADVANTAGES):
+            stages.check_advantages(self._findings, given, made.samples, self._recipe, frozen)
         cap, count = self._recipe.loss.importance_cap, len(made.samples)
         return replace(made, samples=[_apart(s, 1 + i / count, cap) for i, s in enumerate(made.samples)])
 
@@ -235,7 +201,7 @@ class _Steps:
         """Checks the counters and the validations of the whole run."""
         spent = result.progress.generated_tokens
         self._findings.add(COUNTED, spent == self._tokens, f"{spent} tokens of the run, {self._tokens} were sampled")
-        with self._findings.stage(REPORTED):
+        with self._findings.stage(environments.REPORTED):
             self._validation.reported(result)
 
     def _learnt(self, samples: Sequence[Sample], step: int, update: Callable[[], Metrics]) -> Metrics:
@@ -243,9 +209,9 @@ class _Steps:
         own = {name: mine for name in self._keys if (mine := self.of_key(samples, name))}
         for name, mine in own.items():
             self._keys[name].before_update(mine)
-        with self._findings.stage(LOSS):
+        with self._findings.stage(updates.LOSS):
             metrics = update()
-        with self._findings.stage(UPDATE):
+        with self._findings.stage(updates.UPDATE):
             for name, mine in own.items():
                 self._keys[name].after_update(mine, step, metrics)
         return metrics
@@ -266,7 +232,7 @@ class _WatchedCollector(Collector):
 
     def prepared(self, data: StepData) -> StepData:
         """Returns the data of the step with advantages, checked; see `Collector.prepared`."""
-        with self.findings.stage(ADVANTAGES):
+        with self.findings.stage(stages.ADVANTAGES):
             made = super().prepared(data)
         return self.steps.prepared(data, made)
 

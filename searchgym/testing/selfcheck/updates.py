@@ -44,6 +44,14 @@ ELEMENTS: Final = "gradients are right element by element"
 UPDATE: Final = "the update is AdamW's"
 VALUES: Final = "values are the critic's"
 CRITIC: Final = "the critic learns its returns"
+EVERY: Final = (AGREE, LOSS, GRADIENT, ELEMENTS)
+"""Checks of every recipe."""
+REASONS: Final = {
+    DRAWN: "top_p is below 1",
+    ARRIVE: "the updates moved the log-probs too little to tell",
+    UPDATE: "the samples' gradients cancel: rounding is left",
+}
+"""Why the other checks may have no result."""
 OFF: Final = {"float32": 5e-4, "bfloat16": 0.08}
 """Relative difference of losses and gradient norms that number types explain."""
 ASTRAY: Final = {"float32": 0.02, "bfloat16": 0.6}

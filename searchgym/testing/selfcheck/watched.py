@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from torch import Tensor
 
-from searchgym.records import Call, Episode, Hit, Passage, Question, Searched
+from searchgym.records import Episode, Hit, Passage, Question, Searched
 from searchgym.rollout.sampler import Sampled, Sampler, SampleRequest
 from searchgym.train.algorithms.samples import Sample
 from searchgym.train.learner.keyed_learner import KeyedLearner
@@ -117,7 +117,11 @@ class WatchedRollout:
             stop = "retriever_error"
         elif group == 1 and attempt == 0:
             stop = "context"
-        calls = [self._other(call, i + attempt, episode) for i, call in enumerate(episode.calls)]
+        answers = ("no answer at all", self.questions[episode.question_id].answers[0])
+        calls = [
+            dataclasses.replace(call, legal=n % 3 > 0, answer=None if call.answer is None else answers[n % 2])
+            for n, call in enumerate(episode.calls, attempt)
+        ]
         searches = episode.searches or self._searches(episode, attempt)
         scores = episode.scores | {"em": float((group + attempt) % 2)}
         changes: dict[str, Any] = {"stop_reason": stop, "calls": calls, "searches": searches, "scores": scores}
@@ -150,13 +154,6 @@ class WatchedRollout:
             Searched(turns[place], pages[page % len(pages)].title, (Hit(pages[page % len(pages)], 1.0),))
             for place, page in WAYS[number % len(WAYS)]
         ]
-
-    def _other(self, call: Call, number: int, episode: Episode) -> Call:
-        """Returns a copy of a call, legal or not and with the gold answer or a wrong one, by its number."""
-        answer = call.answer
-        if answer is not None:
-            answer = self.questions[episode.question_id].answers[0] if number % 2 else "no answer at all"
-        return dataclasses.replace(call, legal=number % 3 > 0, answer=answer)
 
 
 class WatchedLearner:
