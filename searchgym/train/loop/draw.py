@@ -257,7 +257,7 @@ def with_advantages(
             which only a learner has.
     """
     in_reward = recipe.loss.kl_coef if recipe.loss.kl_in == "reward" else 0.0
-    estimator = recipe.estimator
+    estimator = recipe.advantage.estimator
     frozen = [s for s in samples if trained is not None and s.model_key not in trained]
     if estimator.critic or in_reward:
         samples = learner.prepare([s for s in samples if trained is None or s.model_key in trained])

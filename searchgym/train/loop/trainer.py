@@ -173,7 +173,10 @@ class Trainer:
                     learnt |= self._publish(data.samples)
             self._log(data, learnt, phases)
         check_guards(self.folder.rows, self.recipe.guard)
-        warnings = self.recipe.estimator.warning(rows := self.folder.rows), bound_warning(rows, self.recipe.guard)
+        warnings = (
+            self.recipe.advantage.estimator.warning(rows := self.folder.rows),
+            bound_warning(rows, self.recipe.guard),
+        )
         for warning in filter(None, warnings):
             sys.stderr.write(f"warning: {warning}\n")
 

@@ -101,12 +101,6 @@ class OptimizerOptions(Options):
     """Data type of the matrix products, in the learner and in the sampler of this package; weights, the residual
     stream, logits and losses keep theirs. Default: no autocast."""
 
-    def updates(self, samples: int) -> int:
-        """Returns the number of updates that a pass over some samples makes."""
-        if self.minibatch_samples is None:
-            return max(1, min(self.minibatches, samples))
-        return -(-samples // self.minibatch_samples)
-
     @property
     def several(self) -> bool:
         """True if a step may make more than one update, so that ratios leave 1."""
