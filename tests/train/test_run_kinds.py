@@ -19,7 +19,7 @@ from searchgym.rollout.samplers.vllm import Vllm
 from searchgym.train import dump_recipe, load_recipe, read_recipe
 from searchgym.train.loop.assembly import train
 from searchgym.train.plan.plan import plan
-from searchgym.train.recipe.backend import Backend
+from searchgym.train.recipe.backend import LearnerBackend
 from searchgym.train.recipe.backends.deepspeed import DeepSpeed
 from searchgym.train.recipe.launching import Launcher
 from searchgym.train.recipe.load import with_code
@@ -31,7 +31,7 @@ from typing import Annotated
 from annotated_types import Ge
 from searchgym.rollout.sampler import Part, SamplerKind
 from searchgym.rollout.samplers.transformers import Transformers
-from searchgym.train.recipe.backend import Backend
+from searchgym.train.recipe.backend import LearnerBackend
 from searchgym.train.recipe.backends.torch import Torch
 from searchgym.train.recipe.launching import Launcher
 
@@ -50,7 +50,7 @@ class Slow(SamplerKind):
         return Transformers(device="cpu").open(keys, run)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Noted(Backend):
+class Noted(LearnerBackend):
     def learner(self, recipe, loaded, logs):
         SEEN.append(("learner", recipe.name))
         return Torch().learner(recipe, loaded, logs)
@@ -87,7 +87,7 @@ def own(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("base", "names"),
-    [(SamplerKind, "auto transformers vllm"), (Backend, "deepspeed torch"), (Launcher, "here ray")],
+    [(SamplerKind, "auto transformers vllm"), (LearnerBackend, "deepspeed torch"), (Launcher, "here ray")],
 )
 def test_every_shipped_kind_is_one_class_with_a_docstring_that_is_named_as_its_module(base, names):
     assert sorted(kinds(base)) == names.split()

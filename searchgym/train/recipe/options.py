@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from searchgym.options import Options, find_kind
 from searchgym.rollout.sampler import SamplerKind
-from searchgym.train.recipe.backend import Backend
+from searchgym.train.recipe.backend import LearnerBackend
 
 Beta = Annotated[float, Interval(ge=0, lt=1)]
 """Decay rate of a moment of AdamW."""
@@ -142,7 +142,7 @@ class LearnerOptions(Options):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device of the weights, ``auto`` is a GPU if one is available, else the CPU; with several ranks, each has its own
     GPU."""
-    backend: Backend = field(default_factory=lambda: find_kind(Backend, "torch")())
+    backend: LearnerBackend = field(default_factory=lambda: find_kind(LearnerBackend, "torch")())
     """Training engine: its name, or ``kind`` and options. ``torch`` trains in this process, ``deepspeed`` in separate
     ones, on one GPU or many."""
     dtype: Literal["float32", "bfloat16"] = "float32"
