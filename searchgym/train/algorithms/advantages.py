@@ -19,9 +19,9 @@ onto the samples. Rules that hold for all estimators that compare:
   queries are alike (`searchgym.scoring.ranking.alike`), whatever the attempt or turn; with fewer than `min_group` of
   these their advantage is 0. Other calls are compared as with ``role``. Source: CoSearch, arXiv 2604.17555 (overlap
   0.8, groups of at least 3). Deviation: it also keeps queries whose candidates hold the answer apart from the others.
-* *How far rewards go back.* With ``chain: episode`` (ours), a call's return is its own reward plus those of all later calls of
-  the episode, of whatever sequence, role or model key, but for the parts that stay with their call (`Sample.kept`) and
-  for trial answers. With the credit term ``gain`` that is ``s_T - s_before + own penalty``: the last answer's score,
+* *How far rewards go back.* With ``chain: episode`` (ours), a call's return is its own reward plus those of all later
+  calls of the episode, of whatever sequence, role or model key, but for parts that stay with their call (`Sample.kept`)
+  and trial answers. With the credit term ``gain`` that is ``s_T - s_before + own penalty``: the last answer's score,
   less that of the answer before the call, which the call could not change. Compared with calls of other episodes only
   (``rloo``, ``normalise: role-turn``), the expected gradient is that of the last answer's score; with ``role``, a role
   that acts twice is compared with its own later call too. With ``chain: none`` its return is its own reward, as in VPR.
