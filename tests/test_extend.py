@@ -152,7 +152,7 @@ def test_an_estimator_compares(spelling):
     recipe = with_code(load_recipe("tiny-grpo", [f"advantage.estimator={spelling}", "advantage.estimator.price=2"]))
     rewards = np.array([1.0, 0.0, 0.5])
     group = Group(returns=rewards, rewards=rewards, searches=np.zeros(3, np.int64))
-    assert recipe.estimator.compare(group).tolist() == [2, 0, 1]
+    assert recipe.advantage.estimator.compare(group).tolist() == [2, 0, 1]
 
 
 @pytest.mark.parametrize("spelling", names("retriever"))

@@ -17,6 +17,7 @@ from searchgym.records import Answer, Call, Context, Episode, Question, Span
 from searchgym.scoring.judges.judge import default_judge
 from searchgym.train.credit.term import Term
 from searchgym.train.credit.terms.outcome import Outcome
+from searchgym.train.learner.trained_model import updates_of_pass
 from searchgym.train.loop.guards import SAMPLER
 from searchgym.train.recipe.options import GuardOptions, OptimizerOptions
 from searchgym.train.recipe.recipe import Recipe
@@ -52,7 +53,7 @@ def _rates(options: OptimizerOptions, samples: int) -> OptimizerOptions:
     """Returns options whose updates of a step move the small model about as far, however many they are."""
     return replace(
         options,
-        lr=1e-2 / (options.updates(samples) * options.epochs),
+        lr=1e-2 / (updates_of_pass(options, samples) * options.epochs),
         betas=(0.9, 0.95),
         warmup_steps=0,
         schedule="constant",

@@ -86,7 +86,7 @@ def advance(learner: LocalLearner, recipe: Any, steps: range) -> list[dict[str, 
     found = []
     for step in steps:
         samples = samples_of(step)
-        if recipe.estimator.critic:
+        if recipe.advantage.estimator.critic:
             samples, _ = with_advantages(samples, recipe, learner)
         found.append(learner.learn(samples, step))
     return found

@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,7 +19,7 @@ from searchgym.rollout.samplers.vllm import Vllm
 from searchgym.train import dump_recipe, load_recipe, read_recipe
 from searchgym.train.loop.assembly import train
 from searchgym.train.plan.plan import plan
-from searchgym.train.recipe.backend import Backend
+from searchgym.train.recipe.backend import LearnerBackend
 from searchgym.train.recipe.backends.deepspeed import DeepSpeed
 from searchgym.train.recipe.launching import Launcher
 from searchgym.train.recipe.load import with_code
@@ -32,7 +31,7 @@ from typing import Annotated
 from annotated_types import Ge
 from searchgym.rollout.sampler_kind import Part, SamplerKind
 from searchgym.rollout.samplers.transformers import Transformers
-from searchgym.train.recipe.backend import Backend
+from searchgym.train.recipe.backend import LearnerBackend
 from searchgym.train.recipe.backends.torch import Torch
 from searchgym.train.recipe.launching import Launcher
 
@@ -51,7 +50,7 @@ class Slow(SamplerKind):
         return Transformers(device="cpu").open(keys, run)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Noted(Backend):
+class Noted(LearnerBackend):
     def learner(self, recipe, loaded, logs):
         SEEN.append(("learner", recipe.name))
         return Torch().learner(recipe, loaded, logs)
@@ -88,7 +87,7 @@ def own(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("base", "names"),
-    [(SamplerKind, "auto transformers vllm"), (Backend, "deepspeed torch"), (Launcher, "here ray")],
+    [(SamplerKind, "auto transformers vllm"), (LearnerBackend, "deepspeed torch"), (Launcher, "here ray")],
 )
 def test_every_shipped_kind_is_one_class_with_a_docstring_that_is_named_as_its_module(base, names):
     assert sorted(kinds(base)) == names.split()
@@ -152,26 +151,11 @@ def test_a_user_s_class_that_does_not_fit_is_refused_before_training(own, values
         (["rollout.sampler={kind: vllm, gpu_share: 1.5}"], "gpu_share: expected at most 1, got 1.5"),
         (["learner.backend={kind: torch, gpu: -1}"], "gpu: expected at least 0, got -1"),
         (["rollout.sampler=3"], "rollout.sampler: expected keys and values"),
-        (["rollout.vllm.gpu_share=0.3"], r"rollout\.vllm is an old name: write rollout: \{sampler: \{kind: vllm"),
-        (["rollout.device=cpu"], r"write rollout: \{sampler: \{kind: transformers, device"),
-        (["learner.gpus=[0]"], r"write learner: \{backend: \{kind: deepspeed, gpus"),
-        (["ray.address=h:1"], r"ray is an old name: write launch: \{kind: ray"),
     ],
 )
 def test_what_cannot_be_read_is_named(values, said):
     with pytest.raises(CardError, match=said):
         load_recipe("tiny-grpo", values)
-
-
-def test_old_keys_of_a_file_are_named_with_their_lines(tmp_path):
-    text = (Path(__file__).parents[2] / "train" / "tiny-grpo.yaml").read_text()
-    lines = len(text.splitlines())
-    (tmp_path / "old.yaml").write_text(f"{text}learner:\n  backend: deepspeed\n  ranks: 2\nray: {{spread: true}}\n")
-    with pytest.raises(CardError) as caught:
-        read_recipe(tmp_path / "old.yaml")
-    said = str(caught.value)
-    assert f"old.yaml:{lines + 3}: learner.ranks: write learner: {{backend: {{kind: deepspeed, ranks" in said
-    assert f"old.yaml:{lines + 4}: ray: write launch: {{kind: ray" in said
 
 
 def test_another_kind_begins_with_its_own_options_and_the_same_one_keeps_those_given():

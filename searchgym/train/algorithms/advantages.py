@@ -19,13 +19,12 @@ onto the samples. Rules that hold for all estimators that compare:
   queries are alike (`searchgym.scoring.ranking.alike`), whatever the attempt or turn; with fewer than `min_group` of
   these their advantage is 0. Other calls are compared as with ``role``. Source: CoSearch, arXiv 2604.17555 (overlap
   0.8, groups of at least 3). Deviation: it also keeps queries whose candidates hold the answer apart from the others.
-* *How far rewards go back.* With ``chain: episode``, a call's return is its own reward plus those of all later calls of
-  the episode, of whatever sequence, role or model key, but for the parts that stay with their call (`Sample.kept`) and
-  for trial answers. With the credit term ``gain`` that is ``s_T - s_before + own penalty``: the last answer's score,
+* *How far rewards go back.* With ``chain: episode`` (ours), a call's return is its own reward plus those of all later
+  calls of the episode, of whatever sequence, role or model key, but for parts that stay with their call (`Sample.kept`)
+  and trial answers. With the credit term ``gain`` that is ``s_T - s_before + own penalty``: the last answer's score,
   less that of the answer before the call, which the call could not change. Compared with calls of other episodes only
   (``rloo``, ``normalise: role-turn``), the expected gradient is that of the last answer's score; with ``role``, a role
-  that acts twice is compared with its own later call too. Ours: no paper has it. With ``chain: none`` a call's return
-  is its own reward, as in VPR.
+  that acts twice is compared with its own later call too. With ``chain: none`` its return is its own reward, as in VPR.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ class Comparing(Estimator):
         return assign_advantages(samples, options, kl_coef)
 
 
-class _Unit(NamedTuple):
+class _Comparand(NamedTuple):
     """One item of a comparison: a whole episode, or one call."""
 
     key: str
@@ -160,7 +159,7 @@ def fates_of(samples: Sequence[Sample], options: AdvantageOptions) -> dict[str, 
     return fates
 
 
-def _fates(units: Sequence[_Unit], options: AdvantageOptions) -> tuple[list[str], list[str]]:
+def _fates(units: Sequence[_Comparand], options: AdvantageOptions) -> tuple[list[str], list[str]]:
     """Returns each unit's fate in its group, and after units of too small a group went to the coarser one."""
     rewards = np.array([unit.reward for unit in units])
     by_key = group_fates(rewards, [unit.key for unit in units], options)
@@ -201,7 +200,7 @@ def whiten_cells(values: Sequence[Floats], samples: Sequence[Sample], options: A
     return whitened
 
 
-def _units(samples: Sequence[Sample], options: AdvantageOptions, to_go: Sequence[Floats]) -> list[_Unit]:
+def _units(samples: Sequence[Sample], options: AdvantageOptions, to_go: Sequence[Floats]) -> list[_Comparand]:
     """Returns the units to compare, in the order of the samples; see `assign_advantages` for the errors."""
     questions: dict[str, str] = {}
     groups = []
@@ -229,7 +228,7 @@ def _units(samples: Sequence[Sample], options: AdvantageOptions, to_go: Sequence
         penalty = sum(float(to_go[i][0]) for i in members if len(to_go[i]))
         tokens = tuple((i, 0, len(to_go[i])) for i in members)
         group = groups[members[0]]
-        units.append(_Unit(group, group, tokens, rewards[0], penalty, first.searches))
+        units.append(_Comparand(group, group, tokens, rewards[0], penalty, first.searches))
     return units
 
 
@@ -258,8 +257,7 @@ def call_returns(samples: Sequence[Sample], options: AdvantageOptions) -> list[l
 def calls_of_episodes(samples: Sequence[Sample]) -> list[list[tuple[int, int]]]:
     """Returns the calls of each episode in the order in which they were made, trial answers left out.
 
-    Returns:
-        One list per episode with (index of the sample, index in its `Sample.calls`) of each call.
+    Returns one list per episode with (index of the sample, index in its `Sample.calls`) of each call.
     """
     episodes: dict[tuple[str | None, str], list[tuple[int, int, int]]] = defaultdict(list)
     for i, sample in enumerate(samples):
@@ -268,7 +266,7 @@ def calls_of_episodes(samples: Sequence[Sample]) -> list[list[tuple[int, int]]]:
     return [[(i, j) for _, i, j in sorted(calls)] for calls in episodes.values()]
 
 
-def _calls(samples: Sequence[Sample], options: AdvantageOptions, groups: Sequence[str]) -> list[_Unit]:
+def _calls(samples: Sequence[Sample], options: AdvantageOptions, groups: Sequence[str]) -> list[_Comparand]:
     """Returns the calls of samples, given the key of each sample's group, as units without rewards."""
     calls = [(i, call) for i, sample in enumerate(samples) for call in sample.calls]
     coarse = [f"{groups[i]} {call.role}" for i, call in calls]
@@ -279,7 +277,7 @@ def _calls(samples: Sequence[Sample], options: AdvantageOptions, groups: Sequenc
             fine[i] = f" query {number}"
     before = [np.concatenate([[0], np.cumsum(sample.mask)]) for sample in samples]
     return [
-        _Unit(role + more, role, ((i, int(before[i][call.start]), int(before[i][call.end])),))
+        _Comparand(role + more, role, ((i, int(before[i][call.start]), int(before[i][call.end])),))
         for (i, call), role, more in zip(calls, coarse, fine, strict=True)
     ]
 

@@ -281,9 +281,8 @@ def _on_last_tokens(numbers: Sequence[float], calls: Sequence[SampleCall], lengt
 def retokenisation_mismatches(samples: Sequence[Sample], episode: Episode) -> int:
     """Counts the calls of an episode that are not trained on exactly as they were sampled.
 
-    A call counts if its tokens in the samples that `samples_from` made differ from the episode's model spans at the
-    same position, or are not all in the mask. The count is 0 by construction; text that was decoded and tokenised again
-    would raise it.
+    A call counts if its tokens in the samples differ from the episode's model spans at the same position, or are not
+    all in the mask. The count is 0 by construction; text that was decoded and tokenised again would raise it.
     """
     count = 0
     for sample in samples:

@@ -103,8 +103,11 @@ class Credit:
         """
         parts = {}
         for name, term in self._terms.items():
-            rows = _checked(name, term.rewards(group, self._context), group)
-            parts[name] = [_counted(row, episode, name, term) for row, episode in zip(rows, group, strict=True)]
+            parts[name] = rows = _checked(name, term.rewards(group, self._context), group)
+            for row, episode in zip(rows, group, strict=True):
+                for i, call in enumerate(episode.calls):
+                    row[i] = term.weight * row[i] if term.roles is None or call.role in term.roles else 0.0
+                _check_size(row, episode, name)
         return parts
 
     def allocate(self, group: Sequence[Episode]) -> Rows:
@@ -114,8 +117,16 @@ class Credit:
     def _allocate(self, group: Sequence[Episode]) -> list[CallRewards]:
         """Returns the rewards of a group's calls, episode by episode."""
         parts = self.parts(group)
-        kept = {name: rows for name, rows in parts.items() if not self._terms[name].passed_back}
-        return [CallRewards(_sums(parts, i, episode), _sums(kept, i, episode)) for i, episode in enumerate(group)]
+        kept = [rows for name, rows in parts.items() if not self._terms[name].passed_back]
+        rewards = []
+        for i, episode in enumerate(group):
+            calls = range(len(episode.calls))
+            total, stays = (
+                [float(sum(rows[i][call] for rows in some)) for call in calls] for some in (parts.values(), kept)
+            )
+            _check_size(total, episode, ", ".join(parts))
+            rewards.append(CallRewards(total, stays))
+        return rewards
 
     def rewards(self, episodes: Sequence[Episode]) -> list[CallRewards | None]:
         """Returns the rewards of each episode's calls, given group by group.
@@ -138,7 +149,7 @@ class Credit:
 
 
 def _checked(name: str, returned: object, group: Sequence[Episode]) -> Rows:
-    """Returns what a term returned as numbers, one row per episode.
+    """Returns what a term returned as new lists of numbers, one row per episode.
 
     Raises:
         RewardError: It is something else than one finite number per call.
@@ -153,7 +164,7 @@ def _checked(name: str, returned: object, group: Sequence[Episode]) -> Rows:
     for episode, row in zip(group, rows, strict=True):
         values = [finite_number(value) for value in _listed(row) or ()]
         numbers = [value for value in values if value is not None]
-        if len(numbers) != len(values) or len(values) != len(episode.calls):
+        if not len(numbers) == len(values) == len(episode.calls):
             wanted = f"{len(episode.calls)} finite numbers, one per call"
             raise RewardError(f"credit {name} returned {row!r:.200} for episode {episode.id}: expected {wanted}")
         checked.append(numbers)
@@ -165,32 +176,14 @@ def _listed(value: object) -> list[object] | None:
     return list(value) if isinstance(value, Iterable) and getattr(value, "shape", None) != () else None
 
 
-def _counted(row: Sequence[float], episode: Episode, name: str, term: Term) -> list[float]:
-    """Returns a term's rewards of an episode's calls with its weight, for its roles alone."""
-    rewarded = [term.roles is None or call.role in term.roles for call in episode.calls]
-    weighted = [term.weight * value if there else 0.0 for value, there in zip(row, rewarded, strict=True)]
-    return _held(weighted, episode, name)
-
-
-def _sums(parts: Mapping[str, Rows], place: int, episode: Episode) -> list[float]:
-    """Returns the sum over some terms for each call of the episode at a place of its group."""
-    sums = [float(sum(rows[place][call] for rows in parts.values())) for call in range(len(episode.calls))]
-    return _held(sums, episode, ", ".join(parts))
-
-
-def _held(values: list[float], episode: Episode, terms: str) -> list[float]:
-    """Returns rewards that samples can hold.
-
-    Raises:
-        RewardError: One is too large; the message names the terms that add up to it.
-    """
-    for call, value in enumerate(values):
+def _check_size(rewards: Sequence[float], episode: Episode, terms: str) -> None:
+    """Raises a RewardError, which names the terms, if a reward is too large for samples to hold."""
+    for call, value in enumerate(rewards):
         if finite_number(value) is None:
             raise RewardError(
                 f"credit {terms}: call {call} of episode {episode.id} gets {value:.4g}: expected a finite number, use "
                 "smaller rewards or weights"
             )
-    return values
 
 
 def groups_of(episodes: Sequence[Episode]) -> list[list[int]]:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from searchgym.agents.teams.cosearch import fetched_for
-from searchgym.records import Call, Episode, Passage, Question, Triple, is_simulated, title_key
+from searchgym.records import Call, Episode, Question, Triple, is_simulated, title_key
 from searchgym.scoring import golds_with_words
 from searchgym.text import holds, norm
 
@@ -66,13 +66,12 @@ def supported_facts(question: Question, episode: Episode) -> list[Triple]:
     Passages that a model wrote in place of a search engine are none: an agent that writes its own would pay itself.
     """
     found = {hit.passage.id: hit.passage for search in episode.searches for hit in search.hits}
-    passages = [passage for passage in found.values() if not is_simulated(passage)]
-    return [fact for fact in question.evidences or () if any(_states(passage, fact) for passage in passages)]
-
-
-def _states(passage: Passage, fact: Triple) -> bool:
-    text = f"{passage.title} {passage.text}"
-    return holds(text, fact.subject) and holds(text, fact.object)
+    texts = [f"{passage.title} {passage.text}" for passage in found.values() if not is_simulated(passage)]
+    return [
+        fact
+        for fact in question.evidences or ()
+        if any(holds(text, fact.subject) and holds(text, fact.object) for text in texts)
+    ]
 
 
 def supported(question: Question, episode: Episode) -> float:

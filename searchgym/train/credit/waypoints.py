@@ -15,7 +15,7 @@ RULES: Final = ("query", "page", "led", "few")
 
 
 @dataclass(frozen=True, slots=True)
-class Waypoint:
+class PathEntity:
     """An entity between a question and its answer that has a page of its own."""
 
     name: str
@@ -24,7 +24,7 @@ class Waypoint:
     """Titles of its gold pages, as `title_key` writes them."""
 
 
-def waypoints_of(question: Question) -> tuple[Waypoint, ...]:
+def waypoints_of(question: Question) -> tuple[PathEntity, ...]:
     """Returns the waypoints of a question in reading order.
 
     They are the subjects and objects of its evidence that have a gold page, less the answers and what the question
@@ -37,7 +37,7 @@ def waypoints_of(question: Question) -> tuple[Waypoint, ...]:
             pages.setdefault(name, set()).add(title_key(title))
     entities = dict.fromkeys(name for fact in question.evidences or () for name in (fact.subject, fact.object))
     found = {
-        norm(name): Waypoint(name, frozenset(pages[norm(name)]))
+        norm(name): PathEntity(name, frozenset(pages[norm(name)]))
         for name in entities
         if norm(name) in pages and norm(name) not in answers and not holds(question.text, name)
     }
@@ -95,7 +95,7 @@ def _longest(names: Collection[str]) -> int:
 
 
 def coverage(
-    points: Sequence[Waypoint], searches: Sequence[Searched], names: Names, rules: Collection[str], most_names: int
+    points: Sequence[PathEntity], searches: Sequence[Searched], names: Names, rules: Collection[str], most_names: int
 ) -> float:
     """Returns the share of a question's waypoints that an episode's searches earned; 0 if it has none.
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from typing_extensions import override
 
 from searchgym.errors import TrainingError
 from searchgym.train.learner.updater import Updater, lr_scale
@@ -52,18 +53,19 @@ class DeepSpeedUpdater(Updater):
         config = deepspeed_config(options, learner, dist.get_world_size())
         self.engine: Any = deepspeed.initialize(model=model, optimizer=self.optimizer, config=config)[0]
 
+    @override
     def __call__(self, **inputs: Any) -> Any:
-        """Runs the model's forward pass."""
         return self.engine(**inputs)
 
+    @override
     def backward(self, loss: Tensor) -> None:
-        """Accumulates the gradient of a loss; see `Updater`."""
         self.engine.backward(loss * dist.get_world_size())
 
+    @override
     def clear(self) -> None:
-        """Discards the accumulated gradients."""
         self.engine.optimizer.zero_grad()
 
+    @override
     def apply(self, step: int) -> dict[str, float]:
         """Makes one optimizer update; see `Updater`.
 
@@ -90,6 +92,7 @@ class DeepSpeedUpdater(Updater):
 
     # -- state -----------------------------------------------------------------------------------------------------
 
+    @override
     def weights(self) -> dict[str, Tensor]:
         """Returns a copy of the model's full state by name on the first rank; every rank must call this."""
         import deepspeed
@@ -103,6 +106,7 @@ class DeepSpeedUpdater(Updater):
                     whole[id(tensor)] = own.to("cpu", copy=True)
         return {name: whole[id(tensor)] for name, tensor in state.items()}
 
+    @override
     def save(self, folder: Path) -> None:
         """Writes the model in Hugging Face format and DeepSpeed's own state; every rank must call this."""
         weights = self.weights()
@@ -111,6 +115,7 @@ class DeepSpeedUpdater(Updater):
         self.engine.save_checkpoint(str(folder), tag=TAG, client_state={"version": self.version}, save_latest=False)
         dist.barrier()
 
+    @override
     def load(self, folder: Path) -> None:
         """Loads what `save` wrote with the same options and the same number of ranks."""
         with _tensors_only():
@@ -119,43 +124,34 @@ class DeepSpeedUpdater(Updater):
             raise TrainingError(f"{folder} holds no state of DeepSpeed: it was saved by another learner.backend")
         self.version = state["version"]
 
+    @override
     def check_weights(self) -> None:
-        """Raises a TrainingError, on every rank, if a weight is not finite on any."""
-        finite = [bool(torch.isfinite(p.detach()).all()) for p in self._own()]
+        finite = [bool(torch.isfinite(getattr(p, "ds_tensor", p).detach()).all()) for p in self.model.parameters()]
         everywhere: list[bool] = [True] * dist.get_world_size()
         dist.all_gather_object(everywhere, all(finite))
         if not all(everywhere):
             raise TrainingError("the model holds a weight that is not finite")
-
-    def _own(self) -> list[Tensor]:
-        """Returns this rank's shard of the weights."""
-        return [getattr(p, "ds_tensor", p) for p in self.model.parameters()]
 
 
 @contextmanager
 def _tensors_only() -> Iterator[None]:
     """Makes torch load tensors and DeepSpeed's own plain types alone, where DeepSpeed asks it to run whole pickles.
 
-    A checkpoint of somebody else's could otherwise run any code.
+    A checkpoint of somebody else's could otherwise run any code; making one of these types runs nothing.
     """
+    from deepspeed.runtime.fp16.loss_scaler import LossScaler  # type: ignore[import-untyped]
+    from deepspeed.runtime.zero.config import ZeroStageEnum  # type: ignore[import-untyped]
+    from deepspeed.utils.tensor_fragment import fragment_address  # type: ignore[import-untyped]
+
     before = os.environ.get(FORCE)
     os.environ[FORCE] = "1"
     try:
-        with torch.serialization.safe_globals(_own_types()):
+        with torch.serialization.safe_globals([LossScaler, ZeroStageEnum, fragment_address]):
             yield
     finally:
         os.environ.pop(FORCE)
         if before is not None:
             os.environ[FORCE] = before
-
-
-def _own_types() -> list[Any]:
-    """Returns the types that DeepSpeed's checkpoints hold beside tensors; making one of them runs nothing."""
-    from deepspeed.runtime.fp16.loss_scaler import LossScaler  # type: ignore[import-untyped]
-    from deepspeed.runtime.zero.config import ZeroStageEnum  # type: ignore[import-untyped]
-    from deepspeed.utils.tensor_fragment import fragment_address  # type: ignore[import-untyped]
-
-    return [LossScaler, ZeroStageEnum, fragment_address]
 
 
 def deepspeed_config(options: OptimizerOptions, learner: LearnerOptions, world: int) -> dict[str, Any]:

@@ -20,11 +20,13 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from torch import Tensor
+from typing_extensions import override
 
 from searchgym.errors import HangError, TrainingError, UsageError
 from searchgym.rollout.vllm.setup import visible
 from searchgym.train.algorithms.samples import Sample
-from searchgym.train.distributed.worker import KEY, STACKS, START, receive, send, stacks_file
+from searchgym.train.distributed.worker import KEY, STACKS, START, ended_with, receive, send, stacks_file
+from searchgym.train.learner.learner import Learner
 from searchgym.train.learner.process import interrupt_held_back
 from searchgym.train.learner.trained_model import Flat, Metrics
 from searchgym.train.recipe.backends.deepspeed import DeepSpeed
@@ -36,8 +38,8 @@ APART: Final = 10.0
 """Maximum seconds for a rank to answer after another rank has failed, and to identify itself when it connects."""
 
 
-class RemoteLearner:
-    """A `Learner` in processes that it starts on this machine, or that join from several machines (`DeepSpeed.listen`).
+class RemoteLearner(Learner):
+    """A learner in processes that it starts on this machine, or that join from several machines (`DeepSpeed.listen`).
 
     Args:
         recipe: With `DeepSpeed` as the learner's backend.
@@ -48,7 +50,7 @@ class RemoteLearner:
     """
 
     def __init__(self, recipe: Recipe, folder: Path, deadline: float) -> None:
-        self.version = 0
+        self._version = 0
         self._recipe, self._folder, self._deadline = recipe, folder, deadline
         self._connections: list[Connection] = []
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -57,7 +59,7 @@ class RemoteLearner:
         self._lock = threading.Lock()
 
     def _begin(self) -> None:
-        """On the first call, starts the ranks or waits for them and creates their learner."""
+        """On the first call, starts the ranks, or waits for them, and creates their learner."""
         options = cast(DeepSpeed, self._recipe.learner.backend)
         world, rendezvous = options.ranks, "env://"  # which torchrun has set up
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -65,7 +67,8 @@ class RemoteLearner:
             if options.listen is None:
                 self._meeting = tempfile.TemporaryDirectory(prefix="searchgym-")
                 rendezvous = f"file://{self._meeting.name}/ranks"
-                self._start(world)
+                for rank in range(world):
+                    self._start(rank, world, options.gpus)
             else:
                 self._connections = _joined(options.listen, world)
             self._call("start", world, rendezvous, self._recipe, within=max(START, self._deadline))
@@ -73,66 +76,59 @@ class RemoteLearner:
             self._kill()
             raise
 
-    def _start(self, world: int) -> None:
-        """Starts the ranks, each connected by a pipe."""
-        threads = str(max(1, (os.cpu_count() or 1) // world))
-        for rank in range(world):
-            own, theirs = multiprocessing.Pipe()
-            numbers = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
-            if (gpus := self._recipe.learner.backend.sharding.gpus) is not None:
-                numbers["CUDA_VISIBLE_DEVICES"] = visible(gpus)
-            command = [sys.executable, "-P", "-m", "searchgym.train.distributed.worker", str(theirs.fileno())]
-            with (self._folder / f"rank{rank}.log").open("wb") as log, theirs:
-                process = subprocess.Popen(
-                    [*command, str(self._folder)],
-                    env={"OMP_NUM_THREADS": threads, **os.environ, **numbers},
-                    pass_fds=[theirs.fileno()],
-                    stdin=subprocess.DEVNULL,
-                    start_new_session=True,  # a terminal's Ctrl-C is for the loop, which decides when to end
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                )
-            self._processes.append(process)
-            self._connections.append(own)
+    def _start(self, rank: int, world: int, gpus: Sequence[int] | None) -> None:
+        """Starts a rank, connected by a pipe."""
+        here, theirs = multiprocessing.Pipe()
+        environment = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // world)), **os.environ}
+        environment |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
+        if gpus is not None:
+            environment["CUDA_VISIBLE_DEVICES"] = visible(gpus)
+        command = [sys.executable, "-P", "-m", "searchgym.train.distributed.worker"]
+        with (self._folder / f"rank{rank}.log").open("wb") as log, theirs:
+            process = subprocess.Popen(
+                [*command, str(theirs.fileno()), str(self._folder)],
+                env=environment,
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,  # a terminal's Ctrl-C is for the loop, which decides when to end
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        self._processes.append(process)
+        self._connections.append(here)
 
     # -- Learner ---------------------------------------------------------------------------------------------------
 
-    def version_of(self, key: str) -> int:
-        """Returns `version` for any key: this learner trains a single model."""
-        return self.version
+    @property
+    @override
+    def version(self) -> int:
+        return self._version
 
+    @override
     def prepare(self, samples: Sequence[Sample]) -> list[Sample]:
-        """Adds log-probs and values on the ranks; see `Learner.prepare`."""
-        made: list[Sample] = self._call("prepare", samples)
-        return made
+        return cast(list[Sample], self._call("prepare", samples))
 
+    @override
     def logp(self, samples: Sequence[Sample]) -> Flat:
-        """Computes the log-probs of the trained tokens on the ranks; see `Learner.logp`."""
-        found: Flat = self._call("logp", samples)
-        return found
+        return cast(Flat, self._call("logp", samples))
 
+    @override
     def learn(self, samples: Sequence[Sample], step: int) -> Metrics:
-        """Makes the updates of a step on the ranks; see `Learner.learn`."""
-        metrics: Metrics = self._call("learn", samples, step)
-        return metrics
+        return cast(Metrics, self._call("learn", samples, step))
 
+    @override
     def weights(self, adapter: bool = False) -> Mapping[str, Tensor]:
-        """Returns the policy's full weights from the first rank; see `Learner.weights`."""
-        weights: dict[str, Tensor] = self._call("weights", adapter)
-        return weights
+        return cast(Mapping[str, Tensor], self._call("weights", adapter))
 
-    def weights_of(self, key: str, adapter: bool = False) -> Mapping[str, Tensor]:
-        """Returns `weights` for any key: this learner trains a single model."""
-        return self.weights(adapter)
-
+    @override
     def save(self, folder: Path) -> None:
-        """Writes models and optimizers of all ranks; see `Learner.save`."""
         self._call("save", folder.resolve())  # ranks may have been started in another folder
 
+    @override
     def load(self, folder: Path) -> None:
-        """Restores models and optimizers on all ranks; see `Learner.load`."""
         self._call("load", folder.resolve())
 
+    @override
     def close(self) -> None:
         """Tells the ranks to exit and waits for them."""
         for connection in self._connections:
@@ -168,7 +164,10 @@ class RemoteLearner:
                 raise TrainingError(f"{method}: the ranks are still at work on another call")
             try:
                 for rank, connection in enumerate(self._connections):
-                    self._send(rank, connection, (method, arguments))
+                    try:
+                        send(connection, (method, arguments))
+                    except OSError:
+                        raise self._died(rank) from None
                 answers = self._answers(within or self._deadline, method)
             except BaseException:
                 self._kill()
@@ -180,14 +179,8 @@ class RemoteLearner:
                 if len(errors) < len(answers) or method == "start":
                     self._kill()
                 raise TrainingError(errors[0])
-            reply, self.version = answers[0][1]
+            reply, self._version = answers[0][1]
         return reply
-
-    def _send(self, rank: int, connection: Connection, message: Any) -> None:
-        try:
-            send(connection, message)
-        except OSError:
-            raise self._died(rank) from None
 
     def _answers(self, seconds: float, method: str) -> list[Any]:
         """Waits until every rank has answered."""
@@ -216,9 +209,7 @@ class RemoteLearner:
             code: int | str = self._processes[rank].wait(GRACE)
         except subprocess.TimeoutExpired:
             code = "unknown"
-        log = self._folder / f"rank{rank}.log"
-        said = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:] if log.exists() else []
-        return TrainingError(f"rank {rank} ended with exit code {code} ({' '.join(said) or 'no word'}); see {log}")
+        return TrainingError(f"rank {rank} ended with {ended_with(code, self._folder / f'rank{rank}.log')}")
 
     def _hang(self, ranks: Sequence[int], method: str, seconds: float) -> HangError:
         """Makes the ranks write their stacks and returns the error that names those that have not answered."""

@@ -35,6 +35,12 @@ def stacks_file(folder: Path, rank: int) -> Path:
     return folder / f"stacks-rank{rank}.txt"
 
 
+def ended_with(code: int | str, log: Path) -> str:
+    """Returns how a process ended: its exit code, and the last line of its log."""
+    last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:] if log.exists() else []
+    return f"exit code {code} ({' '.join(last) or 'no word'}); see {log}"
+
+
 def send(connection: Connection, message: Any) -> None:
     """Sends an object; tensors are sent as bytes, not through shared memory, which containers limit."""
     connection.send_bytes(pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL))

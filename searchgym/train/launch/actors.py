@@ -22,6 +22,13 @@ GRACE = 10.0
 """Seconds for a server to end when it is asked to."""
 
 
+def free_port(address: str = "") -> int:
+    """Returns a port of this machine that is free at an address. Default: at all of its addresses."""
+    with socket.socket() as probe:
+        probe.bind((address, 0))
+        return int(probe.getsockname()[1])
+
+
 class Node:
     """An actor that knows where it runs."""
 
@@ -31,9 +38,7 @@ class Node:
 
         util: Any = ray.util
         address: str = util.get_node_ip_address()
-        with socket.socket() as probe:
-            probe.bind((address, 0))
-            return ray.get_runtime_context().get_node_id(), address, int(probe.getsockname()[1])
+        return ray.get_runtime_context().get_node_id(), address, free_port(address)
 
 
 class RankActor(Node):
@@ -83,8 +88,7 @@ class ServerActor(Node):
         """Returns how the server ended; None while it runs."""
         if self._process is None or (code := self._process.poll()) is None:
             return None
-        said = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
-        return f"exit code {code} ({' '.join(said) or 'no word'}); see {self._log}"
+        return worker.ended_with(code, self._log)
 
     def stop(self) -> None:
         """Ends the server and what it has started."""

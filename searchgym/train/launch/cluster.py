@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-import socket
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -22,7 +21,7 @@ from searchgym.options.cards import is_path
 from searchgym.packages import install_command
 from searchgym.rollout.vllm.client import KEY as ENGINE_KEY
 from searchgym.train.distributed.worker import KEY as LEARNER_KEY
-from searchgym.train.launch.actors import RankActor, ServerActor
+from searchgym.train.launch.actors import RankActor, ServerActor, free_port
 from searchgym.train.launch.plan import Program, programs_of
 from searchgym.train.recipe.launchers.here import Here
 from searchgym.train.recipe.launchers.ray import Ray
@@ -67,7 +66,9 @@ def launched(recipe: Recipe, options: Ray, out: Path) -> Iterator[Recipe]:
         cluster = _Cluster(ray, programs, group, out.resolve().with_name(f"{out.name}.ray"))
         opened.callback(cluster.close)
         keys = {name: os.environ.get(name) or secrets.token_hex(16) for name in (LEARNER_KEY, ENGINE_KEY, TOKEN)}
-        opened.enter_context(_set(keys))
+        for name in [name for name in keys if not os.environ.get(name)]:
+            opened.callback(os.environ.pop, name, None)
+        os.environ.update(keys)
         placed = cluster.start(recipe, options, keys)
         try:
             yield placed
@@ -93,13 +94,14 @@ def connected(options: Ray) -> Iterator[Any]:
         yield ray
         return
     address = options.address
+    token_file = Path(os.environ.get(TOKEN_FILE) or Path.home() / ".ray" / "auth_token")
     if address is None:
         os.environ.setdefault(RAY_TOKEN, secrets.token_hex(32))
-    elif os.environ[MODE] == "token" and not _has_token():
+    elif os.environ[MODE] == "token" and not (os.environ.get(RAY_TOKEN) or token_file.is_file()):
         raise UsageError(f"launch.address {address}: set {RAY_TOKEN} or {TOKEN_FILE} to the token of the cluster")
-    own: dict[str, Any] = {"include_dashboard": False, "object_store_memory": STORE} if address is None else {}
+    small: dict[str, Any] = {"include_dashboard": False, "object_store_memory": STORE} if address is None else {}
     try:
-        ray.init(address or "local", log_to_driver=False, logging_level=logging.ERROR, **own)
+        ray.init(address or "local", log_to_driver=False, logging_level=logging.ERROR, **small)
     except Exception as error:  # of many kinds: no answer, another version of Ray or Python, another token
         hint = f"it must run Ray {ray.__version__} and have the token that is known here" if address else "own cluster"
         raise UsageError(f"launch.address {address}: {_first(error)} ({hint})") from error
@@ -107,11 +109,6 @@ def connected(options: Ray) -> Iterator[Any]:
         yield ray
     finally:
         ray.shutdown()  # ends a cluster only if this process started it
-
-
-def _has_token() -> bool:
-    there = Path(os.environ.get(TOKEN_FILE) or Path.home() / ".ray" / "auth_token")
-    return bool(os.environ.get(RAY_TOKEN)) or there.is_file()
 
 
 def _first(error: BaseException) -> str:
@@ -190,23 +187,34 @@ class _Cluster:
         recipe = replace(recipe, launch=Here(), model=_absolute(recipe.model))
         waited: list[tuple[_Started, str]] = []
         if ranks:
-            address = f"{host}:{_free_port()}"
+            address = f"{host}:{free_port()}"
             learner = replace(learner, backend=learner.backend.joined_at(address))
-            self._join(ranks, address, keys[LEARNER_KEY])
+            shared = {LEARNER_KEY: keys[LEARNER_KEY], "WORLD_SIZE": str(len(ranks))}
+            shared |= {"MASTER_ADDR": ranks[0].address, "MASTER_PORT": str(ranks[0].port)}
+            for one in ranks:  # they join the training, which need not listen yet; Ray shows each its own GPU alone
+                number = one.program.number
+                environment = shared | {"RANK": str(number), "LOCAL_RANK": "0"}
+                one.result = one.actor.run.remote(address, number, environment)
         if servers:
             alone = replace(recipe, rollout=replace(recipe.rollout, sampler=sampler.server()))
-            waited += [(s, f"{s.url}/health") for s in self._serve(servers, alone, keys[ENGINE_KEY])]
+            self._folder.mkdir(parents=True, exist_ok=True)
+            file = self._folder / "engine.yaml"
+            file.write_text(dump_recipe(alone), encoding="utf-8")
+            for one in servers:
+                command = ["-m", "searchgym", "engine", str(file), "--at", one.url]
+                self._run(one, command, {ENGINE_KEY: keys[ENGINE_KEY]})
+            waited += [(one, f"{one.url}/health") for one in servers]
             sampler = sampler.served([s.url for s in servers])
-        environment = dict(recipe.env_options)
+        env_options = dict(recipe.env_options)
         for one in retrieval:
             command = ["-m", "searchgym", "serve", _absolute(str(options.retrieval))]
             self._run(one, [*command, "--host", one.address, "--port", str(one.port)], {TOKEN: keys[TOKEN]})
             waited.append((one, f"{one.url}/readyz"))
-            environment["retriever"] = one.url
+            env_options["retriever"] = one.url
         for one, url in waited:
             self._ready(one, url, options.seconds)
         rollout = replace(recipe.rollout, sampler=sampler)
-        return replace(recipe, learner=learner, rollout=rollout, env_options=environment)
+        return replace(recipe, learner=learner, rollout=rollout, env_options=env_options)
 
     def _place(self, place: int, program: Program, seconds: float) -> None:
         """Starts the actor of a program in its bundle."""
@@ -221,24 +229,6 @@ class _Cluster:
         except Exception as error:
             raise TrainingError(f"launch ray: {program.name} did not start: {_first(error)}") from error
         self._started.append(_Started(program, actor, node, address, port))
-
-    def _join(self, ranks: Sequence[_Started], training: str, key: str) -> None:
-        """Lets the ranks join the training, which need not listen yet."""
-        shared = {LEARNER_KEY: key, "WORLD_SIZE": str(len(ranks))}
-        shared |= {"MASTER_ADDR": ranks[0].address, "MASTER_PORT": str(ranks[0].port)}
-        for one in ranks:
-            # Ray shows each rank its own GPU alone
-            own = shared | {"RANK": str(one.program.number), "LOCAL_RANK": "0"}
-            one.result = one.actor.run.remote(training, one.program.number, own)
-
-    def _serve(self, servers: Sequence[_Started], recipe: Recipe, key: str) -> Sequence[_Started]:
-        """Starts the sampling servers and returns them."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        file = self._folder / "engine.yaml"
-        file.write_text(dump_recipe(recipe), encoding="utf-8")
-        for one in servers:
-            self._run(one, ["-m", "searchgym", "engine", str(file), "--at", one.url], {ENGINE_KEY: key})
-        return servers
 
     def _run(self, one: _Started, command: list[str], environment: dict[str, str]) -> None:
         log = self._folder / f"{one.program.name.replace(' ', '')}.log"
@@ -293,28 +283,7 @@ class _Cluster:
             self._ray.kill(one.actor)
 
 
-@contextmanager
-def _set(values: dict[str, str]) -> Iterator[None]:
-    """Sets environment variables for the time of the context."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-
-
 def _absolute(name: str) -> str:
     """Returns a path in full, since programs on nodes start in other folders; any other name as it is."""
     local = is_path(name, "models", "pretrained", "corpora") and Path(name).exists()
     return str(Path(name).resolve()) if local else name
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])

@@ -45,7 +45,7 @@ class Policy:
         ranks: Ranks | None = None,
     ) -> None:
         self.updater, self.trained_model = updater, TrainedModel(updater, options, seed, ranks)
-        self.loss, self.options = loss, options
+        self.loss, self._several = loss, options.several
         self.temperature, self.reference = temperature, reference
 
     def policy_step(self, samples: Sequence[Sample], step: int) -> Metrics:
@@ -65,7 +65,7 @@ class Policy:
             "advantage": [s.advantage[s.mask] for s in samples],
             "sampler_logp": [s.sampler_logp[s.mask] for s in samples],
         }
-        if self.options.several:
+        if self._several:
             values["old_logp"] = _known(samples, "old_logp") or self.logp(samples)
         if self.reference is not None:
             values["ref_logp"] = _known(samples, "ref_logp") or self.logp(samples, self.reference)

@@ -140,7 +140,7 @@ class TrainedModel:
         sums: Metrics = {}
         updates: list[Metrics] = []
         for _ in range(options.epochs):  # shuffled anew in each, cut into minibatches of near-equal size
-            count = options.updates(len(samples))
+            count = updates_of_pass(options, len(samples))
             order = rng.permutation(len(samples)) if count > 1 else np.arange(len(samples))
             for indices in np.array_split(order, count):
                 minibatch = [samples[i] for i in indices]
@@ -215,6 +215,13 @@ class TrainedModel:
             if not counts and "weight" in batch.values:
                 batch.values["weight"].zero_()
             yield rows, batch, counts
+
+
+def updates_of_pass(options: OptimizerOptions, samples: int) -> int:
+    """Returns the number of updates that a pass over some samples makes."""
+    if options.minibatch_samples is None:
+        return max(1, min(options.minibatches, samples))
+    return -(-samples // options.minibatch_samples)
 
 
 def recomputing(model: PreTrainedModel, on: bool) -> PreTrainedModel:

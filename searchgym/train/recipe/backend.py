@@ -31,7 +31,7 @@ class Sharding(Options):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Backend(Kind):
+class LearnerBackend(Kind):
     """What computes updates: one class per training engine, whose fields are its options."""
 
     kinds_in: ClassVar = "searchgym.train.recipe.backends"
@@ -56,7 +56,7 @@ class Backend(Kind):
         """Yields values of a recipe, by dotted key, with which it takes less memory on GPUs. Default: none."""
         return ()
 
-    def joined_at(self, address: str) -> Backend:
+    def joined_at(self, address: str) -> LearnerBackend:
         """Returns the options of a training that waits at HOST:PORT for ranks, which a launcher has started."""
         raise NotImplementedError(f"{type(self).__name__} has no ranks")
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from searchgym.agents.roles import Role
@@ -46,8 +45,16 @@ def keys_of(recipe: Recipe, roles: Collection[str], agent: str) -> list[Key]:
     if not roles:
         raise UsageError(f"agent {agent} asks no model: there is nothing to train")
     options = recipe.models or {POLICY: KeyOptions()}
-    shared = share_roles({name: own.roles for name, own in options.items()}, roles, agent)
-    keys = [Key(name, shared[name], own.frozen, _recipe(recipe, own)) for name, own in options.items()]
+    shared = share_roles({name: key.roles for name, key in options.items()}, roles, agent)
+    keys = []
+    for name, key in options.items():
+        optimizer, critic = recipe.optimizer, recipe.critic
+        if key.lr is not None:
+            optimizer = replace(optimizer, lr=key.lr)
+        if key.critic_lr is not None:
+            critic = replace(critic, optimizer=replace(critic.optimizer, lr=key.critic_lr))
+        alone = replace(recipe, model=key.model or recipe.model, models={}, optimizer=optimizer, critic=critic)
+        keys.append(Key(name, shared[name], key.frozen, alone))
     if all(key.frozen for key in keys):
         raise UsageError(f"models: every key is frozen ({', '.join(options)}): there is nothing to train")
     return keys
@@ -79,13 +86,3 @@ def check_credit(recipe: Recipe, roles: Mapping[str, Role]) -> dict[str, Term]:
             f"{differing[0]} may give their calls different rewards; set it to role or role-turn"
         )
     return terms
-
-
-def _recipe(recipe: Recipe, own: KeyOptions) -> Recipe:
-    """Returns the run's recipe with the values of one key."""
-    optimizer, critic = recipe.optimizer, recipe.critic
-    if own.lr is not None:
-        optimizer = dataclasses.replace(optimizer, lr=own.lr)
-    if own.critic_lr is not None:
-        critic = dataclasses.replace(critic, optimizer=dataclasses.replace(critic.optimizer, lr=own.critic_lr))
-    return dataclasses.replace(recipe, model=own.model or recipe.model, models={}, optimizer=optimizer, critic=critic)

@@ -17,7 +17,6 @@ from searchgym.options.cards import find_card
 from searchgym.options.yaml import Source, parse_yaml, read_source
 from searchgym.train.recipe.combinations import combination_problems
 from searchgym.train.recipe.recipe import KindField, Recipe, recipe_keys, recipe_kinds
-from searchgym.train.recipe.renamed import refuse_old
 
 T = TypeVar("T")
 Say = Callable[[str], None]
@@ -48,9 +47,14 @@ def read_recipe(path: Path, overrides: Iterable[str] = (), say: Say = lambda tex
     """Reads the recipe of a file; see `load_recipe`."""
     overrides = list(overrides)
     data, source = read_source(path)
-    refuse_old(data, overrides, source)
     source = override_values(data, overrides, recipe_keys(), source)
-    recipe = _shortened(read(Recipe, data, source), {key.partition("=")[0] for key in overrides}, say)
+    recipe, given = read(Recipe, data, source), {override.partition("=")[0] for override in overrides}
+    steps = max(recipe.steps, 1)
+    for section, most in (("optimizer", steps), ("critic", steps - 1)):  # one step at least without a warming critic
+        key, warmup = f"{section}.warmup_steps", getattr(recipe, section).warmup_steps
+        if "steps" in given and key not in given and warmup > most:
+            recipe = _with_warmup(recipe, section, most)
+            say(f"{key}: {most} instead of the recipe's {warmup}, because steps is {steps}")
     _check_combinations(recipe, " ".join([str(path), *overrides]))
     return recipe
 
@@ -123,19 +127,10 @@ def _written_out(value: object, kind: KindField) -> Any:
     return dict(keys)
 
 
-def _shortened(recipe: Recipe, given: Collection[str], say: Say) -> Recipe:
-    """Returns the recipe with warm-ups that fit a number of steps given by the user; warm-ups that the user gave stay.
-
-    The critic's warm-up leaves a step in which the policy learns too.
-    """
-    steps = max(recipe.steps, 1)
-    for section, most in (("optimizer", steps), ("critic", steps - 1)):
-        options: Any = getattr(recipe, section)
-        key, warmup = f"{section}.warmup_steps", options.warmup_steps
-        if "steps" in given and key not in given and warmup > most:
-            recipe = dataclasses.replace(recipe, **{section: dataclasses.replace(options, warmup_steps=most)})
-            say(f"{key}: {most} instead of the recipe's {warmup}, because steps is {steps}")
-    return recipe
+def _with_warmup(recipe: Recipe, section: str, steps: int) -> Recipe:
+    """Returns the recipe with the warm-up of a section, ``optimizer`` or ``critic``, set to a number of steps."""
+    options = dataclasses.replace(getattr(recipe, section), warmup_steps=steps)
+    return dataclasses.replace(recipe, **{section: options})
 
 
 def with_warmups_of(recipe: Recipe, before: Recipe, overrides: Collection[str]) -> Recipe:
@@ -146,9 +141,7 @@ def with_warmups_of(recipe: Recipe, before: Recipe, overrides: Collection[str]) 
     given = {override.partition("=")[0] for override in overrides}
     for section in ("optimizer", "critic"):
         if f"{section}.warmup_steps" not in given:
-            kept = getattr(before, section).warmup_steps
-            options = dataclasses.replace(getattr(recipe, section), warmup_steps=kept)
-            recipe = dataclasses.replace(recipe, **{section: options})
+            recipe = _with_warmup(recipe, section, getattr(before, section).warmup_steps)
     return recipe
 
 

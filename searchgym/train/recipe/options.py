@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from searchgym.options import Options, find_kind
 from searchgym.rollout.sampler_kind import SamplerKind
-from searchgym.train.recipe.backend import Backend
+from searchgym.train.recipe.backend import LearnerBackend
 
 Beta = Annotated[float, Interval(ge=0, lt=1)]
 """Decay rate of a moment of AdamW."""
@@ -101,12 +101,6 @@ class OptimizerOptions(Options):
     """Data type of the matrix products, in the learner and in the sampler of this package; weights, the residual
     stream, logits and losses keep theirs. Default: no autocast."""
 
-    def updates(self, samples: int) -> int:
-        """Returns the number of updates that a pass over some samples makes."""
-        if self.minibatch_samples is None:
-            return max(1, min(self.minibatches, samples))
-        return -(-samples // self.minibatch_samples)
-
     @property
     def several(self) -> bool:
         """True if a step may make more than one update, so that ratios leave 1."""
@@ -148,7 +142,7 @@ class LearnerOptions(Options):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device of the weights, ``auto`` is a GPU if one is available, else the CPU; with several ranks, each has its own
     GPU."""
-    backend: Backend = field(default_factory=lambda: find_kind(Backend, "torch")())
+    backend: LearnerBackend = field(default_factory=lambda: find_kind(LearnerBackend, "torch")())
     """Training engine: its name, or ``kind`` and options. ``torch`` trains in this process, ``deepspeed`` in separate
     ones, on one GPU or many."""
     dtype: Literal["float32", "bfloat16"] = "float32"

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import typing
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple
 
 import yaml
 from annotated_types import Ge
 
 from searchgym.options import Kind, Named, Options, Setting, dump, find_kind, kind_name, plain
 from searchgym.scoring.judges.judge import Judge, default_judge
-from searchgym.train.algorithms.estimator import AdvantageOptions, Estimator
+from searchgym.train.algorithms.estimator import AdvantageOptions
 from searchgym.train.algorithms.loss_options import LossOptions
 from searchgym.train.credit.term import Term
 from searchgym.train.credit.terms.outcome import Outcome
@@ -34,8 +36,6 @@ from searchgym.train.recipe.options import (
     ValidationOptions,
 )
 from searchgym.train.selfplay.kind import Proposer
-
-K = TypeVar("K")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,18 +94,13 @@ class Recipe(Options):
     """Where learner ranks and sampling servers start: ``here``, or on the nodes of a cluster with ``ray``."""
 
     @property
-    def estimator(self) -> Estimator:
-        """The advantage estimator."""
-        return self.advantage.estimator
-
-    @property
     def setting(self) -> Setting:
         """What the checks of kinds may look at."""
         advantage, launch = self.advantage, self.launch
         return Setting(
             estimator=kind_name(advantage.estimator),
             critic=self.has_critic,
-            whole_episodes=self.estimator.whole_episodes,
+            whole_episodes=self.advantage.estimator.whole_episodes,
             valued=self.critic.tokens,
             normalise=advantage.normalise,
             chain=advantage.chain,
@@ -125,22 +120,12 @@ class Recipe(Options):
     @property
     def has_critic(self) -> bool:
         """True if a critic is trained beside the policy."""
-        return self.method.compares and self.estimator.critic
+        return self.method.compares and self.advantage.estimator.critic
 
 
 def dump_recipe(recipe: Recipe) -> str:
     """Returns a recipe as YAML with every value resolved; `read_recipe` reads it back equal."""
     return dump(recipe)
-
-
-def recipe_keys(cls: Any = Recipe, prefix: str = "") -> list[str]:
-    """Returns the dotted names of every value of a recipe; a kind, and kinds by name, are one value."""
-    keys, hints = list[str](), typing.get_type_hints(cls)
-    for field in dataclasses.fields(cls):
-        hint = hints[field.name]
-        section = dataclasses.is_dataclass(hint) and not issubclass(typing.cast(type, hint), Kind)
-        keys += recipe_keys(hint, f"{prefix}{field.name}.") if section else [prefix + field.name]
-    return keys
 
 
 class KindField(NamedTuple):
@@ -151,18 +136,29 @@ class KindField(NamedTuple):
     """Its default as plain data; None without one."""
 
 
-def recipe_kinds(cls: Any = Recipe, prefix: str = "") -> dict[str, KindField]:
-    """Returns the keys of a recipe whose values are kinds, by their dotted names."""
-    kinds, hints = dict[str, KindField](), typing.get_type_hints(cls)
+def _values(cls: Any, prefix: str = "") -> Iterator[tuple[str, KindField | None]]:
+    """Yields the dotted name of each value of a recipe; a kind, and kinds by name, are one value."""
+    hints = typing.get_type_hints(cls)
     for field in dataclasses.fields(cls):
         name, hint = prefix + field.name, hints[field.name]
         types = typing.get_args(hint) or (hint,)  # of one by name, and of one that may be null, the first
         if isinstance(types[0], type) and issubclass(types[0], Kind):
             factory: Any = field.default_factory
-            kinds[name] = KindField(types[0], None if factory is dataclasses.MISSING else plain(factory()))
+            yield name, KindField(types[0], None if factory is dataclasses.MISSING else plain(factory()))
         elif dataclasses.is_dataclass(hint):
-            kinds |= recipe_kinds(hint, f"{name}.")
-    return kinds
+            yield from _values(hint, f"{name}.")
+        else:
+            yield name, None
+
+
+def recipe_keys(cls: Any = Recipe) -> list[str]:
+    """Returns the dotted names of every value of a recipe, or of another class of options."""
+    return [name for name, _ in _values(cls)]
+
+
+def recipe_kinds() -> dict[str, KindField]:
+    """Returns the keys of a recipe whose values are kinds, by their dotted names."""
+    return {name: kind for name, kind in _values(Recipe) if kind is not None}
 
 
 def override_of(key: str, value: Any) -> str:
@@ -173,10 +169,4 @@ def override_of(key: str, value: Any) -> str:
 
 def recipe_values(recipe: Recipe) -> dict[str, Any]:
     """Returns every value of a recipe by its dotted name."""
-    found = {}
-    for key in recipe_keys():
-        value: Any = recipe
-        for part in key.split("."):
-            value = getattr(value, part)
-        found[key] = value
-    return found
+    return {key: functools.reduce(getattr, key.split("."), recipe) for key in recipe_keys()}

@@ -37,15 +37,17 @@ class Ranking(Term):
 
     @override
     def of_episode(self, episode: Episode, context: CreditContext) -> list[float]:
-        return [self._of_call(episode, call, context) for call in episode.calls]
-
-    def _of_call(self, episode: Episode, call: Call, context: CreditContext) -> float:
-        if call.ranked is None or not call.legal:
-            return 0.0
-        quality = ranking_quality(context.question(episode), episode, call, self.measure)
-        if quality is None:
-            return episode.reward
-        return quality + (episode.reward if quality > self.gate else 0.0)
+        rewards = []
+        for call in episode.calls:
+            if call.ranked is None or not call.legal:
+                rewards.append(0.0)
+                continue
+            quality = ranking_quality(context.question(episode), episode, call, self.measure)
+            if quality is None:
+                rewards.append(episode.reward)
+            else:
+                rewards.append(quality + (episode.reward if quality > self.gate else 0.0))
+        return rewards
 
 
 def ranking_quality(question: Question, episode: Episode, call: Call, measure: str = "ndcg") -> float | None:

@@ -11,11 +11,11 @@ from typing import Any, ClassVar
 from typing_extensions import override
 
 from searchgym.options import Setting
-from searchgym.train.recipe.backend import Backend, Sharding
+from searchgym.train.recipe.backend import LearnerBackend, Sharding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeepSpeed(Sharding, Backend):
+class DeepSpeed(Sharding, LearnerBackend):
     """Trains with DeepSpeed in processes of its own, one per GPU, which share out what ZeRO's stage says.
 
     Source: ZeRO, arXiv 1910.02054.
@@ -76,9 +76,9 @@ class DeepSpeed(Sharding, Backend):
             yield sharded | optimizer | {"learner.backend.offload_parameters": True}
 
     @override
-    def joined_at(self, address: str) -> Backend:
+    def joined_at(self, address: str) -> LearnerBackend:
         return replace(self, listen=address)
 
     def learner(self, recipe: Any, loaded: Any, logs: Path) -> Any:
-        """See `Backend.learner`; each rank loads the model again."""
+        """See `LearnerBackend.learner`; each rank loads the model again."""
         return self.module().RemoteLearner(recipe, logs, recipe.deadline.learn)

@@ -11,12 +11,12 @@ from annotated_types import Ge
 from typing_extensions import override
 
 from searchgym.options import Setting
-from searchgym.train.recipe.backend import Backend, Sharding
+from searchgym.train.recipe.backend import LearnerBackend, Sharding
 from searchgym.train.recipe.backends.deepspeed import DeepSpeed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Torch(Backend):
+class Torch(LearnerBackend):
     """Trains with plain torch in this process."""
 
     back_end: ClassVar = "searchgym.train.learner.learner"
@@ -44,7 +44,7 @@ class Torch(Backend):
         return Sharding(gpus=None if self.gpu is None else [self.gpu])
 
     def lighter(self, gpus: int) -> Iterable[dict[str, Any]]:
-        """See `Backend.lighter`; DeepSpeed would share out or offload."""
+        """See `LearnerBackend.lighter`; DeepSpeed would share out or offload."""
         yield from ({"learner.backend": "deepspeed"} | values for values in DeepSpeed().lighter(gpus))
 
     @override
