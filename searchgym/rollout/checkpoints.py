@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
 
 from searchgym.agents.base import LoadedAgent
 from searchgym.errors import CardError, DataMissingError, UnknownNameError, UsageError
@@ -68,22 +67,7 @@ def in_checkpoints(models: Mapping[str, str], agent: LoadedAgent) -> dict[str, s
 
 
 def _models_by_role(record: Path, agent: LoadedAgent, checkpoint: Path) -> dict[str, str]:
-    """Returns the model behind each role by a run's ``recipe.yaml``: a folder in the checkpoint, or a frozen one."""
-    recipe = _read_models(record)
-    keys = recipe["models"]
-    if not keys:
-        return dict.fromkeys(agent.roles, str(checkpoint))
-    shared = share_roles({name: own.get("roles") for name, own in keys.items()}, agent.roles, agent.name)
-    by_role: dict[str, str] = {}
-    for name, roles in shared.items():
-        frozen = keys[name].get("frozen", False)
-        model = keys[name].get("model") or recipe["model"] if frozen else checkpoint / name
-        by_role |= dict.fromkeys(roles, str(model))
-    return by_role
-
-
-def _read_models(record: Path) -> dict[str, Any]:
-    """Reads a run's ``recipe.yaml``, of which only ``model`` and ``models`` are looked at.
+    """Returns the model behind each role by a run's ``recipe.yaml``: a folder in the checkpoint, or a frozen one.
 
     Raises:
         CardError: It is not the YAML of a recipe.
@@ -91,7 +75,15 @@ def _read_models(record: Path) -> dict[str, Any]:
     recipe = read_yaml(record)
     if not isinstance(recipe, dict) or not isinstance(recipe.get("model"), str):
         raise CardError(f"{record}: expected the recipe of a run, with its model")
-    keys = recipe.setdefault("models", {})
-    if not isinstance(keys, dict) or not all(isinstance(own, dict) for own in keys.values()):
+    keys = recipe.get("models", {})
+    if not isinstance(keys, dict) or not all(isinstance(options, dict) for options in keys.values()):
         raise CardError(f"{record}: models: expected keys with their values")
-    return recipe
+    if not keys:
+        return dict.fromkeys(agent.roles, str(checkpoint))
+    shared = share_roles({name: options.get("roles") for name, options in keys.items()}, agent.roles, agent.name)
+    by_role: dict[str, str] = {}
+    for name, roles in shared.items():
+        frozen = keys[name].get("frozen", False)
+        model = keys[name].get("model") or recipe["model"] if frozen else checkpoint / name
+        by_role |= dict.fromkeys(roles, str(model))
+    return by_role

@@ -65,7 +65,9 @@ class PromptedJudge(Judge):
 
     def meets(self, question: str, answer: str, criteria: Sequence[Criterion]) -> list[bool]:
         """Returns, for each criterion, whether the model says that its statement is true; see `Judge.meets`."""
-        texts = [f"It contains the word {_absent(answer)}.", *(criterion.text for criterion in criteria)]
+        # a word that the answer does not contain and cannot know of
+        digest = hashlib.blake2b(answer.encode("utf-8", "surrogatepass"), digest_size=5, person=b"control").hexdigest()
+        texts = [f"It contains the word zq{digest}.", *(criterion.text for criterion in criteria)]
         asked: list[Parts] = [
             [(MEETS, True), *_shown(question, "Answer", answer), ("\n\nStatement: ", True), (text, False)]
             for text in texts
@@ -114,9 +116,3 @@ def _read(pattern: re.Pattern[str], text: str, wanted: str) -> str:
     if found is None:
         raise NoVerdictError(f"the judge was asked for {wanted}, and replied {text!r:.80}")
     return found[1].lower()
-
-
-def _absent(answer: str) -> str:
-    """Returns a word that an answer does not contain and cannot know of."""
-    digest = hashlib.blake2b(answer.encode("utf-8", "surrogatepass"), digest_size=5, person=b"control").hexdigest()
-    return f"zq{digest}"

@@ -87,11 +87,8 @@ class EpisodeWriter:
         """Writes a span's arrays to the sidecar and returns its JSON form, which holds their offsets."""
         if span.logp is not None and len(span.logp) != len(span.ids):
             raise ValueError(f"a span of {len(span.ids)} ids has {len(span.logp)} log-probs")
-        return {
-            "kind": span.kind,
-            "ids": self._append(span.ids, IDS),
-            "logp": None if span.logp is None else self._append(span.logp, LOGP),
-        }
+        ids = self._append(span.ids, IDS)
+        return {"kind": span.kind, "ids": ids, "logp": None if span.logp is None else self._append(span.logp, LOGP)}
 
     def _append(self, array: npt.NDArray[Any], dtype: np.dtype[Any]) -> list[int]:
         """Appends an array to the sidecar; returns [byte offset, number of values]."""

@@ -187,25 +187,18 @@ class TokenFormat:
         """
         if isinstance(text, str) or self._tags.keys().isdisjoint(ids):
             return ids
-        made = Counter(filter(self._tags.__contains__, ids))
-        tags = self._own_tags(text, first)
-        if not made - Counter(i for _, _, i in tags):
+        by_content, at = {content: i for i, content in self._tags.items()}, -first
+        tags: list[tuple[int, int, int]] = []  # (start, end, id) of each one in an own part
+        for part, own in text:
+            if own:
+                tags += [(at + m.start(), at + m.end(), by_content[m[0]]) for m in self._tag.finditer(part)]
+            at += len(part)
+        if not Counter(filter(self._tags.__contains__, ids)) - Counter(i for _, _, i in tags):
             return ids
         # The text between the own tags is encoded without tags.
         between = zip([0, *(end for _, end, _ in tags)], [*(start for start, _, _ in tags), len(whole)], strict=True)
         pieces = self._bare_ids([whole[start:end] for start, end in between])
         return [*pieces[0], *(i for (_, _, tag), piece in zip(tags, pieces[1:], strict=True) for i in (tag, *piece))]
-
-    def _own_tags(self, parts: Parts, first: int) -> list[tuple[int, int, int]]:
-        """Returns (start, end, id) of the tags in own parts of a text, counted from its character `first`."""
-        by_content = {content: i for i, content in self._tags.items()}
-        tags, at = [], -first
-        for part, own in parts:
-            if own:
-                found = self._tag.finditer(part)
-                tags += [(at + match.start(), at + match.end(), by_content[match[0]]) for match in found]
-            at += len(part)
-        return tags
 
     @functools.cached_property
     def _bare_ids(self) -> Callable[[list[str]], list[list[int]]]:

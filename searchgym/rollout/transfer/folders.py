@@ -96,19 +96,13 @@ def _clear_left_over(place: Path | None) -> None:
     for parent in {MEMORY, Path(tempfile.gettempdir())} if place is None else {place}:
         for folder in parent.glob(f"{glob.escape(prefix)}*"):
             number = folder.name.removeprefix(prefix).partition("-")[0]
-            if number.isdigit() and not _lives(int(number)):
-                shutil.rmtree(folder, ignore_errors=True)
-
-
-def _lives(number: int) -> bool:
-    """Returns whether a process with this id exists."""
-    try:
-        os.kill(number, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
+            if number.isdigit():
+                try:
+                    os.kill(int(number), 0)
+                except ProcessLookupError:
+                    shutil.rmtree(folder, ignore_errors=True)
+                except PermissionError:  # a process of another user
+                    pass
 
 
 def _write_tensors(
@@ -145,13 +139,13 @@ def _write_tensors(
 
 def with_head(tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
     """Yields named tensors, and tied embeddings once more as the head, which is not among them: vLLM loads both."""
-    found: dict[str, Tensor] = {}
+    passed: dict[str, Tensor] = {}
     for name, tensor in tensors:
         if name in (EMBEDDINGS, HEAD):
-            found[name] = tensor
+            passed[name] = tensor
         yield name, tensor
-    if HEAD not in found and EMBEDDINGS in found:
-        yield HEAD, found[EMBEDDINGS]
+    if HEAD not in passed and EMBEDDINGS in passed:
+        yield HEAD, passed[EMBEDDINGS]
 
 
 def _cannot_hold(place: Path, version: int, size: int, error: Exception) -> DataError:

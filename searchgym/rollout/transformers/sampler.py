@@ -264,7 +264,7 @@ class TransformersSampler:
 
 
 def affordable_tokens(model: PreTrainedModel) -> int:
-    """Returns how many tokens' keys and values fit into `MEMORY_SHARE` of the device's memory, at most `BATCH_TOKENS`.
+    """Returns how many tokens' keys and values fit into a share of the device's memory; see `most_tokens`.
 
     It is a share of all memory, not of what is free: the size of batches must not depend on what else is running.
     """
