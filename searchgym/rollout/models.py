@@ -153,7 +153,12 @@ def load_models(models: Mapping[str, str | Path], protocol: Protocol, how: Loadi
     with ExitStack() as opened:
         for model in dict.fromkeys(found.values()):
             if isinstance(model, str):
-                loaded[model] = _served(model, protocol)
+                from searchgym.rollout.api_sampler import ApiOptions, ApiSampler, MessageFormat
+
+                url, _, name = model.partition("#")
+                api, messages = ApiSampler(ApiOptions(url=url, model=name)), MessageFormat(protocol)
+                most = api.options.at_once
+                loaded[model] = Model.over(name, api, messages, max_requests=most, engine=without_login(url))
                 continue
             assert kind is not None
             sampler, tokenizer = kind.load(
@@ -212,15 +217,6 @@ def find_models(models: Mapping[str, str | Path], how: Loading = Loading()) -> d
     for folder in folders:
         check_files(folder)
     return found
-
-
-def _served(model: str, protocol: Protocol) -> Model:
-    """Returns a model behind an OpenAI-compatible server."""
-    from searchgym.rollout.api_sampler import ApiOptions, ApiSampler, MessageFormat
-
-    url, _, name = model.partition("#")
-    options, form = ApiOptions(url=url, model=name), MessageFormat(protocol)
-    return Model.over(name, ApiSampler(options), form, max_requests=options.at_once, engine=without_login(url))
 
 
 def weights_sha256(folder: Path) -> str:

@@ -16,7 +16,8 @@ def quiet_libraries() -> Iterator[None]:
     """
     import transformers
 
-    logging.getLogger("DeepSpeed").addFilter(_is_no_guess)  # adding it again does nothing
+    if not (log := logging.getLogger("DeepSpeed")).filters:
+        log.addFilter(lambda record: not record.getMessage().startswith("Setting accelerator to CPU"))
     shown = transformers.utils.logging.is_progress_bar_enabled()
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
@@ -24,7 +25,3 @@ def quiet_libraries() -> Iterator[None]:
     finally:
         if shown:
             transformers.utils.logging.enable_progress_bar()  # type: ignore[no-untyped-call]
-
-
-def _is_no_guess(record: logging.LogRecord) -> bool:
-    return not record.getMessage().startswith("Setting accelerator to CPU")

@@ -84,7 +84,7 @@ class Folders:
             self._folders.pop(0).cleanup()
 
 
-def _own_prefix() -> str:
+def _machine_prefix() -> str:
     """Returns the name prefix of this machine's folders; each container with its own process ids gets another one."""
     space = Path("/proc/self/ns/pid")
     return f"{PREFIX}{socket.gethostname()}-{space.stat().st_ino if space.exists() else 0}-"
@@ -92,7 +92,7 @@ def _own_prefix() -> str:
 
 def _clear_left_over(place: Path | None) -> None:
     """Removes weight folders of this machine's processes that were killed, which would otherwise fill a place."""
-    prefix = _own_prefix()
+    prefix = _machine_prefix()
     for parent in {MEMORY, Path(tempfile.gettempdir())} if place is None else {place}:
         for folder in parent.glob(f"{glob.escape(prefix)}*"):
             number = folder.name.removeprefix(prefix).partition("-")[0]
@@ -121,7 +121,7 @@ def _write_tensors(
     try:
         if (free := shutil.disk_usage(where).free) < size:
             raise OSError(f"{free / 2**20:,.1f} MiB are free")
-        folder = tempfile.TemporaryDirectory(prefix=f"{_own_prefix()}{os.getpid()}-v{version}-", dir=where)
+        folder = tempfile.TemporaryDirectory(prefix=f"{_machine_prefix()}{os.getpid()}-v{version}-", dir=where)
     except OSError as error:
         raise _cannot_hold(where, version, size, error) from error
     seen = set[int]()

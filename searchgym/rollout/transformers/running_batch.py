@@ -233,14 +233,12 @@ class StopMatcher:
         Args:
             ids: Token ids of the response so far, at least one.
         """
-        if not self._stop or not self._can_complete(ids[-1]):
+        if not self._stop:
+            return False
+        if (may := self._may_complete.get(token := ids[-1])) is None:
+            text = self._decode([token])
+            may = self._may_complete[token] = self._always or any(char in text for char in self._last)
+        if not may:
             return False
         tail = self._decode(list(ids[-self._window :]))
         return any(text in tail for text in self._stop)
-
-    def _can_complete(self, token: int) -> bool:
-        known = self._may_complete.get(token)
-        if known is None:
-            text = self._decode([token])
-            known = self._may_complete[token] = self._always or any(char in text for char in self._last)
-        return known

@@ -102,7 +102,7 @@ class Client:
         except (ValueError, RecursionError) as error:
             raise EngineLostError(f"{self.address}{path} answered {text[:200]!r}") from error
 
-    def own_address(self) -> str:
+    def local_address(self) -> str:
         """Returns the address of this machine that the server answers to.
 
         Raises:

@@ -263,7 +263,7 @@ class ServedVllm(EngineBackend):
             body = {"name": self._weights, "invitation": dict(invitation)}
             self._call("/searchgym/load", body, timeout=timeout + HELLO)
 
-        host, seconds = self._client.own_address(), min(SENDING, timeout)
+        host, seconds = self._client.local_address(), min(SENDING, timeout)
         try:
             send(tensors, invite, backend=self._group, host=host, processes=self._processes, seconds=seconds)
         except EngineLostError as error:
