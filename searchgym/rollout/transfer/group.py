@@ -1,10 +1,9 @@
 """Weights sent over the network to a server's processes, which need no folder that both machines see.
 
 The trainer and the processes of one server form a group for one set of weights: the trainer says where it waits
-(`Invitation`), they join, the tensors are broadcast one by one, and the group is gone. So a server that dies takes no
-other one with it, and one that comes back joins the next group. Nothing is encrypted, and whoever reaches the port of
-the trainer while it sends can join: for trusted networks. NCCL is chosen by the same code as Gloo; only Gloo has been
-run.
+(`Invitation`), they join, the tensors are broadcast one by one, and the group ends. So a server that dies does not stop
+the others, and one that comes back joins the next group. Nothing is encrypted, and whoever reaches the trainer's port
+while it sends can join: use it in trusted networks. The same code chooses NCCL; only Gloo has been run.
 """
 
 from __future__ import annotations
@@ -87,8 +86,7 @@ def send(
     wait([answer, sending], return_when=FIRST_EXCEPTION)
     if sending.done() and sending.exception() is not None:
         wait([answer], timeout=min(WORD, seconds))  # the server may know why
-    error = answer.exception() if answer.done() else None
-    error = error or (sending.exception() if sending.done() else None)
+    error = next((one.exception() for one in (answer, sending) if one.done() and one.exception() is not None), None)
     try:
         if error is not None:
             raise error

@@ -249,9 +249,8 @@ class ServedVllm(EngineBackend):
                 if time.monotonic() >= end:
                     raise EngineLostError(f"{error}; {START}") from error
                 if not told:
-                    sys.stderr.write(
-                        f"{error}: waiting for it, up to {self._patience:g} s; if it was not started, {START}\n"
-                    )
+                    wait = f"waiting for it, up to {self._patience:g} s"
+                    sys.stderr.write(f"{error}: {wait}; if it was not started, {START}\n")
                 told = True
                 threading.Event().wait(0.5)
 
