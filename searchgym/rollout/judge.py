@@ -69,11 +69,11 @@ class PromptedJudge(Judge):
         # a word that the answer does not contain and cannot know of
         digest = hashlib.blake2b(answer.encode("utf-8", "surrogatepass"), digest_size=5, person=b"control").hexdigest()
         texts = [f"It contains the word zq{digest}.", *(criterion.text for criterion in criteria)]
-        asked: list[Parts] = [
+        prompts: list[Parts] = [
             [(MEETS, True), *_quoted(question, "Answer", answer), ("\n\nStatement: ", True), (text, False)]
             for text in texts
         ]
-        swayed, *verdicts = [_read(_YES_NO, text, "yes or no") == "yes" for text in self._ask(asked, question)]
+        swayed, *verdicts = [_read(_YES_NO, text, "yes or no") == "yes" for text in self._ask(prompts, question)]
         if swayed:
             raise SwayedError(f"the answer makes its judge affirm what is false of it: {answer!r:.80}")
         return verdicts
@@ -81,11 +81,11 @@ class PromptedJudge(Judge):
     @override
     def better(self, question: str, answers: tuple[str, str], criteria: Sequence[Criterion]) -> int | None:
         wanted = "\n".join(f"- {'not: ' if criterion.negated else ''}{criterion.text}" for criterion in criteria)
-        asked: list[Parts] = []
+        prompts: list[Parts] = []
         for first, second in (answers, answers[::-1]):
             shown = [*_quoted(question, "Answer 1", first), *_quoted("", "Answer 2", second)]
-            asked.append([(BETTER, True), *shown, ("\n\nCriteria:\n", True), (wanted, False)])
-        one, other = (int(_read(_ONE_TWO, text, "1 or 2")) - 1 for text in self._ask(asked, question))
+            prompts.append([(BETTER, True), *shown, ("\n\nCriteria:\n", True), (wanted, False)])
+        one, other = (int(_read(_ONE_TWO, text, "1 or 2")) - 1 for text in self._ask(prompts, question))
         return one if one != other else None
 
     def _ask(self, prompts: Sequence[Parts], key: str) -> list[str]:

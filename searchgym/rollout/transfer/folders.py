@@ -68,10 +68,39 @@ class Folders:
         Raises:
             DataError: The folders' place cannot hold them.
         """
-        folder = _write_tensors(state, name, self.place, version)
+        from safetensors import SafetensorError
+        from safetensors.torch import save_file
+
+        whole = {key: tensor.detach().contiguous() for key, tensor in state.items()}
+        size = sum(tensor.numel() * tensor.element_size() for tensor in whole.values())
+        _clear_left_over(self.place)
+        place = self.place or Path(tempfile.gettempdir())
+        if self.place is None and MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 1.1 * size:
+            place = MEMORY
+        pointers = set[int]()
+        for key, tensor in whole.items():  # safetensors refuses two names of one tensor
+            if tensor.data_ptr() in pointers:
+                whole[key] = tensor.clone()
+            pointers.add(tensor.data_ptr())
+        folder: tempfile.TemporaryDirectory[str] | None = None
+        try:
+            if (free := shutil.disk_usage(place).free) < size:
+                raise OSError(f"{free / 2**20:,.1f} MiB are free")
+            folder = tempfile.TemporaryDirectory(prefix=f"{_machine_prefix()}{os.getpid()}-v{version}-", dir=place)
+            save_file(whole, Path(folder.name) / name)
+        except (OSError, SafetensorError) as error:
+            if folder is not None:
+                folder.cleanup()
+            other = "TMPDIR" if place == Path(tempfile.gettempdir()) else "rollout.sampler.shared"
+            mend = "free some of it" if place.is_dir() else "make it, where its servers see it too"
+            raise DataError(
+                f"cannot hold the weights of version {version}, {size / 2**20:,.1f} MiB ({error}): {mend}, or set "
+                f"{other} to another folder",
+                place,
+            ) from error
         self._folders.append(folder)
-        for other, content in extra.items():
-            (Path(folder.name) / other).write_bytes(content)
+        for file_name, content in extra.items():
+            (Path(folder.name) / file_name).write_bytes(content)
         if self.summed:
             sums = {file.name: sha256_file(file) for file in sorted(Path(folder.name).iterdir())}
             with write_atomic(Path(folder.name) / SUMS) as written:
@@ -105,38 +134,6 @@ def _clear_left_over(place: Path | None) -> None:
                     pass
 
 
-def _write_tensors(
-    state: Mapping[str, Tensor], name: str, place: Path | None, version: int
-) -> tempfile.TemporaryDirectory[str]:
-    """Writes tensors to a safetensors file in a new temporary folder and returns the folder."""
-    from safetensors import SafetensorError
-    from safetensors.torch import save_file
-
-    whole = {key: tensor.detach().contiguous() for key, tensor in state.items()}
-    size = sum(tensor.numel() * tensor.element_size() for tensor in whole.values())
-    _clear_left_over(place)
-    if place is None and MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 1.1 * size:
-        place = MEMORY
-    where = place or Path(tempfile.gettempdir())
-    try:
-        if (free := shutil.disk_usage(where).free) < size:
-            raise OSError(f"{free / 2**20:,.1f} MiB are free")
-        folder = tempfile.TemporaryDirectory(prefix=f"{_machine_prefix()}{os.getpid()}-v{version}-", dir=where)
-    except OSError as error:
-        raise _cannot_hold(where, version, size, error) from error
-    seen = set[int]()
-    for key, tensor in whole.items():  # safetensors refuses two names of one tensor
-        if tensor.data_ptr() in seen:
-            whole[key] = tensor.clone()
-        seen.add(tensor.data_ptr())
-    try:
-        save_file(whole, Path(folder.name) / name)
-    except (OSError, SafetensorError) as error:
-        folder.cleanup()
-        raise _cannot_hold(where, version, size, error) from error
-    return folder
-
-
 def with_head(tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
     """Yields named tensors, and tied embeddings once more as the head, which is not among them: vLLM loads both."""
     passed: dict[str, Tensor] = {}
@@ -146,14 +143,3 @@ def with_head(tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tens
         yield name, tensor
     if HEAD not in passed and EMBEDDINGS in passed:
         yield HEAD, passed[EMBEDDINGS]
-
-
-def _cannot_hold(place: Path, version: int, size: int, error: Exception) -> DataError:
-    """Returns the error of a place that cannot take weights."""
-    other = "TMPDIR" if place == Path(tempfile.gettempdir()) else "rollout.sampler.shared"
-    mend = "free some of it" if place.is_dir() else "make it, where its servers see it too"
-    return DataError(
-        f"cannot hold the weights of version {version}, {size / 2**20:,.1f} MiB ({error}): {mend}, or set {other} to "
-        "another folder",
-        place,
-    )

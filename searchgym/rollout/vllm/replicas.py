@@ -62,19 +62,19 @@ class Replicas:
         self.moved = 0
         """Number of requests that were sent again because their engine died."""
 
-    def ask(self, asked: EngineRequest) -> None:
+    def ask(self, request: EngineRequest) -> None:
         """Sends a request to the engine of its episode, or to the least busy one.
 
         Raises:
             EngineLostError: All engines have ended.
         """
         with self._lock:
-            home = self._homes.get(asked.episode)
+            home = self._homes.get(request.episode)
             if home is None or home.engine is None:
                 self._check_left()
                 home = min((one for one in self._replicas if one.engine is not None), key=lambda one: one.under_way)
-                if asked.episode:
-                    self._homes[asked.episode] = home
+                if request.episode:
+                    self._homes[request.episode] = home
             home.under_way += 1
             replica, engine = home, home.engine
             assert engine is not None
@@ -83,18 +83,18 @@ class Replicas:
             with self._lock:
                 replica.under_way -= 1
             if not isinstance(completion, EngineLostError):
-                asked.done(completion, version)
+                request.done(completion, version)
                 return
             self._leave(replica, engine, completion)
             with self._lock:
                 self.moved += 1
             try:
-                self.ask(asked)
+                self.ask(request)
             except EngineLostError as lost:
-                asked.done(lost, self.version)
+                request.done(lost, self.version)
 
         try:
-            engine.ask(replace(asked, done=done))
+            engine.ask(replace(request, done=done))
         except EngineLostError as error:
             done(error, self.version)
 
