@@ -59,8 +59,13 @@ class Turnstile:
 
     def check(self) -> None:
         """Sends the batches if every running episode waits, so that no further request could join them."""
+
+        def send() -> None:
+            for batcher in self._batchers:
+                batcher.send_in_order()
+
         if self._running and sum(len(batcher.waiting) for batcher in self._batchers) >= self._running:
-            asyncio.get_running_loop().call_soon(lambda: [batcher.send_in_order() for batcher in self._batchers])
+            asyncio.get_running_loop().call_soon(send)
 
 
 class Batcher(Generic[Request, Reply]):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Protocol
 
 from searchgym.options import Kind, name_of
 from searchgym.rollout.sampler import Sampler
@@ -84,16 +84,26 @@ class Part:
     """Phases in which the memory is in use."""
 
 
+class RestingEngine(Protocol):
+    """Interface of an engine that several samplers may share."""
+
+    def sleep(self, level: int) -> None:
+        """Frees the GPU's memory until new weights come."""
+
+    def close(self) -> None:
+        """Stops the engine."""
+
+
 @dataclass(frozen=True, slots=True)
 class Samplers:
     """The samplers of a run, one per key, and their engines."""
 
     by_key: Mapping[str, Sampler]
     """Samplers by the names of their keys."""
-    engines: Sequence[Any] = ()
+    engines: Sequence[RestingEngine] = ()
     """Engines apart from the samplers, which `close` closes; several samplers may share an engine."""
-    resting: Sequence[Any] = ()
-    """Engines that free their GPU while models learn, by ``sleep(level)``; an update of their weights wakes them."""
+    resting: Sequence[RestingEngine] = ()
+    """Engines that free their GPU while models learn; an update of their weights wakes them."""
     level: int = 0
     """Level of their sleep."""
 
