@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,7 @@ from searchgym.envs.task import Task
 from searchgym.errors import EpisodeError, RetrieverError, UsageError
 from searchgym.named import contained
 from searchgym.records import SIMULATED, Action, Call, Context, Episode, Hit, Passage, Question, Span, StopReason
-from searchgym.rollout.batcher import Queries, Turnstile, retrieval_batcher
+from searchgym.rollout.batcher import Batcher, Queries, Turnstile, retrieval_batcher
 from searchgym.rollout.models import Model
 from searchgym.rollout.sampler import Finish, SampleRequest, Sampling
 from searchgym.rollout.tokens import ContextText
@@ -103,7 +104,8 @@ class Engine:
         """Runs one episode per pair of a question and the 0-based number of the attempt at it; otherwise as `run`."""
         self._turnstile = Turnstile()  # engines that share models set theirs in turn
         models = [self.models[role] for role in sorted(self.models)]  # roles may share one
-        for batcher in (self.retrieval, *self.sources.values(), *(model.batcher for model in models)):
+        batchers: list[Batcher[Any, Any]] = [self.retrieval, *self.sources.values()]
+        for batcher in (*batchers, *(model.batcher for model in models)):
             batcher.turnstile = None
             if self.canonical:
                 self._turnstile.add(batcher)

@@ -29,9 +29,9 @@ from searchgym.rollout.folders import (
     has_weights,
     is_adapter,
     model_folder,
+    quiet_libraries,
 )
 from searchgym.rollout.foreign.adapters import merge_adapter
-from searchgym.rollout.foreign.quiet import quiet_libraries
 from searchgym.rollout.foreign.sizes import bounded, check_layers
 from searchgym.rollout.sampler import Dtype
 from searchgym.threads import choose_threads

@@ -10,6 +10,7 @@ import copy
 import threading
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,12 +21,11 @@ from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from searchgym.errors import ModelError, UsageError
-from searchgym.rollout.foreign.templates import end_ids
 from searchgym.rollout.loading import device_of, load_model
-from searchgym.rollout.sampler import Deliver, Dtype, Key, Pull, Sampled, SampleRequest, sample_all
-from searchgym.rollout.sampler_kind import SampledKey, SampledRun, Samplers
+from searchgym.rollout.sampler import Deliver, Dtype, Key, Pull, Sampled, SampleRequest, Samplers, sample_all
+from searchgym.rollout.sampler_kind import SampledKey, SampledRun
 from searchgym.rollout.samplers.transformers import Transformers
-from searchgym.rollout.tokens import decoder
+from searchgym.rollout.tokens import decoder, end_ids
 from searchgym.rollout.transformers.kv_cache import ATTENTION, PrefixStore, RowCache, SlotCache
 from searchgym.rollout.transformers.precision import mixed_precision, round_matrices
 from searchgym.rollout.transformers.running_batch import (
@@ -123,7 +123,8 @@ class TransformersSampler:
         done = False
         while not done:
             self._open.wait()
-            with self._lock, torch.inference_mode(), mixed_precision(self.model, self._mixed):
+            mixed = mixed_precision(self.model) if self._mixed else nullcontext()
+            with self._lock, torch.inference_mode(), mixed:
                 training = self.model.training
                 self.model.train(False)
                 try:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from searchgym.rollout.folders import adapter_base, is_adapter, local_folder
 from searchgym.rollout.loading import load_model
-from searchgym.rollout.sampler_kind import SampledKey, SampledRun, Samplers
+from searchgym.rollout.sampler import Samplers
+from searchgym.rollout.sampler_kind import SampledKey, SampledRun
 from searchgym.train.learner.lora import adapter_config
 from searchgym.train.recipe.keys import Key
 from searchgym.train.recipe.recipe import Recipe
