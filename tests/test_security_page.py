@@ -36,9 +36,8 @@ from searchgym.options.model_cards import PretrainedCard
 from searchgym.records import Episode, Passage
 from searchgym.retrieval.index.build import build_index
 from searchgym.retrieval.index.index import MANIFEST, describe_files, load_index
-from searchgym.rollout.folders import ADAPTER, ADAPTER_WEIGHTS, model_folder
+from searchgym.rollout.folders import ADAPTER, ADAPTER_WEIGHTS, model_folder, pretrained_folder
 from searchgym.rollout.loading import load_model
-from searchgym.rollout.pretrained import pretrained_folder
 from searchgym.rollout.storage import EpisodeWriter
 from searchgym.train.distributed.deepspeed_updater import _tensors_only
 from searchgym.train.learner.lora import adapter_config, adapter_weights, add_adapter

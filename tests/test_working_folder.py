@@ -19,8 +19,8 @@ from searchgym.questions.graphs.packs import load_pack
 from searchgym.retrieval.cards import find_encoder, find_retriever
 from searchgym.retrieval.encoders import Encoder
 from searchgym.retrieval.kinds.rerank import ByPairs
-from searchgym.rollout.checkpoints import in_checkpoints
 from searchgym.rollout.folders import adapter_base, local_folder, model_folder
+from searchgym.rollout.models import in_checkpoints
 from searchgym.train.recipe.load import load_recipe
 
 NAMES = sorted({name for kind in CARD_FOLDERS for name in list_cards(kind)})

@@ -5,10 +5,9 @@ from typing import TYPE_CHECKING
 from searchgym._lazy import lazy
 
 if TYPE_CHECKING:
-    from searchgym.rollout.checkpoints import in_checkpoints
     from searchgym.rollout.engine import Engine
     from searchgym.rollout.loading import load_model, load_tokenizer
-    from searchgym.rollout.models import Loading, Model, load_models, parse_models
+    from searchgym.rollout.models import Loading, Model, in_checkpoints, load_models, parse_models
     from searchgym.rollout.sampler import Sampled, Sampler, SampleRequest, Sampling, StreamingSampler
     from searchgym.rollout.storage import EpisodeWriter, read_episodes
     from searchgym.rollout.tokens import TokenFormat
@@ -35,10 +34,9 @@ __all__ = [
 __getattr__, __dir__ = lazy(
     __name__,
     {
-        "checkpoints": "in_checkpoints",
         "engine": "Engine",
         "loading": "load_model load_tokenizer",
-        "models": "Loading Model load_models parse_models",
+        "models": "Loading Model in_checkpoints load_models parse_models",
         "sampler": "Sampled SampleRequest Sampler Sampling StreamingSampler",
         "storage": "EpisodeWriter read_episodes",
         "tokens": "TokenFormat",

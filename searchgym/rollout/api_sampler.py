@@ -194,33 +194,33 @@ class ApiSampler:
 
     def _answer(self, request: SampleRequest, ended: threading.Event) -> Sampled:
         """Sends a request until it is answered, the attempts are spent, or `ended` is set."""
-        asked = request.sampling
+        sampling = request.sampling
         body: dict[str, Any] = {
             "model": self.options.model,
             "messages": messages_of(request.ids),
-            "max_tokens": asked.max_tokens,
-            "temperature": asked.temperature,
+            "max_tokens": sampling.max_tokens,
+            "temperature": sampling.temperature,
             "seed": request.seed % 2**31,
         }
-        if asked.top_p < 1:
-            body["top_p"] = asked.top_p
-        if asked.stop:
-            body["stop"] = list(asked.stop)
-        said = ""
+        if sampling.top_p < 1:
+            body["top_p"] = sampling.top_p
+        if sampling.stop:
+            body["stop"] = list(sampling.stop)
+        reason = ""
         where = f"{self.options.model} at {self._client.url}"
         for attempt in range(self.options.attempts):
             if ended.is_set():
                 raise ModelError(f"{where}: closed before it answered")
             try:
-                return self._read(self._post(body), asked.stop)
+                return self._read(self._post(body), sampling.stop)
             except _Failed as error:
-                said, pause = str(error), error.wait
+                reason, pause = str(error), error.wait
             if attempt + 1 < self.options.attempts:
                 with self._lock:
                     self.usage.retries += 1
                     jitter = self._random.uniform(0.5, 1.0)
                 ended.wait(jitter * min(60.0, self.options.wait * 2**attempt) if pause is None else pause)
-        raise ModelError(f"{where}: no answer in {self.options.attempts} attempts; the last one: {said}")
+        raise ModelError(f"{where}: no answer in {self.options.attempts} attempts; the last one: {reason}")
 
     def _post(self, body: Mapping[str, Any]) -> bytes:
         """Sends a request once.
@@ -239,10 +239,10 @@ class ApiSampler:
             raise _Failed(f"{type(error).__name__}: {shown(str(error))}") from error
         if 200 <= reply.status < 300:
             return reply.body
-        said = f"HTTP {reply.status}: {shown(reply.body.decode('utf-8', 'replace'))}"
+        reason = f"HTTP {reply.status}: {shown(reply.body.decode('utf-8', 'replace'))}"
         if reply.status in AGAIN:
-            raise _Failed(said, retry_after(reply.headers))
-        raise UsageError(f"{self.options.model} at {self._client.url}{path}: {said}")
+            raise _Failed(reason, retry_after(reply.headers))
+        raise UsageError(f"{self.options.model} at {self._client.url}{path}: {reason}")
 
     def _read(self, reply: bytes, stop: Sequence[str]) -> Sampled:
         """Returns the response in a reply, and counts what it cost."""
@@ -273,10 +273,10 @@ class _Failed(Exception):
     """Raised when an attempt failed and may be repeated.
 
     Args:
-        said: Reason of the failure.
+        reason: Reason of the failure.
         wait: Seconds to wait, if the server gave a time.
     """
 
-    def __init__(self, said: str, wait: float | None = None) -> None:
-        super().__init__(said)
+    def __init__(self, reason: str, wait: float | None = None) -> None:
+        super().__init__(reason)
         self.wait = wait

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+import functools
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -58,12 +59,13 @@ class Turnstile:
 
     def check(self) -> None:
         """Sends the batches if every running episode waits, so that no further request could join them."""
-        if self._running and sum(len(batcher.waiting) for batcher in self._batchers) >= self._running:
-            asyncio.get_running_loop().call_soon(self._leave)
 
-    def _leave(self) -> None:
-        for batcher in self._batchers:
-            batcher.send_in_order()
+        def send() -> None:
+            for batcher in self._batchers:
+                batcher.send_in_order()
+
+        if self._running and sum(len(batcher.waiting) for batcher in self._batchers) >= self._running:
+            asyncio.get_running_loop().call_soon(send)
 
 
 class Batcher(Generic[Request, Reply]):
@@ -132,12 +134,16 @@ class Batcher(Generic[Request, Reply]):
                 self._fail(batch, error)
 
     async def _send_all(self) -> None:
-        """Sends batches, or streams, until no request waits."""
+        """Sends batches in threads, or streams, until no request waits."""
         while self.waiting:
             if self._stream is not None:
                 await self._answer_stream(self._stream)
             elif batch := self._take():
-                await self._send(batch)
+                requests = [waiting.request for waiting in batch]
+                try:
+                    self._settle(batch, await _in_thread(functools.partial(self._call, requests)))
+                except Exception as error:
+                    self._fail(batch, error)
 
     def _take(self) -> list[_Waiting[Request, Reply]]:
         """Removes and returns the next batch: at least one request, unless none waits any more."""
@@ -149,14 +155,6 @@ class Batcher(Generic[Request, Reply]):
             if not (waiting := self.waiting.popleft()).future.done():  # done already: its episode was cancelled
                 batch.append(waiting)
         return batch
-
-    async def _send(self, batch: list[_Waiting[Request, Reply]]) -> None:
-        """Makes one call in a thread and hands out its replies."""
-        requests = [waiting.request for waiting in batch]
-        try:
-            self._settle(batch, await _in_thread(lambda: self._call(requests)))
-        except Exception as error:
-            self._fail(batch, error)
 
     async def _answer_stream(self, stream: Stream[Request, Reply]) -> None:
         """Runs a stream in a thread, which answers the waiting requests and those that arrive meanwhile."""

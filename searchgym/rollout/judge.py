@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from typing_extensions import override
 
 from searchgym.errors import ModelError, NoVerdictError, SwayedError
 from searchgym.protocol import Parts, split_thoughts
@@ -54,8 +55,8 @@ class PromptedJudge(Judge):
     temperature: float = 0.1
     """Temperature of its reply."""
 
+    @override
     def verify(self, question: str, answer: str, pages: Sequence[str]) -> bool:
-        """Returns whether the model, which is not shown the answer, gives it from the pages; see `Judge.verify`."""
         parts = [(VERIFY, True), ("\n\n".join(pages), False), ("\n\nQuestion: ", True), (question, False)]
         (text,) = self._ask([parts], question)
         found = _ANSWER.search(text)
@@ -63,26 +64,28 @@ class PromptedJudge(Judge):
             raise NoVerdictError(f"the judge gave no line with 'Answer:' of at most {MOST_WORDS} words: {text!r:.80}")
         return exact_match(found[1], (answer,)) == 1
 
+    @override
     def meets(self, question: str, answer: str, criteria: Sequence[Criterion]) -> list[bool]:
-        """Returns, for each criterion, whether the model says that its statement is true; see `Judge.meets`."""
-        texts = [f"It contains the word {_absent(answer)}.", *(criterion.text for criterion in criteria)]
-        asked: list[Parts] = [
-            [(MEETS, True), *_shown(question, "Answer", answer), ("\n\nStatement: ", True), (text, False)]
+        # a word that the answer does not contain and cannot know of
+        digest = hashlib.blake2b(answer.encode("utf-8", "surrogatepass"), digest_size=5, person=b"control").hexdigest()
+        texts = [f"It contains the word zq{digest}.", *(criterion.text for criterion in criteria)]
+        prompts: list[Parts] = [
+            [(MEETS, True), *_quoted(question, "Answer", answer), ("\n\nStatement: ", True), (text, False)]
             for text in texts
         ]
-        swayed, *verdicts = [_read(_YES_NO, text, "yes or no") == "yes" for text in self._ask(asked, question)]
+        swayed, *verdicts = [_read(_YES_NO, text, "yes or no") == "yes" for text in self._ask(prompts, question)]
         if swayed:
             raise SwayedError(f"the answer makes its judge affirm what is false of it: {answer!r:.80}")
         return verdicts
 
+    @override
     def better(self, question: str, answers: tuple[str, str], criteria: Sequence[Criterion]) -> int | None:
-        """Returns the answer that the model prefers in both orders, None if there is none; see `Judge.better`."""
         wanted = "\n".join(f"- {'not: ' if criterion.negated else ''}{criterion.text}" for criterion in criteria)
-        asked: list[Parts] = []
+        prompts: list[Parts] = []
         for first, second in (answers, answers[::-1]):
-            shown = [*_shown(question, "Answer 1", first), *_shown("", "Answer 2", second)]
-            asked.append([(BETTER, True), *shown, ("\n\nCriteria:\n", True), (wanted, False)])
-        one, other = (int(_read(_ONE_TWO, text, "1 or 2")) - 1 for text in self._ask(asked, question))
+            shown = [*_quoted(question, "Answer 1", first), *_quoted("", "Answer 2", second)]
+            prompts.append([(BETTER, True), *shown, ("\n\nCriteria:\n", True), (wanted, False)])
+        one, other = (int(_read(_ONE_TWO, text, "1 or 2")) - 1 for text in self._ask(prompts, question))
         return one if one != other else None
 
     def _ask(self, prompts: Sequence[Parts], key: str) -> list[str]:
@@ -99,7 +102,7 @@ class PromptedJudge(Judge):
         return [split_thoughts(self.model.format.response_text(reply.ids))[1] for reply in replies]
 
 
-def _shown(question: str, name: str, answer: str) -> Parts:
+def _quoted(question: str, name: str, answer: str) -> Parts:
     """Returns an answer as quoted lines under its question; only the marks are own text."""
     parts = [("Question: ", True), (question, False)] if question else []
     parts.append((f"\n\n{name}:", True))
@@ -114,9 +117,3 @@ def _read(pattern: re.Pattern[str], text: str, wanted: str) -> str:
     if found is None:
         raise NoVerdictError(f"the judge was asked for {wanted}, and replied {text!r:.80}")
     return found[1].lower()
-
-
-def _absent(answer: str) -> str:
-    """Returns a word that an answer does not contain and cannot know of."""
-    digest = hashlib.blake2b(answer.encode("utf-8", "surrogatepass"), digest_size=5, person=b"control").hexdigest()
-    return f"zq{digest}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,9 +29,9 @@ from searchgym.rollout.folders import (
     has_weights,
     is_adapter,
     model_folder,
+    quiet_libraries,
 )
 from searchgym.rollout.foreign.adapters import merge_adapter
-from searchgym.rollout.foreign.quiet import quiet_libraries
 from searchgym.rollout.foreign.sizes import bounded, check_layers
 from searchgym.rollout.sampler import Dtype
 from searchgym.threads import choose_threads
@@ -37,6 +39,17 @@ from searchgym.threads import choose_threads
 GENERATION: Final = "generation_config.json"
 """File name of a model's generation settings."""
 DTYPES: dict[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
+LOCAL: Final[dict[str, Any]] = {"local_files_only": True, "trust_remote_code": False}
+"""Options with which transformers neither fetches files nor runs code of a folder."""
+
+
+@contextmanager
+def _reading(failure: str, where: str | Path) -> Iterator[None]:
+    """Turns errors of transformers, which raises many kinds on damaged files, into a DataError."""
+    try:
+        yield
+    except Exception as error:
+        raise DataError(f"{failure}: {error}", where) from error
 
 
 def load_tokenizer(path: str | Path, *, chat: bool = False) -> PreTrainedTokenizerBase:
@@ -54,12 +67,8 @@ def load_tokenizer(path: str | Path, *, chat: bool = False) -> PreTrainedTokeniz
     if is_adapter(folder) and not has_tokenizer(folder):
         return load_tokenizer(adapter_base(folder), chat=chat)
     check_tokenizer(folder)
-    try:
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-            folder, local_files_only=True, trust_remote_code=False
-        )
-    except Exception as error:  # transformers raises many kinds on damaged files
-        raise DataError(f"the tokenizer cannot be read: {error}", folder) from error
+    with _reading("the tokenizer cannot be read", folder):
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, **LOCAL)
     if chat and not tokenizer.chat_template:
         raise DataMissingError(
             "the tokenizer has no chat template: add chat_template.jinja, or use the model as a base model", folder
@@ -96,18 +105,10 @@ def load_model(
     model_config(folder)
     check_weights(folder)
     tokenizer = load_tokenizer(folder, chat=chat)
-    try:
-        with quiet_libraries(), bounded(folder):
-            # An adapter of this model names its base so; it must be a path for `is_path`.
-            loaded: Any = AutoModelForCausalLM.from_pretrained(
-                folder if folder.is_absolute() else f"./{folder}",
-                dtype=DTYPES[dtype],
-                local_files_only=True,
-                output_loading_info=True,
-                trust_remote_code=False,
-            )
-    except Exception as error:  # transformers raises many kinds on damaged files
-        raise DataError(f"the model cannot be read: {error}", folder) from error
+    with _reading("the model cannot be read", folder), quiet_libraries(), bounded(folder):
+        # An adapter of this model names its base so; it must be a path for `is_path`.
+        name = folder if folder.is_absolute() else f"./{folder}"
+        loaded: Any = AutoModelForCausalLM.from_pretrained(name, dtype=DTYPES[dtype], output_loading_info=True, **LOCAL)
     model, report = loaded
     if missing := sorted(report["missing_keys"]):
         raise DataError(f"{len(missing)} weights are missing, {missing[0]} among them", folder)
@@ -124,10 +125,8 @@ def model_config(folder: Path) -> PretrainedConfig:
         DataError: The configuration cannot be read.
     """
     check_config(folder)
-    try:
-        config: PretrainedConfig = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except Exception as error:  # transformers raises many kinds on damaged files
-        raise DataError(f"the configuration cannot be read: {error}", folder) from error
+    with _reading("the configuration cannot be read", folder):
+        config: PretrainedConfig = AutoConfig.from_pretrained(folder, **LOCAL)
     if has_weights(folder):
         check_layers(folder, config)
     return config
@@ -143,11 +142,8 @@ def meta_model(config: PretrainedConfig, where: str | Path) -> PreTrainedModel:
     Raises:
         DataError: No model can be made of it.
     """
-    try:
-        with torch.device("meta"), bounded():
-            model: PreTrainedModel = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
-    except Exception as error:  # transformers raises many kinds
-        raise DataError(f"no model can be made of its configuration: {error}", where) from error
+    with _reading("no model can be made of its configuration", where), torch.device("meta"), bounded():
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
     return model
 
 
@@ -160,10 +156,8 @@ def generation_settings(folder: Path) -> GenerationConfig:
     """
     if not (folder / GENERATION).is_file():
         return GenerationConfig.from_model_config(model_config(folder))
-    try:
+    with _reading("the settings cannot be read, remove the file", folder / GENERATION):
         return GenerationConfig.from_pretrained(folder, local_files_only=True)
-    except Exception as error:  # transformers raises many kinds on damaged files
-        raise DataError(f"the settings cannot be read: {error}; remove the file", folder / GENERATION) from error
 
 
 def check_vocabulary(folder: Path, tokenizer: PreTrainedTokenizerBase, known: int) -> None:
@@ -199,10 +193,10 @@ def device_of(name: str) -> str:
     Raises:
         UsageError: A GPU is requested but torch finds none.
     """
-    found = torch.cuda.is_available()
-    if name.startswith("cuda") and not found:
+    available = torch.cuda.is_available()
+    if name.startswith("cuda") and not available:
         raise UsageError(f"device {name}: torch {torch.__version__} finds no GPU here (searchgym doctor)")
-    device = name if name != "auto" else "cuda" if found else "cpu"
+    device = name if name != "auto" else "cuda" if available else "cpu"
     if device.startswith("cuda"):
         torch.backends.cuda.enable_cudnn_sdp(False)
     return device

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, get_args
 import numpy as np
 import numpy.typing as npt
 
+from searchgym.agents.base import LoadedAgent
 from searchgym.agents.roles import Role
 from searchgym.corpora.files import sha256_file
-from searchgym.errors import UnknownNameError, UsageError, without_login
+from searchgym.errors import CardError, DataMissingError, UnknownNameError, UsageError, without_login
 from searchgym.options import find_kind
+from searchgym.options.yaml import read_yaml
 from searchgym.protocol import Protocol
 from searchgym.rollout.batcher import Batcher
-from searchgym.rollout.folders import adapter_base, check_files, is_adapter, model_folder
+from searchgym.rollout.folders import adapter_base, check_files, is_adapter, local_folder, model_folder
 from searchgym.rollout.sampler import Dtype, Sampled, Sampler, SampleRequest, StreamingSampler
 from searchgym.rollout.sampler_kind import SamplerKind
 from searchgym.rollout.tokens import ContextText, TokenFormat
@@ -57,15 +59,9 @@ class Model:
         sha256: str | None = None,
         engine: str = "",
     ) -> Model:
-        """Returns a model over a sampler, with a new batcher.
+        """Returns a model over a sampler, with new batchers.
 
-        Args:
-            key: Name of the weights.
-            sampler: Sampler that holds the weights.
-            format: Converter between text and token ids.
-            max_requests: Maximum number of requests per call, unless the sampler streams.
-            sha256: SHA-256 over the weight files.
-            engine: See `Model.engine`.
+        A call of the sampler gets at most `max_requests` requests, unless it streams.
         """
         stream = sampler.stream if isinstance(sampler, StreamingSampler) else None
         batcher: Batcher[SampleRequest, Sampled] = Batcher(sampler.sample, max_size=max_requests, stream=stream)
@@ -153,7 +149,12 @@ def load_models(models: Mapping[str, str | Path], protocol: Protocol, how: Loadi
     with ExitStack() as opened:
         for model in dict.fromkeys(found.values()):
             if isinstance(model, str):
-                loaded[model] = _served(model, protocol)
+                from searchgym.rollout.api_sampler import ApiOptions, ApiSampler, MessageFormat
+
+                url, _, name = model.partition("#")
+                api, messages = ApiSampler(ApiOptions(url=url, model=name)), MessageFormat(protocol)
+                most = api.options.at_once
+                loaded[model] = Model.over(name, api, messages, max_requests=most, engine=without_login(url))
                 continue
             assert kind is not None
             sampler, tokenizer = kind.load(
@@ -214,13 +215,77 @@ def find_models(models: Mapping[str, str | Path], how: Loading = Loading()) -> d
     return found
 
 
-def _served(model: str, protocol: Protocol) -> Model:
-    """Returns a model behind an OpenAI-compatible server."""
-    from searchgym.rollout.api_sampler import ApiOptions, ApiSampler, MessageFormat
+def share_roles(
+    keys: Mapping[str, Collection[str] | None], roles: Collection[str], agent: str
+) -> dict[str, tuple[str, ...]]:
+    """Returns each model key's roles of an agent.
 
-    url, _, name = model.partition("#")
-    options, form = ApiOptions(url=url, model=name), MessageFormat(protocol)
-    return Model.over(name, ApiSampler(options), form, max_requests=options.at_once, engine=without_login(url))
+    Args:
+        keys: Key to its roles; None: every role that no other key names. None at all: a key for a judge.
+        roles: Roles of the agent.
+        agent: Name of the agent, for messages.
+
+    Raises:
+        UnknownNameError: A key names a role that the agent does not have; the nearest is suggested.
+        UsageError: A role without a key, or a key without a role.
+    """
+    named = [role for own in keys.values() for role in own or ()]
+    if unknown := [role for role in named if role not in roles]:
+        raise UnknownNameError(f"role of agent {agent}", unknown[0], roles)
+    rest = [role for role in roles if role not in named]
+    shared = {}
+    for name, own in keys.items():
+        shared[name] = tuple(rest if own is None else own)
+        if own is None and not rest:
+            raise UsageError(f"models.{name}: no role of agent {agent} asks it, each has another key: leave it out")
+    if missing := set(roles).difference(*shared.values()):
+        raise UsageError(f"agent {agent}: no model for role {', '.join(sorted(missing))}: name a key for it in models")
+    return shared
+
+
+def in_checkpoints(models: Mapping[str, str], agent: LoadedAgent) -> dict[str, str]:
+    """Returns role to model, where a role may have been given the checkpoint of a run with several keys.
+
+    Args:
+        models: Role to a folder, or anything else that names a model.
+        agent: Agent of the run.
+
+    Raises:
+        CardError: The run's ``recipe.yaml`` cannot be read.
+        DataMissingError: A checkpoint of several keys lies outside its run.
+        UsageError: The checkpoint is of a team with other roles; an UnknownNameError if it names one.
+    """
+    found = dict(models)
+    for name in set(models.values()):
+        if (checkpoint := local_folder(name)) is None:
+            continue
+        one = is_adapter(checkpoint) or (checkpoint / "config.json").is_file()
+        if (checkpoint / "trainer.json").is_file() and not one:
+            record = checkpoint.resolve().parent.parent / "recipe.yaml"
+            if not record.is_file():
+                raise DataMissingError(f"{name} has several models, and {record}, which says whose, is not there")
+            by_role = _models_by_role(record, agent, checkpoint)
+            found |= {role: by_role[role] for role, model in models.items() if model == name}
+    return found
+
+
+def _models_by_role(record: Path, agent: LoadedAgent, checkpoint: Path) -> dict[str, str]:
+    """Returns the model behind each role by a run's ``recipe.yaml``: a folder in the checkpoint, or a frozen one."""
+    recipe = read_yaml(record)
+    if not isinstance(recipe, dict) or not isinstance(recipe.get("model"), str):
+        raise CardError(f"{record}: expected the recipe of a run, with its model")
+    keys = recipe.get("models", {})
+    if not isinstance(keys, dict) or not all(isinstance(options, dict) for options in keys.values()):
+        raise CardError(f"{record}: models: expected keys with their values")
+    if not keys:
+        return dict.fromkeys(agent.roles, str(checkpoint))
+    shared = share_roles({name: options.get("roles") for name, options in keys.items()}, agent.roles, agent.name)
+    by_role: dict[str, str] = {}
+    for name, roles in shared.items():
+        frozen = keys[name].get("frozen", False)
+        model = keys[name].get("model") or recipe["model"] if frozen else checkpoint / name
+        by_role |= dict.fromkeys(roles, str(model))
+    return by_role
 
 
 def weights_sha256(folder: Path) -> str:

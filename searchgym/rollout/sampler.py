@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import typing
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
@@ -139,6 +140,43 @@ class SpreadSampler(Sampler, typing.Protocol):
 
     def pins(self) -> dict[str, str]:
         """Returns the names of the engines, each by an episode id whose requests it gets as long as it lives."""
+
+
+class RestingEngine(typing.Protocol):
+    """Interface of an engine that several samplers may share."""
+
+    def sleep(self, level: int) -> None:
+        """Frees the GPU's memory until new weights come."""
+
+    def close(self) -> None:
+        """Stops the engine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Samplers:
+    """The samplers of a run, one per key, and their engines."""
+
+    by_key: Mapping[str, Sampler]
+    """Samplers by the names of their keys."""
+    engines: Sequence[RestingEngine] = ()
+    """Engines apart from the samplers, which `close` closes; several samplers may share an engine."""
+    resting: Sequence[RestingEngine] = ()
+    """Engines that free their GPU while models learn; an update of their weights wakes them."""
+    level: int = 0
+    """Level of their sleep."""
+
+    def rest(self) -> None:
+        """Makes the engines free their GPUs for the learner until weights are published."""
+        for engine in self.resting:
+            engine.sleep(self.level)
+
+    def close(self) -> None:
+        """Closes the samplers and ends the engines."""
+        with ExitStack() as ended:
+            for sampler in self.by_key.values():
+                ended.callback(sampler.close)
+            for engine in self.engines:  # runs before the samplers close, even if requests are pending
+                ended.callback(engine.close)
 
 
 def sample_all(sampler: StreamingSampler, requests: Sequence[SampleRequest]) -> list[Sampled]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from searchgym.options import Kind, name_of
-from searchgym.rollout.sampler import Sampler
+from searchgym.rollout.sampler import Sampler, Samplers
 
 PHASES: Final = ("draw", "policy", "critic")
 """Phases of a step: episodes are sampled, the policy is updated, the critic is updated."""
@@ -82,33 +81,6 @@ class Part:
     gib: float
     phases: tuple[str, ...] = PHASES
     """Phases in which the memory is in use."""
-
-
-@dataclass(frozen=True, slots=True)
-class Samplers:
-    """The samplers of a run, one per key, and their engines."""
-
-    by_key: Mapping[str, Sampler]
-    """Samplers by the names of their keys."""
-    engines: Sequence[Any] = ()
-    """Engines apart from the samplers, which `close` closes; several samplers may share an engine."""
-    resting: Sequence[Any] = ()
-    """Engines that free their GPU while models learn, by ``sleep(level)``; an update of their weights wakes them."""
-    level: int = 0
-    """Level of their sleep."""
-
-    def rest(self) -> None:
-        """Makes the engines free their GPUs for the learner until weights are published."""
-        for engine in self.resting:
-            engine.sleep(self.level)
-
-    def close(self) -> None:
-        """Closes the samplers and ends the engines."""
-        with ExitStack() as ended:
-            for sampler in self.by_key.values():
-                ended.callback(sampler.close)
-            for engine in self.engines:  # runs before the samplers close, even if requests are pending
-                ended.callback(engine.close)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

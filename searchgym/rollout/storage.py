@@ -65,10 +65,16 @@ class EpisodeWriter:
     def write(self, episode: Episode) -> None:
         """Appends one episode to the file; it is complete on disk when this returns."""
         row = dataclasses.asdict(dataclasses.replace(episode, contexts=[]))
-        row["contexts"] = [
-            {"parent": c.parent, "fork": c.fork, "spans": [self._span_row(s) for s in c.spans]}
-            for c in episode.contexts
-        ]
+        for context in episode.contexts:
+            spans = []
+            for span in context.spans:
+                if span.logp is not None and len(span.logp) != len(span.ids):
+                    raise ValueError(f"a span of {len(span.ids)} ids has {len(span.logp)} log-probs")
+                places = {"ids": self._append(span.ids, IDS), "logp": None}
+                if span.logp is not None:
+                    places["logp"] = self._append(span.logp, LOGP)
+                spans.append({"kind": span.kind, **places})
+            row["contexts"].append({"parent": context.parent, "fork": context.fork, "spans": spans})
         if not episode.opens:  # the same bytes as before pages could be opened
             del row["opens"]
         without_links(row)
@@ -82,16 +88,6 @@ class EpisodeWriter:
             self._tokens.flush()
         self._lines.write(dump_line(row))
         self._lines.flush()
-
-    def _span_row(self, span: Span) -> dict[str, Any]:
-        """Writes a span's arrays to the sidecar and returns its JSON form, which holds their offsets."""
-        if span.logp is not None and len(span.logp) != len(span.ids):
-            raise ValueError(f"a span of {len(span.ids)} ids has {len(span.logp)} log-probs")
-        return {
-            "kind": span.kind,
-            "ids": self._append(span.ids, IDS),
-            "logp": None if span.logp is None else self._append(span.logp, LOGP),
-        }
 
     def _append(self, array: npt.NDArray[Any], dtype: np.dtype[Any]) -> list[int]:
         """Appends an array to the sidecar; returns [byte offset, number of values]."""

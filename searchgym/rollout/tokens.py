@@ -16,18 +16,21 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from searchgym.errors import UsageError
+from searchgym.errors import DataError, UsageError
 from searchgym.protocol import Parts, Protocol, joined
-from searchgym.rollout.foreign.templates import end_ids, one_id, special_ids, take_apart, without_panic
+from searchgym.rollout.foreign.templates import Turns, special_ids, take_apart
 from searchgym.rollout.sampler import Finish
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+Given = TypeVar("Given")
+Made = TypeVar("Made")
 
 
 @dataclass(slots=True, eq=False)
@@ -82,7 +85,7 @@ class TokenFormat:
                 f"{type(tokenizer).__name__} encodes the text {spelled[min(leaked)]!r} as a special token even when "
                 "told not to, so a retrieved page could end a turn; use the fast tokenizer (tokenizer.json)"
             )
-        self._turns = take_apart(tokenizer) if chat else None
+        self._turns = _turns_of(tokenizer) if chat else None
         self.stop = protocol.stop_strings
         """Strings that end a response: the closing tags of actions."""
         self.end_ids = end_ids(tokenizer) if chat else one_id(tokenizer.eos_token_id)
@@ -187,25 +190,18 @@ class TokenFormat:
         """
         if isinstance(text, str) or self._tags.keys().isdisjoint(ids):
             return ids
-        made = Counter(filter(self._tags.__contains__, ids))
-        tags = self._own_tags(text, first)
-        if not made - Counter(i for _, _, i in tags):
+        by_content, at = {content: i for i, content in self._tags.items()}, -first
+        tags: list[tuple[int, int, int]] = []  # (start, end, id) of each one in an own part
+        for part, own in text:
+            if own:
+                tags += [(at + m.start(), at + m.end(), by_content[m[0]]) for m in self._tag.finditer(part)]
+            at += len(part)
+        if not Counter(filter(self._tags.__contains__, ids)) - Counter(i for _, _, i in tags):
             return ids
         # The text between the own tags is encoded without tags.
         between = zip([0, *(end for _, end, _ in tags)], [*(start for start, _, _ in tags), len(whole)], strict=True)
         pieces = self._bare_ids([whole[start:end] for start, end in between])
         return [*pieces[0], *(i for (_, _, tag), piece in zip(tags, pieces[1:], strict=True) for i in (tag, *piece))]
-
-    def _own_tags(self, parts: Parts, first: int) -> list[tuple[int, int, int]]:
-        """Returns (start, end, id) of the tags in own parts of a text, counted from its character `first`."""
-        by_content = {content: i for i, content in self._tags.items()}
-        tags, at = [], -first
-        for part, own in parts:
-            if own:
-                found = self._tag.finditer(part)
-                tags += [(at + match.start(), at + match.end(), by_content[match[0]]) for match in found]
-            at += len(part)
-        return tags
 
     @functools.cached_property
     def _bare_ids(self) -> Callable[[list[str]], list[list[int]]]:
@@ -229,14 +225,14 @@ def _encoder(tokenizer: PreTrainedTokenizerBase) -> Callable[[list[str]], list[l
         return [list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]) for text in texts]
 
     if not _by_library(tokenizer, "_encode_plus"):
-        return without_panic(tokenizer, by_class)
+        return _without_panic(tokenizer, by_class)
     by_class([""])  # hands the class's settings (nothing cut or padded, special tokens as text) to the library
     library = cast(Any, tokenizer).backend_tokenizer
 
     def by_library(texts: list[str]) -> list[list[int]]:
         return [list(own.ids) for own in library.encode_batch_fast(texts, add_special_tokens=False)]
 
-    return without_panic(tokenizer, by_library)
+    return _without_panic(tokenizer, by_library)
 
 
 def decoder(tokenizer: PreTrainedTokenizerBase) -> Callable[[list[int]], str]:
@@ -246,12 +242,12 @@ def decoder(tokenizer: PreTrainedTokenizerBase) -> Callable[[list[int]], str]:
     """
     if _by_library(tokenizer, "decode", "_decode"):
         library = cast(Any, tokenizer).backend_tokenizer
-        return without_panic(tokenizer, lambda ids: str(library.decode(ids, skip_special_tokens=False)))
+        return _without_panic(tokenizer, lambda ids: str(library.decode(ids, skip_special_tokens=False)))
 
     def by_class(ids: list[int]) -> str:
         return str(tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
-    return without_panic(tokenizer, by_class)
+    return _without_panic(tokenizer, by_class)
 
 
 def _by_library(tokenizer: PreTrainedTokenizerBase, *methods: str) -> bool:
@@ -259,3 +255,45 @@ def _by_library(tokenizer: PreTrainedTokenizerBase, *methods: str) -> bool:
     from transformers import TokenizersBackend
 
     return all(getattr(type(tokenizer), name) is getattr(TokenizersBackend, name) for name in methods)
+
+
+def _without_panic(tokenizer: PreTrainedTokenizerBase, convert: Callable[[Given], Made]) -> Callable[[Given], Made]:
+    """Returns a function that raises a `DataError` where the library `tokenizers` panics, which is no `Exception`."""
+
+    def converted(given: Given) -> Made:
+        try:
+            return convert(given)
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":
+                raise
+            reason = f"the tokenizer fails on {given!r:.80} ({error}): use the one that belongs to the model"
+            raise DataError(reason, tokenizer.name_or_path) from error
+
+    return converted
+
+
+def end_ids(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+    """Returns the token ids that end a response: the tokenizer's end-of-text and its chat template's end-of-turn.
+
+    Args:
+        tokenizer: A tokenizer, with or without a chat template.
+
+    Raises:
+        UsageError: The chat template cannot be taken apart.
+    """
+    closing = _turns_of(tokenizer).closing if tokenizer.chat_template else ()
+    return tuple(dict.fromkeys((*one_id(tokenizer.eos_token_id), *closing[-1:])))
+
+
+def _turns_of(tokenizer: PreTrainedTokenizerBase) -> Turns:
+    """Returns the turn markers of a tokenizer's chat template, encoded with its special tokens."""
+
+    def encode(text: str) -> tuple[int, ...]:
+        return tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    return take_apart(tokenizer, _without_panic(tokenizer, encode))
+
+
+def one_id(token: Any) -> tuple[int, ...]:
+    """Returns a one-element tuple with a token id, or an empty tuple for None."""
+    return () if token is None else (int(token),)

@@ -11,7 +11,7 @@ from rich.progress import Progress
 
 from searchgym.cli.training import steps
 from searchgym.cli.training.steps import columns_of, duration, metric, training_steps
-from searchgym.rollout.foreign.quiet import quiet_libraries
+from searchgym.rollout.folders import quiet_libraries
 from searchgym.train.recipe.load import load_recipe
 
 ROW = {"rollout/reward": 0.4375, "rollout/searches": 1.25, "learner/entropy": 0.0312, "rollout/tokens": 4312.0}

@@ -15,8 +15,7 @@ from support import small_files
 from searchgym.cli import app, main
 from searchgym.errors import DataError, RunExistsError, UnknownNameError, UsageError
 from searchgym.rollout.loading import load_model
-from searchgym.rollout.merging.merge import merge_checkpoints
-from searchgym.rollout.merging.schedules import given_weights, scheduled
+from searchgym.rollout.merging import given_weights, merge_checkpoints, scheduled
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,8 @@ import pytest
 from searchgym.errors import DataError, DataMissingError
 from searchgym.options.cards import find_card, list_cards, load_card
 from searchgym.options.model_cards import PretrainedCard
-from searchgym.rollout import folders, pretrained
-from searchgym.rollout.folders import model_folder
-from searchgym.rollout.pretrained import package_file, pretrained_folder
+from searchgym.rollout import folders
+from searchgym.rollout.folders import model_folder, package_file, pretrained_folder
 
 SMOLLM2 = load_card(PretrainedCard, find_card("pretrained", "smollm2"))
 
@@ -112,7 +111,7 @@ def smollm2(tmp_path_factory):
     """The folder of SmolLM2, converted from its package."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SEARCHGYM_HOME", str(tmp_path_factory.mktemp("home")))
-        assert pretrained.package_file(SMOLLM2), "the lock installs it"
+        assert folders.package_file(SMOLLM2), "the lock installs it"
         yield model_folder("smollm2")
 
 

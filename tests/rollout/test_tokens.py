@@ -8,8 +8,7 @@ from made_models import STYLES, tiny_tokenizer
 
 from searchgym.errors import UsageError
 from searchgym.protocol import get_protocol
-from searchgym.rollout.foreign.templates import end_ids
-from searchgym.rollout.tokens import ContextText, TokenFormat
+from searchgym.rollout.tokens import ContextText, TokenFormat, end_ids
 
 CHAT_STYLES = [style for style, (template, _) in STYLES.items() if template]
 BASE_STYLES = [style for style, (template, _) in STYLES.items() if not template]

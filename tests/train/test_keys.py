@@ -9,9 +9,9 @@ import torch
 
 from searchgym.agents.base import load_agent
 from searchgym.errors import CardError, DataMissingError, GuardError, UnknownNameError, UsageError
-from searchgym.rollout.checkpoints import in_checkpoints
 from searchgym.rollout.engine import Engine
 from searchgym.rollout.loading import load_model
+from searchgym.rollout.models import in_checkpoints
 from searchgym.train.algorithms.losses import token_weights
 from searchgym.train.algorithms.samples import samples_from
 from searchgym.train.credit.terms.outcome import Outcome

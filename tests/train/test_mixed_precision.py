@@ -12,9 +12,10 @@ from toy_training import toy_recipe
 from searchgym.errors import GuardError
 from searchgym.rollout.sampler import SampleRequest, Sampling
 from searchgym.rollout.samplers.transformers import BATCH_TOKENS, most_tokens
-from searchgym.rollout.transformers import sampler as sampler_module
+from searchgym.rollout.transformers import running_batch
 from searchgym.rollout.transformers.precision import emulates_bfloat16, head_of, mixed_precision, round_matrices
-from searchgym.rollout.transformers.sampler import TransformersSampler, affordable_tokens
+from searchgym.rollout.transformers.running_batch import affordable_tokens
+from searchgym.rollout.transformers.sampler import TransformersSampler
 from searchgym.train.algorithms.samples import Sample, SampleCall
 from searchgym.train.learner.learner import LocalLearner
 from searchgym.train.loop.guards import check_guards
@@ -115,7 +116,7 @@ def test_keys_and_values_fit_into_a_share_of_the_memory(monkeypatch):
     own = tiny_qwen2()
     config = own.config
     each = 2 * config.num_hidden_layers * config.num_key_value_heads * config.hidden_size // config.num_attention_heads
-    monkeypatch.setattr(sampler_module, "device_memory", lambda device: 16 * each * 4 * 1000 + 1)
+    monkeypatch.setattr(running_batch, "device_memory", lambda device: 16 * each * 4 * 1000 + 1)
     assert affordable_tokens(own) == 1000
     assert affordable_tokens(own.to(torch.bfloat16)) == 2000
     monkeypatch.undo()

@@ -13,7 +13,7 @@ from made_models import tiny_qwen2, tiny_tokenizer
 
 from searchgym.options import Named, find_kind, kinds
 from searchgym.records import title_key
-from searchgym.rollout.sampler_kind import Samplers
+from searchgym.rollout.sampler import Samplers
 from searchgym.rollout.transformers.precision import emulates_bfloat16
 from searchgym.rollout.transformers.sampler import TransformersSampler
 from searchgym.testing.reference import losses as formulas

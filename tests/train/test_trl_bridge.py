@@ -19,9 +19,8 @@ from searchgym.envs.task import load_task
 from searchgym.errors import EpisodeError, UnknownNameError, UsageError
 from searchgym.protocol import get_protocol
 from searchgym.records import Answer, Search
-from searchgym.rollout.foreign.templates import end_ids
 from searchgym.rollout.loading import load_model, load_tokenizer
-from searchgym.rollout.tokens import TokenFormat
+from searchgym.rollout.tokens import TokenFormat, end_ids
 from searchgym.rollout.transformers.sampler import TransformersSampler
 
 pytestmark = [

@@ -157,8 +157,7 @@ def new_folder(name: str, agent: str) -> Path:
 
 def named_models(specs: list[str], agent: LoadedAgent, how: Loading) -> dict[str, str | Path]:
     """Returns the URL or folder of the model behind each role; wrong ones are refused before anything is loaded."""
-    from searchgym.rollout.checkpoints import in_checkpoints
-    from searchgym.rollout.models import find_models, parse_models
+    from searchgym.rollout.models import find_models, in_checkpoints, parse_models
 
     return find_models(in_checkpoints(parse_models(specs, agent.roles), agent), how)
 

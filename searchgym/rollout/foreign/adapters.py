@@ -48,7 +48,15 @@ def read_adapter(folder: Path, base: torch.nn.Module, name: str) -> tuple[dict[s
     adapted = dict(_adapted(base, config, folder))
     if not adapted:
         raise DataError(f"target_modules names no matrix of its base {name}", folder / ADAPTER)
-    shapes = dict(_shapes(adapted, config))
+    ranks = config.get("rank_pattern") or {}
+    shapes: dict[str, Shape] = {}
+    for module, (inputs, outputs) in adapted.items():
+        ends = _ends(module)
+        rank = next((ranks[key] for key in ranks if key in ends), config["r"])
+        shapes[f"{PREFIX}{module}.lora_A.weight"] = (rank, inputs)
+        shapes[f"{PREFIX}{module}.lora_B.weight"] = (outputs, rank)
+        if config.get("use_dora"):
+            shapes[f"{PREFIX}{module}.lora_magnitude_vector"] = (outputs,)
     check_fit(weights, shapes, folder, name)
     return weights, list(adapted)
 
@@ -160,10 +168,8 @@ def _adapted(base: torch.nn.Module, config: Mapping[str, Any], folder: Path) -> 
         layer = _LAYER.match(name)
         exact = isinstance(targets, list) and name in targets
         if name in matching and (exact or chosen is None or (layer is not None and int(layer[1]) in chosen)):
-            yield (
-                name,
-                tuple(module.weight.shape) if isinstance(module, Conv1D) else (module.in_features, module.out_features),
-            )
+            sizes = module.weight.shape if isinstance(module, Conv1D) else module.weight.shape[::-1]
+            yield name, tuple(sizes)
 
 
 def _matching(names: list[str], targets: str | list[str], folder: Path) -> set[str]:
@@ -183,14 +189,3 @@ def _ends(name: str) -> set[str]:
     """Returns a module's name and its ends behind each dot."""
     parts = name.split(".")
     return {".".join(parts[at:]) for at in range(len(parts))}
-
-
-def _shapes(adapted: Mapping[str, Shape], config: Mapping[str, Any]) -> Iterator[tuple[str, Shape]]:
-    """Yields the name and the shape of each weight of an adapter."""
-    for name, (inputs, outputs) in adapted.items():
-        ends, ranks = _ends(name), config.get("rank_pattern") or {}
-        rank = next((ranks[key] for key in ranks if key in ends), config["r"])
-        yield f"{PREFIX}{name}.lora_A.weight", (rank, inputs)
-        yield f"{PREFIX}{name}.lora_B.weight", (outputs, rank)
-        if config.get("use_dora"):
-            yield f"{PREFIX}{name}.lora_magnitude_vector", (outputs,)

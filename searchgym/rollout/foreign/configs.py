@@ -6,11 +6,12 @@ regular expressions, and build as much as a number says.
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
+
+from annotated_types import Interval, MaxLen, Predicate
 
 from searchgym.corpora.files import read_json
 from searchgym.errors import DataError
@@ -40,10 +41,10 @@ def read_object(file: Path) -> dict[str, Any]:
     Raises:
         DataError: It cannot be read, or holds something else.
     """
-    found = read_json(file)
-    if not isinstance(found, dict):
-        raise DataError(f"expected one JSON object, got {type(found).__name__}", file)
-    return found
+    content = read_json(file)
+    if not isinstance(content, dict):
+        raise DataError(f"expected one JSON object, got {type(content).__name__}", file)
+    return content
 
 
 def read_adapter_config(file: Path) -> dict[str, Any]:
@@ -57,8 +58,7 @@ def read_adapter_config(file: Path) -> dict[str, Any]:
     """
     config = read_object(file)
     for name, value in config.items():
-        fits = _ADAPTER.get(name, lambda value: value in OFF)
-        if not fits(value):
+        if not _fits(name, value):
             raise DataError(
                 f"{name} is {value!r:.80}, which no plain LoRA adapter has; if you trust who made it, merge it into "
                 "its base with peft and use the merged model",
@@ -78,7 +78,7 @@ def check_model_config(file: Path) -> None:
             raise DataError(f"{name} is {value!r:.80}: kernels are code, and none is fetched for a model", file)
         if isinstance(value, int) and value > MOST_PARTS and _COUNT.match(name):
             raise DataError(f"{name} is {value:.3g}, at most {MOST_PARTS:,} are read", file)
-    _check_tokenizer_class(file)
+    check_tokenizer_config(file)
 
 
 def check_tokenizer_config(file: Path) -> None:
@@ -88,10 +88,6 @@ def check_tokenizer_config(file: Path) -> None:
         DataError: It cannot be read, or names another class than one of a tokenizer: transformers would load that class
             without the order to run no code.
     """
-    _check_tokenizer_class(file)
-
-
-def _check_tokenizer_class(file: Path) -> None:
     named = read_object(file).get("tokenizer_class")
     if named is not None and not (isinstance(named, str) and _TOKENIZER.fullmatch(named)):
         raise DataError(f"tokenizer_class is {named!r:.80}, which names no tokenizer", file)
@@ -111,79 +107,46 @@ def _entries(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 # -- values of an adapter's entries --------------------------------------------------------------------------------
 
-
-def _whole(value: Any, least: int, most: int) -> bool:
-    return type(value) is int and least <= value <= most
-
-
-def _number(value: Any, most: float) -> bool:
-    return type(value) in (int, float) and math.isfinite(value) and abs(value) <= most
-
-
-def _names(value: Any) -> bool:
-    """Tells whether a value is a list of names of modules, in which nothing is a pattern."""
-    return (
-        isinstance(value, list)
-        and len(value) <= MOST_MODULES
-        and all(isinstance(name, str) and _NAME.fullmatch(name) for name in value)
-    )
-
-
-def _targets(value: Any) -> bool:
-    short = isinstance(value, str) and len(value) <= LONGEST_PATTERN
-    return _names(value) or (short and _PATTERN.fullmatch(value) is not None)
-
-
-def _layers(value: Any) -> bool:
-    if isinstance(value, list):
-        return len(value) <= MOST_MODULES and all(_whole(layer, 0, MOST_MODULES) for layer in value)
-    return value is None or _whole(value, 0, MOST_MODULES)
-
-
-def _by_name(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    """Returns a check of an object from names of modules to values that fit."""
-    return lambda value: (
-        value is None or (isinstance(value, dict) and _names(list(value)) and all(map(fits, value.values())))
-    )
-
-
-def _rank(value: Any) -> bool:
-    return _whole(value, 1, MOST_RANK)
-
-
-def _scale(value: Any) -> bool:
-    return _number(value, MOST_SCALE)
-
-
-def _switch(value: Any) -> bool:
-    return isinstance(value, bool)
-
-
-def _text(value: Any) -> bool:
-    return value is None or isinstance(value, str)
-
-
-_ADAPTER: Final[dict[str, Callable[[Any], bool]]] = {
-    "peft_type": lambda value: value == "LORA",
-    "task_type": lambda value: value in (None, "CAUSAL_LM"),
-    "base_model_name_or_path": _text,
-    "revision": _text,
-    "peft_version": _text,
-    "r": _rank,
-    "lora_alpha": _scale,
-    "rank_pattern": _by_name(_rank),
-    "alpha_pattern": _by_name(_scale),
-    "target_modules": _targets,
-    "layers_to_transform": _layers,
-    "use_rslora": _switch,
-    "use_dora": _switch,
-    "fan_in_fan_out": _switch,
-    "inference_mode": _switch,
-    "init_lora_weights": lambda value: isinstance(value, bool) or value == "gaussian",
-    "lora_dropout": lambda value: _number(value, 1),
-    "bias": lambda value: value == "none",
-    "megatron_core": lambda value: value in (None, "megatron.core"),
-    "qalora_group_size": lambda value: _whole(value, 0, MOST_RANK),
+_Name = Annotated[str, Predicate(_NAME.fullmatch)]  # in which nothing is a pattern
+_Rank = Annotated[int, Interval(ge=1, le=MOST_RANK)]
+_Scale = Annotated[float, Interval(ge=-MOST_SCALE, le=MOST_SCALE)]
+_Layer = Annotated[int, Interval(ge=0, le=MOST_MODULES)]
+_Pattern = Annotated[str, MaxLen(LONGEST_PATTERN), Predicate(_PATTERN.fullmatch)]
+_Most = MaxLen(MOST_MODULES)
+_ADAPTER: Final[dict[str, Any]] = {
+    "peft_type": Literal["LORA"],
+    "task_type": Literal["CAUSAL_LM"] | None,
+    "base_model_name_or_path": str | None,
+    "revision": str | None,
+    "peft_version": str | None,
+    "r": _Rank,
+    "lora_alpha": _Scale,
+    "rank_pattern": Annotated[dict[_Name, _Rank], _Most] | None,
+    "alpha_pattern": Annotated[dict[_Name, _Scale], _Most] | None,
+    "target_modules": Annotated[list[_Name], _Most] | _Pattern,
+    "layers_to_transform": Annotated[list[_Layer], _Most] | _Layer | None,
+    "use_rslora": bool,
+    "use_dora": bool,
+    "fan_in_fan_out": bool,
+    "inference_mode": bool,
+    "init_lora_weights": bool | Literal["gaussian"],
+    "lora_dropout": Annotated[float, Interval(ge=-1, le=1)],
+    "bias": Literal["none"],
+    "megatron_core": Literal["megatron.core"] | None,
+    "qalora_group_size": Annotated[int, Interval(ge=0, le=MOST_RANK)],
 }
-"""What the value of an entry must be; of all others see `OFF`. Those that are read for their text alone are not passed
-on to peft."""
+"""Type of an entry's value; of all others see `OFF`. Those that are read for their text alone are not passed on to
+peft."""
+
+
+def _fits(name: str, value: Any) -> bool:
+    """Tells whether an entry of an adapter's configuration has a value of a plain LoRA adapter."""
+    from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+    if name not in _ADAPTER:
+        return value in OFF
+    try:
+        TypeAdapter(_ADAPTER[name], config=ConfigDict(strict=True, allow_inf_nan=False)).validate_python(value)
+    except ValidationError:
+        return False
+    return True

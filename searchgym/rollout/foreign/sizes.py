@@ -39,7 +39,12 @@ def bounded(folder: Path | None = None) -> Iterator[None]:
     Raises:
         _TooLargeError: Inside the block, which reports it as any other exception of transformers.
     """
-    tensors, numbers = (MOST_TENSORS, math.inf) if folder is None else _bounds(folder)
+    tensors, numbers = MOST_TENSORS, math.inf
+    if folder is not None:
+        files = [file for pattern in ("*.safetensors", "pytorch_model*.bin") for file in folder.glob(pattern)]
+        numbers = NUMBERS * sum(file.stat().st_size for file in files) + SPARE_NUMBERS
+        if stored := _tensors(folder):
+            tensors = TENSORS * stored + SPARE_TENSORS
     owner, counts = threading.get_ident(), [0, 0]
 
     def count(module: Any, name: str, value: Any) -> None:
@@ -53,15 +58,12 @@ def bounded(folder: Path | None = None) -> Iterator[None]:
                 "its weights are: they do not belong together"
             )
 
-    hooks = [register(count) for register in _REGISTER]
+    hooks = [register_module_parameter_registration_hook(count), register_module_buffer_registration_hook(count)]
     try:
         yield
     finally:
         for hook in hooks:
             hook.remove()
-
-
-_REGISTER: Final = (register_module_parameter_registration_hook, register_module_buffer_registration_hook)
 
 
 class _TooLargeError(Exception):
@@ -76,15 +78,6 @@ def check_layers(folder: Path, config: PretrainedConfig) -> None:
         raise DataError(
             f"num_hidden_layers is {layers:,}, its weights are {tensors:,} tensors: they do not belong together", folder
         )
-
-
-def _bounds(folder: Path) -> tuple[int, float]:
-    """Returns how many parameters and buffers, and numbers in them, the weights of a folder account for."""
-    tensors = _tensors(folder)
-    size = sum(
-        file.stat().st_size for pattern in ("*.safetensors", "pytorch_model*.bin") for file in folder.glob(pattern)
-    )
-    return TENSORS * tensors + SPARE_TENSORS if tensors else MOST_TENSORS, NUMBERS * size + SPARE_NUMBERS
 
 
 def _tensors(folder: Path) -> int:

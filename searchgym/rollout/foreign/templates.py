@@ -13,9 +13,9 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
-from searchgym.errors import DataError, UsageError
+from searchgym.errors import UsageError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -34,8 +34,6 @@ USER, ASSISTANT, NEXT = "sentinelofauser", "sentinelofanassistant", "sentineloft
 MARK: Final = re.compile(r"\s*(<\|[^|<>\s]+\|>|</?\w+>)")
 """Pattern of a text that begins with something written like a special token."""
 
-Given = TypeVar("Given")
-Made = TypeVar("Made")
 Messages = Sequence[Mapping[str, str]]
 
 
@@ -121,8 +119,8 @@ class Turns:
     """Ids from the end of the next user text to the start of the model's text."""
 
 
-def take_apart(tokenizer: PreTrainedTokenizerBase) -> Turns:
-    """Finds a chat template's turn markers by rendering it with sentinels.
+def take_apart(tokenizer: PreTrainedTokenizerBase, encode: Callable[[str], tuple[int, ...]]) -> Turns:
+    """Finds a chat template's turn markers, which `encode` turns into ids, by rendering it with sentinels.
 
     Raises:
         UsageError: The template cannot be rendered, does not show each sentinel once, in order, or ends turns with a
@@ -133,15 +131,14 @@ def take_apart(tokenizer: PreTrainedTokenizerBase) -> Turns:
     first, whole = render(tokenizer, [[user], conversation])
     before, after = _split(first, USER)
     _, joiner, again = _split(whole, ASSISTANT, NEXT)
-    marks = without_panic(tokenizer, lambda text: tuple(tokenizer(text, add_special_tokens=False)["input_ids"]))
-    if (mark := MARK.match(joiner)) and len(marks(mark[1])) != 1:
+    if (mark := MARK.match(joiner)) and len(encode(mark[1])) != 1:
         raise UsageError(
             f"{tokenizer.name_or_path}: the chat template ends turns with {mark[1]!r}, which the tokenizer does not "
             "know as one token, so no model can end a turn: use the tokenizer that belongs to the model"
         )
-    special, ids = special_ids(tokenizer), marks(joiner)
+    special, ids = special_ids(tokenizer), encode(joiner)
     closed = next((at + 1 for at, i in enumerate(ids) if i in special), 0)
-    return Turns(marks(before), marks(after), ids[:closed], ids[closed:], marks(again))
+    return Turns(encode(before), encode(after), ids[:closed], ids[closed:], encode(again))
 
 
 def _split(text: str, *sentinels: str) -> list[str]:
@@ -156,40 +153,7 @@ def _split(text: str, *sentinels: str) -> list[str]:
     return parts
 
 
-def end_ids(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
-    """Returns the token ids that end a response: the tokenizer's end-of-text and its chat template's end-of-turn.
-
-    Args:
-        tokenizer: A tokenizer, with or without a chat template.
-
-    Raises:
-        UsageError: The chat template cannot be taken apart.
-    """
-    closing = take_apart(tokenizer).closing if tokenizer.chat_template else ()
-    return tuple(dict.fromkeys((*one_id(tokenizer.eos_token_id), *closing[-1:])))
-
-
-def one_id(token: Any) -> tuple[int, ...]:
-    """Returns a one-element tuple with a token id, or an empty tuple for None."""
-    return () if token is None else (int(token),)
-
-
 def special_ids(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
     """Returns the ids of all special tokens: those the tokenizer names, and added tokens marked as special."""
     marked = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
     return frozenset(marked | set(tokenizer.all_special_ids))
-
-
-def without_panic(tokenizer: PreTrainedTokenizerBase, convert: Callable[[Given], Made]) -> Callable[[Given], Made]:
-    """Returns a function that raises a `DataError` where the library `tokenizers` panics, which is no `Exception`."""
-
-    def converted(given: Given) -> Made:
-        try:
-            return convert(given)
-        except BaseException as error:
-            if type(error).__name__ != "PanicException":
-                raise
-            reason = f"the tokenizer fails on {given!r:.80} ({error}): use the one that belongs to the model"
-            raise DataError(reason, tokenizer.name_or_path) from error
-
-    return converted

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
+from typing_extensions import override
+
 from searchgym.rollout.sampler_kind import SamplerKind
 from searchgym.rollout.samplers.transformers import Transformers
 from searchgym.rollout.samplers.vllm import TESTED, Vllm, is_tested, vllm_version
@@ -14,8 +16,9 @@ from searchgym.rollout.samplers.vllm import TESTED, Vllm, is_tested, vllm_versio
 class Auto(SamplerKind):
     """Samples with vLLM if a version covered by the tests is installed, else with transformers; both as by default."""
 
+    @override
     def chosen(self, ask: bool = True) -> SamplerKind:
-        """See `SamplerKind.chosen`; tells on standard error why transformers samples."""
+        # Tells on standard error why transformers samples.
         version = vllm_version() if ask else TESTED[0]
         if is_tested(version):
             return Vllm()

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal
 
+from typing_extensions import override
+
 from searchgym.errors import UsageError
 from searchgym.rollout.sampler import Sampler
 from searchgym.rollout.sampler_kind import LIVE_LOGITS, Need, Part, SamplerKind, bytes_of
@@ -37,21 +39,23 @@ class Transformers(SamplerKind):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device to sample on; ``auto`` is a GPU if one is available, else the CPU."""
 
+    @override
     def label(self, dtype: str) -> str:
-        """See `SamplerKind.label`; other samplers and types are compared with this one in float32, which is empty."""
+        # Other samplers and types are compared with this one in float32, which is empty.
         return "" if dtype == "float32" else dtype
 
+    @override
     def load(
         self, folder: Path, dtype: str, *, requests: int, max_context: int | None, share: float
     ) -> tuple[Sampler, Any]:
-        """See `SamplerKind.load`."""
         from searchgym.rollout.loading import device_of
 
         back, device = importlib.import_module(self.back_end), device_of(self.device)
         return back.load_sampler(folder, dtype, device=device)  # type: ignore[no-any-return]
 
+    @override
     def memory(self, need: Need, gpus: int, gpu_gib: float) -> Iterable[Part]:
-        """See `SamplerKind.memory`; weights are there all the time, keys and values while it samples."""
+        # Weights are there all the time, keys and values while it samples.
         if self.device == "cuda" and not gpus:
             raise UsageError("rollout.sampler.device is cuda, and there is no GPU (searchgym doctor)")
         device = "cuda:0" if gpus and self.device != "cpu" else "cpu"
@@ -63,8 +67,9 @@ class Transformers(SamplerKind):
         yield Part(device, "sampler: keys and values, running", kept + logits, ("draw",))
         yield Part(device, "sampler: keys and values, remembered", kept)
 
+    @override
     def for_adapters(self) -> dict[str, Any]:
-        """See `SamplerKind.for_adapters`; this one would merge the adapter into rounded weights."""
+        # This one would merge the adapter into rounded weights.
         return {"kind": "vllm", "sleep": 1, "gpu_share": 0.3}
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 from annotated_types import Ge, Interval
+from typing_extensions import override
 
 from searchgym.errors import UsageError
 from searchgym.options import Setting
@@ -71,8 +72,8 @@ class Vllm(SamplerKind):
     """Whether an adapter stays separate, so that several share an engine, or is merged into its base, one engine each.
     ``auto`` merges in engines on a CPU: vLLM's layers for adapters read their matrices anew for every token there."""
 
+    @override
     def problems(self) -> Iterable[str]:
-        """See `Options.problems`."""
         if self.servers is not None and (self.replicas > 1 or self.gpus is not None or not self.servers):
             yield "servers: one address per replica, at least one; their GPUs are named where they start"
         for address in self.servers or ():
@@ -86,8 +87,8 @@ class Vllm(SamplerKind):
             want = f"{self.replicas} replicas on {self.tensor_parallel} each"
             yield f"gpus names {len(self.gpus)} GPUs, for {want}"
 
+    @override
     def check(self, setting: Setting) -> Iterable[str]:
-        """See `SamplerKind.check`."""
         if self.sleep and setting.staleness:
             yield "sleep takes turns with the learner, rollout.staleness does not: choose one"
         if self.sleep == 2 and setting.lora:
@@ -105,8 +106,9 @@ class Vllm(SamplerKind):
             if self.sleep:
                 yield f"launch {setting.launcher} gives ranks and servers GPUs of their own: set sleep 0"
 
+    @override
     def chosen(self, ask: bool = True) -> SamplerKind:
-        """See `SamplerKind.chosen`; warns on standard error if vLLM's version is untested."""
+        # Warns on standard error if vLLM's version is untested.
         version = vllm_version() if ask and not self.servers else TESTED[0]  # servers have their own
         if version is None:
             raise UsageError("rollout.sampler is vllm, which is not installed: searchgym doctor says how to get it")
@@ -116,26 +118,26 @@ class Vllm(SamplerKind):
         return self
 
     @property
+    @override
     def engines(self) -> int:
-        """See `SamplerKind.engines`."""
         return self.replicas
 
     @property
+    @override
     def gpus_each(self) -> int:
-        """See `SamplerKind.gpus_each`."""
         return self.tensor_parallel
 
     @property
+    @override
     def frees_gpu(self) -> bool:
-        """See `SamplerKind.frees_gpu`."""
         return self.sleep > 0
 
+    @override
     def computed_in(self, run: SampledRun) -> str:
-        """See `SamplerKind.computed_in`."""
         return (run.autocast or run.weights) if self.dtype == "auto" else self.dtype
 
+    @override
     def separate(self, gpus: bool | None = None) -> bool:
-        """See `SamplerKind.separate`."""
         if self.adapters != "auto":
             return self.adapters == "separate"
         if gpus is None and not self.servers:
@@ -144,8 +146,8 @@ class Vllm(SamplerKind):
             gpus = torch.cuda.is_available()
         return bool(self.servers or gpus)
 
+    @override
     def together(self, keys: Iterable[SampledKey], adapters: bool, gpus: bool | None = None) -> list[list[SampledKey]]:
-        """See `SamplerKind.together`."""
         by_engine: dict[tuple[str, ...], list[SampledKey]] = {}
         shares = adapters and self.separate(gpus)
         for key in keys:
@@ -167,8 +169,9 @@ class Vllm(SamplerKind):
             raise UsageError(f"rollout.sampler.gpus names {len(self.gpus)} GPUs: {want}")
         return self.gpus[replica * each : (replica + 1) * each]
 
+    @override
     def memory(self, need: Need, gpus: int, gpu_gib: float) -> Iterable[Part]:
-        """See `SamplerKind.memory`: it takes its share of each of its GPUs, whatever it needs of that."""
+        # It takes its share of each of its GPUs, whatever it needs of that.
         sent = need.adapter if need.adapter and self.separate(bool(gpus)) else need.whole
         yield Part("cpu", "weights on their way to vLLM", sent)
         if self.servers:
@@ -198,39 +201,41 @@ class Vllm(SamplerKind):
         weights = need.parameters * size
         return weights, weights + need.per_token * size * (self.max_context or FULL)
 
+    @override
     def fitted(self, gpus: int) -> dict[str, Any]:
-        """See `SamplerKind.fitted`."""
         fewer = {"replicas": 1, "tensor_parallel": 1, "gpus": None}
         return fewer if self.replicas * self.tensor_parallel > gpus else {}
 
+    @override
     def lighter(self, need: Need, gpus: int, gpu_gib: float) -> Iterable[dict[str, Any]]:
-        """See `SamplerKind.lighter`: the least share, in steps of 0.05, that holds a full context; then sleep."""
+        # The least share, in steps of 0.05, that holds a full context; then sleep.
         share = round(math.ceil(self.least(need)[1] / gpu_gib / 0.05) * 0.05, 2)
         if gpus and share != self.gpu_share:
             yield {"gpu_share": share}
         if not self.sleep:
             yield {"sleep": 1}
 
+    @override
     def for_adapters(self) -> dict[str, Any]:
-        """See `SamplerKind.for_adapters`."""
         return {"sleep": 1} if self.sleep == 2 else {}
 
+    @override
     def server(self) -> SamplerKind:
-        """See `SamplerKind.server`; how weights come is the training's affair."""
+        # How weights come is the training's affair.
         return replace(self, replicas=1, shared=None, transfer="folder")
 
+    @override
     def served(self, addresses: Sequence[str]) -> SamplerKind:
-        """See `SamplerKind.served`."""
         return replace(self, replicas=1, servers=list(addresses))
 
+    @override
     def label(self, dtype: str) -> str:
-        """See `SamplerKind.label`."""
         return f"vllm {vllm_version()} {dtype}"
 
+    @override
     def load(
         self, folder: Path, dtype: str, *, requests: int, max_context: int | None, share: float
     ) -> tuple[Sampler, Any]:
-        """See `SamplerKind.load`."""
         options = replace(self, gpu_share=share, max_context=max_context)
         start = importlib.import_module(self.back_end)
         return start.load_vllm(folder, dtype, requests=requests, options=options)  # type: ignore[no-any-return]

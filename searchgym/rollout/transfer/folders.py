@@ -68,10 +68,39 @@ class Folders:
         Raises:
             DataError: The folders' place cannot hold them.
         """
-        folder = _write_tensors(state, name, self.place, version)
+        from safetensors import SafetensorError
+        from safetensors.torch import save_file
+
+        whole = {key: tensor.detach().contiguous() for key, tensor in state.items()}
+        size = sum(tensor.numel() * tensor.element_size() for tensor in whole.values())
+        _clear_left_over(self.place)
+        place = self.place or Path(tempfile.gettempdir())
+        if self.place is None and MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 1.1 * size:
+            place = MEMORY
+        pointers = set[int]()
+        for key, tensor in whole.items():  # safetensors refuses two names of one tensor
+            if tensor.data_ptr() in pointers:
+                whole[key] = tensor.clone()
+            pointers.add(tensor.data_ptr())
+        folder: tempfile.TemporaryDirectory[str] | None = None
+        try:
+            if (free := shutil.disk_usage(place).free) < size:
+                raise OSError(f"{free / 2**20:,.1f} MiB are free")
+            folder = tempfile.TemporaryDirectory(prefix=f"{_machine_prefix()}{os.getpid()}-v{version}-", dir=place)
+            save_file(whole, Path(folder.name) / name)
+        except (OSError, SafetensorError) as error:
+            if folder is not None:
+                folder.cleanup()
+            other = "TMPDIR" if place == Path(tempfile.gettempdir()) else "rollout.sampler.shared"
+            mend = "free some of it" if place.is_dir() else "make it, where its servers see it too"
+            raise DataError(
+                f"cannot hold the weights of version {version}, {size / 2**20:,.1f} MiB ({error}): {mend}, or set "
+                f"{other} to another folder",
+                place,
+            ) from error
         self._folders.append(folder)
-        for other, content in extra.items():
-            (Path(folder.name) / other).write_bytes(content)
+        for file_name, content in extra.items():
+            (Path(folder.name) / file_name).write_bytes(content)
         if self.summed:
             sums = {file.name: sha256_file(file) for file in sorted(Path(folder.name).iterdir())}
             with write_atomic(Path(folder.name) / SUMS) as written:
@@ -84,7 +113,7 @@ class Folders:
             self._folders.pop(0).cleanup()
 
 
-def _own_prefix() -> str:
+def _machine_prefix() -> str:
     """Returns the name prefix of this machine's folders; each container with its own process ids gets another one."""
     space = Path("/proc/self/ns/pid")
     return f"{PREFIX}{socket.gethostname()}-{space.stat().st_ino if space.exists() else 0}-"
@@ -92,74 +121,25 @@ def _own_prefix() -> str:
 
 def _clear_left_over(place: Path | None) -> None:
     """Removes weight folders of this machine's processes that were killed, which would otherwise fill a place."""
-    prefix = _own_prefix()
+    prefix = _machine_prefix()
     for parent in {MEMORY, Path(tempfile.gettempdir())} if place is None else {place}:
         for folder in parent.glob(f"{glob.escape(prefix)}*"):
             number = folder.name.removeprefix(prefix).partition("-")[0]
-            if number.isdigit() and not _lives(int(number)):
-                shutil.rmtree(folder, ignore_errors=True)
-
-
-def _lives(number: int) -> bool:
-    """Returns whether a process with this id exists."""
-    try:
-        os.kill(number, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
-
-
-def _write_tensors(
-    state: Mapping[str, Tensor], name: str, place: Path | None, version: int
-) -> tempfile.TemporaryDirectory[str]:
-    """Writes tensors to a safetensors file in a new temporary folder and returns the folder."""
-    from safetensors import SafetensorError
-    from safetensors.torch import save_file
-
-    whole = {key: tensor.detach().contiguous() for key, tensor in state.items()}
-    size = sum(tensor.numel() * tensor.element_size() for tensor in whole.values())
-    _clear_left_over(place)
-    if place is None and MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 1.1 * size:
-        place = MEMORY
-    where = place or Path(tempfile.gettempdir())
-    try:
-        if (free := shutil.disk_usage(where).free) < size:
-            raise OSError(f"{free / 2**20:,.1f} MiB are free")
-        folder = tempfile.TemporaryDirectory(prefix=f"{_own_prefix()}{os.getpid()}-v{version}-", dir=where)
-    except OSError as error:
-        raise _cannot_hold(where, version, size, error) from error
-    seen = set[int]()
-    for key, tensor in whole.items():  # safetensors refuses two names of one tensor
-        if tensor.data_ptr() in seen:
-            whole[key] = tensor.clone()
-        seen.add(tensor.data_ptr())
-    try:
-        save_file(whole, Path(folder.name) / name)
-    except (OSError, SafetensorError) as error:
-        folder.cleanup()
-        raise _cannot_hold(where, version, size, error) from error
-    return folder
+            if number.isdigit():
+                try:
+                    os.kill(int(number), 0)
+                except ProcessLookupError:
+                    shutil.rmtree(folder, ignore_errors=True)
+                except PermissionError:  # a process of another user
+                    pass
 
 
 def with_head(tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
     """Yields named tensors, and tied embeddings once more as the head, which is not among them: vLLM loads both."""
-    found: dict[str, Tensor] = {}
+    passed: dict[str, Tensor] = {}
     for name, tensor in tensors:
         if name in (EMBEDDINGS, HEAD):
-            found[name] = tensor
+            passed[name] = tensor
         yield name, tensor
-    if HEAD not in found and EMBEDDINGS in found:
-        yield HEAD, found[EMBEDDINGS]
-
-
-def _cannot_hold(place: Path, version: int, size: int, error: Exception) -> DataError:
-    """Returns the error of a place that cannot take weights."""
-    other = "TMPDIR" if place == Path(tempfile.gettempdir()) else "rollout.sampler.shared"
-    mend = "free some of it" if place.is_dir() else "make it, where its servers see it too"
-    return DataError(
-        f"cannot hold the weights of version {version}, {size / 2**20:,.1f} MiB ({error}): {mend}, or set {other} to "
-        "another folder",
-        place,
-    )
+    if HEAD not in passed and EMBEDDINGS in passed:
+        yield HEAD, passed[EMBEDDINGS]

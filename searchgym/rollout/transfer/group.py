@@ -1,10 +1,9 @@
 """Weights sent over the network to a server's processes, which need no folder that both machines see.
 
 The trainer and the processes of one server form a group for one set of weights: the trainer says where it waits
-(`Invitation`), they join, the tensors are broadcast one by one, and the group is gone. So a server that dies takes no
-other one with it, and one that comes back joins the next group. Nothing is encrypted, and whoever reaches the port of
-the trainer while it sends can join: for trusted networks. NCCL is chosen by the same code as Gloo; only Gloo has been
-run.
+(`Invitation`), they join, the tensors are broadcast one by one, and the group ends. So a server that dies does not stop
+the others, and one that comes back joins the next group. Nothing is encrypted, and whoever reaches the trainer's port
+while it sends can join: use it in trusted networks. The same code chooses NCCL; only Gloo has been run.
 """
 
 from __future__ import annotations
@@ -87,8 +86,7 @@ def send(
     wait([answer, sending], return_when=FIRST_EXCEPTION)
     if sending.done() and sending.exception() is not None:
         wait([answer], timeout=min(WORD, seconds))  # the server may know why
-    error = answer.exception() if answer.done() else None
-    error = error or (sending.exception() if sending.done() else None)
+    error = next((one.exception() for one in (answer, sending) if one.done() and one.exception() is not None), None)
     try:
         if error is not None:
             raise error
@@ -179,7 +177,12 @@ def joined(asked: Invitation, rank: int) -> Iterator[Iterator[tuple[str, Tensor]
             _broadcast(group, _bytes_of(one, asked.backend))
             yield name, one
 
-    with _group(store, asked, rank, _own_address(asked.host, asked.port)) as group:
+    # the address of this machine on its way to the trainer's; nothing is sent
+    family = socket.getaddrinfo(asked.host, asked.port, type=socket.SOCK_DGRAM)[0][0]
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect((asked.host, asked.port))
+        address = str(probe.getsockname()[0])
+    with _group(store, asked, rank, address) as group:
         yield received()
 
 
@@ -207,13 +210,9 @@ def _listening(host: str, seconds: float) -> dist.TCPStore:
         family = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0][0]
         listener = socket.create_server((host, 0), family=family)
         port = int(listener.getsockname()[1])
+        patience, number = datetime.timedelta(seconds=seconds), listener.detach()
         return dist.TCPStore(
-            host,
-            port,
-            is_master=True,
-            wait_for_workers=False,
-            timeout=datetime.timedelta(seconds=seconds),
-            master_listen_fd=listener.detach(),
+            host, port, is_master=True, wait_for_workers=False, timeout=patience, master_listen_fd=number
         )
     except (OSError, RuntimeError) as error:
         raise EngineLostError(f"this machine cannot listen at {host} for the server's processes: {error}") from error
@@ -221,8 +220,18 @@ def _listening(host: str, seconds: float) -> dist.TCPStore:
 
 def _send_all(store: dist.TCPStore, asked: Invitation, answer: Future[None], tensors: Mapping[str, Tensor]) -> None:
     """Waits for the processes and broadcasts the tensors to them."""
-    if not _all_joined(store, asked, answer):
-        return
+    seats, end = [_seat(rank) for rank in range(1, asked.size)], time.monotonic() + asked.seconds
+    while not store.check(seats):
+        if answer.done():
+            if answer.exception() is not None:  # the server refuses
+                return
+            raise EngineLostError("the server answered before its processes had joined")
+        if time.monotonic() > end:
+            raise EngineLostError(
+                f"the server's processes have not joined at {asked.host}:{asked.port} for {asked.seconds:g} s: both "
+                "machines must reach each other at ports that the system chooses"
+            )
+        threading.Event().wait(GLANCE)
     try:
         with _group(store, asked, 0, asked.host) as group:
             for one in tensors.values():
@@ -236,23 +245,6 @@ def _send_all(store: dist.TCPStore, asked: Invitation, answer: Future[None], ten
 def _seat(rank: int) -> str:
     """Returns the key under which a process tells the store that it is there."""
     return f"process {rank}"
-
-
-def _all_joined(store: dist.TCPStore, asked: Invitation, answer: Future[None]) -> bool:
-    """Waits until every process of the server has joined; returns False if the server refuses meanwhile."""
-    seats, end = [_seat(rank) for rank in range(1, asked.size)], time.monotonic() + asked.seconds
-    while not store.check(seats):
-        if answer.done():
-            if answer.exception() is not None:
-                return False
-            raise EngineLostError("the server answered before its processes had joined")
-        if time.monotonic() > end:
-            raise EngineLostError(
-                f"the server's processes have not joined at {asked.host}:{asked.port} for {asked.seconds:g} s: both "
-                "machines must reach each other at ports that the system chooses"
-            )
-        threading.Event().wait(GLANCE)
-    return True
 
 
 @contextlib.contextmanager
@@ -306,12 +298,3 @@ def _broadcast(group: Any, memory: Tensor) -> None:
         group.broadcast([memory], options).wait()
         if memory.is_cuda:  # else the group might be gone before the GPU has sent it
             torch.cuda.synchronize()
-
-
-def _own_address(host: str, port: int) -> str:
-    """Returns the address of this machine on its way to another one; nothing is sent."""
-    family = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0][0]
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        probe.connect((host, port))
-        address: str = probe.getsockname()[0]
-        return address

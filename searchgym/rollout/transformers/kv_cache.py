@@ -74,10 +74,8 @@ class SlotLayer(DynamicLayer):  # type: ignore[no-untyped-call]
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.count = 0
-        """Number of slots in use, which are the first ones."""
-        self.first = self.end = 0
-        """Range of columns in use: first, and one past the last."""
+        self.count = 0  # slots in use, which are the first ones
+        self.first = self.end = 0  # columns in use: the first, and one past the last
 
     @override
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from searchgym.rollout.sampler import Finish, Sampled, SampleRequest
+from searchgym.rollout.samplers.transformers import most_tokens
 from searchgym.rollout.transformers.kv_cache import RowCache, SlotCache
 
 Key = TypeVar("Key")
@@ -233,14 +237,37 @@ class StopMatcher:
         Args:
             ids: Token ids of the response so far, at least one.
         """
-        if not self._stop or not self._can_complete(ids[-1]):
+        if not self._stop:
+            return False
+        if (may := self._may_complete.get(token := ids[-1])) is None:
+            text = self._decode([token])
+            may = self._may_complete[token] = self._always or any(char in text for char in self._last)
+        if not may:
             return False
         tail = self._decode(list(ids[-self._window :]))
         return any(text in tail for text in self._stop)
 
-    def _can_complete(self, token: int) -> bool:
-        known = self._may_complete.get(token)
-        if known is None:
-            text = self._decode([token])
-            known = self._may_complete[token] = self._always or any(char in text for char in self._last)
-        return known
+
+# -- memory ---------------------------------------------------------------------------------------------------------
+
+
+def affordable_tokens(model: PreTrainedModel) -> int:
+    """Returns how many tokens' keys and values fit into a share of the device's memory; see `most_tokens`.
+
+    It is a share of all memory, not of what is free: the size of batches must not depend on what else is running.
+    """
+    config = model.config.get_text_config(decoder=True)
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    per_token = 2 * config.num_hidden_layers * heads * width * model.dtype.itemsize
+    return most_tokens(int(per_token), device_memory(model.device), on_gpu=model.device.type == "cuda")
+
+
+def device_memory(device: torch.device) -> int:
+    """Returns the bytes of memory of a device; of the CPU, what the machine has and a control group allows."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = Path("/sys/fs/cgroup/memory.max")
+    text = limit.read_text(encoding="ascii").strip() if limit.is_file() else ""
+    return min(whole, int(text)) if text.isdigit() else whole

@@ -7,10 +7,10 @@ from earlier requests, change logits by rounding only (about 1e-7 in float32, 1e
 from __future__ import annotations
 
 import copy
-import os
 import threading
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,15 +21,20 @@ from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from searchgym.errors import ModelError, UsageError
-from searchgym.rollout.foreign.templates import end_ids
 from searchgym.rollout.loading import device_of, load_model
-from searchgym.rollout.sampler import Deliver, Dtype, Key, Pull, Sampled, SampleRequest, sample_all
-from searchgym.rollout.sampler_kind import SampledKey, SampledRun, Samplers
-from searchgym.rollout.samplers.transformers import Transformers, most_tokens
-from searchgym.rollout.tokens import decoder
+from searchgym.rollout.sampler import Deliver, Dtype, Key, Pull, Sampled, SampleRequest, Samplers, sample_all
+from searchgym.rollout.sampler_kind import SampledKey, SampledRun
+from searchgym.rollout.samplers.transformers import Transformers
+from searchgym.rollout.tokens import decoder, end_ids
 from searchgym.rollout.transformers.kv_cache import ATTENTION, PrefixStore, RowCache, SlotCache
 from searchgym.rollout.transformers.precision import mixed_precision, round_matrices
-from searchgym.rollout.transformers.running_batch import RunningBatch, RunningRow, StopMatcher, uniforms
+from searchgym.rollout.transformers.running_batch import (
+    RunningBatch,
+    RunningRow,
+    StopMatcher,
+    affordable_tokens,
+    uniforms,
+)
 
 PREFILL_TOKENS: Final = 2048
 """Maximum tokens, padding included, of one forward pass over prompts (a longer prompt is passed alone)."""
@@ -51,7 +56,6 @@ class TransformersSampler:
         max_context: Maximum tokens of request and response. Default: the model's limit.
         ends: Token ids that end a response. Default: those of the tokenizer, its chat template and the model's
             generation settings.
-        version: Policy version of the weights as given.
         mixed: Whether to compute in mixed precision (see `precision`); the matrices of the model are rounded in place.
 
     Raises:
@@ -67,7 +71,6 @@ class TransformersSampler:
         reuse_tokens: int | None = None,
         max_context: int | None = None,
         ends: Iterable[int] | None = None,
-        version: int = 0,
         mixed: bool = False,
     ) -> None:
         config = model.config.get_text_config(decoder=True)
@@ -87,7 +90,7 @@ class TransformersSampler:
         if mixed:
             round_matrices(model)
         self.model, self.tokenizer = model, tokenizer
-        self.max_context, self.version, self._mixed = max_context or positions, version, mixed
+        self.max_context, self.version, self._mixed = max_context or positions, 0, mixed
         self.ends = frozenset(response_ends(model.generation_config, tokenizer) if ends is None else ends)
         self._layers, self._vocabulary = int(config.num_hidden_layers), int(config.vocab_size)
         self._max_batch_tokens = max_batch_tokens
@@ -120,7 +123,8 @@ class TransformersSampler:
         done = False
         while not done:
             self._open.wait()
-            with self._lock, torch.inference_mode(), mixed_precision(self.model, self._mixed):
+            mixed = mixed_precision(self.model) if self._mixed else nullcontext()
+            with self._lock, torch.inference_mode(), mixed:
                 training = self.model.training
                 self.model.train(False)
                 try:
@@ -261,28 +265,6 @@ class TransformersSampler:
             torch.from_numpy(ids).to(device), columns >= start, (columns[-new:] - start).clamp(min=0), cache
         )
         return logits, [cache.row(row, length) for row, length in enumerate(lengths)]
-
-
-def affordable_tokens(model: PreTrainedModel) -> int:
-    """Returns how many tokens' keys and values fit into `MEMORY_SHARE` of the device's memory, at most `BATCH_TOKENS`.
-
-    It is a share of all memory, not of what is free: the size of batches must not depend on what else is running.
-    """
-    config = model.config.get_text_config(decoder=True)
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    per_token = 2 * config.num_hidden_layers * heads * width * model.dtype.itemsize
-    return most_tokens(int(per_token), device_memory(model.device), on_gpu=model.device.type == "cuda")
-
-
-def device_memory(device: torch.device) -> int:
-    """Returns the bytes of memory of a device; of the CPU, what the machine has and a control group allows."""
-    if device.type == "cuda":
-        return int(torch.cuda.get_device_properties(device).total_memory)
-    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limit = Path("/sys/fs/cgroup/memory.max")
-    text = limit.read_text(encoding="ascii").strip() if limit.is_file() else ""
-    return min(whole, int(text)) if text.isdigit() else whole
 
 
 def open_samplers(options: Transformers, keys: Sequence[SampledKey], run: SampledRun) -> Samplers:

@@ -88,13 +88,21 @@ class Client:
                 raise EngineLostError(f"{self.address} has not answered for {timeout:g} s: it stands still") from error
             raise EngineLostError(f"{self.address} does not answer: {shown(str(error))}") from error
         if status != 200:
-            self._refused(path, status, text)
+            with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):
+                text = str(json.loads(text)["detail"])
+            text = shown(text)
+            if status == 404 and "adapter" not in path:
+                raise UsageError(f"{self.address} has no {path}: {START}")
+            if status in (401, 409):
+                raise UsageError(f"{self.address} {text}")
+            lost = status >= 500 or status in (STALE, OTHER_FILE)
+            raise (EngineLostError if lost else ModelError)(f"{self.address}{path}: {status}: {text}")
         try:
             return json.loads(text) if text.startswith(("{", "[")) else {}
         except (ValueError, RecursionError) as error:
             raise EngineLostError(f"{self.address}{path} answered {text[:200]!r}") from error
 
-    def own_address(self) -> str:
+    def local_address(self) -> str:
         """Returns the address of this machine that the server answers to.
 
         Raises:
@@ -133,16 +141,3 @@ class Client:
             with self._lock:
                 self._open.discard(connection)
             connection.close()
-
-    def _refused(self, path: str, status: int, said: str) -> None:
-        """Raises the error of a reply that is not status 200."""
-        with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):
-            said = str(json.loads(said)["detail"])
-        said = shown(said)
-        if status == 404 and "adapter" not in path:
-            raise UsageError(f"{self.address} has no {path}: {START}")
-        if status in (401, 409):
-            raise UsageError(f"{self.address} {said}")
-        if status >= 500 or status in (STALE, OTHER_FILE):
-            raise EngineLostError(f"{self.address}{path}: {status}: {said}")
-        raise ModelError(f"{self.address}{path}: {status}: {said}")

@@ -184,15 +184,15 @@ class VllmEngine:
             except Exception as error:
                 news.future.set_exception(error)
 
-    def _add(self, name: str, asked: EngineRequest) -> None:
+    def _add(self, name: str, request: EngineRequest) -> None:
         """Passes a request to the backend; if it is refused, reports the error to its callback."""
         try:
-            self.backend.add(name, asked)
+            self.backend.add(name, request)
         except ModelError as error:
             if isinstance(error, EngineLostError):
                 raise
             del self._under_way[name]
-            asked.done(error, self.version)
+            request.done(error, self.version)
 
     def _restart(self, error: EngineLostError) -> None:
         """Restarts the engine and sends it the unfinished requests again."""
@@ -208,8 +208,8 @@ class VllmEngine:
                 self.restarts += 1
                 if self._weights is not None:
                     self.backend.load(self._weights)
-                for name, asked in [*self._under_way.items()]:
-                    self._add(name, asked)
+                for name, request in [*self._under_way.items()]:
+                    self._add(name, request)
             except EngineLostError as next_error:
                 error = next_error
                 continue

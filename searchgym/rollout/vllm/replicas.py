@@ -39,7 +39,15 @@ class Replicas:
     def __init__(
         self, start: Sequence[Callable[[], VllmEngine]], again: Sequence[Callable[[], VllmEngine]] | None = None
     ) -> None:
-        engines = _all_or_none(start)
+        with ThreadPoolExecutor(len(start)) as pool:
+            futures = [pool.submit(one) for one in start]
+        failed = next((error for future in futures if (error := future.exception())), None)
+        if failed is not None:  # all or none
+            for future in futures:
+                if future.exception() is None:
+                    future.result().close()
+            raise failed
+        engines = [future.result() for future in futures]
         self._replicas = [_Replica(one, engine) for one, engine in zip(again or start, engines, strict=True)]
         self.max_context = min(engine.max_context for engine in engines)
         self.vocabulary, self.version = engines[0].vocabulary, engines[0].version
@@ -54,24 +62,39 @@ class Replicas:
         self.moved = 0
         """Number of requests that were sent again because their engine died."""
 
-    def ask(self, asked: EngineRequest) -> None:
+    def ask(self, request: EngineRequest) -> None:
         """Sends a request to the engine of its episode, or to the least busy one.
 
         Raises:
             EngineLostError: All engines have ended.
         """
-        replica, engine = self._choose(asked.episode)
+        with self._lock:
+            home = self._homes.get(request.episode)
+            if home is None or home.engine is None:
+                self._check_left()
+                home = min((one for one in self._replicas if one.engine is not None), key=lambda one: one.under_way)
+                if request.episode:
+                    self._homes[request.episode] = home
+            home.under_way += 1
+            replica, engine = home, home.engine
+            assert engine is not None
 
         def done(completion: Completion | Exception, version: int) -> None:
             with self._lock:
                 replica.under_way -= 1
-            if isinstance(completion, EngineLostError):
-                self._again(asked, replica, engine, completion)
-            else:
-                asked.done(completion, version)
+            if not isinstance(completion, EngineLostError):
+                request.done(completion, version)
+                return
+            self._leave(replica, engine, completion)
+            with self._lock:
+                self.moved += 1
+            try:
+                self.ask(request)
+            except EngineLostError as lost:
+                request.done(lost, self.version)
 
         try:
-            engine.ask(replace(asked, done=done))
+            engine.ask(replace(request, done=done))
         except EngineLostError as error:
             done(error, self.version)
 
@@ -154,29 +177,6 @@ class Replicas:
         self._close_lost()
         self.folders.clear()
 
-    def _choose(self, episode: str) -> tuple[_Replica, VllmEngine]:
-        with self._lock:
-            replica = self._homes.get(episode)
-            if replica is None or replica.engine is None:
-                self._check_left()
-                alive = [replica for replica in self._replicas if replica.engine is not None]
-                replica = min(alive, key=lambda one: one.under_way)
-                if episode:
-                    self._homes[episode] = replica
-            replica.under_way += 1
-            assert replica.engine is not None
-            return replica, replica.engine
-
-    def _again(self, asked: EngineRequest, replica: _Replica, engine: VllmEngine, error: EngineLostError) -> None:
-        """Sends an unfinished request of a dead engine to another one."""
-        self._leave(replica, engine, error)
-        with self._lock:
-            self.moved += 1
-        try:
-            self.ask(asked)
-        except EngineLostError as lost:
-            asked.done(lost, self.version)
-
     def _leave(self, replica: _Replica, engine: VllmEngine, error: EngineLostError) -> None:
         """Marks a replica's engine as ended and reports it on standard error once."""
         with self._lock:
@@ -220,16 +220,3 @@ class Replicas:
 
         with ThreadPoolExecutor(len(self._replicas)) as pool:
             list(pool.map(one, self._replicas))
-
-
-def _all_or_none(start: Sequence[Callable[[], VllmEngine]]) -> list[VllmEngine]:
-    """Starts engines in parallel; if one fails to start, the others are closed and its error is raised."""
-    with ThreadPoolExecutor(len(start)) as pool:
-        futures = [pool.submit(one) for one in start]
-    failed = next((error for future in futures if (error := future.exception())), None)
-    if failed is not None:
-        for future in futures:
-            if future.exception() is None:
-                future.result().close()
-        raise failed
-    return [future.result() for future in futures]

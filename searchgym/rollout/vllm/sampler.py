@@ -163,18 +163,18 @@ class VllmSampler:
 
     def _parameters(self, request: SampleRequest) -> dict[str, Any]:
         """Returns the keyword arguments of vLLM's `SamplingParams` for a request."""
-        asked = request.sampling
+        sampling = request.sampling
         return {
-            "max_tokens": min(asked.max_tokens, self.max_context - len(request.ids)),
-            "temperature": asked.temperature,
-            "top_p": asked.top_p if asked.temperature else 1.0,
+            "max_tokens": min(sampling.max_tokens, self.max_context - len(request.ids)),
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p if sampling.temperature else 1.0,
             "seed": request.seed % 2**63,
-            "stop": list(asked.stop),
+            "stop": list(sampling.stop),
             "include_stop_str_in_output": True,
             "stop_token_ids": sorted(self.ends),
             "ignore_eos": True,  # only `stop_token_ids` end a response
             "logprobs": 0,
-            "detokenize": bool(asked.stop),
+            "detokenize": bool(sampling.stop),
             "skip_special_tokens": False,
             "spaces_between_special_tokens": False,
         }

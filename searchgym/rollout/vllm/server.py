@@ -249,9 +249,8 @@ class ServedVllm(EngineBackend):
                 if time.monotonic() >= end:
                     raise EngineLostError(f"{error}; {START}") from error
                 if not told:
-                    sys.stderr.write(
-                        f"{error}: waiting for it, up to {self._patience:g} s; if it was not started, {START}\n"
-                    )
+                    wait = f"waiting for it, up to {self._patience:g} s"
+                    sys.stderr.write(f"{error}: {wait}; if it was not started, {START}\n")
                 told = True
                 threading.Event().wait(0.5)
 
@@ -263,7 +262,7 @@ class ServedVllm(EngineBackend):
             body = {"name": self._weights, "invitation": dict(invitation)}
             self._call("/searchgym/load", body, timeout=timeout + HELLO)
 
-        host, seconds = self._client.own_address(), min(SENDING, timeout)
+        host, seconds = self._client.local_address(), min(SENDING, timeout)
         try:
             send(tensors, invite, backend=self._group, host=host, processes=self._processes, seconds=seconds)
         except EngineLostError as error:

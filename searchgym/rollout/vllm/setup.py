@@ -199,19 +199,19 @@ def check_identity(wanted: Identity, served: Mapping[str, Any], address: str) ->
     Raises:
         UsageError: Names every difference, and what to start instead.
     """
-    found = []
+    faults = []
     if (version := served.get("searchgym")) != wanted.searchgym:
-        found.append(f"searchgym {version}, here it is {wanted.searchgym}: install the same version on both machines")
+        faults.append(f"searchgym {version}, here it is {wanted.searchgym}: install the same version on both machines")
     for name, word in WORDS.items():
         if served.get(name) != getattr(wanted, name):
-            found.append(f"{word} ({served.get('model')}, here it is {wanted.model})")
+            faults.append(f"{word} ({served.get('model')}, here it is {wanted.model})")
     if served.get("dtype") != wanted.dtype:
-        found.append(f"{served.get('dtype')}, the recipe samples in {wanted.dtype}")
+        faults.append(f"{served.get('dtype')}, the recipe samples in {wanted.dtype}")
     if served.get("adapters", 0) < wanted.adapters or served.get("rank", 0) < wanted.rank:
         have = f"{served.get('adapters', 0)} adapters of rank {served.get('rank', 0)}"
-        found.append(f"{have}, the recipe samples {wanted.adapters} of rank {wanted.rank}")
-    if found:
-        raise UsageError(f"{address} serves {'; '.join(found)}; start it by `searchgym engine` with this recipe")
+        faults.append(f"{have}, the recipe samples {wanted.adapters} of rank {wanted.rank}")
+    if faults:
+        raise UsageError(f"{address} serves {'; '.join(faults)}; start it by `searchgym engine` with this recipe")
     if not is_tested(str(served.get("vllm"))):
         tested = ", ".join(f"{prefix}x" for prefix in TESTED)
         sys.stderr.write(f"{address} has vLLM {served.get('vllm')}, tested is {tested}: watch probe/difference\n")

@@ -23,7 +23,8 @@ from searchgym.rollout.loading import (
     meta_model,
     model_config,
 )
-from searchgym.rollout.sampler_kind import SampledKey, SampledRun, Samplers
+from searchgym.rollout.sampler import Samplers
+from searchgym.rollout.sampler_kind import SampledKey, SampledRun
 from searchgym.rollout.samplers.vllm import Vllm
 from searchgym.rollout.transformers.sampler import response_ends
 from searchgym.rollout.vllm.backend import EngineBackend
@@ -65,15 +66,14 @@ def start_engine(
     folder = model_folder(model)
     vocabulary = vocabulary_of(folder)
     setup = EngineSetup(folder=folder, dtype=dtype, requests=requests, options=options, adapters=adapters, rank=rank)
-    backends: list[Callable[[], EngineBackend]] = []
+    backends: Sequence[Callable[[], EngineBackend]]
+    again: Sequence[Callable[[], EngineBackend]]
     if options.servers:
         wanted, run = identity_of(folder, dtype, adapters, rank), uuid.uuid4().hex
-        backends += [partial(ServedVllm, address, setup, wanted=wanted, run=run) for address in options.servers]
-        # the others need not wait for a server
-        again: list[Callable[[], EngineBackend]] = [partial(server, patience=0.0) for server in backends]
+        servers = [partial(ServedVllm, address, setup, wanted=wanted, run=run) for address in options.servers]
+        backends, again = servers, [partial(server, patience=0.0) for server in servers]  # the others need not wait
     else:
-        backends += [partial(LocalVllm, setup, options.gpus_of(number)) for number in range(options.replicas)]
-        again = backends
+        backends = again = [partial(LocalVllm, setup, options.gpus_of(number)) for number in range(options.replicas)]
 
     def start(backend: Callable[[], EngineBackend], deaths: int) -> VllmEngine:
         return VllmEngine(backend(), vocabulary=vocabulary, deaths=deaths)

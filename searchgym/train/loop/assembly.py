@@ -18,8 +18,7 @@ from searchgym.errors import UsageError
 from searchgym.options import kind_name
 from searchgym.rollout.folders import is_adapter, local_folder, model_folder
 from searchgym.rollout.models import Model
-from searchgym.rollout.sampler import Sampler
-from searchgym.rollout.sampler_kind import Samplers
+from searchgym.rollout.sampler import Sampler, Samplers
 from searchgym.rollout.tokens import TokenFormat
 from searchgym.rollout.transformers.precision import emulates_bfloat16
 from searchgym.train.credit.credit import Credit

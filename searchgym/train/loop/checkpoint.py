@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from searchgym.corpora.files import read_json
 from searchgym.errors import DataError, SearchGymError, TrainingError
 from searchgym.options import Options, read
-from searchgym.rollout.foreign.quiet import quiet_libraries
+from searchgym.rollout.folders import quiet_libraries
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -8,7 +8,7 @@ from typing import Final
 
 from searchgym.agents.roles import Role
 from searchgym.errors import CardError, UnknownNameError, UsageError
-from searchgym.rollout.checkpoints import share_roles
+from searchgym.rollout.models import share_roles
 from searchgym.train.credit.term import Term, check_methods, term_problems
 from searchgym.train.recipe.options import KeyOptions
 from searchgym.train.recipe.recipe import Recipe

@@ -1,15 +1,17 @@
-"""Averages of checkpoints, tensor by tensor, written as one folder that appears when it is complete."""
+"""Averages of checkpoints, tensor by tensor, and the weights in them that stand for a decay of the learning rate."""
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from searchgym.corpora.files import sha256_file
-from searchgym.errors import DataError, RunExistsError, UsageError
+from searchgym.errors import DataError, RunExistsError, UnknownNameError, UsageError
 from searchgym.reading import leads_out
 from searchgym.rollout.folders import (
     ADAPTER,
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 WEIGHTS: Final = "model.safetensors"
 RECORD: Final = "merge.json"
 """File of a merged folder that tells what it is an average of."""
-KEPT: Final = ("*.json", "*.jinja", "*.model", "*.txt")
+COPIED: Final = ("*.json", "*.jinja", "*.model", "*.txt")
 """Files that are copied from the last checkpoint."""
 LEFT_OUT: Final = ("*.index.json", "trainer_state.json", "state.json", RECORD)
 _ADAPTER_FIELDS: Final = (
@@ -40,6 +42,12 @@ _CONFIG_FIELDS: Final = (
     "model_type", "architectures", "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
     "num_key_value_heads", "rope_theta",
 )  # fmt: skip
+DECAYS: Final[dict[str, Callable[[float], float]]] = {
+    "linear": lambda x: 1 - x,
+    "cosine": lambda x: (1 + math.cos(math.pi * x)) / 2,
+    "sqrt": lambda x: 1 - math.sqrt(x),
+}
+"""Shapes of a decay from 1 at x = 0 to 0 at x = 1, by name; ``sqrt`` is 1 - sqrt(x)."""
 
 
 def merge_checkpoints(checkpoints: Sequence[str | Path], weights: Sequence[float], out: Path) -> Path:
@@ -65,6 +73,8 @@ def merge_checkpoints(checkpoints: Sequence[str | Path], weights: Sequence[float
         RunExistsError: `out` exists.
         DataError: A file cannot be read or written, or a tensor is not finite.
     """
+    from safetensors.torch import save_file
+
     if len(checkpoints) < 2 or len(weights) != len(checkpoints):
         raise UsageError(f"an average needs two checkpoints or more, each with a weight; got {len(checkpoints)}")
     if out.exists():
@@ -75,11 +85,14 @@ def merge_checkpoints(checkpoints: Sequence[str | Path], weights: Sequence[float
         raise UsageError("adapters and whole models cannot be averaged: `searchgym export` the adapters first")
     adapters = kinds.pop()
     _check_alike(folders, adapters)
-    kept = _kept(folders[-1])
+    copied = _copied(folders[-1])
     merged = _average([_tensors(folder, adapters) for folder in folders], weights, folders)
+    parts = [{"checkpoint": folder.name, "weight": weight} for folder, weight in zip(folders, weights, strict=True)]
     with new_folder(out) as building:
-        _write(building, folders, weights, merged, adapters)
-        for file in kept:
+        tensors = {name: tensor.contiguous() for name, tensor in merged.items()}
+        save_file(tensors, building / (ADAPTER_WEIGHTS if adapters else WEIGHTS), metadata={"format": "pt"})
+        (building / RECORD).write_text(json.dumps({"average_of": parts}, indent=2) + "\n", encoding="utf-8")
+        for file in copied:
             shutil.copyfile(file, building / file.name)
     return out
 
@@ -94,7 +107,9 @@ def _check_alike(folders: Sequence[Path], adapters: bool) -> None:
     first, *others = [read(folder / name) for folder in folders]
     for folder, other in zip(folders[1:], others, strict=True):
         for field in fields:
-            one, two = (_plain(config.get(field)) or None for config in (first, other))  # left out is false or empty
+            one, two = (config.get(field) or None for config in (first, other))  # left out is false or empty
+            if isinstance(one, list) and isinstance(two, list):  # of target modules, in any order
+                one, two = sorted(map(str, one)), sorted(map(str, two))
             if one != two:
                 raise UsageError(f"{folder}: {field} is {two!r:.60}, that of {folders[0]} is {one!r:.60}: not averaged")
         for file in TOKENIZERS[:3]:
@@ -103,11 +118,6 @@ def _check_alike(folders: Sequence[Path], adapters: bool) -> None:
                 raise UsageError(f"{folder}: {file} differs from that of {folders[0]}: other tokens, not averaged")
             if any(there) and not all(there):
                 raise UsageError(f"{folder} and {folders[0]}: only one of them has {file}: not averaged")
-
-
-def _plain(value: Any) -> Any:
-    """Returns a value of a configuration for comparison, lists (of target modules) in order."""
-    return sorted(map(str, value)) if isinstance(value, list) else value
 
 
 def _tensors(folder: Path, adapter: bool) -> Mapping[str, torch.Tensor]:
@@ -158,31 +168,54 @@ def _average(
     return merged
 
 
-def _kept(folder: Path) -> list[Path]:
+def _copied(folder: Path) -> list[Path]:
     """Returns the files of a checkpoint that are copied.
 
     Raises:
         DataError: One is a link that leads out of the folder: it may be a file that is nobody else's to read.
     """
     left_out = {file for pattern in LEFT_OUT for file in folder.glob(pattern)}
-    files = sorted({file for pattern in KEPT for file in folder.glob(pattern)} - left_out)
+    files = sorted({file for pattern in COPIED for file in folder.glob(pattern)} - left_out)
     for file in files:
         if leads_out(file, folder):
             raise DataError("is a link that leads out of the checkpoint: remove it, or put the file there", file)
     return [file for file in files if file.is_file()]
 
 
-def _write(
-    building: Path,
-    folders: Sequence[Path],
-    weights: Sequence[float],
-    merged: Mapping[str, torch.Tensor],
-    adapters: bool,
-) -> None:
-    """Writes the files of a merged checkpoint."""
-    from safetensors.torch import save_file
+def scheduled(name: str, count: int) -> list[float]:
+    """Returns the weights of checkpoints in a row whose average stands for a decay of the learning rate.
 
-    out = {name: tensor.contiguous() for name, tensor in merged.items()}
-    save_file(out, building / (ADAPTER_WEIGHTS if adapters else WEIGHTS), metadata={"format": "pt"})
-    parts = [{"checkpoint": folder.name, "weight": weight} for folder, weight in zip(folders, weights, strict=True)]
-    (building / RECORD).write_text(json.dumps({"average_of": parts}, indent=2) + "\n", encoding="utf-8")
+    Checkpoint i is the first one plus the updates up to it, so an average with weights c_0 .. c_k scales the updates
+    between checkpoints i - 1 and i by ``w_i = c_i + ... + c_k``. Hence ``c_0 = 1 - w_1``, ``c_i = w_i - w_(i+1)`` and
+    ``c_k = w_k``, with w_i the decay at x = i / (k + 1). ``mean`` gives all the same weight; so does ``linear``.
+
+    Source: WSM, arXiv 2507.17634, which replaces the decay at the end of a training by an average of its checkpoints,
+    by this relation. At which x the shapes are read is ours.
+
+    Args:
+        name: ``mean``, ``linear``, ``cosine`` or ``sqrt``.
+        count: Number of checkpoints, from the earliest to the latest, at least 2.
+    """
+    if name != "mean" and name not in DECAYS:
+        raise UnknownNameError("schedule", name, ["mean", *DECAYS])
+    if name == "mean":
+        return [1 / count] * count
+    scales = [1.0, *(DECAYS[name](i / count) for i in range(1, count)), 0.0]
+    return [one - after for one, after in itertools.pairwise(scales)]
+
+
+def given_weights(text: str, count: int) -> list[float]:
+    """Returns the weights that a user gave, ``0.2,0.3,0.5``, divided by their sum.
+
+    Raises:
+        UsageError: They are not one number of at least 0 per checkpoint, or all are 0.
+    """
+    try:
+        weights = [float(part) for part in text.split(",")]
+    except ValueError:
+        weights = []
+    if len(weights) != count or not all(w >= 0 for w in weights) or not 0 < sum(weights) < math.inf:
+        expected = f"expected {count} numbers from 0 up with a finite sum above 0, such as 0.5,0.5"
+        raise UsageError(f"--weights {text!r}: {expected}")
+    whole = math.fsum(weights)
+    return [weight / whole for weight in weights]
