@@ -21,7 +21,7 @@ from searchgym.questions.graphs.facts import Facts, find_facts
 from searchgym.questions.graphs.graph import MONTHS
 from searchgym.questions.graphs.packs import Pack
 from searchgym.questions.sentences import draw_cloze, draw_sentences
-from searchgym.questions.source import FactBase, HeldOut, split_pages
+from searchgym.questions.source import FactBase, HeldOut, linked_pages, pages_of_splits
 from searchgym.questions.spec import CLOZE, SENTENCE, SPLITS, GeneratedSpec
 from searchgym.questions.subset import by_hash
 from searchgym.records import Passage, Question, SupportingFact, Triple
@@ -128,7 +128,7 @@ def generate(
             strata.append(_kept(work, stratum, maker.fill))
             lacking = stratum.wanted - len(strata[-1].questions)
     of_page = {page: split for split, pages in splits.items() for page in pages}
-    cut = {frozenset(edge) for edge in _edges(facts, spec, out) if of_page[edge[0]] != of_page[edge[1]]}
+    cut = {frozenset(edge) for edge in linked_pages(facts, spec, out) if of_page[edge[0]] != of_page[edge[1]]}
     made = QuestionSet(
         tuple(strata),
         {name: len(pages) for name, pages in splits.items()},
@@ -142,27 +142,6 @@ def generate(
         more = "give more passages, in which the titles of others occur (in English, or with a pack of their language)"
         raise DataError(f"gives no questions: {why(made, len(passages))}: {more}")
     return made
-
-
-def pages_of_splits(count: int, facts: Facts, spec: GeneratedSpec, out: HeldOut) -> dict[str, frozenset[int]]:
-    """Returns the pages of each split, without those that are held out.
-
-    Args:
-        count: Number of passages.
-        facts: Their facts and links.
-        spec: Shares of the splits, and the shapes, which say what keeps two pages together.
-        out: What is held out.
-    """
-    splits = split_pages(count, _edges(facts, spec, out), spec.shares)
-    return {name: pages - out.pages for name, pages in splits.items()}
-
-
-def _edges(facts: Facts, spec: GeneratedSpec, out: HeldOut) -> list[tuple[int, int]]:
-    """Returns the pairs of pages that a question may need together."""
-    edges = [(fact.subject, fact.target) for fact in facts.facts if fact.target is not None]
-    if any(shape in CLOZE for shape, _ in spec.mix):
-        edges += [(link.source, link.target) for link in facts.links]
-    return [edge for edge in edges if not out.pages & set(edge)]
 
 
 def _crossing(whole: FactBase, parts: Iterable[FactBase], spec: GeneratedSpec) -> int:

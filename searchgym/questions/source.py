@@ -14,7 +14,7 @@ from searchgym.corpora.questions import read_questions
 from searchgym.questions.graphs.facts import Facts, PageFact
 from searchgym.questions.graphs.graph import Entity, Graph
 from searchgym.questions.graphs.packs import Pack
-from searchgym.questions.spec import SPLITS
+from searchgym.questions.spec import CLOZE, SPLITS, GeneratedSpec
 from searchgym.records import Passage, Triple, title_key
 from searchgym.text import WORD, base_title, norm, sentences
 
@@ -201,6 +201,27 @@ def split_pages(
             sets[i] |= moved
             sets[rich] -= moved
     return {name: frozenset(pages) for name, pages in zip(SPLITS, sets, strict=True)}
+
+
+def pages_of_splits(count: int, facts: Facts, spec: GeneratedSpec, out: HeldOut) -> dict[str, frozenset[int]]:
+    """Returns the pages of each split, without those that are held out.
+
+    Args:
+        count: Number of passages.
+        facts: Their facts and links.
+        spec: Shares of the splits, and the shapes, which say what keeps two pages together.
+        out: What is held out.
+    """
+    splits = split_pages(count, linked_pages(facts, spec, out), spec.shares)
+    return {name: pages - out.pages for name, pages in splits.items()}
+
+
+def linked_pages(facts: Facts, spec: GeneratedSpec, out: HeldOut) -> list[tuple[int, int]]:
+    """Returns the pairs of pages that a question may need together."""
+    edges = [(fact.subject, fact.target) for fact in facts.facts if fact.target is not None]
+    if any(shape in CLOZE for shape, _ in spec.mix):
+        edges += [(link.source, link.target) for link in facts.links]
+    return [edge for edge in edges if not out.pages & set(edge)]
 
 
 def _near_each_other(

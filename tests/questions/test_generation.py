@@ -21,10 +21,10 @@ from searchgym.corpora.questions import read_questions
 from searchgym.errors import DataError, RunExistsError, UnknownNameError, UsageError
 from searchgym.questions import storage
 from searchgym.questions.filters import Balance
-from searchgym.questions.generate import generate, pages_of_splits
+from searchgym.questions.generate import generate
 from searchgym.questions.graphs.facts import find_facts
 from searchgym.questions.graphs.packs import load_pack
-from searchgym.questions.source import HeldOut, components, hold_out, split_pages
+from searchgym.questions.source import HeldOut, components, hold_out, pages_of_splits, split_pages
 from searchgym.questions.spec import GeneratedSpec
 from searchgym.questions.storage import read_card, read_split, write_set
 from searchgym.records import Passage

@@ -41,8 +41,6 @@ _QUOTED: Final = re.compile(r'["“]\s?([^\W\d_a-z][^"“”\n]{2,60}?)["”]')
 _ENDS: Final = " ,.;:"
 """Blanks and punctuation that are no part of a quoted title."""
 _NUMBER: Final = re.compile(r"[\d,.]*\d[\d,.]*")
-
-
 Place = tuple[int, int]
 """Positions of a part's first character and behind its last one in the passage's text."""
 
@@ -284,20 +282,18 @@ def windows_by_triples(passages: Sequence[Passage], triples: Iterable[Triple]) -
     windows = []
     for page, passage in enumerate(passages):
         for start, end in windows_of(passage.text):
-            candidates: dict[Candidate, Triple] = {}
+            candidates: dict[Candidate, bool] = {}  # whether the page of the object states the fact, too
             for fact in of_page[page]:
                 match = re.search(rf"(?<!\w){re.escape(fact.object)}(?!\w)", passage.text[start:end])
                 target = numbers.get(fact.object)
                 if match is not None:
                     kind = kind_of(fact.object) if target is None else "link"
-                    candidates.setdefault(Candidate(start + match.start(), start + match.end(), kind, target), fact)
-            spans = []
-            for candidate, span in spans_among(candidates, passage.text, (start, end), passage.title, Counter()):
-                fact = candidates[candidate]
-                back = Triple(fact.object, fact.relation, fact.subject) in facts
-                spans.append(
-                    span._replace(supports=(candidate.target,) if candidate.target is not None and back else ())
-                )
+                    candidate = Candidate(start + match.start(), start + match.end(), kind, target)
+                    candidates.setdefault(candidate, Triple(fact.object, fact.relation, fact.subject) in facts)
+            spans = [
+                span._replace(supports=(found.target,) if found.target is not None and candidates[found] else ())
+                for found, span in spans_among(candidates, passage.text, (start, end), passage.title, Counter())
+            ]
             if spans:
                 windows.append(Window(page, start, end, tuple(sorted(spans))))
     return windows

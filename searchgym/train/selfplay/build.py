@@ -9,11 +9,10 @@ from searchgym.corpora.folders import home
 from searchgym.envs.data import find_corpus, load_corpus
 from searchgym.envs.task import Task
 from searchgym.errors import UsageError
-from searchgym.questions.generate import pages_of_splits
 from searchgym.questions.graphs.facts import find_facts
 from searchgym.questions.graphs.packs import load_pack
 from searchgym.questions.graphs.triples import read_triples
-from searchgym.questions.source import FactBase, HeldOut, held_out_by
+from searchgym.questions.source import FactBase, HeldOut, held_out_by, pages_of_splits
 from searchgym.questions.spec import GeneratedSpec
 from searchgym.questions.worlds import cached_world
 from searchgym.questions.worlds.report import findable_titles
