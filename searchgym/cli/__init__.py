@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from searchgym import threads
-from searchgym.cli import data, doctor, generated, index, models, serve, train
+from searchgym.cli import data, doctor, index, models, serve, train
 from searchgym.cli.evaluation.compare import compare
 from searchgym.cli.evaluation.evaluate import evaluate
 from searchgym.cli.evaluation.leaderboard import leaderboard
@@ -20,6 +20,7 @@ from searchgym.cli.evaluation.view import view
 from searchgym.cli.listing import list_cards
 from searchgym.cli.output import say, show_warnings
 from searchgym.cli.play import play
+from searchgym.cli.practice import generated
 from searchgym.cli.practice.demonstrate import demonstrate
 from searchgym.cli.practice.select import select_questions
 from searchgym.cli.practice.selfplay import selfplay

@@ -137,7 +137,7 @@ def arm_of(arm: str, seed: int, args: argparse.Namespace, task: Task) -> dict[st
 def scores(task: Task, model: str, out: Path) -> dict[str, Any]:
     """Returns EM, in the mean and by question, searches and legal outputs of a model's greedy episodes."""
     agent = load_agent("search-r1")
-    found = evaluate_model(task, agent, dict.fromkeys(agent.roles, model), out)
+    found: dict[str, Any] = {**evaluate_model(task, agent, dict.fromkeys(agent.roles, model), out)}
     em = em_by_question(out)
     mean = float(np.mean(list(em.values())))
     return {"em": mean, BY_QUESTION: em, "searches": found["searches"], "legal": found["legal"]}

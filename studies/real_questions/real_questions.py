@@ -102,7 +102,9 @@ def run_row(name: str, row: Row, tasks: Mapping[str, Task], model: Model, out: P
         folder = folder_of(name, out) / set_name
         options = EvalOptions(resume=(folder / "run.json").exists())
         started = time.perf_counter()
-        scores = evaluate(with_hits(task, row.hits), agent, folder, dict.fromkeys(agent.roles, model), options)
+        scores: dict[str, Any] = {
+            **evaluate(with_hits(task, row.hits), agent, folder, dict.fromkeys(agent.roles, model), options)
+        }
         recall = scores["title_recall"]
         yield {
             "row": name,

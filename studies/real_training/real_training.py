@@ -145,7 +145,9 @@ def scored(model: str, tasks: Mapping[str, Task], given: argparse.Namespace, fol
             agent = with_max_tokens(load_agent(agent_name), MAX_TOKENS)
             out = folder / f"{name}-{agent_name}"
             options = EvalOptions(resume=(out / "run.json").exists())
-            scores = evaluate(tasks[name], agent, out, dict.fromkeys(agent.roles, models["model"]), options)
+            scores: dict[str, Any] = {
+                **evaluate(tasks[name], agent, out, dict.fromkeys(agent.roles, models["model"]), options)
+            }
             rows = {str(row["id"]): row for _, row in iter_jsonl(out / "questions.jsonl")}
             recall = scores["title_recall"]
             found[f"{name} {agent_name}"] = {

@@ -19,7 +19,7 @@ from searchgym.corpora.questions import read_questions
 from searchgym.questions.generate import generate
 from searchgym.questions.graphs.facts import find_facts
 from searchgym.questions.graphs.packs import load_pack
-from searchgym.questions.report import table
+from searchgym.questions.saved import table
 from searchgym.questions.source import hold_out
 from searchgym.questions.spec import GeneratedSpec
 from searchgym.records import Question

@@ -18,10 +18,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
-from searchgym.corpora.fields import as_texts, id_field, optional_text, text_field, texts_field, tuples_field
+from searchgym.corpora.fields import Row, as_texts, id_field, optional_text, text_field, texts_field, tuples_field
 from searchgym.corpora.files import FilePath
 from searchgym.corpora.passages import split_contents
-from searchgym.corpora.rows import Row
 from searchgym.errors import DataError
 from searchgym.records import Answer, Passage, Question, SupportingFact, Triple
 from searchgym.scoring import UNANSWERABLE_SUFFIX

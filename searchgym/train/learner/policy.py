@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -41,7 +41,7 @@ class Policy:
         *,
         seed: int = 0,
         temperature: float = 1.0,
-        reference: PreTrainedModel | None = None,
+        reference: Any = None,
         ranks: Ranks | None = None,
     ) -> None:
         self.updater, self.trained_model = updater, TrainedModel(updater, options, seed, ranks)
