@@ -84,7 +84,7 @@ def test_a_term_of_an_installed_package_is_used_by_its_name(packages):
         load_recipe("tiny-grpo", ["credit={thrift: {price: -1}}"])
 
 
-def test_a_class_in_a_file_of_the_working_folder_is_used_by_module_and_name(packages, tmp_path):
+def test_a_class_in_the_working_folder_is_used_by_module_and_name(packages, tmp_path):
     (tmp_path / "own_terms.py").write_text(HEAD + THRIFT)
     recipe = load_recipe("tiny-grpo", ["credit={outcome: 1, 'own_terms:Thrift': {price: 0.1}}"])
     assert rewards(recipe) == pytest.approx([0.7, 0.7])

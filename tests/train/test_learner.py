@@ -442,7 +442,7 @@ def falcon(p=0.0):
 
 
 @pytest.mark.parametrize(("make", "dropout"), [(opt, "activation_dropout"), (falcon, "hidden_dropout")])
-def test_activations_that_are_computed_again_change_no_gradient_and_bring_no_dropout_back(make, dropout):
+def test_recomputed_activations_change_no_gradient_and_bring_no_dropout(make, dropout):
     again = recomputing(make(0.4), True)
     rows = [own.policy_step(random_samples(3), 0) for own in (learner(make()), learner(again))]
     assert again.is_gradient_checkpointing

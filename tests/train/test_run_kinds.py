@@ -89,7 +89,7 @@ def own(tmp_path, monkeypatch):
     ("base", "names"),
     [(SamplerKind, "auto transformers vllm"), (LearnerBackend, "deepspeed torch"), (Launcher, "here ray")],
 )
-def test_every_shipped_kind_is_one_class_with_a_docstring_that_is_named_as_its_module(base, names):
+def test_every_shipped_kind_is_one_documented_class_named_as_its_module(base, names):
     assert sorted(kinds(base)) == names.split()
     for name in kinds(base):
         cls = find_kind(base, name)
@@ -158,7 +158,7 @@ def test_what_cannot_be_read_is_named(values, said):
         load_recipe("tiny-grpo", values)
 
 
-def test_another_kind_begins_with_its_own_options_and_the_same_one_keeps_those_given():
+def test_another_kind_begins_anew_and_the_same_one_keeps_what_was_given():
     recipe = load_recipe("qwen2.5-7b-lora-vllm", ["rollout.sampler.kind=vllm", "rollout.sampler.sleep=1"])
     assert recipe.rollout.sampler == Vllm(gpu_share=0.4, max_context=8192, sleep=1)
     other = ["rollout.sampler.kind=transformers", "learner.dtype=float32"]

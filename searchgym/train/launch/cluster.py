@@ -123,16 +123,12 @@ def _reserved(ray: Any, programs: Sequence[Program], options: Ray) -> Any:
     if group.wait(options.seconds):
         return group
     ray.util.remove_placement_group(group)
-    asked: dict[str, float] = {}
-    for bundle in bundles:
-        for name, amount in bundle.items():
-            asked[name] = asked.get(name, 0) + amount
-    there, free = ray.cluster_resources(), ray.available_resources()
-    has = ", ".join(
-        f"{free.get(n, 0):g} of {there.get(n, 0):g} {n} free, {amount:g} asked" for n, amount in asked.items()
-    )
+    total, free, lines = ray.cluster_resources(), ray.available_resources(), []
+    for name in dict.fromkeys(name for bundle in bundles for name in bundle):
+        asked = sum(bundle.get(name, 0) for bundle in bundles)
+        lines.append(f"{free.get(name, 0):g} of {total.get(name, 0):g} {name} free, {asked:g} asked")
     raise UsageError(
-        f"launch ray: no place for {len(programs)} programs within {options.seconds:g} s ({has}): "
+        f"launch ray: no place for {len(programs)} programs within {options.seconds:g} s ({', '.join(lines)}): "
         "add nodes, or lower learner.backend.ranks, rollout.sampler.replicas or launch.rank_cpus"
     )
 

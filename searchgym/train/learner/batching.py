@@ -46,23 +46,18 @@ def pack(lengths: Sequence[int], max_tokens: int, packed: bool = False) -> list[
     Returns:
         Indices into `lengths` per micro-batch; each occurs once, shortest rows first.
     """
+    sizes = list(lengths) if packed else [padded_length(length) for length in lengths]
     batches: list[list[int]] = []
-    length = total = 0
-    if packed:
-        for i in sorted(range(len(lengths)), key=lambda i: (lengths[i], i)):
-            total += lengths[i]
-            if not batches or padded_length(total) > max_tokens:
-                batches.append([])
-                total = lengths[i]
-            batches[-1].append(i)
-        return batches
-    for i in sorted(range(len(lengths)), key=lambda i: (padded_length(lengths[i]), i)):
-        padded = padded_length(lengths[i])
-        if batches and padded == length and (len(batches[-1]) + 1) * padded <= max_tokens:
-            batches[-1].append(i)
+    for i in sorted(range(len(sizes)), key=lambda i: (sizes[i], i)):
+        last = batches[-1] if batches else []
+        if packed:
+            fits = padded_length(sum(sizes[j] for j in last) + sizes[i]) <= max_tokens
+        else:
+            fits = all(sizes[j] == sizes[i] for j in last[:1]) and (len(last) + 1) * sizes[i] <= max_tokens
+        if last and fits:
+            last.append(i)
         else:
             batches.append([i])
-            length = padded
     return batches
 
 
