@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -181,9 +182,9 @@ class _EpisodeIO:
     def __init__(self, engine: Engine, question: Question, attempt: int) -> None:
         self.engine = engine
         # surrogatepass: ids come from files, which may hold lone surrogates
-        self._entropy = (engine.seed, zlib.crc32(question.id.encode("utf-8", "surrogatepass")), attempt)
-        self._rng: np.random.Generator | None = None
+        self.entropy = (engine.seed, zlib.crc32(question.id.encode("utf-8", "surrogatepass")), attempt)
         self._busy = False
+        self.protocol, self.training = engine.task.rules.protocol, engine.training
         self.place = (question.id, attempt)
         self.name = f"{question.id}#{attempt}"
         self.state = State(question)
@@ -192,23 +193,13 @@ class _EpisodeIO:
         self.calls: list[Call] = []
         self.notes: dict[str, float] = {}
 
-    @property
-    def protocol(self) -> protocol.Protocol:
-        return self.engine.task.rules.protocol
-
-    @property
+    @functools.cached_property
     def rng(self) -> np.random.Generator:
-        if self._rng is None:
-            self._rng = np.random.default_rng(self._entropy)
-        return self._rng
+        return np.random.default_rng(self.entropy)
 
     @property
     def turns_left(self) -> int:
         return 0 if self.state.done else self.engine.task.rules.max_turns - self.state.turn
-
-    @property
-    def training(self) -> bool:
-        return self.engine.training
 
     def note(self, name: str, value: float) -> None:
         self.notes[name] = float(value)
@@ -224,10 +215,6 @@ class _EpisodeIO:
         if name not in roles:
             raise UsageError(f"agent {self.engine.agent.name} has no role {name!r}: its card names {sorted(roles)}")
         return roles[name]
-
-    def call_seed(self) -> int:
-        """Returns the seed for sampling in the next model call."""
-        return int(np.random.SeedSequence((*self._entropy, len(self.calls))).generate_state(1)[0])
 
     def open(self, role: str, **fields: str) -> _Chat:
         agent_role, model = self.role(role), self.engine.models[role]
@@ -317,7 +304,8 @@ class _Chat:
             for text, made in zip(missing, await encoder.ask(missing, io.place), strict=True):
                 text.ids = made
         ids = self._ids()
-        sampled = await self._model.batcher.ask(SampleRequest(ids, sampling, io.call_seed(), io.name), io.place)
+        seed = int(np.random.SeedSequence((*io.entropy, len(io.calls))).generate_state(1)[0])
+        sampled = await self._model.batcher.ask(SampleRequest(ids, sampling, seed, io.name), io.place)
         self._finish = sampled.finish
         if len(sampled.ids):
             self._context.spans.append(Span("model", sampled.ids, sampled.logp))

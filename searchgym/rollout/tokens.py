@@ -159,10 +159,6 @@ class TokenFormat:
         closing = () if finish == "eos" else turns.closing
         return (*closing, *turns.opening), True, turns.again
 
-    def turn_ids(self, text: str) -> npt.NDArray[np.int32]:
-        """Returns the token ids of a further user turn of a chat, from the model's end-of-turn on, (T,) int32."""
-        return self.observation_ids(text, "eos")
-
     @property
     def closing_ids(self) -> tuple[int, ...]:
         """Token ids that close a turn of the model; empty for a base model."""

@@ -86,7 +86,7 @@ def test_a_converted_model_is_taken_from_the_cache(package, tmp_path):
     assert pretrained_folder(card) == folder
 
 
-def test_where_neither_package_nor_hub_is_there_the_error_says_what_to_install(package, monkeypatch):
+def test_without_package_and_hub_the_error_says_what_to_install(package, monkeypatch):
     card = dataclasses.replace(package[0], package="no-such-package")
     monkeypatch.setattr(folders, "list_cards", lambda kind: {"small": "card"} if kind == "pretrained" else {})
     monkeypatch.setattr(folders, "load_card", lambda cls, path: card)

@@ -211,7 +211,7 @@ def test_log_probs_are_those_of_one_forward_pass_over_the_whole_sequence(dtype, 
         np.testing.assert_allclose(sampled.logp, told, atol=tolerance)
 
 
-def test_equal_distances_of_noise_choose_each_token_as_often_as_its_probability():
+def test_evenly_spaced_noise_chooses_tokens_by_their_probability():
     p = np.array([0.5, 0.0, 0.25, 0.125, 0.125])
     count = 8000
     logits = torch.log(torch.tensor(p, dtype=torch.float32)).repeat(count, 1)

@@ -45,7 +45,7 @@ def test_a_chat_prompt_is_what_the_template_makes_of_a_user_message(style, text)
     assert ids.tolist() == expected
 
 
-def test_a_base_prompt_is_the_text_after_the_beginning_of_text_id_if_there_is_one():
+def test_a_base_prompt_is_the_text_after_the_id_that_begins_texts():
     for style in BASE_STYLES:
         tokenizer = tiny_tokenizer(style)
         bos = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]

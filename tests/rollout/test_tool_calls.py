@@ -57,7 +57,7 @@ def test_the_template_writes_what_training_wrote(name):
         form.observation_ids(protocol.parts(protocol.result(PAGE)), "stop"),
         form._plain_ids(["Gamma"])[0],
         form.closing_ids,
-        form.turn_ids("And when?"),
+        form.observation_ids("And when?", "eos"),
     ]
     messages = [
         {"role": "system", "content": "You have tools."},

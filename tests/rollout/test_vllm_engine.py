@@ -102,7 +102,7 @@ def engine_on(backend, **options):
     return VllmEngine(backend, vocabulary=10, **options)
 
 
-def test_responses_say_which_weights_made_them_and_weights_wait_for_what_is_under_way():
+def test_responses_name_their_weights_and_new_weights_wait_for_them():
     fake = Fake()
     sampler = VllmSampler(engine_on(fake, version=3), ends=[5])
     fake.open.clear()
@@ -136,7 +136,7 @@ def test_responses_say_which_weights_made_them_and_weights_wait_for_what_is_unde
     assert fake.events == ["load", "forget", "close"]
 
 
-def test_an_engine_that_ends_begins_again_with_its_weights_and_what_it_was_asked():
+def test_an_engine_that_ends_restarts_with_its_weights_and_requests():
     fake = Fake()
     sampler = VllmSampler(engine_on(fake), ends=[5])
     sampler.update(WEIGHTS, 1)
@@ -147,7 +147,7 @@ def test_an_engine_that_ends_begins_again_with_its_weights_and_what_it_was_asked
     sampler.close()
 
 
-def test_an_engine_that_ends_again_and_again_is_given_up_and_everyone_is_told():
+def test_an_engine_that_ends_repeatedly_is_given_up_with_an_error():
     fake = Fake(dies_at=range(1, 9))
     sampler = VllmSampler(engine_on(fake), ends=[5])
     with pytest.raises(EngineLostError, match="ended 3 times in a row: killed"):
@@ -272,7 +272,7 @@ def test_an_episode_stays_on_its_replica_and_new_ones_go_where_fewest_are():
     engines.close()
 
 
-def test_episodes_of_a_replica_that_ends_go_on_elsewhere_and_it_comes_back_with_new_weights(capsys):
+def test_episodes_of_a_dead_replica_move_and_it_returns_with_new_weights(capsys):
     dying, other, back = Fake(dies_at=[3]), Fake(), Fake()
     engines = replicas(dying, other, back)
     sampler = VllmSampler(engines, ends=[5])
@@ -290,7 +290,7 @@ def test_episodes_of_a_replica_that_ends_go_on_elsewhere_and_it_comes_back_with_
 
 
 @pytest.mark.parametrize("idle", [True, False])
-def test_a_replica_that_ends_when_weights_come_leaves_them_to_the_others_and_to_who_replaces_it(idle):
+def test_a_replica_that_dies_while_loading_leaves_weights_to_the_others(idle):
     """While nothing is under way it ends on hearing of them; else they wait in its inbox when it ends."""
     dying, other, back = Fake(), Fake(), Fake()
     engines = replicas(dying, other, back)
@@ -371,7 +371,7 @@ def test_nobody_is_left_waiting_when_every_replica_has_ended():
     sampler.close()
 
 
-def test_a_replica_that_is_begun_again_is_asked_only_once_it_has_the_weights():
+def test_a_restarted_replica_gets_requests_only_with_its_weights():
     """Requests keep coming from another thread while it starts and loads."""
     dying, other, back = Fake(dies_at=[1]), Fake(), Fake()
     engines, seen, answered = replicas(dying, other, back), [], threading.Event()
@@ -409,7 +409,7 @@ def test_homes_are_forgotten_with_each_version_of_an_adapter():
 # -- weights on their way ------------------------------------------------------------------------------------------
 
 
-def test_weights_of_programs_that_were_killed_are_cleared_and_those_of_others_are_not(tmp_path, monkeypatch):
+def test_only_weights_of_killed_programs_are_cleared(tmp_path, monkeypatch):
     monkeypatch.setattr(weight_folders, "MEMORY", tmp_path)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with subprocess.Popen([sys.executable, "-c", ""]) as ended:

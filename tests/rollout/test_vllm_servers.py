@@ -387,7 +387,7 @@ def test_other_agents_may_ask_while_no_run_does_and_change_nothing(fake):
         sampler.close()
 
 
-def test_other_agents_get_the_original_weights_once_a_run_has_ended_or_is_not_heard_of(fake):
+def test_other_agents_get_the_original_weights_after_a_run(fake):
     fake.answers["/v1/chat/completions"] = [(200, {"choices": []})]
     now, original = [1000.0], {"method": "load_original", "kwargs": {"folder": SERVED["model"]}}
     with gated(fake, clock=lambda: now[0]) as address:
@@ -432,7 +432,7 @@ def answered(sampler, count):
 
 
 @pytest.mark.slow
-def test_a_server_that_dies_is_drained_and_comes_back_with_the_next_weights(capsys):
+def test_a_server_that_dies_is_drained_and_returns_with_new_weights(capsys):
     one, two = FakeVllm(), FakeVllm()
     port = free_port()
     with gated(two) as other:

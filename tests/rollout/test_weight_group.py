@@ -194,7 +194,7 @@ def test_what_goes_with_a_group(more, said):
 
 
 @pytest.mark.slow
-def test_a_process_that_fails_says_so_and_the_next_request_is_not_sampled_by_half_of_the_weights(capsys):
+def test_a_failed_process_is_reported_and_half_loaded_weights_never_sample(capsys):
     fake = FakeVllm()
     fake.processes = 2
     receive, fails = fake.receive, ["RuntimeError: out of memory"]

@@ -57,7 +57,8 @@ class Client:
         self.address, self._headers = address, {"Content-Type": "application/json", **headers}
         self._lock = threading.Lock()
         self._open = set[HttpConnection]()
-        self._cut = False
+        self.ended = threading.Event()
+        """Event that is set by `cut`."""
 
     def call(
         self, path: str, body: Mapping[str, Any] | None = None, *, timeout: float, headers: Mapping[str, str] = {}
@@ -117,7 +118,7 @@ class Client:
     def cut(self) -> None:
         """Ends every call that waits, and refuses later ones, with an EngineLostError."""
         with self._lock:
-            self._cut = True
+            self.ended.set()
             for connection in self._open:
                 with contextlib.suppress(OSError, AttributeError):  # it may be connecting, or have ended
                     connection.sock.shutdown(socket.SHUT_RDWR)
@@ -133,7 +134,7 @@ class Client:
         try:
             connection.connect()
             with self._lock:
-                if self._cut:
+                if self.ended.is_set():
                     raise ConnectionAbortedError("it was given up")
             connection.timeout = end - time.monotonic()
             yield connection

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -38,19 +39,6 @@ PREFIX: Final = "/searchgym/"
 """Start of the paths that the gate answers itself."""
 CHATS: Final = {"/v1/chat/completions", "/v1/completions"}
 """Paths of OpenAI's interface, which other agents may ask while no training uses the server (``engine --tools``)."""
-
-
-class RefusalError(Exception):
-    """Raised for a request that gets an error reply.
-
-    Args:
-        status: HTTP status.
-        detail: What the client is told.
-    """
-
-    def __init__(self, status: int, detail: str) -> None:
-        self.status, self.detail = status, detail
-        super().__init__(detail)
 
 
 @dataclass(slots=True)
@@ -88,11 +76,11 @@ class ServerGate:
         try:
             if scope["type"] != "lifespan":
                 reply = await self._reply(scope, receive)
-        except RefusalError as error:
+        except HTTPException as error:
             if scope["type"] == "websocket":
                 await send({"type": "websocket.close", "code": 1008})
                 return
-            reply = JSONResponse({"detail": error.detail}, error.status)
+            reply = JSONResponse({"detail": error.detail}, error.status_code)
         await (reply or self._app)(scope, receive, send)
 
     async def _reply(self, scope: Scope, receive: Receive) -> Response | None:
@@ -100,7 +88,7 @@ class ServerGate:
         headers, path = Headers(scope=scope), scope["path"]
         given, wanted = headers.get("authorization", ""), f"Bearer {self._key}"
         if self._key and not hmac.compare_digest(given.encode(), wanted.encode()):
-            raise RefusalError(401, f"refuses the key: set {KEY} to the server's, here and there")
+            raise HTTPException(401, f"refuses the key: set {KEY} to the server's, here and there")
         if path.startswith(PREFIX):
             return await self._answer(path.removeprefix(PREFIX), Request(scope, receive))
         if scope.get("method") != "POST":
@@ -111,10 +99,10 @@ class ServerGate:
                 return None
             if RUN not in headers:
                 chats = " and ".join(sorted(CHATS))
-                raise RefusalError(403, f"serves {chats} to other programs, and {path} to trainings")
+                raise HTTPException(403, f"serves {chats} to other programs, and {path} to trainings")
         self._check_run(headers)
         if path == GENERATE and (weights := headers.get(WEIGHTS, "")) != self._weights:
-            raise RefusalError(STALE, f"it has {_named(self._weights)}, the request is for {_named(weights)}")
+            raise HTTPException(STALE, f"it has {_named(self._weights)}, the request is for {_named(weights)}")
         return None
 
     def _in_use(self) -> bool:
@@ -132,20 +120,20 @@ class ServerGate:
             if reply.status_code != 200:
                 self._weights = None
                 text = bytes(reply.body).decode(errors="replace")
-                raise RefusalError(503, f"cannot load its original weights again: {text}")
+                raise HTTPException(503, f"cannot load its original weights again: {text}")
 
     def _check_run(self, headers: Headers) -> None:
         """Refuses a call by anyone but the training that uses the server, and counts it as a sign of life."""
         if self._claim is None:
-            raise RefusalError(STALE, "it was started again, or given back, and has no weights of this run")
+            raise HTTPException(STALE, "it was started again, or given back, and has no weights of this run")
         if headers.get(RUN) != self._claim.run:
             raise self._taken(self._claim)
         self._claim.heard = self._clock()
 
-    def _taken(self, claim: _Claim) -> RefusalError:
+    def _taken(self, claim: _Claim) -> HTTPException:
         """Returns the refusal of a run while another one uses the server."""
         heard = f"heard of {self._clock() - claim.heard:.0f} s ago"
-        return RefusalError(
+        return HTTPException(
             409,
             f"samples for another run ({claim.who}, {heard}): start a separate server for each run; if that one has "
             f"ended, this server is free {LEASE:g} s after it was last heard of",
@@ -176,7 +164,7 @@ class ServerGate:
             await _check_files(body)
             adapter = {"lora_name": body["name"], "lora_path": body["folder"]}
             return await self._pass_on(request.scope, "/v1/load_lora_adapter", adapter)
-        raise RefusalError(404, f"has no {PREFIX}{name}")
+        raise HTTPException(404, f"has no {PREFIX}{name}")
 
     async def _load(self, scope: Scope, body: Mapping[str, Any]) -> Response:
         """Loads weights from a folder or a group, or the original ones if the body names neither.
@@ -185,7 +173,7 @@ class ServerGate:
         """
         invitation = body.get("invitation", {})
         if not isinstance(invitation, dict):
-            raise RefusalError(400, f"the invitation to a group is {invitation!r:.80}")
+            raise HTTPException(400, f"the invitation to a group is {invitation!r:.80}")
         if invitation and not invitation.get("tensors"):
             return await self._join(scope, invitation)
         async with self._lock:  # a client that leaves does not end its load
@@ -249,11 +237,13 @@ async def _check_files(body: Mapping[str, Any], status: int = OTHER_FILE) -> Non
         try:
             actual = await asyncio.to_thread(sha256_file, folder / name)
         except DataError as error:
-            raise RefusalError(
+            raise HTTPException(
                 status, f"does not see the file {error}; rollout.sampler.shared must be on both machines"
             ) from error
         if actual != wanted:
-            raise RefusalError(status, f"sees another file as {folder / name}: it was cut, or the folder is not shared")
+            raise HTTPException(
+                status, f"sees another file as {folder / name}: it was cut, or the folder is not shared"
+            )
 
 
 async def _body(request: Request) -> dict[str, Any]:
@@ -261,11 +251,11 @@ async def _body(request: Request) -> dict[str, Any]:
     try:
         body = json.loads(await request.body() or b"{}")
     except ClientDisconnect:
-        raise RefusalError(400, "the client has left") from None
+        raise HTTPException(400, "the client has left") from None
     except ValueError as error:
-        raise RefusalError(400, f"the request is not JSON: {error}") from error
+        raise HTTPException(400, f"the request is not JSON: {error}") from error
     if not isinstance(body, dict):
-        raise RefusalError(400, "the request is not a JSON object")
+        raise HTTPException(400, "the request is not a JSON object")
     return body
 
 

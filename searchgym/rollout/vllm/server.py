@@ -85,15 +85,14 @@ class ServedVllm(EngineBackend):
             )
         self._stall, self._every = options.stall, min(LEASE, options.stall) / 3
         self._pool = ThreadPoolExecutor(setup.requests, thread_name_prefix="vllm-server")
-        self._ended: queue.SimpleQueue[tuple[int, str, Completion | Exception]] = queue.SimpleQueue()
-        self._life = 0
-        """Number of restarts; responses to requests from before the last one are ignored."""
+        self._ended: queue.SimpleQueue[tuple[Client, str, Completion | Exception]] = queue.SimpleQueue()
         self._adapters: set[str] = set()
         self._weights = ""
         """Name of the weights that requests are for; empty for the model's original ones."""
         self._lost: SearchGymError | None = None
-        """Why the server was given up in this life."""
-        self._client, self._stop = self._new_client(), threading.Event()
+        """Why the server was given up since the last restart."""
+        self._client = self._new_client()
+        """Client since the last restart; responses to requests through an earlier one are ignored."""
         self.max_context = 0
         try:
             self.restart()
@@ -108,10 +107,9 @@ class ServedVllm(EngineBackend):
     @override
     def restart(self) -> None:
         """Waits until the server answers again, and claims it for this run."""
-        self._end_life()
-        self._life += 1
+        self._client.cut()
         self._adapters.clear()
-        self._client, self._stop, self._lost = self._new_client(), threading.Event(), None
+        self._client, self._lost = self._new_client(), None
         about = self._greet()
         check_identity(self._wanted, about["serves"], self.address)
         self._processes = int(about.get("processes", 1))
@@ -126,7 +124,7 @@ class ServedVllm(EngineBackend):
             folders.clear()
         if self._group is not None:
             self._send({}, MEET)
-        threading.Thread(target=self._beat, args=(self._client, self._stop), name="vllm-beats", daemon=True).start()
+        threading.Thread(target=self._beat, args=(self._client,), name="vllm-beats", daemon=True).start()
         if about["weights"] != "":  # of this run or of an earlier one
             self._call("/searchgym/load", {"name": ""}, timeout=LOADING)
             self.forget()  # otherwise vLLM would reuse keys and values of the last run's weights
@@ -140,7 +138,7 @@ class ServedVllm(EngineBackend):
         if request.adapter is not None:
             self.take(request.adapter)
             body["model"] = request.adapter.name
-        self._pool.submit(self._answer, self._life, name, body)
+        self._pool.submit(self._answer, self._client, name, body)
 
     @override
     def step(self) -> list[tuple[str, Completion | Exception]]:
@@ -152,7 +150,7 @@ class ServedVllm(EngineBackend):
                 ended.append(self._ended.get())
         except queue.Empty:
             return []
-        ended = [one for one in ended if one[0] == self._life]
+        ended = [one for one in ended if one[0] is self._client]
         for *_, completion in ended:
             if isinstance(completion, EngineLostError):
                 raise self._lost or completion
@@ -210,27 +208,21 @@ class ServedVllm(EngineBackend):
 
     @override
     def close(self) -> None:
-        if self._lost is None and not self._stop.is_set():
+        if self._lost is None and not self._client.ended.is_set():
             with contextlib.suppress(SearchGymError):
                 self._client.call("/searchgym/release", {}, timeout=HELLO)
-        self._end_life()
+        self._client.cut()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _beat(self, client: Client, stop: threading.Event) -> None:
-        """Asks for signs of life until the client's life ends; a server without one is given up."""
-        while self._client is client and not stop.wait(self._every):
+    def _beat(self, client: Client) -> None:
+        """Asks for signs of life until the client is cut; a server without one is given up."""
+        while not client.ended.wait(self._every):
             try:
                 client.call("/searchgym/beat", {}, timeout=self._stall)
             except SearchGymError as error:
-                if self._client is client and not self._stop.is_set():
+                if not client.ended.is_set():
                     self._lost = self._lost or error
-                    self._stop.set()
                     client.cut()
-
-    def _end_life(self) -> None:
-        """Ends the signs of life and all calls of the present life."""
-        self._stop.set()
-        self._client.cut()
 
     def _new_client(self) -> Client:
         key = os.environ.get(KEY)
@@ -277,7 +269,7 @@ class ServedVllm(EngineBackend):
         except EngineLostError as error:
             raise self._lost or error from None
 
-    def _answer(self, life: int, name: str, body: dict[str, Any]) -> None:
+    def _answer(self, client: Client, name: str, body: dict[str, Any]) -> None:
         """Sends one request and queues its completion or error for `step`."""
         ended: Completion | Exception
         try:
@@ -291,7 +283,7 @@ class ServedVllm(EngineBackend):
             ended = error
         except (LookupError, TypeError, ValueError) as error:
             ended = ModelError(f"{self.address} answered something else than a completion ({error!r})")
-        self._ended.put((life, name, ended))
+        self._ended.put((client, name, ended))
 
 
 def _sums(folder: str) -> dict[str, str]:

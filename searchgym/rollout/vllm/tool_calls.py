@@ -55,7 +55,7 @@ def tool_template(form: TokenFormat, agent: str) -> str:
     protocol, instructions = form.protocol, form.protocol.instructions()
     prompt = joined(role.parts({"question": PLACE, "instructions": instructions}, instructions))
     before, after = form.decode(form.prompt_ids(prompt)).split(PLACE)
-    opening, again = form.decode(form.turn_ids(PLACE)).split(PLACE)
+    opening, again = form.decode(form.observation_ids(PLACE, "eos")).split(PLACE)
     closing = form.decode(form.closing_ids)
     result, end = form.decode(form.observation_ids(protocol.result(PLACE), "stop")).split(PLACE)
     texts = {
