@@ -31,7 +31,7 @@ PIECE: Final = 2**16
 """Number of bytes read or sent at once."""
 MOST_PAUSE: Final = 60.0
 """Maximum number of seconds that a server's ``Retry-After`` counts for."""
-SHOWN: Final = 300
+SHOWN_BYTES: Final = 300
 """Maximum number of characters of a server's reply in an error message."""
 logging.getLogger("urllib3").setLevel(logging.ERROR)  # a warning of it prints a server's headers, with a traceback
 
@@ -269,7 +269,7 @@ def read_body(reply: urllib3.BaseHTTPResponse, most: int) -> bytes:
 
 def shown(text: str) -> str:
     """Returns the start of a server's text as one line without control characters, for an error message."""
-    return drawable(" ".join(text[:SHOWN].split()))
+    return drawable(" ".join(text[:SHOWN_BYTES].split()))
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:

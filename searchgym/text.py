@@ -19,7 +19,7 @@ _ABBREVIATION: Final = re.compile(
     r"\b(?:Mr|Mrs|Ms|Dr|St|Jr|Sr|vs|c|ca|No|Col|Gen|Lt|Capt|Sgt|Rev|Prof|Inc|Co|[A-Z])\.$"
 )
 """Matches a full stop that does not end a sentence."""
-_LONGEST: Final = 6
+_LONGEST_ABBREVIATION: Final = 6
 """Characters that an abbreviation has at most, so that no long text is searched for one."""
 _IS_A: Final = re.compile(r"\b(?:is|was|were|are|[–-])\s+(?:an?|the)\s+(?:only\s+|co-)?")
 _PHRASE_END: Final = re.compile(
@@ -69,7 +69,7 @@ def sentences(text: str) -> list[tuple[int, int]]:
     """Returns the places (start, end) of the sentences of a text; an empty text has one, which is empty."""
     places, start = [], 0
     for match in _SENTENCE_END.finditer(text):
-        if not _ABBREVIATION.search(text, max(start, match.start() - _LONGEST), match.start()):
+        if not _ABBREVIATION.search(text, max(start, match.start() - _LONGEST_ABBREVIATION), match.start()):
             places.append((start, match.start()))
             start = match.end()
     return [*places, (start, len(text))]

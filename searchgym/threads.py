@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Final, NoReturn, TypeVar
 
 Result = TypeVar("Result")
-GRACE: Final = 2.0
+EXIT_SECONDS: Final = 2.0
 """Seconds that the exit of the program waits for calls under way."""
 _threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 
@@ -36,8 +36,8 @@ def start(run: Callable[[], None], name: str) -> threading.Thread:
 
 @atexit.register
 def wait() -> bool:
-    """Waits for all started threads, at most `GRACE` seconds; returns whether all have ended."""
-    end = time.monotonic() + GRACE
+    """Waits for all started threads, at most `EXIT_SECONDS` seconds; returns whether all have ended."""
+    end = time.monotonic() + EXIT_SECONDS
     with contextlib.suppress(KeyboardInterrupt):  # a second one: whoever sent it does not want to wait
         for thread in list(_threads):
             thread.join(max(0.0, end - time.monotonic()))
@@ -45,7 +45,7 @@ def wait() -> bool:
 
 
 def leave(status: int) -> NoReturn:
-    """Ends the program with a status, as `sys.exit` does, but even if a thread computes for longer than `GRACE`."""
+    """Ends the program with a status, as `sys.exit` does, but even if a thread computes for longer than `EXIT_SECONDS`."""
     if wait():
         sys.exit(status)
     _threads.clear()  # they had their time: the exit functions need not wait again

@@ -13,7 +13,7 @@ from searchgym.envs.cards import EnvCard
 from searchgym.envs.task import Task, load_task
 from searchgym.options.cards import find_card, load_card
 from searchgym.questions.masked.generate import SearchLimits, generate
-from searchgym.questions.masked.spans import SEPARATOR, windows_by_triples
+from searchgym.questions.masked.spans import SPAN_SEPARATOR, windows_by_triples
 from searchgym.questions.masked.spec import MaskedSpec
 from searchgym.questions.worlds import World
 from searchgym.records import Question
@@ -48,7 +48,7 @@ def masked_task(world: World, masks: int, source: Literal["kept", "hidden"] = "k
 
 def demonstrate_spans(question: Question) -> Demonstration:
     """Writes the model's turns from a masked text and its answer."""
-    said = dict(enumerate(question.answers[0].split(SEPARATOR), start=1))
+    said = dict(enumerate(question.answers[0].split(SPAN_SEPARATOR), start=1))
     shown = [own for own in re.split(r"(?<=\.) ", question.text.partition(": ")[2]) if "[mask" in own]
     asked = " ".join(shown)
     filled = re.sub(r"\[mask(\d)\]", lambda match: said[int(match[1])].strip(), asked)

@@ -6,7 +6,7 @@ import json
 
 from searchgym.agents.base import EpisodeIO, Observation
 from searchgym.errors import UsageError
-from searchgym.questions.masked.spans import SEPARATOR
+from searchgym.questions.masked.spans import SPAN_SEPARATOR
 from searchgym.records import Action, Answer, More, Open, Question, Search, title_key
 from searchgym.text import holds
 
@@ -71,7 +71,7 @@ class SpanOracle:
         for query in queries or ():
             if io.turns_left > 1:
                 shown += (await io.step(Search((str(query),)))).text
-        spans = question.answers[0].split(SEPARATOR) if masked else [question.answers[0]]
+        spans = question.answers[0].split(SPAN_SEPARATOR) if masked else [question.answers[0]]
         found = [span.strip() if holds(shown, span) else "unknown" for span in spans]
         await io.step(Answer(f"{SEPARATOR} ".join(found)))
 

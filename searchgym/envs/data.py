@@ -95,7 +95,9 @@ def load_corpus(path: Path, card: RetrieverGiven = None, progress: Progress | No
     if lacks_index(path, retriever):
         raise DataMissingError(no_index(retriever), path)
     try:
-        build_index(open_corpus(path), folder, retriever, overwrite=folder.exists(), wait=WAIT, progress=progress)
+        build_index(
+            open_corpus(path), folder, retriever, overwrite=folder.exists(), wait=LOCK_SECONDS, progress=progress
+        )
     except RunExistsError:
         if not folder.exists():  # else another process has built the same index meanwhile
             raise
@@ -124,7 +126,7 @@ def no_index(card: RetrieverCard) -> str:
     )
 
 
-WAIT: Final = 3600.0
+LOCK_SECONDS: Final = 3600.0
 """Seconds to wait for another process that is building the same index."""
 
 

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 from searchgym.records import Question
 from searchgym.scoring import normalise_answer
 
-NEAR: Final = 0.8
+NEAR_DUPLICATE: Final = 0.8
 """Least similarity of a near copy."""
 ASKED: Final = frozenset({"when", "where", "why", "how"})
 """Words that decide what is asked of an entity; near copies have the same ones."""
@@ -38,7 +38,7 @@ class Copy:
     """The training question."""
 
 
-def find_copies(training: Iterable[str], evaluation: Sequence[Question], least: float = NEAR) -> list[Copy]:
+def find_copies(training: Iterable[str], evaluation: Sequence[Question], least: float = NEAR_DUPLICATE) -> list[Copy]:
     """Returns the evaluation questions that occur among training questions, in their order.
 
     Args:

@@ -25,7 +25,7 @@ WORDS: Final = {
     " after validation": "",
 }
 """Words of pydantic to those of this project, longer ones first."""
-MOST: Final = 20
+MAX_PROBLEMS: Final = 20
 """Problems of one section that are told."""
 
 
@@ -86,9 +86,9 @@ def reworded(error: Any, cls: Any) -> Any:
     from pydantic_core import InitErrorDetails
 
     names, lines, found = [field.name for field in dataclasses.fields(cls)], [], error.errors()
-    for e in found[:MOST]:
+    for e in found[:MAX_PROBLEMS]:
         lines.append(InitErrorDetails(type=problem(e["type"], text_of(e, names)), loc=e["loc"], input=e["input"]))
-    if len(found) > MOST:
+    if len(found) > MAX_PROBLEMS:
         lines.append(InitErrorDetails(type=problem("more", f"{len(found) - MOST} more problems"), input=None))
     return type(error).from_exception_data(cls.__name__, lines)
 

@@ -31,7 +31,7 @@ USER: Final = 0x110000
 """Mark that begins a user message; larger than every Unicode code point."""
 ASSISTANT: Final = 0x110001
 """Mark that begins an assistant message."""
-AGAIN: Final = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
+RETRIED_STATUS: Final = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 """HTTP status codes after which a request is repeated."""
 REPLY_BYTES: Final = 16 * 2**20
 """Maximum number of bytes of a reply; 100,000 tokens take about half a megabyte."""
@@ -240,7 +240,7 @@ class ApiSampler:
         if 200 <= reply.status < 300:
             return reply.body
         reason = f"HTTP {reply.status}: {shown(reply.body.decode('utf-8', 'replace'))}"
-        if reply.status in AGAIN:
+        if reply.status in RETRIED_STATUS:
             raise _Failed(reason, retry_after(reply.headers))
         raise UsageError(f"{self.options.model} at {self._client.url}{path}: {reason}")
 

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from searchgym import protocol
 from searchgym.agents.base import LoadedAgent, Observation, Reply
 from searchgym.agents.roles import Role
 from searchgym.envs.core import State, begin, fail, finish

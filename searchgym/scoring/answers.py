@@ -133,7 +133,7 @@ def musique_f1_score(prediction: str, golds: Sequence[str]) -> float:
     return max((_token_overlap(text, gold).f1 if text or gold else 1.0 for gold in normalised), default=0.0)
 
 
-LONGEST: Final = 2
+MAX_LENGTH_RATIO: Final = 2
 """Number of times by which a part of an answer may be longer than the span it stands for."""
 
 
@@ -151,7 +151,7 @@ def span_recall(prediction: str, gold: str) -> float:
     if len(parts) > len(spans):
         return 0.0
     found = [
-        (span & part).total() / span.total() if part.total() <= LONGEST * span.total() else 0.0
+        (span & part).total() / span.total() if part.total() <= MAX_LENGTH_RATIO * span.total() else 0.0
         for span, part in zip(spans, parts, strict=False)
         if span
     ]

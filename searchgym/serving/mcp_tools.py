@@ -34,7 +34,7 @@ DEFAULT_K: Final = 5
 """Number of hits if a call names none."""
 PATH: Final = "/mcp"
 """Path of the tools on the HTTP server."""
-WAIT: Final = 20.0
+SEARCH_SECONDS: Final = 20.0
 """Seconds that a call waits for the corpus to load: an agent that starts its own server asks at once."""
 
 
@@ -115,7 +115,7 @@ class Tools:
         """Returns the hits of a query as JSON objects."""
         limit = self._service.limits.k
         query, k = _arguments(given, "query", "k", min(DEFAULT_K, limit), limit)
-        await self._service.until_ready(WAIT)
+        await self._service.until_ready(SEARCH_SECONDS)
         (hits,) = await self._service.search([query], k)
         if words := self._shown.snippet_words:
             hits = [snippet(hit, words) for hit in hits]
@@ -125,7 +125,7 @@ class Tools:
     async def _open(self, given: Mapping[str, Any], loaded: Callable[[], PageIndex | None]) -> dict[str, Any]:
         """Returns a part of a page as a JSON object."""
         target, part = _arguments(given, "page", "part", 1)
-        await self._service.until_ready(WAIT)
+        await self._service.until_ready(SEARCH_SECONDS)
         if (pages := loaded()) is None:
             raise _WrongArgumentError(f"the pages are loading for {self._service.loading_seconds:.0f} s: try again")
 

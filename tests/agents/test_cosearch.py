@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support import run_team
 
 from searchgym.agents.base import load_agent
-from searchgym.agents.teams.cosearch import KEPT, fetched, fetched_for, read_order
+from searchgym.agents.teams.cosearch import PASSAGES, fetched, fetched_for, read_order
 from searchgym.agents.teams.oracle import CoSearchOracle
 from searchgym.envs import find_env, load_task
 from searchgym.errors import CardError, DataError
@@ -346,4 +346,4 @@ def test_the_query_of_a_ranker_is_that_of_the_turn_before():
 
 
 def test_the_number_of_pages_shown_is_the_cards():
-    assert load_agent("cosearch").workflow.keep == KEPT == 3
+    assert load_agent("cosearch").workflow.keep == PASSAGES == 3

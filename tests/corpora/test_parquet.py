@@ -123,7 +123,7 @@ def test_what_the_end_of_the_file_says_of_its_pages_is_not_believed(tmp_path: Pa
 
 
 def test_a_large_batch_is_read_row_by_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parquet, "MOST", 20_000)
+    monkeypatch.setattr(parquet, "MAX_BYTES", 20_000)
     path = tmp_path / "x.parquet"
     rows = [{"id": str(n), "title": "t", "text": "a" * 1000, "list": ["b" * 500, str(n)]} for n in range(40)]
     pq.write_table(pa.Table.from_pylist(rows), path)

@@ -17,7 +17,7 @@ from searchgym.eval.compare import difference, t_interval
 from searchgym.eval.formats.predictions import Prediction
 from searchgym.eval.formats.score import score_answers, write_scored
 from searchgym.eval.leaderboard.manifest import EPISODES
-from searchgym.eval.leaderboard.table import ALIKE, _track
+from searchgym.eval.leaderboard.table import COMPARED_FIELDS, _track
 from searchgym.eval.leaderboard.tasks import Tasks
 from searchgym.eval.report.board import track_cells
 from searchgym.eval.run_folder import read_finished
@@ -201,7 +201,7 @@ def submitted(name, scored, folder, seed=None, **scores):
     budgets = {"top_k": 3, "max_turns": 4, "max_queries": 1, "max_observation_words": 500}
     manifest = SimpleNamespace(
         name=name, agent="a", suite="s", part="p", training_seed=seed, retriever={"kind": "bm25"}, corpus_sha256=None,
-        files={EPISODES: "0"}, **dict.fromkeys(ALIKE[1:], ""), models={}, **budgets,
+        files={EPISODES: "0"}, **dict.fromkeys(COMPARED_FIELDS[1:], ""), models={}, **budgets,
     )  # fmt: skip
     return SimpleNamespace(folder=folder, manifest=manifest, scored=scored, scores=scores)
 

@@ -206,7 +206,7 @@ def test_a_configuration_names_what_it_lacks(entry, adapter):
     ],
 )
 def test_a_pattern_that_does_not_end_is_refused(pattern, said, adapter, monkeypatch):
-    monkeypatch.setattr(adapters, "SECONDS", 0.1)
+    monkeypatch.setattr(adapters, "MATCH_SECONDS", 0.1)
     change_config(adapter, target_modules=pattern)
     with pytest.raises(DataError, match=rf"target_modules.*{said}"):
         load_model(adapter)

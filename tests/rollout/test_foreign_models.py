@@ -173,7 +173,7 @@ SLOW = ("later", "a power")
 def test_a_template_has_limits_of_time_and_memory(kind, folder, monkeypatch):
     template, said = ENDLESS[kind]
     if "1 s of" in said:  # the others reach their limit of memory, on a slow machine after more than a second
-        monkeypatch.setattr(templates, "SECONDS", 1)
+        monkeypatch.setattr(templates, "CPU_SECONDS", 1)
     (folder / "chat_template.jinja").write_text(template)
     with pytest.raises(UsageError, match=rf"model: the chat template cannot render .*{said}.*leave it out: a base mod"):
         TokenFormat(load_tokenizer(folder), get_protocol("tags"), chat=True)

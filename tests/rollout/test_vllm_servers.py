@@ -32,7 +32,7 @@ GENERATE = "/inference/v1/generate"
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """A dead server is not waited for."""
-    monkeypatch.setattr(server, "PATIENCE", 0.0)
+    monkeypatch.setattr(server, "SERVER_SECONDS", 0.0)
 
 
 def options_for(*addresses, **own):
@@ -299,7 +299,7 @@ def test_nobody_there():
 
 @pytest.mark.slow
 def test_a_server_that_is_still_starting_is_waited_for(fake, monkeypatch, capsys):
-    monkeypatch.setattr(server, "PATIENCE", 60.0)
+    monkeypatch.setattr(server, "SERVER_SECONDS", 60.0)
     port, made = free_port(), []
     thread = threading.Thread(target=lambda: made.append(sampler_on(f"http://127.0.0.1:{port}")))
     thread.start()

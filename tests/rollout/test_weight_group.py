@@ -30,7 +30,7 @@ WEIGHTS = {
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """A dead server is not waited for."""
-    monkeypatch.setattr(server, "PATIENCE", 0.0)
+    monkeypatch.setattr(server, "SERVER_SECONDS", 0.0)
 
 
 def send_to(invite, processes=1, seconds=20.0):

@@ -13,7 +13,7 @@ from searchgym.envs.core import State
 from searchgym.envs.reward import checked_reward, get_reward
 from searchgym.errors import ModelError, NoVerdictError, ScoringError, SwayedError
 from searchgym.records import Answer, Hit, Passage, Question, Searched
-from searchgym.scoring.judges.judge import LONGEST, Checked, Criterion
+from searchgym.scoring.judges.judge import MAX_ANSWER_CHARACTERS, Checked, Criterion
 from searchgym.scoring.judges.kinds.rules import RuleJudge
 from searchgym.scoring.judges.rubric import rubric_score
 from searchgym.scoring.judges.tournament import tournament
@@ -34,7 +34,7 @@ ADDRESSED = [
     "It says that the mother of Zor is. It says that Zor was born in.",
 ]
 EMPTY = ["", " ", "\n\t\n", "...", "\u200b", "—"]
-HUGE = ["yes " * 300_000, GOOD * 400, "x" * 2**20, (GOOD + " ") * (LONGEST // len(GOOD) + 1)]
+HUGE = ["yes " * 300_000, GOOD * 400, "x" * 2**20, (GOOD + " ") * (MAX_ANSWER_CHARACTERS // len(GOOD) + 1)]
 LISTS = [
     " ".join(f"Zor mother born 1874 Ada Bel Kim {n}" for n in range(12)),
     "The mother of Zor is not Ada Bel. Zor was never born in 1874.",

@@ -230,7 +230,7 @@ def test_a_wrong_argument_is_told_to_the_model(tool, given, said):
 
 
 def test_an_unknown_tool_and_a_retriever_that_does_not_come(monkeypatch):
-    monkeypatch.setattr(mcp_tools, "WAIT", 0.0)
+    monkeypatch.setattr(mcp_tools, "SEARCH_SECONDS", 0.0)
     with pytest.raises(BaseException) as caught:  # the client groups it
         ask(tools_over(HOSTILE, local=False), ("open", {"page": "Beta"}))
     raised = caught.value

@@ -14,7 +14,7 @@ from searchgym.agents.monolithic import Monolithic
 from searchgym.agents.parsing import Parsed
 from searchgym.records import Action, Call, Hit, Question, Search, Searched
 
-KEPT: Final = 3
+PASSAGES: Final = 3
 """Number of pages that the reasoner sees of a search, if a card says nothing else."""
 
 
@@ -68,7 +68,7 @@ class CoSearch(Monolithic):
         observation_words: Maximum number of words of pages that the reasoner sees of a search.
     """
 
-    def __init__(self, keep: int = KEPT, passage_words: int = 100, observation_words: int = 500) -> None:
+    def __init__(self, keep: int = PASSAGES, passage_words: int = 100, observation_words: int = 500) -> None:
         super().__init__(role="reasoner")
         self.keep, self.passage_words, self.observation_words = keep, passage_words, observation_words
 

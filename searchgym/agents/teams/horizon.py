@@ -10,7 +10,7 @@ from searchgym.agents.parsing import LINE, NONE, Parsed, only_tag, said, words
 from searchgym.records import Answer, Invalid, Question
 from searchgym.text import cut_words
 
-WORD: Final = 20
+MAX_WORD_CHARACTERS: Final = 20
 """Maximum number of characters per allowed word of a text, since one word may be as long as a page."""
 
 
@@ -26,7 +26,7 @@ def read_memory(text: str, before: str, most: int) -> Parsed[str]:
         most: Maximum number of words.
     """
     memory = only_tag(said(text), "memory")
-    if not memory or words(memory) > most or len(memory) > most * WORD:
+    if not memory or words(memory) > most or len(memory) > most * MAX_WORD_CHARACTERS:
         return Parsed(before, False)
     return Parsed(memory, True)
 
@@ -73,7 +73,7 @@ class ASearcher:
                 recent.append(f"not understood: {action.reason}"[:LINE])
                 continue
             recent.append(" ".join(io.protocol.write(action).split())[:LINE])
-            shown = cut_words(seen.text.strip()[: self.page_words * WORD], self.page_words)
+            shown = cut_words(seen.text.strip()[: self.page_words * MAX_WORD_CHARACTERS], self.page_words)
             fields = {"question": question.text, "memory": memory, "action": recent[-1], "observation": shown}
             reply = await io.generate("summariser", **fields)
             memory = taken(reply, read_memory(reply.text, memory, self.memory_words))

@@ -12,11 +12,10 @@ from typing_extensions import override
 from searchgym.agents.mask import UNKNOWN
 from searchgym.agents.oracle_roles import COMPARISONS, Fields, OracleRoles, OracleStep, pages_in, thought
 from searchgym.agents.parsing import NONE, words
-from searchgym.agents.teams.cosearch import KEPT
+from searchgym.agents.teams.cosearch import PASSAGES
 from searchgym.agents.teams.hierarchy import LOCAL, TOOLS, WEB
 from searchgym.agents.teams.knowing import KNOW, SEARCH
 from searchgym.agents.teams.mmoa import MOST_QUERIES
-from searchgym.agents.teams.parallel import SEPARATOR
 from searchgym.records import title_key
 
 MOST_NOTES: Final = 60
@@ -102,7 +101,7 @@ class CoSearchOracle(SearcherOracle):
     def ranker(self, fields: Fields) -> str:
         """Names the gold pages."""
         titles = {title_key(title) for title in self.question.gold_titles or ()}
-        gold = [number for number, title in pages_in(fields) if title_key(title) in titles][:KEPT]
+        gold = [number for number, title in pages_in(fields) if title_key(title) in titles][:PASSAGES]
         return self._chosen(gold, ["0"])
 
 

@@ -10,7 +10,7 @@ from searchgym.agents.base import EpisodeIO
 from searchgym.agents.monolithic import Monolithic
 from searchgym.records import Action, Invalid, Search
 
-SEPARATOR: Final = "##"
+QUERY_SEPARATOR: Final = "##"
 """Text between the queries of one search."""
 
 
@@ -22,7 +22,7 @@ def split_queries(action: Action) -> Action:
     """
     if not isinstance(action, Search):
         return action
-    parts = (part.strip() for query in action.queries for part in query.split(SEPARATOR))
+    parts = (part.strip() for query in action.queries for part in query.split(QUERY_SEPARATOR))
     queries = tuple(dict.fromkeys(part for part in parts if part))
     return Search(queries, action.source) if queries else Invalid("every query is empty")
 

@@ -16,7 +16,7 @@ from searchgym.cli.train import recipe_of, run_training
 from searchgym.corpora.files import iter_jsonl
 from searchgym.errors import UsageError
 
-SHOWN = {
+COLUMNS = {
     "proposer/signal": "signal",
     "proposer/signal_unnamed": "of open questions",
     "proposer/pass_rate": "pass rate",
@@ -53,7 +53,7 @@ def selfplay(
         emit(summary | {"proposer": thirds, "first": asked[:show], "last": asked[-show:] if show else []}, True)
         return
     emit(summary, False, loaded.name)
-    table(("steps", *SHOWN.values()), [tuple(third.values()) for third in thirds], "what was proposed")
+    table(("steps", *COLUMNS.values()), [tuple(third.values()) for third in thirds], "what was proposed")
     if fewer_searches(rows):
         say(
             "the solver searches less than it did, and most questions needed a single page: proposer.hops=[2,3,4] asks "
@@ -66,13 +66,13 @@ def selfplay(
 
 
 def thirds_of(rows: Sequence[Mapping[str, float]]) -> list[dict[str, str]]:
-    """Returns the metrics of `SHOWN`, averaged over each third of the steps."""
+    """Returns the metrics of `COLUMNS`, averaged over each third of the steps."""
     cuts = [round(len(rows) * part / 3) for part in range(4)]
     found = []
     for start, end in itertools.pairwise(cuts):
         if part := rows[start:end]:
             row = {"steps": f"{part[0]['step']:.0f} to {part[-1]['step']:.0f}"}
-            for name in SHOWN:
+            for name in COLUMNS:
                 values = [step[name] for step in part if name in step]
                 row[name.partition("/")[2]] = f"{mean(values):.3f}" if values else "n/a"
             found.append(row)

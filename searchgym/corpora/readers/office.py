@@ -14,7 +14,7 @@ from searchgym.errors import DataError
 
 PACKAGES: Final = {".pdf": "pypdf", ".docx": "docx"}
 """Packages that read the kinds of documents, by suffix; the extra ``documents`` has them."""
-SECONDS: Final = 120
+CHILD_SECONDS: Final = 120
 """Seconds that a document may take."""
 MEMORY: Final = 1 << 30
 """Bytes of memory that a document may take."""
@@ -37,9 +37,9 @@ def read_office(content: bytes, suffix: str, longest: int) -> Document:
     Raises:
         DataError: The document is damaged, encrypted or too long, or takes too much time or memory.
     """
-    command = [sys.executable, "-P", str(_CHILD), suffix[1:], *map(str, (SECONDS, MEMORY, longest))]
+    command = [sys.executable, "-P", str(_CHILD), suffix[1:], *map(str, (CHILD_SECONDS, MEMORY, longest))]
     try:
-        done = subprocess.run(command, input=content, capture_output=True, timeout=SECONDS, check=False)
+        done = subprocess.run(command, input=content, capture_output=True, timeout=CHILD_SECONDS, check=False)
     except subprocess.TimeoutExpired:
         raise DataError(f"took more than {SECONDS} seconds to read") from None
     if done.returncode != 0:

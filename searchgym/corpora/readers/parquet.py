@@ -15,7 +15,7 @@ from searchgym.errors import DataError, UsageError
 from searchgym.packages import install_command
 from searchgym.reading import open_file
 
-MOST: Final = 1 << 26
+MAX_BYTES: Final = 1 << 26
 """Bytes that a row, and the pages of a group of rows, may take in memory, whatever the size of the file."""
 RATIO: Final = 100
 """Bytes that the pages of a group of rows may take in memory, by their bytes in the file; texts reach about ten."""
@@ -59,7 +59,7 @@ def _rows(path: str) -> Iterator[dict[str, Any]]:
         columns = [table.schema.column(number) for number in range(len(table.schema))]
         for number in range(table.metadata.num_row_groups):
             _check_group(file, table.metadata.row_group(number), columns)
-    left = max(4 * MOST, SHARED * size)
+    left = max(4 * MAX_BYTES, SHARED * size)
     texts = [column.path for column in columns if column.physical_type == "BYTE_ARRAY"]
     with pyarrow.parquet.ParquetFile(path, read_dictionary=texts) as table:  # a text that rows share is there once
         for number in range(table.num_row_groups):  # Arrow cannot put nested texts of two groups together
@@ -69,14 +69,14 @@ def _rows(path: str) -> Iterator[dict[str, Any]]:
                 if left < 0:
                     raise DataError(f"its rows share texts of more than {max(4 * MOST, SHARED * size):,} bytes in all")
                 # without the shared texts the rows are made ten times as fast
-                yield from batch.cast(plain).to_pylist() if whole <= MOST else _one_by_one(batch)
+                yield from batch.cast(plain).to_pylist() if whole <= MAX_BYTES else _one_by_one(batch)
 
 
 def _one_by_one(batch: Any) -> Iterator[dict[str, Any]]:
     """Yields the rows of a batch that takes much memory as a whole."""
     for number in range(batch.num_rows):
         row = batch.slice(number, 1)
-        if _size(row.to_struct_array()) > MOST:
+        if _size(row.to_struct_array()) > MAX_BYTES:
             raise DataError(f"a row of more than {MOST:,} bytes")
         yield from row.to_pylist()
 
@@ -106,7 +106,7 @@ def _check_group(file: BinaryIO, group: Any, columns: list[Any]) -> None:
         unpacked += _pages(file, chunk)
         if column.max_repetition_level:  # a row may hold any number of them
             unpacked += 8 * chunk.num_values
-        if unpacked > max(MOST, RATIO * packed):
+        if unpacked > max(MAX_BYTES, RATIO * packed):
             raise DataError(
                 f"column {column.path!r:.80} unpacks to more than {max(MOST, RATIO * packed):,} bytes: a row group of "
                 f"{packed:,} bytes in the file may not"

@@ -20,7 +20,7 @@ from searchgym.envs.core import State
 from searchgym.envs.reward import answer_scores, reward_name, score_rewards
 from searchgym.envs.task import Task
 from searchgym.errors import DataError, ScoringError, SubmissionError, UnknownNameError
-from searchgym.eval.leaderboard.episodes import LONGEST, check_predictions, load_episodes
+from searchgym.eval.leaderboard.episodes import MAX_TEXT, check_predictions, load_episodes
 from searchgym.eval.leaderboard.manifest import EPISODES, MANIFEST, SubmissionManifest, plain, read_manifest
 from searchgym.eval.leaderboard.tasks import Tasks
 from searchgym.eval.runner import prompts_sha256, questions_sha256
@@ -164,7 +164,7 @@ def _faults(episode: Episode, manifest: SubmissionManifest, task: Task) -> Itera
         yield "retriever", "pages that a model wrote; rows of a leaderboard search the corpus of their track"
     if any(searched.source for searched in episode.searches):
         yield "retriever", "a search of a further retriever; rows of a leaderboard have the one of their track"
-    if episode.answer is not None and len(episode.answer.text) > LONGEST:
+    if episode.answer is not None and len(episode.answer.text) > MAX_TEXT:
         yield EPISODES, f"an answer of {len(episode.answer.text):,} characters, at most {LONGEST:,}"
     if (episode.stop_reason == "answer") != (episode.answer is not None):
         yield EPISODES, f"stop_reason {episode.stop_reason!r} with{'out' if episode.answer is None else ''} an answer"

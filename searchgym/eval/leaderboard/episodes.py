@@ -15,7 +15,7 @@ from searchgym.records import SIMULATED, Episode, Hit, Passage, Question
 from searchgym.retrieval.index.distractors import passages_of
 from searchgym.rollout.storage import read_episodes, without_links
 
-LONGEST: Final = 10_000
+MAX_TEXT: Final = 10_000
 """Maximum number of characters of an answer."""
 
 

@@ -29,9 +29,9 @@ PREDICTIONS: Final = "predictions.jsonl"
 """File of the answers, one line per episode."""
 FORMAT: Final = "searchgym submission 1"
 """Format of a submission; another version is refused."""
-MOST: Final = 1 << 22
+MAX_MANIFEST_BYTES: Final = 1 << 22
 """Maximum number of bytes of a manifest."""
-LONGEST: Final = 120
+MAX_NAME: Final = 120
 """Maximum number of characters of a name."""
 NAME: Final = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]+")
 """Pattern of a line of text without characters that steer a terminal or turn the direction of writing."""
@@ -141,7 +141,7 @@ def read_manifest(folder: Path) -> SubmissionManifest:
     """
     path = folder / MANIFEST
     try:
-        data = read_json(path, MOST)
+        data = read_json(path, MAX_MANIFEST_BYTES)
     except DataMissingError:
         raise SubmissionError(MANIFEST, "no such file: not the folder of a submission", path) from None
     except DataError as error:
@@ -167,7 +167,7 @@ def _impossible(manifest: SubmissionManifest) -> Iterator[tuple[str, str]]:
     """Yields the fields that no submission can have, with the reason."""
     for name in ("name", "by", "agent", "suite", "part", "searchgym"):
         value = getattr(manifest, name)
-        if not value.strip() or len(value) > LONGEST or not NAME.fullmatch(value):
+        if not value.strip() or len(value) > MAX_NAME or not NAME.fullmatch(value):
             yield name, f"expected one line of 1 to {LONGEST} characters, got {value!r:.60}"
     for least, names in LEAST.items():
         for name in names:

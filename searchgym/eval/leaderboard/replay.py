@@ -37,7 +37,7 @@ from searchgym.version import __version__
 
 DRAWN: Final = 50
 """Default number of episodes that are repeated."""
-NEAR: Final = 1e-3
+SCORE_TOLERANCE: Final = 1e-3
 """Relative difference of two scores of a hit that are the same, from different machines."""
 BATCH: Final = 256
 RERUN: Final = "rerun.json"
@@ -98,7 +98,7 @@ def _searched_again(
 def _same_hits(then: Sequence[Hit], now: Sequence[Hit]) -> bool:
     """Returns whether two lists of hits are the same; hits of nearly equal scores may have changed places."""
     if len(then) != len(now) or not all(
-        abs(a.score - b.score) <= NEAR * max(1.0, abs(b.score)) for a, b in zip(then, now, strict=True)
+        abs(a.score - b.score) <= SCORE_TOLERANCE * max(1.0, abs(b.score)) for a, b in zip(then, now, strict=True)
     ):
         return False
     return [hit.passage for hit in then] == [hit.passage for hit in now] or (

@@ -21,8 +21,8 @@ from searchgym.eval.leaderboard.episodes import prediction, write_episodes
 from searchgym.eval.leaderboard.manifest import (
     EPISODES,
     FORMAT,
-    LONGEST,
     MANIFEST,
+    MAX_NAME,
     NAME,
     PREDICTIONS,
     SubmissionManifest,
@@ -214,7 +214,7 @@ def read_reported(folder: Path) -> Reported:
         raise SubmissionError(REPORTED, str(error), path) from error
     for name in ("name", "by", "source", "differs", "suite", "part"):
         value = getattr(row, name)
-        if not value.strip() or len(value) > 4 * LONGEST or not NAME.fullmatch(value):
+        if not value.strip() or len(value) > 4 * MAX_NAME or not NAME.fullmatch(value):
             raise SubmissionError(name, f"expected one line of text, got {value!r:.60}", path)
     return row
 

@@ -19,7 +19,17 @@ from searchgym.eval.scores import OFFICIAL, bootstrap_ci, question_rows
 
 CEILINGS: Final = ("oracle", "evidence-oracle")
 """Agents that are given the gold titles or answers: their rows bound the others and are not ranked."""
-ALIKE: Final = ("agent", "workflow", "prompts", "temperature", "samples", "env", "scorer", "reward", "protocol")
+COMPARED_FIELDS: Final = (
+    "agent",
+    "workflow",
+    "prompts",
+    "temperature",
+    "samples",
+    "env",
+    "scorer",
+    "reward",
+    "protocol",
+)
 """What the training seeds of one row have in common."""
 COSTS: Final = ("searches", "response_tokens", "read_tokens", "gold_found", "legal")
 """Scores beside EM and F1 that a row shows, means over its seeds."""
@@ -151,7 +161,7 @@ def _track(checked: Sequence[CheckedSubmission], refused: list[SubmissionError])
     for one in checked:
         own = by_name.setdefault(one.manifest.name, [])
         first = (own or [one])[0].manifest
-        names = [name for name in ALIKE if getattr(first, name) != getattr(one.manifest, name)]
+        names = [name for name in COMPARED_FIELDS if getattr(first, name) != getattr(one.manifest, name)]
         if (first.training_seed is None) != (one.manifest.training_seed is None):
             names.insert(0, "training_seed")
         if names:

@@ -15,7 +15,7 @@ from searchgym.eval.rows import call_rows, turns_of
 from searchgym.eval.scores import bootstrap_ci
 from searchgym.records import Episode
 
-LONGEST: Final = 3000
+MAX_TEXT: Final = 3000
 """Maximum number of characters of one output or query that a page shows."""
 LONGEST_HIT: Final = 600
 """Maximum number of characters of a hit's text that a page shows."""
@@ -131,16 +131,16 @@ def shown_episode(episode: Episode, asked: QuestionTexts) -> ShownEpisode:
     facts = [("ended by", str(episode.stop_reason or "nothing: unfinished")), ("reward", number(episode.reward))]
     facts += [("F1", number(score_of(episode, "f1"))), ("turns", str(episode.turns))]
     facts += [(COSTS[name], f"{value:.0f}") for name, value in costs_of(episode).items()]
-    facts += [("error", cut(episode.error, LONGEST))] if episode.error else []
+    facts += [("error", cut(episode.error, MAX_TEXT))] if episode.error else []
     steps = _steps(episode)
     if len(steps) > MOST_STEPS:
         rest = ShownStep(f"{len(steps) - MOST_STEPS:,} more outputs and searches", "")
         steps = [*steps[:MOST_STEPS], rest]
-    answer = None if episode.answer is None else cut(episode.answer.text, LONGEST)
+    answer = None if episode.answer is None else cut(episode.answer.text, MAX_TEXT)
     golds = [cut(gold, LONGEST_HIT) for gold in golds[:MOST_HITS]]
     facts = [(name, value) for name, value in facts if value]
     return ShownEpisode(
-        episode.id, cut(question, LONGEST), golds, answer, None if score is None else score == 1, facts, steps
+        episode.id, cut(question, MAX_TEXT), golds, answer, None if score is None else score == 1, facts, steps
     )
 
 
@@ -152,18 +152,18 @@ def _steps(episode: Episode) -> list[ShownStep]:
             call = episode.calls[place]
             label = f"turn {turn} · {row.role} of {row.model_key}{' (a trial answer)' if call.prefix else ''}"
             label += f"{'' if row.legal else ', not legal'}{', cut off' if call.cut else ''}"
-            steps.append(ShownStep(cut(label, LONGEST_HIT), cut(row.text, LONGEST)))
+            steps.append(ShownStep(cut(label, LONGEST_HIT), cut(row.text, MAX_TEXT)))
         for tool in tools:
             if tool.hits is None:
                 page = tool.page or f"{tool.query}: no page"
-                steps.append(ShownStep(f"turn {turn} · page", cut(page, LONGEST)))
+                steps.append(ShownStep(f"turn {turn} · page", cut(page, MAX_TEXT)))
                 continue
             hits = []
             for hit in tool.hits[:MOST_HITS]:
                 title, text = (cut(part, LONGEST_HIT) for part in (hit.passage.title, hit.passage.text))
                 hits.append(ShownHit(title or "(no title)", number(hit.score), text))
             label = f"turn {turn} · search, {len(tool.hits)} hit{'s' * (len(tool.hits) != 1)}"
-            steps.append(ShownStep(label, cut(tool.query, LONGEST), hits))
+            steps.append(ShownStep(label, cut(tool.query, MAX_TEXT), hits))
     return steps
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from searchgym.eval.compare import SAME, check_comparable, difference
 from searchgym.eval.report.blocks import Block, Heading, Items, Picture, TextBlock, between, filled, finite, number
 from searchgym.eval.report.episodes import cut
-from searchgym.eval.report.figures import MOST, Points, Series, bars, panels, scatter
+from searchgym.eval.report.figures import MAX_RUNS, Points, Series, bars, panels, scatter
 from searchgym.eval.report.runs import RunData
 from searchgym.eval.scores import bootstrap_ci
 
@@ -45,9 +45,9 @@ def _section(runs: Sequence[RunData]) -> list[Block]:
     blocks.append(filled(HEAD, rows))
     if notes:
         blocks.append(Items([("", [note]) for note in notes]))
-    if len(runs) > MOST:
+    if len(runs) > MAX_RUNS:
         blocks.append(TextBlock([f"The figures show the first {MOST} of {len(runs)} runs."]))
-    pictures = (cost_picture({run.name: run.scores for run in runs}), _hops(runs[:MOST]), _recall(runs[:MOST]))
+    pictures = (cost_picture({run.name: run.scores for run in runs}), _hops(runs[:MAX_RUNS]), _recall(runs[:MAX_RUNS]))
     blocks += [picture for picture in pictures if picture is not None]
     return blocks
 
@@ -92,11 +92,11 @@ def cost_picture(runs: Mapping[str, Mapping[str, Any]]) -> Picture | None:
     """Draws EM against searches and against tokens; None if no run has both a score and a cost.
 
     Args:
-        runs: Name of each run, at most `MOST` of which are drawn, to its scores as in ``scores.json``.
+        runs: Name of each run, at most `MAX_RUNS` of which are drawn, to its scores as in ``scores.json``.
     """
     labels = {"searches": "searches per question", "tokens": "tokens written and read per question"}
     series = []
-    for name, scores in list(runs.items())[:MOST]:
+    for name, scores in list(runs.items())[:MAX_RUNS]:
         em, costs = finite(scores.get("em")), {"searches": finite(scores.get("searches"))}
         written, read = finite(scores.get("response_tokens")), finite(scores.get("read_tokens"))
         costs["tokens"] = None if written is None or read is None else written + read
@@ -116,7 +116,7 @@ def _hops(runs: Sequence[RunData]) -> Picture | None:
     """Draws EM by the number of hops, where the questions differ in it."""
     hops = sorted({str(row["hops"]) for run in runs for row in run.rows.values() if row.get("hops") is not None})
     shown: list[dict[str, Points]] = [{} for _ in runs]
-    for own in hops[:MOST]:
+    for own in hops[:MAX_RUNS]:
         count = max(sum(row.get("hops") == own for row in run.rows.values()) for run in runs)
         label = f"{own} hop{'' if own == '1' else 's'}\n{count} questions"
         for run, bar in zip(runs, shown, strict=True):  # in order of ids

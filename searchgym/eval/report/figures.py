@@ -33,7 +33,7 @@ COMMENT: Final = re.compile(rb"<!--.*?-->", re.DOTALL)
 """Pattern of comments of an SVG, in which matplotlib repeats the texts that it draws."""
 LONGEST_LINE: Final = 70
 """Maximum number of characters of a line of other text in a figure."""
-MOST: Final = 12
+MAX_RUNS: Final = 12
 """Maximum number of runs in one figure: the first ones."""
 
 Points = Sequence[tuple[float, float, float, float]]

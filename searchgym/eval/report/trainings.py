@@ -11,7 +11,7 @@ from typing import Final
 from searchgym.eval.report.blocks import Block, Heading, TextBlock, filled, finite, number
 from searchgym.eval.report.episodes import cut
 from searchgym.eval.report.evaluations import LONGEST_NAME
-from searchgym.eval.report.figures import MOST, Points, Series, panels
+from searchgym.eval.report.figures import MAX_RUNS, Points, Series, panels
 from searchgym.eval.report.runs import RunData
 
 HEAD: Final = (
@@ -74,10 +74,10 @@ def training_blocks(runs: Sequence[RunData]) -> list[Block]:
         return []
     blocks: list[Block] = [Heading("Training")]
     blocks.append(filled(HEAD, [_cells(place, group) for place, group in enumerate(groups, start=1)]))
-    if len(groups) > MOST:
+    if len(groups) > MAX_RUNS:
         blocks.append(TextBlock([f"The figure shows the first {MOST} of {len(groups)} recipes."]))
     series = []
-    for group in groups[:MOST]:
+    for group in groups[:MAX_RUNS]:
         metric = group.validation
         titles = {metric: f"{metric.removeprefix('validation/')} of greedy episodes, validation questions", **CURVES}
         curves: dict[str, Points] = {}

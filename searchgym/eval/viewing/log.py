@@ -44,7 +44,7 @@ FORMAT: Final = 1
 """Version of what a log holds; a log of another version is written anew."""
 EVERY: Final = 250
 """Samples that are held in memory until they are written; progress is told as often."""
-SHOWN: Final = ("sampleId", "epoch", "input", "target", "answer")
+LOG_FIELDS: Final = ("sampleId", "epoch", "input", "target", "answer")
 """Columns of the list before those of the scores."""
 
 Progress = Callable[[int, int | None], None]
@@ -196,7 +196,7 @@ def _spec(run: SavedRun, first: Episode, mark: str, written: datetime) -> EvalSp
         about |= {"recipe": run.recipe.name, "method": kind_name(run.recipe.method), "steps": run.recipe.steps}
     models = [run.recipe.model] if run.recipe is not None else sorted({call.model_key for call in first.calls})
     scores = list(dict.fromkeys([*SCORES, *first.scores, *COUNTS]))
-    columns = [TaskSamplesColumn(id=column) for column in SHOWN]
+    columns = [TaskSamplesColumn(id=column) for column in LOG_FIELDS]
     columns += [TaskSamplesColumn.score(score) for score in scores]
     view = TaskSamplesView(name="episodes", columns=columns, multiline=False)
     return EvalSpec(

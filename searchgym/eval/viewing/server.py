@@ -20,7 +20,7 @@ from searchgym.errors import SearchGymError, UsageError
 HOST: Final = "127.0.0.1"
 COMMAND = ("-m", "inspect_ai", "view", "start")
 """Arguments of Python that start the viewer."""
-START: Final = 60.0
+START_SECONDS: Final = 60.0
 """Seconds within which the viewer must answer."""
 
 
@@ -91,7 +91,7 @@ def _link(folder: Path, name: str, log: Path) -> str:
 
 def _await(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
     """Waits until the viewer answers."""
-    deadline = time.monotonic() + START
+    deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
         if process.poll() is not None:
             break

@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from searchgym.questions.masked.spans import SEPARATOR, HiddenSpan, Window
+from searchgym.questions.masked.spans import SPAN_SEPARATOR, HiddenSpan, Window
 from searchgym.records import Passage
 from searchgym.text import base_title, holds, sentence_at, sentences, tidy, unlinked
 
@@ -55,7 +55,7 @@ def drafted(passage: Passage, window: Window, spans: tuple[HiddenSpan, ...]) -> 
     shown = masked(text, (window.start, window.end), spans)
     if name and not holds(shown, name):
         shown = f"{name}: {shown}"
-    if any(holds(shown, answer) or not answer or SEPARATOR in answer for answer in answers):
+    if any(holds(shown, answer) or not answer or SPAN_SEPARATOR in answer for answer in answers):
         return None
     places = sentences(text[window.start : window.end])
     queries = [name] if name else []

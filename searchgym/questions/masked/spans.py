@@ -23,7 +23,7 @@ from searchgym.records import Passage, Triple, title_key
 from searchgym.scoring import normalise_answer
 from searchgym.text import base_title, count_words, cut_words, holds, norm, sentences, words
 
-SEPARATOR: Final = ";"
+SPAN_SEPARATOR: Final = ";"
 """Stands between the spans of an answer; a span that holds it cannot be hidden."""
 WORDS: Final = 120
 """Most words of a window: about the length of the passages that search agents read."""
@@ -33,7 +33,7 @@ LEAST_WORDS: Final = 12
 """Fewest words of a window: less around a span does not tell what is hidden."""
 QUOTING: Final = 5
 """Most pages that quote a title which is stated strictly: others (a magazine's charts) stand beside anything."""
-_LONGEST: Final = 8
+_MAX_SPAN_WORDS: Final = 8
 """Most words of a span."""
 _MONTH: Final = "|".join(MONTHS)
 _DATE: Final = re.compile(rf"\b(?:\d{{1,2}}\s+(?:{_MONTH}),?\s+\d{{4}}|(?:{_MONTH})\s+\d{{1,2}},?\s+\d{{4}})\b")
@@ -234,9 +234,9 @@ def span_of(text: str, window: Place, title: str, candidate: Candidate) -> Hidde
     """
     span, digits = text[candidate.start : candidate.end], candidate.kind in ("date", "year", "number")
     normed = norm(span)
-    if not normed or len(normed.split()) > _LONGEST or not normalise_answer(span):
+    if not normed or len(normed.split()) > _MAX_SPAN_WORDS or not normalise_answer(span):
         return "no word, or more than eight"
-    if SEPARATOR in span:
+    if SPAN_SEPARATOR in span:
         return "holds a semicolon"
     if not digits and set(normed.split()) & set(norm(title).split()):
         return "shares a word with the title"

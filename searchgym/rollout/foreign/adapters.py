@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Shape = tuple[int, ...]
 PREFIX: Final = "base_model.model."
 """Beginning of the name of each weight in peft's files."""
-SECONDS: Final = 2.0
+MATCH_SECONDS: Final = 2.0
 """Maximum seconds for matching a pattern of modules with the names of all modules."""
 _LAYER: Final = regex.compile(r".*\.[^.]*\.(\d+)\.")
 
@@ -176,7 +176,7 @@ def _matching(names: list[str], targets: str | list[str], folder: Path) -> set[s
     """Returns the names of modules that end with one of a list of names, or that a pattern matches."""
     if isinstance(targets, list):
         return {name for name in names if not _ends(name).isdisjoint(targets)}
-    end = monotonic() + SECONDS
+    end = monotonic() + MATCH_SECONDS
     try:
         pattern = regex.compile(targets)
         return {name for name in names if pattern.fullmatch(name, timeout=max(end - monotonic(), 1e-3))}

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 PROGRAM: Final = Path(__file__).with_name("render_template.py")
-SECONDS: Final = 5
+CPU_SECONDS: Final = 5
 """Seconds of processor time in which a template must render a few short messages."""
-WAIT: Final = 120.0
+CHILD_SECONDS: Final = 120.0
 """Seconds until the process is given up, however busy the machine is."""
 MEMORY: Final = 2**29
 """Bytes of address space that the process may take."""
@@ -58,7 +58,7 @@ def render(tokenizer: PreTrainedTokenizerBase, conversations: Sequence[Messages]
         "template": template,
         "conversations": conversations,
         "variables": dict(tokenizer.special_tokens_map),
-        "seconds": SECONDS,
+        "seconds": CPU_SECONDS,
         "memory": MEMORY,
         "characters": CHARACTERS,
     }
@@ -76,7 +76,7 @@ def _answer(request: str) -> dict[str, Any]:
             [sys.executable, "-P", str(PROGRAM)],
             input=request.encode(),
             capture_output=True,
-            timeout=WAIT,
+            timeout=CHILD_SECONDS,
             check=False,
             start_new_session=True,  # a terminal's Ctrl-C is for the parent
         )

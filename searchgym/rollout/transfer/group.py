@@ -26,9 +26,9 @@ from torch._C import _distributed_c10d as dist  # which torch.distributed shows 
 from searchgym.errors import EngineLostError
 from searchgym.rollout.transfer.folders import with_head
 
-PATIENCE: Final = 300.0
+JOIN_SECONDS: Final = 300.0
 """Seconds for the processes to join, and for each tensor to arrive."""
-WORD: Final = 5.0
+EXPLANATION_SECONDS: Final = 5.0
 """Seconds for a server to say why its processes left."""
 GLANCE: Final = 0.01
 """Seconds between two looks at who has joined."""
@@ -61,7 +61,7 @@ def send(
     backend: str,
     host: str,
     processes: int,
-    seconds: float = PATIENCE,
+    seconds: float = JOIN_SECONDS,
 ) -> None:
     """Sends tensors to the processes of one server.
 
@@ -85,7 +85,7 @@ def send(
     sending = _beside(_send_all, store, asked, answer, tensors)
     wait([answer, sending], return_when=FIRST_EXCEPTION)
     if sending.done() and sending.exception() is not None:
-        wait([answer], timeout=min(WORD, seconds))  # the server may know why
+        wait([answer], timeout=min(EXPLANATION_SECONDS, seconds))  # the server may know why
     error = next((one.exception() for one in (answer, sending) if one.done() and one.exception() is not None), None)
     try:
         if error is not None:

@@ -27,13 +27,13 @@ from typing_extensions import override
 
 from searchgym.errors import EngineLostError, ModelError, SearchGymError, UsageError
 from searchgym.rollout.transfer.folders import MODEL, SUMS, Folders
-from searchgym.rollout.transfer.group import PATIENCE as SENDING
+from searchgym.rollout.transfer.group import JOIN_SECONDS as SENDING
 from searchgym.rollout.transfer.group import send
 from searchgym.rollout.vllm.backend import Adapter, Completion, EngineBackend, EngineRequest, check_reset
-from searchgym.rollout.vllm.client import GENERATE, KEY, LEASE, RUN, START, WEIGHTS, Client
+from searchgym.rollout.vllm.client import GENERATE, KEY, LEASE, RUN, WEIGHTS, Client
 from searchgym.rollout.vllm.setup import EngineSetup, Identity, check_identity
 
-PATIENCE: Final = 300.0
+SERVER_SECONDS: Final = 300.0
 """Seconds to wait for a server, at the start and after it went away."""
 HELLO: Final = 5.0
 """Seconds for a server to say what it serves."""
@@ -57,7 +57,7 @@ class ServedVllm(EngineBackend):
         setup: Requests and options; of these `transfer`, `shared` and `stall` are read.
         wanted: What the server must serve.
         run: Name of this run, which the server samples for alone.
-        patience: Seconds to wait for the server, at the start and after it went away. Default: `PATIENCE`.
+        patience: Seconds to wait for the server, at the start and after it went away. Default: `SERVER_SECONDS`.
 
     Raises:
         UsageError: The server was not started by `serve_command`, serves something else, wants another key, samples for
@@ -71,7 +71,7 @@ class ServedVllm(EngineBackend):
         options = setup.options
         self.name = self.address = address.rstrip("/")
         self._wanted, self._run = wanted, run
-        self._patience = PATIENCE if patience is None else patience
+        self._patience = SERVER_SECONDS if patience is None else patience
         self._group = None if options.transfer == "folder" else options.transfer
         """Backend of the groups through which weights are sent; None for folders."""
         self._processes = 1

@@ -3,7 +3,7 @@
 A judge decides three things: whether pages answer a question (`Judge.verify`), which criteria an answer meets
 (`Judge.meets`), and which of two answers is better (`Judge.better`). `Checked` asks it: a judge that fails, times out,
 or replies with a number, prose or nothing raises a `NoVerdictError`. An answer of articles and punctuation alone, or of
-more than `LONGEST` characters, meets no criterion, and no judge is asked.
+more than `MAX_ANSWER_CHARACTERS` characters, meets no criterion, and no judge is asked.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from searchgym.text import norm
 from searchgym.threads import call_within
 
 Result = TypeVar("Result")
-LONGEST: Final = 10_000
+MAX_ANSWER_CHARACTERS: Final = 10_000
 """Number of characters above which an answer meets no criterion: a short report is asked for, not a copy of pages."""
-KEPT: Final = 10_000
+CACHED_VERDICTS: Final = 10_000
 """Number of answers whose verdicts are kept."""
 
 
@@ -165,7 +165,7 @@ class Checked:
             return [False] * len(criteria)
         key = (question, answer, tuple(criteria))
         if key not in self._met:
-            if len(self._met) >= KEPT:
+            if len(self._met) >= CACHED_VERDICTS:
                 self._met.clear()
             self._met[key] = self._asked(
                 lambda: self.judge.meets(question, answer, criteria),
@@ -227,5 +227,5 @@ def _is_bool(found: object) -> bool:
 
 
 def unfit(answer: str) -> bool:
-    """Returns whether an answer is of articles and punctuation alone, or has more than `LONGEST` characters."""
-    return len(answer) > LONGEST or not norm(normalise_answer(answer))
+    """Returns whether an answer is of articles and punctuation alone, or has more than `MAX_ANSWER_CHARACTERS` characters."""
+    return len(answer) > MAX_ANSWER_CHARACTERS or not norm(normalise_answer(answer))

@@ -20,7 +20,7 @@ RUBRIC: Final = "rubric"
 """Key of a question's metadata with the criteria of its answer, as a list of mappings (the fields of `Criterion`)."""
 WANTED: Final = "wanted"
 """Key of a question's metadata with all answers that are wanted: a list of lists of accepted spellings."""
-SEPARATOR: Final = ";"
+PART_SEPARATOR: Final = ";"
 """Text between the parts of an answer that gives several; the end of a line separates them too."""
 
 
@@ -63,7 +63,7 @@ def wanted_of(question: Question) -> list[tuple[str, ...]]:
 
 def parts_of(answer: str) -> list[str]:
     """Returns the parts of an answer that gives several, separated by semicolons or lines, without empty ones."""
-    return [part.strip() for line in answer.splitlines() for part in line.split(SEPARATOR) if part.strip()]
+    return [part.strip() for line in answer.splitlines() for part in line.split(PART_SEPARATOR) if part.strip()]
 
 
 def coverage(answer: str, wanted: Sequence[Sequence[str]]) -> float:

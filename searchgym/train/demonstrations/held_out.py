@@ -9,7 +9,7 @@ from pathlib import Path
 from searchgym.envs.task import Task
 from searchgym.errors import UsageError
 from searchgym.questions.masked.hiding import HidingRetriever
-from searchgym.questions.masked.spans import SEPARATOR
+from searchgym.questions.masked.spans import SPAN_SEPARATOR
 from searchgym.questions.source import held_out_by
 from searchgym.records import title_key
 from searchgym.retrieval.index.distractors import passages_of
@@ -47,7 +47,7 @@ def without_held_out(task: Task, files: Sequence[Path]) -> tuple[Task, int]:
         for question in task.questions
         if all(map(apart, question.gold_titles or ()))
         and ("masks" not in question.metadata or apart(str(question.metadata.get("page", ""))))
-        and not {norm(part) for answer in question.golds for part in (answer, *answer.split(SEPARATOR))}
+        and not {norm(part) for answer in question.golds for part in (answer, *answer.split(SPAN_SEPARATOR))}
         & held_out.names
     ]
     if not asked:

@@ -19,7 +19,7 @@ from searchgym.envs.core import Rules
 from searchgym.envs.pages.pages import part_of, parts_of
 from searchgym.envs.task import Task
 from searchgym.errors import UnknownNameError, UsageError
-from searchgym.questions.masked.spans import SEPARATOR
+from searchgym.questions.masked.spans import SPAN_SEPARATOR
 from searchgym.records import Episode, Passage, Question, title_key
 from searchgym.retrieval.index.distractors import passages_of
 from searchgym.rollout.tokens import TokenFormat
@@ -258,7 +258,7 @@ def _refusal(question: Question, episode: Episode, early: bool, max_tokens: int,
             return "a query names what was not shown before"
         seen += rules.protocol.observation([searched.hits for searched in made], rules.max_observation_words)
     seen += "".join(shown.values())
-    answers = [answer.split(SEPARATOR) if is_masked(question) else [answer] for answer in question.golds]
+    answers = [answer.split(SPAN_SEPARATOR) if is_masked(question) else [answer] for answer in question.golds]
     if not early and not choices_of(question) and not any(all(holds(seen, p) for p in own) for own in answers):
         return "the answer was not shown"
     return None

@@ -25,14 +25,14 @@ from typing_extensions import override
 from searchgym.errors import HangError, TrainingError, UsageError
 from searchgym.rollout.vllm.setup import visible
 from searchgym.train.algorithms.samples import Sample
-from searchgym.train.distributed.worker import KEY, STACKS, START, ended_with, receive, send, stacks_file
+from searchgym.train.distributed.worker import KEY, STACKS, START_SECONDS, ended_with, receive, send, stacks_file
 from searchgym.train.learner.learner import Learner
 from searchgym.train.learner.process import interrupt_held_back
 from searchgym.train.learner.trained_model import Flat, Metrics
 from searchgym.train.recipe.backends.deepspeed import DeepSpeed
 from searchgym.train.recipe.recipe import Recipe
 
-GRACE: Final = 2.0
+CLOSE_SECONDS: Final = 2.0
 """Maximum seconds for the ranks to write their stacks."""
 APART: Final = 10.0
 """Maximum seconds for a rank to answer after another rank has failed, and to identify itself when it connects."""
@@ -71,7 +71,7 @@ class RemoteLearner(Learner):
                     self._start(rank, world, options.gpus)
             else:
                 self._connections = _joined(options.listen, world)
-            self._call("start", world, rendezvous, self._recipe, within=max(START, self._deadline))
+            self._call("start", world, rendezvous, self._recipe, within=max(START_SECONDS, self._deadline))
         except BaseException:
             self._kill()
             raise
@@ -135,7 +135,7 @@ class RemoteLearner(Learner):
             connection.close()
         for process in self._processes:
             try:
-                process.wait(GRACE if self._connections else 0)
+                process.wait(CLOSE_SECONDS if self._connections else 0)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
@@ -206,7 +206,7 @@ class RemoteLearner(Learner):
         if not self._processes:
             return TrainingError(f"rank {rank} has gone; see what its launcher says")
         try:
-            code: int | str = self._processes[rank].wait(GRACE)
+            code: int | str = self._processes[rank].wait(CLOSE_SECONDS)
         except subprocess.TimeoutExpired:
             code = "unknown"
         return TrainingError(f"rank {rank} ended with {ended_with(code, self._folder / f'rank{rank}.log')}")
@@ -219,7 +219,7 @@ class RemoteLearner(Learner):
             return HangError(f"{said}; end the launchers of the ranks")
         for process in self._processes:
             process.send_signal(STACKS)
-        time.sleep(GRACE)
+        time.sleep(CLOSE_SECONDS)
         stacks = ", ".join(str(stacks_file(self._folder, rank)) for rank in range(len(self._processes)))
         return HangError(f"{said}; stacks: {stacks}")
 
@@ -237,7 +237,7 @@ def _joined(address: str, world: int) -> list[Connection]:
             f"learner.backend.listen lets ranks in that know a key: set {KEY} here and where the ranks start"
         )
     host, _, port = address.rpartition(":")
-    end, found = time.monotonic() + START, dict[int, Connection]()
+    end, found = time.monotonic() + START_SECONDS, dict[int, Connection]()
     with socket.create_server((host, int(port))) as server:
         while len(found) < world:
             server.settimeout(max(0.01, end - time.monotonic()))

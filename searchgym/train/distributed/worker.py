@@ -21,7 +21,7 @@ from multiprocessing.connection import Client, Connection
 from pathlib import Path
 from typing import Any, Final
 
-START: Final = 600.0
+START_SECONDS: Final = 600.0
 """Maximum seconds for a rank to start, connect to the training's process and load its models."""
 PR_SET_PDEATHSIG: Final = 1
 STACKS: Final = signal.SIGUSR1
@@ -67,7 +67,7 @@ def join(address: str, rank: int) -> Connection:
     if not (key := os.environ.get(KEY)):
         sys.exit(f"set {KEY} to what it is where the training runs")
     host, _, port = address.rpartition(":")
-    end = time.monotonic() + START
+    end = time.monotonic() + START_SECONDS
     while True:
         try:
             connection = Client((host, int(port)), authkey=key.encode())

@@ -18,7 +18,7 @@ from typing import Any
 
 from searchgym.train.distributed import worker
 
-GRACE = 10.0
+STOP_SECONDS = 10.0
 """Seconds for a server to end when it is asked to."""
 
 
@@ -97,6 +97,6 @@ class ServerActor(Node):
         for number in (signal.SIGTERM, signal.SIGKILL):
             try:
                 os.killpg(self._process.pid, number)
-                self._process.wait(GRACE)
+                self._process.wait(STOP_SECONDS)
             except (ProcessLookupError, subprocess.TimeoutExpired):
                 continue

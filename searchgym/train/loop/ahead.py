@@ -15,7 +15,7 @@ from typing import Final
 
 from searchgym.train.loop.collect import StepData
 
-GRACE: Final = 30.0
+CLOSE_SECONDS: Final = 30.0
 """Seconds to wait for an abandoned draw; after that, it is left to run until the process ends."""
 
 
@@ -80,7 +80,7 @@ class Ahead:
         with self._news:
             self._closed = True
             self._news.notify_all()
-        end = time.monotonic() + GRACE
+        end = time.monotonic() + CLOSE_SECONDS
         while self._thread.is_alive() and time.monotonic() < end:
             self._give_up()  # repeated, since the draw may not have begun the first time
             self._thread.join(timeout=0.5)

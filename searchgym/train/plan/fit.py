@@ -20,7 +20,7 @@ from searchgym.train.recipe.load import check_recipe, override_values
 from searchgym.train.recipe.options import LearnerOptions
 from searchgym.train.recipe.recipe import Recipe, override_of, recipe_keys
 
-MOST: Final = 3
+MAX_SUGGESTIONS: Final = 3
 """Number of suggestions."""
 RANK: Final = 64
 """Rank of the adapter that is suggested."""
@@ -83,7 +83,7 @@ def suggestions(recipe: Recipe, gpus: int, gpu_gib: float, memory: Mapping[str, 
     found: dict[frozenset[int], Suggestion] = {}
     for size in range(len(levers) + 1):
         for chosen in itertools.combinations(range(len(levers)), size):
-            if len(found) == MOST or any(smaller <= set(chosen) for smaller in found):
+            if len(found) == MAX_SUGGESTIONS or any(smaller <= set(chosen) for smaller in found):
                 continue  # fewer changes suffice
             values = dict(base)
             for lever in chosen:
