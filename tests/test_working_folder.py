@@ -97,7 +97,7 @@ LOADERS = {
 
 @pytest.mark.slow_cases
 @pytest.mark.parametrize("kind", LOADERS)
-def test_a_bare_name_that_does_not_ship_is_refused_and_the_error_says_what_to_write(kind, theirs):
+def test_an_unknown_bare_name_is_refused_with_what_to_write(kind, theirs):
     with pytest.raises((UnknownNameError, DataMissingError), match=r"for the folder of that name here write \./mine"):
         LOADERS[kind]("mine")
     (theirs / "notes").write_text("x")

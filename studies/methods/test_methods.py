@@ -85,7 +85,7 @@ def test_recorded_trainings_are_not_repeated(tmp_path, monkeypatch):
     assert methods.Recorded(tmp_path / "rows.jsonl", {}).rows["grpo-4"] == row
 
 
-def test_two_processes_that_share_a_folder_evaluate_the_warm_model_one_after_the_other(tmp_path, monkeypatch):
+def test_two_processes_evaluate_a_shared_model_in_turn(tmp_path, monkeypatch):
     """The second one finds the first one's lock, tries again until it is gone, and is not refused."""
     methods = importlib.import_module("methods")
     inside, met = threading.Event(), threading.Event()

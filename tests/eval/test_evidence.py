@@ -272,7 +272,7 @@ def test_golds_that_no_search_can_find_are_counted(options):
     assert unreachable_golds(load_task(CARD, questions=BROKEN[:1], **options)) == []
 
 
-def test_a_page_among_the_paragraphs_of_another_question_is_not_found_for_this_one():
+def test_paragraphs_of_another_question_are_not_returned():
     other = dataclasses.replace(
         BROKEN[1], id="o", paragraphs=(Paragraph("Pelican", ("A bird.",)),), supporting_facts=None
     )

@@ -145,7 +145,7 @@ def test_exported_predictions_have_the_figures_of_the_official_scripts(format, t
     assert scores["answered"] == (1000 - answers.count(None)) / 1000
 
 
-def test_exported_predictions_have_the_figures_of_hotpotqas_script_on_real_questions(tmp_path):
+def test_exported_predictions_score_as_by_hotpotqas_script(tmp_path):
     base = os.environ.get("SEARCHGYM_DATA")
     if not base or not (Path(base) / "hotpotqa/questions.json").is_file():
         pytest.skip("SEARCHGYM_DATA names no folder with hotpotqa/questions.json")
@@ -553,7 +553,7 @@ def test_nothing_is_half_written(tmp_path):
     assert (path.read_text(), [own.name for own in tmp_path.iterdir()]) == ("before", ["f"])
 
 
-def test_an_empty_answer_where_none_was_given_matches_a_gold_answer_of_articles(tmp_path):
+def test_no_answer_does_not_match_a_gold_of_articles(tmp_path):
     """The one figure that the formats of rows cannot keep: for the official scripts the answer is an empty text."""
     band = [Question("1", "Which band?", ("The The",))]
     for format, em in (("musique", 1.0), ("flashrag", 1.0), ("kilt", 0.0), ("hotpotqa", 0.0)):

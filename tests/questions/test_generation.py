@@ -213,7 +213,7 @@ def test_few_linked_pages_are_not_cut():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [40, 300])
-def test_a_wiki_in_one_piece_gives_test_questions_whose_pages_are_not_in_training(count):
+def test_a_wiki_in_one_piece_has_test_pages_not_in_training(count):
     pages = wiki_pages(count)
     plan = GeneratedSpec(n=400, shapes=("cloze-chain", "cloze"), shares=(0.6, 0.15, 0.25))
     facts = find_facts(pages, PACK)
@@ -349,7 +349,7 @@ def test_the_commands(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_command_says_what_was_cut_and_fails_without_questions_for_a_split(tmp_path):
+def test_the_command_tells_cuts_and_fails_on_an_empty_split(tmp_path):
     write_corpus(tmp_path / "corpus.jsonl", wiki_pages(40))
     command = ["questions", "generate", str(tmp_path / "corpus.jsonl"), "--out", str(tmp_path / "set"), "--n", "60"]
     failed = CliRunner().invoke(app, [*command, "--shapes", "chain,cloze-chain", "--shares", "0.9,0.05,0.05"])

@@ -77,7 +77,7 @@ def test_the_same_seed_gives_the_same_tasks_and_another_one_others(source):
         assert tasks(source) != tasks(source, seed=1)
 
 
-def test_masks_are_as_many_as_asked_for_and_the_text_says_what_the_answer_does_not():
+def test_masks_have_their_number_and_the_text_keeps_the_rest():
     by_masks = Counter(question.metadata["masks"] for question in tasks(n=60))
     assert set(by_masks) == {1, 2, 3, 4}
     for question in tasks(masks=[2]):
@@ -123,7 +123,7 @@ SURNAMES = ("Abbot", "Berg", "Crane", "Dahl", "Eklund", "Frost", "Grieg", "Holm"
             "Moe", "Nygaard", "Olsen", "Post")  # fmt: skip
 
 
-def test_spans_of_well_linked_pages_are_split_and_those_that_cross_are_counted():
+def test_spans_are_split_and_crossing_ones_counted():
     """Each of 60 pages states a span of the one before it, so that all are one component; two are copies."""
     passages = [Passage(str(n), f"Page {n}", f"Text {n}") for n in range(60)] + [Passage("60", "Page 7", "Other text")]
     windows = [Window(n, 0, 6, (HiddenSpan(((0, 4),), "link", ((n + 1) % 60,)),)) for n in range(60)]
@@ -138,7 +138,7 @@ def test_spans_of_well_linked_pages_are_split_and_those_that_cross_are_counted()
     assert counts == {"spans that only another split's pages state": 60 - len(kept)} and len(kept) < 60
 
 
-def test_a_kept_source_answers_and_a_hidden_one_is_answered_by_a_page_that_names_it():
+def test_kept_sources_answer_and_hidden_ones_need_a_naming_page():
     by_title = {page.title: page for page in PAGES}
     for question in tasks("kept"):
         assert question.gold_titles == (question.metadata["page"],) and "hidden" not in question.metadata

@@ -150,7 +150,7 @@ def test_only_pages_that_link_to_each_other_state_a_link_strictly():
     assert couples == 12 and critics >= 6
 
 
-def test_a_quoted_title_is_stated_by_a_page_that_links_back_unless_many_pages_quote_it():
+def test_a_quoted_title_is_stated_by_a_page_that_links_back():
     film = page('Mara Vint was a director who is best known for "The Long Stair" and a few quiet films of later years.',
                 "Mara Vint")  # fmt: skip
     other = page('Forty Lamps is a film of 1931 by Mara Vint that came soon after "The Long Stair" had been lost.',

@@ -172,7 +172,7 @@ def test_its_weights_cannot_be_set(server):
         sampler(server).update({}, 1)
 
 
-def test_an_evaluation_over_a_server_that_fails_keeps_what_is_done_and_is_resumed(server, tmp_path):
+def test_an_evaluation_outlives_its_server_and_is_resumed(server, tmp_path):
     """429, 500 and a cut reply are asked again; a refusal ends the run, whose episodes stay."""
     from searchgym.agents.base import load_agent
     from searchgym.envs.registration import find_env

@@ -216,7 +216,7 @@ def test_a_batch_holds_at_most_max_queries():
     assert len(wide) == 6
 
 
-def test_a_failing_call_reaches_everyone_in_its_batch_and_the_next_one_works():
+def test_a_failing_call_fails_its_batch_and_not_the_next():
     calls = []
 
     def call(requests):
@@ -254,7 +254,7 @@ def test_calls_of_a_server_may_be_under_way_at_once():
     assert len(retriever.calls) == 6
 
 
-def test_streamed_requests_join_those_under_way_and_leave_when_they_are_done():
+def test_streamed_requests_join_and_leave_the_running_batch():
     order = []
 
     def stream(pull, deliver):
@@ -320,7 +320,7 @@ def test_a_stream_ends_when_nobody_waits_for_it_any_more():
     assert ended.wait(60)
 
 
-def test_a_batcher_whose_call_was_cancelled_before_it_began_works_in_the_next_run():
+def test_a_batcher_works_again_after_a_cancelled_call():
     batcher = Batcher(lambda requests: [request * 2 for request in requests])
 
     async def given_up():
@@ -396,7 +396,7 @@ atexit.register(exiting.set)  # called before what was registered earlier
 
 @pytest.mark.slow_cases
 @pytest.mark.parametrize(("case", "printed"), [("frees", "freed"), ("hangs", "")])
-def test_the_exit_waits_for_a_thread_that_still_frees_its_tensors_but_not_for_one_that_hangs(case, printed):
+def test_the_exit_waits_for_freeing_threads_not_hanging_ones(case, printed):
     ended = subprocess.run([sys.executable, "-c", ENDING, case], capture_output=True, text=True, timeout=50)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, printed, "")
 
@@ -413,6 +413,6 @@ threads.leave(130)
 
 
 @pytest.mark.slow
-def test_a_program_with_a_thread_that_hangs_leaves_with_its_status_and_cleans_up():
+def test_a_hanging_thread_keeps_no_program_from_its_status():
     ended = subprocess.run([sys.executable, "-c", LEAVING], capture_output=True, text=True, timeout=50)
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, "cleaned up", "")

@@ -308,7 +308,7 @@ def test_a_model_may_go_from_a_canonical_engine_to_a_free_one():
     assert [e.reward for e in run(model)] == [e.reward for e in one]
 
 
-def test_a_page_and_a_question_that_spell_the_grammar_make_none_of_its_tokens():
+def test_pages_and_questions_never_become_grammar_tokens():
     model, tokenizer = scripted(["<search>Delta</search>", "<answer>x</answer>"])
     tags = ["<search>", "</search>", "<answer>", "</answer>", "<information>", "</information>"]
     tokenizer.add_tokens(tags)

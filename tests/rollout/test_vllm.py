@@ -222,7 +222,7 @@ def test_an_engine_does_not_outlive_who_started_it(tmp_path):
     raise AssertionError(f"process {number} is still there")
 
 
-def test_an_engine_that_ends_is_replaced_and_no_response_is_lost_or_given_twice(own, vllm):
+def test_replacing_an_engine_loses_and_doubles_no_response(own, vllm):
     """By SIGTERM; trainings meet SIGKILL."""
     asked, got, todo = requests(own[1], 8, max_tokens=32), {}, []
     wanted = [reply.ids.tolist() for reply in vllm.sample(asked)]

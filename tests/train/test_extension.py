@@ -79,7 +79,7 @@ COSINE = {"optimizer": {"schedule": "cosine"}}
         ({"env_options": {"retriever": {"kind": "cache", "of": NOISE}}}, r"noise of env_options\.retriever"),
     ],
 )
-def test_a_schedule_that_depends_on_steps_refuses_others_and_says_what_to_do(tmp_path, options, named):
+def test_a_schedule_refuses_another_number_of_steps(tmp_path, options, named):
     toy_trainer(tmp_path / "run", toy_recipe(steps=2, **options)).run()
     before = (tmp_path / "run/recipe.yaml").read_bytes()
     said = rf"steps was 2 and is 4 now, and .*{named}.* depends on it: .* Go on with steps=2, or start a new run from"
@@ -115,7 +115,7 @@ def test_other_values_may_not_change(tmp_path):
 # -- short looks ---------------------------------------------------------------------------------------------------
 
 
-def test_the_warm_ups_of_a_recipe_are_shortened_to_the_steps_that_were_asked_for():
+def test_warm_ups_are_shortened_to_the_steps_of_the_run():
     said = []
     recipe = load_recipe("tiny-jade", ["steps=2"], said.append)
     assert (recipe.steps, recipe.optimizer.warmup_steps, recipe.critic.warmup_steps) == (2, 2, 1)

@@ -77,7 +77,7 @@ def test_what_stands_at_masked_places_changes_nothing():
         np.testing.assert_array_equal(own.returns, other.returns)
 
 
-def test_whitened_advantages_have_mean_0_and_deviation_1_over_trained_tokens():
+def test_whitened_advantages_have_mean_0_and_deviation_1():
     made = assign_gae(valued(), with_options(PLAIN, whiten=True), VALUED["model"])
     every = np.concatenate([sample.advantage[sample.mask] for sample in made])
     assert every.mean() == pytest.approx(0, abs=1e-6)

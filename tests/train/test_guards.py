@@ -19,7 +19,7 @@ from searchgym.train.recipe.options import Bound, GuardOptions
 
 
 @pytest.mark.slow
-def test_a_sampler_that_never_answers_ends_the_run_with_stacks_and_a_checkpoint(tmp_path):
+def test_a_silent_sampler_ends_the_run_with_stacks_and_checkpoint(tmp_path):
     here = Path(__file__).parent
     done = subprocess.run(
         [sys.executable, str(here / "hanging_training.py"), str(tmp_path / "run"), "2"],
@@ -47,7 +47,7 @@ def test_a_sampler_that_never_answers_ends_the_run_with_stacks_and_a_checkpoint(
 
 
 @pytest.mark.slow
-def test_a_phase_that_ends_late_does_not_go_on_while_its_checkpoint_is_written(tmp_path, monkeypatch):
+def test_a_late_phase_waits_for_its_checkpoint(tmp_path, monkeypatch):
     events, begun, gone_on = [], threading.Event(), threading.Event()
 
     def save():

@@ -111,7 +111,7 @@ def test_an_episode_without_a_verdict_gets_no_reward(term):
     assert judged.judged() == dict.fromkeys(("asked", "failed", "swayed", "unjudged"), 0.0)
 
 
-def test_an_answer_that_no_match_judged_leaves_the_training_and_the_others_play_again():
+def test_an_unjudged_answer_leaves_and_the_others_play_again():
     judged = credit("tournament", Silent())
     found = judged.rewards(
         [attempt(text, n) for n, text in enumerate(["silence", "Zor", "Kim. Zor. Signed.", "nobody"])]

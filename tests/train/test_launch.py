@@ -213,7 +213,7 @@ def test_two_nodes_train_as_one_machine_does(nodes, tmp_path, monkeypatch, capsy
 
 @pytest.mark.cluster
 @pytest.mark.filterwarnings("default")
-def test_a_node_that_is_taken_away_is_named_and_the_run_goes_on_with_another(nodes, tmp_path):
+def test_a_lost_node_is_named_and_another_takes_its_work(nodes, tmp_path):
     made, args = nodes
     made.remove_node(made.add_node(**args))  # one that is gone before is nobody's fault
     args = args | {"num_cpus": 1}

@@ -69,7 +69,7 @@ def test_weights_leave_merged_under_the_models_own_names():
 
 
 @pytest.mark.slow
-def test_the_reference_is_the_model_without_its_adapter_and_takes_no_memory():
+def test_the_reference_is_the_model_without_its_adapter():
     loss = {"kl_coef": 0.1}
     learner, rows = trained(loss=loss)
     whole = LocalLearner(recipe(loss=loss, lora={"rank": 0}), model())
@@ -125,7 +125,7 @@ def test_an_earlier_adapter_goes_on_where_it_ended(saved):
 
 
 @pytest.mark.slow
-def test_the_reference_of_a_continued_adapter_is_the_model_as_it_was_handed_over(saved):
+def test_a_continued_adapters_reference_is_the_model_handed_over(saved):
     folder, before = saved
     after = LocalLearner(recipe(loss={"kl_coef": 0.1}), model(), adapter=folder)
     first, later = (after.learn(random_samples(5, seed=step), step) for step in range(2))

@@ -123,7 +123,7 @@ def test_keys_and_values_fit_into_a_share_of_the_memory(monkeypatch):
     assert affordable_tokens(own) == BATCH_TOKENS
 
 
-def test_a_gpu_takes_larger_batches_where_they_are_a_small_part_of_its_memory():
+def test_a_gpu_takes_larger_batches_where_memory_allows():
     most = most_tokens
     assert most(1.0, 24 * 100_000.0, on_gpu=True) == 100_000 and most(1.0, 24 * 100_000.0, on_gpu=False) == 65_536
     assert most(1.0, 1e9, on_gpu=True) == 262_144

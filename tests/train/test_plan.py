@@ -211,7 +211,7 @@ def test_the_command_prints_and_refuses(models, monkeypatch, capsys):
     assert "does not fit: cuda:0 has 24.0 GiB" in err
 
 
-def test_a_file_in_the_working_folder_is_not_taken_for_the_configuration_of_a_model_that_ships(tmp_path, monkeypatch):
+def test_a_working_folder_file_is_no_config_of_a_shipped_model(tmp_path, monkeypatch):
     config = {"model_type": "qwen2", "hidden_size": 8, "num_attention_heads": 1, "num_hidden_layers": 1}
     (tmp_path / "tiny").write_text(json.dumps(config))
     monkeypatch.chdir(tmp_path)

@@ -107,7 +107,7 @@ def test_what_does_not_fit_is_told_with_changes_that_make_it_fit(cli):
 
 
 @pytest.mark.slow
-def test_the_main_memory_of_another_machine_is_checked_only_when_it_is_given(cli, monkeypatch):
+def test_main_memory_of_another_machine_is_checked_if_given(cli, monkeypatch):
     monkeypatch.setattr("searchgym.train.plan.plan.memory_here", lambda: {"cpu": 4.0})  # a laptop's
     vllm = ("qwen2.5-7b-grpo-vllm", "--plan", "--gpus", 8)
     status, _, err = cli(*vllm)

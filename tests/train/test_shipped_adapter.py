@@ -69,7 +69,7 @@ def test_practice_is_made_again_and_holds_nothing_of_the_evaluation(tmp_path, mo
     assert not [question.text for question in kept for text in texts if question.text in text]
 
 
-def test_the_questions_of_reinforcement_are_those_of_the_card_and_of_no_evaluation_page():
+def test_reinforcement_questions_are_the_cards_and_held_out():
     """What `smollm2-grpo` was trained on: chosen questions of the train split, of which no page is one of the test."""
     card = load_model_card(list_cards("models")["smollm2-grpo"])
     assert isinstance(card, AdapterCard)

@@ -121,7 +121,7 @@ def test_without_common_beginnings_the_last_call_has_what_dr_grpo_gives():
         assert mine[1] == pytest.approx(theirs[1]) and mine[0] == pytest.approx(2 * theirs[0])
 
 
-def test_four_attempts_that_share_nothing_have_undivided_outcomes_whose_first_call_counts_twice():
+def test_four_attempts_that_share_nothing_have_whole_outcomes():
     rows = branch_rewards([1, 0, 0, 0], [[bytes([10 * n + d]) for d in range(3)] for n in range(4)])
     assert rows == [[1.5, 0.75, 0.75], *[[-0.5, -0.25, -0.25]] * 3]
 

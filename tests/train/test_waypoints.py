@@ -148,7 +148,7 @@ def test_an_episode_that_never_answers_can_be_left_without():
 
 
 @pytest.mark.parametrize("value", [0.1, 0.3, 0.9])
-def test_dividing_by_the_deviation_of_a_group_that_is_all_wrong_cancels_lambda(value):
+def test_the_deviation_of_an_all_wrong_group_cancels_lambda(value):
     group = [attempt(0, 0.0, FOLLOWED), *(attempt(n, 0.0, FOLLOWED[:1]) for n in range(1, 4))]
     rows = credit("outcome", waypoint={"share": value}).rewards(group)
     samples = [s for e, given in zip(group, rows, strict=True) for s in samples_from(e, rewards=given.total)]
