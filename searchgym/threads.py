@@ -45,7 +45,7 @@ def wait() -> bool:
 
 
 def leave(status: int) -> NoReturn:
-    """Ends the program with a status, as `sys.exit` does, but even if a thread computes for longer than `EXIT_SECONDS`."""
+    """Ends the program with a status, as `sys.exit` does, but even if a thread computes on, after `EXIT_SECONDS`."""
     if wait():
         sys.exit(status)
     _threads.clear()  # they had their time: the exit functions need not wait again

@@ -73,7 +73,7 @@ class SpanOracle:
                 shown += (await io.step(Search((str(query),)))).text
         spans = question.answers[0].split(SPAN_SEPARATOR) if masked else [question.answers[0]]
         found = [span.strip() if holds(shown, span) else "unknown" for span in spans]
-        await io.step(Answer(f"{SEPARATOR} ".join(found)))
+        await io.step(Answer(f"{SPAN_SEPARATOR} ".join(found)))
 
 
 class ClosedBook:

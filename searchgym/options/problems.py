@@ -89,7 +89,7 @@ def reworded(error: Any, cls: Any) -> Any:
     for e in found[:MAX_PROBLEMS]:
         lines.append(InitErrorDetails(type=problem(e["type"], text_of(e, names)), loc=e["loc"], input=e["input"]))
     if len(found) > MAX_PROBLEMS:
-        lines.append(InitErrorDetails(type=problem("more", f"{len(found) - MOST} more problems"), input=None))
+        lines.append(InitErrorDetails(type=problem("more", f"{len(found) - MAX_PROBLEMS} more problems"), input=None))
     return type(error).from_exception_data(cls.__name__, lines)
 
 

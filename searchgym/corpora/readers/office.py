@@ -41,7 +41,7 @@ def read_office(content: bytes, suffix: str, longest: int) -> Document:
     try:
         done = subprocess.run(command, input=content, capture_output=True, timeout=CHILD_SECONDS, check=False)
     except subprocess.TimeoutExpired:
-        raise DataError(f"took more than {SECONDS} seconds to read") from None
+        raise DataError(f"took more than {CHILD_SECONDS} seconds to read") from None
     if done.returncode != 0:
         said = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
         raise DataError(f"cannot be read: the reader ended with status {done.returncode} {''.join(said)[:300]}")

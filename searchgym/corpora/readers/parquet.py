@@ -67,7 +67,9 @@ def _rows(path: str) -> Iterator[dict[str, Any]]:
                 whole = _size(batch.to_struct_array())
                 left -= whole
                 if left < 0:
-                    raise DataError(f"its rows share texts of more than {max(4 * MOST, SHARED * size):,} bytes in all")
+                    raise DataError(
+                        f"its rows share texts of more than {max(4 * MAX_BYTES, SHARED * size):,} bytes in all"
+                    )
                 # without the shared texts the rows are made ten times as fast
                 yield from batch.cast(plain).to_pylist() if whole <= MAX_BYTES else _one_by_one(batch)
 
@@ -77,7 +79,7 @@ def _one_by_one(batch: Any) -> Iterator[dict[str, Any]]:
     for number in range(batch.num_rows):
         row = batch.slice(number, 1)
         if _size(row.to_struct_array()) > MAX_BYTES:
-            raise DataError(f"a row of more than {MOST:,} bytes")
+            raise DataError(f"a row of more than {MAX_BYTES:,} bytes")
         yield from row.to_pylist()
 
 
@@ -108,7 +110,7 @@ def _check_group(file: BinaryIO, group: Any, columns: list[Any]) -> None:
             unpacked += 8 * chunk.num_values
         if unpacked > max(MAX_BYTES, RATIO * packed):
             raise DataError(
-                f"column {column.path!r:.80} unpacks to more than {max(MOST, RATIO * packed):,} bytes: a row group of "
+                f"column {column.path!r:.80} unpacks to more than {max(MAX_BYTES, RATIO * packed):,} bytes: a row group of "
                 f"{packed:,} bytes in the file may not"
             )
 

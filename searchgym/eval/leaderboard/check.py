@@ -165,7 +165,7 @@ def _faults(episode: Episode, manifest: SubmissionManifest, task: Task) -> Itera
     if any(searched.source for searched in episode.searches):
         yield "retriever", "a search of a further retriever; rows of a leaderboard have the one of their track"
     if episode.answer is not None and len(episode.answer.text) > MAX_TEXT:
-        yield EPISODES, f"an answer of {len(episode.answer.text):,} characters, at most {LONGEST:,}"
+        yield EPISODES, f"an answer of {len(episode.answer.text):,} characters, at most {MAX_TEXT:,}"
     if (episode.stop_reason == "answer") != (episode.answer is not None):
         yield EPISODES, f"stop_reason {episode.stop_reason!r} with{'out' if episode.answer is None else ''} an answer"
     yield from _over_budget(episode, manifest)

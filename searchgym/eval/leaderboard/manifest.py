@@ -168,7 +168,7 @@ def _impossible(manifest: SubmissionManifest) -> Iterator[tuple[str, str]]:
     for name in ("name", "by", "agent", "suite", "part", "searchgym"):
         value = getattr(manifest, name)
         if not value.strip() or len(value) > MAX_NAME or not NAME.fullmatch(value):
-            yield name, f"expected one line of 1 to {LONGEST} characters, got {value!r:.60}"
+            yield name, f"expected one line of 1 to {MAX_NAME} characters, got {value!r:.60}"
     for least, names in LEAST.items():
         for name in names:
             value = getattr(manifest, name)

@@ -46,7 +46,7 @@ def _section(runs: Sequence[RunData]) -> list[Block]:
     if notes:
         blocks.append(Items([("", [note]) for note in notes]))
     if len(runs) > MAX_RUNS:
-        blocks.append(TextBlock([f"The figures show the first {MOST} of {len(runs)} runs."]))
+        blocks.append(TextBlock([f"The figures show the first {MAX_RUNS} of {len(runs)} runs."]))
     pictures = (cost_picture({run.name: run.scores for run in runs}), _hops(runs[:MAX_RUNS]), _recall(runs[:MAX_RUNS]))
     blocks += [picture for picture in pictures if picture is not None]
     return blocks

@@ -75,7 +75,7 @@ def training_blocks(runs: Sequence[RunData]) -> list[Block]:
     blocks: list[Block] = [Heading("Training")]
     blocks.append(filled(HEAD, [_cells(place, group) for place, group in enumerate(groups, start=1)]))
     if len(groups) > MAX_RUNS:
-        blocks.append(TextBlock([f"The figure shows the first {MOST} of {len(groups)} recipes."]))
+        blocks.append(TextBlock([f"The figure shows the first {MAX_RUNS} of {len(groups)} recipes."]))
     series = []
     for group in groups[:MAX_RUNS]:
         metric = group.validation

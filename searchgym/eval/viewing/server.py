@@ -102,4 +102,4 @@ def _await(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
         else:
             return
     said = log.read_text(encoding="utf-8", errors="replace").strip()[-500:]
-    raise SearchGymError(f"inspect view did not start: {said or f'no answer within {START:g} s'}")
+    raise SearchGymError(f"inspect view did not start: {said or f'no answer within {START_SECONDS:g} s'}")

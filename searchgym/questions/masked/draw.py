@@ -87,4 +87,4 @@ def worded(text: str, masks: int) -> str:
 
 def answer_of(answers: Sequence[str]) -> str:
     """Returns the answer that names what stands behind each mask."""
-    return f"{SEPARATOR} ".join(answers)
+    return f"{SPAN_SEPARATOR} ".join(answers)

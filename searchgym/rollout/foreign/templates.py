@@ -81,7 +81,7 @@ def _answer(request: str) -> dict[str, Any]:
             start_new_session=True,  # a terminal's Ctrl-C is for the parent
         )
     except subprocess.TimeoutExpired:
-        return {"error": f"it does not end within {WAIT:g} s"}
+        return {"error": f"it does not end within {CHILD_SECONDS:g} s"}
     if done.returncode < 0:
         return {"error": f"it does not end within {SECONDS} s of processor time"}
     if done.returncode:

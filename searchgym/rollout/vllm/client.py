@@ -93,7 +93,7 @@ class Client:
                 text = str(json.loads(text)["detail"])
             text = shown(text)
             if status == 404 and "adapter" not in path:
-                raise UsageError(f"{self.address} has no {path}: {START}")
+                raise UsageError(f"{self.address} has no {path}: {START_HINT}")
             if status in (401, 409):
                 raise UsageError(f"{self.address} {text}")
             lost = status >= 500 or status in (STALE, OTHER_FILE)

@@ -227,5 +227,5 @@ def _is_bool(found: object) -> bool:
 
 
 def unfit(answer: str) -> bool:
-    """Returns whether an answer is of articles and punctuation alone, or has more than `MAX_ANSWER_CHARACTERS` characters."""
+    """Returns whether an answer is of articles and punctuation alone, or is longer than `MAX_ANSWER_CHARACTERS`."""
     return len(answer) > MAX_ANSWER_CHARACTERS or not norm(normalise_answer(answer))

@@ -244,7 +244,9 @@ def _joined(address: str, world: int) -> list[Connection]:
             try:
                 accepted, _ = server.accept()
             except TimeoutError:
-                raise TrainingError(f"{len(found)} of {world} ranks joined at {address} within {START:g} s") from None
+                raise TrainingError(
+                    f"{len(found)} of {world} ranks joined at {address} within {START_SECONDS:g} s"
+                ) from None
             with accepted:
                 connection = Connection(os.dup(accepted.fileno()))
                 accepted.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(APART), 0))
