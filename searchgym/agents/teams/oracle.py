@@ -16,6 +16,7 @@ from searchgym.agents.teams.cosearch import PASSAGES
 from searchgym.agents.teams.hierarchy import LOCAL, TOOLS, WEB
 from searchgym.agents.teams.knowing import KNOW, SEARCH
 from searchgym.agents.teams.mmoa import MOST_QUERIES
+from searchgym.agents.teams.parallel import QUERY_SEPARATOR
 from searchgym.records import title_key
 
 MOST_NOTES: Final = 60
@@ -66,7 +67,7 @@ class SearcherOracle(OracleRoles):
         rounds, known = self.rounds(), ""
         for group in rounds[:1] if self.early else rounds:
             asked = " ".join(step.filled for step in group)
-            queries = f" {SEPARATOR} ".join(dict.fromkeys(step.title for step in group))
+            queries = f" {QUERY_SEPARATOR} ".join(dict.fromkeys(step.title for step in group))
             yield f"{thought(known, asked)}<search> {queries}</search>"
             known = " ".join(f"{step.filled} {step.quote}" for step in group)
         if self.question.kind in COMPARISONS and not self.early:

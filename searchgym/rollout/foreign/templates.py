@@ -83,7 +83,7 @@ def _answer(request: str) -> dict[str, Any]:
     except subprocess.TimeoutExpired:
         return {"error": f"it does not end within {CHILD_SECONDS:g} s"}
     if done.returncode < 0:
-        return {"error": f"it does not end within {SECONDS} s of processor time"}
+        return {"error": f"it does not end within {CPU_SECONDS} s of processor time"}
     if done.returncode:
         said = done.stderr.decode("utf-8", "replace").strip().splitlines()
         return {"error": said[-1][:300] if said else f"its process ended with status {done.returncode}"}

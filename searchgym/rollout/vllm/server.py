@@ -30,7 +30,7 @@ from searchgym.rollout.transfer.folders import MODEL, SUMS, Folders
 from searchgym.rollout.transfer.group import JOIN_SECONDS as SENDING
 from searchgym.rollout.transfer.group import send
 from searchgym.rollout.vllm.backend import Adapter, Completion, EngineBackend, EngineRequest, check_reset
-from searchgym.rollout.vllm.client import GENERATE, KEY, LEASE, RUN, WEIGHTS, Client
+from searchgym.rollout.vllm.client import GENERATE, KEY, LEASE, RUN, START_HINT, WEIGHTS, Client
 from searchgym.rollout.vllm.setup import EngineSetup, Identity, check_identity
 
 SERVER_SECONDS: Final = 300.0
@@ -235,14 +235,14 @@ class ServedVllm(EngineBackend):
             try:
                 about = self._client.call("/searchgym/about", timeout=HELLO)
                 if not isinstance(about, dict) or not {"serves", "weights"} <= about.keys():
-                    raise UsageError(f"{self.address} is not a vLLM server for training: {START}")
+                    raise UsageError(f"{self.address} is not a vLLM server for training: {START_HINT}")
                 return about
             except EngineLostError as error:
                 if time.monotonic() >= end:
-                    raise EngineLostError(f"{error}; {START}") from error
+                    raise EngineLostError(f"{error}; {START_HINT}") from error
                 if not told:
                     wait = f"waiting for it, up to {self._patience:g} s"
-                    sys.stderr.write(f"{error}: {wait}; if it was not started, {START}\n")
+                    sys.stderr.write(f"{error}: {wait}; if it was not started, {START_HINT}\n")
                 told = True
                 threading.Event().wait(0.5)
 

@@ -74,7 +74,8 @@ def join(address: str, rank: int) -> Connection:
         except ConnectionRefusedError:
             if time.monotonic() > end:
                 sys.exit(
-                    f"nobody has listened at {address} for {START_SECONDS:g} s: start the training with learner.backend.listen"
+                    f"nobody has listened at {address} for {START_SECONDS:g} s: start the training with "
+                    "learner.backend.listen"
                 )
             time.sleep(0.5)
         else:
