@@ -139,7 +139,7 @@ def select(
     kept = pool
     for number, name in enumerate(ROUNDS):
         folder, text = out / name, f"{name} measurement, attempts"
-        seed, resume = 2 * how.seed + number, (folder / "run.json").exists()
+        seed, resume = 2 * how.seed + number, holds_run(folder)
         options = EvalOptions(how.temperature, seed, concurrency, resume=resume, samples=how.attempts)
         evaluate(task.asking(kept), agent, folder, models, options, progress=partial(progress, text))
         rates.append({str(row["id"]): float(row["em"]) for _, row in iter_jsonl(folder / QUESTIONS)})

@@ -214,7 +214,7 @@ class Reinforced(PipelineStage):
         return work.trained(fitted, work.out / self.name)
 
 
-class Scores(PipelineStage):
+class ScoresStage(PipelineStage):
     """Evaluates the model of each stage on the test questions."""
 
     @override
@@ -272,7 +272,7 @@ ORDER: Final[Mapping[str, PipelineStage]] = {
         Practice("searcher", "practised searching", "searching"),
         Selected("selected", "questions chosen"),
         Reinforced("reinforced", "reinforcement learning"),
-        Scores("scores", "scored on test questions"),
+        ScoresStage("scores", "scored on test questions"),
         Delivery("adapter", "the adapter"),
     )
 }

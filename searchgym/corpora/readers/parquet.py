@@ -110,8 +110,8 @@ def _check_group(file: BinaryIO, group: Any, columns: list[Any]) -> None:
             unpacked += 8 * chunk.num_values
         if unpacked > max(MAX_BYTES, RATIO * packed):
             raise DataError(
-                f"column {column.path!r:.80} unpacks to more than {max(MAX_BYTES, RATIO * packed):,} bytes: a row group "
-                f"of {packed:,} bytes in the file may not"
+                f"column {column.path!r:.80} unpacks to more than {max(MAX_BYTES, RATIO * packed):,} bytes: a row "
+                f"group of {packed:,} bytes in the file may not"
             )
 
 

@@ -16,7 +16,7 @@ from searchgym.train.algorithms.samples import Sample
 from searchgym.train.recipe.recipe import Recipe
 
 
-class Model(Protocol):
+class TrainedPolicy(Protocol):
     """What a loss asks of the model under training."""
 
     recipe: Recipe
@@ -52,7 +52,7 @@ def shares(samples: Sequence[Sample], counts: Sequence[int], options: LossOption
 
 
 def policy_loss(
-    shadow: Model, samples: Sequence[Sample], old: Sequence[Floats], reference: Sequence[Floats] | None
+    shadow: TrainedPolicy, samples: Sequence[Sample], old: Sequence[Floats], reference: Sequence[Floats] | None
 ) -> Callable[[int], Tensor]:
     """Returns the clipped policy loss of a sample by its number.
 
@@ -125,13 +125,13 @@ def fallen(gap: Tensor, advantage: Tensor, lengths: Sequence[int]) -> Tensor:
     return torch.where(torch.tensor(gates, dtype=torch.bool) & (advantage >= 0), (-gap).clamp(min=0), 0.0)
 
 
-def likelihood_loss(shadow: Model, samples: Sequence[Sample]) -> Callable[[int], Tensor]:
+def likelihood_loss(shadow: TrainedPolicy, samples: Sequence[Sample]) -> Callable[[int], Tensor]:
     """Returns the negative log-likelihood of a sample by its number."""
     share = shares(samples, [int(sample.mask.sum()) for sample in samples], shadow.recipe.loss)
     return lambda i: -share[i] * shadow.distribution(samples[i])[1].sum()
 
 
-def value_loss(shadow: Model, samples: Sequence[Sample], places: Sequence[Any]) -> Callable[[int], Tensor]:
+def value_loss(shadow: TrainedPolicy, samples: Sequence[Sample], places: Sequence[Any]) -> Callable[[int], Tensor]:
     """Returns the critic's loss of a sample by its number, given the positions that have a value."""
     clip, total = shadow.recipe.critic.value_clip, sum(map(len, places))
 

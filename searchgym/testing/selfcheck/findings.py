@@ -45,18 +45,18 @@ class Findings:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Records an error inside the block as a failure of the named check, and raises it again as `Broken`.
+        """Records an error inside the block as a failure of the named check, and raises it again as `CheckFailed`.
 
         Raises:
-            Broken: The block raised an error. The part under test may be broken in any way, so that any kind counts.
+            CheckFailed: The block raised an error. The part under test may be broken in any way, so that any kind counts.
         """
         try:
             yield
-        except Broken:
+        except CheckFailed:
             raise
         except Exception as error:
             self.add(name, False, f"{type(error).__name__}: {error}")
-            raise Broken(name) from error
+            raise CheckFailed(name) from error
 
     def checks(self) -> list[Check]:
         """Returns all results."""
@@ -68,5 +68,5 @@ class Findings:
         return {state: found[state] for state in STATES}
 
 
-class Broken(Exception):  # no error of the package: it ends the steps and is never shown
+class CheckFailed(Exception):  # no error of the package: it ends the steps and is never shown
     """Ends the checked steps after an error, which is already recorded."""

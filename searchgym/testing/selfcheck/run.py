@@ -12,7 +12,7 @@ from searchgym.envs.reward import SCORES
 from searchgym.options import Kind, kind_name, plain
 from searchgym.rollout.loading import load_tokenizer
 from searchgym.testing.bandit import QUESTIONS, BanditRollout, bandit_model, bandit_recipe
-from searchgym.testing.selfcheck.findings import Broken, Check, Findings
+from searchgym.testing.selfcheck.findings import Check, CheckFailed, Findings
 from searchgym.testing.selfcheck.small import small_recipe
 from searchgym.testing.selfcheck.steps import check_steps
 from searchgym.train.learner.learner import LocalLearner
@@ -101,7 +101,7 @@ def check_bandit(recipe: Recipe, out: Path, findings: Findings) -> None:
         for name in (LEARNT, RESUMED, BEST):
             findings.skip(name, f"method {kind_name(recipe.method)} learns from demonstrations only")
         return
-    with contextlib.suppress(Broken), findings.stage(LEARNT):
+    with contextlib.suppress(CheckFailed), findings.stage(LEARNT):
         rows = _bandit(bandit_recipe(recipe, BANDIT_STEPS), out / "bandit").run().rows
         first, last = rows[0]["validation/em"], rows[-1]["validation/em"]
         apart = max((row.get("learner/sampler_difference", 0.0) for row in rows), default=0.0)
@@ -109,7 +109,7 @@ def check_bandit(recipe: Recipe, out: Path, findings: Findings) -> None:
         if apart > AGREED:
             said += f"; log-probs of sampler and trainer were up to {apart:.2g} nats apart, {AGREED:g} is allowed"
         findings.add(LEARNT, last == 1 and apart <= AGREED, said)
-    with contextlib.suppress(Broken), findings.stage(RESUMED):
+    with contextlib.suppress(CheckFailed), findings.stage(RESUMED):
         short = short_recipe(recipe)
         whole = _bandit(short, out / "whole", graded=True).run()
         with contextlib.suppress(KeyboardInterrupt):

@@ -19,7 +19,7 @@ from searchgym.envs.reward import checked_reward
 from searchgym.records import Answer, Episode, Question
 from searchgym.testing.selfcheck import environments, stages, updates
 from searchgym.testing.selfcheck.credit import CREDIT, REWARDS, CreditCheck
-from searchgym.testing.selfcheck.findings import Broken, Findings
+from searchgym.testing.selfcheck.findings import CheckFailed, Findings
 from searchgym.testing.selfcheck.small import STEPS, small_recipe
 from searchgym.testing.selfcheck.sources import check_sources
 from searchgym.testing.selfcheck.watched import Exchange, WatchedLearner, WatchedRollout, WatchedSampler, by_episode
@@ -53,9 +53,9 @@ def check_steps(recipe: Recipe, out: Path, findings: Findings) -> None:
     small = small_recipe(recipe)
     parts = assemble(small, out, WatchedSampler)
     with closing(parts):
-        with suppress(Broken):
+        with suppress(CheckFailed):
             check_sources(findings, recipe, parts.task, parts.learner, parts.rollout)
-        with suppress(Broken), findings.stage(LOOP):
+        with suppress(CheckFailed), findings.stage(LOOP):
             steps = _Steps(small, parts, findings)
             steps.finished(steps.trainer(out / "steps").run())
             findings.add(LOOP, True, f"{STEPS} steps of {small.rollout.questions} x {small.rollout.attempts} episodes")
