@@ -22,7 +22,7 @@ from searchgym.corpora.files import iter_jsonl, sha256_file, write_atomic
 from searchgym.corpora.questions import write_questions
 from searchgym.envs.task import Task
 from searchgym.errors import NothingLeftError
-from searchgym.eval.run_folder import QUESTIONS
+from searchgym.eval.run_folder import QUESTIONS, holds_run
 from searchgym.eval.runner import EvalOptions, evaluate
 from searchgym.questions.shortcuts import hops_of, names_answer
 from searchgym.questions.subset import by_hash, draw_subset

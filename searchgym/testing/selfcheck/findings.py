@@ -48,7 +48,7 @@ class Findings:
         """Records an error inside the block as a failure of the named check, and raises it again as `CheckFailed`.
 
         Raises:
-            CheckFailed: The block raised an error. The part under test may be broken in any way, so that any kind counts.
+            CheckFailed: The block raised an error. The part under test may be broken in any way, so any kind counts.
         """
         try:
             yield
