@@ -174,7 +174,7 @@ def check_methods(name: str, term: Term) -> None:
     if cls.rewards is Term.rewards and cls.of_episode is Term.of_episode:
         raise CardError(f"credit term {name!r}: {cls.__name__} defines neither rewards nor of_episode")
     if isinstance(term, EpisodeTerm):
-        if cls.value is EpisodeTerm.value:
+        if type(term).value is EpisodeTerm.value:
             raise CardError(f"credit term {name!r}: {cls.__name__} defines no value")
         check_call(f"credit term {name!r}", term.value, "episode", "context")
     check_call(f"credit term {name!r}", term.rewards, "group", "context")
