@@ -94,6 +94,7 @@ class Learner(Protocol):
 
     def close(self) -> None:
         """Ends the processes that the learner started. Default: it started none."""
+        return
 
 
 class LocalLearner(Learner):
@@ -127,7 +128,8 @@ class LocalLearner(Learner):
             valuing = updater(critic, recipe.critic.optimizer, recipe.steps)
             self.critic = Critic(valuing, recipe.critic, recipe.seed, self.ranks)
         adapted(model, recipe.lora, recipe.seed, recipe.learner.frozen_layers, adapter)
-        loss, reference = recipe.loss, None
+        loss = recipe.loss
+        reference: Any = None
         if loss.kl_coef and (adapter is not None or not recipe.lora.rank):
             reference = copy.deepcopy(model).requires_grad_(False)
         policy = updater(recomputing(model, checkpointing), recipe.optimizer, recipe.steps)
