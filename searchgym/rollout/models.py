@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Final, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,9 @@ from searchgym.rollout.tokens import ContextText, TokenFormat
 
 if TYPE_CHECKING:
     from searchgym.rollout.api_sampler import MessageFormat
+
+REQUESTS: Final = 256
+"""Maximum number of requests per call of a sampler that does not stream."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,16 +58,12 @@ class Model:
         sampler: Sampler,
         format: TokenFormat | MessageFormat,
         *,
-        max_requests: int = 256,
         sha256: str | None = None,
         engine: str = "",
     ) -> Model:
-        """Returns a model over a sampler, with new batchers.
-
-        A call of the sampler gets at most `max_requests` requests, unless it streams.
-        """
+        """Returns a model over a sampler, with new batchers."""
         stream = sampler.stream if isinstance(sampler, StreamingSampler) else None
-        batcher: Batcher[SampleRequest, Sampled] = Batcher(sampler.sample, max_size=max_requests, stream=stream)
+        batcher: Batcher[SampleRequest, Sampled] = Batcher(sampler.sample, max_size=REQUESTS, stream=stream)
         encoder = Batcher(format.encode_lists, size=len) if isinstance(format, TokenFormat) else None
         return cls(key, sampler, format, batcher, sha256, engine, encoder)
 
@@ -152,9 +151,8 @@ def load_models(models: Mapping[str, str | Path], protocol: Protocol, how: Loadi
                 from searchgym.rollout.api_sampler import ApiOptions, ApiSampler, MessageFormat
 
                 url, _, name = model.partition("#")
-                api, messages = ApiSampler(ApiOptions(url=url, model=name)), MessageFormat(protocol)
-                most = api.options.at_once
-                loaded[model] = Model.over(name, api, messages, max_requests=most, engine=without_login(url))
+                api = ApiSampler(ApiOptions(url=url, model=name))
+                loaded[model] = Model.over(name, api, MessageFormat(protocol), engine=without_login(url))
                 continue
             assert kind is not None
             sampler, tokenizer = kind.load(
