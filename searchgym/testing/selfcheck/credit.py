@@ -48,7 +48,7 @@ class CreditCheck:
             for call in sample.calls:
                 want[:, call.end - 1] = np.inf if pairs is None else pairs[call.index]
             kept = np.zeros(len(sample.ids)) if sample.kept is None else sample.kept
-            offs.append(float(np.abs(np.stack([sample.reward, kept]) - want).max()))
+            offs.append(float(np.abs(np.stack([sample.reward.astype(np.float64), kept]) - want).max()))
         said = f"{len(drawn.samples)} samples by {' + '.join(self.recipe.credit)}, off by {max(offs):.2g} at most"
         findings.add(REWARDS, max(offs) <= OFF, said)
 
@@ -71,7 +71,7 @@ class CreditCheck:
         for episode, given in zip(every, credit.rewards(every), strict=True):
             pairs = right.get(episode.id)
             if given is None or pairs is None:
-                offs.append(0.0 if given is pairs else np.inf)
+                offs.append(0.0 if given is None and pairs is None else np.inf)
                 continue
             offs.append(
                 float(np.abs(np.stack([given.total, given.kept], 1) - np.reshape(pairs, (-1, 2))).max(initial=0))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -199,6 +199,7 @@ def check_advantages(
         frozen: Samples of the step that nothing is learnt from.
     """
     coef = recipe.loss.kl_coef if recipe.loss.kl_in == "reward" else 0.0
+    pairs: Sequence[tuple[Any, Any] | None]
     if recipe.has_critic:
         pairs = gae_advantages(given, recipe.advantage, coef, recipe.critic.tokens == "response", frozen)
     else:

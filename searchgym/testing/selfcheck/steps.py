@@ -49,7 +49,7 @@ def check_steps(recipe: Recipe, out: Path, findings: Findings) -> None:
         SearchGymError: The recipe's parts cannot be loaded.
     """
     small = small_recipe(recipe)
-    parts = assemble(small, out, WatchedSampler)  # type: ignore[arg-type]  # it hands on what it lacks
+    parts = assemble(small, out, WatchedSampler)  # pyright: ignore[reportArgumentType]
     with closing(parts):
         with suppress(Broken):
             check_sources(findings, recipe, parts.task, parts.learner, parts.rollout)
@@ -110,7 +110,7 @@ class _Steps:
         trainer = trainer_of(self._recipe, watched, out)
         self._source = trainer.drawer.source
         data = TrainingData(self._source, trained=self._parts.trained, credit=self._parts.credit)
-        drawer = trainer.drawer = _WatchedDrawer(self._recipe, self._learner, self._rollout, data)  # type: ignore[arg-type]
+        drawer = trainer.drawer = _WatchedDrawer(self._recipe, self._learner, self._rollout, data)  # pyright: ignore[reportArgumentType]
         drawer.steps, drawer.findings = self, self._findings
         return trainer
 
