@@ -178,8 +178,8 @@ def test_the_estimator_of_the_docs_compares(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "median", raising=False)
     override = "advantage.estimator={kind: 'median:Median', scale: 0.5}"
-    assert with_code(load_recipe("tiny-grpo", [override])).estimator.scale == 0.5
-    assert with_code(load_recipe("tiny-grpo", ["advantage.estimator=median:Median"])).estimator.scale == 1
+    assert with_code(load_recipe("tiny-grpo", [override])).advantage.estimator.scale == 0.5
+    assert with_code(load_recipe("tiny-grpo", ["advantage.estimator=median:Median"])).advantage.estimator.scale == 1
     scope = vars(sys.modules["median"])
     exec(compile(check, "docs/extend_estimator.md", "exec"), scope)
     scope["test_the_median_attempt_gets_nothing"]()

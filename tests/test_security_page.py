@@ -244,7 +244,7 @@ HELD: dict[str, tuple[Callable[[Path], None] | None, list[str]]] = {
             "corpora/test_office.py::test_a_hostile_document_is_one_error_in_bounded_time",
         ],
     ),
-    "cards and recipes": (cards, ["test_yaml_reader.py::test_awkward_yaml_is_one_error_that_names_the_file"]),
+    "cards and recipes": (cards, ["options/test_yaml_reader.py::test_awkward_yaml_is_one_error_that_names_the_file"]),
     "an index folder": (
         index,
         [

@@ -95,7 +95,6 @@ def iter_jsonl(
         DataMissingError: The file does not exist.
         DataError: The file is empty, blank or damaged, a line is too long, or more lines are bad than `bad` allows.
     """
-    bad = BadLines() if bad is None else bad
     blank = True
     for number, line in _whole_lines(path, limit):
         if not line.strip():
@@ -104,7 +103,10 @@ def iter_jsonl(
         try:
             row = parse_line(line)
         except DataError as error:
-            bad.bad(DataError(error.reason, path, number))
+            located = DataError(error.reason, path, number)
+            if bad is None:
+                raise located from error.__cause__
+            bad.bad(located)
             continue
         yield number, row
     if blank:

@@ -414,7 +414,7 @@ def test_only_weights_of_killed_programs_are_cleared(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with subprocess.Popen([sys.executable, "-c", ""]) as ended:
         pass
-    own = weight_folders._own_prefix()
+    own = weight_folders._machine_prefix()
     names = (f"{own}{ended.pid}-x", f"{own}{os.getpid()}-x", f"searchgym-weights-other-0-{ended.pid}-x")
     gone, *kept = (tmp_path / name for name in names)
     for folder in (gone, *kept):

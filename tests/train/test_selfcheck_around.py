@@ -279,9 +279,9 @@ def _not_resumed(right, self, state):
     ("name", "fault", "stages", "check"),
     [
         ("stage_at", _late, BY_STEPS, STAGES),
-        ("_go_on", _above_the_bound_only, STAGED, STAGES),
-        ("_go_on", _window_kept, STAGED, STAGES),
-        ("_go_on", _never_down, STAGED, STAGES),
+        ("_advance", _above_the_bound_only, STAGED, STAGES),
+        ("_advance", _window_kept, STAGED, STAGES),
+        ("_advance", _never_down, STAGED, STAGES),
         ("learn", _failed_retrievals_count, STAGED, STAGES),
         ("restore", _not_resumed, STAGED, STAGES),
         ("_weights", _mix_of_the_set, STAGED, MIXED),

@@ -123,12 +123,15 @@ class Curriculum:
         if not right:  # nothing was measured
             return row
         if self._options.planned(step, self._steps) is None and number == self._stage:
-            self._window.append(float(np.mean(right)))
-            following = self._stage + self._options.move(self._window)
-            following = min(max(following, 0), len(self._options.stages) - 1)
-            if following != self._stage:
-                self._stage, self._window = following, []
+            self._advance(float(np.mean(right)))
         return row | {"pass_rate": float(np.mean(right))}
+
+    def _advance(self, rate: float) -> None:
+        """Records a step's pass rate, and goes to the next stage or the one before if the rates ask for it."""
+        self._window.append(rate)
+        stage = min(max(self._stage + self._options.move(self._window), 0), len(self._options.stages) - 1)
+        if stage != self._stage:
+            self._stage, self._window = stage, []
 
     def state(self) -> dict[str, Any]:
         """Returns the stage, its pass rates so far, and how many questions of each value were drawn."""

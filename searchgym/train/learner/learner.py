@@ -175,7 +175,7 @@ class LocalLearner(Learner):
         if self.critic is not None:
             of_critic = self.critic.value_step(samples, step)
             metrics |= {f"{CRITIC}/{name}": value for name, value in of_critic.items() if name not in SAME}
-        if recipe.rollout.sampler.frees_gpu and uses_gpu():
+        if uses_gpu() and recipe.rollout.sampler.frees_gpu:
             torch.cuda.empty_cache()  # the sampler wakes next and needs the memory
         return metrics | {"memory/learn": max(self.ranks.gather(peak_gib()))}
 

@@ -136,20 +136,16 @@ class TrainedModel:
         """
         if not any(len(self.targets(sample)) for sample in samples):
             raise UsageError(f"{len(samples)} samples hold no token to train on: leave the step out")
-        rng, options = np.random.default_rng([self.seed, step]), self.options
         sums: Metrics = {}
         updates: list[Metrics] = []
-        for _ in range(options.epochs):  # shuffled anew in each, cut into minibatches of near-equal size
-            count = updates_of_pass(options, len(samples))
-            order = rng.permutation(len(samples)) if count > 1 else np.arange(len(samples))
-            for indices in np.array_split(order, count):
-                minibatch = [samples[i] for i in indices]
-                weights, denominator = token_weights(minibatch, reduction, constant_length, self.targets)
-                if not denominator:
-                    continue
-                chosen = {name: [flat[i] for i in indices] for name, flat in values.items()} | {"weight": weights}
-                add(sums, self.accumulate(minibatch, chosen, denominator, loss))
-                updates.append(self.updater.apply(step))
+        for indices in self._minibatches(len(samples), step):
+            minibatch = [samples[i] for i in indices]
+            weights, denominator = token_weights(minibatch, reduction, constant_length, self.targets)
+            if not denominator:
+                continue
+            chosen = {name: [flat[i] for i in indices] for name, flat in values.items()} | {"weight": weights}
+            add(sums, self.accumulate(minibatch, chosen, denominator, loss))
+            updates.append(self.updater.apply(step))
         tokens = max(sums["tokens_trained"], 1.0)
         divisors = {"loss": len(updates), **dict.fromkeys(TOTALS, 1)}
         means = {
@@ -161,6 +157,14 @@ class TrainedModel:
             "learning_rate": updates[-1]["learning_rate"],
             "updates": sum(u["updates"] for u in updates),
         }
+
+    def _minibatches(self, count: int, step: int) -> Iterator[npt.NDArray[np.intp]]:
+        """Yields the indices of each minibatch: samples are shuffled in each epoch and cut near-equally."""
+        rng = np.random.default_rng([self.seed, step])
+        for _ in range(self.options.epochs):
+            updates = updates_of_pass(self.options, count)
+            order = rng.permutation(count) if updates > 1 else np.arange(count)
+            yield from np.array_split(order, updates)
 
     def accumulate(
         self, samples: Sequence[Sample], values: Mapping[str, Flat], denominator: float, loss: Loss
