@@ -192,3 +192,16 @@ def test_demonstrations_need_no_log_probs():
 def test_calls_that_do_not_fit_the_spans_are_refused(contexts, calls, message):
     with pytest.raises(DataError, match=message):
         samples_from(episode(contexts, calls))
+
+
+def test_three_contexts_of_one_tree_share_a_call_that_the_first_trains_on():
+    trunk = Context(
+        None, 0, [span("prompt", *range(2)), span("model", 1, 2), span("observation", 3, 3), span("model", 4)]
+    )
+    forks = [Context(0, 4, [span("model", 5, 6)]), Context(0, 6, [span("observation", 7), span("model", 8)])]
+    calls = [call(0, 2, 4), call(0, 6, 7), call(1, 4, 6), call(2, 7, 8)]
+    samples = samples_from(episode([trunk, *forks], calls))
+    assert [[c.index for c in sample.calls] for sample in samples] == [[0, 1], [2], [3]]
+    assert [np.flatnonzero(sample.mask).tolist() for sample in samples] == [[2, 3, 6], [4, 5], [7]]
+    alone = samples_from(episode([trunk, *forks], [calls[0], *calls[2:]]))
+    assert [[c.index for c in sample.calls] for sample in alone] == [[0, 1], [2]]  # context 0 makes no sequence

@@ -70,8 +70,8 @@ class Term(Kind):
         """Reads a number as the term's weight."""
         return {"weight": value}
 
+    @override
     def problems(self) -> Iterable[str]:
-        """See `Options.problems`."""
         if self.weight == 0:
             yield "weight is 0: expected a finite number other than 0"
         if self.roles is not None and (not self.roles or len(set(self.roles)) < len(self.roles)):

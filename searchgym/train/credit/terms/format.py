@@ -18,8 +18,9 @@ class Format(Term):
 
     passed_back: ClassVar = False
 
+    @override
     def differs(self, penalties: Mapping[str, float]) -> bool:
-        """See `Term.differs`; without penalties, every call gets 0."""
+        """Without penalties, every call gets 0."""
         return any(penalties.values())
 
     @override

@@ -26,8 +26,9 @@ class Outcome(Term):
     split: bool = False
     """If true, each call that the term rewards gets an equal part of the reward (UnityMAS-O, arXiv 2605.26646)."""
 
+    @override
     def differs(self, penalties: Mapping[str, float]) -> bool:
-        """See `Term.differs`; equal parts differ between episodes of different length."""
+        """Equal parts differ between episodes of different length."""
         return self.split or Term.differs(self, penalties)
 
     @override

@@ -79,6 +79,7 @@ class DeepSpeed(Sharding, LearnerBackend):
     def joined_at(self, address: str) -> LearnerBackend:
         return replace(self, listen=address)
 
+    @override
     def learner(self, recipe: Any, loaded: Any, logs: Path) -> Any:
-        """See `LearnerBackend.learner`; each rank loads the model again."""
+        """Each rank loads the model again."""
         return self.module().RemoteLearner(recipe, logs, recipe.deadline.learn)

@@ -43,8 +43,9 @@ class Torch(LearnerBackend):
     def sharding(self) -> Sharding:
         return Sharding(gpus=None if self.gpu is None else [self.gpu])
 
+    @override
     def lighter(self, gpus: int) -> Iterable[dict[str, Any]]:
-        """See `LearnerBackend.lighter`; DeepSpeed would share out or offload."""
+        """DeepSpeed would share out or offload."""
         yield from ({"learner.backend": "deepspeed"} | values for values in DeepSpeed().lighter(gpus))
 
     @override

@@ -46,6 +46,7 @@ class Ray(Launcher):
         if self.retrieval and setting.retriever:
             yield "launch.retrieval serves what env_options.retriever would name: choose one"
 
+    @override
     def launched(self, recipe: R, out: Path) -> AbstractContextManager[R]:
-        """See `Launcher.launched`; logs of servers go to a folder beside the run's, whose name ends in ``.ray``."""
+        """Logs of servers go to a folder beside the run's, whose name ends in ``.ray``."""
         return importlib.import_module(self.back_end).launched(recipe, self, out)  # type: ignore[no-any-return]
