@@ -25,7 +25,7 @@ class Characters:
     """Token format of one id per character."""
 
     def encode(self, texts):
-        return [np.array([ord(c) for c in joined(text)], np.int32) for text, _ in texts]
+        return [np.array([ord(c) for c in joined(text.parts)], np.int32) for text in texts]
 
     def response_text(self, ids):
         return "".join(map(chr, ids))
