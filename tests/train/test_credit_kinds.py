@@ -1,6 +1,7 @@
 """Credit terms are found by name: shipped ones, those of packages, and a user's own; wrong ones are refused."""
 
 import dataclasses
+import re
 import sys
 
 import pytest
@@ -223,6 +224,43 @@ def load_file(name):
     from searchgym.options.cards import find_card
 
     return find_card("train", name).read_text(encoding="utf-8")
+
+
+def test_the_spelling_before_is_refused_with_the_one_now(tmp_path):
+    text = load_file("tiny-grpo") + "\ncredit:\n  terms: {outcome: 1, praise: 1}\n  alpha: 0.7\n  judge: rules\n"
+    first = text.count("\n") - 2
+    (tmp_path / "x.yaml").write_text(text)
+    with pytest.raises(CardError) as caught:
+        read_recipe(tmp_path / "x.yaml")
+    head, terms, alpha, judge = str(caught.value).splitlines()
+    assert head == "old names of keys:"
+    assert terms.startswith(f"{tmp_path}/x.yaml:{first}: credit.terms: write credit: {{outcome: 1, format: 1}}")
+    assert alpha == f"{tmp_path}/x.yaml:{first + 1}: credit.alpha: write credit: {{praise: {{alpha: ...}}}}"
+    assert judge == f"{tmp_path}/x.yaml:{first + 2}: credit.judge: write judge, at the top"
+    for override, now in (
+        ("credit.terms=[outcome]", "credit: {outcome: 1, format: 1}"),
+        ("credit.waypoint_lambda=0.5", "credit: {waypoint: {share: ...}}"),
+        ("credit.train_prefixes=false", "nothing: "),
+    ):
+        with pytest.raises(CardError, match=f"is an old name: write {re.escape(now)}"):
+            load_recipe("tiny-grpo", [override])
+    (tmp_path / "z.yaml").write_text(load_file("tiny-grpo").replace("questions: {split: train", "world: {split: train"))
+    with pytest.raises(
+        CardError, match=r"z.yaml:7: env_options.world: write env_options: \{questions: \{...\}\}, with"
+    ):
+        read_recipe(tmp_path / "z.yaml")
+    (tmp_path / "y.yaml").write_text(load_file("tiny-grpo") + "\ncredit: {outcome: 1, evidence_where: all}\n")
+    with pytest.raises(CardError, match=r"credit.evidence_where: write credit: \{evidence: \{where: ...\}\}"):
+        read_recipe(tmp_path / "y.yaml")
+
+
+def test_every_new_spelling_is_a_field_of_its_term():
+    from searchgym.train.recipe.renamed import RENAMED
+
+    named = [re.fullmatch(r"credit: \{([\w-]+): \{(\w+): \.\.\.\}\}", now) for now in RENAMED.values()]
+    assert sum(match is not None for match in named) == 20
+    for match in filter(None, named):
+        assert match[2] in find_kind(Term, match[1]).__dataclass_fields__, match[0]
 
 
 def test_an_old_option_that_is_a_term_now_is_a_term():

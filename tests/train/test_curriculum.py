@@ -225,6 +225,7 @@ def test_recipes_and_their_mistakes():
         ([*PASS_RATE, "curriculum.up=.nan"], "curriculum.up: expected a finite number"),
         ([*PASS_RATE, "curriculum.up=often"], "curriculum.up: expected a number"),
         ([*PASS_RATE, "curriculum.uup=1"], "curriculum.uup: unknown key; did you mean 'up'"),
+        (["curriculum.advance=pass_rate"], "curriculum.advance is an old name: write curriculum: {kind: steps or pass"),
         (["curriculum.kind=step"], "unknown curriculum 'step'; did you mean 'steps'"),
         (["curriculum.kind=steps", "curriculum.stages=[{}]", "curriculum.up=0.5"], "curriculum.up: unknown key"),
         (

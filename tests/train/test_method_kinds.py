@@ -105,11 +105,23 @@ def test_what_is_wrong_with_a_users_class_is_told(own, value, said):
             ["method={kind: supervised, demonstrations: x}", "curriculum={kind: steps, stages: [{}]}"],
             "curriculum: meth",
         ),
+        (["supervised.batch=3"], "supervised.batch is an old name: write method: {kind: supervised, batch"),
+        (["guard.max_kl=3"], r"guard.max_kl is an old name: write guard: \{bounds: \{learner/old_kl"),
+        (["rollout.probe_limit=1"], "rollout.probe_limit is an old name"),
     ],
 )
 def test_what_cannot_work_is_refused(values, said):
     with pytest.raises(CardError, match=said):
         recipe(*values)
+
+
+def test_old_sections_of_a_file_are_named_with_their_lines(tmp_path):
+    path = tmp_path / "old.yaml"
+    path.write_text(
+        "name: n\nsummary: s\nmethod: supervised\nmodel: m\nenv: e\nagent: a\nsteps: 5\nsupervised:\n  batch: 3\n"
+    )
+    with pytest.raises(CardError, match=r"old.yaml:9: supervised.batch: write method: \{kind: supervised, batch"):
+        read_recipe(path)
 
 
 @pytest.mark.parametrize("base", [Method, Proposer, Steps.__base__])

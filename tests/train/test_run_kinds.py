@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -151,11 +152,26 @@ def test_a_user_s_class_that_does_not_fit_is_refused_before_training(own, values
         (["rollout.sampler={kind: vllm, gpu_share: 1.5}"], "gpu_share: expected at most 1, got 1.5"),
         (["learner.backend={kind: torch, gpu: -1}"], "gpu: expected at least 0, got -1"),
         (["rollout.sampler=3"], "rollout.sampler: expected keys and values"),
+        (["rollout.vllm.gpu_share=0.3"], r"rollout\.vllm is an old name: write rollout: \{sampler: \{kind: vllm"),
+        (["rollout.device=cpu"], r"write rollout: \{sampler: \{kind: transformers, device"),
+        (["learner.gpus=[0]"], r"write learner: \{backend: \{kind: deepspeed, gpus"),
+        (["ray.address=h:1"], r"ray is an old name: write launch: \{kind: ray"),
     ],
 )
 def test_what_cannot_be_read_is_named(values, said):
     with pytest.raises(CardError, match=said):
         load_recipe("tiny-grpo", values)
+
+
+def test_old_keys_of_a_file_are_named_with_their_lines(tmp_path):
+    text = (Path(__file__).parents[2] / "train" / "tiny-grpo.yaml").read_text()
+    lines = len(text.splitlines())
+    (tmp_path / "old.yaml").write_text(f"{text}learner:\n  backend: deepspeed\n  ranks: 2\nray: {{spread: true}}\n")
+    with pytest.raises(CardError) as caught:
+        read_recipe(tmp_path / "old.yaml")
+    said = str(caught.value)
+    assert f"old.yaml:{lines + 3}: learner.ranks: write learner: {{backend: {{kind: deepspeed, ranks" in said
+    assert f"old.yaml:{lines + 4}: ray: write launch: {{kind: ray" in said
 
 
 def test_another_kind_begins_anew_and_the_same_one_keeps_what_was_given():

@@ -17,6 +17,7 @@ from searchgym.options.cards import find_card
 from searchgym.options.yaml import Source, parse_yaml, read_source
 from searchgym.train.recipe.combinations import combination_problems
 from searchgym.train.recipe.recipe import KindField, Recipe, recipe_keys, recipe_kinds
+from searchgym.train.recipe.renamed import refuse_old
 
 T = TypeVar("T")
 Say = Callable[[str], None]
@@ -47,6 +48,7 @@ def read_recipe(path: Path, overrides: Iterable[str] = (), say: Say = lambda tex
     """Reads the recipe of a file; see `load_recipe`."""
     overrides = list(overrides)
     data, source = read_source(path)
+    refuse_old(data, overrides, source)
     source = override_values(data, overrides, recipe_keys(), source)
     recipe, given = read(Recipe, data, source), {override.partition("=")[0] for override in overrides}
     steps = max(recipe.steps, 1)
