@@ -24,7 +24,7 @@ from searchgym.records import (
     SupportingFact,
     Triple,
 )
-from searchgym.testing.reference.losses import departure, shortfalls
+from searchgym.testing.reference.losses import departures, shortfalls
 from searchgym.testing.reference.rewards import call_rewards
 from searchgym.testing.reference.terms import FURTHER as TERMS
 from searchgym.testing.reference.terms import Case, names_of
@@ -206,10 +206,20 @@ def test_tokens_less_likely_than_chance_makes_them_by_hand():
     h = -(share * np.log(share)).sum()
     v = (share * np.log(share) ** 2).sum() - h**2
     drawn = np.log(share[[0, 1, 1, 1]])  # as often as expected
-    assert departure([(drawn, np.full(4, h), np.full(4, v))]) == pytest.approx(0)
+    none = np.zeros(4)
+    assert departures([(drawn, np.full(4, h), np.full(4, v), none, none)])[0][0] == pytest.approx(0)
     rare = np.log(share[[0] * 4])
-    rows = [(rare[:1], np.full(1, h), np.full(1, v)), (rare[1:], np.full(3, h), np.full(3, v))]
-    assert departure(rows) == pytest.approx(4 * (np.log(4) - h) / np.sqrt(4 * v))
+    rows = [(rare[:n], np.full(n, h), np.full(n, v), none[:n], none[:n]) for n in (1, 3)]
+    assert departures(rows)[0][0] == pytest.approx(4 * (np.log(4) - h) / np.sqrt(4 * v))
+
+
+def test_neighbouring_tokens_that_depend_on_each_other_by_hand():
+    """Quantiles x and their products with the next: of equal ones (3 x 0.16), of alternating ones none is left."""
+    equal, alternating = np.full(4, 0.4), np.array([0.4, 0.4, -0.4])
+    rows = [(np.zeros(4), np.zeros(4), np.zeros(4), equal, np.zeros(4))]
+    rows += [(np.zeros(3), np.zeros(3), np.zeros(3), np.zeros(3), alternating)]
+    (_, by_id, ranked) = (off for off, _ in departures(rows))
+    assert by_id == pytest.approx(3 * 0.16 / np.sqrt(3 * 0.16**2)) and ranked == pytest.approx(0)
 
 
 def test_tokens_below_the_likeliest():

@@ -150,14 +150,22 @@ def value_loss(shadow: TrainedPolicy, samples: Sequence[Sample], places: Sequenc
     return loss
 
 
-def departure(rows: Sequence[tuple[Floats, Floats, Floats]]) -> float:
-    """Returns how much less likely tokens are than chance makes them, in standard deviations.
+def departures(rows: Sequence[tuple[Floats, ...]]) -> list[tuple[float, str]]:
+    """Returns how far tokens are from chance, in standard deviations, and what that is said of.
+
+    On average they are as unlikely as their distributions make them, and neighbours do not depend on each other.
 
     Args:
-        rows: Log-probs, entropies and variances of the tokens of each sample; see `ReferenceModel.look`.
+        rows: Numbers of the tokens of each sample; see `ReferenceModel.look`.
     """
-    logp, entropy, variance = (np.concatenate(parts) for parts in zip(*rows, strict=True))
-    return float(-(logp + entropy).sum() / max(np.sqrt(variance.clip(0).sum()), 1e-9))
+    logp, entropy, variance, *_ = (np.concatenate(parts) for parts in zip(*rows, strict=True))
+    off = float(-(logp + entropy).sum() / max(np.sqrt(variance.clip(0).sum()), 1e-9))
+    found = [(off, f"{len(logp)} tokens, {off:+.1f} standard deviations less likely than expected")]
+    for quantiles in (3, 4):
+        pairs = np.concatenate([row[quantiles][1:] * row[quantiles][:-1] for row in rows])
+        off = float(pairs.sum()) / max(float(np.sqrt(np.square(pairs).sum())), 1e-9)
+        found.append((off, f"neighbouring tokens depend on each other by {off:+.1f} standard deviations"))
+    return found
 
 
 def shortfalls(logits: Tensor, ids: Tensor, told: Tensor, temperature: float) -> list[tuple[float, float, float]]:

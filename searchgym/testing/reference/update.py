@@ -164,13 +164,22 @@ class ReferenceModel:
         return every, every[torch.arange(len(places)), chosen], -(every.exp() * every).sum(-1)
 
     @torch.no_grad()
-    def look(self, samples: Sequence[Sample]) -> list[tuple[Floats, Floats, Floats]]:
-        """Returns (log-probs, entropies, variances of a log-prob) of each sample's trained tokens by these weights."""
+    def look(self, samples: Sequence[Sample]) -> list[tuple[Floats, ...]]:
+        """Returns what these weights say of each sample's trained tokens.
+
+        Returns:
+            (n,) log-probs, entropies, variances of a log-prob, and the distances of the tokens' quantiles in their
+            distributions from the mean, 0: in order of ids, and in order of falling probability.
+        """
         rows = []
         for sample in samples:
             every, logp, entropy = self.distribution(sample)
-            variance = (every.exp() * every.square()).sum(-1) - entropy.square()
-            rows.append((logp.numpy(), entropy.numpy(), variance.numpy()))
+            share = every.exp()
+            variance = (share * every.square()).sum(-1) - entropy.square()
+            before = torch.arange(share.shape[1]) < torch.from_numpy(sample.ids[sample.mask].astype(np.int64))[:, None]
+            below, likelier = (share * before).sum(-1), (share * (every > logp[:, None])).sum(-1)
+            half = 0.5 * logp.exp() - 0.5
+            rows.append(tuple(part.numpy() for part in (logp, entropy, variance, below + half, likelier + half)))
         return rows
 
     def update(self, count: int, make_loss: MakeLoss, step: int, before: State | None = None) -> list[Gradient]:
