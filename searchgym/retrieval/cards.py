@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, cast
@@ -251,6 +252,10 @@ class Sources:
         return retriever
 
 
+_READING: ContextVar[tuple[Path, ...]] = ContextVar("reading", default=())
+"""Files of the cards that are being read, each of which names the next: a card must not stand on itself."""
+
+
 def find_retriever(given: str | dict[str, Any] | RetrieverCard) -> RetrieverCard:
     """Returns the retriever card for a name, a path, ``module:Class``, a server's URL, a mapping or a card itself.
 
@@ -258,19 +263,23 @@ def find_retriever(given: str | dict[str, Any] | RetrieverCard) -> RetrieverCard
         CardError: The card cannot be read, its kind is unknown, or one of its fields is not valid.
         UnknownNameError: No card has this name.
     """
+    if isinstance(given, RetrieverCard):
+        return read(type(given), plain(given, named=True), "retriever")
+    if not isinstance(given, str):
+        return _read(given, Source("retriever"))
+    if given.startswith(("http://", "https://")):
+        http: Any = find_kind(RetrieverCard, "http")
+        return http(url=given)  # type: ignore[no-any-return]
+    if names_code(given):
+        return _read({"kind": given}, Source("retriever"))
+    path, above = find_card("retrievers", given).resolve(), _READING.get()
+    if path in above:
+        raise CardError(f"{given!r:.80}: the card stands on itself")
+    reading = _READING.set((*above, path))
     try:
-        if isinstance(given, RetrieverCard):
-            return read(type(given), plain(given, named=True), "retriever")
-        if not isinstance(given, str):
-            return _read(given, Source("retriever"))
-        if given.startswith(("http://", "https://")):
-            http: Any = find_kind(RetrieverCard, "http")
-            return http(url=given)  # type: ignore[no-any-return]
-        if names_code(given):
-            return _read({"kind": given}, Source("retriever"))
         return _read(*read_source(find_card("retrievers", given)))
-    except RecursionError:
-        raise CardError(f"{given!r:.80}: the card stands on itself") from None
+    finally:
+        _READING.reset(reading)
 
 
 def _read(data: object, source: Source) -> RetrieverCard:
