@@ -142,7 +142,7 @@ class Engine:
         io = _EpisodeIO(self, question, attempt)
         try:
             with self._turnstile.episode(), contained():
-                await self.agent.workflow.run(question, io)
+                await self.agent.workflow.run(question, io)  # pyright: ignore[reportArgumentType]  # rng is made when asked
         except EpisodeError:
             if not io.state.done:
                 raise

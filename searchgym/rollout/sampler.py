@@ -98,13 +98,16 @@ class Sampler(typing.Protocol):
     @property
     def max_context(self) -> int:
         """Maximum tokens of a request and its response together."""
+        ...
 
     @property
     def version(self) -> int:
         """Policy version of the weights that new requests are sampled from."""
+        ...
 
     def sample(self, requests: Sequence[SampleRequest]) -> list[Sampled]:
         """Returns one response per request, in the same order."""
+        ...
 
     def update(self, state: Mapping[str, Any], version: int) -> None:
         """Loads new weights once the current requests are done.
@@ -140,6 +143,7 @@ class SpreadSampler(Sampler, typing.Protocol):
 
     def pins(self) -> dict[str, str]:
         """Returns the names of the engines, each by an episode id whose requests it gets as long as it lives."""
+        ...
 
 
 class RestingEngine(typing.Protocol):

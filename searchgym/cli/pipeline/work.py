@@ -96,7 +96,8 @@ class Work:
         own = self.pipeline.own_test
         if own is None:
             return self.task(self.out / "test" / SELECTED)
-        return load_task(find_env(ENV), **{**self.options(Path(own)), "corpus": self.pipeline.corpus})
+        options: dict[str, Any] = {**self.options(Path(own)), "corpus": self.pipeline.corpus}
+        return load_task(find_env(ENV), **options)
 
     @property
     def practised(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from searchgym.questions.graphs.graph import Entity, Graph
 from searchgym.questions.worlds.generate import generate
@@ -14,6 +14,9 @@ from searchgym.questions.worlds.questions import Drafter, WorldDraft, pages_of
 from searchgym.questions.worlds.report import findable_titles, gold_ranks, stratum
 from searchgym.questions.worlds.schema import SPLITS, VERSION, World, WorldSpec, check_spec, counts_of
 from searchgym.records import Hop, Paragraph, Passage, Question, SupportingFact, Triple
+
+if TYPE_CHECKING:
+    from searchgym.retrieval.bm25.search import BM25Retriever
 
 CONTEXT: Final = 10
 """Number of paragraphs in a question's context, gold ones included, as in HotpotQA and 2WikiMultihopQA."""
@@ -89,6 +92,8 @@ def _drawn(
     spec: WorldSpec, graph: Graph, passages: Sequence[Passage], asker: Asker, rng: random.Random
 ) -> list[tuple[WorldDraft, str, tuple[Hop, ...], dict[str, Any]]]:
     """Draws the questions of the world's mix, shuffled: draft, text, hops, and ranks of the gold pages (`full`)."""
+    index: BM25Retriever | None = None
+    findable: frozenset[str] = frozenset()
     if spec.level == "full":
         from searchgym.retrieval.index.index import build_in_memory
 
@@ -100,7 +105,7 @@ def _drawn(
         """Words a draft; refuses it if a gold page's title does not find it or its stratum is not asked for."""
         text, hops = asker.ask(draft.form, draft.shape, draft.facts)
         ranked: dict[str, Any] = {}
-        if spec.level == "full":
+        if index is not None:
             gold = pages_of(draft)
             (ranks,) = gold_ranks([(text, gold)], index)
             ranked = {"ranks": list(ranks), "stratum": stratum(ranks)}

@@ -76,7 +76,8 @@ class Drafter:
         self._most = max(1, int(_ANSWER_SHARE * spec.size))
         self._majority = majority(graph)
         self._easy_left = int(_MAJORITY_SHARE * spec.size)
-        pairs: list[tuple[str, ...]] = [(relation,) for relation in SHARED] + [(role, "birthplace") for role in ROLES]
+        pairs: list[tuple[str, ...]] = [(relation,) for relation in SHARED]
+        pairs += [(role, "birthplace") for role in ROLES]
         self._groups = {steps: self._subjects(steps) for steps in pairs}
 
     def draw(self, shape: str, hops: int, accept: Callable[[WorldDraft], bool]) -> WorldDraft:

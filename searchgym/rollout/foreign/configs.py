@@ -107,11 +107,11 @@ def _entries(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 # -- values of an adapter's entries --------------------------------------------------------------------------------
 
-_Name = Annotated[str, Predicate(_NAME.fullmatch)]  # in which nothing is a pattern
+_Name = Annotated[str, Predicate(lambda text: _NAME.fullmatch(text) is not None)]  # in which nothing is a pattern
 _Rank = Annotated[int, Interval(ge=1, le=MOST_RANK)]
 _Scale = Annotated[float, Interval(ge=-MOST_SCALE, le=MOST_SCALE)]
 _Layer = Annotated[int, Interval(ge=0, le=MOST_MODULES)]
-_Pattern = Annotated[str, MaxLen(LONGEST_PATTERN), Predicate(_PATTERN.fullmatch)]
+_Pattern = Annotated[str, MaxLen(LONGEST_PATTERN), Predicate(lambda text: _PATTERN.fullmatch(text) is not None)]
 _Most = MaxLen(MOST_MODULES)
 _ADAPTER: Final[dict[str, Any]] = {
     "peft_type": Literal["LORA"],
@@ -121,10 +121,10 @@ _ADAPTER: Final[dict[str, Any]] = {
     "peft_version": str | None,
     "r": _Rank,
     "lora_alpha": _Scale,
-    "rank_pattern": Annotated[dict[_Name, _Rank], _Most] | None,
-    "alpha_pattern": Annotated[dict[_Name, _Scale], _Most] | None,
+    "rank_pattern": Annotated[dict[_Name, _Rank], _Most] | None,  # pyright: ignore[reportOperatorIssue]
+    "alpha_pattern": Annotated[dict[_Name, _Scale], _Most] | None,  # pyright: ignore[reportOperatorIssue]
     "target_modules": Annotated[list[_Name], _Most] | _Pattern,
-    "layers_to_transform": Annotated[list[_Layer], _Most] | _Layer | None,
+    "layers_to_transform": Annotated[list[_Layer], _Most] | _Layer | None,  # pyright: ignore[reportOperatorIssue]
     "use_rslora": bool,
     "use_dora": bool,
     "fan_in_fan_out": bool,

@@ -75,6 +75,7 @@ class EngineBackend(Protocol):
 
     def new_folders(self) -> Folders:
         """Returns an empty set of folders through which weights reach the engine."""
+        ...
 
     def restart(self) -> None:
         """Starts the engine again, with the model's original weights."""
@@ -84,6 +85,7 @@ class EngineBackend(Protocol):
 
     def step(self) -> list[tuple[str, Completion | Exception]]:
         """Runs the engine briefly; returns (name, completion or error) of each request that ended."""
+        ...
 
     def load(self, folder: str) -> None:
         """Loads the base model's weights from a folder."""

@@ -51,7 +51,7 @@ def check_steps(recipe: Recipe, out: Path, findings: Findings) -> None:
         SearchGymError: The recipe's parts cannot be loaded.
     """
     small = small_recipe(recipe)
-    parts = assemble(small, out, WatchedSampler)
+    parts = assemble(small, out, WatchedSampler)  # pyright: ignore[reportArgumentType]  # it hands on what it lacks
     with closing(parts):
         with suppress(CheckFailed):
             check_sources(findings, recipe, parts.task, parts.learner, parts.rollout)
@@ -113,7 +113,7 @@ class _Steps:
         trainer = trainer_of(self._recipe, watched, out)
         self._source = trainer.collector.source
         data = TrainingData(self._source, trained=self._parts.trained, credit=self._parts.credit)
-        collector = trainer.collector = _WatchedCollector(self._recipe, self._learner, self._rollout, data)
+        collector = trainer.collector = _WatchedCollector(self._recipe, self._learner, self._rollout, data)  # pyright: ignore
         collector.steps, collector.findings = self, self._findings
         return trainer
 
