@@ -120,7 +120,7 @@ browser:  ## install Debian's chromium, for the tests of pages, unless a browser
 		|| echo 'no Chromium: apt-get install --no-install-recommends chromium' >&2
 
 test-slow: setup browser  ## run the tests of whole trainings, commands, documents and pages
-	$(PYTEST) -m 'slow and not (smoke or engine or adapter)'
+	$(PYTEST) -m 'slow and not (smoke or engine or adapter or cluster or study)'
 
 test-engine: setup  ## run the tests that start vLLM, Java, several ranks or sentence encoders
 	$(PYTEST) -m 'engine and not smoke'
@@ -131,7 +131,7 @@ test-adapters: setup  ## run the adapters to other projects with the real packag
 test-cluster: setup  ## train through servers that are killed and stopped, and on a Ray cluster that loses a node (10 minutes)
 	$(PYTEST) -m cluster
 
-test-study: setup  ## run the scripts of finished studies, and make small parts of the shipped models again
+test-study: setup  ## run the scripts of benchmarks and studies, and make small parts of the shipped models again
 	$(PYTEST) -m study
 
 test-all: test test-slow test-engine test-adapters test-cluster test-study  ## run every test that a CPU can run

@@ -78,7 +78,7 @@ def test_help(name):
     assert (found.returncode, "--json" in found.stdout) == (0, True), found.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.study
 @pytest.mark.parametrize("name", QUICK)
 def test_scripts_print_a_table_or_one_object(name):
     arguments, rows = QUICK[name]

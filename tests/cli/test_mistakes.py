@@ -53,7 +53,7 @@ MISTAKES = [
     ([*EVAL, "--reward", "best"], 2, "unknown reward 'best'"),
     ([*EVAL, "--concurrency", "0"], 2, "--concurrency"),
     ([*EVAL, "--seed", "-1"], 2, "--seed"),
-    ([*EVAL, "--out", "full"], 1, "not empty and holds no run"),
+    ([*EVAL, "--out", "full"], 1, "holds files but not a run"),
     ([*EVAL, "--model", "tiny"], 2, "no roles that ask a model"),
     (MODEL, 2, "no model for role searcher"),
     ([*MODEL, "--model", "nosuchfolder"], 1, "nosuchfolder: no such folder"),

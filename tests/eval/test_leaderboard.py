@@ -704,7 +704,7 @@ def test_the_shipped_agents_are_known_to_replays():
 def test_a_gzip_that_unpacks_to_much_is_refused(made, sub):
     (sub / EPISODES).write_bytes(gzip.compress(b"{" + b" " * (1 << 27)))
     edit_manifest(sub, files=sums(sub))
-    refused(made, sub, EPISODES, "more than 67,108,864 bytes")
+    refused(made, sub, EPISODES, "unpacks to more than 100 times its size")
 
 
 BOARD = Path(__file__).parent.parent.parent / "eval" / "leaderboard"

@@ -243,7 +243,7 @@ def test_strangers_and_ranks_of_another_number_are_not_let_in(
 ):
     joined, address = listening(recipe)
     monkeypatch.setenv(KEY, "known to both")
-    monkeypatch.setattr("searchgym.train.distributed.remote.START", 2.0)
+    monkeypatch.setattr("searchgym.train.distributed.remote.START_SECONDS", 2.0)
     with ThreadPoolExecutor() as pool:
         knocked = pool.submit(knock, address, key, (0, ranks))
         with pytest.raises(TrainingError, match=message.format(address=address)):
@@ -255,7 +255,7 @@ def test_strangers_and_ranks_of_another_number_are_not_let_in(
 def test_who_says_nothing_does_not_hold_up_the_start(recipe, tmp_path, monkeypatch):
     joined, address = listening(recipe)
     monkeypatch.setenv(KEY, "known to both")
-    monkeypatch.setattr("searchgym.train.distributed.remote.START", 2.0)
+    monkeypatch.setattr("searchgym.train.distributed.remote.START_SECONDS", 2.0)
     monkeypatch.setattr("searchgym.train.distributed.remote.APART", 1.0)
     host, port = address.split(":")
 

@@ -433,8 +433,11 @@ def test_a_learning_rate_without_its_schedule(monkeypatch, tmp_path, no_bandit, 
 
 @pytest.mark.slow
 def test_a_keys_own_rate_that_is_not_handed_on(monkeypatch, tmp_path, no_bandit, least):
-    right = keys._recipe
-    monkeypatch.setattr(keys, "_recipe", lambda recipe, own: right(recipe, dataclasses.replace(own, lr=None)))
+    def without_rates(recipe, *given):
+        models = {name: dataclasses.replace(own, lr=None) for name, own in recipe.models.items()}
+        return keys.keys_of(dataclasses.replace(recipe, models=models), *given)
+
+    monkeypatch.setattr("searchgym.train.loop.assembly.keys_of", without_rates)
     assert failed(tmp_path, *least, "models={only: {roles: [searcher], lr: 0.002}}")[-1] == UPDATE
 
 
