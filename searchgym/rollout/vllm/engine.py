@@ -143,9 +143,7 @@ class VllmEngine:
                 try:
                     self._take_up()
                     if self._under_way:
-                        for name, completion in self.backend.step():
-                            self._deaths = 0
-                            self._under_way.pop(name).done(completion, self.version)
+                        self._step()
                 except EngineLostError as error:
                     self._restart(error)
         except Exception as error:
@@ -159,6 +157,12 @@ class VllmEngine:
                     news.done(error, self.version)
                 else:
                     news.future.set_exception(error)
+
+    def _step(self) -> None:
+        """Lets the engine compute once, and delivers the responses that are complete."""
+        for name, completion in self.backend.step():
+            self._deaths = 0
+            self._under_way.pop(name).done(completion, self.version)
 
     def _take_up(self) -> None:
         """Passes new requests to the backend and makes calls, up to a call that must wait for running requests."""
