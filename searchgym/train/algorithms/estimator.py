@@ -1,6 +1,6 @@
 """Interface of advantage estimators, one class each, the options of advantages, and comparison within groups.
 
-Forming groups and writing advantages onto samples is done in `searchgym.train.algorithms.advantages`.
+Which samples are compared, and advantages of tokens, are in `searchgym.train.algorithms.advantages`.
 """
 
 from __future__ import annotations
