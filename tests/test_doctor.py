@@ -101,6 +101,7 @@ def core(install):
         "markdown-it-py": "3.0",
         "rich": "13.7",
         "typer": "0.16",
+        "typing-extensions": "4.12",
         "urllib3": "2.2",
     }.items():
         install(name, version, "core")  # of no module: the program itself runs on some of them
