@@ -374,7 +374,7 @@ def test_documents_that_give_too_little_leave_stages_out(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("count", [40, 300])
+@pytest.mark.parametrize("count", [40, pytest.param(300, marks=pytest.mark.study)])
 def test_a_wiki_in_one_piece_is_trained_on_and_tested(count, tmp_path):
     folder, out = tmp_path / "wiki", tmp_path / "out"
     folder.mkdir()
