@@ -272,12 +272,12 @@ def find_retriever(given: str | dict[str, Any] | RetrieverCard) -> RetrieverCard
         return http(url=given)  # type: ignore[no-any-return]
     if names_code(given):
         return _read({"kind": given}, Source("retriever"))
-    path, above = find_card("retrievers", given).resolve(), _READING.get()
-    if path in above:
+    path, above = find_card("retrievers", given), _READING.get()
+    if path.resolve() in above:
         raise CardError(f"{given!r:.80}: the card stands on itself")
-    reading = _READING.set((*above, path))
+    reading = _READING.set((*above, path.resolve()))
     try:
-        return _read(*read_source(find_card("retrievers", given)))
+        return _read(*read_source(path))
     finally:
         _READING.reset(reading)
 

@@ -1,10 +1,8 @@
 """The tiny model's pipeline: demonstrations, tokenizer, first steps of training."""
 
 import dataclasses
-import functools
 import itertools
 import json
-import random
 
 import numpy as np
 import pytest
@@ -13,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from muon import Float32Muon
+from played_worlds import token_format, tokenizer, world
 from tiny import Run, Trainer, batches, lessons, main, rate_scale, stage_at
 from tiny_exam import Examiner, by_hops, model_copy
 from tiny_lessons import (
@@ -25,17 +24,12 @@ from tiny_model import TAGS, Stage, TinySettings, make_model, sharpened, train_t
 from transformers import AutoTokenizer
 
 from searchgym.errors import UsageError, WorldTooSmallError
-from searchgym.protocol import get_protocol
 from searchgym.questions.worlds import build_world
 from searchgym.questions.worlds.schema import WorldSpec
 from searchgym.records import Question
-from searchgym.rollout.loading import load_model, load_tokenizer
-from searchgym.rollout.tokens import TokenFormat
-from searchgym.train.demonstrations.play import play
-from searchgym.train.demonstrations.worlds import demonstrate_all, world_task
+from searchgym.rollout.loading import load_model
 
 pytestmark = pytest.mark.study
-TAGS_PROTOCOL = get_protocol("tags")
 MICRO = TinySettings(
     tokens=6_000,
     tokenizer_worlds=4,
@@ -47,28 +41,6 @@ MICRO = TinySettings(
     evaluations=2,
     autocast=False,
 )
-
-
-@functools.cache
-def tokenizer():
-    """The shipped one, since a test's own takes seconds to train."""
-    return load_tokenizer("tiny")
-
-
-@functools.cache
-def token_format():
-    return TokenFormat(tokenizer(), TAGS_PROTOCOL, chat=True)
-
-
-@functools.cache
-def world(seed=5, split="train"):
-    return build_world(WorldSpec("simple", size=40, seed=seed, split=split))
-
-
-@functools.cache
-def episodes(early_stops):
-    written = demonstrate_all(world(), early_stops, random.Random(1))
-    return list(zip(written, play(world_task(world()), written, token_format()), strict=True))
 
 
 # -- demonstrations ------------------------------------------------------------------------------------------------

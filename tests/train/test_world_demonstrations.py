@@ -1,12 +1,12 @@
 """Demonstrations from generated worlds: turns by hand, what the engine adds, and the test of reading."""
 
 import dataclasses
-import functools
 import random
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from played_worlds import TAGS_PROTOCOL, episodes, token_format, tokenizer, world
 
 from searchgym.agents.base import load_agent
 from searchgym.errors import UsageError
@@ -15,7 +15,6 @@ from searchgym.questions.worlds import build_world
 from searchgym.questions.worlds.schema import WorldSpec
 from searchgym.records import Hop, Question, SupportingFact, Triple
 from searchgym.retrieval.index.index import build_in_memory
-from searchgym.rollout.loading import load_tokenizer
 from searchgym.rollout.tokens import TokenFormat
 from searchgym.train.algorithms.samples import samples_from
 from searchgym.train.demonstrations.play import first_prompt, play
@@ -27,7 +26,6 @@ from searchgym.train.demonstrations.worlds import (
     world_task,
 )
 
-TAGS_PROTOCOL = get_protocol("tags")
 CHAIN = Question(
     "q",
     "When was the mayor of Ador born?",
@@ -46,28 +44,6 @@ PAIR = Question(
     evidences=(Triple("Cubop", "home", "Ador"), Triple("Dehum", "home", "Edorf")),
     supporting_facts=(SupportingFact("Cubop", 1), SupportingFact("Dehum", 1)),
 )
-
-
-@functools.cache
-def tokenizer():
-    """The shipped one, since a test's own takes seconds to train."""
-    return load_tokenizer("tiny")
-
-
-@functools.cache
-def token_format():
-    return TokenFormat(tokenizer(), TAGS_PROTOCOL, chat=True)
-
-
-@functools.cache
-def world(seed=5, split="train"):
-    return build_world(WorldSpec("simple", size=40, seed=seed, split=split))
-
-
-@functools.cache
-def episodes(early_stops):
-    written = demonstrate_all(world(), early_stops, random.Random(1))
-    return list(zip(written, play(world_task(world()), written, token_format()), strict=True))
 
 
 SAID = ["The mayor of Ador is Bemar.", "Bemar was born in 1849."]
