@@ -132,7 +132,10 @@ class LocalVllm(EngineBackend):
 
     @override
     def close(self) -> None:
-        self._engine.engine_core.shutdown()
+        from psutil import NoSuchProcess  # type: ignore[import-untyped]  # comes with vLLM
+
+        with contextlib.suppress(NoSuchProcess):  # vLLM lists its processes, of which one may end meanwhile
+            self._engine.engine_core.shutdown()
         self._guard.kill()
         self._guard.communicate()
 
