@@ -30,7 +30,8 @@ def kind(action):
         ("<search>never closed <answer>x</answer>", Answer("x")),
         ("</search><search>a</search>", Search(("a",))),
         ("<think><answer>no</answer></think><answer>yes</answer>", Answer("yes")),
-        ("<think>open <search>a</search>", Search(("a",))),
+        ("no, <search>b</search> is wrong</think><search>a</search>", Search(("a",))),
+        ("<think>a <think>b</think><search>a</search>", Search(("a",))),
         ("<search>naïve 漢字 \x00</search>", Search(("naïve 漢字 \x00",))),
         ("<search>a < b > c</search>", Search(("a < b > c",))),
     ],
@@ -157,7 +158,7 @@ def test_megabytes_of_one_tag_take_linear_time(piece):
 
 def test_thoughts():
     assert split_thoughts("a<think>b</think>c<think>d</think>") == ("b\nd", "ac")
-    assert split_thoughts("a<think>b") == ("", "a<think>b")
+    assert split_thoughts("a<think>b") == ("b", "a")
     assert get_protocol("tags", keep_thoughts=True).history("<think>x</think>y") == "<think>x</think>y"
     assert get_protocol("tags", keep_thoughts=False).history("<think>x</think>y") == "y"
 

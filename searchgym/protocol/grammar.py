@@ -13,11 +13,12 @@ Where pages can be opened (`Protocol.browse`), there are two more actions: ``<op
 (`Protocol.sources`), each has a search tag of its own, ``<web_search>query</web_search>`` for one called web, or is
 named by the argument ``source`` of the tool ``search``.
 
-Rules, the same for all: only the model's own text is parsed; a closed ``<think>`` block never acts; the first
-complete action acts and what follows it is ignored (a stop string may fall inside a token); an action that holds
-another action's tag is refused. Parsing is linear in the length of the text and never raises.
+Rules, the same for all: only the model's own text is parsed; a thought never acts (`searchgym.protocol.thoughts`), and
+one that never closes is refused if no action stands before it; the first complete action acts and what follows it is
+ignored (a stop string may fall inside a token); an action that holds another action's tag is refused. Parsing is linear
+in the length of the text and never raises.
 
-Deviation from Search-R1: actions inside closed thoughts do not act, nested tags are refused (there a query could hold
+Deviation from Search-R1: actions inside thoughts do not act, nested tags are refused (there a query could hold
 an ``<answer>``), and an empty query is refused.
 """
 
@@ -26,9 +27,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Self
 
 from searchgym.options.cards import ProtocolName
+from searchgym.protocol.parts import Parts, Shown
+from searchgym.protocol.thoughts import awaited, split_thoughts, thought_spans
 from searchgym.records import Action, Answer, Hit, Invalid, More, Open, Search
 from searchgym.text import cut_words
 
@@ -40,58 +42,6 @@ MAX_RESULT_CHARS = 2**22
 
 NOTICE = "\n\nThat action was not understood: "
 """Beginning of the reply to an action that could not be parsed."""
-
-THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
-
-
-Parts = Sequence[tuple[str, bool]]
-"""Consecutive parts of a text that a model reads, each with whether it is own text: the wording of a prompt, the tags
-around pages. Pages, questions and texts of models are not; no added token of a tokenizer is made of them."""
-
-
-class Shown(str):
-    """Text of an environment that knows its parts; cut or joined to another text, it is a plain string without any."""
-
-    parts: Parts
-
-    @classmethod
-    def of(cls, *parts: tuple[str, bool]) -> Self:
-        """Returns the text of some parts."""
-        made = cls(joined(parts))
-        made.parts = parts
-        return made
-
-
-def joined(text: str | Parts) -> str:
-    """Returns a text that may be given in parts."""
-    return text if isinstance(text, str) else "".join(part for part, _ in text)
-
-
-def split_thoughts(text: str) -> tuple[str, str]:
-    """Splits a model's text into its closed ``<think>`` blocks and the rest.
-
-    An unclosed ``<think>`` is left in the rest, so that a model that forgets to close it can still act.
-
-    Returns:
-        (thoughts, rest): the insides of the blocks joined by newlines; the text without the blocks.
-    """
-    spans = closed_thoughts(text)
-    thoughts = [text[start + len(THINK_OPEN) : end - len(THINK_CLOSE)] for start, end in spans]
-    starts, ends = [0, *(end for _, end in spans)], [*(start for start, _ in spans), len(text)]
-    return "\n".join(thoughts), "".join(text[start:end] for start, end in zip(starts, ends, strict=True))
-
-
-def closed_thoughts(text: str) -> list[tuple[int, int]]:
-    """Returns (start, end) in characters of each closed ``<think>`` block, tags included."""
-    spans: list[tuple[int, int]] = []
-    at = 0
-    while (start := text.find(THINK_OPEN, at)) >= 0:
-        end = text.find(THINK_CLOSE, start)
-        if end < 0:
-            break
-        at = end + len(THINK_CLOSE)
-        spans.append((start, at))
-    return spans
 
 
 def close_tag(text: str, stop: Sequence[str]) -> str:
@@ -131,6 +81,8 @@ class Protocol:
             return Invalid(f"the action has {len(text)} characters, at most {MAX_ACTION_CHARS} are read")
         first = self._first_action(split_thoughts(text)[1])
         if first is None:
+            if closing := awaited(text):
+                return Invalid(Shown.of((f"the thought never closes: write {closing} before you act", True)))
             return Invalid("no complete action was found")
         _, tag, body = first
         if any(f"<{t}>" in body or f"</{t}>" in body for t in self._tags):
@@ -161,7 +113,7 @@ class Protocol:
         if first is None:
             return text
         at = first[0]
-        for start, end in closed_thoughts(text):
+        for start, end in thought_spans(text):
             at += end - start if start <= at else 0
         return text[:at]
 
@@ -202,6 +154,14 @@ class Protocol:
         if source not in ("", *self.sources):
             return Invalid(f"the sources are {', '.join(self.sources)}; leave source out for the first")
         return Search(tuple(q.strip() for q in queries), source)
+
+    def ended(self, text: str) -> bool:
+        """Returns whether a response that ends with a stop string is over: not if the string stands in a thought.
+
+        Args:
+            text: The response so far, from the opening marker of a thought that its prompt left open.
+        """
+        return not awaited(text)
 
     @property
     def stop_strings(self) -> tuple[str, ...]:
