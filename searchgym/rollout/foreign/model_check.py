@@ -118,14 +118,14 @@ def _of_grammar(tokenizer: PreTrainedTokenizerBase, form: TokenFormat, given: Ma
     yield Finding(f"{name}: markers", "ok", _markers(tokenizer, form.protocol))
     if form.chat:
         for text in PROMPTS:
-            (shown,) = render(tokenizer, [[{"role": "user", "content": text}]])
+            (shown,) = render(tokenizer, [[{"role": "user", "content": text}]], *_shown(given))
             own = _first_difference(tokenizer, form.prompt_ids(text).tolist(), _ids(tokenizer, shown))
             if own:
                 yield Finding(f"{name}: prompt ids", "refused", f"differ from the template's: {own}")
                 break
         else:
             yield Finding(f"{name}: prompt ids", "ok", "equal to apply_chat_template's")
-    yield from _of_turns(tokenizer, form)
+    yield from _of_turns(tokenizer, form, given)
 
 
 def _markers(tokenizer: PreTrainedTokenizerBase, protocol: Protocol) -> str:
@@ -139,7 +139,7 @@ def _markers(tokenizer: PreTrainedTokenizerBase, protocol: Protocol) -> str:
     return "; ".join([*parts, *([f"several tokens: {', '.join(several)}"] if several else [])])
 
 
-def _of_turns(tokenizer: PreTrainedTokenizerBase, form: TokenFormat) -> Iterator[Finding]:
+def _of_turns(tokenizer: PreTrainedTokenizerBase, form: TokenFormat, given: Mapping[str, Any]) -> Iterator[Finding]:
     """Yields what becomes of scripted turns: whether each context begins with the one before."""
     name, protocol = form.protocol.name, form.protocol
     ids, talk = form.prompt_ids(PROMPTS[0]).tolist(), [{"role": "user", "content": PROMPTS[0]}]
@@ -166,14 +166,18 @@ def _of_turns(tokenizer: PreTrainedTokenizerBase, form: TokenFormat) -> Iterator
         talk += [{"role": "assistant", "content": said}, {"role": "user", "content": page.strip()}]
     yield Finding(f"{name}: turns", "ok", f"{TURNS} turns, each context begins with the one before")
     if ended:
-        yield _history(tokenizer, form, ids, talk)
+        yield _history(tokenizer, form, ids, talk, given)
 
 
 def _history(
-    tokenizer: PreTrainedTokenizerBase, form: TokenFormat, ids: list[int], talk: list[dict[str, str]]
+    tokenizer: PreTrainedTokenizerBase,
+    form: TokenFormat,
+    ids: list[int],
+    talk: list[dict[str, str]],
+    given: Mapping[str, Any],
 ) -> Finding:
     """Returns whether turns that were put together are those that the template makes of the whole conversation."""
-    (shown,) = render(tokenizer, [talk])
+    (shown,) = render(tokenizer, [talk], *_shown(given))
     own = _ids(tokenizer, shown)
     check = f"{form.protocol.name}: history"
     if ids == own:
@@ -181,6 +185,11 @@ def _history(
     if form.decode(ids) == form.decode(own):
         return Finding(check, "refused", f"other tokens than the template's: {_first_difference(tokenizer, ids, own)}")
     return Finding(check, "note", "the template rewrites earlier turns; here they stay as the model wrote them")
+
+
+def _shown(given: Mapping[str, Any]) -> tuple[dict[str, Any], str | None]:
+    """Returns the arguments of a template, and the date."""
+    return {name: value for name, value in given.items() if name != DATE}, given.get(DATE)
 
 
 def _ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:

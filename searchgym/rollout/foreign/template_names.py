@@ -32,10 +32,9 @@ def template_names(tokenizer: PreTrainedTokenizerBase) -> TemplateNames | None:
     if not tokenizer.chat_template:
         return TemplateNames()
     try:
-        names = _names_in(tokenizer.get_chat_template())
+        return _names_in(tokenizer.get_chat_template())
     except Exception:  # of texts that are no template, which are refused where templates are rendered
         return None
-    return names._replace(arguments=names.arguments.difference(tokenizer.special_tokens_map))
 
 
 @functools.lru_cache(maxsize=64)
@@ -59,5 +58,5 @@ def _names_in(template: str) -> TemplateNames:
         if node.name in ("defined", "undefined", "default", "d") and isinstance(inner, nodes.Name):
             asked.add(inner.name)
     bound.update(macro.name for macro in tree.find_all(nodes.Macro))
-    free = (loaded - bound) | (asked & loaded)
+    free = {name for name in (loaded - bound) | (asked & loaded) if not name.endswith("_token")}  # as bos_token
     return TemplateNames(frozenset(free - GIVEN - made.globals.keys() - {CLOCK}), CLOCK in loaded)

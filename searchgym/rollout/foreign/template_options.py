@@ -21,6 +21,11 @@ DATE: Final = "date"
 """Key of the day that a template shows, ``YYYY-MM-DD``; all other keys are variables of the template."""
 
 
+def today() -> datetime.date:
+    """Returns the day of this machine's clock."""
+    return datetime.date.today()
+
+
 def parse_template(specs: Sequence[str]) -> dict[str, Any]:
     """Parses ``NAME=VALUE`` arguments of the command line, the values as YAML.
 
@@ -53,7 +58,7 @@ def fitted(tokenizer: PreTrainedTokenizerBase, given: Mapping[str, Any], chat: b
     names = (template_names(tokenizer) if chat else None) or TemplateNames()
     own = {name: value for name, value in given.items() if name in names.arguments}
     if names.clock:
-        own[DATE] = given.get(DATE, datetime.date.today())
+        own[DATE] = given.get(DATE, today())
     # days as texts, since a template gets what JSON has
     own = {name: value.isoformat() if isinstance(value, datetime.date) else value for name, value in own.items()}
     if names.clock and not _is_day(own[DATE]):
