@@ -14,7 +14,7 @@ import copy
 import functools
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from searchgym.errors import DataError, UsageError
 from searchgym.protocol import Parts, Protocol, joined
-from searchgym.rollout.foreign.templates import Turns, special_ids, take_apart
+from searchgym.rollout.foreign.templates import NO_ARGS, Turns, special_ids, take_apart
 from searchgym.rollout.sampler import Finish
 
 if TYPE_CHECKING:
@@ -53,16 +53,26 @@ class TokenFormat:
         protocol: Action grammar: with ``"tags"`` observations continue the model's turn, with ``"tool_calls"`` they are
             user turns.
         chat: Whether prompts are user messages in the tokenizer's chat template; otherwise they are plain text.
+        template_args: Arguments for the chat template, such as ``enable_thinking``; a plain text has none.
+        date: Date that the chat template is told, ISO text. Default: the day on which this process started.
 
     Raises:
         UsageError: `chat` is set but there is no template, the template cannot be taken apart, or the tokenizer cannot
             encode the text of a special token as plain text.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, protocol: Protocol, chat: bool) -> None:
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        protocol: Protocol,
+        chat: bool,
+        template_args: Mapping[str, Any] = NO_ARGS,
+        *,
+        date: str | None = None,
+    ) -> None:
         if chat and not tokenizer.chat_template:
             raise UsageError("the tokenizer has no chat template; use the model as a base model (chat=False)")
-        self.protocol, self.chat = protocol, chat
+        self.protocol, self.chat, self.template_args, self.date = protocol, chat, template_args, date
         self._tokenizer = tokenizer
         self._special = special_ids(tokenizer)
         # A copy, since the switch is part of the tokenizer's state, which other threads may be reading.
@@ -85,10 +95,10 @@ class TokenFormat:
                 f"{type(tokenizer).__name__} encodes the text {spelled[min(leaked)]!r} as a special token even when "
                 "told not to, so a retrieved page could end a turn; use the fast tokenizer (tokenizer.json)"
             )
-        self._turns = _turns_of(tokenizer) if chat else None
+        self._turns = _turns_of(tokenizer, template_args, date) if chat else None
         self.stop = protocol.stop_strings
         """Strings that end a response: the closing tags of actions."""
-        self.end_ids = end_ids(tokenizer) if chat else one_id(tokenizer.eos_token_id)
+        self.end_ids = end_ids(tokenizer, template_args) if chat else one_id(tokenizer.eos_token_id)
         """Token ids that end a response."""
 
     def prompt_ids(self, text: str | Parts) -> npt.NDArray[np.int32]:
@@ -268,26 +278,27 @@ def _without_panic(tokenizer: PreTrainedTokenizerBase, convert: Callable[[Given]
     return converted
 
 
-def end_ids(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+def end_ids(tokenizer: PreTrainedTokenizerBase, template_args: Mapping[str, Any] = NO_ARGS) -> tuple[int, ...]:
     """Returns the token ids that end a response: the tokenizer's end-of-text and its chat template's end-of-turn.
 
     Args:
         tokenizer: A tokenizer, with or without a chat template.
+        template_args: Arguments for the chat template, where it cannot be rendered without them.
 
     Raises:
         UsageError: The chat template cannot be taken apart.
     """
-    closing = _turns_of(tokenizer).closing if tokenizer.chat_template else ()
+    closing = _turns_of(tokenizer, template_args).closing if tokenizer.chat_template else ()
     return tuple(dict.fromkeys((*one_id(tokenizer.eos_token_id), *closing[-1:])))
 
 
-def _turns_of(tokenizer: PreTrainedTokenizerBase) -> Turns:
+def _turns_of(tokenizer: PreTrainedTokenizerBase, template_args: Mapping[str, Any], date: str | None = None) -> Turns:
     """Returns the turn markers of a tokenizer's chat template, encoded with its special tokens."""
 
     def encode(text: str) -> tuple[int, ...]:
         return tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
 
-    return take_apart(tokenizer, _without_panic(tokenizer, encode))
+    return take_apart(tokenizer, _without_panic(tokenizer, encode), template_args, date=date)
 
 
 def one_id(token: Any) -> tuple[int, ...]:
