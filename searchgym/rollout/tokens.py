@@ -22,8 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from searchgym.errors import DataError, UsageError
-from searchgym.protocol import Parts, Protocol, joined, opened_by
-from searchgym.rollout.foreign.templates import Turns, special_ids, take_apart
+from searchgym.protocol import Parts, Protocol, joined
+from searchgym.rollout.foreign.templates import NO_ARGS, Turns, special_ids, take_apart
 from searchgym.rollout.sampler import Finish
 
 if TYPE_CHECKING:
@@ -43,8 +43,6 @@ class ContextText:
     """Why the response before it ended; None for a first prompt."""
     ids: npt.NDArray[np.int32] | None = None
     """(T,) int32 token ids, once they are made."""
-    goes_on: bool = False
-    """Whether the text goes on in the model's turn whatever the grammar: the closing marker of a thought."""
 
 
 class TokenFormat:
@@ -55,6 +53,8 @@ class TokenFormat:
         protocol: Action grammar: with ``"tags"`` observations continue the model's turn, with ``"tool_calls"`` they are
             user turns.
         chat: Whether prompts are user messages in the tokenizer's chat template; otherwise they are plain text.
+        template_args: Arguments for the chat template, such as ``enable_thinking``; a plain text has none.
+        date: Date that the chat template is told, ISO text. Default: the day on which this process started.
 
     Raises:
         UsageError: `chat` is set but there is no template, the template cannot be taken apart, or the tokenizer cannot
@@ -66,12 +66,13 @@ class TokenFormat:
         tokenizer: PreTrainedTokenizerBase,
         protocol: Protocol,
         chat: bool,
-        template_args: Mapping[str, Any] = {},
+        template_args: Mapping[str, Any] = NO_ARGS,
+        *,
         date: str | None = None,
     ) -> None:
         if chat and not tokenizer.chat_template:
             raise UsageError("the tokenizer has no chat template; use the model as a base model (chat=False)")
-        self.protocol, self.chat = protocol, chat
+        self.protocol, self.chat, self.template_args, self.date = protocol, chat, template_args, date
         self._tokenizer = tokenizer
         self._special = special_ids(tokenizer)
         # A copy, since the switch is part of the tokenizer's state, which other threads may be reading.
@@ -94,10 +95,10 @@ class TokenFormat:
                 f"{type(tokenizer).__name__} encodes the text {spelled[min(leaked)]!r} as a special token even when "
                 "told not to, so a retrieved page could end a turn; use the fast tokenizer (tokenizer.json)"
             )
-        self._turns = _turns_of(tokenizer) if chat else None
+        self._turns = _turns_of(tokenizer, template_args, date) if chat else None
         self.stop = protocol.stop_strings
         """Strings that end a response: the closing tags of actions."""
-        self.end_ids = end_ids(tokenizer) if chat else one_id(tokenizer.eos_token_id)
+        self.end_ids = end_ids(tokenizer, template_args) if chat else one_id(tokenizer.eos_token_id)
         """Token ids that end a response."""
 
     def prompt_ids(self, text: str | Parts) -> npt.NDArray[np.int32]:
@@ -137,7 +138,7 @@ class TokenFormat:
         them out to all cores while other threads of Python work. A lone surrogate, which has no UTF-8 encoding, becomes
         a question mark.
         """
-        around = [((), False, ()) if text.goes_on else self._around(text.finish) for text in texts]
+        around = [self._around(text.finish) for text in texts]
         wholes = [joined(text.parts).encode("utf-8", "replace").decode("utf-8") for text in texts]
         bodies = [whole.strip() if strip else whole for whole, (_, strip, _) in zip(wholes, around, strict=True)]
         plain = self._plain_ids(bodies)
@@ -152,23 +153,6 @@ class TokenFormat:
         made = iter(self.encode([text for texts in lists for text in texts]))
         return [[next(made) for _ in texts] for texts in lists]
 
-    continues = True
-    """Whether a response can go on in a further request."""
-
-    def goes_on(self, finish: Finish | None) -> bool:
-        """Returns whether what is observed after a response that ended so belongs to the model's turn."""
-        return self._turns is None or (self.protocol.name == "tags" and finish != "eos")
-
-    def thought_after(self, finish: Finish | None) -> str:
-        """Returns what the chat template writes before a response from the opening marker of a thought that it opens.
-
-        Args:
-            finish: Why the response before ended; None for a first prompt.
-        """
-        if self._turns is None or (finish is not None and self.goes_on(finish)):
-            return ""
-        return opened_by(self.decode(self._turns.after if finish is None else self._turns.again))
-
     def _around(self, finish: Finish | None) -> tuple[Sequence[int], bool, Sequence[int]]:
         """Returns the ids before a text, whether the text is stripped, and the ids after it.
 
@@ -180,7 +164,7 @@ class TokenFormat:
             return one_id(self._tokenizer.bos_token_id), False, ()
         if finish is None and turns is not None:
             return turns.before, False, turns.after
-        if turns is None or self.goes_on(finish):
+        if turns is None or (self.protocol.name == "tags" and finish != "eos"):
             return (), False, ()
         closing = () if finish == "eos" else turns.closing
         return (*closing, *turns.opening), True, turns.again
@@ -294,26 +278,27 @@ def _without_panic(tokenizer: PreTrainedTokenizerBase, convert: Callable[[Given]
     return converted
 
 
-def end_ids(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+def end_ids(tokenizer: PreTrainedTokenizerBase, template_args: Mapping[str, Any] = NO_ARGS) -> tuple[int, ...]:
     """Returns the token ids that end a response: the tokenizer's end-of-text and its chat template's end-of-turn.
 
     Args:
         tokenizer: A tokenizer, with or without a chat template.
+        template_args: Arguments for the chat template, where it cannot be rendered without them.
 
     Raises:
         UsageError: The chat template cannot be taken apart.
     """
-    closing = _turns_of(tokenizer).closing if tokenizer.chat_template else ()
+    closing = _turns_of(tokenizer, template_args).closing if tokenizer.chat_template else ()
     return tuple(dict.fromkeys((*one_id(tokenizer.eos_token_id), *closing[-1:])))
 
 
-def _turns_of(tokenizer: PreTrainedTokenizerBase) -> Turns:
+def _turns_of(tokenizer: PreTrainedTokenizerBase, template_args: Mapping[str, Any], date: str | None = None) -> Turns:
     """Returns the turn markers of a tokenizer's chat template, encoded with its special tokens."""
 
     def encode(text: str) -> tuple[int, ...]:
         return tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
 
-    return take_apart(tokenizer, _without_panic(tokenizer, encode))
+    return take_apart(tokenizer, _without_panic(tokenizer, encode), template_args, date=date)
 
 
 def one_id(token: Any) -> tuple[int, ...]:

@@ -12,7 +12,9 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from searchgym.errors import UsageError
@@ -34,21 +36,38 @@ USER, ASSISTANT, NEXT = "sentinelofauser", "sentinelofanassistant", "sentineloft
 MARK: Final = re.compile(r"\s*(<\|[^|<>\s]+\|>|</?\w+>)")
 """Pattern of a text that begins with something written like a special token."""
 
+TODAY: Final = datetime.now().date().isoformat()
+"""Date at which this process started, ISO text: the date that templates are told unless another one is given."""
+TAKEN: Final = frozenset({"messages", "add_generation_prompt", "continue_final_message"})
+"""Names of variables of templates that are no arguments, since prompts and turns are made of them."""
+NO_ARGS: Final[Mapping[str, Any]] = MappingProxyType({})
+"""No template arguments."""
+
 Messages = Sequence[Mapping[str, str]]
 
 
-def render(tokenizer: PreTrainedTokenizerBase, conversations: Sequence[Messages]) -> list[str]:
+def render(
+    tokenizer: PreTrainedTokenizerBase,
+    conversations: Sequence[Messages],
+    variables: Mapping[str, Any] = NO_ARGS,
+    *,
+    date: str | None = None,
+) -> list[str]:
     """Renders conversations, each with the start of the model's next turn, in a tokenizer's chat template.
 
     Args:
         tokenizer: Has a chat template.
         conversations: Lists of messages with ``role`` and ``content``.
+        variables: Template arguments, such as ``enable_thinking``, by name; values are those of JSON.
+        date: What the template is told is the time now, ISO text. Default: midnight of the day on which this process
+            started.
 
     Returns:
         One text per conversation, the one that `apply_chat_template` of transformers makes.
 
     Raises:
-        UsageError: The template cannot be compiled or rendered, or takes too much time or memory.
+        UsageError: The template cannot be compiled or rendered, or takes too much time or memory; or an argument has a
+            name or a value that none can have, or `date` is none.
     """
     try:
         template = tokenizer.get_chat_template()
@@ -57,15 +76,35 @@ def render(tokenizer: PreTrainedTokenizerBase, conversations: Sequence[Messages]
     request = {
         "template": template,
         "conversations": conversations,
-        "variables": dict(tokenizer.special_tokens_map),
+        "variables": {**tokenizer.special_tokens_map, **variables},
+        "now": _moment(date),
         "seconds": CPU_SECONDS,
         "memory": MEMORY,
         "characters": CHARACTERS,
     }
-    answer = _answer(json.dumps(request))
+    if names := sorted(TAKEN.intersection(variables)):
+        raise UsageError(f"template arguments: {', '.join(names)} cannot be set: prompts are made of it; leave it out")
+    try:
+        text = json.dumps(request)
+    except (TypeError, ValueError) as error:
+        reason = f"template arguments: {dict(variables)!r:.200}: expected values of JSON ({error})"
+        raise UsageError(reason) from error
+    answer = _answer(text)
     if "error" in answer:
         raise _unusable(tokenizer, answer)
     return [str(text) for text in answer["texts"]]
+
+
+def _moment(date: str | None) -> str:
+    """Returns the time that templates are told, ISO text, for a date or a time.
+
+    Raises:
+        UsageError: It is no date.
+    """
+    try:
+        return datetime.fromisoformat(TODAY if date is None else date).isoformat()
+    except ValueError as error:
+        raise UsageError(f"the date of templates is {date!r}: expected one such as 2026-11-27") from error
 
 
 @functools.lru_cache(maxsize=64)
@@ -119,8 +158,16 @@ class Turns:
     """Ids from the end of the next user text to the start of the model's text."""
 
 
-def take_apart(tokenizer: PreTrainedTokenizerBase, encode: Callable[[str], tuple[int, ...]]) -> Turns:
+def take_apart(
+    tokenizer: PreTrainedTokenizerBase,
+    encode: Callable[[str], tuple[int, ...]],
+    variables: Mapping[str, Any] = NO_ARGS,
+    *,
+    date: str | None = None,
+) -> Turns:
     """Finds a chat template's turn markers, which `encode` turns into ids, by rendering it with sentinels.
+
+    `variables` and `date` as for `render`.
 
     Raises:
         UsageError: The template cannot be rendered, does not show each sentinel once, in order, or ends turns with a
@@ -128,7 +175,7 @@ def take_apart(tokenizer: PreTrainedTokenizerBase, encode: Callable[[str], tuple
     """
     user = {"role": "user", "content": USER}
     conversation = [user, {"role": "assistant", "content": ASSISTANT}, {"role": "user", "content": NEXT}]
-    first, whole = render(tokenizer, [[user], conversation])
+    first, whole = render(tokenizer, [[user], conversation], variables, date=date)
     before, after = _split(first, USER)
     _, joiner, again = _split(whole, ASSISTANT, NEXT)
     if (mark := MARK.match(joiner)) and len(encode(mark[1])) != 1:
