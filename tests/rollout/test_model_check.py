@@ -7,7 +7,9 @@ from made_models import CHATML, HEADERS, tiny_tokenizer
 from support import command_line
 
 from searchgym.errors import UnknownNameError
+from searchgym.protocol import joined
 from searchgym.rollout.foreign.model_check import check_model
+from searchgym.rollout.tokens import ContextText, TokenFormat
 
 THINKS = CHATML.replace(
     "<|im_start|>assistant\n{% endif %}",
@@ -37,15 +39,39 @@ def found(report):
     return {row.check: (row.state, row.found) for row in report.findings}
 
 
-@pytest.mark.parametrize("style", ["qwen2", "llama", "plain", "merging"])
+@pytest.mark.parametrize("style", ["qwen2", "llama", "merging"])
 def test_a_plain_chat_model_passes_every_check(style, saved):
     report = check_model(saved(style))
     states = {row.check: row.state for row in report.findings}
     assert set(states.values()) == {"ok"}
     assert not report.refused
     rows = found(report)
-    assert rows["tools: history" if False else "tool_calls: history"][1] == "equal to apply_chat_template's"
+    assert rows["tool_calls: history"][1] == "equal to apply_chat_template's"
     assert rows["tags: prompt ids"][1] == "equal to apply_chat_template's"
+
+
+def test_a_template_without_special_tokens_merges_with_the_text_before_it(saved):
+    """The model's own template has one token for the full stop and the line ends after it."""
+    report = check_model(saved("plain"))
+    state, said = found(report)["tags: prompt ids"]
+    assert state == "note" and said.startswith("the same text in other tokens")
+    assert r"is '.', and '.\n' by apply_chat_template" in said
+    assert not report.refused
+
+
+def test_a_tokenizer_that_adds_a_blank_is_refused(saved, monkeypatch):
+    """As SentencePiece does before a text that is encoded alone."""
+    folder = saved("qwen2")
+    plain = TokenFormat.encode
+    monkeypatch.setattr(TokenFormat, "encode", lambda self, texts: plain(self, [blank(text) for text in texts]))
+    report = check_model(folder)
+    state, said = found(report)["tags: prompt ids"]
+    assert report.refused and state == "refused"
+    assert said.endswith("by apply_chat_template; use the tokenizer that belongs to the model")
+
+
+def blank(text):
+    return ContextText(f" {joined(text.parts)}", text.finish)
 
 
 def test_end_ids_and_the_beginning_of_text_are_named(saved):

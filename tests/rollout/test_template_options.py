@@ -47,7 +47,7 @@ def folder(tmp_path):
 @pytest.fixture
 def clock(monkeypatch):
     """Sets the day of this machine's clock."""
-    return lambda day: monkeypatch.setattr(template_options, "today", lambda: day)
+    return lambda day: monkeypatch.setattr(template_options, "TODAY", day.isoformat())
 
 
 # -- names -----------------------------------------------------------------------------------------------------------

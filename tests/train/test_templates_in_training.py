@@ -37,7 +37,7 @@ def clock(monkeypatch):
 
     def set_to(day):
         for module in (template_options, templates):
-            monkeypatch.setattr(module, "today", lambda: day)
+            monkeypatch.setattr(module, "TODAY", day.isoformat())
 
     set_to(DAYS[0])
     return set_to

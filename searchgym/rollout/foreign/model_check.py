@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from searchgym.errors import DataError, SearchGymError
@@ -117,14 +117,11 @@ def _of_grammar(tokenizer: PreTrainedTokenizerBase, form: TokenFormat, given: Ma
     name = form.protocol.name
     yield Finding(f"{name}: markers", "ok", _markers(tokenizer, form.protocol))
     if form.chat:
-        for text in PROMPTS:
-            (shown,) = render(tokenizer, [[{"role": "user", "content": text}]], *_shown(given))
-            own = _first_difference(tokenizer, form.prompt_ids(text).tolist(), _ids(tokenizer, shown))
-            if own:
-                yield Finding(f"{name}: prompt ids", "refused", f"differ from the template's: {own}")
-                break
-        else:
-            yield Finding(f"{name}: prompt ids", "ok", "equal to apply_chat_template's")
+        pairs = [
+            (form.prompt_ids(text).tolist(), _rendered(tokenizer, [{"role": "user", "content": text}], given))
+            for text in PROMPTS
+        ]
+        yield _compared(f"{name}: prompt ids", form, pairs)
     yield from _of_turns(tokenizer, form, given)
 
 
@@ -166,41 +163,32 @@ def _of_turns(tokenizer: PreTrainedTokenizerBase, form: TokenFormat, given: Mapp
         talk += [{"role": "assistant", "content": said}, {"role": "user", "content": page.strip()}]
     yield Finding(f"{name}: turns", "ok", f"{TURNS} turns, each context begins with the one before")
     if ended:
-        yield _history(tokenizer, form, ids, talk, given)
+        history = _compared(f"{name}: history", form, [(ids, _rendered(tokenizer, talk, given))])
+        if history.state == "refused":
+            why = "the template writes earlier turns otherwise (without thoughts, say); here they stay as they were"
+            history = replace(history, state="note", found=why)
+        yield history
 
 
-def _history(
-    tokenizer: PreTrainedTokenizerBase,
-    form: TokenFormat,
-    ids: list[int],
-    talk: list[dict[str, str]],
-    given: Mapping[str, Any],
-) -> Finding:
-    """Returns whether turns that were put together are those that the template makes of the whole conversation."""
-    (shown,) = render(tokenizer, [talk], *_shown(given))
-    own = _ids(tokenizer, shown)
-    check = f"{form.protocol.name}: history"
-    if ids == own:
+def _compared(check: str, form: TokenFormat, pairs: list[tuple[list[int], list[int]]]) -> Finding:
+    """Returns whether ids are those of the template, given pairs of both."""
+    ours, own = next((pair for pair in pairs if pair[0] != pair[1]), ([], []))
+    if ours == own:
         return Finding(check, "ok", "equal to apply_chat_template's")
-    if form.decode(ids) == form.decode(own):
-        return Finding(check, "refused", f"other tokens than the template's: {_first_difference(tokenizer, ids, own)}")
-    return Finding(check, "note", "the template rewrites earlier turns; here they stay as the model wrote them")
+    place = next(n for n, (a, b) in enumerate(itertools.zip_longest(ours, own)) if a != b)
+    here, there = (form.decode(ids[place : place + 1]) for ids in (ours, own))
+    differs = f"token {place} is {here!r}, and {there!r} by apply_chat_template"
+    if form.decode(ours) == form.decode(own):
+        return Finding(check, "note", f"the same text in other tokens, since no special token parts it: {differs}")
+    return Finding(check, "refused", f"another text: {differs}; use the tokenizer that belongs to the model")
 
 
-def _shown(given: Mapping[str, Any]) -> tuple[dict[str, Any], str | None]:
-    """Returns the arguments of a template, and the date."""
-    return {name: value for name, value in given.items() if name != DATE}, given.get(DATE)
+def _rendered(tokenizer: PreTrainedTokenizerBase, talk: list[dict[str, str]], given: Mapping[str, Any]) -> list[int]:
+    """Returns the ids of a conversation that `apply_chat_template` makes with the arguments and the date."""
+    own = {name: value for name, value in given.items() if name != DATE}
+    return _ids(tokenizer, render(tokenizer, [talk], own, date=given.get(DATE))[0])
 
 
 def _ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
     """Returns the ids of a text in which markers are written out, as `apply_chat_template` makes them."""
     return list(tokenizer(text, add_special_tokens=False)["input_ids"])
-
-
-def _first_difference(tokenizer: PreTrainedTokenizerBase, ours: list[int], own: list[int]) -> str:
-    """Describes the first token in which ids differ; empty if they are equal."""
-    for place, (a, b) in enumerate(itertools.zip_longest(ours, own)):
-        if a != b:
-            names = [None if i is None else tokenizer.convert_ids_to_tokens(i) for i in (a, b)]
-            return f"token {place} is {names[0]!r} here and {names[1]!r} there"
-    return ""

@@ -7,6 +7,7 @@ process for them.
 from __future__ import annotations
 
 import functools
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def _names_in(template: str) -> TemplateNames:
 
     from searchgym.rollout.foreign.render_template import environment
 
-    made = environment()
+    made = environment(datetime.min)
     tree = made.parse(template)
     loaded, bound, asked = set[str](), set[str](), set[str]()
     for name in tree.find_all(nodes.Name):
