@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from searchgym.errors import DataError, SearchGymError
+from searchgym.options.cards import ProtocolName
 from searchgym.protocol import THINK_OPEN, Protocol, awaited, get_protocol, opened_by
 from searchgym.records import Answer, Search
 from searchgym.rollout.foreign.template_names import template_names
@@ -23,6 +24,8 @@ PROMPTS: Final = ("Who founded Beta?", "Line one.\n\nLine two: café, naïve –
 """Prompts whose ids are compared with the template's own."""
 TURNS: Final = 5
 """Scripted turns: searches, and an answer."""
+GRAMMARS: Final[tuple[ProtocolName, ...]] = ("tags", "tool_calls")
+"""Grammars of questions; that of proposals is tags with another answer."""
 PAGE: Final = "Doc 1(Title: Beta) Beta was founded by Gamma in 1901."
 """Page that every search finds."""
 State = Literal["ok", "note", "refused"]
@@ -70,7 +73,7 @@ def check_model(name: str, template: Mapping[str, Any] = {}) -> ModelReport:
     check_template([tokenizer], template)
     given = fitted(tokenizer, template)
     findings = list(_of_template(tokenizer, given))
-    for number, grammar in enumerate(("tags", "tool_calls")):
+    for number, grammar in enumerate(GRAMMARS):
         protocol = get_protocol(grammar)
         try:
             form = template_format(tokenizer, protocol, given)
@@ -154,8 +157,8 @@ def _of_turns(tokenizer: PreTrainedTokenizerBase, form: TokenFormat, given: Mapp
         if turn == TURNS - 1:
             break
         page = protocol.result(PAGE)
-        before, finish = [*ids, *response], ("eos" if ended else "stop")
-        ids = [*before, *form.observation_ids(protocol.parts(page), finish).tolist()]
+        before = [*ids, *response]
+        ids = [*before, *form.observation_ids(protocol.parts(page), "eos" if ended else "stop").tolist()]
         if not form.decode(ids).startswith(form.decode(before)):
             why = "the text of the context is another once pages follow it: use the tokenizer that belongs to the model"
             yield Finding(f"{name}: turn {turn + 1}", "refused", why)
