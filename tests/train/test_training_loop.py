@@ -17,8 +17,8 @@ from searchgym.corpora.files import iter_jsonl
 from searchgym.errors import DataError, GuardError, RunExistsError, ScoringError, TrainingError, UsageError
 from searchgym.records import Question
 from searchgym.rollout.storage import read_episodes
+from searchgym.threads import interrupt_held_back
 from searchgym.train.algorithms.samples import samples_from
-from searchgym.train.learner.process import interrupt_held_back
 from searchgym.train.loop.checkpoint import list_checkpoints, save_checkpoint
 from searchgym.train.loop.collect import batch_of
 from searchgym.train.loop.folder import read_advantages

@@ -189,7 +189,9 @@ def run_lengths(places: npt.NDArray[np.int64]) -> list[int]:
     return [len(run) for run in runs if len(run)]
 
 
-def trained_logits(model: PreTrainedModel, batch: MicroBatch, run: Callable[..., Any] | None = None) -> Tensor:
+def trained_logits(
+    model: PreTrainedModel, batch: MicroBatch, run: Callable[..., Any] | None = None, head: Any = None
+) -> Tensor:
     """Runs a model and returns its outputs at the positions that predict the trained tokens.
 
     A hook passes only these positions to the output layer: observations and padding skip the product with the
@@ -199,11 +201,12 @@ def trained_logits(model: PreTrainedModel, batch: MicroBatch, run: Callable[...,
         model: A language model, or a token classifier.
         batch: Tensors of the forward pass.
         run: Callable that runs the model through a wrapper, such as a DeepSpeed engine. Default: the model.
+        head: Last layer of the model, if it is known already; see `head_of`.
 
     Returns:
         (N, V) logits of a language model, or (N, labels) of a classifier.
     """
-    head = head_of(model)
+    head = head_of(model) if head is None else head
 
     def kept_only(module: torch.nn.Module, arguments: tuple[Any, ...]) -> tuple[Tensor]:
         return (arguments[0][batch.keep].unsqueeze(0),)

@@ -10,6 +10,7 @@ generator; minibatches are shuffled by a generator seeded with (seed, step).
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +22,7 @@ import torch
 from torch import Tensor
 
 from searchgym.errors import TrainingError, UsageError
-from searchgym.rollout.transformers.precision import mixed_precision
+from searchgym.rollout.transformers.precision import head_of, mixed_precision
 from searchgym.train.algorithms.loss_options import Reduction
 from searchgym.train.algorithms.losses import token_weights
 from searchgym.train.algorithms.samples import Sample, Targets, model_targets
@@ -62,6 +63,7 @@ class TrainedModel:
     ) -> None:
         updater.model.train(updater.model.is_gradient_checkpointing)  # it is done in training mode only
         self.updater, self.options, self.seed = updater, options, seed
+        self._head = head_of(updater.model)
         self.ranks, self.targets = ranks or Ranks(), targets
 
     def logits(self, batch: MicroBatch, other: PreTrainedModel | None = None) -> Tensor:
@@ -76,8 +78,8 @@ class TrainedModel:
         """
         run: Callable[..., Any] = other or self.updater
         model: Any = other or self.updater.model
-        with mixed_precision(model, self.options.autocast == "bfloat16"):
-            return trained_logits(model, batch, run)
+        with mixed_precision(model) if self.options.autocast == "bfloat16" else contextlib.nullcontext():
+            return trained_logits(model, batch, run, self._head if other is None else None)
 
     def per_token(self, samples: Sequence[Sample], function: Callable[[MicroBatch], Tensor]) -> Flat:
         """Computes a number for each target, without gradients; every rank gets the numbers of all samples.
