@@ -27,7 +27,7 @@ from searchgym.train.algorithms.loss_options import LossOptions
 from searchgym.train.algorithms.samples import Sample
 from searchgym.train.learner.learner import peak_gib, reset_peak
 from searchgym.train.learner.policy import Policy
-from searchgym.train.learner.updater import Updater
+from searchgym.train.learner.trained_model import Updater
 from searchgym.train.recipe.options import OptimizerOptions
 
 SHAPES: dict[str, tuple[int, int, int, int, int, int]] = {

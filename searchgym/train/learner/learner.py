@@ -20,12 +20,11 @@ from transformers import PreTrainedModel
 from typing_extensions import override
 
 from searchgym.train.algorithms.samples import Sample, with_all_targets
-from searchgym.train.learner.batching import Ranks
+from searchgym.train.learner.batching import Flat, Metrics, Ranks
 from searchgym.train.learner.critic import Critic, load_critic, make_critic
-from searchgym.train.learner.lora import WithoutAdapter, adapted, adapter_weights, merged
+from searchgym.train.learner.lora import WithoutAdapter, adapted, adapter_weights, merged, recomputing
 from searchgym.train.learner.policy import Policy
-from searchgym.train.learner.trained_model import Flat, Metrics, recomputing
-from searchgym.train.learner.updater import Updater
+from searchgym.train.learner.trained_model import Updater
 from searchgym.train.recipe.recipe import Recipe
 
 CRITIC = "critic"
