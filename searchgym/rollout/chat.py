@@ -1,0 +1,193 @@
+"""Contexts of an episode: what a model has read and written, as token ids that are never encoded again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+from typing_extensions import override
+
+from searchgym.agents.base import Chat, Reply
+from searchgym.agents.roles import Role
+from searchgym.errors import EpisodeError, UsageError
+from searchgym.protocol import Parts, awaited
+from searchgym.records import Call, Context, Span
+from searchgym.rollout.models import Model
+from searchgym.rollout.sampler import Finish, Sampled, SampleRequest, Sampling
+from searchgym.rollout.tokens import ContextText
+
+if TYPE_CHECKING:
+    from searchgym.rollout.engine import _EpisodeIO
+
+
+class TokenChat(Chat):
+    """Implementation of `Chat`: one context of the token tree, kept as token ids and never encoded again.
+
+    Texts are encoded when the next response is asked for, together with those of other episodes. Where the context is
+    forked or the episode ends first, they are encoded then, alone.
+
+    A stop string ends a response only where the action that it closes acts. Samplers match strings alone, so the chat
+    asks a sampler to go on after a stop string in a thought, or in a call that is not complete: `Call.requests` counts
+    the requests of a response.
+    """
+
+    def __init__(
+        self,
+        run: _EpisodeIO,
+        role: Role,
+        model: Model,
+        context: Context,
+        first: ContextText,
+        inherited: Sequence[npt.NDArray[np.int32]] = (),
+    ) -> None:
+        self._run, self._role, self._model = run, role, model
+        self._number, self._context, self._inherited = len(run.chats), context, inherited
+        self._unread = [first]
+        self._finish: Finish = "stop"  # what is observed before a response belongs to the model's turn
+        self._thought = model.format.thought_after(first.finish)
+        """Text of the model's turn from the opening marker of the thought that is open; empty outside thoughts."""
+        run.chats.append(self)
+
+    def read(self) -> Context:
+        """Returns the context with all its texts encoded."""
+        missing = [text for text in self._unread if text.ids is None]
+        if missing:
+            for text, ids in zip(missing, self._model.format.encode(missing), strict=True):
+                text.ids = ids
+        for text in self._unread:
+            assert text.ids is not None
+            self._context.spans.append(Span("prompt" if text.finish is None else "observation", text.ids))
+        self._unread = []
+        return self._context
+
+    def _ids(self) -> npt.NDArray[np.int32]:
+        """Returns the whole context, (T,) int32."""
+        return np.concatenate([*self._inherited, *(span.ids for span in self.read().spans)])
+
+    @override
+    async def generate(self, prefix: bool = False) -> Reply:
+        run, engine = self._run, self._run.engine
+        if run.state.done:
+            raise EpisodeError(f"the episode has ended ({run.state.stop_reason}): nothing is generated after the end")
+        if len(run.calls) >= engine.agent.max_calls:
+            spent = f"the episode has used all its {len(run.calls)} model calls (max_calls)"
+            raise run.end("calls", f"agent {engine.agent.name}: {spent}")
+        missing, encoder = [text for text in self._unread if text.ids is None], self._model.encoder
+        if missing and encoder is not None and not engine.canonical:  # where only the turnstile is waited for
+            for text, ids in zip(missing, await encoder.ask(missing, run.place), strict=True):
+                text.ids = ids
+        call = await self._respond(self._role.max_tokens, self._role.max_thought_tokens, prefix)
+        if call.thought_cut:
+            closing = f"\n{awaited(self._thought)}\n\n"
+            self._unread.append(ContextText([(closing, True)], "stop", goes_on=True))
+            call.text += closing
+            self._thought, thought = "", call.text
+            call = await self._respond(self._role.max_tokens - (call.end - call.start), None, prefix)
+            return Reply(thought + call.text, call)
+        return Reply(call.text, call)
+
+    async def _respond(self, max_tokens: int, max_thought_tokens: int | None, prefix: bool) -> Call:
+        """Samples a response, in as many requests as it takes, and appends it to the context.
+
+        Args:
+            max_tokens: Maximum number of tokens.
+            max_thought_tokens: Number of tokens after which the response ends if it is in a thought.
+            prefix: See `Chat.generate`.
+
+        Raises:
+            EpisodeError: The context is full.
+        """
+        run, format, opened = self._run, self._model.format, self._thought
+        stop = run.protocol.stop_strings if self._role.stop is None else self._role.stop
+        prompt, pieces, now, length, text = self._ids(), list[Sampled](), stop, 0, opened
+        bounds = sorted({min(max_thought_tokens or max_tokens, max_tokens), max_tokens})
+        while True:
+            ids = np.concatenate([prompt, *(piece.ids for piece in pieces)])
+            bound = next(bound for bound in bounds if bound > length)
+            last = await self._sample(ids, bound - length, now, len(pieces))
+            pieces.append(last)
+            sampled = np.concatenate([piece.ids for piece in pieces])
+            start, length, text = len(text), len(sampled), opened + format.response_text(sampled)
+            closing = awaited(text)
+            stopped = any(string in text[max(start - len(string), 0) :] for string in stop)
+            over = stopped and run.protocol.ended(text)
+            more = length < max_tokens and (last.finish == "stop" or (last.finish == "length" and bound < max_tokens))
+            thought_cut = more and last.finish == "length" and bool(closing)
+            if over or thought_cut or not more or not format.continues:
+                break
+            now = _stops((closing,) if closing else stop, text)
+        finish: Finish = "length" if last.finish == "stop" and not over and format.continues else last.finish
+        self._finish, self._thought = finish, text if closing else ""
+        if length:
+            self._context.spans.append(Span("model", sampled, np.concatenate([piece.logp for piece in pieces])))
+        call = Call(
+            context=self._number,
+            start=len(prompt),
+            end=len(prompt) + length,
+            role=self._role.name,
+            model_key=self._model.key,
+            turn=run.state.turn + 1,
+            text=text,
+            policy_version=min(piece.version for piece in pieces),
+            cut=finish == "length" and not thought_cut,
+            prefix=prefix,
+            requests=len(pieces),
+            thought_cut=thought_cut,
+        )
+        if length:
+            run.calls.append(call)
+        if finish == "context" and not prefix:
+            call.legal = False  # nobody reads it: the episode ends here
+            raise run.end("context", f"role {self._role.name}: the context is full after {call.end} tokens")
+        return call
+
+    async def _sample(
+        self, ids: npt.NDArray[np.int32], max_tokens: int, stop: tuple[str, ...], request: int
+    ) -> Sampled:
+        """Samples the next piece of a response; `request` is its 0-based number, which seeds it."""
+        run, engine = self._run, self._run.engine
+        entropy = (*run.entropy, len(run.calls), request) if request else (*run.entropy, len(run.calls))
+        seed = int(np.random.SeedSequence(entropy).generate_state(1)[0])
+        sampling = Sampling(max_tokens, engine.temperature, engine.top_p, stop)
+        return await self._model.batcher.ask(SampleRequest(ids, sampling, seed, run.name), run.place)
+
+    @override
+    def observe(self, text: str, own: bool = False) -> None:
+        if not isinstance(text, str):  # encoded later, beside texts of other episodes: the fault would seem theirs
+            raise TypeError(f"observe takes a text, got {type(text).__name__}")
+        parts = [(text, True)] if own else self._run.protocol.parts(text)
+        self._unread.append(ContextText(self._outside(parts, self._finish), self._finish))
+        self._thought = self._model.format.thought_after(self._finish)
+
+    @override
+    def fork(self, role: str, **fields: str) -> TokenChat:
+        run, agent_role, model = self._run, self._run.role(role), self._run.engine.models[role]
+        if model is not self._model:
+            raise UsageError(f"role {role} continues role {self._role.name}'s context: both need the same model")
+        ids = self._ids()
+        spans = self._context.spans
+        # Whether the model's turn is still open, as for an observation after the last response.
+        finish: Finish = self._finish if spans and spans[-1].kind == "model" else "stop"
+        parts = [("\n\n", True), *agent_role.parts(fields, run.protocol.instructions()), ("\n\n", True)]
+        text = ContextText(self._outside(parts, finish), finish)
+        chat = TokenChat(run, agent_role, model, Context(self._number, len(ids)), text, [ids])
+        chat._finish = finish
+        return chat
+
+    def _outside(self, parts: Parts, finish: Finish) -> Parts:
+        """Returns a text as it follows a response: behind the end of a thought that is open in the same turn."""
+        if self._thought and self._model.format.goes_on(finish):
+            return [(f"\n{awaited(self._thought)}\n\n", True), *parts]
+        return parts
+
+
+def _stops(stop: Sequence[str], text: str) -> tuple[str, ...]:
+    """Returns stop strings for the rest of a response, and what is missing of one with whose beginning it ends."""
+    missing = [
+        string[most:]
+        for string in stop
+        if (most := max((n for n in range(len(string)) if text.endswith(string[:n])), default=0))
+    ]
+    return tuple(dict.fromkeys([*stop, *missing]))
