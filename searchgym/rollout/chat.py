@@ -13,7 +13,7 @@ from searchgym.agents.base import Chat, Reply
 from searchgym.agents.roles import Role
 from searchgym.errors import EpisodeError, UsageError
 from searchgym.protocol import Parts, awaited
-from searchgym.records import Call, Context, Span
+from searchgym.records import Call, Context, Episode, Span
 from searchgym.rollout.models import Model
 from searchgym.rollout.sampler import Finish, Sampled, SampleRequest, Sampling
 from searchgym.rollout.tokens import ContextText
@@ -46,7 +46,7 @@ class TokenChat(Chat):
         self._number, self._context, self._inherited = len(run.chats), context, inherited
         self._unread = [first]
         self._finish: Finish = "stop"  # what is observed before a response belongs to the model's turn
-        self._thought = model.format.thought_after(first.finish)
+        self.thought = model.format.thought_after(first.finish)
         """Text of the model's turn from the opening marker of the thought that is open; empty outside thoughts."""
         run.chats.append(self)
 
@@ -80,10 +80,10 @@ class TokenChat(Chat):
                 text.ids = ids
         call = await self._respond(self._role.max_tokens, self._role.max_thought_tokens, prefix)
         if call.thought_cut:
-            closing = f"\n{awaited(self._thought)}\n\n"
+            closing = f"\n{awaited(self.thought)}\n\n"
             self._unread.append(ContextText([(closing, True)], "stop", goes_on=True))
             call.text += closing
-            self._thought, thought = "", call.text
+            self.thought, thought = "", call.text
             call = await self._respond(self._role.max_tokens - (call.end - call.start), None, prefix)
             return Reply(thought + call.text, call)
         return Reply(call.text, call)
@@ -99,7 +99,7 @@ class TokenChat(Chat):
         Raises:
             EpisodeError: The context is full.
         """
-        run, format, opened = self._run, self._model.format, self._thought
+        run, format, opened = self._run, self._model.format, self.thought
         stop = run.protocol.stop_strings if self._role.stop is None else self._role.stop
         prompt, pieces, now, length, text = self._ids(), list[Sampled](), stop, 0, opened
         bounds = sorted({min(max_thought_tokens or max_tokens, max_tokens), max_tokens})
@@ -111,15 +111,15 @@ class TokenChat(Chat):
             sampled = np.concatenate([piece.ids for piece in pieces])
             start, length, text = len(text), len(sampled), opened + format.response_text(sampled)
             closing = awaited(text)
-            stopped = any(string in text[max(start - len(string), 0) :] for string in stop)
-            over = stopped and run.protocol.ended(text)
+            stopped = now == stop or any(string in text[max(start + 1 - len(string), 0) :] for string in stop)
+            over = last.finish == "stop" and stopped and run.protocol.ended(text)
             more = length < max_tokens and (last.finish == "stop" or (last.finish == "length" and bound < max_tokens))
             thought_cut = more and last.finish == "length" and bool(closing)
             if over or thought_cut or not more or not format.continues:
                 break
             now = _stops((closing,) if closing else stop, text)
         finish: Finish = "length" if last.finish == "stop" and not over and format.continues else last.finish
-        self._finish, self._thought = finish, text if closing else ""
+        self._finish, self.thought = finish, text if closing else ""
         if length:
             self._context.spans.append(Span("model", sampled, np.concatenate([piece.logp for piece in pieces])))
         call = Call(
@@ -159,7 +159,7 @@ class TokenChat(Chat):
             raise TypeError(f"observe takes a text, got {type(text).__name__}")
         parts = [(text, True)] if own else self._run.protocol.parts(text)
         self._unread.append(ContextText(self._outside(parts, self._finish), self._finish))
-        self._thought = self._model.format.thought_after(self._finish)
+        self.thought = self._model.format.thought_after(self._finish)
 
     @override
     def fork(self, role: str, **fields: str) -> TokenChat:
@@ -178,9 +178,25 @@ class TokenChat(Chat):
 
     def _outside(self, parts: Parts, finish: Finish) -> Parts:
         """Returns a text as it follows a response: behind the end of a thought that is open in the same turn."""
-        if self._thought and self._model.format.goes_on(finish):
-            return [(f"\n{awaited(self._thought)}\n\n", True), *parts]
+        if self.thought and self._model.format.goes_on(finish):
+            return [(f"\n{awaited(self.thought)}\n\n", True), *parts]
         return parts
+
+
+def thought_counts(episodes: Sequence[Episode]) -> dict[str, list[float]]:
+    """Counts what became of the thoughts of episodes.
+
+    Returns:
+        Number per episode: ``open_thoughts``, calls whose thought never closes, so that nothing in it acts;
+        ``cut_thoughts``, calls whose thought `Role.max_thought_tokens` closed; ``resumed``, further requests that
+        responses took (`Call.requests`). A count that is 0 for all episodes is left out.
+    """
+    counts = {
+        "open_thoughts": [sum(bool(awaited(call.text)) for call in episode.calls) for episode in episodes],
+        "cut_thoughts": [sum(call.thought_cut for call in episode.calls) for episode in episodes],
+        "resumed": [sum(call.requests - 1 for call in episode.calls) for episode in episodes],
+    }
+    return {name: list(map(float, values)) for name, values in counts.items() if any(values)}
 
 
 def _stops(stop: Sequence[str], text: str) -> tuple[str, ...]:
