@@ -2,24 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import typing
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
-from searchgym.agents.base import Chat, Reply
+from searchgym.agents.base import Chat, LoadedAgent, Reply
 from searchgym.agents.roles import Role
+from searchgym.envs.core import State
 from searchgym.errors import EpisodeError, UsageError
-from searchgym.protocol import Parts, awaited
-from searchgym.records import Call, Context, Episode, Span
+from searchgym.protocol import Parts, Protocol, awaited
+from searchgym.records import Call, Context, Episode, Span, StopReason
 from searchgym.rollout.models import Model
 from searchgym.rollout.sampler import Finish, Sampled, SampleRequest, Sampling
 from searchgym.rollout.tokens import ContextText
 
-if TYPE_CHECKING:
-    from searchgym.rollout.engine import _EpisodeIO
+
+class EpisodeSettings(typing.Protocol):
+    """Interface of what all episodes share: the engine."""
+
+    agent: LoadedAgent
+    models: Mapping[str, Model]
+    """Role name to model."""
+    temperature: float
+    top_p: float
+    canonical: bool
+    """See `Engine`."""
+
+
+class EpisodeRun(typing.Protocol):
+    """Interface of what the chats of one episode share."""
+
+    name: str
+    """Id of the episode."""
+    place: tuple[str, int]
+    """Question id and attempt."""
+    entropy: tuple[int, int, int]
+    """Numbers that seed the episode."""
+    protocol: Protocol
+    state: State
+    calls: list[Call]
+    chats: list[TokenChat]
+
+    @property
+    def engine(self) -> EpisodeSettings:
+        """Settings of all episodes."""
+        ...
+
+    def role(self, name: str) -> Role:
+        """Returns the agent's role of that name, or raises a UsageError."""
+        ...
+
+    def end(self, reason: StopReason, why: str) -> EpisodeError:
+        """Ends the episode and returns the exception to raise."""
+        ...
 
 
 class TokenChat(Chat):
@@ -35,7 +73,7 @@ class TokenChat(Chat):
 
     def __init__(
         self,
-        run: _EpisodeIO,
+        run: EpisodeRun,
         role: Role,
         model: Model,
         context: Context,
