@@ -4,7 +4,8 @@ import asyncio
 
 import numpy as np
 import pytest
-from made_models import CHATML, tiny_tokenizer
+import torch
+from made_models import CHATML, tiny_qwen2, tiny_tokenizer
 from support import CARD, TitleRetriever
 
 from searchgym.agents.base import load_agent, with_max_tokens
@@ -15,13 +16,13 @@ from searchgym.records import Answer, Invalid, Question
 from searchgym.rollout.api_sampler import MessageFormat
 from searchgym.rollout.chat import thought_counts
 from searchgym.rollout.engine import Engine
-from searchgym.rollout.models import Model
+from searchgym.rollout.models import Loading, Model, opened_models
 from searchgym.rollout.sampler import Sampled
 from searchgym.rollout.storage import EpisodeWriter, read_episodes
 from searchgym.rollout.tokens import TokenFormat
 from searchgym.testing.fakes import Replies
 from searchgym.train.algorithms.samples import samples_from
-from searchgym.train.demonstrations.play import response_after
+from searchgym.train.demonstrations.play import first_prompt, response_after
 
 ROME = Question("q", "Which city?", ("Rome",))
 OPENS = CHATML.replace("<|im_start|>assistant\n{% endif %}", "<|im_start|>assistant\n<think>\n{% endif %}")
@@ -67,13 +68,13 @@ class Writes:
     def close(self): ...
 
 
-def episode_of(*texts, template=CHATML, protocol="tags", agent=None, style="qwen2"):
+def episode_of(*texts, template=CHATML, agent=None, style="qwen2"):
     """Runs the Search-R1 agent on one question with a model that writes the texts; returns episode and sampler."""
     tokenizer = tiny_tokenizer(style)
     tokenizer.chat_template = template
     sampler = Writes(tokenizer, *texts)
-    model = Model.over("tiny", sampler, TokenFormat(tokenizer, get_protocol(protocol), chat=True))
-    task = load_task(CARD, questions=[ROME], retriever=TitleRetriever(), protocol=protocol)
+    model = Model.over("tiny", sampler, TokenFormat(tokenizer, get_protocol("tags"), chat=True))
+    task = load_task(CARD, questions=[ROME], retriever=TitleRetriever())
     episodes = []
     engine = Engine(task, agent or load_agent("search-r1"), {"searcher": model}, canonical=True)
     asyncio.run(engine.run(task.questions, episodes.append))
@@ -127,7 +128,7 @@ def test_a_notice_in_the_same_turn_stands_behind_the_thought():
         "a thought that is too long " * 9, "<answer>Rome</answer>", template=OPENS, agent=short
     )
     (context,) = episode.contexts
-    notice = sampler.tokenizer.decode(context.spans[2].ids)
+    notice = str(sampler.tokenizer.decode(context.spans[2].ids))
     assert notice.startswith("\n</think>\n\n")
     assert (episode.calls[1].text, episode.answer) == ("<answer>Rome</answer>", Answer("Rome"))
 
@@ -203,3 +204,47 @@ def test_thoughts_are_counted_by_what_became_of_them():
 )
 def test_a_demonstration_goes_on_with_the_thought_of_its_prompt(thought, text, written):
     assert response_after(thought, text) == written
+
+
+# -- real samplers -------------------------------------------------------------------------------------------------
+
+DRAFTED = "maybe <answer>Paris</answer> no</think>\n<answer>Rome</answer>"
+"""What the model of `memorised` writes, greedily, after its prompt."""
+
+
+@pytest.fixture(scope="module")
+def memorised(tmp_path_factory):
+    """A folder with a tiny model that writes `DRAFTED` after the prompt of `ROME`, whose template opens a thought."""
+    tokenizer = tiny_tokenizer("qwen2")
+    tokenizer.chat_template = OPENS
+    form = TokenFormat(tokenizer, get_protocol("tags"), chat=True)
+    prompt = first_prompt(load_agent("search-r1"), form, ROME).tolist()
+    ids = torch.tensor([prompt + list(tokenizer(DRAFTED, add_special_tokens=False)["input_ids"])])
+    model = tiny_qwen2(sharp=0.15, hidden_size=64, num_attention_heads=2, max_position_embeddings=1024).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for _ in range(200):
+        logits = model(input_ids=ids, logits_to_keep=ids.shape[1] - len(prompt) + 1).logits[0, :-1]
+        loss = torch.nn.functional.cross_entropy(logits, ids[0, len(prompt) :])
+        if loss.item() < 0.02:
+            break
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert loss.item() < 0.02
+    folder = tmp_path_factory.mktemp("memorised") / "model"
+    model.eval().save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("sampler", ["transformers", pytest.param("vllm", marks=pytest.mark.engine)])
+@pytest.mark.filterwarnings("default")  # vLLM and its imports raise warnings that we cannot mend
+def test_samplers_go_on_after_a_stop_string_in_a_thought(memorised, sampler):
+    task = load_task(CARD, questions=[ROME], retriever=TitleRetriever())
+    episodes = []
+    with opened_models({"searcher": memorised}, task.rules.protocol, Loading(by=sampler, max_context=1024)) as models:
+        asyncio.run(Engine(task, load_agent("search-r1"), models).run(task.questions, episodes.append))
+    (episode,) = episodes
+    assert (episode.answer, episode.reward) == (Answer("Rome"), 1.0)
+    (call,) = episode.calls
+    assert (call.text, call.requests) == ("<think>\n" + DRAFTED, 3)
