@@ -127,7 +127,7 @@ class TokenChat(Chat):
         return Reply(call.text, call)
 
     async def _respond(self, max_tokens: int, max_thought_tokens: int | None, prefix: bool) -> Call:
-        """Samples a response, in as many requests as it takes, and appends it to the context.
+        """Samples a response and appends it to the context.
 
         Args:
             max_tokens: Maximum number of tokens.
@@ -137,49 +137,65 @@ class TokenChat(Chat):
         Raises:
             EpisodeError: The context is full.
         """
-        run, format, opened = self._run, self._model.format, self.thought
-        stop = run.protocol.stop_strings if self._role.stop is None else self._role.stop
-        prompt, pieces, now, length, text = self._ids(), list[Sampled](), stop, 0, opened
-        bounds = sorted({min(max_thought_tokens or max_tokens, max_tokens), max_tokens})
-        while True:
-            ids = np.concatenate([prompt, *(piece.ids for piece in pieces)])
-            bound = next(bound for bound in bounds if bound > length)
-            last = await self._sample(ids, bound - length, now, len(pieces))
-            pieces.append(last)
-            sampled = np.concatenate([piece.ids for piece in pieces])
-            start, length, text = len(text), len(sampled), opened + format.response_text(sampled)
-            closing = awaited(text)
-            stopped = now == stop or any(string in text[max(start + 1 - len(string), 0) :] for string in stop)
-            over = last.finish == "stop" and stopped and run.protocol.ended(text)
-            more = length < max_tokens and (last.finish == "stop" or (last.finish == "length" and bound < max_tokens))
-            thought_cut = more and last.finish == "length" and bool(closing)
-            if over or thought_cut or not more or not format.continues:
-                break
-            now = _stops((closing,) if closing else stop, text)
-        finish: Finish = "length" if last.finish == "stop" and not over and format.continues else last.finish
-        self._finish, self.thought = finish, text if closing else ""
-        if length:
-            self._context.spans.append(Span("model", sampled, np.concatenate([piece.logp for piece in pieces])))
+        run, prompt = self._run, self._ids()
+        pieces, text, finish = await self._pieces(prompt, max_tokens, max_thought_tokens)
+        ids = np.concatenate([piece.ids for piece in pieces])
+        self._finish, self.thought = finish, text if awaited(text) else ""
+        cut = finish == "length"
+        thought_cut = cut and max_thought_tokens is not None and len(ids) < max_tokens and bool(self.thought)
+        if len(ids):
+            self._context.spans.append(Span("model", ids, np.concatenate([piece.logp for piece in pieces])))
         call = Call(
             context=self._number,
             start=len(prompt),
-            end=len(prompt) + length,
+            end=len(prompt) + len(ids),
             role=self._role.name,
             model_key=self._model.key,
             turn=run.state.turn + 1,
             text=text,
             policy_version=min(piece.version for piece in pieces),
-            cut=finish == "length" and not thought_cut,
+            cut=cut and not thought_cut,
             prefix=prefix,
             requests=len(pieces),
             thought_cut=thought_cut,
         )
-        if length:
+        if len(ids):
             run.calls.append(call)
         if finish == "context" and not prefix:
             call.legal = False  # nobody reads it: the episode ends here
             raise run.end("context", f"role {self._role.name}: the context is full after {call.end} tokens")
         return call
+
+    async def _pieces(
+        self, prompt: npt.NDArray[np.int32], max_tokens: int, max_thought_tokens: int | None
+    ) -> tuple[list[Sampled], str, Finish]:
+        """Samples a response in as many requests as it takes.
+
+        Returns:
+            (pieces, text, finish): the response's parts in order; its text, from the opening marker of a thought that
+            the prompt opened; why it ended.
+        """
+        protocol, format = self._run.protocol, self._model.format
+        stop = protocol.stop_strings if self._role.stop is None else self._role.stop
+        bounds = [max_tokens] if max_thought_tokens is None else [min(max_thought_tokens, max_tokens), max_tokens]
+        pieces, now, length, text = list[Sampled](), stop, 0, self.thought
+        while True:
+            ids = np.concatenate([prompt, *(piece.ids for piece in pieces)])
+            bound = next(bound for bound in bounds if bound > length)
+            last = await self._sample(ids, bound - length, now, len(pieces))
+            pieces.append(last)
+            before, length = len(text), length + len(last.ids)
+            text = self.thought + format.response_text(np.concatenate([piece.ids for piece in pieces]))
+            closing = awaited(text)
+            if last.finish == "stop":
+                stopped = now == stop or any(string in text[max(before + 1 - len(string), 0) :] for string in stop)
+                if (stopped and protocol.ended(text)) or not format.continues:
+                    return pieces, text, "stop"
+                if length >= max_tokens:
+                    return pieces, text, "length"
+            elif last.finish != "length" or bound == max_tokens or closing:
+                return pieces, text, last.finish
+            now = _stops((closing,) if closing else stop, text)
 
     async def _sample(
         self, ids: npt.NDArray[np.int32], max_tokens: int, stop: tuple[str, ...], request: int
