@@ -138,7 +138,7 @@ def merge(
     """Average checkpoints into one, with given weights or those of a decay of the learning rate (WSM)."""
     with contextlib.redirect_stdout(sys.stderr):
         from searchgym.errors import UsageError
-        from searchgym.rollout.merging import given_weights, merge_checkpoints, scheduled
+        from searchgym.rollout.foreign.merging import given_weights, merge_checkpoints, scheduled
 
         if weights is not None and schedule != "mean":
             raise UsageError("--weights and --schedule both say how much each checkpoint counts: choose one")

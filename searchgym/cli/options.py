@@ -76,6 +76,9 @@ class RunOptions:
     max_tokens: Annotated[
         int | None, typer.Option(min=1, help="Maximum tokens of one output of a model; default: the agent's card.")
     ] = None
+    max_thought_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Tokens of one output after which an open thought is closed.")
+    ] = None
     seed: Seed = 0
     concurrency: Annotated[int, typer.Option(min=1, help="Episodes that run at once; does not affect scores.")] = 64
     samples: Annotated[int, typer.Option(min=1, help="Episodes per question: scores are means, and pass@k.")] = 1

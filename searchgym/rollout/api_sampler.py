@@ -106,6 +106,17 @@ class MessageFormat:
             for text in texts
         ]
 
+    continues = False
+    """Whether a response can go on in a further request."""
+
+    def goes_on(self, finish: Finish | None) -> bool:
+        """Returns False: every observation is a message."""
+        return False
+
+    def thought_after(self, finish: Finish | None) -> str:
+        """Returns an empty string: the server's template cannot be seen."""
+        return ""
+
     def response_text(self, ids: Sequence[int] | npt.NDArray[np.int32]) -> str:
         """Returns the text of a response."""
         return self.decode(ids)
