@@ -152,8 +152,8 @@ def load_models(models: Mapping[str, str | Path], protocol: Protocol, how: Loadi
                 from searchgym.rollout.api_sampler import ApiOptions, ApiSampler, MessageFormat
 
                 api = ApiOptions.of(model)
-                form, engine = MessageFormat(protocol), without_login(api.url) + " thinks" * api.thinks
-                loaded[model] = Model.over(api.model, ApiSampler(api, protocol), form, engine=engine)
+                server, engine = ApiSampler(api, protocol), without_login(api.url) + " thinks" * api.thinks
+                loaded[model] = Model.over(api.model, server, MessageFormat(protocol), engine=engine)
                 continue
             assert kind is not None
             sampler, tokenizer = kind.load(
