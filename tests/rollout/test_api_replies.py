@@ -75,7 +75,7 @@ def test_the_same_of_a_hosts_model(server, apart):
 
 @pytest.mark.parametrize("server", SAYS)
 def test_a_thought_that_the_servers_template_opens(server, capsys):
-    """Nothing of the text says so, only the option; `Paris` stands for a model whose thought is not closed yet."""
+    """Nothing in the text says so before the thought closes, only the option."""
     text = DOUBT.removeprefix("<think>")
     episode, usage, _ = play([text], spec="?thinks=true", server=server)
     assert (episode.answer.text, usage.repeated) == ("Rome", 1)
@@ -165,6 +165,13 @@ def test_a_server_that_names_the_stop_string_is_believed(server):
     """In the middle of a sentence too, and in two lines."""
     episode, usage, _ = play(["I will say <answer> tags.\nand more</answer> now"], server=server)
     assert (episode.answer.text, usage.requests) == ("tags.\nand more", 1)
+
+
+@pytest.mark.parametrize(("server", "answer"), [("vllm", None), ("sglang", None), ("silent", "Rome")])
+def test_a_server_that_names_no_stop_string_is_believed_too(server, answer):
+    """The model ended the text itself, without the closing tag."""
+    episode, _, _ = play(["So:\n<answer>Rome"] * 3, server=server)
+    assert (episode.answer.text if episode.answer else None) == answer
 
 
 def test_other_words_of_a_server_are_none():
