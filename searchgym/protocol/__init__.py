@@ -1,6 +1,6 @@
 """What models write: actions in the tags or calls of a grammar, thoughts, and the observations between them."""
 
-from searchgym.protocol.grammar import MAX_ACTION_CHARS, MAX_RESULT_CHARS, NOTICE, Protocol, close_tag, get_protocol
+from searchgym.protocol.grammar import MAX_ACTION_CHARS, MAX_RESULT_CHARS, NOTICE, Protocol, get_protocol
 from searchgym.protocol.parts import Parts, Shown, joined
 from searchgym.protocol.thoughts import THINK_CLOSE, THINK_OPEN, awaited, opened_by, split_thoughts
 
@@ -14,7 +14,6 @@ __all__ = [
     "Protocol",
     "Shown",
     "awaited",
-    "close_tag",
     "get_protocol",
     "joined",
     "opened_by",

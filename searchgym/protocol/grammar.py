@@ -44,19 +44,6 @@ NOTICE = "\n\nThat action was not understood: "
 """Beginning of the reply to an action that could not be parsed."""
 
 
-def close_tag(text: str, stop: Sequence[str]) -> str:
-    """Returns the closing tag that a server cut off as a stop string, or an empty string if it cut none.
-
-    Args:
-        text: Response of a model, without the stop string that ended it.
-        stop: Closing tags that end a response.
-    """
-    for tag in stop:
-        if text.rfind(tag.replace("</", "<")) > text.rfind(tag):
-            return tag
-    return ""
-
-
 @dataclass(frozen=True, slots=True)
 class Protocol:
     """One action grammar: the tags of actions and results, and how texts are parsed and written."""
