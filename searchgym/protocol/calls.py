@@ -107,8 +107,7 @@ def _read(text: str, match: re.Match[str], dialect: Dialect, most: int | None, l
     """
     start, marker = match.start(), match["marker"]
     at = start if marker in (None, "<function=") else match.end()
-    notation = _json if marker is None else NOTATIONS[dialect.notation]
-    body = notation(text, at, dialect, most)
+    body = _json(text, at, dialect, 1) if marker is None else NOTATIONS[dialect.notation](text, at, dialect, most)
     if marker is None and (
         text[max(0, start - 100) : start].rstrip().endswith(_markers())  # of another dialect
         or (body.calls and not _is_call(body.calls[0]))

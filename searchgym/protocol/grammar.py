@@ -44,6 +44,9 @@ MAX_ACTION_CHARS = 2**20
 MAX_RESULT_CHARS = 2**22
 """Maximum characters of retrieved text per turn: the budget counts words, and one word may be as long as a page."""
 
+LONGEST_MARKER = 48
+"""Characters that no marker of a thought or a tool call is longer than."""
+
 NOTICE = "\n\nThat action was not understood: "
 """Beginning of the reply to an action that could not be parsed."""
 
@@ -153,12 +156,17 @@ class Protocol:
             if best is not None and found.start > best.start:
                 break
             if found.state != "loose":
-                best = First(found.start, "", text[found.start : found.end], found, found.state != "unfinished")
+                sure = found.state == "whole" or (found.state == "faulty" and self._settled(text, found.end))
+                best = First(found.start, "", text[found.start : found.end], found, sure)
                 break
             reason = reason or found.fault
             if self.dialect is not None and self.dialect.closing:
                 unclosed = min(unclosed, found.start)
         return best and best._replace(sure=best.sure and unclosed >= best.start), reason
+
+    def _settled(self, text: str, end: int) -> bool:
+        """Returns whether what cannot be read at a position is no marker of which the text holds only the beginning."""
+        return text.endswith(self.stop_strings) or len(text) - end >= LONGEST_MARKER
 
     def _read_calls(self, text: str, first: Found) -> Action:
         """Returns the action of the tool calls of a text, of which the first is given."""
