@@ -53,7 +53,8 @@ def engine(
 
             card, given, tokenizer = find_env(loaded.env), loaded.env_options, load_tokenizer(loaded.model)
             browse = bool(given.get("browse", card.browse))
-            protocol = get_protocol(given.get("protocol", card.protocol), browse=browse)
+            dialect = given.get("dialect", card.dialect)
+            protocol = get_protocol(given.get("protocol", card.protocol), browse=browse, dialect=dialect)
             flags = tool_flags(TokenFormat(tokenizer, protocol, chat=bool(tokenizer.chat_template)), loaded.agent)
     setup = EngineSetup(
         folder=model_folder(loaded.model),

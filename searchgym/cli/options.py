@@ -51,6 +51,12 @@ class TaskChoice(SourceOptions):
         str | None, typer.Option(help=f"{', '.join(shipped('searchgym.envs.rewards'))} or module:function.")
     ] = None
     protocol: Annotated[str | None, typer.Option(help="tags or tool_calls.")] = None
+    dialect: Annotated[
+        str | None, typer.Option(help="Of tool_calls: hermes, qwen3_coder, llama3, mistral, gemma, gpt_oss or auto.")
+    ] = None
+    several_calls: Annotated[
+        str | None, typer.Option(help="Of tool_calls: first, all or refuse, where a response has several.")
+    ] = None
     top_k: TopK = None
     max_turns: MaxTurns = None
     max_queries: Annotated[int | None, typer.Option(help="Maximum queries per search action.")] = None

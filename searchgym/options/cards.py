@@ -20,6 +20,7 @@ from searchgym.options.yaml import read_source
 
 T = TypeVar("T")
 ProtocolName = Literal["tags", "tool_calls", "propose"]
+SeveralCalls = Literal["first", "all", "refuse"]
 MAX_CALLS: Final = 100
 """Default limit on model calls per episode, for agents whose card sets none."""
 
