@@ -1,6 +1,6 @@
 """Prints how much of the conformance set this project's parser reads rightly, or vLLM's tool parsers beside it.
 
-    python -m searchgym.testing.dialects [--parser vllm] [--failures]
+python -m searchgym.testing.dialects [--parser vllm] [--failures]
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ VLLM: Final = {"hermes": "hermes", "qwen3_coder": "qwen3_coder", "llama3": "llam
 NOT_VLLM: Final = {
     "tags": "vLLM has no parser for it",
     "gemma": "vLLM's parsers functiongemma and gemma4 read other forms than tool_code",
-    "gpt_oss": "vLLM's parser openai reads token ids, with a vocabulary that it downloads",
+    "gpt_oss": "vLLM reads it from token ids, by a vocabulary that it downloads",
 }
 """Dialect to the reason why no tool parser of vLLM is run on it."""
 TOKENS: Final = ("<tool_call>", "</tool_call>", "<|python_tag|>", "[TOOL_CALLS]", "<think>", "</think>")
