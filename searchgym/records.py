@@ -286,6 +286,8 @@ class Opened:
     """1-based number of the part that was shown; 0 if none was."""
     parts: int = 0
     """Number of parts of the page."""
+    markers: int = 0
+    """Number of markers of grammars, thoughts and turns in the text that was shown; they are text there."""
 
 
 @dataclass(slots=True, eq=False)

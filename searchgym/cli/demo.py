@@ -30,9 +30,9 @@ from searchgym.eval.runner import EvalOptions, evaluate
 from searchgym.eval.scores import Scores, bootstrap_ci
 from searchgym.questions.worlds import build_world
 from searchgym.records import Question
-from searchgym.rollout.models import load_models
+from searchgym.rollout.foreign.template_options import template_format
+from searchgym.rollout.models import Loading, load_models
 from searchgym.rollout.storage import read_episodes
-from searchgym.rollout.tokens import TokenFormat
 from searchgym.rollout.transformers.sampler import load_sampler
 from searchgym.train.demonstrations.worlds import ReadingTest
 from searchgym.train.loop.assembly import train
@@ -86,15 +86,17 @@ def run_demo(
     with _locked_folder(out):
         say(f"evaluating {recipe.model} on {len(task.questions)} held-out questions ...")
         scores = {name: evaluate(task, load_agent(name), out / name) for name in SCRIPTED}
-        scores["before"] = evaluate_model(task, agent, dict.fromkeys(agent.roles, recipe.model), out / "before")
-        reading = reading_ceiling(task, recipe.model)
+        scores["before"] = evaluate_model(
+            task, agent, dict.fromkeys(agent.roles, recipe.model), out / "before", recipe.template
+        )
+        reading = reading_ceiling(task, recipe.model, recipe.template)
         say(f"training it by {recipe.name} ...")
         started = time.perf_counter()
         result = train(recipe, out / "train", report=report)
         seconds = time.perf_counter() - started
         say("evaluating it again ...")
         trained = dict.fromkeys(agent.roles, str(result.checkpoint))
-        scores["after"] = evaluate_model(task, agent, trained, out / "after")
+        scores["after"] = evaluate_model(task, agent, trained, out / "after", recipe.template)
         summary = _summary(task, out, scores, reading) | {
             "seconds": round(seconds, 1),
             "seconds_in_all": round(time.perf_counter() - began, 1),
@@ -116,24 +118,28 @@ def run_demo(
     return summary
 
 
-def reading_ceiling(task: Task, model: str) -> dict[str, float]:
+def reading_ceiling(task: Task, model: str, template: Mapping[str, Any] = {}) -> dict[str, float]:
     """Returns EM by question id when the model is given the gold pages; questions that read a page twice are left out.
 
     Args:
         task: Task over a generated world.
         model: Model folder or name.
+        template: Arguments of its chat template.
     """
     world = task.card.questions.world_spec()
     assert world is not None
     sampler, tokenizer = load_sampler(model)
-    form = TokenFormat(tokenizer, task.rules.protocol, chat=bool(tokenizer.chat_template))
+    form = template_format(tokenizer, task.rules.protocol, template)
     test = ReadingTest(dataclasses.replace(build_world(world), questions=task.questions), form)
     return {question.id: score for question, score in zip(test.task.questions, test.scores(sampler), strict=True)}
 
 
-def evaluate_model(task: Task, agent: LoadedAgent, models: Mapping[str, str], out: Path) -> Scores:
+def evaluate_model(
+    task: Task, agent: LoadedAgent, models: Mapping[str, str], out: Path, template: Mapping[str, Any] = {}
+) -> Scores:
     """Returns the scores of greedy episodes with a model per role; resumes an unfinished evaluation in `out`."""
-    return evaluate(task, agent, out, load_models(models, task.rules.protocol), EvalOptions(resume=out.exists()))
+    loaded = load_models(models, task.rules.protocol, Loading(template=template))
+    return evaluate(task, agent, out, loaded, EvalOptions(resume=out.exists()))
 
 
 def em_by_question(out: Path) -> dict[str, float]:

@@ -22,6 +22,8 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from searchgym.cli.index import free_disk, memory
+from searchgym.cli.models import TriedModel, try_model
+from searchgym.cli.options import Template
 from searchgym.cli.output import Json, emit, emit_rows, table
 from searchgym.corpora.folders import home
 from searchgym.envs.cards import EnvCard
@@ -71,8 +73,10 @@ DRIVERS: Final = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 Row = dict[str, Any]
 
 
-def doctor(json: Json = False) -> None:
-    """Report installed packages, the features that work, and how to install the rest; status 1 if any is broken."""
+def doctor(model: TriedModel = None, template: Template = None, json: Json = False) -> None:
+    """Report what is installed and works, or try out the template and tokenizer of --model; status 1 for faults."""
+    if model is not None:
+        raise typer.Exit(try_model(model, template, json))
     report = diagnose()
     if json:
         emit(report, True)
@@ -227,10 +231,7 @@ def look_at_java() -> Row:
 
 
 def look_at_gpus() -> tuple[list[str], str, str | None]:
-    """Returns the GPUs that NVIDIA's driver shows, what torch does with them, and what is broken of torch, if anything.
-
-    Torch is imported, in a separate process, only if a driver is loaded.
-    """
+    """Returns the GPUs that NVIDIA's driver shows, what torch does with them, and what is broken of torch, if any."""
     gpus = run("nvidia-smi", "--query-gpu=name,memory.total,memory.free", "--format=csv,noheader").stdout.splitlines()
     if not is_installed("torch") or not (gpus or any(map(os.path.exists, DRIVERS))):
         return gpus, "no torch" if not is_installed("torch") else "no driver, no GPU", None

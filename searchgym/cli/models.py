@@ -7,17 +7,24 @@ import dataclasses
 import os
 import socket
 import sys
+import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Final, cast
 
 import typer
 
 from searchgym.cli.options import Overrides, RecipeName
-from searchgym.cli.output import Json, emit, say
+from searchgym.cli.output import Json, emit, say, table
 from searchgym.cli.serve import is_loopback
 
 if TYPE_CHECKING:
     from searchgym.rollout.sampler import Dtype
+
+TriedModel = Annotated[
+    str | None, typer.Option(metavar="MODEL", help="Folder or name of a model: five turns are played, without weights.")
+]
+FOUND_WIDTH: Final = 41
+"""Characters of a line of what a check found, beside the names of checks in 80 columns."""
 
 
 def engine(
@@ -47,15 +54,15 @@ def engine(
         if tools:
             from searchgym.envs.registration import find_env
             from searchgym.protocol import get_protocol
+            from searchgym.rollout.foreign.template_options import template_format
             from searchgym.rollout.loading import load_tokenizer
-            from searchgym.rollout.tokens import TokenFormat
             from searchgym.rollout.vllm.tool_calls import tool_flags
 
             card, given, tokenizer = find_env(loaded.env), loaded.env_options, load_tokenizer(loaded.model)
             browse = bool(given.get("browse", card.browse))
             dialect = given.get("dialect", card.dialect)
             protocol = get_protocol(given.get("protocol", card.protocol), browse=browse, dialect=dialect)
-            flags = tool_flags(TokenFormat(tokenizer, protocol, chat=bool(tokenizer.chat_template)), loaded.agent)
+            flags = tool_flags(template_format(tokenizer, protocol, loaded.template), loaded.agent)
     setup = EngineSetup(
         folder=model_folder(loaded.model),
         dtype=options.computed_in(sampled_run(loaded)),
@@ -123,6 +130,21 @@ def dtype_of(name: str) -> Dtype:
     if is_adapter(folder):
         folder = model_folder(adapter_base(folder))
     return "bfloat16" if "bfloat16" in str(model_config(folder).dtype) else "float32"
+
+
+def try_model(name: str, template: list[str] | None, json: bool) -> int:
+    """Prints what `searchgym doctor --model` finds, in 80 columns; returns 1 if the model is refused, else 0."""
+    with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
+        from searchgym.rollout.foreign.model_check import check_model
+        from searchgym.rollout.foreign.template_options import parse_template
+
+        report = check_model(name, parse_template(template or ()))
+    if json:
+        emit({**dataclasses.asdict(report), "refused": report.refused}, True)
+    else:
+        rows = [(row.check, row.state, textwrap.fill(row.found, FOUND_WIDTH)) for row in report.findings]
+        table(("check", "", "found"), rows, textwrap.shorten(f"model {name}", 76))
+    return int(report.refused)
 
 
 model = typer.Typer(help="Work on checkpoints of models.", no_args_is_help=True)

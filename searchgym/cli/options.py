@@ -8,15 +8,25 @@ import typing
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from searchgym.options.kinds import shipped
 
+if TYPE_CHECKING:
+    from searchgym.rollout.models import Loading
+
 TopK = Annotated[int | None, typer.Option(help="Passages per query.")]
 MaxTurns = Annotated[int | None, typer.Option(help="Maximum actions per episode, including the answer.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of everything random in the run.")]
+Template = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=VALUE",
+        help="Argument of the chat template, such as enable_thinking=false, or date=YYYY-MM-DD; repeatable.",
+    ),
+]
 RecipeName = Annotated[str, typer.Argument(help="Recipe name or YAML file.")]
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Values to override.")]
 
@@ -129,6 +139,20 @@ class LoadOptions:
     chat: Annotated[
         bool, typer.Option("--chat/--no-chat", help="Whether prompts use the model's chat template, if it has one.")
     ] = True
+    template: Template = None
+
+    def how(self, requests: int, date: str | None = None) -> Loading:
+        """Returns the settings of loaded models.
+
+        Args:
+            requests: Maximum number of concurrent requests.
+            date: Day that templates show, unless the command line gives one. Default: today.
+        """
+        from searchgym.rollout.foreign.template_options import DATE, parse_template
+        from searchgym.rollout.models import Loading
+
+        given = ({} if date is None else {DATE: date}) | parse_template(self.template or ())
+        return Loading(self.sampler, self.dtype, requests, self.max_context, self.chat, given)
 
 
 def takes_records(command: Callable[..., None]) -> Callable[..., None]:

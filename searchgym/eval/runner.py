@@ -200,6 +200,8 @@ def run_identity(engine: Engine, samples: int = 1) -> dict[str, Any]:
             role: [model.key, model.sha256, *filter(None, [model.engine])]
             for role, model in sorted(engine.models.items())
         },
+        "template": {role: dict(model.template) for role, model in sorted(engine.models.items()) if model.template}
+        or None,
         "temperature": engine.temperature,
         "samples": samples,
         "seed": engine.seed,
@@ -221,6 +223,20 @@ def run_identity(engine: Engine, samples: int = 1) -> dict[str, Any]:
         "snippet_words": rules.snippet_words if rules.pages is not None else None,
         "searchgym": __version__,
     }
+
+
+def recorded_date(out: Path) -> str | None:
+    """Returns the day that the chat templates of a run show, by its record; None if it has none, or there is no run.
+
+    Args:
+        out: Folder of a run, or of a suite's.
+    """
+    for record in (out / RUN, *sorted(out.glob(f"*/{RUN}"))):
+        held = read_json(record) if record.is_file() else None
+        templates = held.get("template") if isinstance(held, dict) else None
+        if day := next((own["date"] for own in (templates or {}).values() if "date" in own), None):
+            return str(day)
+    return None
 
 
 def check_out(out: Path, *, resume: bool, overwrite: bool) -> None:

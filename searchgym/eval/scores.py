@@ -20,6 +20,7 @@ from searchgym.envs.reward import wordless_gold
 from searchgym.envs.task import Task
 from searchgym.errors import ScoringError
 from searchgym.eval import evidence
+from searchgym.protocol import markers_in_pages
 from searchgym.records import Call, Episode, hops_of, simulated_share
 from searchgym.rollout.chat import thought_counts
 from searchgym.scoring import Scores as Row
@@ -203,6 +204,7 @@ def _columns(scored: Scored) -> dict[str, list[float] | None]:
         "observation_words": [float(e.observation_words) for e in episodes],
         "opens": [float(len(e.opens)) for e in episodes],
         "simulated": [simulated_share(e.searches) for e in episodes],
+        "markers_in_pages": [float(markers_in_pages(e.searches, e.opens)) for e in episodes],
         "response_tokens": [float(sum(call.end - call.start for call in e.calls)) for e in episodes],
         "read_tokens": [float(sum(call.start for call in e.calls)) for e in episodes],
         "gold_found": [float(evidence.evidence_of(own) == "all") for _, own in found],
@@ -212,8 +214,9 @@ def _columns(scored: Scored) -> dict[str, list[float] | None]:
     }
     if task.rules.pages is None:
         del columns["opens"]
-    if not any(columns["simulated"]):
-        del columns["simulated"]
+    for name in ("simulated", "markers_in_pages"):
+        if not any(columns[name]):
+            del columns[name]
     if not any(e.calls for e in episodes):
         for name in ("response_tokens", "read_tokens"):
             columns[name] = []

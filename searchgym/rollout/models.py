@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, get_args
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ from searchgym.options.yaml import read_yaml
 from searchgym.protocol import Protocol
 from searchgym.rollout.batcher import Batcher
 from searchgym.rollout.folders import adapter_base, check_files, is_adapter, local_folder, model_folder
+from searchgym.rollout.foreign.template_options import check_template, fitted, template_format, trained_template
 from searchgym.rollout.sampler import Dtype, Sampled, Sampler, SampleRequest, StreamingSampler
 from searchgym.rollout.sampler_kind import SamplerKind
 from searchgym.rollout.tokens import ContextText, TokenFormat
@@ -50,6 +51,8 @@ class Model:
     """Sampling engine and dtype, empty for transformers in float32; others may score differently by rounding."""
     encoder: Batcher[Sequence[ContextText], list[npt.NDArray[np.int32]]] | None = None
     """Batcher through which episodes share `TokenFormat.encode`, in a thread; None: each encodes its own texts."""
+    template: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of its chat template and the date that it shows, of the run's record; see `fitted`."""
 
     @classmethod
     def over(
@@ -60,12 +63,13 @@ class Model:
         *,
         sha256: str | None = None,
         engine: str = "",
+        template: Mapping[str, Any] = {},
     ) -> Model:
         """Returns a model over a sampler, with new batchers."""
         stream = sampler.stream if isinstance(sampler, StreamingSampler) else None
         batcher: Batcher[SampleRequest, Sampled] = Batcher(sampler.sample, max_size=REQUESTS, stream=stream)
         encoder = Batcher(format.encode_lists, size=len) if isinstance(format, TokenFormat) else None
-        return cls(key, sampler, format, batcher, sha256, engine, encoder)
+        return cls(key, sampler, format, batcher, sha256, engine, encoder, template)
 
 
 def parse_models(specs: Sequence[str], roles: Mapping[str, Role]) -> dict[str, str]:
@@ -125,6 +129,9 @@ class Loading:
     """Maximum tokens of request and response with vLLM, whose cache must hold them. Default: the model's limit."""
     chat: bool = True
     """Whether prompts are written in the chat template of a model that has one; otherwise they are plain text."""
+    template: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of chat templates, such as ``enable_thinking``, each for the models whose template names it, and
+    ``date``, the day that a template shows. Default: those that a checkpoint was trained with, and today."""
 
 
 def load_models(models: Mapping[str, str | Path], protocol: Protocol, how: Loading = Loading()) -> dict[str, Model]:
@@ -140,10 +147,15 @@ def load_models(models: Mapping[str, str | Path], protocol: Protocol, how: Loadi
 
     Raises:
         DataMissingError: A folder does not exist or holds no model.
-        UsageError: A model has no tokenizer, two folders have one name, or a URL lacks the model's name.
+        UsageError: A model has no tokenizer, two folders have one name, a URL lacks the model's name, or an argument
+            for templates is named by none of theirs.
     """
     found = find_models(models, how)
     folders = {model for model in found.values() if isinstance(model, Path)}
+    if how.template:  # refused before weights are loaded
+        from searchgym.rollout.loading import load_tokenizer
+
+        check_template(map(load_tokenizer, sorted(folders) if how.chat else ()), how.template)
     kind = find_kind(SamplerKind, how.by)().chosen() if folders else None
     loaded: dict[str | Path, Model] = {}
     with ExitStack() as opened:
@@ -160,10 +172,12 @@ def load_models(models: Mapping[str, str | Path], protocol: Protocol, how: Loadi
                 model, how.dtype, requests=how.requests, max_context=how.max_context, share=0.9 / len(folders)
             )
             opened.callback(sampler.close)
-            form = TokenFormat(tokenizer, protocol, chat=how.chat and bool(tokenizer.chat_template))
+            template = fitted(tokenizer, trained_template(model) | dict(how.template), how.chat)
+            form = template_format(tokenizer, protocol, template, how.chat)
             # of the run's record: other prompts, other answers
             engine = kind.label(how.dtype) if how.chat else f"{kind.label(how.dtype)} plain".strip()
-            loaded[model] = Model.over(model.name, sampler, form, sha256=weights_sha256(model), engine=engine)
+            sha256 = weights_sha256(model)
+            loaded[model] = Model.over(model.name, sampler, form, sha256=sha256, engine=engine, template=template)
         opened.pop_all()
     return {role: loaded[model] for role, model in found.items()}
 

@@ -14,7 +14,7 @@ import copy
 import functools
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -61,7 +61,14 @@ class TokenFormat:
             encode the text of a special token as plain text.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, protocol: Protocol, chat: bool) -> None:
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        protocol: Protocol,
+        chat: bool,
+        template_args: Mapping[str, Any] = {},
+        date: str | None = None,
+    ) -> None:
         if chat and not tokenizer.chat_template:
             raise UsageError("the tokenizer has no chat template; use the model as a base model (chat=False)")
         self.protocol, self.chat = protocol, chat

@@ -42,8 +42,8 @@ def evaluate(
 ) -> None:
     """Evaluate an agent on an environment, a suite, or your own --questions FILE with something to search."""
     from searchgym.agents.base import load_agent, with_max_tokens
+    from searchgym.eval.runner import recorded_date
     from searchgym.eval.suites.cards import find_suite
-    from searchgym.rollout.models import Loading
 
     loaded = with_max_tokens(load_agent(agent), run.max_tokens, run.max_thought_tokens)
     if model and not loaded.roles:
@@ -52,7 +52,7 @@ def evaluate(
         raise UsageError("--resume and --overwrite need --out: the folder of the run")
     if run.samples > 1 and loaded.roles and not run.temperature:
         raise UsageError(f"{run.samples} samples of greedy decoding are the same answer: give --temperature as well")
-    how = Loading(loading.sampler, loading.dtype, run.concurrency, loading.max_context, loading.chat)
+    how = loading.how(run.concurrency, recorded_date(run.out) if run.resume and run.out else None)
     if env is not None and find_suite(env) is not None:
         scores = _on_suite(env, loaded, model or [], choice, run, how)
         if not json:

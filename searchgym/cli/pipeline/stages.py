@@ -46,12 +46,13 @@ from searchgym.questions.report import crossed
 from searchgym.questions.source import held_out_by
 from searchgym.questions.storage import write_set
 from searchgym.reading import leads_out
+from searchgym.rollout.foreign.template_options import template_format
 from searchgym.rollout.loading import load_tokenizer
-from searchgym.rollout.tokens import TokenFormat
 from searchgym.train.demonstrations.oracle import demonstrate_search
 from searchgym.train.demonstrations.reading import demonstrate_reading
 from searchgym.train.demonstrations.write import EPISODES, write_demonstrations
 from searchgym.train.recipe.load import load_recipe
+from searchgym.train.recipe.recipe import override_of
 
 MADE: Final = "made.json"
 """File beside an adapter that says how it was made."""
@@ -133,7 +134,7 @@ class Demonstrations(PipelineStage):
         tokenizer = load_tokenizer(pipeline.model)
         try:
             task = _masked_task(work, wanted) if self.name == "masked" else work.task(work.questions("train"))
-            form = TokenFormat(tokenizer, task.rules.protocol, chat=bool(tokenizer.chat_template))
+            form = template_format(tokenizer, task.rules.protocol, work.template)
             if self.name == "reading":
                 shown = demonstrate_reading(task, form, wanted, seed=pipeline.seed)
             else:
@@ -172,6 +173,7 @@ class Practice(PipelineStage):
             f"method.batch={FEWEST}",
             f"steps={steps}",
             f"seed={work.pipeline.seed}",
+            override_of("template", work.template),
             f"checkpoint.every={max(1, steps // 4)}",
             *work.pipeline.demonstrations.values,
         ]

@@ -22,9 +22,11 @@ from searchgym.corpora.folders import lock_folder
 from searchgym.envs.registration import find_env
 from searchgym.envs.task import Task, load_task
 from searchgym.errors import UsageError
+from searchgym.eval.runner import recorded_date
 from searchgym.options import plain
 from searchgym.options.yaml import read_yaml
 from searchgym.retrieval.cards import Progress
+from searchgym.rollout.foreign.template_options import DATE
 from searchgym.rollout.models import Loading, Model, opened_models
 from searchgym.train.loop.assembly import train
 from searchgym.train.recipe.recipe import Recipe
@@ -115,6 +117,12 @@ class Work:
         """Recipe of the reinforcement learning, before it is fitted to the questions."""
         return dataclasses.replace(self.pipeline.recipe, model=self.practised, seed=self.pipeline.seed)
 
+    @property
+    def template(self) -> dict[str, Any]:
+        """Arguments of the model's chat template, with the date that it showed in measurements so far."""
+        day = recorded_date(self.out / "selected") or recorded_date(self.out / "scores")
+        return ({} if day is None else {DATE: day}) | self.recipe.template
+
     @contextlib.contextmanager
     def model(self, name: str, task: Task, agent: str | None = None) -> Iterator[tuple[LoadedAgent, dict[str, Model]]]:
         """Loads a model for the roles of an agent, the recipe's by default, and closes it when the block ends."""
@@ -122,7 +130,7 @@ class Work:
         chosen = with_max_tokens(
             load_agent(agent or recipe.agent), recipe.rollout.max_tokens, recipe.rollout.max_thought_tokens
         )
-        how = Loading(dtype=self.pipeline.dtype)
+        how = Loading(dtype=self.pipeline.dtype, template=self.template)
         with opened_models(dict.fromkeys(chosen.roles, name), task.rules.protocol, how) as models:
             yield chosen, models
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from searchgym.cli.options import Seed, TaskChoice, takes_records
+from searchgym.cli.options import Seed, TaskChoice, Template, takes_records
 from searchgym.cli.output import Json, emit, say
 from searchgym.cli.run import OwnEnv, chosen_task
 
@@ -38,6 +38,7 @@ def demonstrate(
         typer.Option(help="Question file whose gold pages and entities are in no demonstration; repeatable."),
     ] = None,
     max_context: Annotated[int, typer.Option(min=64, help="Longest context that is kept, in tokens.")] = 2048,
+    template: Template = None,
     choice: TaskChoice,
     json: Json = False,
 ) -> None:
@@ -55,14 +56,16 @@ def demonstrate(
     task = chosen_task(env, choice)
     task, held_out = without_held_out(task, hold_out or ())
     with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
+        from searchgym.rollout.foreign.template_options import check_template, fitted, parse_template, template_format
         from searchgym.rollout.loading import load_tokenizer
-        from searchgym.rollout.tokens import TokenFormat
         from searchgym.train.demonstrations.oracle import demonstrate_search
         from searchgym.train.demonstrations.reading import demonstrate_reading
         from searchgym.train.demonstrations.write import write_demonstrations
 
         tokenizer = load_tokenizer(model)
-        form = TokenFormat(tokenizer, task.rules.protocol, chat=bool(tokenizer.chat_template))
+        given = parse_template(template or ())
+        check_template([tokenizer], given)
+        form = template_format(tokenizer, task.rules.protocol, given)
         if reading:
             shown = demonstrate_reading(task, form, n, seed, max_context)
         else:
@@ -73,6 +76,7 @@ def demonstrate(
     made = {
         "kind": "reading" if reading else agent,
         "model": model,
+        "template": fitted(tokenizer, given),
         "questions_sha256": questions_sha256(task.questions),
         "corpus_sha256": getattr(task.retriever, "corpus_sha256", None),
         "held_out_pages": held_out,

@@ -67,7 +67,7 @@ def select_questions(
     from searchgym.cli.pipeline.selection import ROUNDS, SELECTED, select, write_pool
     from searchgym.corpora.folders import check_free
     from searchgym.corpora.questions import read_questions
-    from searchgym.rollout.models import Loading
+    from searchgym.eval.runner import recorded_date
 
     if model is None or not (out / ROUNDS[0]).is_dir():  # else it goes on with a measured selection
         check_free(out)
@@ -76,7 +76,7 @@ def select_questions(
         report = write_pool(practice_task(env, choice, hold_out, out), out, how, apart)
     else:
         loaded = with_max_tokens(load_agent(agent), max_tokens)
-        load = Loading(loading.sampler, loading.dtype, concurrency, loading.max_context, loading.chat)
+        load = loading.how(concurrency, recorded_date(out))
         named = named_models([model], loaded, load)
         task = practice_task(env, choice, hold_out, out)
         try:

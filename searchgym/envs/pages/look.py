@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from searchgym.envs.pages.pages import MOST_NAMED, Page, PageIndex, part_of, parts_of
+from searchgym.protocol import count_markers
 from searchgym.records import More, Open, Opened
 
 
@@ -38,7 +39,8 @@ def _show(turn: int, target: str, page: Page, part: int, words: int) -> tuple[Op
     """Returns the record and the text of a part of a page."""
     parts = parts_of(page.text, words)
     heading = f"Page(Title: {page.title:.200}, part {part} of {parts}) "
-    return Opened(turn, target, page.title, page.place, part, parts), heading + part_of(page.text, part, words)
+    shown = heading + part_of(page.text, part, words)
+    return Opened(turn, target, page.title, page.place, part, parts, count_markers(shown)), shown
 
 
 def no_page(target: str, places: Sequence[int], pages: PageIndex) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated
+from dataclasses import dataclass, field
+from typing import Annotated, Any
 
 from annotated_types import Interval
 from typing_extensions import override
@@ -33,6 +33,8 @@ class SimulatedCard(NoiseSchedule):
     """Whether the model sees the question and its gold answer, besides the query."""
     temperature: Annotated[float, Interval(ge=0, le=100)] = 0.8
     """Sampling temperature of the model."""
+    template: dict[str, Any] = field(default_factory=dict)
+    """Arguments of the model's chat template, such as ``enable_thinking: false``, and the ``date`` that it shows."""
 
     @override
     def open(self, sources: Sources) -> AnyRetriever:

@@ -14,7 +14,7 @@ from searchgym.records import SIMULATED, Hit, Passage, Question
 from searchgym.retrieval.kinds.simulated import SimulatedCard
 from searchgym.retrieval.retriever import check_request
 from searchgym.retrieval.schedule import draw_noise, random_numbers
-from searchgym.rollout.models import load_models
+from searchgym.rollout.models import Loading, load_models
 from searchgym.rollout.simulated.writers import ModelWriter, PageWriter, Wanted
 
 AT_ONCE: Final = 16
@@ -102,5 +102,5 @@ def open_engine(card: SimulatedCard, questions: Sequence[Question]) -> Simulated
         if not callable(getattr(writer, "write", None)):
             raise UsageError(f"writer {card.model} returned {type(writer).__name__}, which has no write()")
         return SimulatedRetriever(card, writer, questions)
-    model = load_models({"engine": card.model}, get_protocol("tags"))["engine"]
+    model = load_models({"engine": card.model}, get_protocol("tags"), Loading(template=card.template))["engine"]
     return SimulatedRetriever(card, ModelWriter(model, card.temperature, model.sampler.close), questions)

@@ -17,22 +17,24 @@ from searchgym.envs.task import Task, load_task
 from searchgym.errors import UsageError
 from searchgym.options import kind_name
 from searchgym.rollout.folders import is_adapter, local_folder, model_folder
+from searchgym.rollout.foreign.template_options import template_format
 from searchgym.rollout.models import Model
 from searchgym.rollout.sampler import Sampler, Samplers
-from searchgym.rollout.tokens import TokenFormat
 from searchgym.rollout.transformers.precision import emulates_bfloat16
 from searchgym.train.credit.credit import Credit
 from searchgym.train.curriculum.source import curriculum_of, staged
 from searchgym.train.learner.keyed_learner import KeyedLearner
 from searchgym.train.learner.learner import Learner
 from searchgym.train.loop.collect import TrainingData
-from searchgym.train.loop.folder import Row
+from searchgym.train.loop.folder import RECIPE, Row
 from searchgym.train.loop.publish import Publisher
 from searchgym.train.loop.rollout import EngineRollout, SamplerHooks
 from searchgym.train.loop.samplers import Loaded, load_keys, sampled_keys, sampled_run
+from searchgym.train.loop.templates import key_templates
 from searchgym.train.loop.trainer import Trainer, TrainResult
+from searchgym.train.recipe.extension import with_date_of
 from searchgym.train.recipe.keys import Key, check_credit, keys_of
-from searchgym.train.recipe.load import with_code
+from searchgym.train.recipe.load import read_recipe, with_code
 from searchgym.train.recipe.recipe import Recipe
 from searchgym.train.selfplay.kind import QuestionStream
 
@@ -121,6 +123,7 @@ def assemble(recipe: Recipe, out: Path, wrap: Callable[[Sampler], Sampler] = lam
     if recipe.optimizer.autocast == "bfloat16" and emulates_bfloat16():
         sys.stderr.write("this CPU emulates bfloat16: training is faster here with optimizer.autocast=null\n")
     loaded = load_keys(recipe, keys)
+    recipe, templates = key_templates(recipe, keys, {name: own.tokenizer for name, own in loaded.items()})
     sampled = [
         replace(key, model=loaded[key.name].model, tokenizer=loaded[key.name].tokenizer)
         for key in sampled_keys(recipe, keys)
@@ -131,8 +134,7 @@ def assemble(recipe: Recipe, out: Path, wrap: Callable[[Sampler], Sampler] = lam
         learner, tokenizer = _learner(recipe, keys, loaded, out)
         models = {}
         for key in keys:
-            tokens = loaded[key.name].tokenizer
-            form = TokenFormat(tokens, task.rules.protocol, chat=bool(tokens.chat_template))
+            form = template_format(loaded[key.name].tokenizer, task.rules.protocol, templates[key.name])
             models[key.name] = Model.over(key.name, wrap(samplers.by_key[key.name]), form)
         judge = recipe.judge.open(models)
         credit = Credit.of(terms, agent.roles, lambda: rewarded, judge)
@@ -188,6 +190,8 @@ def train(
     Raises:
         SearchGymError: The recipe's environment, agent or a model cannot be loaded, or the run fails; see `Trainer`.
     """
+    if resume and (out / RECIPE).is_file():
+        recipe = with_date_of(recipe, read_recipe(out / RECIPE))
     ready = with_code(recipe)
     with ready.launch.launched(ready, out) as placed, closing(assemble(placed, out)) as assembly:
         return trainer_of(recipe, assembly, out, resume=resume, report=report).run()
@@ -197,6 +201,7 @@ def trainer_of(
     recipe: Recipe, assembly: Assembly, out: Path, *, resume: bool = False, report: Callable[[Row], None] | None = None
 ) -> Trainer:
     """Returns the trainer of an assembled recipe; see `train` for the parameters."""
+    recipe = replace(recipe, template=assembly.recipe.template)  # with the date that is shown
     data = TrainingData(
         questions=assembly.task.questions if assembly.source is None else assembly.source,
         validation=assembly.validation.questions,

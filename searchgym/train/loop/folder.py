@@ -25,7 +25,7 @@ from searchgym.records import Episode, Question
 from searchgym.rollout.storage import EpisodeWriter, sidecar
 from searchgym.train.algorithms.samples import Sample
 from searchgym.train.loop.checkpoint import list_checkpoints
-from searchgym.train.recipe.extension import resume_problem
+from searchgym.train.recipe.extension import resume_problem, with_date_of
 from searchgym.train.recipe.load import read_recipe
 from searchgym.train.recipe.recipe import Recipe, dump_recipe
 
@@ -214,7 +214,8 @@ def check_run_folder(path: Path, recipe: Recipe, *, resume: bool) -> None:
         raise UsageError(f"{path} holds no run to resume")
     else:
         made = max(list_checkpoints(path / "checkpoints"), default=0)
-        if problem := resume_problem(read_recipe(record), recipe, made):
+        before = read_recipe(record)
+        if problem := resume_problem(before, with_date_of(recipe, before), made):
             raise UsageError(f"{path} holds a run that cannot be resumed like this: {problem}")
 
 

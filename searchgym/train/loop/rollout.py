@@ -15,6 +15,7 @@ import numpy as np
 from searchgym.agents.base import LoadedAgent
 from searchgym.envs.task import Task
 from searchgym.errors import ScoringError, TrainingError
+from searchgym.protocol import markers_in_pages
 from searchgym.records import Episode, Question
 from searchgym.retrieval.retriever import at_step
 from searchgym.rollout.chat import thought_counts
@@ -142,14 +143,16 @@ def rollout_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     """Describes the episodes of a step.
 
     Returns:
-        Means over episodes: ``reward``, each score, ``searches``, ``opens`` (if any), ``turns``, ``generated_tokens``,
-        ``observation_words``; shares: ``answered``, ``context_full``, ``overlong``, ``retriever_error`` of episodes,
-        ``invalid`` of actions, ``illegal`` of calls; ``reward_std`` (over n), ``max_generated_tokens`` and
-        ``longest_prompt``, the most tokens that a call began with. Also means of `thought_counts`.
+        Means over episodes: ``reward``, each score, ``searches``, ``opens`` and ``markers_in_pages`` (if any),
+        ``turns``, ``generated_tokens``, ``observation_words``; shares: ``answered``, ``context_full``, ``overlong``,
+        ``retriever_error`` of episodes, ``invalid`` of actions, ``illegal`` of calls; ``reward_std`` (over n),
+        ``max_generated_tokens`` and ``longest_prompt``, the most tokens that a call began with. Also means of
+        `thought_counts`.
     """
     rewards = [episode.reward for episode in episodes]
     lengths = [generated_tokens([episode]) for episode in episodes]
     calls = [call for episode in episodes for call in episode.calls]
+    markers = [markers_in_pages(episode.searches, episode.opens) for episode in episodes]
     scores = sorted({name for episode in episodes for name in episode.scores})
     return {
         "reward": float(np.mean(rewards)),
@@ -159,6 +162,7 @@ def rollout_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
         **({"opens": opens} if (opens := float(np.mean([len(episode.opens) for episode in episodes]))) else {}),
         "turns": float(np.mean([episode.turns for episode in episodes])),
         "observation_words": float(np.mean([episode.observation_words for episode in episodes])),
+        **({"markers_in_pages": marked} if (marked := float(np.mean(markers))) else {}),
         "answered": float(np.mean([episode.stop_reason == "answer" for episode in episodes])),
         "context_full": float(np.mean([episode.stop_reason == "context" for episode in episodes])),
         "overlong": float(np.mean([is_overlong(episode) for episode in episodes])),

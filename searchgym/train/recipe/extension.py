@@ -6,11 +6,13 @@ depend on it, so that an extended run equals one that had all the steps from the
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 
 from searchgym.envs.registration import env_options, registered
 from searchgym.options import plain
 from searchgym.retrieval.cards import RetrieverCard, find_retriever
+from searchgym.rollout.foreign.template_options import DATE
 from searchgym.train.recipe.recipe import Recipe, override_of, recipe_values
 
 
@@ -39,6 +41,13 @@ def resume_problem(before: Recipe, now: Recipe, made: int) -> str | None:
             "one (model=CHECKPOINT)"
         )
     return None
+
+
+def with_date_of(recipe: Recipe, before: Recipe) -> Recipe:
+    """Returns a recipe with the date that chat templates showed in its run so far, unless it gives a date itself."""
+    return dataclasses.replace(
+        recipe, template={k: v for k, v in before.template.items() if k == DATE} | recipe.template
+    )
 
 
 def schedule_by_steps(recipe: Recipe) -> str | None:

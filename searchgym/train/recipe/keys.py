@@ -53,7 +53,9 @@ def keys_of(recipe: Recipe, roles: Collection[str], agent: str) -> list[Key]:
             optimizer = replace(optimizer, lr=key.lr)
         if key.critic_lr is not None:
             critic = replace(critic, optimizer=replace(critic.optimizer, lr=key.critic_lr))
-        alone = replace(recipe, model=key.model or recipe.model, models={}, optimizer=optimizer, critic=critic)
+        template = recipe.template if key.template is None else key.template
+        alone = replace(recipe, model=key.model or recipe.model, template=template, models={})
+        alone = replace(alone, optimizer=optimizer, critic=critic)
         keys.append(Key(name, shared[name], key.frozen, alone))
     if all(key.frozen for key in keys):
         raise UsageError(f"models: every key is frozen ({', '.join(options)}): there is nothing to train")

@@ -60,6 +60,8 @@ class KeyOptions(Options):
     claims."""
     model: str | None = None
     """Model that the weights start from. Default: the recipe's model."""
+    template: dict[str, Any] | None = None
+    """Arguments of its chat template. Default: the recipe's."""
     frozen: bool = False
     """If true, the weights are sampled from but never trained."""
     lr: Annotated[float, Ge(0)] | None = None

@@ -50,6 +50,9 @@ class Recipe(Options):
     """What is learnt from, and how: ``policy`` (reinforcement learning), ``rejection`` or ``supervised``."""
     model: str
     """Folder of a model with its tokenizer, a model on the hub (``OWNER/NAME``), or ``tiny``."""
+    template: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Arguments of the model's chat template, such as ``enable_thinking: false``, and ``date``, the day that it shows
+    (``YYYY-MM-DD``). Default: the template's own values, and the day on which the run begins, which its record has."""
     env: str
     """Id of the environment."""
     agent: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from annotated_types import Gt
@@ -23,6 +23,8 @@ class ModelJudge(Judge):
     server."""
     seconds: Annotated[float, Gt(0)] = 60.0
     """Seconds that one verdict may take."""
+    template: dict[str, Any] = field(default_factory=dict)
+    """Arguments of the chat template of a model that is no key of the recipe, and the ``date`` that it shows."""
 
     @property
     @override
@@ -35,6 +37,7 @@ class ModelJudge(Judge):
         prompted = importlib.import_module("searchgym.rollout.judge").PromptedJudge
         if self.model in models:
             return Checked(prompted(models[self.model]), self.seconds)
-        load = importlib.import_module("searchgym.rollout.models").load_models
-        model = load({"judge": self.model}, get_protocol("tags"))["judge"]
+        rollout = importlib.import_module("searchgym.rollout.models")
+        how = rollout.Loading(template=self.template)
+        model = rollout.load_models({"judge": self.model}, get_protocol("tags"), how)["judge"]
         return Checked(prompted(model), self.seconds, model.sampler.close)

@@ -1,0 +1,33 @@
+"""Markers in pages: they would act, think or end a turn if a model had written them; in a page they are counted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from searchgym.protocol.thoughts import CLOSING
+from searchgym.records import Opened, Searched
+
+MARKER: Final = re.compile(
+    "|".join(map(re.escape, sorted([*CLOSING, *CLOSING.values()], key=len, reverse=True)))
+    + r"|</?(?:\w{1,40}_)?(?:search|answer|question|open|more|information|tool_call|tool_response|tools)>"
+    r"|</?(?:function|parameter)(?:=[^<>\s]{1,80})?>"
+    r"|</?(?:start|end)_of_turn>|</?s>|<[|\uff5c][^<>\s]{1,80}[|\uff5c]>"
+    r"|\[/?(?:INST|TOOL_CALLS|TOOL_RESULTS|AVAILABLE_TOOLS|ARGS|SYSTEM_PROMPT)\]"
+)
+"""Pattern of thought markers, tags of every grammar, tool calls of every dialect, and the usual special tokens."""
+
+
+def count_markers(text: str) -> int:
+    """Returns the number of markers in a text."""
+    if "<" not in text and "[" not in text:  # most pages
+        return 0
+    return sum(1 for _ in MARKER.finditer(text))
+
+
+def markers_in_pages(searches: Sequence[Searched], opens: Sequence[Opened]) -> int:
+    """Returns the number of markers in the pages that an episode found or opened, in their titles too."""
+    passages = [hit.passage for search in searches for hit in search.hits]
+    found = sum(count_markers(passage.title) + count_markers(passage.text) for passage in passages)
+    return found + sum(opened.markers for opened in opens)

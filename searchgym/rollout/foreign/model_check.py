@@ -1,0 +1,197 @@
+"""A model's template and tokenizer, tried out without its weights: five scripted turns in each grammar."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from searchgym.errors import DataError, SearchGymError
+from searchgym.protocol import THINK_OPEN, Protocol, awaited, get_protocol, opened_by
+from searchgym.records import Answer, Search
+from searchgym.rollout.foreign.template_names import template_names
+from searchgym.rollout.foreign.template_options import DATE, check_template, fitted, template_format
+from searchgym.rollout.foreign.templates import render
+from searchgym.rollout.loading import load_tokenizer
+from searchgym.rollout.tokens import TokenFormat
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+PROMPTS: Final = ("Who founded Beta?", "Line one.\n\nLine two: café, naïve – 東京.")
+"""Prompts whose ids are compared with the template's own."""
+TURNS: Final = 5
+"""Scripted turns: searches, and an answer."""
+PAGE: Final = "Doc 1(Title: Beta) Beta was founded by Gamma in 1901."
+"""Page that every search finds."""
+State = Literal["ok", "note", "refused"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one check found."""
+
+    check: str
+    state: State
+    found: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelReport:
+    """What is known of a model before it is trained."""
+
+    model: str
+    findings: tuple[Finding, ...]
+
+    @property
+    def refused(self) -> bool:
+        """Whether a check refuses the model."""
+        return any(finding.state == "refused" for finding in self.findings)
+
+
+def check_model(name: str, template: Mapping[str, Any] = {}) -> ModelReport:
+    """Tries out the chat template and the tokenizer of a model in each grammar that it may use.
+
+    Args:
+        name: Folder or name of a model; the files of its tokenizer are enough.
+        template: Arguments for its template.
+
+    Returns:
+        The findings: of template and tokenizer, then of each grammar.
+
+    Raises:
+        UsageError: See `check_template`.
+    """
+    try:
+        tokenizer = load_tokenizer(name)
+    except DataError as error:
+        return ModelReport(name, (Finding("tokenizer", "refused", str(error)),))
+    check_template([tokenizer], template)
+    given = fitted(tokenizer, template)
+    findings = list(_of_template(tokenizer, given))
+    for number, grammar in enumerate(("tags", "tool_calls")):
+        protocol = get_protocol(grammar)
+        try:
+            form = template_format(tokenizer, protocol, given)
+            if not number:
+                findings += _of_tokenizer(tokenizer, form)
+            findings += _of_grammar(tokenizer, form, given)
+        except SearchGymError as error:
+            refusal = Finding("refusal", "refused", str(error))
+            if refusal not in findings:
+                findings.append(refusal)
+    return ModelReport(name, tuple(findings))
+
+
+def _of_template(tokenizer: PreTrainedTokenizerBase, given: Mapping[str, Any]) -> Iterator[Finding]:
+    """Yields what the text of a template tells."""
+    names = template_names(tokenizer)
+    if not tokenizer.chat_template:
+        yield Finding("template", "ok", "none: a base model, whose prompts are plain text")
+        return
+    yield Finding("template", "ok", "chat")
+    if names is None:
+        return
+    takes = [f"{name}={given[name]}" if name in given else name for name in sorted(names.arguments)]
+    yield Finding("arguments", "ok", ", ".join(takes) or "none")
+    day = f"shows {given[DATE]}, the day on which a run begins; its record keeps it" if names.clock else "shows none"
+    yield Finding("date", "note" if names.clock else "ok", day)
+
+
+def _of_tokenizer(tokenizer: PreTrainedTokenizerBase, form: TokenFormat) -> Iterator[Finding]:
+    """Yields how prompts begin and end, and what ends a response."""
+    prompt = form.prompt_ids(PROMPTS[0]).tolist()
+    opened = opened_by(form.decode(prompt).rpartition(PROMPTS[0])[2]) if form.chat else ""
+    yield Finding("thought", "note" if opened else "ok", f"the prompt opens {opened!r}" if opened else "not opened")
+    ends = ", ".join(f"{i} {form.decode([i])}" for i in form.end_ids)
+    yield Finding("end ids", "ok" if ends else "note", ends or "none: only stop strings and limits end a response")
+    bos = tokenizer.bos_token_id
+    count = prompt.count(bos)
+    told = "none" if bos is None else f"{bos} {tokenizer.bos_token}, {count} in a prompt"
+    yield Finding("beginning of text", "note" if count > 1 else "ok", told)
+
+
+def _of_grammar(tokenizer: PreTrainedTokenizerBase, form: TokenFormat, given: Mapping[str, Any]) -> Iterator[Finding]:
+    """Yields what becomes of the markers, the prompts and the turns of a grammar."""
+    name = form.protocol.name
+    yield Finding(f"{name}: markers", "ok", _markers(tokenizer, form.protocol))
+    if form.chat:
+        for text in PROMPTS:
+            (shown,) = render(tokenizer, [[{"role": "user", "content": text}]])
+            own = _first_difference(tokenizer, form.prompt_ids(text).tolist(), _ids(tokenizer, shown))
+            if own:
+                yield Finding(f"{name}: prompt ids", "refused", f"differ from the template's: {own}")
+                break
+        else:
+            yield Finding(f"{name}: prompt ids", "ok", "equal to apply_chat_template's")
+    yield from _of_turns(tokenizer, form)
+
+
+def _markers(tokenizer: PreTrainedTokenizerBase, protocol: Protocol) -> str:
+    """Describes the tokens of a grammar's markers."""
+    single, several = list[str](), list[str]()
+    for closing in protocol.stop_strings:
+        for mark in dict.fromkeys((closing.replace("</", "<"), closing)):
+            ids = _ids(tokenizer, mark)
+            (single if len(ids) == 1 else several).append(mark if len(ids) == 1 else f"{mark} {len(ids)}")
+    parts = [f"one token: {', '.join(single)}"] if single else []
+    return "; ".join([*parts, *([f"several tokens: {', '.join(several)}"] if several else [])])
+
+
+def _of_turns(tokenizer: PreTrainedTokenizerBase, form: TokenFormat) -> Iterator[Finding]:
+    """Yields what becomes of scripted turns: whether each context begins with the one before."""
+    name, protocol = form.protocol.name, form.protocol
+    ids, talk = form.prompt_ids(PROMPTS[0]).tolist(), [{"role": "user", "content": PROMPTS[0]}]
+    opened = opened_by(form.decode(ids).rpartition(PROMPTS[0])[2]) if form.chat else ""
+    ended = form.chat and name == "tool_calls"
+    for turn in range(TURNS):
+        action = Search((f"founder {turn} of Beta",)) if turn < TURNS - 1 else Answer("Gamma")
+        said = f"{'' if opened else THINK_OPEN}so.{awaited(opened or THINK_OPEN)}\n\n{protocol.write(action)}"
+        response = _ids(tokenizer, said) + (list(form.end_ids[-1:]) if ended else [])
+        read = protocol.parse(opened + form.response_text(response))
+        if read != action:
+            why = f"{said!r} is read as {read}: the tokenizer does not give the text back"
+            yield Finding(f"{name}: turn {turn + 1}", "refused", why)
+            return
+        if turn == TURNS - 1:
+            break
+        page = protocol.result(PAGE)
+        before, finish = [*ids, *response], ("eos" if ended else "stop")
+        ids = [*before, *form.observation_ids(protocol.parts(page), finish).tolist()]
+        if not form.decode(ids).startswith(form.decode(before)):
+            why = "the text of the context is another once pages follow it: use the tokenizer that belongs to the model"
+            yield Finding(f"{name}: turn {turn + 1}", "refused", why)
+            return
+        talk += [{"role": "assistant", "content": said}, {"role": "user", "content": page.strip()}]
+    yield Finding(f"{name}: turns", "ok", f"{TURNS} turns, each context begins with the one before")
+    if ended:
+        yield _history(tokenizer, form, ids, talk)
+
+
+def _history(
+    tokenizer: PreTrainedTokenizerBase, form: TokenFormat, ids: list[int], talk: list[dict[str, str]]
+) -> Finding:
+    """Returns whether turns that were put together are those that the template makes of the whole conversation."""
+    (shown,) = render(tokenizer, [talk])
+    own = _ids(tokenizer, shown)
+    check = f"{form.protocol.name}: history"
+    if ids == own:
+        return Finding(check, "ok", "equal to apply_chat_template's")
+    if form.decode(ids) == form.decode(own):
+        return Finding(check, "refused", f"other tokens than the template's: {_first_difference(tokenizer, ids, own)}")
+    return Finding(check, "note", "the template rewrites earlier turns; here they stay as the model wrote them")
+
+
+def _ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    """Returns the ids of a text in which markers are written out, as `apply_chat_template` makes them."""
+    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def _first_difference(tokenizer: PreTrainedTokenizerBase, ours: list[int], own: list[int]) -> str:
+    """Describes the first token in which ids differ; empty if they are equal."""
+    for place, (a, b) in enumerate(itertools.zip_longest(ours, own)):
+        if a != b:
+            names = [None if i is None else tokenizer.convert_ids_to_tokens(i) for i in (a, b)]
+            return f"token {place} is {names[0]!r} here and {names[1]!r} there"
+    return ""
