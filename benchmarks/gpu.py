@@ -25,9 +25,9 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from searchgym.cli.output import emit_rows
 from searchgym.train.algorithms.loss_options import LossOptions
 from searchgym.train.algorithms.samples import Sample
+from searchgym.train.learner.learner import peak_gib, reset_peak
 from searchgym.train.learner.policy import Policy
-from searchgym.train.learner.process import peak_gib, reset_peak
-from searchgym.train.learner.updater import Updater
+from searchgym.train.learner.trained_model import Updater
 from searchgym.train.recipe.options import OptimizerOptions
 
 SHAPES: dict[str, tuple[int, int, int, int, int, int]] = {

@@ -26,8 +26,7 @@ from searchgym.cli.output import emit_rows
 from searchgym.rollout.loading import device_of
 from searchgym.train import Recipe, load_recipe
 from searchgym.train.algorithms.samples import Sample
-from searchgym.train.learner.learner import LocalLearner
-from searchgym.train.learner.process import peak_gib, reset_peak
+from searchgym.train.learner.learner import LocalLearner, peak_gib, reset_peak
 from searchgym.train.plan.plan import plan
 
 ROW = 512

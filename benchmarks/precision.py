@@ -14,6 +14,7 @@ import copy
 import json
 import sys
 import time
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -78,7 +79,7 @@ def measure(model: Any, tokenizer: Any, prompts: list[Any], sampling: str, learn
         mask = np.arange(len(ids)) >= len(prompt)
         sample = Sample(ids, mask, zeros, zeros, zeros, (), "policy", "e", "e", 0, None, 0)
         batch = collate([sample], {}, [0], learner.device)
-        with torch.no_grad(), mixed_precision(learner, learning == "mixed"):
+        with torch.no_grad(), mixed_precision(learner) if learning == "mixed" else nullcontext():
             logits = trained_logits(learner, batch).float()
         found.append(torch.log_softmax(logits, -1).gather(1, batch.targets[:, None])[:, 0].numpy())
     logp = np.concatenate(found)

@@ -29,7 +29,7 @@ from searchgym.rollout.transformers.sampler import TransformersSampler
 from searchgym.train.algorithms.loss_options import LossOptions
 from searchgym.train.algorithms.samples import Sample
 from searchgym.train.learner.policy import Policy
-from searchgym.train.learner.updater import Updater
+from searchgym.train.learner.trained_model import Updater
 from searchgym.train.recipe.options import OptimizerOptions
 
 VOCABULARY, PROMPT, RESPONSE, ROWS, ROW = 2048, 200, 16, 8, 256

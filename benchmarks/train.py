@@ -39,10 +39,9 @@ from searchgym.train.algorithms.estimator import AdvantageOptions
 from searchgym.train.algorithms.estimators.grpo import Grpo
 from searchgym.train.algorithms.loss_options import LossOptions
 from searchgym.train.algorithms.samples import Sample, samples_from
-from searchgym.train.learner.batching import MicroBatch
+from searchgym.train.learner.batching import Metrics, MicroBatch
 from searchgym.train.learner.policy import Policy
-from searchgym.train.learner.trained_model import Metrics
-from searchgym.train.learner.updater import Updater
+from searchgym.train.learner.trained_model import Updater
 from searchgym.train.loop.assembly import assemble
 
 LOSS = LossOptions(clip_low=0.2, clip_high=0.28)

@@ -341,11 +341,18 @@ class Call:
     legal: bool = True
     """Whether the role's parser accepted the output; False if a fallback was used."""
     text: str = ""
-    """Decoded response, for people to read; training uses the token ids."""
+    """Decoded response, for people to read; training uses the token ids. It begins with the opening marker of a thought
+    that the prompt left open."""
     policy_version: int = 0
     """Number of optimizer steps taken before the weights that sampled the response."""
     cut: bool = False
     """True if the role's token limit ended the response."""
+    thought_cut: bool = False
+    """True if `Role.max_thought_tokens` ended the response in a thought. The closing marker, with which `text` ends, is
+    an observation in the context, and the next call goes on with the same turn."""
+    requests: int = 1
+    """Number of requests to the sampler that the response took: more than 1 if a stop string stood in a thought or in
+    an incomplete call, and where `Role.max_thought_tokens` was passed outside thoughts."""
     answer: str | None = None
     """Answer to the question that the response proposes, as the workflow parsed it; None if it proposes none."""
     prefix: bool = False

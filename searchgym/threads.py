@@ -1,4 +1,4 @@
-"""Threads: how many torch computes with, daemon threads at the exit of a program, and code of users that would end it.
+"""Threads: how many torch computes with, and daemon threads at the exit of a program; what would end it too early.
 
 A small model runs with one thread, unless the number was set. A daemon thread is one that an interrupted program does
 not wait for: Python ends it at the exit wherever it next asks for the interpreter. Inside torch that aborts the whole
@@ -11,6 +11,7 @@ import asyncio
 import atexit
 import contextlib
 import os
+import signal
 import sys
 import threading
 import time
@@ -102,6 +103,41 @@ def choose_threads(parameters: int) -> None:
     choice.largest = max(choice.largest, parameters)
     choice.present = choice.usual if choice.largest >= SMALL else 1
     torch.set_num_threads(choice.present)
+
+
+# -- Ctrl-C ---------------------------------------------------------------------------------------------------------
+
+_holding = False
+
+
+@contextmanager
+def interrupt_held_back() -> Iterator[None]:
+    """Delays the first Ctrl-C until the block has ended; a second one is raised at once.
+
+    Where blocks lie in one another, the outermost one holds. In another thread than the main one, which is where Ctrl-C
+    arrives, nothing is held; nor in a program that was told to ignore it (begun by a script with ``&``).
+    """
+    global _holding
+    elsewhere = threading.current_thread() is not threading.main_thread()
+    if _holding or elsewhere or signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        yield
+        return
+    held = False
+
+    def hold(number: int, frame: object) -> None:
+        nonlocal held
+        if held:
+            raise KeyboardInterrupt
+        held = True
+
+    before, _holding = signal.signal(signal.SIGINT, hold), True
+    try:
+        yield
+    finally:
+        _holding = False
+        signal.signal(signal.SIGINT, before)
+    if held:
+        raise KeyboardInterrupt
 
 
 # -- code of users --------------------------------------------------------------------------------------------------

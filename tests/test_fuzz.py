@@ -21,7 +21,7 @@ from searchgym.errors import CardError, DataError, UsageError  # noqa: E402
 from searchgym.options.yaml import parse_yaml  # noqa: E402
 from searchgym.rollout.loading import generation_settings  # noqa: E402
 from searchgym.rollout.storage import read_episodes, sidecar  # noqa: E402
-from searchgym.train.learner.updater import Updater  # noqa: E402
+from searchgym.train.learner.trained_model import Updater  # noqa: E402
 from searchgym.train.loop.checkpoint import load_checkpoint  # noqa: E402
 from searchgym.train.recipe.options import OptimizerOptions  # noqa: E402
 

@@ -15,6 +15,7 @@ import pytest
 from hostile_server import BLOCK, FAST, PAUSE, SLOW, good, hostile
 
 from searchgym.errors import CardError, EngineLostError, ModelError, RetrieverError, SearchGymError, UsageError
+from searchgym.protocol import get_protocol
 from searchgym.records import Hit, Passage
 from searchgym.retrieval.kinds import http as retrievers
 from searchgym.retrieval.kinds.http import HttpRetriever
@@ -55,7 +56,7 @@ def ready(url):
 
 
 def sample(url):
-    sampler = ApiSampler(ApiOptions(url=url, model="m", timeout=SECONDS, attempts=1))
+    sampler = ApiSampler(ApiOptions(url=url, model="m", timeout=SECONDS, attempts=1), get_protocol("tags"))
     return sampler.sample([SampleRequest(np.array([0x110000, 97, 0x110001], np.int32), Sampling(), 0)])
 
 

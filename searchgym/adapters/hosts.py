@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
 from searchgym.errors import UsageError
-from searchgym.protocol import Protocol, close_tag
+from searchgym.protocol import Protocol
 from searchgym.records import Episode
-from searchgym.rollout.api_sampler import MessageFormat, messages_of
+from searchgym.rollout.api_sampler import MessageFormat, messages_of, sampled_text
 from searchgym.rollout.batcher import Batcher
+from searchgym.rollout.foreign.replies import Reply, settle
 from searchgym.rollout.models import Model
 from searchgym.rollout.sampler import Finish, Sampled, SampleRequest, Sampling
 from searchgym.rollout.tokens import TokenFormat
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 
 Answer = Callable[[SampleRequest], Awaitable[Sampled]]
 """Async function that samples one response."""
-Chat = Callable[[list[dict[str, str]], Sampling], Awaitable[tuple[str, Finish]]]
-"""Async function from messages (``role``, ``content``) and limits to a response's text, and why it ended."""
+Chat = Callable[[list[dict[str, str]], Sampling], Awaitable[Reply]]
+"""Async function from messages (``role``, ``content``) and limits to a response."""
 Sample = Callable[[list[int], int], Awaitable[tuple[Sequence[int], Sequence[float] | None]]]
 """Async function from token ids and a maximum number of new ones to the sampled ids, and their log-probs if known."""
 
@@ -48,16 +49,19 @@ def chat_model(key: str, chat: Chat, protocol: Protocol) -> Model:
 
     Args:
         key: Name of the model.
-        chat: Function that samples one response. Where the host cuts off a stop string, it is put back.
+        chat: Function that samples one response. Where the host cuts off a stop string, it is put back; where one cuts
+            a thought, the host is asked once more without stop strings.
         protocol: Action grammar of the environment.
     """
 
     async def answer(request: SampleRequest) -> Sampled:
-        text, finish = await chat(messages_of(request.ids), request.sampling)
-        if finish == "eos" and (tag := close_tag(text, request.sampling.stop)):
-            text, finish = text + tag, "stop"
-        ids = np.array([ord(character) for character in text], np.int32)
-        return Sampled(ids, np.zeros(len(ids), np.float32), finish)
+        messages, sampling = messages_of(request.ids), request.sampling
+        reply = await chat(messages, sampling)
+        settled = settle(reply, sampling.stop, protocol)
+        if settled.cut:
+            reply = await chat(messages, replace(sampling, stop=()))
+            settled = settle(replace(reply, ended_by=""), sampling.stop, protocol)
+        return sampled_text(settled.text, "stop" if settled.stopped else reply.finish)
 
     return host_model(key, answer, MessageFormat(protocol))
 

@@ -7,6 +7,7 @@ counts against its limits, and searches of all samples share batches.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
 from searchgym.adapters.episodes import AGENT, answered, numbers, of_episode, shared_engine, shared_task
@@ -14,7 +15,9 @@ from searchgym.adapters.hosts import chat_model
 from searchgym.agents.base import load_agent, with_max_tokens
 from searchgym.errors import drawable
 from searchgym.packages import check
+from searchgym.protocol import Protocol
 from searchgym.records import Episode
+from searchgym.rollout.foreign.replies import Reply, read_choice
 from searchgym.rollout.models import Loading, Model, load_models, parse_models
 from searchgym.rollout.sampler import Finish, Sampling
 
@@ -25,6 +28,7 @@ from inspect_ai.model import (  # noqa: E402
     ChatMessage,
     ChatMessageAssistant,
     ChatMessageUser,
+    ContentReasoning,
     GenerateConfig,
     ModelOutput,
     get_model,
@@ -87,7 +91,7 @@ def searcher(
     protocol = loaded.rules.protocol
     models: dict[str, Model]
     if model is None:
-        models = {role: chat_model(role, _Asks(role), protocol) for role in workflow.roles}
+        models = {role: chat_model(role, _Asks(role, protocol), protocol) for role in workflow.roles}
     else:
         models = load_models(parse_models([model], workflow.roles), protocol, Loading())
     engine = shared_engine(env, options, workflow, models)
@@ -128,16 +132,27 @@ def outcome(env: str, options: dict[str, Any] | None = None) -> Scorer:
 class _Asks:
     """Async function that asks Inspect's model of a role."""
 
-    def __init__(self, role: str) -> None:
-        self._role = role
+    def __init__(self, role: str, protocol: Protocol) -> None:
+        self._role, self._protocol = role, protocol
 
-    async def __call__(self, messages: list[dict[str, str]], sampling: Sampling) -> tuple[str, Finish]:
+    async def __call__(self, messages: list[dict[str, str]], sampling: Sampling) -> Reply:
         model = get_model(role=self._role)
         config = GenerateConfig(
             max_tokens=model.config.max_tokens or sampling.max_tokens, stop_seqs=list(sampling.stop) or None
         )
         output = await model.generate([_message(**message) for message in messages], config=config)
-        return output.completion, FINISH.get(output.stop_reason, "eos")
+        parts = output.message.content
+        message = {
+            "content": output.completion,
+            "reasoning": "".join(part.reasoning for part in parts if isinstance(part, ContentReasoning)),
+            "tool_calls": [
+                {"function": {"name": call.function, "arguments": call.arguments}}
+                for call in output.message.tool_calls or ()
+            ],
+        }
+        choice = {"message": message, "finish_reason": output.stop_reason}
+        reply = read_choice(choice, sampling.stop, self._protocol)
+        return replace(reply, finish=FINISH.get(output.stop_reason, "eos"))
 
 
 def _message(role: str, content: str) -> ChatMessage:

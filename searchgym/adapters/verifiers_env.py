@@ -14,7 +14,8 @@ from searchgym.adapters.episodes import AGENT, answered, numbers, of_episode, sh
 from searchgym.adapters.hosts import chat_model
 from searchgym.agents.base import load_agent, with_max_tokens
 from searchgym.packages import check
-from searchgym.rollout.sampler import Finish, Sampling
+from searchgym.rollout.foreign.replies import Reply, read_choice
+from searchgym.rollout.sampler import Sampling
 
 check("verifiers")
 # pyright: reportMissingImports=false
@@ -124,14 +125,13 @@ class SearchGymHarness(vf.Harness[SearchGymHarnessConfig]):
         task = shared_task(question.env, question.options)
         async with AsyncOpenAI(base_url=endpoint, api_key=secret) as client:
 
-            async def chat(messages: list[dict[str, str]], sampling: Sampling) -> tuple[str, Finish]:
+            async def chat(messages: list[dict[str, str]], sampling: Sampling) -> Reply:
                 system = [{"role": "system", "content": data.system_prompt}] if data.system_prompt else []
                 asked: Any = {"messages": [*system, *messages], "max_tokens": sampling.max_tokens}
                 if sampling.stop:
                     asked["stop"] = list(sampling.stop)
                 reply = await client.chat.completions.create(model=ctx.model, **asked)
-                choice = reply.choices[0]
-                return choice.message.content or "", "length" if choice.finish_reason == "length" else "eos"
+                return read_choice(reply.choices[0].model_dump(exclude_unset=True), sampling.stop, task.rules.protocol)
 
             models = {role: chat_model(role, chat, task.rules.protocol) for role in agent.roles}
             engine = shared_engine(question.env, question.options, agent, models)

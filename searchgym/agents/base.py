@@ -16,7 +16,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 
@@ -175,18 +175,26 @@ class LoadedAgent:
     """Maximum number of model calls per episode."""
 
 
-def with_max_tokens(agent: LoadedAgent, most: int | None) -> LoadedAgent:
-    """Returns an agent whose roles may write at most this many tokens per output; None leaves its card's numbers.
+def with_max_tokens(agent: LoadedAgent, most: int | None, thoughts: int | None = None) -> LoadedAgent:
+    """Returns an agent whose roles have other limits; None leaves its card's numbers.
+
+    Args:
+        agent: The agent.
+        most: Maximum tokens of one output of a role.
+        thoughts: Number of tokens of an output after which an open thought is closed.
 
     Raises:
         UsageError: The agent has no roles.
     """
-    if most is None:
+    limits = {"max_tokens": most, "max_thought_tokens": thoughts}
+    changed: dict[str, Any] = {name: limit for name, limit in limits.items() if limit is not None}
+    if not changed:
         return agent
     if not agent.roles:
-        raise UsageError(f"agent {agent.name} has no roles that ask a model: give no max_tokens")
-    roles = {name: dataclasses.replace(role, max_tokens=most) for name, role in agent.roles.items()}
-    source = f"{agent.source}, max_tokens {most}"  # of the run's record, so that --resume refuses another number
+        raise UsageError(f"agent {agent.name} has no roles that ask a model: give no {' or '.join(changed)}")
+    roles = {name: dataclasses.replace(role, **changed) for name, role in agent.roles.items()}
+    # of the run's record, so that --resume refuses another number
+    source = ", ".join([agent.source, *(f"{name} {limit}" for name, limit in changed.items())])
     return dataclasses.replace(agent, roles=roles, source=source)
 
 

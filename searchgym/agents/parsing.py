@@ -1,7 +1,7 @@
 """Tools for the parsers of team roles, which accept an exact form and fall back to a default for anything else.
 
 A parser gets the whole text of a model and returns a `Parsed`: the value that the workflow uses, and whether the text
-was legal for the role. Closed ``<think>`` blocks are ignored (a model may reason first); everything else counts. No
+was legal for the role. Thoughts are ignored (a model may reason first); everything else counts. No
 parser raises, and each is linear in the length of the text.
 """
 
@@ -32,7 +32,7 @@ class Parsed(Generic[Value]):
 
 
 def said(text: str) -> str:
-    """Returns a model's text without closed ``<think>`` blocks and outer blanks; over-long text is cut."""
+    """Returns a model's text without thoughts and outer blanks; over-long text is cut."""
     return split_thoughts(text[:MAX_ACTION_CHARS])[1].strip()
 
 

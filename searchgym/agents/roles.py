@@ -29,6 +29,8 @@ class Role:
     """Strings that end a response; None for the closing tags of the environment's actions."""
     penalty: float = 0.0
     """Number (at most 0) that the credit term ``format`` adds to the reward of a response that fails to parse."""
+    max_thought_tokens: int | None = None
+    """Number of tokens of a response after which a thought that is still open is closed; None: never."""
 
     def render(self, **fields: str) -> str:
         """Returns the prompt with its fields filled in; braces inside a value are not treated as placeholders.
@@ -83,4 +85,4 @@ def load_role(name: str, card: RoleCard, folder: Path) -> Role:
     if unused := sorted(set(card.fields) - used):
         raise CardError(f"{path}: the prompt does not use {', '.join(unused)}: role {name} would not see it")
     stop = None if card.stop is None else tuple(card.stop)
-    return Role(name, template, card.max_tokens, stop, card.penalty)
+    return Role(name, template, card.max_tokens, stop, card.penalty, card.max_thought_tokens)

@@ -60,7 +60,8 @@ def engine(
 
             card, given, tokenizer = find_env(loaded.env), loaded.env_options, load_tokenizer(loaded.model)
             browse = bool(given.get("browse", card.browse))
-            protocol = get_protocol(given.get("protocol", card.protocol), browse=browse)
+            dialect = given.get("dialect", card.dialect)
+            protocol = get_protocol(given.get("protocol", card.protocol), browse=browse, dialect=dialect)
             flags = tool_flags(template_format(tokenizer, protocol, loaded.template), loaded.agent)
     setup = EngineSetup(
         folder=model_folder(loaded.model),
@@ -160,7 +161,7 @@ def merge(
     """Average checkpoints into one, with given weights or those of a decay of the learning rate (WSM)."""
     with contextlib.redirect_stdout(sys.stderr):
         from searchgym.errors import UsageError
-        from searchgym.rollout.merging import given_weights, merge_checkpoints, scheduled
+        from searchgym.rollout.foreign.merging import given_weights, merge_checkpoints, scheduled
 
         if weights is not None and schedule != "mean":
             raise UsageError("--weights and --schedule both say how much each checkpoint counts: choose one")

@@ -61,6 +61,12 @@ class TaskChoice(SourceOptions):
         str | None, typer.Option(help=f"{', '.join(shipped('searchgym.envs.rewards'))} or module:function.")
     ] = None
     protocol: Annotated[str | None, typer.Option(help="tags or tool_calls.")] = None
+    dialect: Annotated[
+        str | None, typer.Option(help="Of tool_calls: hermes, qwen3_coder, llama3, mistral, gemma, gpt_oss or auto.")
+    ] = None
+    several_calls: Annotated[
+        str | None, typer.Option(help="Of tool_calls: first, all or refuse, where a response has several.")
+    ] = None
     top_k: TopK = None
     max_turns: MaxTurns = None
     max_queries: Annotated[int | None, typer.Option(help="Maximum queries per search action.")] = None
@@ -85,6 +91,9 @@ class RunOptions:
     temperature: Annotated[float, typer.Option(min=0.0, help="Sampling temperature; 0 is greedy.")] = 0.0
     max_tokens: Annotated[
         int | None, typer.Option(min=1, help="Maximum tokens of one output of a model; default: the agent's card.")
+    ] = None
+    max_thought_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Tokens of one output after which an open thought is closed.")
     ] = None
     seed: Seed = 0
     concurrency: Annotated[int, typer.Option(min=1, help="Episodes that run at once; does not affect scores.")] = 64

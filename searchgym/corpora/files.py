@@ -24,7 +24,6 @@ from searchgym import reading
 from searchgym.errors import BadLines, DataError, DataMissingError, UsageError
 
 FilePath = str | os.PathLike[str]
-
 GZIP_MAGIC = b"\x1f\x8b"
 """First bytes of a gzip file."""
 BOM = b"\xef\xbb\xbf"

@@ -112,16 +112,18 @@ def check_claim(
         raise RunExistsError(f"{out} holds {what}: {', '.join(hints)}")
 
 
-@contextmanager
-def lock_folder(folder: Path, wait: float = 0.0) -> Iterator[None]:
-    """Locks a folder against all other processes until the block ends; makes the folder if needed.
+def lock_folder(folder: Path, wait: float = 0.0) -> BinaryIO:
+    """Locks a folder against all other processes; makes the folder if needed.
 
-    The lock is an operating system lock on the file ``.lock``: it ends with the process, however that ends. The block
-    may rename the folder if it removes ``.lock`` afterwards.
+    The lock is an operating system lock on the file ``.lock``: it ends when the file is closed, and with the process,
+    however that ends. The holder may rename the folder if it removes ``.lock`` afterwards.
 
     Args:
         folder: Folder to lock.
         wait: Seconds to wait for another process to release the lock.
+
+    Returns:
+        The open file, which holds the lock until it is closed: use it in a ``with`` statement.
 
     Raises:
         RunExistsError: Another process holds the lock.
@@ -133,8 +135,7 @@ def lock_folder(folder: Path, wait: float = 0.0) -> Iterator[None]:
         if time.monotonic() >= end:
             raise RunExistsError(f"{folder} is in use by another process: wait for it or choose another")
         time.sleep(0.1)
-    with lock:
-        yield
+    return lock
 
 
 def _try_lock(folder: Path) -> BinaryIO | None:

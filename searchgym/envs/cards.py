@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Gt
 
 from searchgym.options import Options
-from searchgym.options.cards import ProtocolName
+from searchgym.options.cards import ProtocolName, SeveralCalls
 from searchgym.questions.question_source import QuestionSource
 
 ScorerName = Literal["hotpotqa", "2wiki", "musique", "flashrag", "search_r1", "kilt"]
@@ -32,6 +32,11 @@ class EnvCard(Options):
     """Reward of a finished episode: a kind's name, ``kind`` with its options, or ``module:function``."""
     protocol: ProtocolName = "tags"
     """Action grammar that the model writes."""
+    dialect: str = "hermes"
+    """How tool calls are spelled where the protocol is ``tool_calls``: a dialect's name or YAML file, or ``auto`` for
+    that of the model's chat template."""
+    several_calls: SeveralCalls = "first"
+    """What several tool calls in one response are: the first acts, all are queries of one search, or a refusal."""
     thoughts: Literal["keep", "drop"] = "keep"
     """Whether `SearchEnv.render` shows the model's ``<think>`` blocks; the model's context always keeps them."""
     top_k: Annotated[int, Gt(0)] = 3

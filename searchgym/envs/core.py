@@ -57,7 +57,9 @@ class Rules:
             sources: Names of its further retrievers.
         """
         return cls(
-            get_protocol(card.protocol, card.thoughts == "keep", card.browse, sources),
+            get_protocol(
+                card.protocol, card.thoughts == "keep", card.browse, sources, card.dialect, card.several_calls
+            ),
             card.top_k,
             card.max_turns,
             card.max_queries,

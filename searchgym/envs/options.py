@@ -11,7 +11,7 @@ from searchgym.envs.data import find_corpus
 from searchgym.envs.reward import RewardFunction
 from searchgym.errors import CardError, UnknownNameError, UsageError
 from searchgym.options import plain, read
-from searchgym.options.cards import ProtocolName
+from searchgym.options.cards import ProtocolName, SeveralCalls
 from searchgym.questions.question_source import QuestionSource
 from searchgym.records import Passage, Question
 from searchgym.retrieval.cards import RetrieverCard
@@ -38,6 +38,12 @@ class TaskOptions(TypedDict, total=False):
     callable that takes the final `State`."""
     protocol: ProtocolName
     """Action grammar that the model writes."""
+    dialect: str
+    """How tool calls are spelled where the protocol is ``tool_calls``: ``hermes``, ``qwen3_coder``, ``llama3``,
+    ``mistral``, ``gemma``, ``gpt_oss``, the path of a YAML file, or ``auto`` for that of the model's chat template,
+    where the model is known."""
+    several_calls: SeveralCalls
+    """What several tool calls in one response are: the first acts, all are queries of one search, or a refusal."""
     distractors: bool
     """Whether each question searches only the paragraphs that come with it, instead of `corpus`."""
     aliases: str | os.PathLike[str]

@@ -217,6 +217,7 @@ def run_identity(engine: Engine, samples: int = 1) -> dict[str, Any]:
         "reward": reward_name(task.reward),
         "scorer": task.card.scorer,
         "protocol": rules.protocol.name,
+        **rules.protocol.spelling,
         **{name: getattr(rules, name) for name in ("top_k", "max_turns", "max_queries", "max_observation_words")},
         "browse": rules.pages is not None,
         "snippet_words": rules.snippet_words if rules.pages is not None else None,

@@ -22,6 +22,7 @@ from searchgym.errors import ScoringError
 from searchgym.eval import evidence
 from searchgym.protocol import markers_in_pages
 from searchgym.records import Call, Episode, hops_of, simulated_share
+from searchgym.rollout.chat import thought_counts
 from searchgym.scoring import Scores as Row
 
 OFFICIAL: Final = ("em", "f1")
@@ -209,6 +210,7 @@ def _columns(scored: Scored) -> dict[str, list[float] | None]:
         "gold_found": [float(evidence.evidence_of(own) == "all") for _, own in found],
         "over_search": [float(evidence.searched_on(e, own)) for e, own in found],
         "under_search": [float(evidence.stopped_early(e, own, task.rules.max_turns)) for e, own in found],
+        **thought_counts(episodes),
     }
     if task.rules.pages is None:
         del columns["opens"]

@@ -20,6 +20,7 @@ from searchgym.options.yaml import read_source
 
 T = TypeVar("T")
 ProtocolName = Literal["tags", "tool_calls", "propose"]
+SeveralCalls = Literal["first", "all", "refuse"]
 MAX_CALLS: Final = 100
 """Default limit on model calls per episode, for agents whose card sets none."""
 
@@ -34,6 +35,9 @@ class RoleCard(Options):
     """Names of the fields that the workflow fills in; the prompt must use all of them and no others."""
     max_tokens: int = 256
     """Maximum length of one response, in tokens."""
+    max_thought_tokens: Annotated[int, Ge(1)] | None = None
+    """Number of tokens of a response after which a thought that is still open is closed, with its closing marker, which
+    is not trained on; the rest of `max_tokens` is left for the action. None: thoughts may fill the response."""
     stop: list[str] | None = None
     """Strings that end a response, besides the model's end-of-turn token. Default: the closing tags of actions."""
     penalty: float = 0.0

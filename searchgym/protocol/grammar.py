@@ -4,8 +4,8 @@ Three grammars share one scanner:
 
 * ``tags`` (Search-R1, arXiv 2503.09516): ``<search>query</search>`` and ``<answer>text</answer>``; hits come back in
   ``<information>``.
-* ``tool_calls``: ``<tool_call>{"name": "search", "arguments": {"query": ...}}</tool_call>`` and
-  ``<answer>text</answer>``; hits come back in ``<tool_response>``.
+* ``tool_calls``: calls of the tool ``search`` in one of the dialects (`searchgym.protocol.dialect`), such as
+  ``<tool_call>{"name": "search", "arguments": {"query": ...}}</tool_call>``, and ``<answer>text</answer>``.
 * ``propose`` (SSP, arXiv 2510.18821): as ``tags``, but ``<question>text</question>`` ends the episode.
 
 Where pages can be opened (`Protocol.browse`), there are two more actions: ``<open>title or id</open>`` and
@@ -15,8 +15,9 @@ named by the argument ``source`` of the tool ``search``.
 
 Rules, the same for all: only the model's own text is parsed; a thought never acts (`searchgym.protocol.thoughts`), and
 one that never closes is refused if no action stands before it; the first complete action acts and what follows it is
-ignored (a stop string may fall inside a token); an action that holds another action's tag is refused. Parsing is linear
-in the length of the text and never raises.
+ignored (a stop string may fall inside a token); an action that holds another action's tag is refused, such as a query
+that holds an answer's. A call is complete where its object ends: it may quote its own closing marker, and may lack it.
+Parsing is linear in the length of the text and never raises.
 
 Deviation from Search-R1: actions inside thoughts do not act, nested tags are refused (there a query could hold
 an ``<answer>``), and an empty query is refused.
@@ -24,11 +25,14 @@ an ``<answer>``), and an empty query is refused.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-from searchgym.options.cards import ProtocolName
+from searchgym.errors import UsageError
+from searchgym.options.cards import ProtocolName, SeveralCalls
+from searchgym.protocol.calls import Found, name_and_arguments, scan, spelled_in, write_call
+from searchgym.protocol.dialect import AUTO, DEFAULT, Dialect, load_dialect
 from searchgym.protocol.parts import Parts, Shown
 from searchgym.protocol.thoughts import awaited, split_thoughts, thought_spans
 from searchgym.records import Action, Answer, Hit, Invalid, More, Open, Search
@@ -40,21 +44,25 @@ MAX_ACTION_CHARS = 2**20
 MAX_RESULT_CHARS = 2**22
 """Maximum characters of retrieved text per turn: the budget counts words, and one word may be as long as a page."""
 
+LONGEST_MARKER = 48
+"""Characters that no marker of a thought or a tool call is longer than."""
+
 NOTICE = "\n\nThat action was not understood: "
 """Beginning of the reply to an action that could not be parsed."""
 
 
-def close_tag(text: str, stop: Sequence[str]) -> str:
-    """Returns the closing tag that a server cut off as a stop string, or an empty string if it cut none.
+class First(NamedTuple):
+    """First action of a text that is complete, or that the text ends within."""
 
-    Args:
-        text: Response of a model, without the stop string that ended it.
-        stop: Closing tags that end a response.
-    """
-    for tag in stop:
-        if text.rfind(tag.replace("</", "<")) > text.rfind(tag):
-            return tag
-    return ""
+    start: int
+    tag: str
+    """Name of its tag; empty for a tool call."""
+    body: str
+    """Text between its tags, or of the call."""
+    found: Found | None
+    """The tool call."""
+    sure: bool
+    """Whether no continuation of the text can make another action the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +70,8 @@ class Protocol:
     """One action grammar: the tags of actions and results, and how texts are parsed and written."""
 
     name: ProtocolName
-    search_tag: str
-    """Name of the tag around a search action."""
-    result_tag: str
-    """Name of the tag around retrieved text."""
+    result_marks: tuple[str, str]
+    """Markers around retrieved text."""
     keep_thoughts: bool = True
     """Whether the transcript keeps the model's ``<think>`` blocks (see `history`)."""
     answer_tag: str = "answer"
@@ -74,21 +80,27 @@ class Protocol:
     """Whether pages can be opened."""
     sources: tuple[str, ...] = ()
     """Names of further retrievers, each searched by a tag of its own, ``<NAME_search>``."""
+    dialect: Dialect | None = None
+    """How tool calls are spelled; None for grammars of tags."""
+    several: SeveralCalls = "first"
+    """What several tool calls in one response are: the first acts, all are the queries of one search, or a refusal."""
 
     def parse(self, text: str) -> Action:
         """Parses the first complete action of a model's text; any other text gives `Invalid`, never an exception."""
         if len(text) > MAX_ACTION_CHARS:
             return Invalid(f"the action has {len(text)} characters, at most {MAX_ACTION_CHARS} are read")
-        first = self._first_action(split_thoughts(text)[1])
+        acting = split_thoughts(text)[1]
+        first, reason = self._first_action(acting)
         if first is None:
             if closing := awaited(text):
                 return Invalid(Shown.of((f"the thought never closes: write {closing} before you act", True)))
-            return Invalid("no complete action was found")
-        _, tag, body = first
-        if any(f"<{t}>" in body or f"</{t}>" in body for t in self._tags):
+            return Invalid(self._foreign(acting) or reason or "no complete action was found")
+        if first.found is not None:
+            return self._read_calls(acting, first.found)
+        tag, body = first.tag, first.body
+        marks = [mark for t in self._tags for mark in (f"<{t}>", f"</{t}>")]
+        if any(mark in body for mark in (*marks, *(self.dialect.marks if self.dialect else ()))):
             return Invalid(Shown.of((f"<{tag}> holds another tag", True)))
-        if tag == "tool_call":
-            return self._read_tool_call(body)
         text = body.strip()
         if tag == self.answer_tag:
             return Answer(text)
@@ -96,49 +108,100 @@ class Protocol:
             return Invalid(Shown.of(("<more> holds text", True))) if text else More()
         if tag == "open":
             return Open(text) if text else Invalid("the title is empty")
-        source = "" if tag == self.search_tag else tag.removesuffix("_search")
+        source = "" if tag == "search" else tag.removesuffix("_search")
         return Search((text,), source) if text else Invalid("the query is empty")
 
     @property
     def _tags(self) -> tuple[str, ...]:
         """Names of the tags of actions."""
-        if self.name == "tool_calls":
-            return (self.search_tag, self.answer_tag)
+        if self.dialect is not None:
+            return (self.answer_tag,)
         pages = ("open", "more") if self.browse else ()
-        return (self.search_tag, self.answer_tag, *pages, *(f"{source}_search" for source in self.sources))
+        return ("search", self.answer_tag, *pages, *(f"{source}_search" for source in self.sources))
 
     def before_action(self, text: str) -> str:
         """Returns what stands before the first complete action of a model's text, thoughts included; all if none."""
-        first = self._first_action(split_thoughts(text)[1])
+        first, _ = self._first_action(split_thoughts(text)[1])
         if first is None:
             return text
-        at = first[0]
+        at = first.start
         for start, end in thought_spans(text):
             at += end - start if start <= at else 0
         return text[:at]
 
-    def _first_action(self, text: str) -> tuple[int, str, str] | None:
-        """Returns (position, tag, body) of the first opening tag that has a closing tag after it."""
-        best: tuple[int, str, str] | None = None
+    def _first_action(self, text: str) -> tuple[First | None, str]:
+        """Returns the first action of a text, and why a tool call before it, or in its place, is none."""
+        best, unclosed, reason = None, len(text), ""
         for tag in self._tags:
             start = text.find(f"<{tag}>")
             end = text.find(f"</{tag}>", start) if start >= 0 else -1
-            if end >= 0 and (best is None or start < best[0]):
-                best = (start, tag, text[start + len(tag) + 2 : end])
-        return best
+            if end >= 0 and (best is None or start < best.start):
+                best = First(start, tag, text[start + len(tag) + 2 : end], None, True)
+            elif start >= 0 and end < 0:
+                unclosed = min(unclosed, start)
+        for found in scan(text, self.dialect) if self.dialect is not None else ():
+            if best is not None and found.start > best.start:
+                break
+            if found.state != "loose":
+                sure = found.state == "whole" or (found.state == "faulty" and self._settled(text, found.end))
+                best = First(found.start, "", text[found.start : found.end], found, sure)
+                break
+            reason = reason or found.fault
+            if self.dialect is not None and self.dialect.closing:
+                unclosed = min(unclosed, found.start)
+        return best and best._replace(sure=best.sure and unclosed >= best.start), reason
 
-    def _read_tool_call(self, body: str) -> Action:
-        """Parses a tool call ``{"name": "search", "arguments": {"query": str or [str, ...]}}``, or of open or more.
+    def _settled(self, text: str, end: int) -> bool:
+        """Returns whether what cannot be read at a position is no marker of which the text holds only the beginning."""
+        return text.endswith(self.stop_strings) or len(text) - end >= LONGEST_MARKER
+
+    def _read_calls(self, text: str, first: Found) -> Action:
+        """Returns the action of the tool calls of a text, of which the first is given."""
+        if self.several == "first":
+            return self._read_call(text, first, first.calls[:1])
+        actions, rest, at = list[Action](), "", 0
+        for found in scan(text, self.dialect, None) if self.dialect is not None else ():
+            if found.state != "loose":
+                calls = found.calls if not found.fault else ()
+                actions += [self._read_call(text, found, (call,)) for call in calls or (None,)]
+                rest, at = rest + text[at : found.start], found.end
+        rest += text[at:]
+        invalid = next((action for action in actions if isinstance(action, Invalid)), None)
+        if invalid is not None or (len(actions) == 1 and f"</{self.answer_tag}>" not in rest):
+            return invalid or actions[0]
+        if self.several == "refuse":
+            return Invalid(f"the response holds {len(actions)} tool calls or an answer besides: write one action")
+        searches = [action for action in actions if isinstance(action, Search)]
+        if len(searches) < len(actions) or f"</{self.answer_tag}>" in rest:
+            return Invalid("only searches may stand together in one response: write one action")
+        if len({action.source for action in searches}) > 1:
+            return Invalid("searches that stand together have one source: write one action for each source")
+        return Search(tuple(query for action in searches for query in action.queries), searches[0].source)
+
+    def _read_call(self, text: str, found: Found, calls: Sequence[Any]) -> Action:
+        """Returns the action of the one call that is given, or why what was found is none."""
+        body = text[found.start : found.end]
+        if found.state != "whole" or calls == (None,):
+            return Invalid(self._foreign(body) or found.fault)
+        if f"<{self.answer_tag}>" in body or f"</{self.answer_tag}>" in body:
+            return Invalid("the tool call holds another tag")
+        return self._read_tool_call(calls[0])
+
+    def _foreign(self, text: str) -> str:
+        """Returns that a text holds a tool call in another dialect, as a reason; empty if it does not."""
+        name = spelled_in(text, self.dialect)
+        form = self.write(Search(("your query",)))
+        return Shown.of((f"tool calls in the dialect {name} are not read here: write {form}", True)) if name else ""
+
+    def _read_tool_call(self, call: Any) -> Action:
+        """Reads a tool call ``{"name": "search", "arguments": {"query": str or [str, ...]}}``, or of open or more.
 
         The argument ``source`` names one of the further retrievers.
         """
-        try:
-            call = json.loads(body)
-        except (ValueError, RecursionError):
-            return Invalid("the tool call is not JSON")
-        if not isinstance(call, dict) or not isinstance(call.get("arguments"), dict):
-            return Invalid('the tool call is not {"name": ..., "arguments": {...}}')
-        name, arguments = call.get("name"), call["arguments"]
+        name, arguments = name_and_arguments(call)
+        if arguments is None:
+            key = self.dialect.arguments if self.dialect is not None else "arguments"
+            return Invalid(f'the tool call is not {{"name": ..., "{key}": {{...}}}}')
         if self.browse and name == "more":
             return More()
         if self.browse and name == "open":
@@ -156,23 +219,31 @@ class Protocol:
         return Search(tuple(q.strip() for q in queries), source)
 
     def ended(self, text: str) -> bool:
-        """Returns whether a response that ends with a stop string is over: not if the string stands in a thought.
+        """Returns whether a response that ends with a stop string is over.
+
+        It is once its first action is complete and nothing that follows can change it. So it is not where the string
+        stands in a thought, in a string of a tool call or after a tag that is still open, or closes nothing. Where
+        several calls act or are refused, only an answer ends it; otherwise the model ends its turn.
 
         Args:
             text: The response so far, from the opening marker of a thought that its prompt left open.
         """
-        return not awaited(text)
+        if awaited(text):
+            return False
+        first, _ = self._first_action(split_thoughts(text)[1])
+        return first is not None and first.sure and (first.found is None or self.several == "first")
 
     @property
     def stop_strings(self) -> tuple[str, ...]:
-        """Strings that end a model's response: the closing tags of the actions."""
-        return tuple(f"</{tag}>" for tag in self._tags)
+        """Strings that end a model's response: the closing tags of actions, and the closing marker of calls if any."""
+        calls = self.dialect.stops if self.dialect is not None and self.several == "first" else ()
+        return (*calls, *(f"</{tag}>" for tag in self._tags))
 
     def write(self, action: Search | Answer | Open | More) -> str:
         """Returns the canonical text of an action, which `parse` turns back into the action unless it contains tags."""
         if isinstance(action, Answer):
             return f"<{self.answer_tag}>{action.text}</{self.answer_tag}>"
-        if self.name != "tool_calls":
+        if self.dialect is None:
             if isinstance(action, Open):
                 return f"<open>{action.target}</open>"
             if isinstance(action, More):
@@ -185,8 +256,14 @@ class Protocol:
         elif isinstance(action, Search):
             name, arguments["query"] = "search", action.queries[0] if len(action.queries) == 1 else list(action.queries)
             arguments |= {"source": action.source} if action.source else {}
-        call = json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
-        return f"<tool_call>\n{call}\n</tool_call>"
+        return write_call(self.dialect, name, arguments)
+
+    @property
+    def spelling(self) -> dict[str, str]:
+        """How tool calls are spelled, for the record of a run; empty where that is as it was before dialects."""
+        if self.dialect is None or (self.dialect.name, self.several) == (DEFAULT, "first"):
+            return {}
+        return {"dialect": self.dialect.name, "several_calls": self.several}
 
     def history(self, text: str) -> str:
         """Returns a model's text as the transcript keeps it: with or without its ``<think>`` blocks."""
@@ -205,7 +282,7 @@ class Protocol:
             f"more of it with {self.write(More())}. "
         )
         return (
-            f"Search with {example}; results come back between <{self.result_tag}> and </{self.result_tag}>. "
+            f"Search with {example}; results come back between {self.result_marks[0]} and {self.result_marks[1]}. "
             f"{further}{pages if self.browse else ''}"
             f"Give the {final} with {self.write(Answer(f'your {self.answer_tag}'))}."
         )
@@ -231,9 +308,9 @@ class Protocol:
         return self.result(cut_words("\n".join(lines) if lines else "No results.", max_words))
 
     def result(self, text: str) -> str:
-        """Returns retrieved text inside the result tag, cut to `MAX_RESULT_CHARS`; only the tags are own text."""
-        tag = self.result_tag
-        return Shown.of((f"\n\n<{tag}>", True), (text[:MAX_RESULT_CHARS], False), (f"\n</{tag}>\n\n", True))
+        """Returns retrieved text between its markers, cut to `MAX_RESULT_CHARS`; only the markers are own text."""
+        before, after = self.result_marks
+        return Shown.of((f"\n\n{before}", True), (text[:MAX_RESULT_CHARS], False), (f"\n{after}\n\n", True))
 
     def parts(self, text: str) -> Parts:
         """Returns the parts of what a workflow observes: those of `result` and `notice` know theirs.
@@ -251,9 +328,36 @@ class Protocol:
 
 
 def get_protocol(
-    name: ProtocolName, keep_thoughts: bool = True, browse: bool = False, sources: Sequence[str] = ()
+    name: ProtocolName,
+    keep_thoughts: bool = True,
+    browse: bool = False,
+    sources: Sequence[str] = (),
+    dialect: str = DEFAULT,
+    several: SeveralCalls = "first",
 ) -> Protocol:
-    """Returns the action grammar of that name, as cards write it."""
-    search, result = ("tool_call", "tool_response") if name == "tool_calls" else ("search", "information")
-    answer = "question" if name == "propose" else "answer"
-    return Protocol(name, search, result, keep_thoughts, answer, browse, tuple(sources))
+    """Returns the action grammar of that name, as cards write it.
+
+    Args:
+        name: Name of the grammar.
+        keep_thoughts: See `Protocol`, as for the following.
+        browse: Whether pages can be opened.
+        sources: Names of further retrievers.
+        dialect: How tool calls are spelled: a name, or the path of a YAML file.
+        several: What several tool calls in one response are.
+
+    Raises:
+        UnknownNameError: There is no such dialect; the nearest is suggested.
+        CardError: The dialect's file cannot be read.
+        UsageError: The grammar has no tool calls, or the dialect is ``auto`` still.
+    """
+    if name != "tool_calls":
+        if (dialect, several) != (DEFAULT, "first"):
+            given = f"dialect {dialect!r}" if dialect != DEFAULT else f"several_calls {several!r}"
+            raise UsageError(f"protocol {name!r} has no tool calls: leave out {given}, or choose protocol 'tool_calls'")
+        marks = ("<information>", "</information>")
+        answer = "question" if name == "propose" else "answer"
+        return Protocol(name, marks, keep_thoughts, answer, browse, tuple(sources))
+    if dialect == AUTO:
+        raise UsageError(f"dialect {AUTO!r} takes a model's chat template, and none is known here: name the dialect")
+    spelled = load_dialect(dialect)
+    return Protocol(name, spelled.result, keep_thoughts, "answer", browse, tuple(sources), spelled, several)

@@ -2,7 +2,8 @@
 
 An API works with messages, the engine with token ids. `MessageFormat` therefore writes a conversation as Unicode code
 points with marks between messages, so that episodes, budgets and records need no special case; `ApiSampler` turns them
-back into messages and sends them. Log-probabilities are unknown and recorded as 0.
+back into messages and sends them. Log-probabilities are unknown and recorded as 0. What a reply says, and where a
+response ends, is read in `searchgym.rollout.foreign.replies`.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ import itertools
 import json
 import os
 import random
+import sys
 import threading
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +26,8 @@ from urllib3.exceptions import HTTPError
 
 from searchgym.errors import ModelError, UsageError
 from searchgym.http_client import HttpClient, retry_after, shown
-from searchgym.protocol import Parts, Protocol, close_tag, joined
+from searchgym.protocol import Parts, Protocol, joined
+from searchgym.rollout.foreign.replies import Reply, read_choice, settle
 from searchgym.rollout.sampler import Deliver, Finish, Key, Pull, Sampled, SampleRequest, sample_all
 from searchgym.rollout.tokens import ContextText
 
@@ -65,6 +69,24 @@ class ApiOptions:
     """Price of a million generated tokens, in the same currency."""
     max_context: int = 1_000_000
     """Maximum length of a conversation, in characters; the server enforces its limit in tokens."""
+    thinks: bool = False
+    """Whether the server's chat template opens a thought in the prompt. The response then begins inside it, without
+    its opening marker, and the server does not say so."""
+
+    @classmethod
+    def of(cls, spec: str) -> Self:
+        """Returns the options that ``URL#NAME`` or ``URL#NAME?thinks=true`` stands for.
+
+        Raises:
+            UsageError: The name is missing, or what follows it is no option.
+        """
+        url, _, named = spec.partition("#")
+        name, mark, option = named.partition("?")
+        if not name:
+            raise UsageError(f"{url}: which model of this server? Write {url}#NAME")
+        if mark and option not in ("thinks=true", "thinks=false"):
+            raise UsageError(f"{spec}: after the model's name only ?thinks=true may follow, got ?{option}")
+        return cls(url=url, model=name, thinks=option == "thinks=true")
 
 
 @dataclass(slots=True)
@@ -73,12 +95,26 @@ class Usage:
 
     requests: int = 0
     """Number of answered requests."""
+    repeated: int = 0
+    """Number of those that repeated one without its stop strings, since one of them had cut a thought or a call."""
     retries: int = 0
     """Number of failed attempts that were repeated."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cost: float = 0.0
     """Total price, by `ApiOptions.price_in` and `ApiOptions.price_out`."""
+    unread: Counter[str] = field(default_factory=Counter)
+    """Number of replies that held something else than a response, by its name: a message's field such as ``refusal``,
+    ``tool NAME`` for a call of an unknown tool, ``nothing``."""
+
+    def notes(self) -> list[str]:
+        """Returns what a user should know of these replies, one line each."""
+        notes = [f"{n} of {self.requests} replies: no response, but {name}" for name, n in self.unread.most_common(5)]
+        if self.repeated:
+            notes.append(
+                f"{self.repeated} of {self.requests} requests repeated one whose stop string stood in a thought or call"
+            )
+        return notes
 
 
 class MessageFormat:
@@ -106,6 +142,17 @@ class MessageFormat:
             for text in texts
         ]
 
+    continues = False
+    """Whether a response can go on in a further request."""
+
+    def goes_on(self, finish: Finish | None) -> bool:
+        """Returns False: every observation is a message."""
+        return False
+
+    def thought_after(self, finish: Finish | None) -> str:
+        """Returns an empty string: the server's template cannot be seen."""
+        return ""
+
     def response_text(self, ids: Sequence[int] | npt.NDArray[np.int32]) -> str:
         """Returns the text of a response."""
         return self.decode(ids)
@@ -129,17 +176,25 @@ def messages_of(ids: npt.NDArray[np.int32]) -> list[dict[str, str]]:
     return [message for message in messages if message["role"] == "user" or message["content"]]
 
 
+def sampled_text(text: str, finish: Finish) -> Sampled:
+    """Returns a text as a response in code points, whose log-probabilities are unknown."""
+    ids = np.array([ord(character) for character in text], np.int32)
+    return Sampled(ids, np.zeros(len(ids), np.float32), finish)
+
+
 class ApiSampler:
     """Sampler that sends requests to an OpenAI-compatible server; results are not reproducible, even with its seed.
 
     Args:
         options: Address, model, retries and prices.
+        protocol: Action grammar of the environment.
 
     Raises:
         UsageError: `options.url` is no address of a server.
     """
 
-    def __init__(self, options: ApiOptions) -> None:
+    def __init__(self, options: ApiOptions, protocol: Protocol) -> None:
+        self._protocol = protocol
         self._client = HttpClient(options.url, options.at_once, proxies=True)
         self.options, self.usage, self.version = options, Usage(), 0
         self.max_context = options.max_context
@@ -180,20 +235,22 @@ class ApiSampler:
 
     def update(self, state: Mapping[str, Any], version: int) -> None:
         """Raises a UsageError: the weights belong to the server and cannot be updated."""
-        raise UsageError(f"{self.options.model} at {self._client.url} cannot be trained: its weights are the server's")
+        raise UsageError(f"{self._where} cannot be trained: its weights are the server's")
 
     def forget(self) -> None:
         """Does nothing, since the server's cache cannot be reached."""
 
     def close(self) -> None:
-        """Stops all running streams: no further request is sent or paid for."""
+        """Stops all running streams, so that nothing more is sent or paid for; notes odd replies on standard error."""
         for ended in list(self._ended):
             ended.set()
+        for note in self.usage.notes():
+            sys.stderr.write(f"note: {self._where}: {note}\n")
 
     # -- one request -----------------------------------------------------------------------------------------------
 
     def _answer(self, request: SampleRequest, ended: threading.Event) -> Sampled:
-        """Sends a request until it is answered, the attempts are spent, or `ended` is set."""
+        """Returns the response to a request, for which the server is asked twice if a stop string cut a thought."""
         sampling = request.sampling
         body: dict[str, Any] = {
             "model": self.options.model,
@@ -206,13 +263,23 @@ class ApiSampler:
             body["top_p"] = sampling.top_p
         if sampling.stop:
             body["stop"] = list(sampling.stop)
+        reply = self._ask(body, ended)
+        settled = settle(reply, sampling.stop, self._protocol, self.options.thinks)
+        if settled.cut:
+            with self._lock:
+                self.usage.repeated += 1
+            reply = self._ask({name: value for name, value in body.items() if name != "stop"}, ended)
+            settled = settle(replace(reply, ended_by=""), sampling.stop, self._protocol, self.options.thinks)
+        return sampled_text(settled.text, "stop" if settled.stopped else reply.finish)
+
+    def _ask(self, body: Mapping[str, Any], ended: threading.Event) -> Reply:
+        """Sends a request until it is answered, the attempts are spent, or `ended` is set."""
         reason = ""
-        where = f"{self.options.model} at {self._client.url}"
         for attempt in range(self.options.attempts):
             if ended.is_set():
-                raise ModelError(f"{where}: closed before it answered")
+                raise ModelError(f"{self._where}: closed before it answered")
             try:
-                return self._read(self._post(body), sampling.stop)
+                return self._read(self._post(body), body.get("stop", ()))
             except _Failed as error:
                 reason, pause = str(error), error.wait
             if attempt + 1 < self.options.attempts:
@@ -220,7 +287,12 @@ class ApiSampler:
                     self.usage.retries += 1
                     jitter = self._random.uniform(0.5, 1.0)
                 ended.wait(jitter * min(60.0, self.options.wait * 2**attempt) if pause is None else pause)
-        raise ModelError(f"{where}: no answer in {self.options.attempts} attempts; the last one: {reason}")
+        raise ModelError(f"{self._where}: no answer in {self.options.attempts} attempts; the last one: {reason}")
+
+    @property
+    def _where(self) -> str:
+        """Name of the model and address of its server, for messages."""
+        return f"{self.options.model} at {self._client.url}"
 
     def _post(self, body: Mapping[str, Any]) -> bytes:
         """Sends a request once.
@@ -244,29 +316,23 @@ class ApiSampler:
             raise _Failed(reason, retry_after(reply.headers))
         raise UsageError(f"{self.options.model} at {self._client.url}{path}: {reason}")
 
-    def _read(self, reply: bytes, stop: Sequence[str]) -> Sampled:
-        """Returns the response in a reply, and counts what it cost."""
+    def _read(self, body: bytes, stop: Sequence[str]) -> Reply:
+        """Returns the reply in a body, and counts what it cost."""
         try:
-            data = json.loads(reply)
-            choice = data["choices"][0]
-            text, reason = choice["message"]["content"] or "", choice["finish_reason"]
-            if not isinstance(text, str):
-                raise TypeError(f"content is {type(text).__name__}")
+            data = json.loads(body)
+            reply = read_choice(data["choices"][0], stop, self._protocol)
             usage, options = data.get("usage") or {}, self.options
             tokens_in, tokens_out = int(usage.get("prompt_tokens") or 0), int(usage.get("completion_tokens") or 0)
             cost = (tokens_in * options.price_in + tokens_out * options.price_out) / 1e6
         except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
-            raise _Failed(f"not a chat completion ({type(error).__name__}: {error}): {reply[:200]!r}") from error
+            raise _Failed(f"not a chat completion ({type(error).__name__}: {error}): {body[:200]!r}") from error
         with self._lock:
             self.usage.requests += 1
             self.usage.prompt_tokens += tokens_in
             self.usage.completion_tokens += tokens_out
             self.usage.cost += cost
-        finish: Finish = "length" if reason == "length" else "eos"
-        if finish == "eos" and (tag := close_tag(text, stop)):
-            text, finish = text + tag, "stop"
-        ids = np.array([ord(c) for c in text], np.int32)
-        return Sampled(ids, np.zeros(len(ids), np.float32), finish)
+            self.usage.unread.update(map(shown, dict.fromkeys(reply.unread)))
+        return reply
 
 
 class _Failed(Exception):

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from searchgym.agents.base import LoadedAgent, Observation, Reply
 from searchgym.agents.roles import Role
@@ -17,10 +16,10 @@ from searchgym.envs.core import State, begin, fail, finish
 from searchgym.envs.reward import score_episode
 from searchgym.envs.task import Task
 from searchgym.errors import EpisodeError, RetrieverError, UsageError
-from searchgym.records import SIMULATED, Action, Call, Context, Episode, Hit, Passage, Question, Span, StopReason
+from searchgym.records import SIMULATED, Action, Call, Context, Episode, Hit, Passage, Question, StopReason
 from searchgym.rollout.batcher import Batcher, Queries, Turnstile, retrieval_batcher
+from searchgym.rollout.chat import TokenChat
 from searchgym.rollout.models import Model
-from searchgym.rollout.sampler import Finish, SampleRequest, Sampling
 from searchgym.rollout.tokens import ContextText
 from searchgym.text import count_words
 from searchgym.threads import contained
@@ -66,6 +65,12 @@ class Engine:
         models = models or {}
         if missing := sorted(agent.roles.keys() - models.keys()):
             raise UsageError(f"agent {agent.name}: no model for role {', '.join(missing)} (--model [ROLE=]PATH)")
+        for name, role in agent.roles.items():
+            if role.max_thought_tokens is not None and not models[name].format.continues:
+                raise UsageError(
+                    f"role {name}: {models[name].key} cannot keep max_thought_tokens: a server of messages cannot go "
+                    "on with a response; leave it out, or load the model here"
+                )
         if unused := sorted(models.keys() - agent.roles.keys()):
             raise UsageError(f"agent {agent.name} has no role {', '.join(unused)} that asks a model")
         self.task, self.agent, self.models = task, agent, models
@@ -188,7 +193,7 @@ class _EpisodeIO:
         self.name = f"{question.id}#{attempt}"
         self.state = State(question)
         self.words = 0
-        self.chats: list[_Chat] = []
+        self.chats: list[TokenChat] = []
         self.calls: list[Call] = []
         self.notes: dict[str, float] = {}
 
@@ -215,10 +220,10 @@ class _EpisodeIO:
             raise UsageError(f"agent {self.engine.agent.name} has no role {name!r}: its card names {sorted(roles)}")
         return roles[name]
 
-    def open(self, role: str, **fields: str) -> _Chat:
+    def open(self, role: str, **fields: str) -> TokenChat:
         agent_role, model = self.role(role), self.engine.models[role]
         prompt = ContextText(agent_role.parts(fields, self.protocol.instructions()), None)
-        return _Chat(self, agent_role, model, Context(None, 0), prompt)
+        return TokenChat(self, agent_role, model, Context(None, 0), prompt)
 
     async def generate(self, role: str, **fields: str) -> Reply:
         return await self.open(role, **fields).generate()
@@ -249,100 +254,3 @@ class _EpisodeIO:
         seen = tuple(hit for search in self.state.searches[searched:] for hit in search.hits)
         looks = self.state.opens[opened:]
         return Observation(text, seen, self.state.done, self.turns_left, looks[0] if looks else None)
-
-
-class _Chat:
-    """Implementation of `Chat`: one context of the token tree, kept as token ids and never encoded again.
-
-    Texts are encoded when the next response is asked for, together with those of other episodes. Where the context is
-    forked or the episode ends first, they are encoded then, alone.
-    """
-
-    def __init__(
-        self,
-        io: _EpisodeIO,
-        role: Role,
-        model: Model,
-        context: Context,
-        first: ContextText,
-        inherited: Sequence[npt.NDArray[np.int32]] = (),
-    ) -> None:
-        self._io, self._role, self._model = io, role, model
-        self._number, self._context, self._inherited = len(io.chats), context, inherited
-        self._unread = [first]
-        self._finish: Finish = "stop"  # what is observed before a response belongs to the model's turn
-        io.chats.append(self)
-
-    def read(self) -> Context:
-        """Returns the context with all its texts encoded."""
-        missing = [text for text in self._unread if text.ids is None]
-        if missing:
-            for text, ids in zip(missing, self._model.format.encode(missing), strict=True):
-                text.ids = ids
-        for text in self._unread:
-            assert text.ids is not None
-            self._context.spans.append(Span("prompt" if text.finish is None else "observation", text.ids))
-        self._unread = []
-        return self._context
-
-    def _ids(self) -> npt.NDArray[np.int32]:
-        """Returns the whole context, (T,) int32."""
-        return np.concatenate([*self._inherited, *(span.ids for span in self.read().spans)])
-
-    async def generate(self, prefix: bool = False) -> Reply:
-        io, engine = self._io, self._io.engine
-        if io.state.done:
-            raise EpisodeError(f"the episode has ended ({io.state.stop_reason}): nothing is generated after the end")
-        if len(io.calls) >= engine.agent.max_calls:
-            spent = f"the episode has used all its {len(io.calls)} model calls (max_calls)"
-            raise io.end("calls", f"agent {engine.agent.name}: {spent}")
-        stop = io.protocol.stop_strings if self._role.stop is None else self._role.stop
-        sampling = Sampling(self._role.max_tokens, engine.temperature, engine.top_p, stop)
-        missing, encoder = [text for text in self._unread if text.ids is None], self._model.encoder
-        if missing and encoder is not None and not engine.canonical:  # where only the turnstile is waited for
-            for text, made in zip(missing, await encoder.ask(missing, io.place), strict=True):
-                text.ids = made
-        ids = self._ids()
-        seed = int(np.random.SeedSequence((*io.entropy, len(io.calls))).generate_state(1)[0])
-        sampled = await self._model.batcher.ask(SampleRequest(ids, sampling, seed, io.name), io.place)
-        self._finish = sampled.finish
-        if len(sampled.ids):
-            self._context.spans.append(Span("model", sampled.ids, sampled.logp))
-        reply = self._model.format.response_text(sampled.ids)
-        call = Call(
-            context=self._number,
-            start=len(ids),
-            end=len(ids) + len(sampled.ids),
-            role=self._role.name,
-            model_key=self._model.key,
-            turn=io.state.turn + 1,
-            text=reply,
-            policy_version=sampled.version,
-            cut=sampled.finish == "length",
-            prefix=prefix,
-        )
-        if len(sampled.ids):
-            io.calls.append(call)
-        if sampled.finish == "context" and not prefix:
-            call.legal = False  # nobody reads it: the episode ends here
-            raise io.end("context", f"role {self._role.name}: the context is full after {call.end} tokens")
-        return Reply(reply, call)
-
-    def observe(self, text: str, own: bool = False) -> None:
-        if not isinstance(text, str):  # encoded later, beside texts of other episodes: the fault would seem theirs
-            raise TypeError(f"observe takes a text, got {type(text).__name__}")
-        parts = [(text, True)] if own else self._io.protocol.parts(text)
-        self._unread.append(ContextText(parts, self._finish))
-
-    def fork(self, role: str, **fields: str) -> _Chat:
-        io, agent_role, model = self._io, self._io.role(role), self._io.engine.models[role]
-        if model is not self._model:
-            raise UsageError(f"role {role} continues role {self._role.name}'s context: both need the same model")
-        ids = self._ids()
-        spans = self._context.spans
-        # Whether the model's turn is still open, as for an observation after the last response.
-        finish: Finish = self._finish if spans and spans[-1].kind == "model" else "stop"
-        parts = [("\n\n", True), *agent_role.parts(fields, io.protocol.instructions()), ("\n\n", True)]
-        chat = _Chat(io, agent_role, model, Context(self._number, len(ids)), ContextText(parts, finish), [ids])
-        chat._finish = finish
-        return chat

@@ -89,7 +89,7 @@ class PromptedJudge(Judge):
         return one if one != other else None
 
     def _ask(self, prompts: Sequence[Parts], key: str) -> list[str]:
-        """Returns the model's replies without its closed thoughts."""
+        """Returns the model's replies without its thoughts."""
         seeds, sampling = random.Random(key), Sampling(temperature=self.temperature, max_tokens=self.max_tokens)
         requests = [
             SampleRequest(np.asarray(self.model.format.prompt_ids(parts)), sampling, seeds.randrange(2**31))
@@ -99,7 +99,8 @@ class PromptedJudge(Judge):
             replies = self.model.sampler.sample(requests)
         except (ModelError, TimeoutError) as error:
             raise NoVerdictError(f"the judge failed: {error}") from error
-        return [split_thoughts(self.model.format.response_text(reply.ids))[1] for reply in replies]
+        opened = self.model.format.thought_after(None)
+        return [split_thoughts(opened + self.model.format.response_text(reply.ids))[1] for reply in replies]
 
 
 def _quoted(question: str, name: str, answer: str) -> Parts:

@@ -76,7 +76,8 @@ def parse_models(specs: Sequence[str], roles: Mapping[str, Role]) -> dict[str, s
     """Parses ``[ROLE=]MODEL`` arguments of the command line.
 
     Args:
-        specs: Arguments. A model is a folder, a name, or ``URL#NAME`` for a model behind an OpenAI-compatible server;
+        specs: Arguments. A model is a folder, a name, or ``URL#NAME`` for a model behind an OpenAI-compatible server,
+            ``URL#NAME?thinks=true`` if the server's chat template opens a thought;
             without ``ROLE=`` it fills every role that no other argument names.
         roles: Roles of the agent, by name.
 
@@ -162,9 +163,9 @@ def load_models(models: Mapping[str, str | Path], protocol: Protocol, how: Loadi
             if isinstance(model, str):
                 from searchgym.rollout.api_sampler import ApiOptions, ApiSampler, MessageFormat
 
-                url, _, name = model.partition("#")
-                api = ApiSampler(ApiOptions(url=url, model=name))
-                loaded[model] = Model.over(name, api, MessageFormat(protocol), engine=without_login(url))
+                api = ApiOptions.of(model)
+                server, engine = ApiSampler(api, protocol), without_login(api.url) + " thinks" * api.thinks
+                loaded[model] = Model.over(api.model, server, MessageFormat(protocol), engine=engine)
                 continue
             assert kind is not None
             sampler, tokenizer = kind.load(
@@ -212,10 +213,11 @@ def find_models(models: Mapping[str, str | Path], how: Loading = Loading()) -> d
         raise UnknownNameError("dtype", how.dtype, get_args(Dtype))
     find_kind(SamplerKind, how.by)
     served = sorted({str(model) for model in models.values() if is_url(model)})
-    names = [model.partition("#")[2] for model in served]
-    if "" in names:
-        url = served[names.index("")].partition("#")[0]
-        raise UsageError(f"{url}: which model of this server? Write {url}#NAME")
+    names = list[str]()
+    if served:
+        from searchgym.rollout.api_sampler import ApiOptions
+
+        names = [ApiOptions.of(model).model for model in served]
     if len(set(names)) < len(names):
         raise UsageError(f"two servers have models of one name: {', '.join(served)}")
     found = {r: str(model) if is_url(model) else model_folder(model).resolve() for r, model in models.items()}

@@ -81,9 +81,10 @@ class EpisodeWriter:
         for search in row["searches"]:  # nor was there more than one retriever
             if not search["source"]:
                 del search["source"]
-        for call in row["calls"]:  # nor a role that ranks
-            if call["ranked"] is None:
-                del call["ranked"]
+        for call in row["calls"]:  # nor a role that ranks, or thoughts that were cut
+            for name, usual in (("ranked", None), ("thought_cut", False), ("requests", 1)):
+                if call[name] == usual:
+                    del call[name]
         if self._tokens is not None:
             self._tokens.flush()
         self._lines.write(dump_line(row))

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from searchgym.errors import DataError, UsageError
-from searchgym.protocol import Parts, Protocol, joined
+from searchgym.protocol import Parts, Protocol, joined, opened_by
 from searchgym.rollout.foreign.templates import NO_ARGS, Turns, special_ids, take_apart
 from searchgym.rollout.sampler import Finish
 
@@ -43,6 +43,8 @@ class ContextText:
     """Why the response before it ended; None for a first prompt."""
     ids: npt.NDArray[np.int32] | None = None
     """(T,) int32 token ids, once they are made."""
+    goes_on: bool = False
+    """Whether the text goes on in the model's turn whatever the grammar: the closing marker of a thought."""
 
 
 class TokenFormat:
@@ -138,7 +140,7 @@ class TokenFormat:
         them out to all cores while other threads of Python work. A lone surrogate, which has no UTF-8 encoding, becomes
         a question mark.
         """
-        around = [self._around(text.finish) for text in texts]
+        around = [((), False, ()) if text.goes_on else self._around(text.finish) for text in texts]
         wholes = [joined(text.parts).encode("utf-8", "replace").decode("utf-8") for text in texts]
         bodies = [whole.strip() if strip else whole for whole, (_, strip, _) in zip(wholes, around, strict=True)]
         plain = self._plain_ids(bodies)
@@ -153,6 +155,23 @@ class TokenFormat:
         made = iter(self.encode([text for texts in lists for text in texts]))
         return [[next(made) for _ in texts] for texts in lists]
 
+    continues = True
+    """Whether a response can go on in a further request."""
+
+    def goes_on(self, finish: Finish | None) -> bool:
+        """Returns whether what is observed after a response that ended so belongs to the model's turn."""
+        return self._turns is None or (self.protocol.name == "tags" and finish != "eos")
+
+    def thought_after(self, finish: Finish | None) -> str:
+        """Returns what the chat template writes before a response from the opening marker of a thought that it opens.
+
+        Args:
+            finish: Why the response before ended; None for a first prompt.
+        """
+        if self._turns is None or (finish is not None and self.goes_on(finish)):
+            return ""
+        return opened_by(self.decode(self._turns.after if finish is None else self._turns.again))
+
     def _around(self, finish: Finish | None) -> tuple[Sequence[int], bool, Sequence[int]]:
         """Returns the ids before a text, whether the text is stripped, and the ids after it.
 
@@ -164,7 +183,7 @@ class TokenFormat:
             return one_id(self._tokenizer.bos_token_id), False, ()
         if finish is None and turns is not None:
             return turns.before, False, turns.after
-        if turns is None or (self.protocol.name == "tags" and finish != "eos"):
+        if turns is None or self.goes_on(finish):
             return (), False, ()
         closing = () if finish == "eos" else turns.closing
         return (*closing, *turns.opening), True, turns.again

@@ -17,7 +17,7 @@ from searchgym.records import Answer, Call, Context, Episode, Question, Span
 from searchgym.scoring.judges.judge import default_judge
 from searchgym.train.credit.term import Term
 from searchgym.train.credit.terms.outcome import Outcome
-from searchgym.train.learner.trained_model import updates_of_pass
+from searchgym.train.learner.batching import updates_of_pass
 from searchgym.train.loop.guards import SAMPLER
 from searchgym.train.recipe.options import GuardOptions, OptimizerOptions
 from searchgym.train.recipe.recipe import Recipe

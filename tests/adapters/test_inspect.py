@@ -2,7 +2,7 @@
 
 import inspect_ai
 import pytest
-from inspect_ai.model import ModelOutput, ModelUsage, get_model
+from inspect_ai.model import ContentReasoning, ContentText, ModelOutput, ModelUsage, get_model
 from inspect_ai.solver import generate
 
 from searchgym.adapters.inspect_evals import outcome, search
@@ -70,6 +70,19 @@ def test_the_roles_of_a_team_ask_inspects_model(tmp_path):
     assert len(set(asked)) > 1
     assert sum(event.event == "model" for event in sample.events) == len(asked)  # all stand in the transcript
     assert sample.scores["outcome"].metadata["stop_reason"]
+
+
+@pytest.mark.slow
+def test_thoughts_that_inspect_keeps_apart_do_not_act(tmp_path):
+    """The quick sibling is the test of a host's model in `test_api_replies`."""
+    thought = ContentReasoning(reasoning="maybe <answer>Paris</answer>")
+    texts = [[thought], [thought, ContentText(text="<answer>Dunmere</answer>")]]  # the first: cut in the thought
+    says = iter(texts)
+    (sample,) = run(search("Demo"), tmp_path, lambda messages: next(says), sample_id="demo-01").samples
+    assert sample.scores["outcome"].answer == "Dunmere"
+    assert sample.messages[1].text == "<think>maybe <answer>Paris</answer></think><answer>Dunmere</answer>"
+    stops = [event.config.stop_seqs for event in sample.events if event.event == "model"]
+    assert stops == [["</search>", "</answer>"], None]
 
 
 @pytest.mark.slow

@@ -24,6 +24,14 @@ SUITE = "name: small\nsummary: the bundled questions\nparts:\n  - env: Demo\n   
 class Characters:
     """Token format of one id per character."""
 
+    continues = False
+
+    def goes_on(self, finish):
+        return False
+
+    def thought_after(self, finish):
+        return ""
+
     def encode(self, texts):
         return [np.array([ord(c) for c in joined(text.parts)], np.int32) for text in texts]
 

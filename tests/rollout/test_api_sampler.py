@@ -56,7 +56,7 @@ def server():
 
 def sampler(server, **options):
     given = {"model": "m", "wait": 0.001, "attempts": 4} | options
-    return ApiSampler(ApiOptions(url=f"http://127.0.0.1:{server.server_port}/v1", **given))
+    return ApiSampler(ApiOptions(url=f"http://127.0.0.1:{server.server_port}/v1", **given), FORMAT.protocol)
 
 
 def request(text="hello", **sampling):
@@ -100,8 +100,8 @@ def test_what_is_sent(server, monkeypatch):
     ("text", "reason", "wanted", "finish"),
     [
         ("<search>Rome", "stop", "<search>Rome</search>", "stop"),
-        ("<search>a</search> then <answer>b", "stop", "<search>a</search> then <answer>b</answer>", "stop"),
-        ("<answer>b</answer>", "stop", "<answer>b</answer>", "eos"),
+        ("<search>a</search> then <answer>b", "stop", "<search>a</search>", "stop"),
+        ("<answer>b</answer>", "stop", "<answer>b</answer>", "stop"),
         ("no action", "stop", "no action", "eos"),
         ("<search>Ro", "length", "<search>Ro", "length"),
         (None, "stop", "", "eos"),
@@ -160,7 +160,7 @@ def test_many_at_once_keep_their_order_and_the_cost_is_counted(server):
             super()._post(body)
             return json.dumps(completion(body["messages"][0]["content"])).encode()
 
-    own = Echo(sampler(server, price_in=1.0, price_out=5.0, at_once=4).options)
+    own = Echo(sampler(server, price_in=1.0, price_out=5.0, at_once=4).options, FORMAT.protocol)
     texts = [f"question {i}" for i in range(20)]
     assert [said(reply) for reply in own.sample([request(text) for text in texts])] == texts
     assert own.usage.prompt_tokens == 200

@@ -14,8 +14,8 @@ from support import small_files
 
 from searchgym.cli import app, main
 from searchgym.errors import DataError, RunExistsError, UnknownNameError, UsageError
+from searchgym.rollout.foreign.merging import given_weights, merge_checkpoints, scheduled
 from searchgym.rollout.loading import load_model
-from searchgym.rollout.merging import given_weights, merge_checkpoints, scheduled
 
 
 @pytest.fixture(scope="module")

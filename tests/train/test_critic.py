@@ -20,7 +20,7 @@ from searchgym.train.algorithms.losses import token_weights, value_sums
 from searchgym.train.algorithms.samples import VALUED
 from searchgym.train.learner.critic import Critic, explained_variance, make_critic
 from searchgym.train.learner.policy import Policy
-from searchgym.train.learner.updater import Updater
+from searchgym.train.learner.trained_model import Updater
 from searchgym.train.recipe.options import CriticOptions, OptimizerOptions
 
 GAE = advantage_options(estimator="gae", gamma=0.98, lam=0.9, std="population", eps=1e-8)

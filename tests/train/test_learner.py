@@ -12,9 +12,9 @@ from searchgym.train.algorithms.loss_options import LossOptions
 from searchgym.train.algorithms.losses import token_weights
 from searchgym.train.algorithms.samples import Sample, SampleCall, with_all_targets
 from searchgym.train.learner.batching import collate, pack, run_lengths, trained_logits
+from searchgym.train.learner.lora import recomputing
 from searchgym.train.learner.policy import Policy
-from searchgym.train.learner.trained_model import recomputing
-from searchgym.train.learner.updater import Updater, lr_scale
+from searchgym.train.learner.trained_model import Updater, lr_scale
 from searchgym.train.recipe.options import OptimizerOptions
 
 

@@ -31,10 +31,10 @@ from searchgym.train.algorithms.losses import token_logp, token_weights
 from searchgym.train.algorithms.samples import samples_from
 from searchgym.train.credit.term import Term
 from searchgym.train.credit.terms import vpr, waypoint
+from searchgym.train.learner.batching import micro_batches, minibatches
 from searchgym.train.learner.learner import LocalLearner
 from searchgym.train.learner.policy import Policy
-from searchgym.train.learner.trained_model import TrainedModel
-from searchgym.train.learner.updater import Updater
+from searchgym.train.learner.trained_model import Updater
 from searchgym.train.loop import assembly, collect, trainer
 from searchgym.train.loop.rollout import EngineRollout
 from searchgym.train.loop.trainer import Trainer
@@ -404,15 +404,13 @@ def test_the_last_token_of_each_call_weighs_nothing(monkeypatch, tmp_path, no_ba
 
 @pytest.mark.slow
 def test_a_denominator_of_each_micro_batch(monkeypatch, tmp_path, no_bandit, least):
-    accumulate = TrainedModel._micro_batches
-
-    def local(self, samples, values):
-        for rows, batch, counts in accumulate(self, samples, values):
+    def local(*given):
+        for rows, batch, counts in micro_batches(*given):
             if "weight" in batch.values:
                 batch.values["weight"] *= 100 / len(batch.targets)
             yield rows, batch, counts
 
-    monkeypatch.setattr(TrainedModel, "_micro_batches", local)
+    monkeypatch.setattr("searchgym.train.learner.trained_model.micro_batches", local)
     assert failed(tmp_path, *least)[:2] == [LOSS, GRADIENT]
 
 
@@ -427,7 +425,7 @@ def test_a_temperature_that_the_trainer_ignores(monkeypatch, tmp_path, no_bandit
 
 @pytest.mark.slow
 def test_a_learning_rate_without_its_schedule(monkeypatch, tmp_path, no_bandit, least):
-    monkeypatch.setattr("searchgym.train.learner.updater.lr_scale", lambda step, steps, options: 1.0)
+    monkeypatch.setattr("searchgym.train.learner.trained_model.lr_scale", lambda step, steps, options: 1.0)
     assert failed(tmp_path, *least)[-1] == UPDATE
 
 
@@ -463,8 +461,8 @@ def test_attempts_that_are_copies(monkeypatch, tmp_path, no_bandit, least):
 
 @pytest.mark.slow
 def test_a_method_that_learns_nothing_and_does_not_resume(monkeypatch, tmp_path, least):
-    monkeypatch.setattr("searchgym.train.learner.updater.lr_scale", lambda step, steps, options: 1e-6)
-    monkeypatch.setattr("searchgym.train.learner.updater.Updater.load", lambda self, folder: None)
+    monkeypatch.setattr("searchgym.train.learner.trained_model.lr_scale", lambda step, steps, options: 1e-6)
+    monkeypatch.setattr("searchgym.train.learner.trained_model.Updater.load", lambda self, folder: None)
     assert failed(tmp_path, *least)[-2:] == ["a bandit is learnt", "a resumed run ends at the same bits"]
 
 
@@ -553,14 +551,12 @@ def _without_a_cap(monkeypatch):
 
 
 def _first_minibatch_again(monkeypatch):
-    right = TrainedModel._minibatches
-
-    def again(self, count, step):
-        every = list(right(self, count, step))
-        each = len(every) // self.options.epochs
+    def again(count, options, seed, step):
+        every = list(minibatches(count, options, seed, step))
+        each = len(every) // options.epochs
         yield from (every[number // each * each] for number in range(len(every)))
 
-    monkeypatch.setattr(TrainedModel, "_minibatches", again)
+    monkeypatch.setattr("searchgym.train.learner.trained_model.minibatches", again)
 
 
 def _ratios_to_the_latest_weights(monkeypatch):

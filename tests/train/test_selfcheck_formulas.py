@@ -33,7 +33,7 @@ from searchgym.testing.selfcheck.sources import never_drawn, stages_by_rates, st
 from searchgym.train.credit.credit import Credit
 from searchgym.train.credit.term import CreditContext, Term
 from searchgym.train.credit.waypoints import Names
-from searchgym.train.learner.trained_model import TrainedModel
+from searchgym.train.learner import batching
 from searchgym.train.recipe.options import OptimizerOptions
 
 # -- credit terms -----------------------------------------------------------------------------------------------------
@@ -172,9 +172,7 @@ def test_minibatches_by_epochs_are_the_trainers(options, count):
         parts = own[epoch * each : (epoch + 1) * each]
         assert sorted(i for part in parts for i in part) == list(range(count))
         assert max(map(len, parts)) - min(map(len, parts)) <= 1
-    stand_in = object.__new__(TrainedModel)
-    stand_in.options, stand_in.seed = options, 5
-    assert own == [part.tolist() for part in stand_in._minibatches(count, 3)]
+    assert own == [part.tolist() for part in batching.minibatches(count, options, 5, 3)]
 
 
 def gradient(**parts):

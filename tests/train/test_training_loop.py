@@ -17,8 +17,8 @@ from searchgym.corpora.files import iter_jsonl
 from searchgym.errors import DataError, GuardError, RunExistsError, ScoringError, TrainingError, UsageError
 from searchgym.records import Question
 from searchgym.rollout.storage import read_episodes
+from searchgym.threads import interrupt_held_back
 from searchgym.train.algorithms.samples import samples_from
-from searchgym.train.learner.process import interrupt_held_back
 from searchgym.train.loop.checkpoint import list_checkpoints, save_checkpoint
 from searchgym.train.loop.collect import batch_of
 from searchgym.train.loop.folder import read_advantages
@@ -628,8 +628,9 @@ def test_validation_asks_each_kind_in_its_proportion(tmp_path):
         toy_trainer(tmp_path / str(seed), toy_recipe(validation={"questions": 20}, seed=seed), validation=whole)
         for seed in (0, 7)
     )
-    assert Counter(q.kind for q in first.validation) == {"chain": 12, "cloze": 6, "sentence": 2}
-    assert first.validation == second.validation
+    with first.folder, second.folder:  # neither is run: this closes them
+        assert Counter(q.kind for q in first.validation) == {"chain": 12, "cloze": 6, "sentence": 2}
+        assert first.validation == second.validation
 
 
 @pytest.mark.slow

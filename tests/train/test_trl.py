@@ -18,7 +18,7 @@ from searchgym.train.algorithms.loss_options import LossOptions
 from searchgym.train.algorithms.losses import token_weights
 from searchgym.train.algorithms.samples import samples_from
 from searchgym.train.learner.policy import Policy
-from searchgym.train.learner.updater import Updater
+from searchgym.train.learner.trained_model import Updater
 from searchgym.train.recipe.options import OptimizerOptions
 
 ATTEMPTS = 4

@@ -442,6 +442,7 @@ RESPONSES = [
     SEARCH,
     f"<think> a</think>{SEARCH}",
     f"<think> never closed {SEARCH}",
+    f"<think> a {SEARCH}\n<think></think> b {SEARCH} c",
     "<search> a  b \n</search>",
     "<answer>half <search>x</search>",
     "<search>half <answer>x</answer>",
@@ -518,5 +519,10 @@ def test_tokenizers_that_cannot_are_refused():
     with pytest.raises(UsageError, match="</search> is not an added token"), use_tags(model, tiny_tokenizer("merging")):
         pass
     with pytest.raises(UsageError, match="one chat template"), use_tags(model, tiny_tokenizer("base")):
+        pass
+    thinking = tiny_tokenizer()
+    thinking.add_tokens(["</search>", "</answer>"])
+    thinking.chat_template += "{% if add_generation_prompt %}{{ '<think>\\n' }}{% endif %}"
+    with pytest.raises(UsageError, match="opens a thought, and TRL ends a turn"), use_tags(model, thinking):
         pass
     assert model.generation_config.eos_token_id is None

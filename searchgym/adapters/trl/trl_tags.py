@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from searchgym.errors import UsageError
-from searchgym.protocol import get_protocol
+from searchgym.protocol import get_protocol, opened_by
+from searchgym.rollout.foreign.templates import render
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -34,7 +35,8 @@ RESPONSE_TEMPLATE: Final[dict[str, Any]] = {
     "start_anchor_pattern": r"\Z",
     "fields": {
         "tool_calls": {
-            "open_pattern": r"<search>(?=.*?</search>)",
+            # Not behind a thought that has yet to close.
+            "open_pattern": r"(?<!<think>(?:(?!</think>)[\s\S])*)<search>(?=.*?</search>)",
             "close": "</search>",
             "repeats": True,
             "transform": {"type": "function", "function": {"name": "search", "arguments": {"query": "{content}"}}},
@@ -51,18 +53,25 @@ def use_tags(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Iter
 
     The tokenizer gets a chat template that can also write tools, as tags, and the template by which TRL reads tool
     calls; both stay. The closing tags of actions become ends of generation: TRL copies them when the trainer is made,
-    and the model's generation settings, which checkpoints save, are as before after the block.
+    and the model's generation settings, which checkpoints save, are as before after the block. They end
+    turns inside thoughts too, where nothing acts: such a turn is one without an action.
 
     Args:
         model: The model that the trainer gets.
         tokenizer: The ``processing_class`` that it gets.
 
     Raises:
-        UsageError: The tokenizer has no (single) chat template, or a closing tag is not an added token.
+        UsageError: The tokenizer has no (single) chat template, its template opens a thought, or a closing tag is no
+            added token.
     """
     template = tokenizer.chat_template
     if not isinstance(template, str):
         raise UsageError(f"use_tags needs one chat template, {tokenizer.name_or_path!r} has {template!r:.80}")
+    if opened_by(render(tokenizer, [[{"role": "user", "content": ""}]])[0]):
+        raise UsageError(
+            f"the chat template of {tokenizer.name_or_path!r} opens a thought, and TRL ends a turn at any closing tag, "
+            "those in thoughts too: train this model with searchgym train, or give it a template without thoughts"
+        )
     ends = [_one_token(tokenizer, tag) for tag in TAGS.stop_strings]
     settings: Any = model.generation_config
     before = settings.eos_token_id

@@ -45,7 +45,7 @@ def evaluate(
     from searchgym.eval.runner import recorded_date
     from searchgym.eval.suites.cards import find_suite
 
-    loaded = with_max_tokens(load_agent(agent), run.max_tokens)
+    loaded = with_max_tokens(load_agent(agent), run.max_tokens, run.max_thought_tokens)
     if model and not loaded.roles:
         raise UsageError(f"agent {loaded.name} has no roles that ask a model: leave out --model")
     if (run.resume or run.overwrite) and run.out is None:

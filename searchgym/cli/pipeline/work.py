@@ -127,7 +127,9 @@ class Work:
     def model(self, name: str, task: Task, agent: str | None = None) -> Iterator[tuple[LoadedAgent, dict[str, Model]]]:
         """Loads a model for the roles of an agent, the recipe's by default, and closes it when the block ends."""
         recipe = self.recipe
-        chosen = with_max_tokens(load_agent(agent or recipe.agent), recipe.rollout.max_tokens)
+        chosen = with_max_tokens(
+            load_agent(agent or recipe.agent), recipe.rollout.max_tokens, recipe.rollout.max_thought_tokens
+        )
         how = Loading(dtype=self.pipeline.dtype, template=self.template)
         with opened_models(dict.fromkeys(chosen.roles, name), task.rules.protocol, how) as models:
             yield chosen, models

@@ -109,7 +109,9 @@ def _same_hits(then: Sequence[Hit], now: Sequence[Hit]) -> bool:
 def _unlike(then: Episode, now: Episode) -> Iterator[tuple[str, Any, Any]]:
     """Yields what differs between an episode and its repetition."""
     queries = tuple([(s.turn, s.query) for s in episode.searches] for episode in (then, now))
-    calls = tuple([(c.role, c.turn, c.legal, c.answer) for c in episode.calls] for episode in (then, now))
+    calls = tuple(
+        [(c.role, c.turn, c.legal, c.answer) for c in episode.calls if not c.thought_cut] for episode in (then, now)
+    )
     yield from ((name, a, b) for name, (a, b) in (("queries", queries), ("calls", calls)) if a != b)
     for name in ("answer", "turns", "invalid", "stop_reason", "observation_words", "notes"):
         if getattr(then, name) != getattr(now, name):
@@ -130,7 +132,12 @@ def _played_again(checked: CheckedSubmission, episodes: Sequence[Episode], agent
     filled = {role: models[name] for role, name in names.items()}
     engine = Engine(
         checked.task,
-        dataclasses.replace(agent, name=checked.manifest.agent),
+        dataclasses.replace(
+            agent,
+            name=checked.manifest.agent,
+            # recorded outputs hold the thoughts as they were cut
+            roles={name: dataclasses.replace(role, max_thought_tokens=None) for name, role in agent.roles.items()},
+        ),
         filled,
         seed=checked.manifest.seed,
         temperature=checked.manifest.temperature,
@@ -149,9 +156,18 @@ class _Recorded:
     """
 
     def __init__(self, episodes: Sequence[Episode]) -> None:
-        self._calls: list[Call] = [call for episode in episodes for call in episode.calls]
-        places = iter(range(len(self._calls)))
-        self._left: Mapping[str, list[int]] = {e.id: [next(places) for _ in e.calls] for e in episodes}
+        self._calls: list[Call] = []
+        self._left: dict[str, list[int]] = {}
+        for episode in episodes:
+            left, thought = list[int](), ""
+            for call in episode.calls:
+                if call.thought_cut:
+                    thought = call.text  # the next call goes on with the same response
+                    continue
+                left.append(len(self._calls))
+                self._calls.append(dataclasses.replace(call, text=thought + call.text))
+                thought = ""
+            self._left[episode.id] = left
         self._full = {episode.id for episode in episodes if episode.stop_reason == "context"}
         self._asked: defaultdict[str, int] = defaultdict(int)
 
@@ -177,6 +193,16 @@ class _Recorded:
     def encode(self, texts: Sequence[ContextText]) -> list[npt.NDArray[np.int32]]:
         """Returns one id for each prompt or observation, whatever it says."""
         return [np.zeros(1, np.int32) for _ in texts]
+
+    continues = False
+
+    def goes_on(self, finish: Finish | None) -> bool:
+        """Returns False: recorded outputs are apart."""
+        return False
+
+    def thought_after(self, finish: Finish | None) -> str:
+        """Returns an empty string: recorded outputs begin with the markers of their thoughts."""
+        return ""
 
     def response_text(self, ids: npt.NDArray[np.int32]) -> str:
         """Returns the recorded text behind an id."""

@@ -7,6 +7,7 @@ from typing import Final
 
 from searchgym.agents.base import Chat, EpisodeIO, Observation
 from searchgym.agents.monolithic import Monolithic
+from searchgym.protocol import split_thoughts
 from searchgym.records import Action, Question, Search
 
 ENGINE: Final = "engine"
@@ -39,4 +40,4 @@ class SelfSearch(Monolithic):
 
 def written(text: str) -> str:
     """Returns the page in what the model wrote as an engine: up to its closing tag, without tags."""
-    return _TAG.sub(" ", text.partition(CLOSE)[0]).strip()
+    return _TAG.sub(" ", split_thoughts(text)[1].partition(CLOSE)[0]).strip()

@@ -76,7 +76,8 @@ class ModelWriter:
             sampling = Sampling(max_tokens=most, temperature=self._temperature)
             requests.append(SampleRequest(np.asarray(self._model.format.prompt_ids(prompt(one))), sampling, one.seed))
         replies = self._model.sampler.sample(requests)
-        texts = [split_thoughts(self._model.format.response_text(reply.ids))[1] for reply in replies]
+        opened = self._model.format.thought_after(None)
+        texts = [split_thoughts(opened + self._model.format.response_text(reply.ids))[1] for reply in replies]
         return [pages_in(text, one.pages, one.words) for text, one in zip(texts, wanted, strict=True)]
 
 

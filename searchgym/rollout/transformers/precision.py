@@ -35,16 +35,8 @@ def round_matrices(model: Any) -> None:
 
 
 @contextmanager
-def mixed_precision(model: Any, on: bool = True) -> Iterator[None]:
-    """Runs a model in mixed precision until the block ends.
-
-    Args:
-        model: A language model or a token classifier.
-        on: If false, nothing changes.
-    """
-    if not on:
-        yield
-        return
+def mixed_precision(model: Any) -> Iterator[None]:
+    """Runs a language model or a token classifier in mixed precision until the block ends."""
     head = head_of(model)
     device = head.weight.device.type
 

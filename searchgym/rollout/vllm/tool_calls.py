@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from searchgym.agents.base import load_agent
 from searchgym.errors import UsageError
-from searchgym.protocol import Protocol, joined
+from searchgym.protocol import Protocol, joined, opened_by
 from searchgym.rollout.tokens import TokenFormat
 
 PLUGIN: Final = "searchgym.rollout.vllm.tool_parser"
@@ -33,9 +33,14 @@ TEMPLATE: Final = (
 descriptions of tools are left out: the prompt that the model was trained with says it all."""
 
 
-def parser_name(protocol: Protocol) -> str:
-    """Returns the name under which the parser of a grammar is registered with vLLM."""
-    return f"searchgym_{protocol.name}{'_browse' if protocol.browse else ''}"
+def parser_name(protocol: Protocol, thinks: bool) -> str:
+    """Returns the name under which the parser of a grammar is registered with vLLM.
+
+    Args:
+        protocol: Action grammar.
+        thinks: Whether the model's chat template opens a thought.
+    """
+    return f"searchgym_{protocol.name}{'_browse' * protocol.browse}{'_thinks' * thinks}"
 
 
 def tool_template(form: TokenFormat, agent: str) -> str:
@@ -74,7 +79,8 @@ def tool_flags(form: TokenFormat, agent: str) -> dict[str, Any]:
         "chat-template": tool_template(form, agent),
         "enable-auto-tool-choice": True,
         "tool-parser-plugin": PLUGIN,
-        "tool-call-parser": parser_name(form.protocol),
+        # An empty prompt, since wordings of prompts name the markers of thoughts too.
+        "tool-call-parser": parser_name(form.protocol, bool(opened_by(form.decode(form.prompt_ids(""))))),
     }
 
 

@@ -1,10 +1,15 @@
 """Plugin of vLLM's server: calls of tools, and answers, in the texts of models trained in this package's grammars.
 
 vLLM loads this module by its name (``--tool-parser-plugin``). Texts are parsed by the grammar's own rules (`Protocol`).
+
+vLLM matches stop strings inside thoughts too, and a server cannot go on with a response. Where the chat template opens
+a thought, responses therefore end by themselves and are cut behind their first action. Other models keep the stop
+strings: one that writes ``<think>`` itself and names a whole action in its thought loses the rest of that response.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any, Final
 
@@ -12,22 +17,29 @@ from vllm.entrypoints.generate.base.protocol import ExtractedToolCallInformation
 from vllm.tool_parsers.abstract_tool_parser import ToolParser, ToolParserManager
 
 from searchgym.options.cards import ProtocolName
-from searchgym.protocol import Protocol, get_protocol
+from searchgym.protocol import THINK_OPEN, Protocol, get_protocol
 from searchgym.records import Answer, More, Open, Search
+from searchgym.rollout.foreign.replies import Reply, settle
 from searchgym.rollout.vllm.tool_calls import parser_name
 
 GRAMMARS: Final[tuple[ProtocolName, ...]] = ("tags", "tool_calls")
-"""Grammars that have a parser, each with and without pages that can be opened."""
+"""Grammars that have parsers: with and without pages that can be opened, and thoughts that the template opens."""
 
 
-def called(protocol: Protocol, text: str) -> tuple[str, str, dict[str, Any] | None]:
+def called(protocol: Protocol, text: str, thinks: bool = False) -> tuple[str, str, dict[str, Any] | None]:
     """Reads a model's text.
+
+    Args:
+        protocol: Action grammar.
+        text: The text; what follows its first action is ignored.
+        thinks: Whether the chat template opens a thought, with which the text begins.
 
     Returns:
         (content, tool, arguments): what was said before the call, and the call; or the answer, or the whole text if it
         is neither, with an empty tool and None.
     """
-    action = protocol.parse(text)
+    whole = settle(Reply(text, ended_by=""), protocol.stop_strings, protocol, thinks).text
+    action = protocol.parse(whole)
     if isinstance(action, Answer):
         return action.text, "", None
     if isinstance(action, Search):
@@ -39,34 +51,37 @@ def called(protocol: Protocol, text: str) -> tuple[str, str, dict[str, Any] | No
         tool, given = "more", {}
     else:
         return text, "", None
-    return protocol.before_action(text), tool, given
+    before = protocol.before_action(whole)
+    return before if text.startswith(before) else before.removeprefix(THINK_OPEN), tool, given
 
 
 class _Parser(ToolParser):
     """Parser of one grammar; subclasses name it."""
 
     protocol: Protocol
+    thinks: bool
     engine_based_streaming = True
     """Makes vLLM reply with the content that `extract_tool_calls` returns, the bare answer, where no tool is called."""
 
     def adjust_request(self, request: Any) -> Any:
-        """Ends responses where the model's actions end, and keeps tags that are tokens."""
+        """Ends responses where the model's actions end, unless they begin in a thought; keeps tags that are tokens."""
         request = super().adjust_request(request)
         if request.tools and request.tool_choice != "none":
             given = [request.stop] if isinstance(request.stop, str) else list(request.stop or ())
-            request.stop = [*given, *self.protocol.stop_strings]
+            request.stop = given if self.thinks else [*given, *self.protocol.stop_strings]
             request.include_stop_str_in_output, request.skip_special_tokens = True, False
         return request
 
     def extract_tool_calls(self, model_output: str, request: Any) -> ExtractedToolCallInformation:
         """Returns the call in a response, or its answer."""
-        content, tool, given = called(self.protocol, model_output)
+        content, tool, given = called(self.protocol, model_output, self.thinks)
         if given is None:
             return ExtractedToolCallInformation(tools_called=False, tool_calls=[], content=content)
         call = ToolCall(function=FunctionCall(name=tool, arguments=json.dumps(given, ensure_ascii=False)))
         return ExtractedToolCallInformation(tools_called=True, tool_calls=[call], content=content or None)
 
 
-for _protocol in (get_protocol(name, browse=browse) for name in GRAMMARS for browse in (False, True)):
-    _name = parser_name(_protocol)
-    ToolParserManager.register_module(_name, module=type(_name, (_Parser,), {"protocol": _protocol}))
+for _grammar, _browse, _thinks in itertools.product(GRAMMARS, (False, True), (False, True)):
+    _protocol = get_protocol(_grammar, browse=_browse)
+    _name = parser_name(_protocol, _thinks)
+    ToolParserManager.register_module(_name, module=type(_name, (_Parser,), {"protocol": _protocol, "thinks": _thinks}))

@@ -24,7 +24,7 @@ from searchgym.testing.selfcheck.small import STEPS, small_recipe
 from searchgym.testing.selfcheck.sources import check_sources
 from searchgym.testing.selfcheck.watched import Exchange, WatchedLearner, WatchedRollout, WatchedSampler, by_episode
 from searchgym.train.algorithms.samples import Sample
-from searchgym.train.learner.trained_model import Metrics
+from searchgym.train.learner.batching import Metrics
 from searchgym.train.loop.assembly import Assembly, assemble, trainer_of
 from searchgym.train.loop.collect import Collector, StepData, TrainingData
 from searchgym.train.loop.trainer import Trainer, TrainResult

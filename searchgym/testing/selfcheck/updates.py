@@ -26,9 +26,9 @@ from searchgym.testing.selfcheck.findings import Findings
 from searchgym.testing.selfcheck.small import key_recipe
 from searchgym.testing.selfcheck.watched import Exchange, GradientWatch, watch
 from searchgym.train.algorithms.samples import Sample
+from searchgym.train.learner.batching import Metrics
 from searchgym.train.learner.critic import load_critic, make_critic
 from searchgym.train.learner.learner import Learner
-from searchgym.train.learner.trained_model import Metrics
 from searchgym.train.loop.publish import allowed_difference
 from searchgym.train.loop.samplers import computed_in
 from searchgym.train.recipe.keys import Key

@@ -13,10 +13,10 @@ from torch import Tensor
 from searchgym.records import Episode, Hit, Passage, Question, Searched
 from searchgym.rollout.sampler import Sampled, Sampler, SampleRequest
 from searchgym.train.algorithms.samples import Sample
+from searchgym.train.learner.batching import Metrics
 from searchgym.train.learner.keyed_learner import KeyedLearner
 from searchgym.train.learner.learner import Learner, LocalLearner
-from searchgym.train.learner.trained_model import Metrics
-from searchgym.train.learner.updater import Updater
+from searchgym.train.learner.trained_model import Updater
 from searchgym.train.loop.rollout import Rollout
 from searchgym.train.recipe.recipe import Recipe
 

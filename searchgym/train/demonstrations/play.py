@@ -13,6 +13,7 @@ import numpy.typing as npt
 from searchgym.agents.base import LoadedAgent, load_agent
 from searchgym.envs.task import Task
 from searchgym.errors import UsageError
+from searchgym.protocol.thoughts import CLOSING
 from searchgym.records import Episode, Question
 from searchgym.rollout.engine import Engine
 from searchgym.rollout.models import Model
@@ -102,7 +103,10 @@ def play(
         raise UsageError(f"demonstrations are written with tags, the token format has {form.protocol.name!r}")
     agent = load_agent(agent_name)
     scripts = {
-        first_prompt(agent, form, shown.question).tobytes(): [text_ids(turn, form) for turn in shown.turns]
+        first_prompt(agent, form, shown.question).tobytes(): [
+            text_ids(response_after(form.thought_after("stop" if number else None), turn), form)
+            for number, turn in enumerate(shown.turns)
+        ]
         for shown in demonstrations
     }
     if len(scripts) < len(demonstrations):
@@ -139,6 +143,19 @@ def first_prompt(agent: LoadedAgent, form: TokenFormat, question: Question) -> n
     """Returns the ids of the monolithic agent's prompt, (T,) int32."""
     fields = {"question": question.text, "instructions": form.protocol.instructions()}
     return form.prompt_ids(agent.roles[ROLE].parts(fields, form.protocol.instructions()))
+
+
+def response_after(thought: str, text: str) -> str:
+    """Returns a response as a model writes it after a prompt that may have opened a thought.
+
+    Args:
+        thought: End of the prompt from the opening marker of a thought; empty if it opens none.
+        text: The response; a thought that it begins with is the one that the prompt opened.
+    """
+    if not thought:
+        return text
+    opening = next(marker for marker in CLOSING if thought.startswith(marker))
+    return text.removeprefix(opening) if text.startswith(opening) else f"{CLOSING[opening]}\n\n{text}"
 
 
 def text_ids(text: str, form: TokenFormat) -> npt.NDArray[np.int32]:

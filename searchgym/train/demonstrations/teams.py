@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from searchgym.agents.base import Agent, Chat, EpisodeIO, LoadedAgent, Reply, load_agent
+from searchgym.agents.base import Agent, EpisodeIO, LoadedAgent, Reply, load_agent
 from searchgym.envs.task import Task
 from searchgym.records import Episode, Question
+from searchgym.rollout.chat import TokenChat
 from searchgym.rollout.sampler import Finish, Sampled, SampleRequest
 from searchgym.rollout.tokens import TokenFormat
-from searchgym.train.demonstrations.play import WrittenSampler, run_written, text_ids, turn_ids
+from searchgym.train.demonstrations.play import WrittenSampler, response_after, run_written, text_ids, turn_ids
 
 TEAMS: Final = ("m-ask", "m-ask-no-knowledge", "jade", "rag", "ircot")
 """Shipped agents whose roles the oracle speaks for."""
@@ -50,8 +51,9 @@ class QueuedSampler(WrittenSampler):
         return self._queues[request.episode].popleft()
 
 
-Tell = Callable[[str, Mapping[str, str]], None]
-"""Function of a role and the fields of its prompt that queues what the role is about to say."""
+Tell = Callable[[str, Mapping[str, str], str], None]
+"""Function of a role, the fields of its prompt, and the thought that the prompt opens (`TokenChat.thought`), that
+queues what the role is about to say."""
 
 
 class _ToldIO:
@@ -64,7 +66,7 @@ class _ToldIO:
         return getattr(self._io, name)
 
     def open(self, role: str, **fields: str) -> _ToldChat:
-        return _ToldChat(self._io.open(role, **fields), role, fields, self._tell)
+        return _ToldChat(cast("TokenChat", self._io.open(role, **fields)), role, fields, self._tell)
 
     async def generate(self, role: str, **fields: str) -> Reply:
         return await self.open(role, **fields).generate()
@@ -73,11 +75,11 @@ class _ToldIO:
 class _ToldChat:
     """`Chat` of such an episode."""
 
-    def __init__(self, chat: Chat, role: str, fields: Mapping[str, str], tell: Tell) -> None:
+    def __init__(self, chat: TokenChat, role: str, fields: Mapping[str, str], tell: Tell) -> None:
         self._chat, self._role, self._fields, self._tell = chat, role, fields, tell
 
     async def generate(self, prefix: bool = False) -> Reply:
-        self._tell(self._role, self._fields)
+        self._tell(self._role, self._fields, self._chat.thought)
         return await self._chat.generate(prefix)
 
     def observe(self, text: str, own: bool = False) -> None:
@@ -103,8 +105,8 @@ class _Told:
         """
         oracle = self._oracles[question.id]
 
-        def tell(role: str, fields: Mapping[str, str]) -> None:
-            text = oracle.reply(role, fields)
+        def tell(role: str, fields: Mapping[str, str], thought: str) -> None:
+            text = response_after(thought, oracle.reply(role, fields))
             if self._agent.roles[role].stop is None:
                 self._sampler.put(told.name, text_ids(text, self._form), "stop")
             else:

@@ -15,7 +15,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from searchgym.errors import TrainingError
-from searchgym.train.learner.updater import Updater, lr_scale
+from searchgym.train.learner.trained_model import Updater, lr_scale
 from searchgym.train.recipe.options import LearnerOptions, OptimizerOptions
 
 if TYPE_CHECKING:

@@ -24,11 +24,11 @@ from typing_extensions import override
 
 from searchgym.errors import HangError, TrainingError, UsageError
 from searchgym.rollout.vllm.setup import visible
+from searchgym.threads import interrupt_held_back
 from searchgym.train.algorithms.samples import Sample
 from searchgym.train.distributed.worker import KEY, STACKS, START_SECONDS, ended_with, receive, send, stacks_file
+from searchgym.train.learner.batching import Flat, Metrics
 from searchgym.train.learner.learner import Learner
-from searchgym.train.learner.process import interrupt_held_back
-from searchgym.train.learner.trained_model import Flat, Metrics
 from searchgym.train.recipe.backends.deepspeed import DeepSpeed
 from searchgym.train.recipe.recipe import Recipe
 

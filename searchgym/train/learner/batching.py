@@ -1,4 +1,4 @@
-"""Micro-batches: grouping samples into forward passes, sharing them over ranks, and building their tensors.
+"""Batches: cutting samples into updates and forward passes, sharing them over ranks, and building their tensors.
 
 *Padded* rows are filled up to a multiple of 64 tokens and share a pass only with rows of the same padded length, so
 that few shapes occur and padding is short. Attention is causal: padding right of a row cannot reach its tokens, so no
@@ -8,7 +8,7 @@ which is how the model separates them. Padding is faster on a CPU, packing on a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -22,10 +22,14 @@ from typing_extensions import override
 
 from searchgym.rollout.transformers.precision import head_of
 from searchgym.train.algorithms.samples import Sample, Targets, model_targets
+from searchgym.train.recipe.options import OptimizerOptions
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+Metrics = dict[str, float]
+Flat = Sequence[npt.NDArray[np.float32]]
+"""A number for each target of each sample: one (n,) array per sample with n targets."""
 MULTIPLE = 64
 """Padded lengths are multiples of this many tokens, so that few shapes occur: the first pass of a shape is slow."""
 
@@ -33,6 +37,22 @@ MULTIPLE = 64
 def padded_length(length: int) -> int:
     """Returns the length of a row after padding, in tokens."""
     return -(-length // MULTIPLE) * MULTIPLE
+
+
+def updates_of_pass(options: OptimizerOptions, samples: int) -> int:
+    """Returns the number of updates that a pass over some samples makes."""
+    if options.minibatch_samples is None:
+        return max(1, min(options.minibatches, samples))
+    return -(-samples // options.minibatch_samples)
+
+
+def minibatches(count: int, options: OptimizerOptions, seed: int, step: int) -> Iterator[npt.NDArray[np.intp]]:
+    """Yields the indices of each minibatch: `count` samples are shuffled in each epoch and cut near-equally."""
+    rng = np.random.default_rng([seed, step])
+    for _ in range(options.epochs):
+        updates = updates_of_pass(options, count)
+        order = rng.permutation(count) if updates > 1 else np.arange(count)
+        yield from np.array_split(order, updates)
 
 
 def pack(lengths: Sequence[int], max_tokens: int, packed: bool = False) -> list[list[int]]:
@@ -140,7 +160,7 @@ class MicroBatch:
 
 def collate(
     samples: Sequence[Sample],
-    values: Mapping[str, Sequence[npt.NDArray[np.float32]]],
+    values: Mapping[str, Flat],
     rows: Sequence[int],
     device: torch.device,
     targets: Targets = model_targets,
@@ -183,13 +203,43 @@ def collate(
     )
 
 
+def micro_batches(
+    samples: Sequence[Sample],
+    values: Mapping[str, Flat],
+    options: OptimizerOptions,
+    ranks: Ranks,
+    device: torch.device,
+    targets: Targets,
+) -> Iterator[tuple[list[int], MicroBatch, bool]]:
+    """Yields (sample indices, tensors, whether they count) for a rank's micro-batches; see `shares` and `collate`."""
+    packed = options.packing == "always" or (options.packing == "auto" and device.type == "cuda")
+    batches = pack([len(sample.ids) for sample in samples], options.micro_batch_tokens, packed)
+    for rows, counts in shares(batches, ranks):
+        batch = collate(samples, values, rows, device, targets, packed)
+        if not counts and "weight" in batch.values:
+            batch.values["weight"].zero_()
+        yield rows, batch, counts
+
+
+def spread(samples: Sequence[Sample], numbers: Flat, targets: Targets = model_targets) -> Flat:
+    """Expands per-target values to one (T,) float32 array per sample, with 0 at tokens that are not targets."""
+    rows = []
+    for sample, of_targets in zip(samples, numbers, strict=True):
+        row = np.zeros(len(sample.ids), np.float32)
+        row[targets(sample)] = of_targets
+        rows.append(row)
+    return rows
+
+
 def run_lengths(places: npt.NDArray[np.int64]) -> list[int]:
     """Returns the lengths of the unbroken runs in ascending positions: 2, 3, 7 gives 2 and 1."""
     runs = np.split(places, np.flatnonzero(np.diff(places) > 1) + 1)
     return [len(run) for run in runs if len(run)]
 
 
-def trained_logits(model: PreTrainedModel, batch: MicroBatch, run: Callable[..., Any] | None = None) -> Tensor:
+def trained_logits(
+    model: PreTrainedModel, batch: MicroBatch, run: Callable[..., Any] | None = None, head: Any = None
+) -> Tensor:
     """Runs a model and returns its outputs at the positions that predict the trained tokens.
 
     A hook passes only these positions to the output layer: observations and padding skip the product with the
@@ -199,11 +249,12 @@ def trained_logits(model: PreTrainedModel, batch: MicroBatch, run: Callable[...,
         model: A language model, or a token classifier.
         batch: Tensors of the forward pass.
         run: Callable that runs the model through a wrapper, such as a DeepSpeed engine. Default: the model.
+        head: Last layer of the model, if it is known already; see `head_of`.
 
     Returns:
         (N, V) logits of a language model, or (N, labels) of a classifier.
     """
-    head = head_of(model)
+    head = head_of(model) if head is None else head
 
     def kept_only(module: torch.nn.Module, arguments: tuple[Any, ...]) -> tuple[Tensor]:
         return (arguments[0][batch.keep].unsqueeze(0),)

@@ -14,9 +14,8 @@ from searchgym.rollout.loading import load_model
 from searchgym.rollout.sampler import Dtype
 from searchgym.train.algorithms.losses import value_sums
 from searchgym.train.algorithms.samples import VALUED, Sample
-from searchgym.train.learner.batching import MicroBatch, Ranks
-from searchgym.train.learner.trained_model import Metrics, TrainedModel
-from searchgym.train.learner.updater import Updater
+from searchgym.train.learner.batching import Metrics, MicroBatch, Ranks, spread
+from searchgym.train.learner.trained_model import TrainedModel, Updater
 from searchgym.train.recipe.options import CriticOptions
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ class Critic:
 
     def with_values(self, samples: Sequence[Sample]) -> list[Sample]:
         """Returns the samples with `value` under the present weights."""
-        values = self.trained_model.spread(samples, self.trained_model.per_token(samples, self._forward))
+        values = spread(samples, self.trained_model.per_token(samples, self._forward), self.trained_model.targets)
         return [dataclasses.replace(sample, value=value) for sample, value in zip(samples, values, strict=True)]
 
     def value_step(self, samples: Sequence[Sample], step: int) -> Metrics:

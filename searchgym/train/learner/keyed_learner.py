@@ -10,8 +10,9 @@ from typing_extensions import override
 
 from searchgym.train.algorithms.estimator import members_of
 from searchgym.train.algorithms.samples import Sample
+from searchgym.train.learner.batching import Flat, Metrics
 from searchgym.train.learner.learner import Learner
-from searchgym.train.learner.trained_model import TOTALS, Flat, Metrics
+from searchgym.train.learner.trained_model import TOTALS
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -1,4 +1,4 @@
-"""The interface between training loop and learner, and a learner that trains in this process.
+"""The interface between training loop and learner, and a learner that trains in this process and measures its memory.
 
 With DeepSpeed, each rank runs a `LocalLearner`, and the loop talks to all of them through
 `searchgym.train.distributed.remote.RemoteLearner`.
@@ -6,7 +6,10 @@ With DeepSpeed, each rank runs a `LocalLearner`, and the loop talks to all of th
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import resource
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,13 +20,11 @@ from transformers import PreTrainedModel
 from typing_extensions import override
 
 from searchgym.train.algorithms.samples import Sample, with_all_targets
-from searchgym.train.learner.batching import Ranks
+from searchgym.train.learner.batching import Flat, Metrics, Ranks
 from searchgym.train.learner.critic import Critic, load_critic, make_critic
-from searchgym.train.learner.lora import WithoutAdapter, adapted, adapter_weights, merged
+from searchgym.train.learner.lora import WithoutAdapter, adapted, adapter_weights, merged, recomputing
 from searchgym.train.learner.policy import Policy
-from searchgym.train.learner.process import peak_gib, reset_peak, uses_gpu
-from searchgym.train.learner.trained_model import Flat, Metrics, recomputing
-from searchgym.train.learner.updater import Updater
+from searchgym.train.learner.trained_model import Updater
 from searchgym.train.recipe.recipe import Recipe
 
 CRITIC = "critic"
@@ -200,3 +201,36 @@ class LocalLearner(Learner):
         self.policy.updater.load(folder)
         if self.critic is not None:
             self.critic.updater.load(folder / CRITIC)
+
+
+# -- memory of this process -------------------------------------------------------------------------------------------
+
+
+def uses_gpu() -> bool:
+    """Returns whether this process uses a GPU; an available one may be left to engines and ranks in other processes."""
+    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+
+
+def reset_peak() -> None:
+    """Resets the peak-memory counter (Linux, CUDA)."""
+    if uses_gpu():
+        for device in range(torch.cuda.device_count()):
+            torch.cuda.reset_peak_memory_stats(device)
+        return
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+
+
+def peak_gib() -> float:
+    """Returns the peak memory since `reset_peak`, in GiB.
+
+    Of a GPU's allocations where this process uses one (the GPU with most), else of this process's resident memory:
+    since the process began, where the system cannot reset it.
+    """
+    if uses_gpu():
+        return max(torch.cuda.max_memory_allocated(device) for device in range(torch.cuda.device_count())) / 2**30
+    with contextlib.suppress(OSError, StopIteration):
+        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+        return int(next(line for line in lines if line.startswith("VmHWM:")).split()[1]) / 2**20
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most / 2**30 if sys.platform == "darwin" else most / 2**20

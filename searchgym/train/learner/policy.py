@@ -11,9 +11,8 @@ from torch import Tensor
 from searchgym.train.algorithms.loss_options import LossOptions
 from searchgym.train.algorithms.losses import policy_sums, token_logp
 from searchgym.train.algorithms.samples import Sample
-from searchgym.train.learner.batching import MicroBatch, Ranks
-from searchgym.train.learner.trained_model import Flat, Metrics, TrainedModel
-from searchgym.train.learner.updater import Updater
+from searchgym.train.learner.batching import Flat, Metrics, MicroBatch, Ranks, spread
+from searchgym.train.learner.trained_model import TrainedModel, Updater
 from searchgym.train.recipe.options import OptimizerOptions
 
 if TYPE_CHECKING:
@@ -79,7 +78,6 @@ class Policy:
 
     def with_logp(self, samples: Sequence[Sample]) -> list[Sample]:
         """Returns the samples with `old_logp`, and with `ref_logp` given a reference, as KL in the reward needs."""
-        spread = self.trained_model.spread
         old = spread(samples, self.logp(samples))
         with_old = [dataclasses.replace(sample, old_logp=logp) for sample, logp in zip(samples, old, strict=True)]
         if self.reference is None:

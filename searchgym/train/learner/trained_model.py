@@ -1,4 +1,4 @@
-"""A model under training: forward passes over samples, and updates split into micro-batches.
+"""A model under training: forward passes over samples, and updates by AdamW, split into micro-batches.
 
 A step splits its samples into minibatches (one update each), and every minibatch into micro-batches (one forward and
 one backward pass each, gradients summed), which the ranks share. A loss is a sum divided by the update's single
@@ -10,9 +10,10 @@ generator; minibatches are shuffled by a generator seeded with (seed, step).
 
 from __future__ import annotations
 
-import copy
+import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -21,24 +22,122 @@ import torch
 from torch import Tensor
 
 from searchgym.errors import TrainingError, UsageError
-from searchgym.rollout.transformers.precision import mixed_precision
+from searchgym.rollout.transformers.precision import head_of, mixed_precision
 from searchgym.train.algorithms.loss_options import Reduction
 from searchgym.train.algorithms.losses import token_weights
 from searchgym.train.algorithms.samples import Sample, Targets, model_targets
-from searchgym.train.learner.batching import MicroBatch, Ranks, add, collate, pack, shares, trained_logits
-from searchgym.train.learner.updater import Updater
+from searchgym.train.learner.batching import (
+    Flat,
+    Metrics,
+    MicroBatch,
+    Ranks,
+    add,
+    micro_batches,
+    minibatches,
+    trained_logits,
+)
+from searchgym.train.learner.saved import load_state, save_state
 from searchgym.train.recipe.options import OptimizerOptions
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-Metrics = dict[str, float]
-Flat = Sequence[npt.NDArray[np.float32]]
-"""A number for each target of each sample: one (n,) array per sample with n targets."""
 TOTALS: Final = ("tokens_trained", "tokens_read", "tokens_padded", "micro_batches")
 """Metrics of a step that are sums, not means."""
 Loss = Callable[[MicroBatch], tuple[Tensor, Metrics]]
 """A function of a micro-batch that returns the summed loss, not yet divided, and sums for the metrics."""
+
+
+def lr_scale(step: int, steps: int, options: OptimizerOptions) -> float:
+    """Returns the factor on the learning rate in a 0-based step: linear warm-up, then constant or half a cosine."""
+    if step < options.warmup_steps:
+        return (step + 1) / options.warmup_steps
+    if options.schedule == "constant":
+        return 1.0
+    done = (step - options.warmup_steps) / max(steps - options.warmup_steps, 1)
+    return options.min_lr_ratio + (1 - options.min_lr_ratio) * 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
+
+
+class Updater:
+    """Computes gradients of a model and updates it with AdamW, in this process; matrices alone decay.
+
+    Args:
+        model: Trained in place; its weights keep their type and device.
+        options: Options of the optimizer.
+        steps: Number of steps of the whole run, for the schedule.
+    """
+
+    def __init__(self, model: PreTrainedModel, options: OptimizerOptions, steps: int) -> None:
+        self.model, self.options, self.steps = model, options, steps
+        self.version = 0
+        """Number of updates made so far."""
+        named = [p for p in model.parameters() if p.requires_grad]
+        dimensions = [len(getattr(p, "ds_shape", p.shape)) for p in named]  # DeepSpeed flattens a sharded parameter
+        matrices = [p for p, n in zip(named, dimensions, strict=True) if n >= 2]
+        others = [p for p, n in zip(named, dimensions, strict=True) if n < 2]
+        decays = ((matrices, options.weight_decay), (others, 0.0))
+        groups = [{"params": params, "weight_decay": decay} for params, decay in decays if params]
+        self.optimizer = torch.optim.AdamW(groups, lr=options.lr, betas=options.betas, eps=options.eps)
+
+    def __call__(self, **inputs: Any) -> Any:
+        """Runs the model."""
+        return self.model(**inputs)
+
+    def backward(self, loss: Tensor) -> None:
+        """Accumulates the gradient of a micro-batch's share of the loss."""
+        loss.backward()  # type: ignore[no-untyped-call]
+
+    def clear(self) -> None:
+        """Clears the accumulated gradients."""
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def apply(self, step: int) -> dict[str, float]:
+        """Clips the gradients, makes one optimizer update and clears the gradients.
+
+        If all gradients are exactly 0, no update is made: momentum and weight decay alone would move the weights.
+
+        Args:
+            step: 0-based step of the run.
+
+        Returns:
+            ``gradient_norm`` (before clipping), ``learning_rate``, and ``updates`` (1 or 0).
+
+        Raises:
+            TrainingError: A gradient is not finite; the weights are unchanged.
+        """
+        rate = self.options.lr * lr_scale(step, self.steps, self.options)
+        norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.options.max_grad_norm or math.inf))
+        try:
+            if not math.isfinite(norm):
+                raise TrainingError(f"the gradient's norm is {norm} in step {step + 1}: no update was made")
+            if norm > 0:
+                for group in self.optimizer.param_groups:
+                    group["lr"] = rate
+                self.optimizer.step()
+                self.version += 1
+        finally:
+            self.clear()
+        return {"gradient_norm": norm, "learning_rate": rate, "updates": float(norm > 0)}
+
+    # -- state -----------------------------------------------------------------------------------------------------
+
+    def weights(self) -> dict[str, Tensor]:
+        """Returns the state of the model by name, without copying it."""
+        return dict(self.model.state_dict())
+
+    def save(self, folder: Path) -> None:
+        """Writes the model, the optimizer's state and the version to a folder; see `save_state`."""
+        save_state(self.model, self.optimizer, self.version, folder)
+
+    def load(self, folder: Path) -> None:
+        """Restores model, optimizer and version from a folder that `save` wrote; see `load_state`."""
+        self.version = load_state(self.model, self.optimizer, folder)
+
+    def check_weights(self) -> None:
+        """Raises a TrainingError if a weight is not finite."""
+        for name, parameter in self.model.named_parameters():
+            if not bool(torch.isfinite(parameter).all()):
+                raise TrainingError(f"{name} holds a weight that is not finite")
 
 
 class TrainedModel:
@@ -62,6 +161,7 @@ class TrainedModel:
     ) -> None:
         updater.model.train(updater.model.is_gradient_checkpointing)  # it is done in training mode only
         self.updater, self.options, self.seed = updater, options, seed
+        self._head = head_of(updater.model)
         self.ranks, self.targets = ranks or Ranks(), targets
 
     def logits(self, batch: MicroBatch, other: PreTrainedModel | None = None) -> Tensor:
@@ -76,8 +176,8 @@ class TrainedModel:
         """
         run: Callable[..., Any] = other or self.updater
         model: Any = other or self.updater.model
-        with mixed_precision(model, self.options.autocast == "bfloat16"):
-            return trained_logits(model, batch, run)
+        with mixed_precision(model) if self.options.autocast == "bfloat16" else contextlib.nullcontext():
+            return trained_logits(model, batch, run, self._head if other is None else None)
 
     def per_token(self, samples: Sequence[Sample], function: Callable[[MicroBatch], Tensor]) -> Flat:
         """Computes a number for each target, without gradients; every rank gets the numbers of all samples.
@@ -90,23 +190,15 @@ class TrainedModel:
             One (n,) float32 array per sample.
         """
         computed: dict[int, npt.NDArray[np.float32]] = {}
+        device = self.updater.model.device
         with torch.no_grad():
-            for rows, batch, counts in self._micro_batches(samples, {}):
+            for rows, batch, counts in micro_batches(samples, {}, self.options, self.ranks, device, self.targets):
                 numbers = function(batch).float().cpu().numpy()
                 ends = np.cumsum([len(self.targets(samples[i])) for i in rows])
                 if counts:
                     computed |= zip(rows, np.split(numbers, ends[:-1]), strict=True)
         by_sample = {i: numbers for of_rank in self.ranks.gather(computed) for i, numbers in of_rank.items()}
         return [by_sample[i] for i in range(len(samples))]
-
-    def spread(self, samples: Sequence[Sample], numbers: Flat) -> Flat:
-        """Expands per-target values to one (T,) float32 array per sample, with 0 at tokens that are not targets."""
-        rows = []
-        for sample, of_targets in zip(samples, numbers, strict=True):
-            row = np.zeros(len(sample.ids), np.float32)
-            row[self.targets(sample)] = of_targets
-            rows.append(row)
-        return rows
 
     def update(
         self,
@@ -138,7 +230,7 @@ class TrainedModel:
             raise UsageError(f"{len(samples)} samples hold no token to train on: leave the step out")
         sums: Metrics = {}
         updates: list[Metrics] = []
-        for indices in self._minibatches(len(samples), step):
+        for indices in minibatches(len(samples), self.options, self.seed, step):
             minibatch = [samples[i] for i in indices]
             weights, denominator = token_weights(minibatch, reduction, constant_length, self.targets)
             if not denominator:
@@ -157,14 +249,6 @@ class TrainedModel:
             "learning_rate": updates[-1]["learning_rate"],
             "updates": sum(u["updates"] for u in updates),
         }
-
-    def _minibatches(self, count: int, step: int) -> Iterator[npt.NDArray[np.intp]]:
-        """Yields the indices of each minibatch: samples are shuffled in each epoch and cut near-equally."""
-        rng = np.random.default_rng([self.seed, step])
-        for _ in range(self.options.epochs):
-            updates = updates_of_pass(self.options, count)
-            order = rng.permutation(count) if updates > 1 else np.arange(count)
-            yield from np.array_split(order, updates)
 
     def accumulate(
         self, samples: Sequence[Sample], values: Mapping[str, Flat], denominator: float, loss: Loss
@@ -185,7 +269,8 @@ class TrainedModel:
         """
         sums: Metrics = {}
         not_finite: list[tuple[float, str]] = []
-        for rows, batch, counts in self._micro_batches(samples, values):
+        device = self.updater.model.device
+        for rows, batch, counts in micro_batches(samples, values, self.options, self.ranks, device, self.targets):
             total, statistics = loss(batch)
             scaled = total / denominator
             if not math.isfinite(value := float(scaled.detach())):
@@ -205,60 +290,3 @@ class TrainedModel:
             names = ", ".join(name for _, name in losses[:3])
             raise TrainingError(f"the loss is {losses[0][0]} on {names}{', ...' if len(losses) > 3 else ''}")
         return self.ranks.sums(sums)
-
-    def _micro_batches(
-        self, samples: Sequence[Sample], values: Mapping[str, Flat]
-    ) -> Iterator[tuple[list[int], MicroBatch, bool]]:
-        """Yields (sample indices, tensors, whether they count) for this rank's micro-batches; see `shares`."""
-        device = self.updater.model.device
-        auto = self.options.packing == "auto" and device.type == "cuda"
-        packed = auto or self.options.packing == "always"
-        batches = pack([len(sample.ids) for sample in samples], self.options.micro_batch_tokens, packed)
-        for rows, counts in shares(batches, self.ranks):
-            batch = collate(samples, values, rows, device, self.targets, packed)
-            if not counts and "weight" in batch.values:
-                batch.values["weight"].zero_()
-            yield rows, batch, counts
-
-
-def updates_of_pass(options: OptimizerOptions, samples: int) -> int:
-    """Returns the number of updates that a pass over some samples makes."""
-    if options.minibatch_samples is None:
-        return max(1, min(options.minibatches, samples))
-    return -(-samples // options.minibatch_samples)
-
-
-def recomputing(model: PreTrainedModel, on: bool) -> PreTrainedModel:
-    """Switches gradient checkpointing of a model on, and its dropout off: checkpointing needs the training mode.
-
-    The config that is saved with the model keeps its dropout.
-
-    Args:
-        model: Changed in place, and returned.
-        on: If false, nothing is changed.
-
-    Raises:
-        UsageError: The model cannot recompute activations.
-    """
-    if not on:
-        return model
-    from transformers import PreTrainedConfig
-
-    if not model.supports_gradient_checkpointing:
-        raise UsageError(f"{type(model).__name__} cannot recompute activations: learner.gradient_checkpointing")
-    quiet: dict[int, PreTrainedConfig] = {}
-    for module in model.modules():
-        for name, value in vars(module).items():  # nn.Dropout calls it "p"; attention and layers use names with "drop"
-            if isinstance(value, float) and (name == "p" or "drop" in name):
-                setattr(module, name, 0.0)
-        config = getattr(module, "config", None)
-        if module is model or not isinstance(config, PreTrainedConfig):
-            continue
-        if id(config) not in quiet:
-            quiet[id(config)] = copy.deepcopy(config)
-            for name, value in vars(config).items():  # some layers read the config at run time (Falcon)
-                if isinstance(value, float) and "drop" in name:
-                    setattr(quiet[id(config)], name, 0.0)
-        vars(module)["config"] = quiet[id(config)]
-    model.gradient_checkpointing_enable({"use_reentrant": False})
-    return model

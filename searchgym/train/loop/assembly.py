@@ -109,7 +109,7 @@ def assemble(recipe: Recipe, out: Path, wrap: Callable[[Sampler], Sampler] = lam
     task, validation = load_tasks(recipe)
     for note in dict.fromkeys((*unpaid(task.questions), *unpaid(validation.questions))):
         sys.stderr.write(f"note: {note}\n")
-    agent = with_max_tokens(load_agent(recipe.agent), recipe.rollout.max_tokens)
+    agent = with_max_tokens(load_agent(recipe.agent), recipe.rollout.max_tokens, recipe.rollout.max_thought_tokens)
     keys = tuple(keys_of(recipe, agent.roles, agent.name))
     terms = check_credit(recipe, agent.roles)
     rewarded, source = task, cast("QuestionStream | None", None)

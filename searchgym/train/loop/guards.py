@@ -18,7 +18,8 @@ from typing import Final
 
 from searchgym.corpora.files import write_atomic
 from searchgym.errors import GuardError, did_you_mean
-from searchgym.train.learner.process import interrupt_held_back, peak_gib, reset_peak
+from searchgym.threads import interrupt_held_back
+from searchgym.train.learner.learner import peak_gib, reset_peak
 from searchgym.train.loop.folder import Row
 from searchgym.train.recipe.options import Bound, DeadlineOptions, GuardOptions
 

@@ -18,6 +18,7 @@ from searchgym.errors import ScoringError, TrainingError
 from searchgym.protocol import markers_in_pages
 from searchgym.records import Episode, Question
 from searchgym.retrieval.retriever import at_step
+from searchgym.rollout.chat import thought_counts
 from searchgym.rollout.engine import Engine
 from searchgym.rollout.models import Model
 from searchgym.train.algorithms.samples import Sample, is_overlong
@@ -145,7 +146,8 @@ def rollout_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
         Means over episodes: ``reward``, each score, ``searches``, ``opens`` and ``markers_in_pages`` (if any),
         ``turns``, ``generated_tokens``, ``observation_words``; shares: ``answered``, ``context_full``, ``overlong``,
         ``retriever_error`` of episodes, ``invalid`` of actions, ``illegal`` of calls; ``reward_std`` (over n),
-        ``max_generated_tokens`` and ``longest_prompt``, the most tokens that a call began with.
+        ``max_generated_tokens`` and ``longest_prompt``, the most tokens that a call began with. Also means of
+        `thought_counts`.
     """
     rewards = [episode.reward for episode in episodes]
     lengths = [generated_tokens([episode]) for episode in episodes]
@@ -170,6 +172,7 @@ def rollout_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
         "generated_tokens": float(np.mean(lengths)),
         "max_generated_tokens": float(max(lengths)),
         "longest_prompt": float(max((call.start for call in calls), default=0)),
+        **{name: float(np.mean(values)) for name, values in thought_counts(episodes).items()},
     }
 
 

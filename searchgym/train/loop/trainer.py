@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from searchgym.errors import ModelError, SearchGymError, TrainingError, UsageError
 from searchgym.questions.subset import draw_subset, mixture_lines
+from searchgym.threads import interrupt_held_back
 from searchgym.train.learner.learner import Learner
-from searchgym.train.learner.process import interrupt_held_back
 from searchgym.train.loop.ahead import Ahead
 from searchgym.train.loop.checkpoint import (
     Progress,

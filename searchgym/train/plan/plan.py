@@ -20,7 +20,6 @@ from searchgym.agents.base import read_agent
 from searchgym.errors import UsageError
 from searchgym.rollout.loading import device_of
 from searchgym.rollout.sampler_kind import CONTEXT, LIVE_LOGITS, PHASES, Need, Part, SampledKey, bytes_of
-from searchgym.train.learner.process import GIB
 from searchgym.train.loop.samplers import sampled_keys, sampled_run
 from searchgym.train.plan.shapes import Shape, adapter_parameters, model_shape
 from searchgym.train.recipe.backend import Sharding
@@ -29,6 +28,7 @@ from searchgym.train.recipe.options import OptimizerOptions
 from searchgym.train.recipe.preflight import vectors_gib
 from searchgym.train.recipe.recipe import Recipe
 
+GIB: Final = 2**30
 GPU_GIB: Final = 79.0
 """Memory that a GPU of 80 GB reports."""
 BUCKET: Final = 5e8

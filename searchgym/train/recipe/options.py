@@ -32,6 +32,9 @@ class RolloutOptions(Options):
     (``method: rejection``)."""
     max_tokens: Annotated[int, Ge(1)] | None = None
     """Maximum tokens of one output of a role, in training and validation. Default: the agent's card."""
+    max_thought_tokens: Annotated[int, Ge(1)] | None = None
+    """Tokens of one output after which a thought that is still open is closed, in training and validation; its closing
+    marker is not trained on. Default: the agent's card."""
     concurrency: Annotated[int, Ge(1)] = 64
     """Maximum number of episodes running at once."""
     sampler: SamplerKind = field(default_factory=lambda: find_kind(SamplerKind, "transformers")())

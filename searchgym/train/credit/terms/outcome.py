@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from searchgym.records import Episode
 from searchgym.train.algorithms.samples import outcome_rewards
-from searchgym.train.credit.term import CreditContext, Term
+from searchgym.train.credit.term import CreditContext, Rows, Term
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,12 +32,15 @@ class Outcome(Term):
         return self.split or Term.differs(self, penalties)
 
     @override
-    def of_episode(self, episode: Episode, context: CreditContext) -> list[float]:
-        rewards = outcome_rewards(episode)
+    def rewards(self, group: Sequence[Episode], context: CreditContext) -> Rows:
+        rows = [outcome_rewards(episode) for episode in group]
         if not self.split:
-            return rewards
+            return rows
         counts = [
-            value != 0 and (self.roles is None or c.role in self.roles)
-            for value, c in zip(rewards, episode.calls, strict=True)
+            sum(
+                value != 0 and (self.roles is None or call.role in self.roles)
+                for value, call in zip(row, episode.calls, strict=True)
+            )
+            for row, episode in zip(rows, group, strict=True)
         ]
-        return [value / max(sum(counts), 1) for value in rewards]
+        return [[value / max(count, 1) for value in row] for row, count in zip(rows, counts, strict=True)]

@@ -1,0 +1,263 @@
+"""Contexts of an episode: what a model has read and written, as token ids that are never encoded again."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+from typing_extensions import override
+
+from searchgym.agents.base import Chat, LoadedAgent, Reply
+from searchgym.agents.roles import Role
+from searchgym.envs.core import State
+from searchgym.errors import EpisodeError, UsageError
+from searchgym.protocol import Parts, Protocol, awaited
+from searchgym.records import Call, Context, Episode, Span, StopReason
+from searchgym.rollout.models import Model
+from searchgym.rollout.sampler import Finish, Sampled, SampleRequest, Sampling
+from searchgym.rollout.tokens import ContextText
+
+
+class EpisodeSettings(typing.Protocol):
+    """Interface of what all episodes share: the engine."""
+
+    agent: LoadedAgent
+    models: Mapping[str, Model]
+    """Role name to model."""
+    temperature: float
+    top_p: float
+    canonical: bool
+    """See `Engine`."""
+
+
+class EpisodeRun(typing.Protocol):
+    """Interface of what the chats of one episode share."""
+
+    name: str
+    """Id of the episode."""
+    place: tuple[str, int]
+    """Question id and attempt."""
+    entropy: tuple[int, int, int]
+    """Numbers that seed the episode."""
+    protocol: Protocol
+    state: State
+    calls: list[Call]
+    chats: list[TokenChat]
+
+    @property
+    def engine(self) -> EpisodeSettings:
+        """Settings of all episodes."""
+        ...
+
+    def role(self, name: str) -> Role:
+        """Returns the agent's role of that name, or raises a UsageError."""
+        ...
+
+    def end(self, reason: StopReason, why: str) -> EpisodeError:
+        """Ends the episode and returns the exception to raise."""
+        ...
+
+
+class TokenChat(Chat):
+    """Implementation of `Chat`: one context of the token tree, kept as token ids and never encoded again.
+
+    Texts are encoded when the next response is asked for, together with those of other episodes. Where the context is
+    forked or the episode ends first, they are encoded then, alone.
+
+    A stop string ends a response only where the action that it closes acts. Samplers match strings alone, so the chat
+    asks a sampler to go on after a stop string in a thought, or in a call that is not complete: `Call.requests` counts
+    the requests of a response.
+    """
+
+    def __init__(
+        self,
+        run: EpisodeRun,
+        role: Role,
+        model: Model,
+        context: Context,
+        first: ContextText,
+        inherited: Sequence[npt.NDArray[np.int32]] = (),
+    ) -> None:
+        self._run, self._role, self._model = run, role, model
+        self._number, self._context, self._inherited = len(run.chats), context, inherited
+        self._unread = [first]
+        self._finish: Finish = "stop"  # what is observed before a response belongs to the model's turn
+        self.thought = model.format.thought_after(first.finish)
+        """Text of the model's turn from the opening marker of the thought that is open; empty outside thoughts."""
+        run.chats.append(self)
+
+    def read(self) -> Context:
+        """Returns the context with all its texts encoded."""
+        missing = [text for text in self._unread if text.ids is None]
+        if missing:
+            for text, ids in zip(missing, self._model.format.encode(missing), strict=True):
+                text.ids = ids
+        for text in self._unread:
+            assert text.ids is not None
+            self._context.spans.append(Span("prompt" if text.finish is None else "observation", text.ids))
+        self._unread = []
+        return self._context
+
+    def _ids(self) -> npt.NDArray[np.int32]:
+        """Returns the whole context, (T,) int32."""
+        return np.concatenate([*self._inherited, *(span.ids for span in self.read().spans)])
+
+    @override
+    async def generate(self, prefix: bool = False) -> Reply:
+        run, engine = self._run, self._run.engine
+        if run.state.done:
+            raise EpisodeError(f"the episode has ended ({run.state.stop_reason}): nothing is generated after the end")
+        if len(run.calls) >= engine.agent.max_calls:
+            spent = f"the episode has used all its {len(run.calls)} model calls (max_calls)"
+            raise run.end("calls", f"agent {engine.agent.name}: {spent}")
+        missing, encoder = [text for text in self._unread if text.ids is None], self._model.encoder
+        if missing and encoder is not None and not engine.canonical:  # where only the turnstile is waited for
+            for text, ids in zip(missing, await encoder.ask(missing, run.place), strict=True):
+                text.ids = ids
+        call = await self._respond(self._role.max_tokens, self._role.max_thought_tokens, prefix)
+        if call.thought_cut:
+            closing = f"\n{awaited(self.thought)}\n\n"
+            self._unread.append(ContextText([(closing, True)], "stop", goes_on=True))
+            call.text += closing
+            self.thought, thought = "", call.text
+            call = await self._respond(self._role.max_tokens - (call.end - call.start), None, prefix)
+            return Reply(thought + call.text, call)
+        return Reply(call.text, call)
+
+    async def _respond(self, max_tokens: int, max_thought_tokens: int | None, prefix: bool) -> Call:
+        """Samples a response and appends it to the context.
+
+        Args:
+            max_tokens: Maximum number of tokens.
+            max_thought_tokens: Number of tokens after which the response ends if it is in a thought.
+            prefix: See `Chat.generate`.
+
+        Raises:
+            EpisodeError: The context is full.
+        """
+        run, prompt = self._run, self._ids()
+        pieces, text, finish = await self._pieces(prompt, max_tokens, max_thought_tokens)
+        ids = np.concatenate([piece.ids for piece in pieces])
+        self._finish, self.thought = finish, text if awaited(text) else ""
+        cut = finish == "length"
+        thought_cut = cut and max_thought_tokens is not None and len(ids) < max_tokens and bool(self.thought)
+        if len(ids):
+            self._context.spans.append(Span("model", ids, np.concatenate([piece.logp for piece in pieces])))
+        call = Call(
+            context=self._number,
+            start=len(prompt),
+            end=len(prompt) + len(ids),
+            role=self._role.name,
+            model_key=self._model.key,
+            turn=run.state.turn + 1,
+            text=text,
+            policy_version=min(piece.version for piece in pieces),
+            cut=cut and not thought_cut,
+            prefix=prefix,
+            requests=len(pieces),
+            thought_cut=thought_cut,
+        )
+        if len(ids):
+            run.calls.append(call)
+        if finish == "context" and not prefix:
+            call.legal = False  # nobody reads it: the episode ends here
+            raise run.end("context", f"role {self._role.name}: the context is full after {call.end} tokens")
+        return call
+
+    async def _pieces(
+        self, prompt: npt.NDArray[np.int32], max_tokens: int, max_thought_tokens: int | None
+    ) -> tuple[list[Sampled], str, Finish]:
+        """Samples a response in as many requests as it takes.
+
+        Returns:
+            (pieces, text, finish): the response's parts in order; its text, from the opening marker of a thought that
+            the prompt opened; why it ended.
+        """
+        protocol, format = self._run.protocol, self._model.format
+        stop = protocol.stop_strings if self._role.stop is None else self._role.stop
+        bounds = [max_tokens] if max_thought_tokens is None else [min(max_thought_tokens, max_tokens), max_tokens]
+        pieces, now, length, text = list[Sampled](), stop, 0, self.thought
+        while True:
+            ids = np.concatenate([prompt, *(piece.ids for piece in pieces)])
+            bound = next(bound for bound in bounds if bound > length)
+            last = await self._sample(ids, bound - length, now, len(pieces))
+            pieces.append(last)
+            before, length = len(text), length + len(last.ids)
+            text = self.thought + format.response_text(np.concatenate([piece.ids for piece in pieces]))
+            closing = awaited(text)
+            if last.finish == "stop":
+                stopped = now == stop or any(string in text[max(before + 1 - len(string), 0) :] for string in stop)
+                if (stopped and protocol.ended(text)) or not format.continues:
+                    return pieces, text, "stop"
+                if length >= max_tokens:
+                    return pieces, text, "length"
+            elif last.finish != "length" or bound == max_tokens or closing:
+                return pieces, text, last.finish
+            now = _stops((closing,) if closing else stop, text)
+
+    async def _sample(
+        self, ids: npt.NDArray[np.int32], max_tokens: int, stop: tuple[str, ...], request: int
+    ) -> Sampled:
+        """Samples the next piece of a response; `request` is its 0-based number, which seeds it."""
+        run, engine = self._run, self._run.engine
+        entropy = (*run.entropy, len(run.calls), request) if request else (*run.entropy, len(run.calls))
+        seed = int(np.random.SeedSequence(entropy).generate_state(1)[0])
+        sampling = Sampling(max_tokens, engine.temperature, engine.top_p, stop)
+        return await self._model.batcher.ask(SampleRequest(ids, sampling, seed, run.name), run.place)
+
+    @override
+    def observe(self, text: str, own: bool = False) -> None:
+        if not isinstance(text, str):  # encoded later, beside texts of other episodes: the fault would seem theirs
+            raise TypeError(f"observe takes a text, got {type(text).__name__}")
+        parts = [(text, True)] if own else self._run.protocol.parts(text)
+        self._unread.append(ContextText(self._outside(parts, self._finish), self._finish))
+        self.thought = self._model.format.thought_after(self._finish)
+
+    @override
+    def fork(self, role: str, **fields: str) -> TokenChat:
+        run, agent_role, model = self._run, self._run.role(role), self._run.engine.models[role]
+        if model is not self._model:
+            raise UsageError(f"role {role} continues role {self._role.name}'s context: both need the same model")
+        ids = self._ids()
+        spans = self._context.spans
+        # Whether the model's turn is still open, as for an observation after the last response.
+        finish: Finish = self._finish if spans and spans[-1].kind == "model" else "stop"
+        parts = [("\n\n", True), *agent_role.parts(fields, run.protocol.instructions()), ("\n\n", True)]
+        text = ContextText(self._outside(parts, finish), finish)
+        chat = TokenChat(run, agent_role, model, Context(self._number, len(ids)), text, [ids])
+        chat._finish = finish
+        return chat
+
+    def _outside(self, parts: Parts, finish: Finish) -> Parts:
+        """Returns a text as it follows a response: behind the end of a thought that is open in the same turn."""
+        if self.thought and self._model.format.goes_on(finish):
+            return [(f"\n{awaited(self.thought)}\n\n", True), *parts]
+        return parts
+
+
+def thought_counts(episodes: Sequence[Episode]) -> dict[str, list[float]]:
+    """Counts what became of the thoughts of episodes.
+
+    Returns:
+        Number per episode: ``open_thoughts``, calls whose thought never closes, so that nothing in it acts;
+        ``cut_thoughts``, calls whose thought `Role.max_thought_tokens` closed; ``resumed``, further requests that
+        responses took (`Call.requests`). A count that is 0 for all episodes is left out.
+    """
+    counts = {
+        "open_thoughts": [sum(bool(awaited(call.text)) for call in episode.calls) for episode in episodes],
+        "cut_thoughts": [sum(call.thought_cut for call in episode.calls) for episode in episodes],
+        "resumed": [sum(call.requests - 1 for call in episode.calls) for episode in episodes],
+    }
+    return {name: list(map(float, values)) for name, values in counts.items() if any(values)}
+
+
+def _stops(stop: Sequence[str], text: str) -> tuple[str, ...]:
+    """Returns stop strings for the rest of a response, and what is missing of one with whose beginning it ends."""
+    missing = [
+        string[most:]
+        for string in stop
+        if (most := max((n for n in range(len(string)) if text.endswith(string[:n])), default=0))
+    ]
+    return tuple(dict.fromkeys([*stop, *missing]))

@@ -1,0 +1,139 @@
+"""Runs a parser of model texts over the conformance set of dialects and counts what it reads rightly.
+
+The folder needs nothing but the standard library: copy ``runner.py`` and the JSON files into another project. Each file
+holds the cases of one dialect. A case has
+
+* ``id``, unique in all files, and ``kind``, one of `KINDS` except ``prefix``;
+* ``text``: what a model wrote, with the special tokens of its template, without those that the prompt ends with;
+* ``expect``: the right result, in the form that `Parse` returns; the reason of a refusal is for people only;
+* ``complete_at``, on some: the number of characters (code points) from which on the action may be read. Each prefix of
+  such a text is tried, too: a shorter one must be refused, a longer one may be refused or must give the right action;
+* ``note``, on some: why the result is right where the dialect's descriptions leave it open.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+DIALECTS: Final = ("tags", "hermes", "qwen3_coder", "llama3", "mistral", "gemma", "gpt_oss")
+"""Names of the dialects, each with a JSON file in this folder."""
+KINDS: Final = ("plain", "form", "nested", "hostile", "wrong", "cut", "thought", "page", "prefix")
+"""Kinds of cases: the usual text; other spellings that are read; texts that hold markers of their own; texts made to
+mislead; calls with a fault; texts cut at some character; thoughts; text taken from pages; each prefix of a text."""
+
+Parse = Callable[[str, str], Mapping[str, Any]]
+"""A parser to test: called with a dialect and a text, it returns ``{"search": [query, ...]}``, ``{"answer": text}`` or
+``{"refused": reason}``, where the reason is a text or True. Any exception counts as a failure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One text and what is right for it; the module describes the fields."""
+
+    dialect: str
+    id: str
+    kind: str
+    text: str
+    expect: Mapping[str, Any]
+    note: str = ""
+    complete_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One text that a parser did not read rightly."""
+
+    case: Case
+    text: str
+    """The case's text, or the prefix of it that was read wrongly."""
+    got: str
+    """What the parser returned or raised."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Counts of texts by dialect and kind, and every failure."""
+
+    passed: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """(dialect, kind) to the number of texts that were read rightly."""
+    total: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """(dialect, kind) to the number of texts."""
+    failures: list[Failure] = field(default_factory=list)
+
+    def row(self, dialect: str) -> list[str]:
+        """Returns the cells of a dialect, ``passed/total`` for each of `KINDS`; ``-`` where there is no text."""
+        keys = [(dialect, kind) for kind in KINDS]
+        return [f"{self.passed[key]}/{self.total[key]}" if self.total[key] else "-" for key in keys]
+
+    def __str__(self) -> str:
+        """Returns the table as text, at most 80 columns wide."""
+        dialects = dict.fromkeys(dialect for dialect, _ in self.total)
+        return lines([("dialect", *KINDS), *((dialect, *self.row(dialect)) for dialect in dialects)])
+
+
+def lines(rows: Sequence[Sequence[str]]) -> str:
+    """Returns rows of cells as lines: the first cell of a row on the left of its column, the others on the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        " ".join([row[0].ljust(widths[0]), *(cell.rjust(n) for cell, n in zip(row[1:], widths[1:], strict=True))])
+        for row in rows
+    )
+
+
+def load(dialect: str) -> list[Case]:
+    """Returns the cases of a dialect, from its file beside this module."""
+    file = Path(__file__).parent / f"{dialect}.json"
+    return [Case(dialect, **case) for case in json.loads(file.read_text(encoding="utf-8"))["cases"]]
+
+
+def run(parse: Parse, dialects: Sequence[str] = DIALECTS) -> Table:
+    """Runs a parser over all cases of some dialects, and over each prefix of the cases that say where they may be cut.
+
+    Args:
+        parse: The parser, see `Parse`.
+        dialects: Names of `DIALECTS`.
+
+    Returns:
+        The counts and the failures, in the order of the files.
+    """
+    table = Table()
+    for case in (case for dialect in dialects for case in load(dialect)):
+        for kind, text, accepted in _texts(case):
+            key = case.dialect, kind
+            got = _result(parse, case.dialect, text)
+            table.total[key] += 1
+            if any(_same(got, expected) for expected in accepted):
+                table.passed[key] += 1
+            else:
+                table.failures.append(Failure(case, text, got if isinstance(got, str) else repr(dict(got))))
+    return table
+
+
+def _texts(case: Case) -> Iterator[tuple[str, str, list[Mapping[str, Any]]]]:
+    """Yields (kind, text, accepted results) of a case and of its prefixes."""
+    yield case.kind, case.text, [case.expect]
+    if case.complete_at is not None:
+        refusal: Mapping[str, Any] = {"refused": True}
+        for end in range(len(case.text)):
+            yield "prefix", case.text[:end], [refusal, case.expect] if end >= case.complete_at else [refusal]
+
+
+def _result(parse: Parse, dialect: str, text: str) -> Mapping[str, Any] | str:
+    """Returns what a parser made of a text, or a line about why that is no result."""
+    try:
+        result: object = parse(dialect, text)
+    except Exception as error:
+        return f"raised {type(error).__name__}: {error}"
+    return result if isinstance(result, Mapping) else f"returned {result!r}, not a mapping"
+
+
+def _same(got: Mapping[str, Any] | str, expected: Mapping[str, Any]) -> bool:
+    """Returns whether a result is the expected one; the reasons of refusals may differ."""
+    if isinstance(got, str) or got.keys() != expected.keys():
+        return False
+    return bool(got["refused"]) if "refused" in got else got == expected
