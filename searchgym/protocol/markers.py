@@ -12,18 +12,20 @@ from searchgym.records import Opened, Searched
 MARKER: Final = re.compile(
     "|".join(map(re.escape, sorted([*CLOSING, *CLOSING.values()], key=len, reverse=True)))
     + r"|</?(?:\w{1,40}_)?(?:search|answer|question|open|more|information|tool_call|tool_response|tools)>"
-    r"|</?(?:function|parameter)(?:=[^<>\s]{1,80})?>"
+    r"|</(?:function|parameter)>|<(?:function|parameter)=|\bto=functions\.|```tool_(?:code|output)"
+    r"|\{\s{0,9}\"name\"\s{0,9}:\s{0,9}\"[^\"\\\n]{1,80}\"\s{0,9},\s{0,9}\"(?:arguments|parameters)\"\s{0,9}:"
     r"|</?(?:start|end)_of_turn>|</?s>|<[|\uff5c][^<>\s]{1,80}[|\uff5c]>"
     r"|\[/?(?:INST|TOOL_CALLS|TOOL_RESULTS|AVAILABLE_TOOLS|ARGS|SYSTEM_PROMPT)\]"
 )
 """Pattern of thought markers, tags of every grammar, tool calls of every dialect, and the usual special tokens."""
 
+MARKS: Final = "<[`{="
+"""Characters without which a text, as most pages, holds no marker."""
+
 
 def count_markers(text: str) -> int:
     """Returns the number of markers in a text."""
-    if "<" not in text and "[" not in text:  # most pages
-        return 0
-    return sum(1 for _ in MARKER.finditer(text))
+    return sum(1 for _ in MARKER.finditer(text)) if any(mark in text for mark in MARKS) else 0
 
 
 def markers_in_pages(searches: Sequence[Searched], opens: Sequence[Opened]) -> int:

@@ -13,8 +13,8 @@ from searchgym.envs.pages.look import look
 from searchgym.envs.pages.pages import PageIndex
 from searchgym.envs.task import load_task
 from searchgym.eval.scores import score_episodes
-from searchgym.protocol import count_markers, get_protocol, markers_in_pages
-from searchgym.records import More, Open, Passage, Question, Searched
+from searchgym.protocol import count_markers, get_protocol, list_dialects, load_dialect, markers_in_pages
+from searchgym.records import More, Open, Passage, Question, Search, Searched
 from searchgym.retrieval.index.index import build_in_memory
 from searchgym.rollout.engine import Engine
 from searchgym.rollout.models import Model
@@ -49,8 +49,18 @@ def test_every_marker_of_a_grammar_is_counted(name):
     assert count_markers(protocol.result("page")) == 2
 
 
+@pytest.mark.parametrize("name", list_dialects())
+def test_every_call_of_a_dialect_is_counted(name):
+    protocol = get_protocol("tool_calls", dialect=name)
+    for mark in load_dialect(name).marks:
+        assert count_markers(f"a {mark} b") >= 1, mark
+    assert count_markers(protocol.write(Search(("x",)))) >= 1
+    assert count_markers(protocol.result("page")) >= 1
+
+
 def test_a_long_hostile_page_is_counted_in_linear_time():
-    assert count_markers("<" * 100_000 + "<|" * 50_000 + "[" * 100_000 + "a_" * 50_000) == 0
+    assert count_markers("<" * 100_000 + "<|" * 50_000 + "[{`" * 100_000 + "a_" * 50_000) == 0
+    assert count_markers('{"name": "x", ' * 50_000) == 0
     assert count_markers("<think>" * 100_000) == 100_000
 
 
