@@ -12,12 +12,15 @@ from vllm.entrypoints.generate.base.protocol import ExtractedToolCallInformation
 from vllm.tool_parsers.abstract_tool_parser import ToolParser, ToolParserManager
 
 from searchgym.options.cards import ProtocolName
-from searchgym.protocol import Protocol, get_protocol
+from searchgym.protocol import DEFAULT, Protocol, get_protocol, list_dialects
 from searchgym.records import Answer, More, Open, Search
 from searchgym.rollout.vllm.tool_calls import parser_name
 
-GRAMMARS: Final[tuple[ProtocolName, ...]] = ("tags", "tool_calls")
-"""Grammars that have a parser, each with and without pages that can be opened."""
+GRAMMARS: Final[list[tuple[ProtocolName, str]]] = [
+    ("tags", DEFAULT),
+    *(("tool_calls", dialect) for dialect in list_dialects()),
+]
+"""Grammars that have a parser, with their dialects, each with and without pages that can be opened."""
 
 
 def called(protocol: Protocol, text: str) -> tuple[str, str, dict[str, Any] | None]:
@@ -67,6 +70,8 @@ class _Parser(ToolParser):
         return ExtractedToolCallInformation(tools_called=True, tool_calls=[call], content=content or None)
 
 
-for _protocol in (get_protocol(name, browse=browse) for name in GRAMMARS for browse in (False, True)):
+for _protocol in (
+    get_protocol(name, browse=browse, dialect=dialect) for name, dialect in GRAMMARS for browse in (False, True)
+):
     _name = parser_name(_protocol)
     ToolParserManager.register_module(_name, module=type(_name, (_Parser,), {"protocol": _protocol}))
