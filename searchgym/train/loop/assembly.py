@@ -233,9 +233,7 @@ def _learner(
 
 
 def load_tasks(recipe: Recipe) -> tuple[Task, Task]:
-    """Loads the environments of training and of validation, with the dialect of tool calls that the model's files show
-    where it is ``auto``.
-    """
+    """Loads the environments of training and of validation; dialect ``auto`` is read off the model's files."""
     card = find_env(recipe.env)
 
     def spelled(options: dict[str, Any]) -> Task:
