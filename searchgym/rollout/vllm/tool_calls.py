@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from searchgym.agents.base import load_agent
 from searchgym.errors import UsageError
-from searchgym.protocol import Protocol, joined, opened_by
+from searchgym.protocol import DEFAULT, Protocol, joined, opened_by
 from searchgym.rollout.tokens import TokenFormat
 
 PLUGIN: Final = "searchgym.rollout.vllm.tool_parser"
@@ -40,7 +40,9 @@ def parser_name(protocol: Protocol, thinks: bool) -> str:
         protocol: Action grammar.
         thinks: Whether the model's chat template opens a thought.
     """
-    return f"searchgym_{protocol.name}{'_browse' * protocol.browse}{'_thinks' * thinks}"
+    dialect = protocol.dialect.name if protocol.dialect is not None else DEFAULT
+    spelled = protocol.name if dialect == DEFAULT else f"{protocol.name}_{dialect}"
+    return f"searchgym_{spelled}{'_browse' * protocol.browse}{'_thinks' * thinks}"
 
 
 def tool_template(form: TokenFormat, agent: str) -> str:
@@ -51,7 +53,7 @@ def tool_template(form: TokenFormat, agent: str) -> str:
         agent: Agent whose prompt the model was trained with; the first user message is the question in it.
 
     Raises:
-        UsageError: The model has no chat template, or the agent not one role.
+        UsageError: The model has no chat template, the agent not one role, or the grammar's calls are not in JSON.
     """
     roles = load_agent(agent).roles
     if len(roles) != 1 or not form.chat:
@@ -87,11 +89,11 @@ def tool_flags(form: TokenFormat, agent: str) -> dict[str, Any]:
 def _call(protocol: Protocol) -> str:
     """Returns the part of the template that writes a call as the grammar does."""
     arguments = "called['arguments']"
-    if protocol.name == "tool_calls":
-        name = "{{ called['name'] }}"
-        return f'<tool_call>\n{{"name": "{name}", "arguments": {{{{ {arguments} | tojson }}}}}}\n</tool_call>'
-    tag = protocol.search_tag
-    search = f"<{tag}>{{{{ {arguments}['query'] }}}}</{tag}>"
+    if protocol.dialect is not None:
+        if protocol.dialect.notation != "json":
+            raise UsageError(f"--tools writes calls in JSON, not as the dialect {protocol.dialect.name!r} does")
+        return protocol.dialect.show("{{ called['name'] }}", f"{{{{ {arguments} | tojson }}}}")
+    search = f"<search>{{{{ {arguments}['query'] }}}}</search>"
     if not protocol.browse:
         return search
     return (
