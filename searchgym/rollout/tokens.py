@@ -14,25 +14,24 @@ import copy
 import functools
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from searchgym.errors import DataError, UsageError
-from searchgym.protocol import Parts, Protocol, joined, opened_by
-from searchgym.rollout.foreign.templates import Turns, special_ids, take_apart
+from searchgym.errors import UsageError
+from searchgym.protocol import Parts, Protocol, joined
+from searchgym.rollout.foreign.encoding import Place, TextEncoder, decoder, one_id, special_ids
+from searchgym.rollout.foreign.templates import NO_ARGS
+from searchgym.rollout.foreign.turns import Slot, end_of_turn, take_apart
 from searchgym.rollout.sampler import Finish
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-Given = TypeVar("Given")
-Made = TypeVar("Made")
-BLANKS: Final = ("\u2581", "\u0120")
-"""How tokens write a blank: SentencePiece's, and byte-level."""
+__all__ = ["ContextText", "TokenFormat", "decoder", "end_ids"]
 
 
 @dataclass(slots=True, eq=False)
@@ -57,6 +56,8 @@ class TokenFormat:
         protocol: Action grammar: with ``"tags"`` observations continue the model's turn, with ``"tool_calls"`` they are
             user turns.
         chat: Whether prompts are user messages in the tokenizer's chat template; otherwise they are plain text.
+        template_args: Arguments for the chat template, such as ``enable_thinking``; a plain text has none.
+        date: Date that the chat template is told, ISO text. Default: the day on which this process started.
 
     Raises:
         UsageError: `chat` is set but there is no template, the template cannot be taken apart, or the tokenizer cannot
@@ -68,18 +69,16 @@ class TokenFormat:
         tokenizer: PreTrainedTokenizerBase,
         protocol: Protocol,
         chat: bool,
-        template_args: Mapping[str, Any] = {},
+        template_args: Mapping[str, Any] = NO_ARGS,
+        *,
         date: str | None = None,
     ) -> None:
         if chat and not tokenizer.chat_template:
             raise UsageError("the tokenizer has no chat template; use the model as a base model (chat=False)")
-        self.protocol, self.chat = protocol, chat
+        self.protocol, self.chat, self.template_args, self.date = protocol, chat, template_args, date
         self._tokenizer = tokenizer
         self._special = special_ids(tokenizer)
-        # A copy, since the switch is part of the tokenizer's state, which other threads may be reading.
-        self._copy = copy.deepcopy(tokenizer)
-        self._copy.split_special_tokens = True
-        self._plain = PlainText(self._copy, tokenizer, self._special)
+        self._encoder = TextEncoder(tokenizer)
         self._text = decoder(tokenizer)
         added = {i: token.content for i, token in tokenizer.added_tokens_decoder.items() if i not in self._special}
         # Runs of blanks or line ends, which some tokenizers add too, are no tags and stay as the tokenizer makes them.
@@ -89,37 +88,14 @@ class TokenFormat:
         by_length = sorted(self._tags.values(), key=len, reverse=True)
         self._tag = re.compile("|".join(map(re.escape, by_length)) or r"(?!)")
         spelled = {i: self.decode([i]) for i in sorted(self._special)}
-        unknown = one_id(tokenizer.unk_token_id)
-        leaked = self._special.intersection(self._plain.ids(["\n".join(spelled.values())], "start")[0]).difference(
-            unknown
-        )
-        if leaked:
-            raise UsageError(
-                f"{type(tokenizer).__name__} encodes the text {spelled[min(leaked)]!r} as a special token even when "
-                "told not to, so a retrieved page could end a turn; use the fast tokenizer (tokenizer.json)"
-            )
-        self._turns = _turns_of(tokenizer, self._plain, template_args, date) if chat else None
+        self._check_plain(spelled)
+        self._turns = take_apart(tokenizer, self._encoder, template_args, date=date) if chat else None
+        finishes: tuple[Finish | None, ...] = (None, *get_args(Finish))
+        self._slots = {finish: self._slot(finish) for finish in finishes}
         self.stop = protocol.stop_strings
         """Strings that end a response: the closing tags of actions."""
-        self.end_ids = end_ids(tokenizer) if chat else one_id(tokenizer.eos_token_id)
+        self.end_ids = end_ids(tokenizer, template_args) if chat else one_id(tokenizer.eos_token_id)
         """Token ids that end a response."""
-        if self._turns is not None:
-            self._check_prompt(self._turns)
-
-    def _check_prompt(self, turns: Turns) -> None:
-        """Refuses a tokenizer that makes other ids of a whole prompt than of its parts.
-
-        Raises:
-            UsageError: It does.
-        """
-        text = "The gull, é?"
-        whole = _marker_ids(self._tokenizer)(turns.first.begin + text + turns.first.end)
-        parts = self.prompt_ids(text).tolist()
-        if list(whole) != parts:
-            raise UsageError(
-                f"{self._tokenizer.name_or_path}: the tokenizer makes {whole} of a prompt of its chat template, and "
-                f"{parts} of its parts, so the model would read what it was not trained on: use its fast tokenizer"
-            )
 
     def prompt_ids(self, text: str | Parts) -> npt.NDArray[np.int32]:
         """Returns the token ids of a first prompt, up to where the model starts to write.
@@ -158,59 +134,80 @@ class TokenFormat:
         them out to all cores while other threads of Python work. A lone surrogate, which has no UTF-8 encoding, becomes
         a question mark.
         """
-        joins = [_IN_TURN if text.goes_on else self._around(text.finish) for text in texts]
+        slots = [Slot(place="inside") if text.goes_on else self._slots[text.finish] for text in texts]
         wholes = [joined(text.parts).encode("utf-8", "replace").decode("utf-8") for text in texts]
-        bodies = [join.lead + join.stripped(whole) + join.tail for whole, join in zip(wholes, joins, strict=True)]
-        plain: list[list[int]] = [[] for _ in texts]
-        for place in ("start", "marked", "middle"):
-            there = [number for number, join in enumerate(joins) if join.place == place]
-            for number, ids in zip(there, self._plain.ids([bodies[number] for number in there], place), strict=True):
-                plain[number] = ids
-        return [
-            np.array([*join.before, *self._checked(text.parts, whole, body, join, ids), *join.after], np.int32)
-            for text, whole, body, ids, join in zip(texts, wholes, bodies, plain, joins, strict=True)
-        ]
+        bodies = [slot.body(whole) for slot, whole in zip(slots, wholes, strict=True)]
+        plain = self._encoder.ids(bodies, [slot.place for slot in slots])
+        made = []
+        for text, slot, whole, body, ids in zip(texts, slots, wholes, bodies, plain, strict=True):
+            first = len(whole) - len(whole.lstrip()) if slot.strip[0] else 0
+            checked = self._checked(text.parts, slot, body, first, ids)
+            made.append(np.array([*slot.before, *checked, *slot.after], np.int32))
+        return made
 
     def encode_lists(self, lists: Sequence[Sequence[ContextText]]) -> list[list[npt.NDArray[np.int32]]]:
         """Returns the token ids of the texts of several contexts, encoded together; see `encode`."""
         made = iter(self.encode([text for texts in lists for text in texts]))
         return [[next(made) for _ in texts] for texts in lists]
 
-    continues = True
-    """Whether a response can go on in a further request."""
-
-    def goes_on(self, finish: Finish | None) -> bool:
-        """Returns whether what is observed after a response that ended so belongs to the model's turn."""
-        return self._turns is None or (self.protocol.name == "tags" and finish != "eos")
-
     def thought_after(self, finish: Finish | None) -> str:
-        """Returns what the chat template writes before a response from the opening marker of a thought that it opens.
+        """Returns what the chat template writes of a thought before the model goes on, such as ``<think>``.
+
+        Nothing if it leaves no thought open, for a base model, and where the model's turn goes on after an observation.
 
         Args:
             finish: Why the response before ended; None for a first prompt.
         """
-        if self._turns is None or (finish is not None and self.goes_on(finish)):
+        if self._turns is None:
             return ""
-        return opened_by((self._turns.first if finish is None else self._turns.next).end)
+        if finish is None:
+            return self._turns.thought
+        return "" if self.goes_on(finish) else self._turns.thought_later
 
-    def _around(self, finish: Finish | None) -> _Join:
-        """Returns what stands around a text.
+    continues = True
+    """Whether a response can go on in a further request."""
+
+    def goes_on(self, finish: Finish) -> bool:
+        """Returns whether what is observed after a response that ended so belongs to the model's turn."""
+        return not self.chat or (self.protocol.name == "tags" and finish != "eos")
+
+    def _slot(self, finish: Finish | None) -> Slot:
+        """Returns the place of a text.
 
         Args:
             finish: See `ContextText.finish`.
         """
         turns = self._turns
         if finish is None:
-            if turns is None:
-                return _Join("start", one_id(self._tokenizer.bos_token_id))
-            first = turns.first
-            place: Place = "marked" if first.before else "start"
-            return _Join(place, first.before, first.lead, first.tail, first.after, turns.strip)
+            bos = one_id(self._tokenizer.bos_token_id)
+            return Slot(before=bos, place="start") if turns is None else turns.first
         if turns is None or self.goes_on(finish):
-            return _IN_TURN
-        closing, again = () if finish == "eos" else turns.closing, turns.next
-        place = "marked" if again.before or turns.closing else "middle"
-        return _Join(place, (*closing, *again.before), again.lead, again.tail, again.after, (True, True))
+            return Slot(place="inside")
+        closing = () if finish == "eos" else turns.closing
+        return replace(turns.later, before=(*closing, *turns.later.before))
+
+    def _check_plain(self, spelled: Mapping[int, str]) -> None:
+        """Raises a UsageError if the tokenizer makes special tokens of plain text.
+
+        Args:
+            spelled: The text of each special token.
+        """
+        name, class_ = self._tokenizer.name_or_path, type(self._tokenizer).__name__
+        unknown = one_id(self._tokenizer.unk_token_id)
+        texts = ["x", "\n".join(spelled.values())]
+        added, leaked = (
+            self._special.intersection(ids).difference(unknown) for ids in self._encoder.ids(texts, ["start"] * 2)
+        )
+        if added:
+            raise UsageError(
+                f"{name}: {class_} adds {spelled[min(added)]!r} to every text even when told not to, so it would stand "
+                "within turns; use the fast tokenizer (tokenizer.json)"
+            )
+        if leaked:
+            raise UsageError(
+                f"{class_} encodes the text {spelled[min(leaked)]!r} as a special token even when told not to, so a "
+                "retrieved page could end a turn; use the fast tokenizer (tokenizer.json)"
+            )
 
     @property
     def closing_ids(self) -> tuple[int, ...]:
@@ -228,216 +225,55 @@ class TokenFormat:
             end -= 1
         return self.decode(ids[:end])
 
-    def _checked(self, text: str | Parts, whole: str, body: str, join: _Join, ids: list[int]) -> list[int]:
+    def _checked(self, text: str | Parts, slot: Slot, whole: str, first: int, ids: list[int]) -> list[int]:
         """Returns the ids of a text, encoded again if anything but its own parts became a tag.
 
         Args:
             text: The text.
-            whole: The same, joined.
-            body: The text as it was encoded, between the plain text of `join`.
-            join: What stands around it.
+            slot: Its place.
+            whole: The text as it was encoded; see `Slot.body`.
+            first: Number of characters that were stripped from its start.
             ids: Its ids, which may hold tags that others wrote.
         """
         if isinstance(text, str) or self._tags.keys().isdisjoint(ids):
             return ids
-        by_content = {content: i for i, content in self._tags.items()}
-        at = len(join.lead) - (len(whole) - len(whole.lstrip()) if join.strip[0] else 0)
-        parts = [(0, join.lead, True)]
+        by_content, at = {content: i for i, content in self._tags.items()}, len(slot.left) - first
+        parts = [(0, slot.left)]  # own text and its start
         for part, own in text:
-            parts.append((at, part, own))
+            parts += [(at, part)] * own
             at += len(part)
-        parts.append((len(body) - len(join.tail), join.tail, True))
-        tags = [  # (start, end, id) of each one in an own part
-            (at + m.start(), at + m.end(), by_content[m[0]])
-            for at, part, own in parts
-            if own
-            for m in self._tag.finditer(part)
+        parts.append((len(whole) - len(slot.right), slot.right))
+        tags = [
+            (at + m.start(), at + m.end(), by_content[m[0]]) for at, part in parts for m in self._tag.finditer(part)
         ]
         if not Counter(filter(self._tags.__contains__, ids)) - Counter(i for _, _, i in tags):
             return ids
         # The text between the own tags is encoded without tags.
-        between = zip([0, *(end for _, end, _ in tags)], [*(start for start, _, _ in tags), len(body)], strict=True)
-        texts = [body[start:end] for start, end in between]
-        pieces = [*self._bare.ids(texts[:1], join.place), *self._bare.ids(texts[1:], "marked")]
+        between = zip([0, *(end for _, end, _ in tags)], [*(start for start, _, _ in tags), len(whole)], strict=True)
+        places: list[Place] = [slot.place, *(cast(Place, "after") for _ in tags)]
+        pieces = self._bare.ids([whole[start:end] for start, end in between], places)
         return [*pieces[0], *(i for (_, _, tag), piece in zip(tags, pieces[1:], strict=True) for i in (tag, *piece))]
 
     @functools.cached_property
-    def _bare(self) -> PlainText:
-        """Encoder without added tokens: all of them are special to it, and those are off."""
+    def _bare(self) -> TextEncoder:
+        """Encoder of texts without added tokens: all of them are special to it, and those are off."""
         from tokenizers import AddedToken
 
-        bare = copy.deepcopy(self._copy)
+        bare = copy.deepcopy(self._tokenizer)
         added = [AddedToken(token.content, special=True) for token in bare.added_tokens_decoder.values()]
         cast(Any, bare).backend_tokenizer.add_special_tokens(added)
-        return PlainText(bare, self._tokenizer, self._special)
+        return TextEncoder(bare)
 
 
-Place = Literal["start", "marked", "middle"]
-"""Where a text stands: at the start of all, behind a special token, or in the middle of plain text."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Join:
-    """What stands around a text that is encoded, see `Around`."""
-
-    place: Place
-    before: tuple[int, ...] = ()
-    lead: str = ""
-    tail: str = ""
-    after: tuple[int, ...] = ()
-    strip: tuple[bool, bool] = (False, False)
-    """Whether the text is stripped at its start, and at its end."""
-
-    def stripped(self, text: str) -> str:
-        """Returns a text as it is encoded."""
-        text = text.lstrip() if self.strip[0] else text
-        return text.rstrip() if self.strip[1] else text
-
-
-_IN_TURN: Final = _Join("middle")
-"""Nothing stands around a text that goes on with the model's turn."""
-
-
-class PlainText:
-    """Encoder of texts without special tokens, wherever they stand.
-
-    SentencePiece's tokenizers put a blank before a text; some only at the start of all, some behind special tokens,
-    too, but none in the middle. There, a text is encoded behind an anchor that joins nothing, and the anchor removed.
-
-    Args:
-        plain: Tokenizer that makes no special tokens of text; it is not changed again.
-        tokenizer: The tokenizer with its special tokens.
-        special: Ids of these.
-    """
-
-    ANCHORS: Final = ("\n", "\x00", "\u241f")
-
-    def __init__(
-        self, plain: PreTrainedTokenizerBase, tokenizer: PreTrainedTokenizerBase, special: Collection[int]
-    ) -> None:
-        self._name, self._ids = tokenizer.name_or_path, _encoder(plain)
-        alone = self._ids(["x"])[0]
-        first = str(tokenizer.convert_ids_to_tokens(alone[0])) if alone else ""
-        self._anchors = self.ANCHORS if first.startswith(BLANKS) else ()
-        self._anchored: set[Place] = {"middle"} if self._anchors else set()
-        if self._anchors and special:
-            (mark,) = [str(tokenizer.convert_ids_to_tokens(min(special)))]
-            if _marker_ids(tokenizer)(f"{mark}x")[1:] != tuple(alone):
-                self._anchored.add("marked")
-
-    def ids(self, texts: list[str], place: Place) -> list[list[int]]:
-        """Returns the ids of texts that stand at a place.
-
-        Raises:
-            DataError: The tokenizer joins every anchor with a text.
-        """
-        if place not in self._anchored or not texts:
-            return self._ids(texts)
-        for anchor in self._anchors:
-            (alone,) = self._ids([anchor])
-            whole = self._ids([anchor + text for text in texts])
-            if all(ids[: len(alone)] == alone for ids in whole):
-                return [ids[len(alone) :] for ids in whole]
-        reason = "the tokenizer joins whatever stands before a text with it: use the fast tokenizer of the model"
-        raise DataError(reason, self._name)
-
-
-def _encoder(tokenizer: PreTrainedTokenizerBase) -> Callable[[list[str]], list[list[int]]]:
-    """Returns a function from texts to ids, without special tokens around it, by a tokenizer that is not changed again.
-
-    A tokenizer on the library `tokenizers` is asked for ids alone: the class around it also has offsets and masks made,
-    which takes half as long again.
-    """
-
-    def by_class(texts: list[str]) -> list[list[int]]:
-        return [list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]) for text in texts]
-
-    if not _by_library(tokenizer, "_encode_plus"):
-        return _without_panic(tokenizer, by_class)
-    by_class([""])  # hands the class's settings (nothing cut or padded, special tokens as text) to the library
-    library = cast(Any, tokenizer).backend_tokenizer
-
-    def by_library(texts: list[str]) -> list[list[int]]:
-        return [list(own.ids) for own in library.encode_batch_fast(texts, add_special_tokens=False)]
-
-    return _without_panic(tokenizer, by_library)
-
-
-def decoder(tokenizer: PreTrainedTokenizerBase) -> Callable[[list[int]], str]:
-    """Returns a function from ids to text, special tokens included.
-
-    As with `_encoder`, the library is asked where it can be: the class first copies the ids one by one.
-    """
-    if _by_library(tokenizer, "decode", "_decode"):
-        library = cast(Any, tokenizer).backend_tokenizer
-        return _without_panic(tokenizer, lambda ids: str(library.decode(ids, skip_special_tokens=False)))
-
-    def by_class(ids: list[int]) -> str:
-        return str(tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
-
-    return _without_panic(tokenizer, by_class)
-
-
-def _by_library(tokenizer: PreTrainedTokenizerBase, *methods: str) -> bool:
-    """Returns whether a tokenizer leaves methods to the library `tokenizers`, as no class of its own overrides one."""
-    from transformers import TokenizersBackend
-
-    return all(getattr(type(tokenizer), name) is getattr(TokenizersBackend, name) for name in methods)
-
-
-def _without_panic(tokenizer: PreTrainedTokenizerBase, convert: Callable[[Given], Made]) -> Callable[[Given], Made]:
-    """Returns a function that raises a `DataError` where the library `tokenizers` panics, which is no `Exception`."""
-
-    def converted(given: Given) -> Made:
-        try:
-            return convert(given)
-        except BaseException as error:
-            if type(error).__name__ != "PanicException":
-                raise
-            reason = f"the tokenizer fails on {given!r:.80} ({error}): use the one that belongs to the model"
-            raise DataError(reason, tokenizer.name_or_path) from error
-
-    return converted
-
-
-def end_ids(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+def end_ids(tokenizer: PreTrainedTokenizerBase, template_args: Mapping[str, Any] = NO_ARGS) -> tuple[int, ...]:
     """Returns the token ids that end a response: the tokenizer's end-of-text and its chat template's end-of-turn.
 
     Args:
         tokenizer: A tokenizer, with or without a chat template.
+        template_args: Arguments for the chat template, where it cannot be rendered without them.
 
     Raises:
         UsageError: The chat template cannot be taken apart.
     """
-    closing = _turns_of(tokenizer).closing if tokenizer.chat_template else ()
-    return tuple(dict.fromkeys((*one_id(tokenizer.eos_token_id), *closing[-1:])))
-
-
-def _marker_ids(tokenizer: PreTrainedTokenizerBase) -> Callable[[str], tuple[int, ...]]:
-    """Returns a function from a template's text to ids, special tokens included."""
-    return _without_panic(tokenizer, lambda text: tuple(tokenizer(text, add_special_tokens=False)["input_ids"]))
-
-
-@dataclass(frozen=True, slots=True)
-class _Encode:
-    """Implementation of `Encode`."""
-
-    marked: Callable[[str], tuple[int, ...]]
-    plain: Callable[[str], tuple[int, ...]]
-
-
-def _turns_of(
-    tokenizer: PreTrainedTokenizerBase,
-    plain: PlainText | None = None,
-    template_args: Mapping[str, Any] = {},
-    date: str | None = None,
-) -> Turns:
-    """Returns the turn markers of a tokenizer's chat template, encoded with its special tokens."""
-    marked = _marker_ids(tokenizer)
-    encode = _Encode(marked, marked if plain is None else lambda text: tuple(plain.ids([text], "middle")[0]))
-    return take_apart(tokenizer, encode, template_args, date)
-
-
-def one_id(token: Any) -> tuple[int, ...]:
-    """Returns a one-element tuple with a token id, or an empty tuple for None."""
-    return () if token is None else (int(token),)
+    turn = end_of_turn(tokenizer, template_args) if tokenizer.chat_template else ()
+    return tuple(dict.fromkeys((*one_id(tokenizer.eos_token_id), *turn)))

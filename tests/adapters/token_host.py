@@ -36,11 +36,11 @@ class Scripted:
         return [self._text(said, after[len(before) + len(said) :]) for before, said, after in triples]
 
     def _text(self, said, shown):
-        turns, ended = self.form._turns, said[-1] in self.form.end_ids
+        ended = said[-1] in self.form.end_ids
         if ended or self.form.protocol.name == "tool_calls":
-            around = turns.next
-            (lead,), (tail,) = (self.form._plain.ids([text], "marked") for text in (around.lead, around.tail))
-            opening, again = [*(() if ended else turns.closing), *around.before, *lead], [*tail, *around.after]
+            slot, encode = self.form._slots["eos" if ended else "stop"], self.form._encoder.ids
+            opening = [*slot.before, *encode([slot.left], [slot.place])[0]]
+            again = [*encode([slot.right], ["inside"])[0], *slot.after]
             assert shown[: len(opening)] == opening
             assert shown[-len(again) :] == again
             shown = shown[len(opening) : -len(again)]

@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_models import STYLES, tiny_tokenizer
+from made_models import CHATML, HEADERS, STYLES, tiny_tokenizer
 
 from searchgym.errors import UsageError
 from searchgym.protocol import get_protocol
+from searchgym.rollout.api_sampler import MessageFormat
+from searchgym.rollout.foreign import templates
 from searchgym.rollout.tokens import ContextText, TokenFormat, end_ids
 
 CHAT_STYLES = [style for style, (template, _) in STYLES.items() if template]
@@ -130,6 +132,37 @@ def test_marks_after_a_later_user_turn_are_its_own():
     assert fmt.decode(fmt.observation_ids("page", "stop")) == "<|im_end|><|im_start|>page<|im_end|>"
 
 
+# -- thoughts that templates open -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("opening", ["<think>\n", "[THINK]", "<think>\nHm,"])
+@pytest.mark.parametrize("name", ["tags", "tool_calls"])
+def test_an_open_thought_at_the_end_of_a_prompt_is_told(opening, name):
+    tokenizer = tiny_tokenizer("qwen2")
+    tokenizer.chat_template = CHATML.replace("assistant\n{%", f"assistant\n{opening}{{%")
+    fmt = TokenFormat(tokenizer, get_protocol(name), chat=True)
+    assert fmt.decode(fmt.prompt_ids("Q")).endswith(opening)
+    for finish in (None, "eos", "stop", "length"):
+        shown = fmt.prompt_ids("Q") if finish is None else fmt.observation_ids("page", finish)
+        opened = fmt.decode(shown).endswith(opening)
+        assert fmt.thought_after(finish) == (opening if opened else "")
+        assert opened == (name == "tool_calls" or finish in (None, "eos"))
+
+
+def test_no_thought_is_open_after_a_closed_one_or_without_a_template():
+    tokenizer = tiny_tokenizer("qwen2")
+    tokenizer.chat_template = (
+        CHATML.replace("assistant\n{%", "assistant\n{% if enable_thinking is defined and not enable_thinking %}"
+        "<think>\n\n</think>\n\n{% else %}<think>\n{% endif %}{%").replace("helpful", "<think>helpful")
+    )  # fmt: skip
+    open_, closed = (TokenFormat(tokenizer, get_protocol("tags"), True, a) for a in ({}, {"enable_thinking": False}))
+    for finish in (None, "eos"):
+        assert (open_.thought_after(finish), closed.thought_after(finish)) == ("<think>\n", "")
+        assert FORMATS["base", "tags"].thought_after(finish) == ""
+        assert FORMATS["qwen2", "tags"].thought_after(finish) == ""
+        assert MessageFormat(get_protocol("tags")).thought_after(finish) == ""
+
+
 # -- end ids and stop strings ----------------------------------------------------------------------------------------
 
 
@@ -232,7 +265,7 @@ def test_what_was_sampled_is_never_encoded_again(key, prompt, turns):
         raw = not fmt.chat or (fmt.protocol.name == "tags" and finish != "eos")
         shown = told(observation if raw else observation.strip())
         assert shown in fmt.decode(context[-1])
-    assert told(prompt.strip() if key[0] == "llama" else prompt) in fmt.decode(context[0])  # its template trims
+    assert told(prompt) in fmt.decode(context[0])
 
 
 # -- responses -------------------------------------------------------------------------------------------------------
@@ -300,3 +333,51 @@ def test_a_tokenizer_that_cannot_encode_marks_as_text_is_refused():
     tokenizer.__class__ = Stubborn
     with pytest.raises(UsageError, match=r"encodes the text '<\|.*' as a special token"):
         TokenFormat(tokenizer, get_protocol("tags"), chat=True)
+
+
+# -- template arguments and dates ------------------------------------------------------------------------------------
+
+DATED = CHATML.replace("You are a helpful assistant.", "{{ strftime_now('%d %b %Y') }} {{ mood | default('calm') }}")
+
+
+def test_template_arguments_and_the_date_are_in_prompts_and_observations():
+    tokenizer = tiny_tokenizer("qwen2")
+    tokenizer.chat_template = DATED.replace("assistant\n", "assistant\n{{ mood }}>")
+    fmt = TokenFormat(tokenizer, get_protocol("tool_calls"), True, {"mood": "glad"}, date="2027-01-02")
+    expected = tokenizer.apply_chat_template(
+        [{"role": "user", "content": "Q"}], add_generation_prompt=True, tokenize=False, mood="glad"
+    )
+    shown = fmt.decode(fmt.prompt_ids("Q"))
+    assert "system\n02 Jan 2027 glad<|im_end|>" in shown
+    assert shown.partition("<|im_end|>")[2] == expected.partition("<|im_end|>")[2]
+    assert fmt.decode(fmt.observation_ids("x", "stop")).endswith("assistant\nglad>")
+
+
+def test_without_a_date_templates_are_told_the_day_this_process_began(monkeypatch):
+    monkeypatch.setattr(templates, "TODAY", "2026-02-03")
+    tokenizer = tiny_tokenizer("qwen2")
+    tokenizer.chat_template = DATED
+    fmt = TokenFormat(tokenizer, get_protocol("tags"), True)
+    assert "system\n03 Feb 2026 calm<|im_end|>" in fmt.decode(fmt.prompt_ids("Q"))
+
+
+def test_end_ids_of_a_template_that_needs_an_argument():
+    tokenizer = tiny_tokenizer("llama")
+    tokenizer.chat_template = "{% if not mood %}{{ raise_exception('no mood') }}{% endif %}" + HEADERS
+    with pytest.raises(UsageError, match="no mood"):
+        end_ids(tokenizer)
+    fmt = TokenFormat(tokenizer, get_protocol("tags"), True, {"mood": "glad"})
+    assert fmt.end_ids == end_ids(tokenizer, {"mood": "glad"}) == FORMATS["llama", "tags"].end_ids
+
+
+@pytest.mark.parametrize(
+    ("arguments", "date", "message"),
+    [
+        ({"messages": []}, None, "template arguments: messages cannot be set"),
+        ({"mood": {1, 2}}, None, "expected values of JSON"),
+        ({}, "27 Nov 2026", "the date of templates is '27 Nov 2026': expected one such as 2026-11-27"),
+    ],
+)
+def test_arguments_that_no_template_can_have_are_refused(arguments, date, message):
+    with pytest.raises(UsageError, match=message):
+        TokenFormat(tiny_tokenizer("qwen2"), get_protocol("tags"), True, arguments, date=date)

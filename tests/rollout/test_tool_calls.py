@@ -53,9 +53,9 @@ def test_the_template_writes_what_training_wrote(name):
     prompt = role.parts({"question": "Who?", "instructions": protocol.instructions()}, protocol.instructions())
     ids = [
         form.prompt_ids(prompt),
-        form._plain.ids([f"<think>hm</think>{search}"], "middle")[0],
+        form._encoder.ids([f"<think>hm</think>{search}"], ["inside"])[0],
         form.observation_ids(protocol.parts(protocol.result(PAGE)), "stop"),
-        form._plain.ids(["Gamma"], "middle")[0],
+        form._encoder.ids(["Gamma"], ["inside"])[0],
         form.closing_ids,
         form.observation_ids("And when?", "eos"),
     ]

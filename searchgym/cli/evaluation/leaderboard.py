@@ -139,7 +139,8 @@ def _run_again(checked: CheckedSubmission, agent: LoadedAgent | None, specs: lis
         raise UsageError(f"which models? Give {', '.join(sorted(names))} as --model")
     dtype = next((e for u in checked.manifest.models.values() for e in ("bfloat16",) if e in u.engine), "float32")
     by = "vllm" if any("vllm" in used.engine for used in checked.manifest.models.values()) else "transformers"
-    how = Loading(by, dtype)
+    given = {name: value for own in checked.manifest.template.values() for name, value in own.items()}
+    how = Loading(by, dtype, template=given)
     named = named_models(specs, agent, how) if agent.roles else {}
     opened: contextlib.AbstractContextManager[Mapping[str, Model]] = open_models(named, checked.task, how)
     with opened as models, stages() as report:

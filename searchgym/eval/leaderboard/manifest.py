@@ -98,6 +98,8 @@ class SubmissionManifest(Options):
     """Role to SHA-256 of its prompt."""
     models: dict[str, UsedModel]
     """Role to model."""
+    template: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Role to the arguments of its model's chat template and the date that it shows, where it has any."""
     temperature: float
     samples: int
     """Episodes per question."""
@@ -129,6 +131,8 @@ def plain(manifest: SubmissionManifest) -> dict[str, Any]:
     """Returns a manifest as plain data, with the seals of its fields."""
     fields = dataclasses.asdict(manifest)
     del fields["seal"]
+    if not manifest.template:  # as in submissions before there were any
+        del fields["template"]
     return {**fields, "seal": {name: digest(value) for name, value in fields.items()}}
 
 

@@ -237,6 +237,9 @@ def run_again(
         if role in models and models[role].sha256 != used.sha256:
             reason = f"role {role}: the weights here are not those of {used.name}"
             raise SubmissionError("models", reason, folder)
+        if role in models and models[role].template != (then := manifest.template.get(role, {})):
+            reason = f"role {role}: {then} in the submission, {models[role].template} here"
+            raise SubmissionError("template", reason, folder)
     if identify(checked.task.retriever) != manifest.retriever:
         raise SubmissionError("retriever", "is not the one that is here: give --retriever", folder)
     options = EvalOptions(manifest.temperature, manifest.seed, samples=manifest.samples)

@@ -179,6 +179,7 @@ def _manifest(
         "part": part,
         **{name: record[name] for name in COPIED},
         "models": {role: UsedModel(**model) for role, model in models.items()},
+        "template": record.get("template") or {},
         "commit": record.get("commit"),
         "hardware": record["hardware"],
         "seconds": record["seconds"],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from searchgym.errors import DataError, SearchGymError
@@ -15,7 +15,6 @@ from searchgym.rollout.foreign.template_names import template_names
 from searchgym.rollout.foreign.template_options import DATE, check_template, fitted, template_format
 from searchgym.rollout.foreign.templates import render
 from searchgym.rollout.loading import load_tokenizer
-from searchgym.rollout.sampler import Finish
 from searchgym.rollout.tokens import TokenFormat
 
 if TYPE_CHECKING:
@@ -25,6 +24,8 @@ PROMPTS: Final = ("Who founded Beta?", "Line one.\n\nLine two: café, naïve –
 """Prompts whose ids are compared with the template's own."""
 TURNS: Final = 5
 """Scripted turns: searches, and an answer."""
+GRAMMARS: Final[tuple[ProtocolName, ...]] = ("tags", "tool_calls")
+"""Grammars of questions; that of proposals is tags with another answer."""
 PAGE: Final = "Doc 1(Title: Beta) Beta was founded by Gamma in 1901."
 """Page that every search finds."""
 State = Literal["ok", "note", "refused"]
@@ -72,8 +73,7 @@ def check_model(name: str, template: Mapping[str, Any] = {}) -> ModelReport:
     check_template([tokenizer], template)
     given = fitted(tokenizer, template)
     findings = list(_of_template(tokenizer, given))
-    grammars: tuple[ProtocolName, ...] = ("tags", "tool_calls")
-    for number, grammar in enumerate(grammars):
+    for number, grammar in enumerate(GRAMMARS):
         protocol = get_protocol(grammar)
         try:
             form = template_format(tokenizer, protocol, given)
@@ -120,15 +120,12 @@ def _of_grammar(tokenizer: PreTrainedTokenizerBase, form: TokenFormat, given: Ma
     name = form.protocol.name
     yield Finding(f"{name}: markers", "ok", _markers(tokenizer, form.protocol))
     if form.chat:
-        for text in PROMPTS:
-            (shown,) = render(tokenizer, [[{"role": "user", "content": text}]])
-            own = _first_difference(tokenizer, form.prompt_ids(text).tolist(), _ids(tokenizer, shown))
-            if own:
-                yield Finding(f"{name}: prompt ids", "refused", f"differ from the template's: {own}")
-                break
-        else:
-            yield Finding(f"{name}: prompt ids", "ok", "equal to apply_chat_template's")
-    yield from _of_turns(tokenizer, form)
+        pairs = [
+            (form.prompt_ids(text).tolist(), _rendered(tokenizer, [{"role": "user", "content": text}], given))
+            for text in PROMPTS
+        ]
+        yield _compared(f"{name}: prompt ids", form, pairs)
+    yield from _of_turns(tokenizer, form, given)
 
 
 def _markers(tokenizer: PreTrainedTokenizerBase, protocol: Protocol) -> str:
@@ -142,7 +139,7 @@ def _markers(tokenizer: PreTrainedTokenizerBase, protocol: Protocol) -> str:
     return "; ".join([*parts, *([f"several tokens: {', '.join(several)}"] if several else [])])
 
 
-def _of_turns(tokenizer: PreTrainedTokenizerBase, form: TokenFormat) -> Iterator[Finding]:
+def _of_turns(tokenizer: PreTrainedTokenizerBase, form: TokenFormat, given: Mapping[str, Any]) -> Iterator[Finding]:
     """Yields what becomes of scripted turns: whether each context begins with the one before."""
     name, protocol = form.protocol.name, form.protocol
     ids, talk = form.prompt_ids(PROMPTS[0]).tolist(), [{"role": "user", "content": PROMPTS[0]}]
@@ -161,8 +158,7 @@ def _of_turns(tokenizer: PreTrainedTokenizerBase, form: TokenFormat) -> Iterator
             break
         page = protocol.result(PAGE)
         before = [*ids, *response]
-        finish: Finish = "eos" if ended else "stop"
-        ids = [*before, *form.observation_ids(protocol.parts(page), finish).tolist()]
+        ids = [*before, *form.observation_ids(protocol.parts(page), "eos" if ended else "stop").tolist()]
         if not form.decode(ids).startswith(form.decode(before)):
             why = "the text of the context is another once pages follow it: use the tokenizer that belongs to the model"
             yield Finding(f"{name}: turn {turn + 1}", "refused", why)
@@ -170,32 +166,32 @@ def _of_turns(tokenizer: PreTrainedTokenizerBase, form: TokenFormat) -> Iterator
         talk += [{"role": "assistant", "content": said}, {"role": "user", "content": page.strip()}]
     yield Finding(f"{name}: turns", "ok", f"{TURNS} turns, each context begins with the one before")
     if ended:
-        yield _history(tokenizer, form, ids, talk)
+        history = _compared(f"{name}: history", form, [(ids, _rendered(tokenizer, talk, given))])
+        if history.state == "refused":
+            why = "the template writes earlier turns otherwise (without thoughts, say); here they stay as they were"
+            history = replace(history, state="note", found=why)
+        yield history
 
 
-def _history(
-    tokenizer: PreTrainedTokenizerBase, form: TokenFormat, ids: list[int], talk: list[dict[str, str]]
-) -> Finding:
-    """Returns whether turns that were put together are those that the template makes of the whole conversation."""
-    (shown,) = render(tokenizer, [talk])
-    own = _ids(tokenizer, shown)
-    check = f"{form.protocol.name}: history"
-    if ids == own:
+def _compared(check: str, form: TokenFormat, pairs: list[tuple[list[int], list[int]]]) -> Finding:
+    """Returns whether ids are those of the template, given pairs of both."""
+    ours, own = next((pair for pair in pairs if pair[0] != pair[1]), ([], []))
+    if ours == own:
         return Finding(check, "ok", "equal to apply_chat_template's")
-    if form.decode(ids) == form.decode(own):
-        return Finding(check, "refused", f"other tokens than the template's: {_first_difference(tokenizer, ids, own)}")
-    return Finding(check, "note", "the template rewrites earlier turns; here they stay as the model wrote them")
+    place = next(n for n, (a, b) in enumerate(itertools.zip_longest(ours, own)) if a != b)
+    here, there = (form.decode(ids[place : place + 1]) for ids in (ours, own))
+    differs = f"token {place} is {here!r}, and {there!r} by apply_chat_template"
+    if form.decode(ours) == form.decode(own):
+        return Finding(check, "note", f"the same text in other tokens, since no special token parts it: {differs}")
+    return Finding(check, "refused", f"another text: {differs}; use the tokenizer that belongs to the model")
+
+
+def _rendered(tokenizer: PreTrainedTokenizerBase, talk: list[dict[str, str]], given: Mapping[str, Any]) -> list[int]:
+    """Returns the ids of a conversation that `apply_chat_template` makes with the arguments and the date."""
+    own = {name: value for name, value in given.items() if name != DATE}
+    return _ids(tokenizer, render(tokenizer, [talk], own, date=given.get(DATE))[0])
 
 
 def _ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
     """Returns the ids of a text in which markers are written out, as `apply_chat_template` makes them."""
     return list(tokenizer(text, add_special_tokens=False)["input_ids"])
-
-
-def _first_difference(tokenizer: PreTrainedTokenizerBase, ours: list[int], own: list[int]) -> str:
-    """Describes the first token in which ids differ; empty if they are equal."""
-    for place, (a, b) in enumerate(itertools.zip_longest(ours, own)):
-        if a != b:
-            names = [None if i is None else tokenizer.convert_ids_to_tokens(i) for i in (a, b)]
-            return f"token {place} is {names[0]!r} here and {names[1]!r} there"
-    return ""

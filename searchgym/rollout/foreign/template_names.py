@@ -7,6 +7,7 @@ process for them.
 from __future__ import annotations
 
 import functools
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
@@ -32,10 +33,9 @@ def template_names(tokenizer: PreTrainedTokenizerBase) -> TemplateNames | None:
     if not tokenizer.chat_template:
         return TemplateNames()
     try:
-        names = _names_in(tokenizer.get_chat_template())
+        return _names_in(tokenizer.get_chat_template())
     except Exception:  # of texts that are no template, which are refused where templates are rendered
         return None
-    return names._replace(arguments=names.arguments.difference(tokenizer.special_tokens_map))
 
 
 @functools.lru_cache(maxsize=64)
@@ -49,7 +49,7 @@ def _names_in(template: str) -> TemplateNames:
 
     from searchgym.rollout.foreign.render_template import environment
 
-    made = environment("2000-01-01")  # nothing is rendered
+    made = environment(datetime.min)
     tree = made.parse(template)
     loaded, bound, asked = set[str](), set[str](), set[str]()
     for name in tree.find_all(nodes.Name):
@@ -59,5 +59,5 @@ def _names_in(template: str) -> TemplateNames:
         if node.name in ("defined", "undefined", "default", "d") and isinstance(inner, nodes.Name):
             asked.add(inner.name)
     bound.update(macro.name for macro in tree.find_all(nodes.Macro))
-    free = (loaded - bound) | (asked & loaded)
+    free = {name for name in (loaded - bound) | (asked & loaded) if not name.endswith("_token")}  # as bos_token
     return TemplateNames(frozenset(free - GIVEN - made.globals.keys() - {CLOCK}), CLOCK in loaded)

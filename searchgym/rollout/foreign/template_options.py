@@ -12,6 +12,7 @@ from searchgym.errors import UnknownNameError, UsageError
 from searchgym.options.yaml import parse_yaml, read_yaml
 from searchgym.protocol import Protocol
 from searchgym.rollout.foreign.template_names import TemplateNames, template_names
+from searchgym.rollout.foreign.templates import TODAY
 from searchgym.rollout.tokens import TokenFormat
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def parse_template(specs: Sequence[str]) -> dict[str, Any]:
 
 
 def fitted(tokenizer: PreTrainedTokenizerBase, given: Mapping[str, Any], chat: bool = True) -> dict[str, Any]:
-    """Returns the arguments that a tokenizer's template uses, and the date if it shows one: the given, or today's.
+    """Returns the arguments that a tokenizer's template uses, and the date if it shows one: the given, or `TODAY`.
 
     Args:
         tokenizer: Has the template, or none.
@@ -53,7 +54,7 @@ def fitted(tokenizer: PreTrainedTokenizerBase, given: Mapping[str, Any], chat: b
     names = (template_names(tokenizer) if chat else None) or TemplateNames()
     own = {name: value for name, value in given.items() if name in names.arguments}
     if names.clock:
-        own[DATE] = given.get(DATE, datetime.date.today())
+        own[DATE] = given.get(DATE, TODAY)
     # days as texts, since a template gets what JSON has
     own = {name: value.isoformat() if isinstance(value, datetime.date) else value for name, value in own.items()}
     if names.clock and not _is_day(own[DATE]):

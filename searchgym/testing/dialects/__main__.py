@@ -20,7 +20,7 @@ def main() -> int:
     options = parser.parse_args()
     own = run(own_parse, [dialect for dialect in DIALECTS if protocol_of(dialect)])
     other = run(vllm_parse, list(VLLM)) if options.parser == "vllm" else Table()
-    rows = [("", *KINDS)]
+    rows: list[tuple[str, ...]] = [("", *KINDS)]
     for dialect in DIALECTS:
         rows.append((dialect, *own.row(dialect)))
         if options.parser == "vllm" and dialect in VLLM:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from searchgym.rollout.foreign.template_options import DATE, check_template, fitted
+from searchgym.rollout.foreign.templates import TODAY
 from searchgym.train.recipe.keys import Key
 from searchgym.train.recipe.recipe import Recipe
 
@@ -34,7 +35,7 @@ def key_templates(
     check_template(tokenizers.values(), {DATE: recipe.template[DATE]} if DATE in recipe.template else {})
     for name, options in recipe.models.items():
         check_template([tokenizers[name]], options.template or {})
-    day = recipe.template.get(DATE, datetime.date.today())
+    day = recipe.template.get(DATE, datetime.date.fromisoformat(TODAY))
     made = {key.name: fitted(tokenizers[key.name], {DATE: day} | key.recipe.template) for key in keys}
     if any(DATE in own for own in made.values()):
         recipe = replace(recipe, template=recipe.template | {DATE: day})
