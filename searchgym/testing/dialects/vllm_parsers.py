@@ -1,5 +1,7 @@
-"""vLLM's parsers in the form that the conformance set runs: a reasoning parser where a text has its markers, then the
-tool parser, as a server applies them. Each needs a tokenizer only for its vocabulary, so a stand-in is enough.
+"""vLLM's parsers in the form that the conformance set runs.
+
+As in a server, a reasoning parser comes first where a text has its markers, and the tool parser reads the rest. Each
+needs a tokenizer only for its vocabulary, so a stand-in is enough.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ import logging
 import re
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, cast
 
 ANSWER: Final = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 QWEN, MISTRAL = ("<think>", "</think>"), ("[THINK]", "[/THINK]")
@@ -46,14 +48,14 @@ class StandIn:
 
 def not_read() -> dict[str, str]:
     """Returns dialect to the reason why no parser of vLLM can be run on it here."""
-    from vllm.entrypoints.openai.parser.harmony_utils import get_encoding
+    from vllm.entrypoints.openai.parser import harmony_utils
 
     reasons = {
         "tags": "vLLM has no parser for it",
         "gemma": "vLLM's parsers functiongemma and gemma4 read other forms than tool_code",
     }
     try:
-        get_encoding()
+        cast("Any", harmony_utils).get_encoding()
     except Exception as error:  # whatever the library raises when it cannot download
         reasons["gpt_oss"] = f"vLLM reads token ids, and their vocabulary is not there: {error}"[:70]
     return reasons
@@ -90,12 +92,12 @@ def _calls(dialect: str, text: str) -> tuple[list[Any], str]:
 
 def _harmony(text: str) -> tuple[list[Any], str]:
     """Returns the functions that a text of gpt-oss calls, and its content; the library may download its vocabulary."""
-    from vllm.entrypoints.openai.parser.harmony_utils import get_encoding
+    from vllm.entrypoints.openai.parser import harmony_utils
     from vllm.parser.parser_manager import ParserManager
 
     tool, reasoning, _ = PARSERS["gpt_oss"]
     kind: Any = ParserManager.get_parser(tool, reasoning, True, is_harmony=True)
-    encoding: Any = get_encoding()
+    encoding: Any = cast("Any", harmony_utils).get_encoding()
     request, ids = _request(), encoding.encode(text, allowed_special="all")
     _, content, calls = kind(encoding, request.tools).parse(text, request, True, ids)
     return calls or [], content or ""
