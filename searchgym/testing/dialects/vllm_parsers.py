@@ -108,7 +108,7 @@ def _request() -> Any:
     """Returns a request that offers the tool search."""
     from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 
-    logging.disable(logging.CRITICAL)  # vLLM logs a traceback for each text that it refuses
+    logging.getLogger("vllm").setLevel(logging.CRITICAL + 1)  # it logs a traceback for each text that it refuses
     kinds = {"query": {"type": "string"}}
     tool = {"name": "search", "parameters": {"type": "object", "properties": kinds, "required": ["query"]}}
     messages = [{"role": "user", "content": ""}]
