@@ -249,9 +249,11 @@ class TokenFormat:
         if not Counter(filter(self._tags.__contains__, ids)) - Counter(i for _, _, i in tags):
             return ids
         # The text between the own tags is encoded without tags.
-        between = zip([0, *(end for _, end, _ in tags)], [*(start for start, _, _ in tags), len(whole)], strict=True)
-        places: list[Place] = [slot.place, *(cast(Place, "after") for _ in tags)]
-        pieces = self._bare.ids([whole[start:end] for start, end in between], places)
+        ends = zip([0, *(end for _, end, _ in tags)], [*(start for start, _, _ in tags), len(whole)], strict=True)
+        between = [whole[start:end] for start, end in ends]
+        places: list[Place] = ["after" for _ in between]
+        places[0] = slot.place
+        pieces = self._bare.ids(between, places)
         return [*pieces[0], *(i for (_, _, tag), piece in zip(tags, pieces[1:], strict=True) for i in (tag, *piece))]
 
     @functools.cached_property
