@@ -294,12 +294,12 @@ def test_a_call_is_over_where_the_protocol_says_so():
 @pytest.mark.parametrize(
     "piece", ["<search>", "</answer>", "<think></answer></think>", "<answer>. ", "\n", "</think>", ". "]
 )
-def test_megabytes_of_one_piece_are_settled_in_linear_time(piece):
-    text = piece * (2**20 // len(piece))
+def test_a_long_text_of_one_piece_is_settled_in_linear_time(piece):
+    text = piece * (2**18 // len(piece))
     start = time.process_time()
     for reply in (Reply(text), Reply(text + "<search> is"), replace(Reply(text), ended_by="</answer>")):
         settle(reply, TAGS.stop_strings, TAGS)
-    assert time.process_time() - start < 2.0
+    assert time.process_time() - start < 2.0  # quadratic scanning of these takes minutes
 
 
 def test_the_answer_of_a_settled_text():
