@@ -370,17 +370,14 @@ def name_and_arguments(call: Any) -> tuple[Any, dict[str, Any] | None]:
 
 
 def spelled_in(text: str, own: Dialect | None) -> str:
-    """Returns the name of the dialect in which a text holds a call, the first of several; empty if in no other."""
-    best: tuple[int, str] | None = None
-    for name in list_dialects():
-        if own is not None and name == own.name:
-            continue
-        for found in scan(text, load_dialect(name)):
-            if found.state == "whole" and (best is None or found.start < best[0]):
-                if name_and_arguments(found.calls[0])[1] is not None:
-                    best = found.start, name
-                break
-    return best[1] if best else ""
+    """Returns the name of another dialect in which a text holds a call, the first of several; empty without any."""
+    spelled: list[tuple[int, bool, str]] = []
+    for dialect in map(load_dialect, list_dialects()):
+        if own is None or dialect.name != own.name:
+            found = next((found for found in scan(text, dialect) if found.state == "whole"), None)
+            if found is not None and name_and_arguments(found.calls[0])[1] is not None:
+                spelled.append((found.start, dialect.notation != "json", dialect.name))
+    return min(spelled)[2] if spelled else ""
 
 
 def write_call(dialect: Dialect, name: str, arguments: dict[str, Any]) -> str:

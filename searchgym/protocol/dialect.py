@@ -24,7 +24,7 @@ AUTO: Final = "auto"
 """Name that stands for the dialect of the model's chat template; see `detect`."""
 DEFAULT: Final = "hermes"
 """Dialect where nothing else is asked for."""
-_BARE: Final = r"""\[?\s*\{\s*['"](?:name|type|function|arguments|parameters)['"]\s*:"""
+_BARE: Final = r"""(?:\[\s*+)?\{\s*+['"](?:name|type|function|arguments|parameters)['"]\s*:"""
 """Pattern of the beginning of a call in JSON that no marker opens."""
 
 

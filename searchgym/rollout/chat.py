@@ -188,8 +188,9 @@ class TokenChat(Chat):
             text = self.thought + format.response_text(np.concatenate([piece.ids for piece in pieces]))
             closing = awaited(text)
             if last.finish == "stop":
-                stopped = now == stop or any(string in text[max(before + 1 - len(string), 0) :] for string in stop)
-                if (stopped and protocol.ended(text)) or not format.continues:
+                hit = any(string in text[max(before + 1 - len(string), 0) :] for string in stop)
+                over = protocol.ended(text) if hit and self._role.stop is None else (hit or now == stop) and not closing
+                if over or not format.continues:
                     return pieces, text, "stop"
                 if length >= max_tokens:
                     return pieces, text, "length"

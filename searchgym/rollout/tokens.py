@@ -14,9 +14,9 @@ import copy
 import functools
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 Given = TypeVar("Given")
 Made = TypeVar("Made")
+BLANKS: Final = ("\u2581", "\u0120")
+"""How tokens write a blank: SentencePiece's, and byte-level."""
 
 
 @dataclass(slots=True, eq=False)
@@ -75,9 +77,9 @@ class TokenFormat:
         self._tokenizer = tokenizer
         self._special = special_ids(tokenizer)
         # A copy, since the switch is part of the tokenizer's state, which other threads may be reading.
-        self._plain = copy.deepcopy(tokenizer)
-        self._plain.split_special_tokens = True
-        self._plain_ids = _encoder(self._plain)
+        self._copy = copy.deepcopy(tokenizer)
+        self._copy.split_special_tokens = True
+        self._plain = PlainText(self._copy, tokenizer, self._special)
         self._text = decoder(tokenizer)
         added = {i: token.content for i, token in tokenizer.added_tokens_decoder.items() if i not in self._special}
         # Runs of blanks or line ends, which some tokenizers add too, are no tags and stay as the tokenizer makes them.
@@ -88,17 +90,36 @@ class TokenFormat:
         self._tag = re.compile("|".join(map(re.escape, by_length)) or r"(?!)")
         spelled = {i: self.decode([i]) for i in sorted(self._special)}
         unknown = one_id(tokenizer.unk_token_id)
-        leaked = self._special.intersection(self._plain_ids(["\n".join(spelled.values())])[0]).difference(unknown)
+        leaked = self._special.intersection(self._plain.ids(["\n".join(spelled.values())], "start")[0]).difference(
+            unknown
+        )
         if leaked:
             raise UsageError(
                 f"{type(tokenizer).__name__} encodes the text {spelled[min(leaked)]!r} as a special token even when "
                 "told not to, so a retrieved page could end a turn; use the fast tokenizer (tokenizer.json)"
             )
-        self._turns = _turns_of(tokenizer) if chat else None
+        self._turns = _turns_of(tokenizer, self._plain, template_args, date) if chat else None
         self.stop = protocol.stop_strings
         """Strings that end a response: the closing tags of actions."""
         self.end_ids = end_ids(tokenizer) if chat else one_id(tokenizer.eos_token_id)
         """Token ids that end a response."""
+        if self._turns is not None:
+            self._check_prompt(self._turns)
+
+    def _check_prompt(self, turns: Turns) -> None:
+        """Refuses a tokenizer that makes other ids of a whole prompt than of its parts.
+
+        Raises:
+            UsageError: It does.
+        """
+        text = "The gull, é?"
+        whole = _marker_ids(self._tokenizer)(turns.first.begin + text + turns.first.end)
+        parts = self.prompt_ids(text).tolist()
+        if list(whole) != parts:
+            raise UsageError(
+                f"{self._tokenizer.name_or_path}: the tokenizer makes {whole} of a prompt of its chat template, and "
+                f"{parts} of its parts, so the model would read what it was not trained on: use its fast tokenizer"
+            )
 
     def prompt_ids(self, text: str | Parts) -> npt.NDArray[np.int32]:
         """Returns the token ids of a first prompt, up to where the model starts to write.
@@ -137,15 +158,18 @@ class TokenFormat:
         them out to all cores while other threads of Python work. A lone surrogate, which has no UTF-8 encoding, becomes
         a question mark.
         """
-        around = [((), False, ()) if text.goes_on else self._around(text.finish) for text in texts]
+        joins = [_IN_TURN if text.goes_on else self._around(text.finish) for text in texts]
         wholes = [joined(text.parts).encode("utf-8", "replace").decode("utf-8") for text in texts]
-        bodies = [whole.strip() if strip else whole for whole, (_, strip, _) in zip(wholes, around, strict=True)]
-        plain = self._plain_ids(bodies)
-        made = []
-        for text, whole, body, ids, (before, strip, after) in zip(texts, wholes, bodies, plain, around, strict=True):
-            first = len(whole) - len(whole.lstrip()) if strip else 0
-            made.append(np.array([*before, *self._checked(text.parts, body, first, ids), *after], np.int32))
-        return made
+        bodies = [join.lead + join.stripped(whole) + join.tail for whole, join in zip(wholes, joins, strict=True)]
+        plain: list[list[int]] = [[] for _ in texts]
+        for place in ("start", "marked", "middle"):
+            there = [number for number, join in enumerate(joins) if join.place == place]
+            for number, ids in zip(there, self._plain.ids([bodies[number] for number in there], place), strict=True):
+                plain[number] = ids
+        return [
+            np.array([*join.before, *self._checked(text.parts, whole, body, join, ids), *join.after], np.int32)
+            for text, whole, body, ids, join in zip(texts, wholes, bodies, plain, joins, strict=True)
+        ]
 
     def encode_lists(self, lists: Sequence[Sequence[ContextText]]) -> list[list[npt.NDArray[np.int32]]]:
         """Returns the token ids of the texts of several contexts, encoded together; see `encode`."""
@@ -167,23 +191,26 @@ class TokenFormat:
         """
         if self._turns is None or (finish is not None and self.goes_on(finish)):
             return ""
-        return opened_by(self.decode(self._turns.after if finish is None else self._turns.again))
+        return opened_by((self._turns.first if finish is None else self._turns.next).end)
 
-    def _around(self, finish: Finish | None) -> tuple[Sequence[int], bool, Sequence[int]]:
-        """Returns the ids before a text, whether the text is stripped, and the ids after it.
+    def _around(self, finish: Finish | None) -> _Join:
+        """Returns what stands around a text.
 
         Args:
             finish: See `ContextText.finish`.
         """
         turns = self._turns
-        if finish is None and turns is None:
-            return one_id(self._tokenizer.bos_token_id), False, ()
-        if finish is None and turns is not None:
-            return turns.before, False, turns.after
+        if finish is None:
+            if turns is None:
+                return _Join("start", one_id(self._tokenizer.bos_token_id))
+            first = turns.first
+            place: Place = "marked" if first.before else "start"
+            return _Join(place, first.before, first.lead, first.tail, first.after, turns.strip)
         if turns is None or self.goes_on(finish):
-            return (), False, ()
-        closing = () if finish == "eos" else turns.closing
-        return (*closing, *turns.opening), True, turns.again
+            return _IN_TURN
+        closing, again = () if finish == "eos" else turns.closing, turns.next
+        place = "marked" if again.before or turns.closing else "middle"
+        return _Join(place, (*closing, *again.before), again.lead, again.tail, again.after, (True, True))
 
     @property
     def closing_ids(self) -> tuple[int, ...]:
@@ -201,39 +228,118 @@ class TokenFormat:
             end -= 1
         return self.decode(ids[:end])
 
-    def _checked(self, text: str | Parts, whole: str, first: int, ids: list[int]) -> list[int]:
+    def _checked(self, text: str | Parts, whole: str, body: str, join: _Join, ids: list[int]) -> list[int]:
         """Returns the ids of a text, encoded again if anything but its own parts became a tag.
 
         Args:
             text: The text.
-            whole: The text as it was encoded: joined, and stripped if so asked.
-            first: Number of characters that were stripped from its start.
+            whole: The same, joined.
+            body: The text as it was encoded, between the plain text of `join`.
+            join: What stands around it.
             ids: Its ids, which may hold tags that others wrote.
         """
         if isinstance(text, str) or self._tags.keys().isdisjoint(ids):
             return ids
-        by_content, at = {content: i for i, content in self._tags.items()}, -first
-        tags: list[tuple[int, int, int]] = []  # (start, end, id) of each one in an own part
+        by_content = {content: i for i, content in self._tags.items()}
+        at = len(join.lead) - (len(whole) - len(whole.lstrip()) if join.strip[0] else 0)
+        parts = [(0, join.lead, True)]
         for part, own in text:
-            if own:
-                tags += [(at + m.start(), at + m.end(), by_content[m[0]]) for m in self._tag.finditer(part)]
+            parts.append((at, part, own))
             at += len(part)
+        parts.append((len(body) - len(join.tail), join.tail, True))
+        tags = [  # (start, end, id) of each one in an own part
+            (at + m.start(), at + m.end(), by_content[m[0]])
+            for at, part, own in parts
+            if own
+            for m in self._tag.finditer(part)
+        ]
         if not Counter(filter(self._tags.__contains__, ids)) - Counter(i for _, _, i in tags):
             return ids
         # The text between the own tags is encoded without tags.
-        between = zip([0, *(end for _, end, _ in tags)], [*(start for start, _, _ in tags), len(whole)], strict=True)
-        pieces = self._bare_ids([whole[start:end] for start, end in between])
+        between = zip([0, *(end for _, end, _ in tags)], [*(start for start, _, _ in tags), len(body)], strict=True)
+        texts = [body[start:end] for start, end in between]
+        pieces = [*self._bare.ids(texts[:1], join.place), *self._bare.ids(texts[1:], "marked")]
         return [*pieces[0], *(i for (_, _, tag), piece in zip(tags, pieces[1:], strict=True) for i in (tag, *piece))]
 
     @functools.cached_property
-    def _bare_ids(self) -> Callable[[list[str]], list[list[int]]]:
-        """Function that encodes texts without added tokens: all of them are special to it, and those are off."""
+    def _bare(self) -> PlainText:
+        """Encoder without added tokens: all of them are special to it, and those are off."""
         from tokenizers import AddedToken
 
-        bare = copy.deepcopy(self._plain)
+        bare = copy.deepcopy(self._copy)
         added = [AddedToken(token.content, special=True) for token in bare.added_tokens_decoder.values()]
         cast(Any, bare).backend_tokenizer.add_special_tokens(added)
-        return _encoder(bare)
+        return PlainText(bare, self._tokenizer, self._special)
+
+
+Place = Literal["start", "marked", "middle"]
+"""Where a text stands: at the start of all, behind a special token, or in the middle of plain text."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Join:
+    """What stands around a text that is encoded, see `Around`."""
+
+    place: Place
+    before: tuple[int, ...] = ()
+    lead: str = ""
+    tail: str = ""
+    after: tuple[int, ...] = ()
+    strip: tuple[bool, bool] = (False, False)
+    """Whether the text is stripped at its start, and at its end."""
+
+    def stripped(self, text: str) -> str:
+        """Returns a text as it is encoded."""
+        text = text.lstrip() if self.strip[0] else text
+        return text.rstrip() if self.strip[1] else text
+
+
+_IN_TURN: Final = _Join("middle")
+"""Nothing stands around a text that goes on with the model's turn."""
+
+
+class PlainText:
+    """Encoder of texts without special tokens, wherever they stand.
+
+    SentencePiece's tokenizers put a blank before a text; some only at the start of all, some behind special tokens,
+    too, but none in the middle. There, a text is encoded behind an anchor that joins nothing, and the anchor removed.
+
+    Args:
+        plain: Tokenizer that makes no special tokens of text; it is not changed again.
+        tokenizer: The tokenizer with its special tokens.
+        special: Ids of these.
+    """
+
+    ANCHORS: Final = ("\n", "\x00", "\u241f")
+
+    def __init__(
+        self, plain: PreTrainedTokenizerBase, tokenizer: PreTrainedTokenizerBase, special: Collection[int]
+    ) -> None:
+        self._name, self._ids = tokenizer.name_or_path, _encoder(plain)
+        alone = self._ids(["x"])[0]
+        first = str(tokenizer.convert_ids_to_tokens(alone[0])) if alone else ""
+        self._anchors = self.ANCHORS if first.startswith(BLANKS) else ()
+        self._anchored: set[Place] = {"middle"} if self._anchors else set()
+        if self._anchors and special:
+            (mark,) = [str(tokenizer.convert_ids_to_tokens(min(special)))]
+            if _marker_ids(tokenizer)(f"{mark}x")[1:] != tuple(alone):
+                self._anchored.add("marked")
+
+    def ids(self, texts: list[str], place: Place) -> list[list[int]]:
+        """Returns the ids of texts that stand at a place.
+
+        Raises:
+            DataError: The tokenizer joins every anchor with a text.
+        """
+        if place not in self._anchored or not texts:
+            return self._ids(texts)
+        for anchor in self._anchors:
+            (alone,) = self._ids([anchor])
+            whole = self._ids([anchor + text for text in texts])
+            if all(ids[: len(alone)] == alone for ids in whole):
+                return [ids[len(alone) :] for ids in whole]
+        reason = "the tokenizer joins whatever stands before a text with it: use the fast tokenizer of the model"
+        raise DataError(reason, self._name)
 
 
 def _encoder(tokenizer: PreTrainedTokenizerBase) -> Callable[[list[str]], list[list[int]]]:
@@ -307,13 +413,29 @@ def end_ids(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
     return tuple(dict.fromkeys((*one_id(tokenizer.eos_token_id), *closing[-1:])))
 
 
-def _turns_of(tokenizer: PreTrainedTokenizerBase) -> Turns:
+def _marker_ids(tokenizer: PreTrainedTokenizerBase) -> Callable[[str], tuple[int, ...]]:
+    """Returns a function from a template's text to ids, special tokens included."""
+    return _without_panic(tokenizer, lambda text: tuple(tokenizer(text, add_special_tokens=False)["input_ids"]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Encode:
+    """Implementation of `Encode`."""
+
+    marked: Callable[[str], tuple[int, ...]]
+    plain: Callable[[str], tuple[int, ...]]
+
+
+def _turns_of(
+    tokenizer: PreTrainedTokenizerBase,
+    plain: PlainText | None = None,
+    template_args: Mapping[str, Any] = {},
+    date: str | None = None,
+) -> Turns:
     """Returns the turn markers of a tokenizer's chat template, encoded with its special tokens."""
-
-    def encode(text: str) -> tuple[int, ...]:
-        return tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
-
-    return take_apart(tokenizer, _without_panic(tokenizer, encode))
+    marked = _marker_ids(tokenizer)
+    encode = _Encode(marked, marked if plain is None else lambda text: tuple(plain.ids([text], "middle")[0]))
+    return take_apart(tokenizer, encode, template_args, date)
 
 
 def one_id(token: Any) -> tuple[int, ...]:

@@ -38,10 +38,12 @@ class Scripted:
     def _text(self, said, shown):
         turns, ended = self.form._turns, said[-1] in self.form.end_ids
         if ended or self.form.protocol.name == "tool_calls":
-            opening = [*(() if ended else turns.closing), *turns.opening]
+            around = turns.next
+            (lead,), (tail,) = (self.form._plain.ids([text], "marked") for text in (around.lead, around.tail))
+            opening, again = [*(() if ended else turns.closing), *around.before, *lead], [*tail, *around.after]
             assert shown[: len(opening)] == opening
-            assert shown[-len(turns.again) :] == list(turns.again)
-            shown = shown[len(opening) : -len(turns.again)]
+            assert shown[-len(again) :] == again
+            shown = shown[len(opening) : -len(again)]
         return self.form.decode(shown)
 
     def check_sequence(self, ids, own, logp):

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from searchgym.errors import DataError, SearchGymError
+from searchgym.options.cards import ProtocolName
 from searchgym.protocol import THINK_OPEN, Protocol, awaited, get_protocol, opened_by
 from searchgym.records import Answer, Search
 from searchgym.rollout.foreign.template_names import template_names
 from searchgym.rollout.foreign.template_options import DATE, check_template, fitted, template_format
 from searchgym.rollout.foreign.templates import render
 from searchgym.rollout.loading import load_tokenizer
+from searchgym.rollout.sampler import Finish
 from searchgym.rollout.tokens import TokenFormat
 
 if TYPE_CHECKING:
@@ -70,7 +72,8 @@ def check_model(name: str, template: Mapping[str, Any] = {}) -> ModelReport:
     check_template([tokenizer], template)
     given = fitted(tokenizer, template)
     findings = list(_of_template(tokenizer, given))
-    for number, grammar in enumerate(("tags", "tool_calls")):
+    grammars: tuple[ProtocolName, ...] = ("tags", "tool_calls")
+    for number, grammar in enumerate(grammars):
         protocol = get_protocol(grammar)
         try:
             form = template_format(tokenizer, protocol, given)
@@ -157,7 +160,8 @@ def _of_turns(tokenizer: PreTrainedTokenizerBase, form: TokenFormat) -> Iterator
         if turn == TURNS - 1:
             break
         page = protocol.result(PAGE)
-        before, finish = [*ids, *response], ("eos" if ended else "stop")
+        before = [*ids, *response]
+        finish: Finish = "eos" if ended else "stop"
         ids = [*before, *form.observation_ids(protocol.parts(page), finish).tolist()]
         if not form.decode(ids).startswith(form.decode(before)):
             why = "the text of the context is another once pages follow it: use the tokenizer that belongs to the model"

@@ -1,10 +1,10 @@
 """Program that renders a chat template in a process of its own, within limits of time and memory.
 
 Reads one JSON object from standard input: the ``template``, ``conversations`` (lists of messages), ``variables`` for
-the template, and the limits ``seconds`` of processor time, ``memory`` in bytes and ``characters`` of each text. Writes
-``{"texts": [...]}``, or ``{"messages": n, "error": "..."}`` for the conversation of n messages that failed. A template
-may use what transformers offers it: the sandbox, loop controls, ``generation`` blocks, ``tojson``, ``raise_exception``
-and ``strftime_now``.
+the template, the day ``now`` that its clock shows, and the limits ``seconds`` of processor time, ``memory`` in bytes
+and ``characters`` of each text. Writes ``{"texts": [...]}``, or ``{"messages": n, "error": "..."}`` for the
+conversation of n messages that failed. A template may use what transformers offers it: the sandbox, loop controls,
+``generation`` blocks, ``tojson``, ``raise_exception`` and ``strftime_now``.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Generation(Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
-def environment() -> ImmutableSandboxedEnvironment:
-    """Returns the environment in which templates are compiled."""
+def environment(now: str) -> ImmutableSandboxedEnvironment:
+    """Returns the environment in which templates are compiled, with a clock that stands at the start of a day."""
 
     def raise_exception(message: str) -> NoReturn:
         raise TemplateError(message)
@@ -44,7 +44,7 @@ def environment() -> ImmutableSandboxedEnvironment:
     made = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])
     made.filters["tojson"] = to_json
     made.globals["raise_exception"] = raise_exception
-    made.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    made.globals["strftime_now"] = datetime.fromisoformat(now).strftime
     return made
 
 
@@ -54,7 +54,7 @@ def rendered(asked: dict[str, Any]) -> dict[str, Any]:
     for messages in asked["conversations"]:
         try:
             given = {"messages": messages, "tools": None, "documents": None, "add_generation_prompt": True}
-            text = environment().from_string(asked["template"]).render(given | asked["variables"])
+            text = environment(asked["now"]).from_string(asked["template"]).render(given | asked["variables"])
             if (length := len(text)) > asked["characters"]:
                 raise TemplateError(f"they become {length:,} characters")
             texts.append(text)

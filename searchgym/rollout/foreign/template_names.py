@@ -49,7 +49,7 @@ def _names_in(template: str) -> TemplateNames:
 
     from searchgym.rollout.foreign.render_template import environment
 
-    made = environment()
+    made = environment("2000-01-01")  # nothing is rendered
     tree = made.parse(template)
     loaded, bound, asked = set[str](), set[str](), set[str]()
     for name in tree.find_all(nodes.Name):

@@ -11,15 +11,23 @@ from __future__ import annotations
 
 import itertools
 import json
-from typing import Any
+from typing import Any, Final
 
 from vllm.entrypoints.generate.base.protocol import ExtractedToolCallInformation, FunctionCall, ToolCall
 from vllm.tool_parsers.abstract_tool_parser import ToolParser, ToolParserManager
 
-from searchgym.protocol import THINK_OPEN, Protocol, get_protocol, list_dialects
+from searchgym.options.cards import ProtocolName
+from searchgym.protocol import DEFAULT, THINK_OPEN, Protocol, get_protocol, list_dialects
 from searchgym.records import Answer, More, Open, Search
 from searchgym.rollout.foreign.replies import Reply, settle
 from searchgym.rollout.vllm.tool_calls import parser_name
+
+GRAMMARS: Final[list[tuple[ProtocolName, str]]] = [
+    ("tags", DEFAULT),
+    *(("tool_calls", dialect) for dialect in list_dialects()),
+]
+"""Grammars that have parsers, with their dialects: with and without pages that can be opened, and thoughts that the
+template opens."""
 
 
 def called(protocol: Protocol, text: str, thinks: bool = False) -> tuple[str, str, dict[str, Any] | None]:
@@ -52,7 +60,7 @@ def called(protocol: Protocol, text: str, thinks: bool = False) -> tuple[str, st
 
 
 class _Parser(ToolParser):
-    """Parser of one grammar, dialect and kind of prompt; subclasses name it."""
+    """Parser of one grammar; subclasses name it."""
 
     protocol: Protocol
     thinks: bool
@@ -77,10 +85,7 @@ class _Parser(ToolParser):
         return ExtractedToolCallInformation(tools_called=True, tool_calls=[call], content=content or None)
 
 
-for _browse, _thinks in itertools.product((False, True), (False, True)):
-    for _protocol in (
-        get_protocol("tags", browse=_browse),
-        *(get_protocol("tool_calls", browse=_browse, dialect=dialect) for dialect in list_dialects()),
-    ):
-        _name, _fields = parser_name(_protocol, _thinks), {"protocol": _protocol, "thinks": _thinks}
-        ToolParserManager.register_module(_name, module=type(_name, (_Parser,), _fields))
+for (_grammar, _dialect), _browse, _thinks in itertools.product(GRAMMARS, (False, True), (False, True)):
+    _protocol = get_protocol(_grammar, browse=_browse, dialect=_dialect)
+    _name = parser_name(_protocol, _thinks)
+    ToolParserManager.register_module(_name, module=type(_name, (_Parser,), {"protocol": _protocol, "thinks": _thinks}))
