@@ -15,7 +15,8 @@ from trl.chat_template_utils import qwen3_chat_template
 
 from searchgym.agents.base import load_agent
 from searchgym.errors import UsageError
-from searchgym.protocol import get_protocol
+from searchgym.protocol import get_protocol, list_dialects
+from searchgym.records import More, Open, Search
 from searchgym.rollout.loading import load_tokenizer
 from searchgym.rollout.samplers.vllm import Vllm
 from searchgym.rollout.tokens import TokenFormat
@@ -79,6 +80,21 @@ def test_pages_are_opened_by_calls_too():
     template = tool_template(form, "search-r1")
     shown = form._tokenizer.apply_chat_template(messages, chat_template=template, tokenize=False)
     assert shown == "<open>Beta</open><more></more><search>x</search>"
+
+
+@pytest.mark.parametrize("dialect", list_dialects())
+def test_calls_are_written_in_the_dialect_of_the_model(dialect):
+    protocol = get_protocol("tool_calls", browse=True, dialect=dialect)
+    tokenizer = tiny_tokenizer()
+    form = TokenFormat(tokenizer, protocol, chat=True)
+    actions = [(call("search", query='who "founded" ß'), Search(('who "founded" ß',))), (call("more"), More())]
+    actions += [(call("search", query=["a", "b"]), Search(("a", "b"))), (call("open", page="Beta"), Open("Beta"))]
+    for calls, action in actions:
+        messages = [{"role": "assistant", "content": None, "tool_calls": calls}]
+        shown = tokenizer.apply_chat_template(messages, chat_template=tool_template(form, "search-r1"), tokenize=False)
+        assert shown == protocol.write(action)
+    name = "searchgym_tool_calls_browse" if dialect == "hermes" else f"searchgym_tool_calls_{dialect}_browse"
+    assert tool_flags(form, "search-r1")["tool-call-parser"] == name
 
 
 def test_a_template_that_opens_a_thought_has_a_parser_of_its_own():
