@@ -65,6 +65,7 @@ READ = [
     ("gemma", FENCE, A),
     ("gemma", "```tool_code\nprint(default_api.search('a'))\n```", A),
     ("gemma", '```tool_code\nr = search(query="""a ``` \\"b\\" """)\n```', Search(('a ``` "b"',))),
+    ("gemma", '```tool_code\n# find it\nsearch("a")\n```', A),
     ("gemma", "```tool_code\n[search(query=[\"a\", 'b'])]\n```", Search(("a", "b"))),
     ("gemma", f"```json\n{LLAMA}\n```", A),
     ("gpt_oss", CHANNEL, A),
@@ -190,9 +191,11 @@ PIECES = [
 @given(st.lists(st.sampled_from(PIECES), max_size=12).map("".join))
 def test_where_a_response_ends_its_action_is_that_of_the_whole(name, text):
     protocol, whole = P[name], P[name].parse(text)
-    first = next((end for end in range(len(text) + 1) if protocol.ended(text[:end])), None)
-    if first is not None and not text.split("[/THINK]")[0].count("[THINK]") < text.count("[/THINK]"):
-        assert protocol.parse(text[:first]) == whole
+    ends = [end for end in range(len(text) + 1) if text[:end].endswith(protocol.stop_strings)]
+    first = next((text[:end] for end in ends if protocol.ended(text[:end])), "")
+    begun = "[/THINK]" in text and "[THINK]" not in text.split("[/THINK]")[0]  # a thought that began in the prompt
+    if not begun and protocol.before_action(first) != first:  # else the stop string closes nothing
+        assert protocol.parse(first) == whole
     for several in ("all", "refuse"):
         get_protocol("tool_calls", dialect=name, several=several).parse(text)
 
@@ -206,7 +209,7 @@ def test_where_a_response_ends_its_action_is_that_of_the_whole(name, text):
         ("hermes", "<think><answer>x</answer>", False),
         ("hermes", "<think></think><answer>x</answer>", True),
         ("hermes", "the tag <tool_call> and <answer>x</answer>", False),
-        ("hermes", "no opening </answer>", False),
+        ("hermes", "no opening </answer>", True),
         ("hermes", call(JSON[:-1]), True),
         ("qwen3_coder", "<tool_call>\n<function=search>\n<parameter=query>what is </tool_call>", False),
         ("qwen3_coder", call(XML), True),

@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from searchgym.protocol.dialect import Dialect, list_dialects, load_dialect, opening_pattern
 from searchgym.protocol.notations import NOTATIONS, decoded, read_json, value_of
+from searchgym.records import Action, Invalid, More, Open, Search
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +107,35 @@ def name_and_arguments(call: Any) -> tuple[Any, dict[str, Any] | None]:
         except ValueError:
             given = None
     return call.get("name"), given if isinstance(given, dict) else None
+
+
+def read_call(call: Any, key: str, browse: bool, sources: Sequence[str]) -> Action:
+    """Reads a tool call ``{"name": "search", "arguments": {"query": str or [str, ...]}}``, or of open or more.
+
+    Args:
+        call: The call as it was written; see `Body.calls`.
+        key: Key of the arguments, for the reason why it is none.
+        browse: Whether there are the tools open and more.
+        sources: Names of further retrievers; the argument ``source`` names one of them.
+    """
+    name, arguments = name_and_arguments(call)
+    if arguments is None:
+        return Invalid(f'the tool call is not {{"name": ..., "{key}": {{...}}}}')
+    if browse and name == "more":
+        return More()
+    if browse and name == "open":
+        page = arguments.get("page")
+        return Open(page.strip()) if isinstance(page, str) and page.strip() else Invalid("page is no title or id")
+    if name != "search":
+        return Invalid("the tools are search, open and more" if browse else "the only tool is search")
+    query = arguments.get("query")
+    queries = [query] if isinstance(query, str) else query
+    if not isinstance(queries, list) or not queries or not all(isinstance(q, str) and q.strip() for q in queries):
+        return Invalid("query is not a non-empty string or a list of them")
+    source = arguments.get("source", "") if sources else ""
+    if source not in ("", *sources):
+        return Invalid(f"the sources are {', '.join(sources)}; leave source out for the first")
+    return Search(tuple(q.strip() for q in queries), source)
 
 
 def spelled_in(text: str, own: Dialect | None) -> str:

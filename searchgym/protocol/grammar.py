@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 
 from searchgym.errors import UsageError
 from searchgym.options.cards import ProtocolName, SeveralCalls
-from searchgym.protocol.calls import Found, name_and_arguments, scan, spelled_in, write_call
+from searchgym.protocol.calls import Found, read_call, scan, spelled_in, write_call
 from searchgym.protocol.dialect import AUTO, DEFAULT, Dialect, load_dialect
 from searchgym.protocol.parts import Parts, Shown
 from searchgym.protocol.thoughts import awaited, split_thoughts, thought_spans
@@ -90,7 +90,7 @@ class Protocol:
         if len(text) > MAX_ACTION_CHARS:
             return Invalid(f"the action has {len(text)} characters, at most {MAX_ACTION_CHARS} are read")
         acting = split_thoughts(text)[1]
-        first, reason = self._first_action(acting)
+        first, reason, _ = self._first_action(acting)
         if first is None:
             if closing := awaited(text):
                 return Invalid(Shown.of((f"the thought never closes: write {closing} before you act", True)))
@@ -121,7 +121,7 @@ class Protocol:
 
     def before_action(self, text: str) -> str:
         """Returns what stands before the first complete action of a model's text, thoughts included; all if none."""
-        first, _ = self._first_action(split_thoughts(text)[1])
+        first, _, _ = self._first_action(split_thoughts(text)[1])
         if first is None:
             return text
         at = first.start
@@ -129,8 +129,13 @@ class Protocol:
             at += end - start if start <= at else 0
         return text[:at]
 
-    def _first_action(self, text: str) -> tuple[First | None, str]:
-        """Returns the first action of a text, and why a tool call before it, or in its place, is none."""
+    def _first_action(self, text: str) -> tuple[First | None, str, bool]:
+        """Finds the first action of a text.
+
+        Returns:
+            (first, reason, unclosed): the action; why a tool call before it, or in its place, is none; whether
+            something that is still open stands before the action, or anywhere if there is none.
+        """
         best, unclosed, reason = None, len(text), ""
         for tag in self._tags:
             start = text.find(f"<{tag}>")
@@ -149,7 +154,9 @@ class Protocol:
             reason = reason or found.fault
             if self.dialect is not None and self.dialect.closing:
                 unclosed = min(unclosed, found.start)
-        return best and best._replace(sure=best.sure and unclosed >= best.start), reason
+        if best is None:
+            return None, reason, unclosed < len(text)
+        return best._replace(sure=best.sure and unclosed >= best.start), reason, unclosed < best.start
 
     def _settled(self, text: str, end: int) -> bool:
         """Returns whether what cannot be read at a position is no marker of which the text holds only the beginning."""
@@ -185,7 +192,8 @@ class Protocol:
             return Invalid(self._foreign(body) or found.fault)
         if f"<{self.answer_tag}>" in body or f"</{self.answer_tag}>" in body:
             return Invalid("the tool call holds another tag")
-        return self._read_tool_call(calls[0])
+        key = self.dialect.arguments if self.dialect is not None else "arguments"
+        return read_call(calls[0], key, self.browse, self.sources)
 
     def _foreign(self, text: str) -> str:
         """Returns that a text holds a tool call in another dialect, as a reason; empty if it does not."""
@@ -193,45 +201,23 @@ class Protocol:
         form = self.write(Search(("your query",)))
         return Shown.of((f"tool calls in the dialect {name} are not read here: write {form}", True)) if name else ""
 
-    def _read_tool_call(self, call: Any) -> Action:
-        """Reads a tool call ``{"name": "search", "arguments": {"query": str or [str, ...]}}``, or of open or more.
-
-        The argument ``source`` names one of the further retrievers.
-        """
-        name, arguments = name_and_arguments(call)
-        if arguments is None:
-            key = self.dialect.arguments if self.dialect is not None else "arguments"
-            return Invalid(f'the tool call is not {{"name": ..., "{key}": {{...}}}}')
-        if self.browse and name == "more":
-            return More()
-        if self.browse and name == "open":
-            page = arguments.get("page")
-            return Open(page.strip()) if isinstance(page, str) and page.strip() else Invalid("page is no title or id")
-        if name != "search":
-            return Invalid("the tools are search, open and more" if self.browse else "the only tool is search")
-        query = arguments.get("query")
-        queries = [query] if isinstance(query, str) else query
-        if not isinstance(queries, list) or not queries or not all(isinstance(q, str) and q.strip() for q in queries):
-            return Invalid("query is not a non-empty string or a list of them")
-        source = arguments.get("source", "") if self.sources else ""
-        if source not in ("", *self.sources):
-            return Invalid(f"the sources are {', '.join(self.sources)}; leave source out for the first")
-        return Search(tuple(q.strip() for q in queries), source)
-
     def ended(self, text: str) -> bool:
         """Returns whether a response that ends with a stop string is over.
 
         It is once its first action is complete and nothing that follows can change it. So it is not where the string
-        stands in a thought, in a string of a tool call or after a tag that is still open, or closes nothing. Where
-        several calls act or are refused, only an answer ends it; otherwise the model ends its turn.
+        stands in a thought, in a string of a tool call or after a tag that is still open. A string that closes nothing
+        ends it, too: what it closes may stand in the prompt, or be a tag of the role's own. Where several calls act or
+        are refused, only an answer is a complete action; otherwise the model ends its turn.
 
         Args:
             text: The response so far, from the opening marker of a thought that its prompt left open.
         """
         if awaited(text):
             return False
-        first, _ = self._first_action(split_thoughts(text)[1])
-        return first is not None and first.sure and (first.found is None or self.several == "first")
+        first, _, unclosed = self._first_action(split_thoughts(text)[1])
+        if first is None:
+            return not unclosed
+        return first.sure and (first.found is None or self.several == "first")
 
     @property
     def stop_strings(self) -> tuple[str, ...]:

@@ -35,7 +35,7 @@ _FUNCTION: Final = re.compile(r"\s*+<function=([^<>\n]{0,100}+)>")
 _PARAMETER: Final = re.compile(r"\s*+<parameter=([^<>\n]{0,100}+)>")
 _VALUE_END: Final = re.compile(r"</parameter>(?=\s*+(?:<parameter=|</function>|</?tool_call>|\Z))")
 _PYTHON_CALL: Final = re.compile(
-    r"[\s\[,;]*+(?:\w++\s*+=\s*+)?+(?:print\s*+\(\s*+)?+(?:\w++\s*+\.\s*+(?=\w))*+(\w++)\s*+\("
+    r"(?:[\s\[,;]++|#[^\n]*+\n)*+(?:\w++\s*+=\s*+)?+(?:print\s*+\(\s*+)?+(?:\w++\s*+\.\s*+(?=\w))*+(\w++)\s*+\("
 )
 _PYTHON_KEY: Final = re.compile(r"[\s,]*+(?:(\w++)\s*+=\s*+)?+")
 _WORD: Final = re.compile(r"[-+.\w]++")
