@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from searchgym.protocol.dialect import Dialect, list_dialects, load_dialect, opening_pattern
 from searchgym.protocol.notations import NOTATIONS, decoded, read_json, value_of
 from searchgym.records import Action, Invalid, More, Open, Search
+
+_BEGIN: Final = re.compile(r"\s*+(?:```\w*+\s*+)?+")
+"""Matches what may stand before a call without a marker, which begins the text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +41,13 @@ def scan(text: str, dialect: Dialect, most: int | None = 1) -> Iterator[Found]:
         most: Number of objects that are read of one place that has several; None for all.
     """
     pattern, last, at = opening_pattern(dialect), text.rfind(dialect.closing) if dialect.closing else -1, 0
+    begin = _BEGIN.match(text)
+    bare = begin.end() if begin else 0
     while match := pattern.search(text, at):
-        found = _read(text, match, dialect, most, last)
+        if match["marker"] is None and match.start() > bare:  # quoted in prose
+            found = Found(match.start(), match.end(), "loose")
+        else:
+            found = _read(text, match, dialect, most, last)
         yield found
         at = max(found.end, match.end())
 
@@ -58,10 +65,7 @@ def _read(text: str, match: re.Match[str], dialect: Dialect, most: int | None, l
     start, marker = match.start(), match["marker"]
     at = start if marker in (None, "<function=") else match.end()
     body = read_json(text, at, dialect, 1) if marker is None else NOTATIONS[dialect.notation](text, at, dialect, most)
-    if marker is None and (
-        text[max(0, start - 100) : start].rstrip().endswith(_markers())  # of another dialect
-        or (body.calls and not _is_call(body.calls[0]))
-    ):
+    if marker is None and body.calls and not _is_call(body.calls[0]):
         return Found(start, body.end, "loose")
     if body.unfinished:
         return Found(start, len(text), "unfinished", fault=body.fault)
@@ -70,13 +74,6 @@ def _read(text: str, match: re.Match[str], dialect: Dialect, most: int | None, l
     if last < at:
         return Found(start, at, "loose", fault=body.fault)
     return Found(start, text.index(dialect.closing, at) + len(dialect.closing), "faulty", fault=body.fault)
-
-
-@functools.cache
-def _markers() -> tuple[str, ...]:
-    """Returns the markers of all dialects that may stand before JSON."""
-    dialects = [load_dialect(name) for name in list_dialects()]
-    return tuple({marker for d in dialects for marker in (*d.openings, d.separator) if marker})
 
 
 def _unwrapped(call: Any) -> Any:

@@ -135,7 +135,9 @@ def _quoted(text: str, start: int, end: int) -> str:
 @functools.cache
 def _named(separator: str) -> re.Pattern[str]:
     """Returns the pattern of a tool's name outside its arguments; what stands between, such as an id, is bounded."""
-    return re.compile(rf"\s*+([\w.\-]{{1,64}}+)(?:(?:(?!</)[^{{}}\n]){{0,80}}?{re.escape(separator)})?\s*+(?=\{{)")
+    return re.compile(
+        rf"\s*+([\w.\-]{{1,64}}+)(?:(?!</)[^{{}}\n]){{0,80}}?{re.escape(separator)}\s*+(?:```\w*+\s*+)?+(?=\{{)"
+    )
 
 
 def read_json(text: str, at: int, dialect: Dialect, most: int | None) -> Body:
@@ -231,9 +233,10 @@ def _python_arguments(text: str, at: int) -> tuple[dict[str, Any], int, str]:
             arguments[key], at = _unescaped(string), string.end()
         elif word := _WORD.match(text, at):
             arguments[key], at = None, word.end()
+        at = _past(_SPACE, text, at)
         if at >= len(text) or (text[at] in "\"'" and not _PYTHON_STRING.match(text, at)):
             return {}, len(text), "the tool call ends before its closing parenthesis, or a string in it never closes"
-        if text[at] not in ",) \n\t\r":
+        if text[at] not in ",)":
             return {}, at, f"the tool call is not Python after {_quoted(text, start, at)}"
 
 
