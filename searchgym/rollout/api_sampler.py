@@ -106,6 +106,10 @@ class MessageFormat:
             for text in texts
         ]
 
+    def thought_after(self, finish: Finish | None) -> str:
+        """Returns an empty string: what the server's template opens is not seen."""
+        return ""
+
     def response_text(self, ids: Sequence[int] | npt.NDArray[np.int32]) -> str:
         """Returns the text of a response."""
         return self.decode(ids)

@@ -153,6 +153,24 @@ class TokenFormat:
         made = iter(self.encode([text for texts in lists for text in texts]))
         return [[next(made) for _ in texts] for texts in lists]
 
+    def thought_after(self, finish: Finish | None) -> str:
+        """Returns what the chat template writes of a thought before the model goes on, such as ``<think>``.
+
+        Nothing if it leaves no thought open, for a base model, and where the model's turn goes on after an observation.
+
+        Args:
+            finish: Why the response before ended; None for a first prompt.
+        """
+        if self._turns is None:
+            return ""
+        if finish is None:
+            return self._turns.thought
+        return self._turns.thought_again if self._opens_turn(finish) else ""
+
+    def _opens_turn(self, finish: Finish) -> bool:
+        """Returns whether an observation is a new user turn."""
+        return self.chat and (self.protocol.name != "tags" or finish == "eos")
+
     def _around(self, finish: Finish | None) -> tuple[Sequence[int], bool, Sequence[int]]:
         """Returns the ids before a text, whether the text is stripped, and the ids after it.
 
@@ -160,11 +178,10 @@ class TokenFormat:
             finish: See `ContextText.finish`.
         """
         turns = self._turns
-        if finish is None and turns is None:
-            return one_id(self._tokenizer.bos_token_id), False, ()
-        if finish is None and turns is not None:
-            return turns.before, False, turns.after
-        if turns is None or (self.protocol.name == "tags" and finish != "eos"):
+        if finish is None:
+            bos = one_id(self._tokenizer.bos_token_id)
+            return (bos, False, ()) if turns is None else (turns.before, False, turns.after)
+        if turns is None or not self._opens_turn(finish):
             return (), False, ()
         closing = () if finish == "eos" else turns.closing
         return (*closing, *turns.opening), True, turns.again

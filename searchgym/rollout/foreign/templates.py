@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from searchgym.errors import UsageError
+from searchgym.protocol import opened_by
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -156,6 +157,10 @@ class Turns:
     """Ids from the model's end-of-turn to the next user text."""
     again: tuple[int, ...]
     """Ids from the end of the next user text to the start of the model's text."""
+    thought: str
+    """End of the first prompt from the marker of the thought that it leaves open, or nothing."""
+    thought_again: str
+    """The same after a later user text."""
 
 
 def take_apart(
@@ -185,7 +190,9 @@ def take_apart(
         )
     special, ids = special_ids(tokenizer), encode(joiner)
     closed = next((at + 1 for at, i in enumerate(ids) if i in special), 0)
-    return Turns(encode(before), encode(after), ids[:closed], ids[closed:], encode(again))
+    return Turns(
+        encode(before), encode(after), ids[:closed], ids[closed:], encode(again), opened_by(after), opened_by(again)
+    )
 
 
 def _split(text: str, *sentinels: str) -> list[str]:
