@@ -53,9 +53,9 @@ def test_the_template_writes_what_training_wrote(name):
     prompt = role.parts({"question": "Who?", "instructions": protocol.instructions()}, protocol.instructions())
     ids = [
         form.prompt_ids(prompt),
-        form._plain_ids([f"<think>hm</think>{search}"])[0],
+        form.observation_ids(f"<think>hm</think>{search}", "stop"),
         form.observation_ids(protocol.parts(protocol.result(PAGE)), "stop"),
-        form._plain_ids(["Gamma"])[0],
+        form.observation_ids("Gamma", "stop"),
         form.closing_ids,
         form.observation_ids("And when?", "eos"),
     ]
