@@ -1,0 +1,214 @@
+"""Prompts, five turns, end ids and stops of chat templates of many families, beside what transformers makes of them."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from datetime import datetime
+from functools import cache, partial
+
+import numpy as np
+import pytest
+from families import CASES, FAMILIES, family_tokenizer
+from tokenizers import Tokenizer
+
+from searchgym.agents.base import load_agent
+from searchgym.envs.registration import find_env
+from searchgym.envs.task import load_task
+from searchgym.errors import UsageError
+from searchgym.protocol import get_protocol
+from searchgym.records import Answer
+from searchgym.rollout.sampler import Sampled
+from searchgym.rollout.tokens import TokenFormat
+from searchgym.train.demonstrations.play import WrittenSampler, run_written
+
+DATE = datetime(2026, 11, 27)
+EACH = pytest.mark.parametrize(("name", "kind"), CASES)
+DIALECTS = pytest.mark.parametrize("dialect", ["tags", "tool_calls"])
+THOUGHT = re.compile(r"<think>\n.*?</think>\n\n", re.DOTALL)
+
+
+@cache
+def form_of(name, kind, dialect="tags"):
+    return TokenFormat(
+        family_tokenizer(name, kind), get_protocol(dialect), True, FAMILIES[name].arguments, date=str(DATE.date())
+    )
+
+
+def rendered(name, kind, messages):
+    """Ids that transformers makes of a conversation and the start of the model's next turn."""
+    return family_tokenizer(name, kind).apply_chat_template(
+        messages,
+        add_generation_prompt=True,
+        tokenize=True,
+        return_dict=False,
+        strftime_now=DATE.strftime,
+        **FAMILIES[name].arguments,
+    )
+
+
+def asks(text):
+    return {"role": "user", "content": text}
+
+
+@EACH
+@pytest.mark.parametrize("text", ["The gull", "Who founded Beta?", "Line one.\nLine two: café – 東京", "a"])
+def test_a_prompt_has_the_ids_of_the_whole_rendered_text(name, kind, text):
+    family, form = FAMILIES[name], form_of(name, kind)
+    ids = form.prompt_ids(text).tolist()
+    assert ids == rendered(name, kind, [asks(text)])
+    assert ids.count(family_tokenizer(name, kind).bos_token_id) == family.bos
+    assert form.thought_after(None) == form.thought_after("eos") == family.thought
+
+
+@EACH
+def test_blanks_around_a_prompt_go_where_the_template_drops_them(name, kind):
+    form, family = form_of(name, kind), FAMILIES[name]
+    bare, padded = form.prompt_ids("The gull").tolist(), form.prompt_ids("  \n The gull\n ").tolist()
+    if family.trims:
+        assert padded == bare == rendered(name, kind, [asks("  \n The gull\n ")])
+    elif family.stripping:
+        assert padded == form.prompt_ids("The gull\n ").tolist() == rendered(name, kind, [asks("  \n The gull\n ")])
+    else:
+        assert "  \n The gull\n " in form.decode(padded)
+
+
+@EACH
+def test_a_response_ends_by_the_end_of_text_or_of_the_turn(name, kind):
+    tokenizer, ends = family_tokenizer(name, kind), FAMILIES[name].ends
+    assert form_of(name, kind).end_ids == tuple(tokenizer.convert_tokens_to_ids(list(ends)))
+
+
+# -- five turns ------------------------------------------------------------------------------------------------------
+
+SEARCHES = {
+    "tags": "I look. <search>who founded Beta {}</search>",
+    "tool_calls": 'I look. <tool_call>\n{{"name": "search", "arguments": {{"query": "Beta {}"}}}}\n</tool_call>',
+}
+
+
+def conversation(dialect):
+    """Six user texts and five replies, as messages."""
+    protocol, messages = get_protocol(dialect), [asks("The gull: who founded Beta?")]
+    for turn in range(5):
+        messages.append({"role": "assistant", "content": SEARCHES[dialect].format(turn)})
+        messages.append(asks(protocol.result(f"Doc 1(Title: Beta) The gull {turn}, café.").strip()))
+    return messages
+
+
+@EACH
+@DIALECTS
+@pytest.mark.parametrize("finish", ["eos", "stop"])
+def test_five_turns_are_the_ids_of_the_whole_conversation(name, kind, dialect, finish):
+    """What a model would write is read off the whole; replies are spliced as sampled, never encoded again."""
+    family, form, messages = FAMILIES[name], form_of(name, kind, dialect), conversation(dialect)
+    encode = partial(family_tokenizer(name, kind), add_special_tokens=False)
+    if dialect == "tags" and finish == "stop":
+        pytest.skip("a reply goes on in its turn: the test below")
+    wholes = [rendered(name, kind, messages[: 2 * turn + 1]) for turn in range(6)]
+    closing, end = list(form.closing_ids), form.end_ids[0]
+    context, opened = form.prompt_ids(messages[0]["content"]).tolist(), len(encode(family.thought)["input_ids"])
+    for turn in range(5):
+        start = len(wholes[turn]) - opened
+        text = wholes[turn + 1][start : index_of(closing, wholes[turn + 1], start)]
+        text = encode("Hm.</think>\n\n")["input_ids"] + text if opened else text
+        ended = closing if closing[-1] in form.end_ids else [end]  # gpt-oss ends its turn otherwise than its messages
+        reply = [*text, *ended] if finish == "eos" else text
+        assert form.stop[0] in form.response_text(reply)
+        observation = form.observation_ids(messages[2 * turn + 2]["content"] + "\n", finish).tolist()
+        context += [*reply, *observation]
+        shown = [closing[-1] if i == end else i for i in context] if ended != closing else context
+        if opened:
+            assert THOUGHT.sub("", form.decode(shown)) == form.decode(wholes[turn + 1])
+        else:
+            assert shown == wholes[turn + 1]
+
+
+def index_of(part, ids, start):
+    """Position in ids, from `start` on, at which a part begins."""
+    return next(at for at in range(start, len(ids)) if ids[at : at + len(part)] == part)
+
+
+@EACH
+def test_with_tags_a_reply_goes_on_in_its_turn(name, kind):
+    """The text after a stop has the ids that it has within a text: no blank before it."""
+    form = form_of(name, kind)
+    encode = partial(family_tokenizer(name, kind), add_special_tokens=False)
+    for before, text in (("x", get_protocol("tags").result("The gull.")), (">", "The gull"), (">", " a")):
+        joint = encode(before + text)["input_ids"]
+        assert [*encode(before)["input_ids"], *form.observation_ids(text, "stop")] == joint
+
+
+@pytest.mark.slow_cases
+@EACH
+@DIALECTS
+def test_only_what_was_sampled_is_trained_in_an_episode(name, kind, dialect):
+    task = load_task(find_env("searchgym/Demo-v0"), protocol=dialect)
+    form, question = form_of(name, kind, dialect), task.questions[0]
+    texts = [*(SEARCHES[dialect].format(turn) for turn in range(3)), "<answer>Beta</answer>"]
+    replies = [form_of(name, kind).observation_ids(text, "stop") for text in texts]
+
+    class Sampler(WrittenSampler):
+        """Replies in order."""
+
+        left = iter(replies)
+
+        def reply(self, request):
+            return Sampled(ids := next(self.left), np.zeros(len(ids), np.float32), "stop")
+
+    (episode,) = run_written(task, load_agent("search-r1"), Sampler(), form, [question], training=True)
+    spans = episode.tokens(0)
+    assert [span.ids.tolist() for span in spans if span.logp is not None] == [ids.tolist() for ids in replies]
+    assert [span.kind for span in spans] == ["prompt", *["model", "observation"] * 3, "model"]
+    assert [call.text for call in episode.calls] == texts
+    assert episode.answer == Answer("Beta")
+
+
+# -- what is refused -------------------------------------------------------------------------------------------------
+
+
+def changed(name, template=None, **state):
+    """A family's tokenizer of its own, with another template or with other parts in its file."""
+    tokenizer = copy.deepcopy(family_tokenizer(name))
+    tokenizer.chat_template = template or tokenizer.chat_template
+    if state:
+        file = json.loads(tokenizer.backend_tokenizer.to_str())
+        tokenizer._tokenizer = Tokenizer.from_str(json.dumps(file | state))
+    return tokenizer
+
+
+def test_a_template_that_changes_blanks_is_refused():
+    template = "{% for m in messages %}{{ m.content | replace('\\n', ' ') }}<|im_end|>{% endfor %}"
+    with pytest.raises(UsageError, match=r"does not show texts as they are: of ' .nsentinelofauser"):
+        TokenFormat(changed("chatml", template), get_protocol("tags"), True)
+
+
+def test_a_tokenizer_that_adds_an_id_to_every_text_is_refused():
+    class Adding(type(family_tokenizer("llama3"))):
+        """Ignores that nothing may be added."""
+
+        def __call__(self, text, **options):
+            made = super().__call__(text, **options)
+            return {"input_ids": [self.bos_token_id, *made["input_ids"]]}
+
+        def _encode_plus(self, *args, **options):
+            return super()._encode_plus(*args, **options)
+
+    tokenizer = changed("llama3")
+    tokenizer.__class__ = Adding
+    with pytest.raises(UsageError, match=r"llama3: Adding adds '<.begin_of_text.>' to every text even when told not"):
+        TokenFormat(tokenizer, get_protocol("tags"), True)
+
+
+def test_a_slow_tokenizer_that_puts_blanks_is_refused():
+    class Slow(type(family_tokenizer("zephyr"))):
+        """Takes no part of the library."""
+
+        def _encode_plus(self, *args, **options):
+            return super()._encode_plus(*args, **options)
+
+    tokenizer = changed("zephyr")
+    tokenizer.__class__ = Slow
+    with pytest.raises(UsageError, match=r"zephyr: Slow puts a blank before every text.* use the fast tokenizer"):
+        TokenFormat(tokenizer, get_protocol("tags"), True)
