@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from searchgym.cli.evaluation.evaluate import with_dialect
+from searchgym.cli.options import TaskChoice
 from searchgym.errors import CardError, UnknownNameError, UsageError
 from searchgym.protocol import check, detect, get_protocol, list_dialects
 from searchgym.records import Answer, Invalid, More, Open, Search
@@ -84,7 +86,7 @@ REFUSED = [
     ("hermes", call(JSON[:-1]), "its last } is missing"),
     ("hermes", call(JSON.replace('"', "'")), "strings stand in double quotes"),
     ("hermes", call(JSON.replace('a"}}', "a}}")), "its last string never closes"),
-    ("hermes", call("search for a"), "not JSON"),
+    ("hermes", call("search for a") + "<answer>x</answer>", "not JSON"),
     ("hermes", call('{"name": "search", "arguments": {"query": a}}'), """not JSON after 'guments": {"query": '"""),
     ("hermes", call("[" * 100_000), "not JSON"),
     ("hermes", call('{"a": ' * 5000 + "1" + "}" * 5000), "nested too deeply"),
@@ -210,6 +212,7 @@ def test_where_a_response_ends_its_action_is_that_of_the_whole(name, text):
         ("hermes", "<think></think><answer>x</answer>", True),
         ("hermes", "the tag <tool_call> and <answer>x</answer>", False),
         ("hermes", "no opening </answer>", True),
+        ("hermes", "the tag <tool_call> and no opening </answer>", False),
         ("hermes", call(JSON[:-1]), True),
         ("qwen3_coder", "<tool_call>\n<function=search>\n<parameter=query>what is </tool_call>", False),
         ("qwen3_coder", call(XML), True),
@@ -310,7 +313,7 @@ def test_the_dialect_of_a_template(name):
     assert not check(name, "{{ messages }}")
 
 
-def test_auto_reads_the_files_of_the_models(tmp_path):
+def test_auto_reads_the_files_of_the_models(tmp_path, capsys):
     for name, template in TEMPLATES.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
@@ -321,6 +324,10 @@ def test_auto_reads_the_files_of_the_models(tmp_path):
     assert chosen_dialect("llama3", [tmp_path / "llama3"]) == ("llama3", [])
     (note,) = chosen_dialect("llama3", [tmp_path / "hermes"])[1]
     assert "not the model's" in note
+    asked = TaskChoice(protocol="tool_calls", dialect="auto")
+    assert with_dialect(asked, "demo", {"searcher": tmp_path / "llama3"}).dialect == "llama3"
+    assert "<|start_header_id|>" in capsys.readouterr().err
+    assert with_dialect(TaskChoice(), "demo", {"searcher": tmp_path / "llama3"}) == TaskChoice()
     for models in ([], [tmp_path / "hermes", tmp_path / "mistral"]):
         with pytest.raises(UsageError, match="name it"):
             chosen_dialect("auto", models)

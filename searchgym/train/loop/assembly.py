@@ -239,14 +239,15 @@ def _learner(
 
 def load_tasks(recipe: Recipe) -> tuple[Task, Task]:
     """Loads the environments of training and of validation; dialect ``auto`` is read off the model's files."""
-    card = find_env(recipe.env)
+    card, told = find_env(recipe.env), set[str]()
 
     def spelled(options: dict[str, Any]) -> Task:
         if options.get("protocol", card.protocol) == "tool_calls":
             given = options.get("dialect", card.dialect)
             options["dialect"], notes = chosen_dialect(given, [model_folder(recipe.model)])
-            for note in notes:
+            for note in set(notes) - told:
                 sys.stderr.write(f"note: {note}\n")
+            told.update(notes)
         return load_task(card, **options)
 
     task = spelled({**env_options(recipe.env, recipe.env_options)})
