@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from searchgym.errors import DataError, SearchGymError
-from searchgym.options.cards import ProtocolName
-from searchgym.protocol import THINK_OPEN, Protocol, awaited, get_protocol, opened_by
+from searchgym.protocol import THINK_OPEN, Protocol, awaited, detect, get_protocol
 from searchgym.records import Answer, Search
-from searchgym.rollout.foreign.template_names import template_names
+from searchgym.rollout.foreign.template_names import TemplateNames, template_names
 from searchgym.rollout.foreign.template_options import DATE, check_template, fitted, template_format
 from searchgym.rollout.foreign.templates import render
 from searchgym.rollout.loading import load_tokenizer
+from searchgym.rollout.sampler import Finish
 from searchgym.rollout.tokens import TokenFormat
 
 if TYPE_CHECKING:
@@ -24,8 +24,6 @@ PROMPTS: Final = ("Who founded Beta?", "Line one.\n\nLine two: café, naïve –
 """Prompts whose ids are compared with the template's own."""
 TURNS: Final = 5
 """Scripted turns: searches, and an answer."""
-GRAMMARS: Final[tuple[ProtocolName, ...]] = ("tags", "tool_calls")
-"""Grammars of questions; that of proposals is tags with another answer."""
 PAGE: Final = "Doc 1(Title: Beta) Beta was founded by Gamma in 1901."
 """Page that every search finds."""
 State = Literal["ok", "note", "refused"]
@@ -72,9 +70,11 @@ def check_model(name: str, template: Mapping[str, Any] = {}) -> ModelReport:
         return ModelReport(name, (Finding("tokenizer", "refused", str(error)),))
     check_template([tokenizer], template)
     given = fitted(tokenizer, template)
-    findings = list(_of_template(tokenizer, given))
-    for number, grammar in enumerate(GRAMMARS):
-        protocol = get_protocol(grammar)
+    names = template_names(tokenizer) if tokenizer.chat_template else None
+    findings = list(_of_template(tokenizer, names, given))
+    dialect, why = detect(tokenizer.get_chat_template() if names else "")
+    findings.append(Finding("dialect", "ok", f"{dialect}: {why}"))
+    for number, protocol in enumerate((get_protocol("tags"), get_protocol("tool_calls", dialect=dialect))):
         try:
             form = template_format(tokenizer, protocol, given)
             if not number:
@@ -87,9 +87,10 @@ def check_model(name: str, template: Mapping[str, Any] = {}) -> ModelReport:
     return ModelReport(name, tuple(findings))
 
 
-def _of_template(tokenizer: PreTrainedTokenizerBase, given: Mapping[str, Any]) -> Iterator[Finding]:
+def _of_template(
+    tokenizer: PreTrainedTokenizerBase, names: TemplateNames | None, given: Mapping[str, Any]
+) -> Iterator[Finding]:
     """Yields what the text of a template tells."""
-    names = template_names(tokenizer)
     if not tokenizer.chat_template:
         yield Finding("template", "ok", "none: a base model, whose prompts are plain text")
         return
@@ -105,7 +106,7 @@ def _of_template(tokenizer: PreTrainedTokenizerBase, given: Mapping[str, Any]) -
 def _of_tokenizer(tokenizer: PreTrainedTokenizerBase, form: TokenFormat) -> Iterator[Finding]:
     """Yields how prompts begin and end, and what ends a response."""
     prompt = form.prompt_ids(PROMPTS[0]).tolist()
-    opened = opened_by(form.decode(prompt).rpartition(PROMPTS[0])[2]) if form.chat else ""
+    opened = form.thought_after(None)
     yield Finding("thought", "note" if opened else "ok", f"the prompt opens {opened!r}" if opened else "not opened")
     ends = ", ".join(f"{i} {form.decode([i])}" for i in form.end_ids)
     yield Finding("end ids", "ok" if ends else "note", ends or "none: only stop strings and limits end a response")
@@ -143,7 +144,7 @@ def _of_turns(tokenizer: PreTrainedTokenizerBase, form: TokenFormat, given: Mapp
     """Yields what becomes of scripted turns: whether each context begins with the one before."""
     name, protocol = form.protocol.name, form.protocol
     ids, talk = form.prompt_ids(PROMPTS[0]).tolist(), [{"role": "user", "content": PROMPTS[0]}]
-    opened = opened_by(form.decode(ids).rpartition(PROMPTS[0])[2]) if form.chat else ""
+    opened = form.thought_after(None)
     ended = form.chat and name == "tool_calls"
     for turn in range(TURNS):
         action = Search((f"founder {turn} of Beta",)) if turn < TURNS - 1 else Answer("Gamma")
@@ -157,8 +158,9 @@ def _of_turns(tokenizer: PreTrainedTokenizerBase, form: TokenFormat, given: Mapp
         if turn == TURNS - 1:
             break
         page = protocol.result(PAGE)
-        before = [*ids, *response]
-        ids = [*before, *form.observation_ids(protocol.parts(page), "eos" if ended else "stop").tolist()]
+        finish: Finish = "eos" if ended else "stop"
+        before, opened = [*ids, *response], form.thought_after(finish)
+        ids = [*before, *form.observation_ids(protocol.parts(page), finish).tolist()]
         if not form.decode(ids).startswith(form.decode(before)):
             why = "the text of the context is another once pages follow it: use the tokenizer that belongs to the model"
             yield Finding(f"{name}: turn {turn + 1}", "refused", why)
