@@ -57,8 +57,7 @@ READ = [
     ("qwen3_coder", call(XML.replace("\na\n", '["a", "b"]')), Search(("a", "b"))),
     ("llama3", LLAMA, A),
     ("llama3", f"<|python_tag|>{LLAMA}; {SECOND}", A),
-    ("llama3", f"I search.\n```json\n{LLAMA}\n```", A),
-    ("llama3", f'{{"name": "Ada", "born": 1815}} {LLAMA}', A),
+    ("llama3", f"```json\n{LLAMA}\n```", A),
     ("mistral", f"[TOOL_CALLS] [{JSON}, {SECOND}]", A),
     ("mistral", '[TOOL_CALLS]search[ARGS]{"query": "a"}', A),
     ("mistral", '[TOOL_CALLS]search[CALL_ID]x1[ARGS]{"query": "a"}[TOOL_CALLS]search[ARGS]{"query": "b"}', A),
@@ -193,11 +192,10 @@ PIECES = [
 @given(st.lists(st.sampled_from(PIECES), max_size=12).map("".join))
 def test_where_a_response_ends_its_action_is_that_of_the_whole(name, text):
     protocol, whole = P[name], P[name].parse(text)
-    ends = [end for end in range(len(text) + 1) if text[:end].endswith(protocol.stop_strings)]
-    first = next((text[:end] for end in ends if protocol.ended(text[:end])), "")
+    first = next((end for end in range(len(text) + 1) if protocol.ended(text[:end])), None)
     begun = "[/THINK]" in text and "[THINK]" not in text.split("[/THINK]")[0]  # a thought that began in the prompt
-    if not begun and protocol.before_action(first) != first:  # else the stop string closes nothing
-        assert protocol.parse(first) == whole
+    if first is not None and not begun:
+        assert protocol.parse(text[:first]) == whole
     for several in ("all", "refuse"):
         get_protocol("tool_calls", dialect=name, several=several).parse(text)
 
@@ -211,7 +209,7 @@ def test_where_a_response_ends_its_action_is_that_of_the_whole(name, text):
         ("hermes", "<think><answer>x</answer>", False),
         ("hermes", "<think></think><answer>x</answer>", True),
         ("hermes", "the tag <tool_call> and <answer>x</answer>", False),
-        ("hermes", "no opening </answer>", True),
+        ("hermes", "no opening </answer>", False),
         ("hermes", "the tag <tool_call> and no opening </answer>", False),
         ("hermes", call(JSON[:-1]), True),
         ("qwen3_coder", "<tool_call>\n<function=search>\n<parameter=query>what is </tool_call>", False),

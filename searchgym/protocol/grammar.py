@@ -90,7 +90,7 @@ class Protocol:
         if len(text) > MAX_ACTION_CHARS:
             return Invalid(f"the action has {len(text)} characters, at most {MAX_ACTION_CHARS} are read")
         acting = split_thoughts(text)[1]
-        first, reason, _ = self._first_action(acting)
+        first, reason = self._first_action(acting)
         if first is None:
             if closing := awaited(text):
                 return Invalid(Shown.of((f"the thought never closes: write {closing} before you act", True)))
@@ -121,7 +121,7 @@ class Protocol:
 
     def before_action(self, text: str) -> str:
         """Returns what stands before the first complete action of a model's text, thoughts included; all if none."""
-        first, _, _ = self._first_action(split_thoughts(text)[1])
+        first, _ = self._first_action(split_thoughts(text)[1])
         if first is None:
             return text
         at = first.start
@@ -129,13 +129,8 @@ class Protocol:
             at += end - start if start <= at else 0
         return text[:at]
 
-    def _first_action(self, text: str) -> tuple[First | None, str, bool]:
-        """Finds the first action of a text.
-
-        Returns:
-            (first, reason, unclosed): the action; why a tool call before it, or in its place, is none; whether
-            something that is still open stands before the action, or anywhere if there is none.
-        """
+    def _first_action(self, text: str) -> tuple[First | None, str]:
+        """Returns the first action of a text, and why a tool call before it, or in its place, is none."""
         best, unclosed, reason = None, len(text), ""
         for tag in self._tags:
             start = text.find(f"<{tag}>")
@@ -154,9 +149,7 @@ class Protocol:
             reason = reason or found.fault
             if self.dialect is not None and self.dialect.closing:
                 unclosed = min(unclosed, found.start)
-        if best is None:
-            return None, reason, unclosed < len(text)
-        return best._replace(sure=best.sure and unclosed >= best.start), reason, unclosed < best.start
+        return best and best._replace(sure=best.sure and unclosed >= best.start), reason
 
     def _settled(self, text: str, end: int) -> bool:
         """Returns whether what cannot be read at a position is no marker of which the text holds only the beginning."""
@@ -205,19 +198,16 @@ class Protocol:
         """Returns whether a response that ends with a stop string is over.
 
         It is once its first action is complete and nothing that follows can change it. So it is not where the string
-        stands in a thought, in a string of a tool call or after a tag that is still open. A string that closes nothing
-        ends it, too: what it closes may stand in the prompt, or be a tag of the role's own. Where several calls act or
-        are refused, only an answer is a complete action; otherwise the model ends its turn.
+        stands in a thought, in a string of a tool call or after a tag that is still open, or closes nothing. Where
+        several calls act or are refused, only an answer ends it; otherwise the model ends its turn.
 
         Args:
             text: The response so far, from the opening marker of a thought that its prompt left open.
         """
         if awaited(text):
             return False
-        first, _, unclosed = self._first_action(split_thoughts(text)[1])
-        if first is None:
-            return not unclosed
-        return first.sure and (first.found is None or self.several == "first")
+        first, _ = self._first_action(split_thoughts(text)[1])
+        return first is not None and first.sure and (first.found is None or self.several == "first")
 
     @property
     def stop_strings(self) -> tuple[str, ...]:

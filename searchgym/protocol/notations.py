@@ -133,11 +133,11 @@ def _quoted(text: str, start: int, end: int) -> str:
 
 
 @functools.cache
-def _named(separator: str) -> re.Pattern[str]:
+def _named(dialect: Dialect) -> re.Pattern[str]:
     """Returns the pattern of a tool's name outside its arguments; what stands between, such as an id, is bounded."""
-    return re.compile(
-        rf"\s*+([\w.\-]{{1,64}}+)(?:(?!</)[^{{}}\n]){{0,80}}?{re.escape(separator)}\s*+(?:```\w*+\s*+)?+(?=\{{)"
-    )
+    between = rf"(?:(?!</)[^{{}}\n]){{0,80}}?{re.escape(dialect.separator)}"
+    optional = f"(?:{between})?" if dialect.optional_separator else between
+    return re.compile(rf"\s*+([\w.\-]{{1,64}}+){optional}\s*+(?:```\w*+\s*+)?+(?=\{{)")
 
 
 def read_json(text: str, at: int, dialect: Dialect, most: int | None) -> Body:
@@ -146,7 +146,7 @@ def read_json(text: str, at: int, dialect: Dialect, most: int | None) -> Body:
     while most is None or len(calls) < most:
         name = None
         start = _past(_FENCE, text, at)
-        if not calls and dialect.separator and (match := _named(dialect.separator).match(text, at)):
+        if not calls and dialect.separator and (match := _named(dialect).match(text, at)):
             name, start = match[1], match.end()
         if text[start : start + 1] not in ("{", "["):
             break
