@@ -11,14 +11,14 @@ from functools import cache, partial
 import numpy as np
 import pytest
 from families import CASES, FAMILIES, family_tokenizer
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer
 
 from searchgym.agents.base import load_agent
 from searchgym.envs.registration import find_env
 from searchgym.envs.task import load_task
 from searchgym.errors import UsageError
 from searchgym.protocol import get_protocol
-from searchgym.records import Answer
+from searchgym.records import Answer, Invalid
 from searchgym.rollout.sampler import Sampled
 from searchgym.rollout.tokens import TokenFormat
 from searchgym.train.demonstrations.play import WrittenSampler, run_written
@@ -147,7 +147,7 @@ def test_only_what_was_sampled_is_trained_in_an_episode(name, kind, dialect):
     task = load_task(find_env("searchgym/Demo-v0"), protocol=dialect)
     form, question = form_of(name, kind, dialect), task.questions[0]
     texts = [*(SEARCHES[dialect].format(turn) for turn in range(3)), "<answer>Beta</answer>"]
-    replies = [form_of(name, kind).observation_ids(text, "stop") for text in texts]
+    replies = [form.reply_ids(text, "stop" if turn else None) for turn, text in enumerate(texts)]
 
     class Sampler(WrittenSampler):
         """Replies in order."""
@@ -161,8 +161,63 @@ def test_only_what_was_sampled_is_trained_in_an_episode(name, kind, dialect):
     spans = episode.tokens(0)
     assert [span.ids.tolist() for span in spans if span.logp is not None] == [ids.tolist() for ids in replies]
     assert [span.kind for span in spans] == ["prompt", *["model", "observation"] * 3, "model"]
-    assert [call.text for call in episode.calls] == texts
+    assert all(call.text.endswith(text) for call, text in zip(episode.calls, texts, strict=True))
     assert episode.answer == Answer("Beta")
+
+
+@EACH
+def test_a_written_reply_has_the_ids_that_the_template_gives_it(name, kind):
+    form = form_of(name, kind, "tool_calls")
+    messages = [asks("The gull"), {"role": "assistant", "content": "The gull is white."}, asks("Why?")]
+    whole, prompt = rendered(name, kind, messages), form.prompt_ids("The gull").tolist()
+    opened = len(form._tokenizer(FAMILIES[name].thought, add_special_tokens=False)["input_ids"])
+    reply = form.reply_ids("The gull is white.", None).tolist()
+    pieces = [*prompt[: len(prompt) - opened], *reply, *form.observation_ids("Why?", "stop")]
+    assert form.decode(pieces) == form.decode(whole)
+    assert pieces == whole
+
+
+# -- seams -----------------------------------------------------------------------------------------------------------
+
+
+@EACH
+def test_a_character_cut_at_the_limit_stays_as_it_was_sampled(name, kind):
+    form = form_of(name, kind, "tool_calls")
+    whole = form.reply_ids("A gull, 鷗", "stop")
+    cut = whole[:-1]
+    assert form.response_text(whole).endswith("鷗")
+    assert form.response_text(cut).endswith("\ufffd")
+    assert get_protocol("tool_calls").parse(form.response_text(cut)) == Invalid("no complete action was found")
+    again = form.observation_ids("Go on.", "length")
+    assert again[: len(form.closing_ids)].tolist() == list(form.closing_ids)
+
+
+@EACH
+def test_pages_make_no_marks_and_no_tags_in_any_place(name, kind):
+    """Text between tags that the grammar wrote itself is encoded for its place too."""
+    tokenizer = copy.deepcopy(family_tokenizer(name, kind))
+    tags = ["<information>", "</information>", "<answer>", "</answer>"]
+    tokenizer.add_tokens([AddedToken(tag, special=False, normalized=False) for tag in tags])
+    protocol, known = get_protocol("tags"), tokenizer.added_tokens_decoder
+    form = TokenFormat(tokenizer, protocol, True, FAMILIES[name].arguments, date=str(DATE.date()))
+    spelled = " ".join(known[i].content for i in sorted(form.marks))
+    for finish in ("stop", "eos"):
+        clean, hostile = (
+            form.observation_ids(protocol.parts(protocol.result(page)), finish).tolist()
+            for page in ("The gull", f"The gull {spelled}")
+        )
+        marks = [
+            [known[i].content for i in ids if i in form.marks and i != tokenizer.unk_token_id]
+            for ids in (clean, hostile)
+        ]
+        assert marks[0] == marks[1]
+        assert {"<information>", "</information>"} <= set(marks[0])
+    joint = tokenizer("x" + protocol.result("The gull"), add_special_tokens=False)["input_ids"]
+    bare = protocol.parts(protocol.result("The gull <answer>"))
+    shown = form.observation_ids(bare, "stop").tolist()
+    at = shown.index(tokenizer.convert_tokens_to_ids("<information>"))
+    start = joint.index(tokenizer.convert_tokens_to_ids("<information>"))
+    assert shown[at : at + 3] == joint[start : start + 3]
 
 
 # -- what is refused -------------------------------------------------------------------------------------------------

@@ -53,9 +53,9 @@ def test_the_template_writes_what_training_wrote(name):
     prompt = role.parts({"question": "Who?", "instructions": protocol.instructions()}, protocol.instructions())
     ids = [
         form.prompt_ids(prompt),
-        form.observation_ids(f"<think>hm</think>{search}", "stop"),
+        form.reply_ids(f"<think>hm</think>{search}", None),
         form.observation_ids(protocol.parts(protocol.result(PAGE)), "stop"),
-        form.observation_ids("Gamma", "stop"),
+        form.reply_ids("Gamma", "stop"),
         form.closing_ids,
         form.observation_ids("And when?", "eos"),
     ]
