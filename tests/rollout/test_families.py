@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 import json
 import re
 from datetime import datetime
@@ -11,6 +12,7 @@ from functools import cache, partial
 import numpy as np
 import pytest
 from families import CASES, FAMILIES, family_tokenizer
+from made_models import SENTENCES
 from tokenizers import AddedToken, Tokenizer
 
 from searchgym.agents.base import load_agent
@@ -19,6 +21,7 @@ from searchgym.envs.task import load_task
 from searchgym.errors import UsageError
 from searchgym.protocol import get_protocol
 from searchgym.records import Answer, Invalid
+from searchgym.rollout.loading import load_tokenizer
 from searchgym.rollout.sampler import Sampled
 from searchgym.rollout.tokens import TokenFormat
 from searchgym.train.demonstrations.play import WrittenSampler, run_written
@@ -38,14 +41,13 @@ def form_of(name, kind, dialect="tags"):
 
 def rendered(name, kind, messages):
     """Ids that transformers makes of a conversation and the start of the model's next turn."""
-    return family_tokenizer(name, kind).apply_chat_template(
-        messages,
-        add_generation_prompt=True,
-        tokenize=True,
-        return_dict=False,
-        strftime_now=DATE.strftime,
-        **FAMILIES[name].arguments,
-    )
+    return rendered_by(family_tokenizer(name, kind), messages, **FAMILIES[name].arguments)
+
+
+def rendered_by(tokenizer, messages, **arguments):
+    """The same by a tokenizer."""
+    given = arguments | {"add_generation_prompt": True, "return_dict": False, "strftime_now": DATE.strftime}
+    return tokenizer.apply_chat_template(messages, tokenize=True, **given)
 
 
 def asks(text):
@@ -98,14 +100,14 @@ def conversation(dialect):
 
 
 @EACH
-@DIALECTS
-@pytest.mark.parametrize("finish", ["eos", "stop"])
+@pytest.mark.parametrize(("dialect", "finish"), [("tags", "eos"), ("tool_calls", "eos"), ("tool_calls", "stop")])
 def test_five_turns_are_the_ids_of_the_whole_conversation(name, kind, dialect, finish):
-    """What a model would write is read off the whole; replies are spliced as sampled, never encoded again."""
+    """What a model would write is read off the whole; replies are spliced as sampled, never encoded again.
+
+    With tags and a stop a reply goes on in its turn: the test below.
+    """
     family, form, messages = FAMILIES[name], form_of(name, kind, dialect), conversation(dialect)
     encode = partial(family_tokenizer(name, kind), add_special_tokens=False)
-    if dialect == "tags" and finish == "stop":
-        pytest.skip("a reply goes on in its turn: the test below")
     wholes = [rendered(name, kind, messages[: 2 * turn + 1]) for turn in range(6)]
     closing, end = list(form.closing_ids), form.end_ids[0]
     context, opened = form.prompt_ids(messages[0]["content"]).tolist(), len(encode(family.thought)["input_ids"])
@@ -218,6 +220,51 @@ def test_pages_make_no_marks_and_no_tags_in_any_place(name, kind):
     at = shown.index(tokenizer.convert_tokens_to_ids("<information>"))
     start = joint.index(tokenizer.convert_tokens_to_ids("<information>"))
     assert shown[at : at + 3] == joint[start : start + 3]
+
+
+# -- a model of sentencepiece ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A model file that the package sentencepiece trains, and the package's own reader of it."""
+    package, file = pytest.importorskip("sentencepiece"), io.BytesIO()
+    package.SentencePieceTrainer.train(
+        sentence_iterator=iter([*SENTENCES, "The gull is white. [INST] [/INST]"] * 20),
+        model_writer=file,
+        vocab_size=340,
+        model_type="bpe",
+        byte_fallback=True,
+        hard_vocab_limit=False,
+        remove_extra_whitespaces=False,
+        normalization_rule_name="identity",
+        minloglevel=2,
+    )
+    folder = tmp_path_factory.mktemp("sentencepiece")
+    (folder / "tokenizer.model").write_bytes(file.getvalue())
+    return folder, package.SentencePieceProcessor(model_proto=file.getvalue())
+
+
+@pytest.mark.parametrize("name", ["llama2", "zephyr", "mistral_v01"])
+@pytest.mark.parametrize("legacy", [True, False])
+def test_a_model_of_sentencepiece_has_the_ids_of_its_own_reader(trained, name, legacy):
+    """The reader takes special tokens as ids, so the text between them is compared."""
+    folder, reader = trained
+    settings = {"tokenizer_class": "LlamaTokenizer", "legacy": legacy} | FAMILIES[name].names
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    (folder / "config.json").write_text('{"model_type": "llama"}')
+    tokenizer = load_tokenizer(folder)
+    tokenizer.chat_template = family_tokenizer(name).chat_template
+    form = TokenFormat(tokenizer, get_protocol("tags"), True)
+    ids = form.prompt_ids("The gull is white?").tolist()
+    text = tokenizer.apply_chat_template([asks("The gull is white?")], tokenize=False, add_generation_prompt=True)
+    assert ids == rendered_by(tokenizer, [asks("The gull is white?")])
+    if legacy:  # else no blank is put after special tokens, as the reader would
+        pieces = [reader.encode(piece) for piece in re.split("<s>|</s>", text) if piece]
+        assert [i for i in ids if i not in (1, 2)] == [i for piece in pieces for i in piece]
+    page = "\n\n<information>The gull.\n</information>\n\n"
+    start = len(reader.encode("x"))
+    assert form.observation_ids(page, "stop").tolist() == reader.encode("x" + page)[start:]
 
 
 # -- what is refused -------------------------------------------------------------------------------------------------
