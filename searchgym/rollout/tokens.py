@@ -25,7 +25,7 @@ from searchgym.errors import UsageError
 from searchgym.protocol import Parts, Protocol, joined
 from searchgym.rollout.foreign.encoding import Place, TextEncoder, decoder, one_id, special_ids
 from searchgym.rollout.foreign.templates import NO_ARGS
-from searchgym.rollout.foreign.turns import Slot, end_of_turn, take_apart
+from searchgym.rollout.foreign.turns import Slot, composed, end_of_turn, take_apart
 from searchgym.rollout.sampler import Finish
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class TokenFormat:
         self._slots = {finish: self._slot(finish) for finish in finishes}
         self.stop = protocol.stop_strings
         """Strings that end a response: the closing tags of actions."""
-        self.end_ids = end_ids(tokenizer, template_args) if chat else one_id(tokenizer.eos_token_id)
+        self.end_ids = end_ids(tokenizer, template_args, date=date) if chat else one_id(tokenizer.eos_token_id)
         """Token ids that end a response."""
 
     def prompt_ids(self, text: str | Parts) -> npt.NDArray[np.int32]:
@@ -126,6 +126,20 @@ class TokenFormat:
             (T,) int32 token ids.
         """
         return self.encode([ContextText(text, finish)])[0]
+
+    def reply_ids(self, text: str, finish: Finish | None) -> npt.NDArray[np.int32]:
+        """Returns the token ids of a model's text that was written for it, as the chat template writes them.
+
+        Args:
+            text: The text.
+            finish: Why the response before it ended; None after a first prompt.
+
+        Returns:
+            (T,) int32 token ids, without an end-of-turn.
+        """
+        begins = finish is None or self._opens_turn(finish)
+        slot = self._turns.reply if self._turns is not None and begins else Slot(place="inside")
+        return np.array(composed(self._encoder, slot, text), np.int32)
 
     def encode(self, texts: Sequence[ContextText]) -> list[npt.NDArray[np.int32]]:
         """Returns the token ids of each prompt or observation, as `prompt_ids` and `observation_ids` return them.
@@ -267,15 +281,18 @@ class TokenFormat:
         return TextEncoder(bare)
 
 
-def end_ids(tokenizer: PreTrainedTokenizerBase, template_args: Mapping[str, Any] = NO_ARGS) -> tuple[int, ...]:
+def end_ids(
+    tokenizer: PreTrainedTokenizerBase, template_args: Mapping[str, Any] = NO_ARGS, *, date: str | None = None
+) -> tuple[int, ...]:
     """Returns the token ids that end a response: the tokenizer's end-of-text and its chat template's end-of-turn.
 
     Args:
         tokenizer: A tokenizer, with or without a chat template.
         template_args: Arguments for the chat template, where it cannot be rendered without them.
+        date: Date that the chat template is told.
 
     Raises:
         UsageError: The chat template cannot be taken apart.
     """
-    turn = end_of_turn(tokenizer, template_args) if tokenizer.chat_template else ()
+    turn = end_of_turn(tokenizer, template_args, date=date) if tokenizer.chat_template else ()
     return tuple(dict.fromkeys((*one_id(tokenizer.eos_token_id), *turn)))

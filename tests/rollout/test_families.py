@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 import json
 import re
 from datetime import datetime
@@ -11,14 +12,16 @@ from functools import cache, partial
 import numpy as np
 import pytest
 from families import CASES, FAMILIES, family_tokenizer
-from tokenizers import Tokenizer
+from made_models import SENTENCES
+from tokenizers import AddedToken, Tokenizer
 
 from searchgym.agents.base import load_agent
 from searchgym.envs.registration import find_env
 from searchgym.envs.task import load_task
 from searchgym.errors import UsageError
 from searchgym.protocol import get_protocol
-from searchgym.records import Answer
+from searchgym.records import Answer, Invalid
+from searchgym.rollout.loading import load_tokenizer
 from searchgym.rollout.sampler import Sampled
 from searchgym.rollout.tokens import TokenFormat
 from searchgym.train.demonstrations.play import WrittenSampler, run_written
@@ -38,14 +41,13 @@ def form_of(name, kind, dialect="tags"):
 
 def rendered(name, kind, messages):
     """Ids that transformers makes of a conversation and the start of the model's next turn."""
-    return family_tokenizer(name, kind).apply_chat_template(
-        messages,
-        add_generation_prompt=True,
-        tokenize=True,
-        return_dict=False,
-        strftime_now=DATE.strftime,
-        **FAMILIES[name].arguments,
-    )
+    return rendered_by(family_tokenizer(name, kind), messages, **FAMILIES[name].arguments)
+
+
+def rendered_by(tokenizer, messages, **arguments):
+    """The same by a tokenizer."""
+    given = arguments | {"add_generation_prompt": True, "return_dict": False, "strftime_now": DATE.strftime}
+    return tokenizer.apply_chat_template(messages, tokenize=True, **given)
 
 
 def asks(text):
@@ -98,14 +100,14 @@ def conversation(dialect):
 
 
 @EACH
-@DIALECTS
-@pytest.mark.parametrize("finish", ["eos", "stop"])
+@pytest.mark.parametrize(("dialect", "finish"), [("tags", "eos"), ("tool_calls", "eos"), ("tool_calls", "stop")])
 def test_five_turns_are_the_ids_of_the_whole_conversation(name, kind, dialect, finish):
-    """What a model would write is read off the whole; replies are spliced as sampled, never encoded again."""
+    """What a model would write is read off the whole; replies are spliced as sampled, never encoded again.
+
+    With tags and a stop a reply goes on in its turn: the test below.
+    """
     family, form, messages = FAMILIES[name], form_of(name, kind, dialect), conversation(dialect)
     encode = partial(family_tokenizer(name, kind), add_special_tokens=False)
-    if dialect == "tags" and finish == "stop":
-        pytest.skip("a reply goes on in its turn: the test below")
     wholes = [rendered(name, kind, messages[: 2 * turn + 1]) for turn in range(6)]
     closing, end = list(form.closing_ids), form.end_ids[0]
     context, opened = form.prompt_ids(messages[0]["content"]).tolist(), len(encode(family.thought)["input_ids"])
@@ -147,7 +149,7 @@ def test_only_what_was_sampled_is_trained_in_an_episode(name, kind, dialect):
     task = load_task(find_env("searchgym/Demo-v0"), protocol=dialect)
     form, question = form_of(name, kind, dialect), task.questions[0]
     texts = [*(SEARCHES[dialect].format(turn) for turn in range(3)), "<answer>Beta</answer>"]
-    replies = [form_of(name, kind).observation_ids(text, "stop") for text in texts]
+    replies = [form.reply_ids(text, "stop" if turn else None) for turn, text in enumerate(texts)]
 
     class Sampler(WrittenSampler):
         """Replies in order."""
@@ -161,8 +163,108 @@ def test_only_what_was_sampled_is_trained_in_an_episode(name, kind, dialect):
     spans = episode.tokens(0)
     assert [span.ids.tolist() for span in spans if span.logp is not None] == [ids.tolist() for ids in replies]
     assert [span.kind for span in spans] == ["prompt", *["model", "observation"] * 3, "model"]
-    assert [call.text for call in episode.calls] == texts
+    assert all(call.text.endswith(text) for call, text in zip(episode.calls, texts, strict=True))
     assert episode.answer == Answer("Beta")
+
+
+@EACH
+def test_a_written_reply_has_the_ids_that_the_template_gives_it(name, kind):
+    form = form_of(name, kind, "tool_calls")
+    messages = [asks("The gull"), {"role": "assistant", "content": "The gull is white."}, asks("Why?")]
+    whole, prompt = rendered(name, kind, messages), form.prompt_ids("The gull").tolist()
+    opened = len(form._tokenizer(FAMILIES[name].thought, add_special_tokens=False)["input_ids"])
+    reply = form.reply_ids("The gull is white.", None).tolist()
+    pieces = [*prompt[: len(prompt) - opened], *reply, *form.observation_ids("Why?", "stop")]
+    assert form.decode(pieces) == form.decode(whole)
+    assert pieces == whole
+
+
+# -- seams -----------------------------------------------------------------------------------------------------------
+
+
+@EACH
+def test_a_character_cut_at_the_limit_stays_as_it_was_sampled(name, kind):
+    form = form_of(name, kind, "tool_calls")
+    whole = form.reply_ids("A gull, 鷗", "stop")
+    cut = whole[:-1]
+    assert form.response_text(whole).endswith("鷗")
+    assert form.response_text(cut).endswith("\ufffd")
+    assert get_protocol("tool_calls").parse(form.response_text(cut)) == Invalid("no complete action was found")
+    again = form.observation_ids("Go on.", "length")
+    assert again[: len(form.closing_ids)].tolist() == list(form.closing_ids)
+
+
+@EACH
+def test_pages_make_no_marks_and_no_tags_in_any_place(name, kind):
+    """Text between tags that the grammar wrote itself is encoded for its place too."""
+    tokenizer = copy.deepcopy(family_tokenizer(name, kind))
+    tags = ["<information>", "</information>", "<answer>", "</answer>"]
+    tokenizer.add_tokens([AddedToken(tag, special=False, normalized=False) for tag in tags])
+    protocol, known = get_protocol("tags"), tokenizer.added_tokens_decoder
+    form = TokenFormat(tokenizer, protocol, True, FAMILIES[name].arguments, date=str(DATE.date()))
+    spelled = " ".join(known[i].content for i in sorted(form.marks))
+    for finish in ("stop", "eos"):
+        clean, hostile = (
+            form.observation_ids(protocol.parts(protocol.result(page)), finish).tolist()
+            for page in ("The gull", f"The gull {spelled}")
+        )
+        marks = [
+            [known[i].content for i in ids if i in form.marks and i != tokenizer.unk_token_id]
+            for ids in (clean, hostile)
+        ]
+        assert marks[0] == marks[1]
+        assert {"<information>", "</information>"} <= set(marks[0])
+    joint = tokenizer("x" + protocol.result("The gull"), add_special_tokens=False)["input_ids"]
+    bare = protocol.parts(protocol.result("The gull <answer>"))
+    shown = form.observation_ids(bare, "stop").tolist()
+    at = shown.index(tokenizer.convert_tokens_to_ids("<information>"))
+    start = joint.index(tokenizer.convert_tokens_to_ids("<information>"))
+    assert shown[at : at + 3] == joint[start : start + 3]
+
+
+# -- a model of sentencepiece ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A model file that the package sentencepiece trains, and the package's own reader of it."""
+    package, file = pytest.importorskip("sentencepiece"), io.BytesIO()
+    package.SentencePieceTrainer.train(
+        sentence_iterator=iter([*SENTENCES, "The gull is white. [INST] [/INST]"] * 20),
+        model_writer=file,
+        vocab_size=340,
+        model_type="bpe",
+        byte_fallback=True,
+        hard_vocab_limit=False,
+        remove_extra_whitespaces=False,
+        normalization_rule_name="identity",
+        minloglevel=2,
+    )
+    folder = tmp_path_factory.mktemp("sentencepiece")
+    (folder / "tokenizer.model").write_bytes(file.getvalue())
+    return folder, package.SentencePieceProcessor(model_proto=file.getvalue())
+
+
+@pytest.mark.parametrize("name", ["llama2", "zephyr", "mistral_v01"])
+@pytest.mark.parametrize("legacy", [True, False])
+def test_a_model_of_sentencepiece_has_the_ids_of_its_own_reader(trained, name, legacy):
+    """The reader takes special tokens as ids, so the text between them is compared."""
+    folder, reader = trained
+    settings = {"tokenizer_class": "LlamaTokenizer", "legacy": legacy} | FAMILIES[name].names
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    (folder / "config.json").write_text('{"model_type": "llama"}')
+    tokenizer = load_tokenizer(folder)
+    tokenizer.chat_template = family_tokenizer(name).chat_template
+    form = TokenFormat(tokenizer, get_protocol("tags"), True)
+    ids = form.prompt_ids("The gull is white?").tolist()
+    text = tokenizer.apply_chat_template([asks("The gull is white?")], tokenize=False, add_generation_prompt=True)
+    assert ids == rendered_by(tokenizer, [asks("The gull is white?")])
+    if legacy:  # else no blank is put after special tokens, as the reader would
+        pieces = [reader.encode(piece) for piece in re.split("<s>|</s>", text) if piece]
+        assert [i for i in ids if i not in (1, 2)] == [i for piece in pieces for i in piece]
+    page = "\n\n<information>The gull.\n</information>\n\n"
+    start = len(reader.encode("x"))
+    assert form.observation_ids(page, "stop").tolist() == reader.encode("x" + page)[start:]
 
 
 # -- what is refused -------------------------------------------------------------------------------------------------

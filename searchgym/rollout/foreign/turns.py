@@ -62,6 +62,8 @@ class Turns:
 
     first: Slot
     """Slot of the first user text; before it any default system prompt, after it the start of the model's turn."""
+    reply: Slot
+    """Slot of a model's text at the start of its turn, after what the template writes there and a model samples."""
     closing: tuple[int, ...]
     """Ids from the end of a model's text to its end-of-turn, which a model samples itself; empty if there is none."""
     later: Slot
@@ -102,8 +104,17 @@ def take_apart(
         rendered, wanted = marked(tokenizer, whole)[0], (*closing[-1:], *composed(encoder, later, NEXT))
         if rendered[-len(wanted) :] != wanted:
             raise _other_ids(tokenizer, rendered[-len(wanted) :], wanted)
+    slot = _slot(tokenizer, encoder, before, after, "start", _strips(before, after, padded))
+    shown = whole.partition(ASSISTANT)[0].rpartition(USER)[2]
+    marks_end = slot.after[-1:] and slot.after[-1] in tokenizer.added_tokens_decoder
     return Turns(
-        first=_slot(tokenizer, encoder, before, after, "start", _strips(before, after, padded)),
+        first=slot,
+        reply=_reply(
+            tokenizer,
+            encoder,
+            shown.removeprefix(after) if shown.startswith(after) else "",
+            "after" if marks_end else "inside",
+        ),
         closing=closing,
         later=later,
         thought=opened_by(after),
@@ -111,14 +122,18 @@ def take_apart(
     )
 
 
-def end_of_turn(tokenizer: PreTrainedTokenizerBase, variables: Mapping[str, Any] = NO_ARGS) -> tuple[int, ...]:
+def end_of_turn(
+    tokenizer: PreTrainedTokenizerBase, variables: Mapping[str, Any] = NO_ARGS, *, date: str | None = None
+) -> tuple[int, ...]:
     """Returns the id with which a model ends its turn by its chat template, if there is one.
+
+    `variables` and `date` as for `render`.
 
     Raises:
         UsageError: The template cannot be rendered, does not show each text once, in order, or ends turns with a marker
             that the tokenizer does not know.
     """
-    whole = _rendered(tokenizer, variables, None)[-1]
+    whole = _rendered(tokenizer, variables, date)[-1]
     _, joiner, _ = _split(whole, ASSISTANT, NEXT)
     if (mark := MARK.match(joiner)) and len(marked(tokenizer, mark[1])[0]) != 1:
         raise UsageError(
@@ -175,11 +190,11 @@ def _placed(
 ) -> tuple[tuple[int, ...], Sequence[tuple[int, int]] | None]:
     """Returns the ids of a rendered text that stands at a place, and (start, end) in characters of its added tokens."""
     ids, spans = marked(tokenizer, text)
-    if start != "inside" or not encoder.blank or spans is None:
+    if start == "start" or not encoder.blank or spans is None:
         return ids, spans
-    # What stands before the first added token goes on after other text.
+    # What stands before the first added token is not at the start of the context.
     at = next((n for n, i in enumerate(ids) if i in tokenizer.added_tokens_decoder), len(ids))
-    head = encoder.ids([text[: spans[at][0] if at < len(ids) else None]], ["inside"])[0]
+    head = encoder.ids([text[: spans[at][0] if at < len(ids) else None]], [start])[0]
     return (*head, *ids[at:]), [*[(0, 0)] * len(head), *spans[at:]]
 
 
@@ -215,6 +230,21 @@ def _slot(
         if (pieces := composed(encoder, slot, text)) != ids:
             raise _other_ids(tokenizer, ids, pieces)
     return slot
+
+
+def _reply(tokenizer: PreTrainedTokenizerBase, encoder: TextEncoder, lead: str, start: Place) -> Slot:
+    """Returns the slot of a model's text.
+
+    Args:
+        tokenizer: Tokenizer.
+        encoder: Its encoder of plain text.
+        lead: Text that the template writes before it and that is no part of the prompt.
+        start: Where `lead` stands.
+    """
+    ids, spans = _placed(tokenizer, encoder, lead + PROBES[0], start)
+    if not lead or spans is None:
+        return Slot(place=start)
+    return _joint_slot(tokenizer, (lead, PROBES[0], ""), ids, spans, Slot(place=start))
 
 
 def _joint_slot(
