@@ -87,8 +87,9 @@ OTHER = {int: 7, float: 7.5, str: "other", dict: {"other": "0"}, type(None): "ht
     "field", [field.name for field in dataclasses.fields(SubmissionManifest) if field.name != "seal"]
 )
 def test_an_edit_by_hand_is_refused_by_the_name_of_the_field(made, sub, field):
-    value = json.loads((sub / MANIFEST).read_text())[field]
-    other = {"training_seed": 3, "models": {"x": {"name": "y"}}, "date": "2020-01-01"}.get(field, OTHER[type(value)])
+    value = json.loads((sub / MANIFEST).read_text()).get(field)
+    others = {"training_seed": 3, "models": {"x": {"name": "y"}}, "date": "2020-01-01", "template": {"x": {"y": 1}}}
+    other = others.get(field, OTHER[type(value)])
     edit_manifest(sub, seal=False, **{field: other})
     refused(made, sub, field)
 

@@ -60,11 +60,12 @@ class Replies:
     max_context, version = 100_000, 0
 
     def __init__(self, tokenizer, texts):
-        self.tokenizer, self.texts = tokenizer, iter(texts)
+        self.tokenizer, self.texts = tokenizer, list(texts)
 
     def sample(self, requests):
-        replies = [self.tokenizer(next(self.texts), add_special_tokens=False)["input_ids"] for _ in requests]
-        return [Sampled(np.array(ids, np.int32), np.zeros(len(ids), np.float32), "stop") for ids in replies]
+        (_,), text = requests, self.texts.pop(0)
+        ids = np.array(self.tokenizer(text, add_special_tokens=False)["input_ids"], np.int32)
+        return [Sampled(ids, np.zeros(len(ids), np.float32), "stop" if text.endswith(">") else "eos")]
 
     def update(self, state, version): ...
     def forget(self): ...
