@@ -137,7 +137,7 @@ class TokenFormat:
         Returns:
             (T,) int32 token ids, without an end-of-turn.
         """
-        begins = finish is None or self._opens_turn(finish)
+        begins = finish is None or not self.goes_on(finish)
         slot = self._turns.reply if self._turns is not None and begins else Slot(place="inside")
         return np.array(composed(self._encoder, slot, text), np.int32)
 

@@ -14,9 +14,9 @@ from searchgym.envs.task import load_task
 from searchgym.errors import UsageError
 from searchgym.protocol import get_protocol
 from searchgym.records import Invalid, Question
-from searchgym.rollout.api_sampler import ApiOptions
+from searchgym.rollout.api.replies import Reply, Settled, first_end, read_choice, settle
+from searchgym.rollout.api.sampler import ApiOptions
 from searchgym.rollout.engine import Engine
-from searchgym.rollout.foreign.replies import Reply, Settled, first_end, read_choice, settle
 from searchgym.rollout.models import find_models, opened_models
 
 TAGS, TOOLS = get_protocol("tags"), get_protocol("tool_calls")

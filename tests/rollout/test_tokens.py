@@ -8,7 +8,7 @@ from made_models import CHATML, HEADERS, STYLES, tiny_tokenizer
 
 from searchgym.errors import UsageError
 from searchgym.protocol import get_protocol
-from searchgym.rollout.api_sampler import MessageFormat
+from searchgym.rollout.api.sampler import MessageFormat
 from searchgym.rollout.foreign import templates
 from searchgym.rollout.tokens import ContextText, TokenFormat, end_ids
 

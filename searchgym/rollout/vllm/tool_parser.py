@@ -19,7 +19,7 @@ from vllm.tool_parsers.abstract_tool_parser import ToolParser, ToolParserManager
 from searchgym.options.cards import ProtocolName
 from searchgym.protocol import DEFAULT, THINK_OPEN, Protocol, get_protocol, list_dialects
 from searchgym.records import Answer, More, Open, Search
-from searchgym.rollout.foreign.replies import Reply, settle
+from searchgym.rollout.api.replies import Reply, settle
 from searchgym.rollout.vllm.tool_calls import parser_name
 
 GRAMMARS: Final[list[tuple[ProtocolName, str]]] = [

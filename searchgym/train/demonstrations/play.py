@@ -104,7 +104,9 @@ def play(
     agent = load_agent(agent_name)
     scripts = {
         first_prompt(agent, form, shown.question).tobytes(): [
-            text_ids(response_after(form.thought_after("stop" if number else None), turn), form, "stop" if number else None)
+            text_ids(
+                response_after(form.thought_after("stop" if number else None), turn), form, "stop" if number else None
+            )
             for number, turn in enumerate(shown.turns)
         ]
         for shown in demonstrations
