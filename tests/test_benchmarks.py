@@ -23,7 +23,7 @@ QUICK = {  # arguments, and rows at least
     "threads.py": (["--widths", "64", "--layers", "1", "--runs", "1"], 1),
     "precision.py": (["--corpus", "searchgym/demo/corpus.jsonl", "--prompts", "4"], 5),
     "docstrings.py": (["--number", "3"], 3),
-    "dialect_fuzz.py": (["--texts", "20", "--runs", "1"], 2),
+    "dialect_fuzz.py": (["--texts", "20", "--runs", "1"], 7),
     "viewing.py": (["--episodes", "200"], 14),
     "env_throughput.py": (["--runs", "1", "--steps", "64", "--grow", "0"], 6),
     "report.py": (["--episodes", "20"], 1),

@@ -20,7 +20,7 @@ from searchgym.records import Hit, Passage
 from searchgym.retrieval.kinds import http as retrievers
 from searchgym.retrieval.kinds.http import HttpRetriever
 from searchgym.rollout import api_sampler
-from searchgym.rollout.api_sampler import ApiOptions, ApiSampler
+from searchgym.rollout.api.sampler import ApiOptions, ApiSampler
 from searchgym.rollout.sampler import SampleRequest, Sampling
 from searchgym.rollout.vllm import client as engines
 from searchgym.rollout.vllm.client import Client

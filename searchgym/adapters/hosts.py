@@ -13,9 +13,9 @@ import numpy.typing as npt
 from searchgym.errors import UsageError
 from searchgym.protocol import Protocol
 from searchgym.records import Episode
-from searchgym.rollout.api_sampler import MessageFormat, messages_of, sampled_text
+from searchgym.rollout.api.replies import Reply, settle
+from searchgym.rollout.api.sampler import MessageFormat, messages_of, sampled_text
 from searchgym.rollout.batcher import Batcher
-from searchgym.rollout.foreign.replies import Reply, settle
 from searchgym.rollout.models import Model
 from searchgym.rollout.sampler import Finish, Sampled, SampleRequest, Sampling
 from searchgym.rollout.tokens import TokenFormat

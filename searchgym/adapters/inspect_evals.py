@@ -17,7 +17,7 @@ from searchgym.errors import drawable
 from searchgym.packages import check
 from searchgym.protocol import Protocol
 from searchgym.records import Episode
-from searchgym.rollout.foreign.replies import Reply, read_choice
+from searchgym.rollout.api.replies import Reply, read_choice
 from searchgym.rollout.models import Loading, Model, load_models, parse_models
 from searchgym.rollout.sampler import Finish, Sampling
 

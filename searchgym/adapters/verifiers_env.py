@@ -14,7 +14,7 @@ from searchgym.adapters.episodes import AGENT, answered, numbers, of_episode, sh
 from searchgym.adapters.hosts import chat_model
 from searchgym.agents.base import load_agent, with_max_tokens
 from searchgym.packages import check
-from searchgym.rollout.foreign.replies import Reply, read_choice
+from searchgym.rollout.api.replies import Reply, read_choice
 from searchgym.rollout.sampler import Sampling
 
 check("verifiers")

@@ -5,8 +5,6 @@ None is meant to be trained. Each asks its model once, so that the gap between t
 
 from __future__ import annotations
 
-import json
-
 from searchgym.agents.base import EpisodeIO, Reply, documents, search_once
 from searchgym.agents.parsing import NONE, first_line
 from searchgym.errors import UsageError
@@ -73,7 +71,8 @@ def _written(query: str, grammar: Protocol) -> Shown:
     if grammar.name == "tags":
         return Shown.of(("<search> ", True), (query, False), ("</search>", True))
     before, after = grammar.write(Search((SLOT,))).split(SLOT)
-    return Shown.of((before, True), (json.dumps(query, ensure_ascii=False)[1:-1], False), (after, True))
+    whole = grammar.write(Search((query,)))
+    return Shown.of((before, True), (whole[len(before) : len(whole) - len(after)], False), (after, True))
 
 
 async def _answer(reply: Reply, io: EpisodeIO) -> None:

@@ -54,13 +54,14 @@ def engine(
         if tools:
             from searchgym.envs.registration import find_env
             from searchgym.protocol import get_protocol
+            from searchgym.rollout.foreign.dialects import chosen_dialect
             from searchgym.rollout.foreign.template_options import template_format
             from searchgym.rollout.loading import load_tokenizer
             from searchgym.rollout.vllm.tool_calls import tool_flags
 
             card, given, tokenizer = find_env(loaded.env), loaded.env_options, load_tokenizer(loaded.model)
             browse = bool(given.get("browse", card.browse))
-            dialect = given.get("dialect", card.dialect)
+            dialect, _ = chosen_dialect(given.get("dialect", card.dialect), [model_folder(loaded.model)])
             protocol = get_protocol(given.get("protocol", card.protocol), browse=browse, dialect=dialect)
             flags = tool_flags(template_format(tokenizer, protocol, loaded.template), loaded.agent)
     setup = EngineSetup(

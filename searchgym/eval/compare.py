@@ -17,7 +17,7 @@ SAME: Final = ("env", "questions_sha256", "scorer")
 """What runs must have in common, so that their questions can be paired."""
 TRACK: Final = (
     "corpus_sha256", "retriever", "top_k", "max_turns", "max_queries", "max_observation_words", "protocol", "browse",
-    "snippet_words", "sources",
+    "snippet_words", "sources", "dialect", "several_calls",
 )  # fmt: skip
 """What runs should have in common, so that a difference is one of the agents."""
 

@@ -24,7 +24,7 @@ AUTO: Final = "auto"
 """Name that stands for the dialect of the model's chat template; see `detect`."""
 DEFAULT: Final = "hermes"
 """Dialect where nothing else is asked for."""
-_BARE: Final = r"""\[?\s*\{\s*['"](?:name|type|function|arguments|parameters)['"]\s*:"""
+_BARE: Final = r"""(?:\[\s*+)?\{\s*+['"](?:name|type|function|arguments|parameters)['"]\s*:"""
 """Pattern of the beginning of a call in JSON that no marker opens."""
 
 
@@ -43,6 +43,8 @@ class Dialect(Options):
     """Markers that open a call."""
     separator: str = ""
     """Marker between a tool's name and the JSON of its arguments, where the name may stand outside the JSON."""
+    optional_separator: bool = False
+    """Whether the separator may be missing."""
     closing: str = ""
     """Marker after a call; empty where only the end of the turn comes after it. A call is complete without."""
     stop: bool = True

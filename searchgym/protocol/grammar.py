@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 
 from searchgym.errors import UsageError
 from searchgym.options.cards import ProtocolName, SeveralCalls
-from searchgym.protocol.calls import Found, name_and_arguments, scan, spelled_in, write_call
+from searchgym.protocol.calls import Found, read_call, scan, spelled_in, write_call
 from searchgym.protocol.dialect import AUTO, DEFAULT, Dialect, load_dialect
 from searchgym.protocol.parts import Parts, Shown
 from searchgym.protocol.thoughts import awaited, split_thoughts, thought_spans
@@ -185,38 +185,14 @@ class Protocol:
             return Invalid(self._foreign(body) or found.fault)
         if f"<{self.answer_tag}>" in body or f"</{self.answer_tag}>" in body:
             return Invalid("the tool call holds another tag")
-        return self._read_tool_call(calls[0])
+        key = self.dialect.arguments if self.dialect is not None else "arguments"
+        return read_call(calls[0], key, self.browse, self.sources)
 
     def _foreign(self, text: str) -> str:
         """Returns that a text holds a tool call in another dialect, as a reason; empty if it does not."""
         name = spelled_in(text, self.dialect)
         form = self.write(Search(("your query",)))
         return Shown.of((f"tool calls in the dialect {name} are not read here: write {form}", True)) if name else ""
-
-    def _read_tool_call(self, call: Any) -> Action:
-        """Reads a tool call ``{"name": "search", "arguments": {"query": str or [str, ...]}}``, or of open or more.
-
-        The argument ``source`` names one of the further retrievers.
-        """
-        name, arguments = name_and_arguments(call)
-        if arguments is None:
-            key = self.dialect.arguments if self.dialect is not None else "arguments"
-            return Invalid(f'the tool call is not {{"name": ..., "{key}": {{...}}}}')
-        if self.browse and name == "more":
-            return More()
-        if self.browse and name == "open":
-            page = arguments.get("page")
-            return Open(page.strip()) if isinstance(page, str) and page.strip() else Invalid("page is no title or id")
-        if name != "search":
-            return Invalid("the tools are search, open and more" if self.browse else "the only tool is search")
-        query = arguments.get("query")
-        queries = [query] if isinstance(query, str) else query
-        if not isinstance(queries, list) or not queries or not all(isinstance(q, str) and q.strip() for q in queries):
-            return Invalid("query is not a non-empty string or a list of them")
-        source = arguments.get("source", "") if self.sources else ""
-        if source not in ("", *self.sources):
-            return Invalid(f"the sources are {', '.join(self.sources)}; leave source out for the first")
-        return Search(tuple(q.strip() for q in queries), source)
 
     def ended(self, text: str) -> bool:
         """Returns whether a response that ends with a stop string is over.

@@ -86,6 +86,8 @@ class TokenChat(Chat):
         self._finish: Finish = "stop"  # what is observed before a response belongs to the model's turn
         self.thought = model.format.thought_after(first.finish)
         """Text of the model's turn from the opening marker of the thought that is open; empty outside thoughts."""
+        self._begun = ""
+        """What the workflow itself wrote last, which may begin the action that the next response ends."""
         run.chats.append(self)
 
     def read(self) -> Context:
@@ -140,7 +142,7 @@ class TokenChat(Chat):
         run, prompt = self._run, self._ids()
         pieces, text, finish = await self._pieces(prompt, max_tokens, max_thought_tokens)
         ids = np.concatenate([piece.ids for piece in pieces])
-        self._finish, self.thought = finish, text if awaited(text) else ""
+        self._finish, self.thought, self._begun = finish, text if awaited(text) else "", ""
         cut = finish == "length"
         thought_cut = cut and max_thought_tokens is not None and len(ids) < max_tokens and bool(self.thought)
         if len(ids):
@@ -188,8 +190,13 @@ class TokenChat(Chat):
             text = self.thought + format.response_text(np.concatenate([piece.ids for piece in pieces]))
             closing = awaited(text)
             if last.finish == "stop":
-                stopped = now == stop or any(string in text[max(before + 1 - len(string), 0) :] for string in stop)
-                if (stopped and protocol.ended(text)) or not format.continues:
+                hit = any(string in text[max(before + 1 - len(string), 0) :] for string in stop)
+                over = (
+                    protocol.ended(self._begun + text)
+                    if hit and self._role.stop is None
+                    else (hit or now == stop) and not closing
+                )
+                if over or not format.continues:
                     return pieces, text, "stop"
                 if length >= max_tokens:
                     return pieces, text, "length"
@@ -213,6 +220,7 @@ class TokenChat(Chat):
             raise TypeError(f"observe takes a text, got {type(text).__name__}")
         parts = [(text, True)] if own else self._run.protocol.parts(text)
         self._unread.append(ContextText(self._outside(parts, self._finish), self._finish))
+        self._begun = text if own else ""
         self.thought = self._model.format.thought_after(self._finish)
 
     @override

@@ -27,7 +27,7 @@ from searchgym.rollout.sampler_kind import SamplerKind
 from searchgym.rollout.tokens import ContextText, TokenFormat
 
 if TYPE_CHECKING:
-    from searchgym.rollout.api_sampler import MessageFormat
+    from searchgym.rollout.api.sampler import MessageFormat
 
 REQUESTS: Final = 256
 """Maximum number of requests per call of a sampler that does not stream."""
@@ -161,7 +161,7 @@ def load_models(models: Mapping[str, str | Path], protocol: Protocol, how: Loadi
     with ExitStack() as opened:
         for model in dict.fromkeys(found.values()):
             if isinstance(model, str):
-                from searchgym.rollout.api_sampler import ApiOptions, ApiSampler, MessageFormat
+                from searchgym.rollout.api.sampler import ApiOptions, ApiSampler, MessageFormat
 
                 api = ApiOptions.of(model)
                 server, engine = ApiSampler(api, protocol), without_login(api.url) + " thinks" * api.thinks
@@ -215,7 +215,7 @@ def find_models(models: Mapping[str, str | Path], how: Loading = Loading()) -> d
     served = sorted({str(model) for model in models.values() if is_url(model)})
     names = list[str]()
     if served:
-        from searchgym.rollout.api_sampler import ApiOptions
+        from searchgym.rollout.api.sampler import ApiOptions
 
         names = [ApiOptions.of(model).model for model in served]
     if len(set(names)) < len(names):

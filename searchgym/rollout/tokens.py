@@ -14,23 +14,24 @@ import copy
 import functools
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from searchgym.errors import DataError, UsageError
-from searchgym.protocol import Parts, Protocol, joined, opened_by
-from searchgym.rollout.foreign.templates import NO_ARGS, Turns, special_ids, take_apart
+from searchgym.errors import UsageError
+from searchgym.protocol import Parts, Protocol, joined
+from searchgym.rollout.foreign.encoding import Place, TextEncoder, decoder, one_id, special_ids
+from searchgym.rollout.foreign.templates import NO_ARGS
+from searchgym.rollout.foreign.turns import Slot, composed, end_of_turn, take_apart
 from searchgym.rollout.sampler import Finish
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-Given = TypeVar("Given")
-Made = TypeVar("Made")
+__all__ = ["ContextText", "TokenFormat", "decoder", "end_ids"]
 
 
 @dataclass(slots=True, eq=False)
@@ -77,10 +78,7 @@ class TokenFormat:
         self.protocol, self.chat, self.template_args, self.date = protocol, chat, template_args, date
         self._tokenizer = tokenizer
         self._special = special_ids(tokenizer)
-        # A copy, since the switch is part of the tokenizer's state, which other threads may be reading.
-        self._plain = copy.deepcopy(tokenizer)
-        self._plain.split_special_tokens = True
-        self._plain_ids = _encoder(self._plain)
+        self._encoder = TextEncoder(tokenizer)
         self._text = decoder(tokenizer)
         added = {i: token.content for i, token in tokenizer.added_tokens_decoder.items() if i not in self._special}
         # Runs of blanks or line ends, which some tokenizers add too, are no tags and stay as the tokenizer makes them.
@@ -90,17 +88,13 @@ class TokenFormat:
         by_length = sorted(self._tags.values(), key=len, reverse=True)
         self._tag = re.compile("|".join(map(re.escape, by_length)) or r"(?!)")
         spelled = {i: self.decode([i]) for i in sorted(self._special)}
-        unknown = one_id(tokenizer.unk_token_id)
-        leaked = self._special.intersection(self._plain_ids(["\n".join(spelled.values())])[0]).difference(unknown)
-        if leaked:
-            raise UsageError(
-                f"{type(tokenizer).__name__} encodes the text {spelled[min(leaked)]!r} as a special token even when "
-                "told not to, so a retrieved page could end a turn; use the fast tokenizer (tokenizer.json)"
-            )
-        self._turns = _turns_of(tokenizer, template_args, date) if chat else None
+        self._check_plain(spelled)
+        self._turns = take_apart(tokenizer, self._encoder, template_args, date=date) if chat else None
+        finishes: tuple[Finish | None, ...] = (None, *get_args(Finish))
+        self._slots = {finish: self._slot(finish) for finish in finishes}
         self.stop = protocol.stop_strings
         """Strings that end a response: the closing tags of actions."""
-        self.end_ids = end_ids(tokenizer, template_args) if chat else one_id(tokenizer.eos_token_id)
+        self.end_ids = end_ids(tokenizer, template_args, date=date) if chat else one_id(tokenizer.eos_token_id)
         """Token ids that end a response."""
 
     def prompt_ids(self, text: str | Parts) -> npt.NDArray[np.int32]:
@@ -133,6 +127,20 @@ class TokenFormat:
         """
         return self.encode([ContextText(text, finish)])[0]
 
+    def reply_ids(self, text: str, finish: Finish | None) -> npt.NDArray[np.int32]:
+        """Returns the token ids of a model's text that was written for it, as the chat template writes them.
+
+        Args:
+            text: The text.
+            finish: Why the response before it ended; None after a first prompt.
+
+        Returns:
+            (T,) int32 token ids, without an end-of-turn.
+        """
+        begins = finish is None or not self.goes_on(finish)
+        slot = self._turns.reply if self._turns is not None and begins else Slot(place="inside")
+        return np.array(composed(self._encoder, slot, text), np.int32)
+
     def encode(self, texts: Sequence[ContextText]) -> list[npt.NDArray[np.int32]]:
         """Returns the token ids of each prompt or observation, as `prompt_ids` and `observation_ids` return them.
 
@@ -140,14 +148,15 @@ class TokenFormat:
         them out to all cores while other threads of Python work. A lone surrogate, which has no UTF-8 encoding, becomes
         a question mark.
         """
-        around = [((), False, ()) if text.goes_on else self._around(text.finish) for text in texts]
+        slots = [Slot(place="inside") if text.goes_on else self._slots[text.finish] for text in texts]
         wholes = [joined(text.parts).encode("utf-8", "replace").decode("utf-8") for text in texts]
-        bodies = [whole.strip() if strip else whole for whole, (_, strip, _) in zip(wholes, around, strict=True)]
-        plain = self._plain_ids(bodies)
+        bodies = [slot.body(whole) for slot, whole in zip(slots, wholes, strict=True)]
+        plain = self._encoder.ids(bodies, [slot.place for slot in slots])
         made = []
-        for text, whole, body, ids, (before, strip, after) in zip(texts, wholes, bodies, plain, around, strict=True):
-            first = len(whole) - len(whole.lstrip()) if strip else 0
-            made.append(np.array([*before, *self._checked(text.parts, body, first, ids), *after], np.int32))
+        for text, slot, whole, body, ids in zip(texts, slots, wholes, bodies, plain, strict=True):
+            first = len(whole) - len(whole.lstrip()) if slot.strip[0] else 0
+            checked = self._checked(text.parts, slot, body, first, ids)
+            made.append(np.array([*slot.before, *checked, *slot.after], np.int32))
         return made
 
     def encode_lists(self, lists: Sequence[Sequence[ContextText]]) -> list[list[npt.NDArray[np.int32]]]:
@@ -155,38 +164,64 @@ class TokenFormat:
         made = iter(self.encode([text for texts in lists for text in texts]))
         return [[next(made) for _ in texts] for texts in lists]
 
-    continues = True
-    """Whether a response can go on in a further request."""
-
-    def goes_on(self, finish: Finish | None) -> bool:
-        """Returns whether what is observed after a response that ended so belongs to the model's turn."""
-        return self._turns is None or (self.protocol.name == "tags" and finish != "eos")
-
     def thought_after(self, finish: Finish | None) -> str:
-        """Returns what the chat template writes before a response from the opening marker of a thought that it opens.
+        """Returns what the chat template writes of a thought before the model goes on, such as ``<think>``.
+
+        Nothing if it leaves no thought open, for a base model, and where the model's turn goes on after an observation.
 
         Args:
             finish: Why the response before ended; None for a first prompt.
         """
-        if self._turns is None or (finish is not None and self.goes_on(finish)):
+        if self._turns is None:
             return ""
-        return opened_by(self.decode(self._turns.after if finish is None else self._turns.again))
+        if finish is None:
+            return self._turns.thought
+        return "" if self.goes_on(finish) else self._turns.thought_later
 
-    def _around(self, finish: Finish | None) -> tuple[Sequence[int], bool, Sequence[int]]:
-        """Returns the ids before a text, whether the text is stripped, and the ids after it.
+    continues = True
+    """Whether a response can go on in a further request."""
+
+    def goes_on(self, finish: Finish) -> bool:
+        """Returns whether what is observed after a response that ended so belongs to the model's turn."""
+        return not self.chat or (self.protocol.name == "tags" and finish != "eos")
+
+    def _slot(self, finish: Finish | None) -> Slot:
+        """Returns the place of a text.
 
         Args:
             finish: See `ContextText.finish`.
         """
         turns = self._turns
-        if finish is None and turns is None:
-            return one_id(self._tokenizer.bos_token_id), False, ()
-        if finish is None and turns is not None:
-            return turns.before, False, turns.after
+        if finish is None:
+            bos = one_id(self._tokenizer.bos_token_id)
+            return Slot(before=bos, place="start") if turns is None else turns.first
         if turns is None or self.goes_on(finish):
-            return (), False, ()
+            return Slot(place="inside")
         closing = () if finish == "eos" else turns.closing
-        return (*closing, *turns.opening), True, turns.again
+        return replace(turns.later, before=(*closing, *turns.later.before))
+
+    def _check_plain(self, spelled: Mapping[int, str]) -> None:
+        """Raises a UsageError if the tokenizer makes special tokens of plain text.
+
+        Args:
+            spelled: The text of each special token.
+        """
+        name, class_ = self._tokenizer.name_or_path, type(self._tokenizer).__name__
+        unknown = one_id(self._tokenizer.unk_token_id)
+        texts = ["x", "\n".join(spelled.values())]
+        added, leaked = (
+            self._special.intersection(ids).difference(unknown) for ids in self._encoder.ids(texts, ["start"] * 2)
+        )
+        if added:
+            raise UsageError(
+                f"{name}: {class_} adds {spelled[min(added)]!r} to every text even when told not to, so it would stand "
+                "within turns; use the fast tokenizer (tokenizer.json)"
+            )
+        if leaked:
+            raise UsageError(
+                f"{class_} encodes the text {spelled[min(leaked)]!r} as a special token even when told not to, so a "
+                "retrieved page could end a turn; use the fast tokenizer (tokenizer.json)"
+            )
 
     @property
     def closing_ids(self) -> tuple[int, ...]:
@@ -204,122 +239,60 @@ class TokenFormat:
             end -= 1
         return self.decode(ids[:end])
 
-    def _checked(self, text: str | Parts, whole: str, first: int, ids: list[int]) -> list[int]:
+    def _checked(self, text: str | Parts, slot: Slot, whole: str, first: int, ids: list[int]) -> list[int]:
         """Returns the ids of a text, encoded again if anything but its own parts became a tag.
 
         Args:
             text: The text.
-            whole: The text as it was encoded: joined, and stripped if so asked.
+            slot: Its place.
+            whole: The text as it was encoded; see `Slot.body`.
             first: Number of characters that were stripped from its start.
             ids: Its ids, which may hold tags that others wrote.
         """
         if isinstance(text, str) or self._tags.keys().isdisjoint(ids):
             return ids
-        by_content, at = {content: i for i, content in self._tags.items()}, -first
-        tags: list[tuple[int, int, int]] = []  # (start, end, id) of each one in an own part
+        by_content, at = {content: i for i, content in self._tags.items()}, len(slot.left) - first
+        parts = [(0, slot.left)]  # own text and its start
         for part, own in text:
-            if own:
-                tags += [(at + m.start(), at + m.end(), by_content[m[0]]) for m in self._tag.finditer(part)]
+            parts += [(at, part)] * own
             at += len(part)
+        parts.append((len(whole) - len(slot.right), slot.right))
+        tags = [
+            (at + m.start(), at + m.end(), by_content[m[0]]) for at, part in parts for m in self._tag.finditer(part)
+        ]
         if not Counter(filter(self._tags.__contains__, ids)) - Counter(i for _, _, i in tags):
             return ids
         # The text between the own tags is encoded without tags.
-        between = zip([0, *(end for _, end, _ in tags)], [*(start for start, _, _ in tags), len(whole)], strict=True)
-        pieces = self._bare_ids([whole[start:end] for start, end in between])
+        ends = zip([0, *(end for _, end, _ in tags)], [*(start for start, _, _ in tags), len(whole)], strict=True)
+        between = [whole[start:end] for start, end in ends]
+        places: list[Place] = ["after" for _ in between]
+        places[0] = slot.place
+        pieces = self._bare.ids(between, places)
         return [*pieces[0], *(i for (_, _, tag), piece in zip(tags, pieces[1:], strict=True) for i in (tag, *piece))]
 
     @functools.cached_property
-    def _bare_ids(self) -> Callable[[list[str]], list[list[int]]]:
-        """Function that encodes texts without added tokens: all of them are special to it, and those are off."""
+    def _bare(self) -> TextEncoder:
+        """Encoder of texts without added tokens: all of them are special to it, and those are off."""
         from tokenizers import AddedToken
 
-        bare = copy.deepcopy(self._plain)
+        bare = copy.deepcopy(self._tokenizer)
         added = [AddedToken(token.content, special=True) for token in bare.added_tokens_decoder.values()]
         cast(Any, bare).backend_tokenizer.add_special_tokens(added)
-        return _encoder(bare)
+        return TextEncoder(bare)
 
 
-def _encoder(tokenizer: PreTrainedTokenizerBase) -> Callable[[list[str]], list[list[int]]]:
-    """Returns a function from texts to ids, without special tokens around it, by a tokenizer that is not changed again.
-
-    A tokenizer on the library `tokenizers` is asked for ids alone: the class around it also has offsets and masks made,
-    which takes half as long again.
-    """
-
-    def by_class(texts: list[str]) -> list[list[int]]:
-        return [list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]) for text in texts]
-
-    if not _by_library(tokenizer, "_encode_plus"):
-        return _without_panic(tokenizer, by_class)
-    by_class([""])  # hands the class's settings (nothing cut or padded, special tokens as text) to the library
-    library = cast(Any, tokenizer).backend_tokenizer
-
-    def by_library(texts: list[str]) -> list[list[int]]:
-        return [list(own.ids) for own in library.encode_batch_fast(texts, add_special_tokens=False)]
-
-    return _without_panic(tokenizer, by_library)
-
-
-def decoder(tokenizer: PreTrainedTokenizerBase) -> Callable[[list[int]], str]:
-    """Returns a function from ids to text, special tokens included.
-
-    As with `_encoder`, the library is asked where it can be: the class first copies the ids one by one.
-    """
-    if _by_library(tokenizer, "decode", "_decode"):
-        library = cast(Any, tokenizer).backend_tokenizer
-        return _without_panic(tokenizer, lambda ids: str(library.decode(ids, skip_special_tokens=False)))
-
-    def by_class(ids: list[int]) -> str:
-        return str(tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
-
-    return _without_panic(tokenizer, by_class)
-
-
-def _by_library(tokenizer: PreTrainedTokenizerBase, *methods: str) -> bool:
-    """Returns whether a tokenizer leaves methods to the library `tokenizers`, as no class of its own overrides one."""
-    from transformers import TokenizersBackend
-
-    return all(getattr(type(tokenizer), name) is getattr(TokenizersBackend, name) for name in methods)
-
-
-def _without_panic(tokenizer: PreTrainedTokenizerBase, convert: Callable[[Given], Made]) -> Callable[[Given], Made]:
-    """Returns a function that raises a `DataError` where the library `tokenizers` panics, which is no `Exception`."""
-
-    def converted(given: Given) -> Made:
-        try:
-            return convert(given)
-        except BaseException as error:
-            if type(error).__name__ != "PanicException":
-                raise
-            reason = f"the tokenizer fails on {given!r:.80} ({error}): use the one that belongs to the model"
-            raise DataError(reason, tokenizer.name_or_path) from error
-
-    return converted
-
-
-def end_ids(tokenizer: PreTrainedTokenizerBase, template_args: Mapping[str, Any] = NO_ARGS) -> tuple[int, ...]:
+def end_ids(
+    tokenizer: PreTrainedTokenizerBase, template_args: Mapping[str, Any] = NO_ARGS, *, date: str | None = None
+) -> tuple[int, ...]:
     """Returns the token ids that end a response: the tokenizer's end-of-text and its chat template's end-of-turn.
 
     Args:
         tokenizer: A tokenizer, with or without a chat template.
         template_args: Arguments for the chat template, where it cannot be rendered without them.
+        date: Date that the chat template is told.
 
     Raises:
         UsageError: The chat template cannot be taken apart.
     """
-    closing = _turns_of(tokenizer, template_args).closing if tokenizer.chat_template else ()
-    return tuple(dict.fromkeys((*one_id(tokenizer.eos_token_id), *closing[-1:])))
-
-
-def _turns_of(tokenizer: PreTrainedTokenizerBase, template_args: Mapping[str, Any], date: str | None = None) -> Turns:
-    """Returns the turn markers of a tokenizer's chat template, encoded with its special tokens."""
-
-    def encode(text: str) -> tuple[int, ...]:
-        return tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
-
-    return take_apart(tokenizer, _without_panic(tokenizer, encode), template_args, date=date)
-
-
-def one_id(token: Any) -> tuple[int, ...]:
-    """Returns a one-element tuple with a token id, or an empty tuple for None."""
-    return () if token is None else (int(token),)
+    turn = end_of_turn(tokenizer, template_args, date=date) if tokenizer.chat_template else ()
+    return tuple(dict.fromkeys((*one_id(tokenizer.eos_token_id), *turn)))

@@ -15,7 +15,7 @@ from searchgym.protocol import get_protocol
 from searchgym.questions.sources.dataset import DatasetQuestions
 from searchgym.records import Episode, Question
 from searchgym.retrieval.retriever import Retriever
-from searchgym.rollout.api_sampler import MessageFormat
+from searchgym.rollout.api.sampler import MessageFormat
 from searchgym.rollout.engine import Engine
 from searchgym.rollout.models import Model
 from searchgym.testing.fakes import (

@@ -36,12 +36,14 @@ class Scripted:
         return [self._text(said, after[len(before) + len(said) :]) for before, said, after in triples]
 
     def _text(self, said, shown):
-        turns, ended = self.form._turns, said[-1] in self.form.end_ids
+        ended = said[-1] in self.form.end_ids
         if ended or self.form.protocol.name == "tool_calls":
-            opening = [*(() if ended else turns.closing), *turns.opening]
+            slot, encode = self.form._slots["eos" if ended else "stop"], self.form._encoder.ids
+            opening = [*slot.before, *encode([slot.left], [slot.place])[0]]
+            again = [*encode([slot.right], ["inside"])[0], *slot.after]
             assert shown[: len(opening)] == opening
-            assert shown[-len(turns.again) :] == list(turns.again)
-            shown = shown[len(opening) : -len(turns.again)]
+            assert shown[-len(again) :] == again
+            shown = shown[len(opening) : -len(again)]
         return self.form.decode(shown)
 
     def check_sequence(self, ids, own, logp):

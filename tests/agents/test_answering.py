@@ -50,6 +50,9 @@ def form():
     return TokenFormat(load_tokenizer("tiny"), get_protocol("tags"), chat=True)
 
 
+DIALECTS = ("hermes", "qwen3_coder", "gemma")
+
+
 def task_of(question=QUESTION, **options):
     return load_task(own_card("own/these"), questions=[question], retriever=build_in_memory(PAGES), top_k=2, **options)
 
@@ -100,15 +103,15 @@ def test_oracle_queries_needs_gold_pages(form):
         run("oracle-queries", form, "x", task_of(Question("q", "Who?", ("x",))))
 
 
-@pytest.mark.parametrize("name", ["tags", "tool_calls"])
-def test_a_title_that_is_shown_as_a_search_makes_no_tags(name):
+@pytest.mark.parametrize("given", [{"protocol": "tags"}, *({"protocol": "tool_calls", "dialect": d} for d in DIALECTS)])
+def test_a_title_that_is_shown_as_a_search_makes_no_tags(given):
     """It comes from the question file; the search around it has the tags of the grammar."""
-    protocol = get_protocol(name)
+    protocol = get_protocol(given["protocol"], dialect=given.get("dialect", "hermes"))
     form = TokenFormat(load_tokenizer("tiny"), protocol, chat=True)
 
     def tags_of(title):
         question = Question("q", "Where?", ("x",), supporting_facts=(SupportingFact(title, 0),))
-        _, shown = run("oracle-queries", form, "x", task_of(question, protocol=name))
+        _, shown = run("oracle-queries", form, "x", task_of(question, **given))
         assert title in form.decode(shown[0]).replace('\\"', '"')
         return [int(i) for i in shown[0] if int(i) in form.marks]
 

@@ -9,7 +9,7 @@ from searchgym.agents.teams.oracle import ORACLES
 from searchgym.envs.cards import EnvCard
 from searchgym.envs.task import load_task
 from searchgym.questions.sources.dataset import DatasetQuestions
-from searchgym.rollout.api_sampler import MessageFormat
+from searchgym.rollout.api.sampler import MessageFormat
 from searchgym.rollout.engine import Engine
 from searchgym.rollout.models import Model
 from searchgym.testing import AgentTests

@@ -17,7 +17,7 @@ from searchgym.envs.task import load_task
 from searchgym.eval.evidence import awareness
 from searchgym.records import title_key
 from searchgym.retrieval.index.distractors import passages_of
-from searchgym.rollout.api_sampler import MessageFormat
+from searchgym.rollout.api.sampler import MessageFormat
 from searchgym.rollout.engine import Engine
 from searchgym.rollout.loading import load_tokenizer
 from searchgym.rollout.models import Model

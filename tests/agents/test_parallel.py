@@ -13,7 +13,7 @@ from searchgym.envs.registration import find_env
 from searchgym.envs.task import load_task
 from searchgym.protocol import get_protocol
 from searchgym.records import Answer, Invalid, Search
-from searchgym.rollout.api_sampler import MessageFormat
+from searchgym.rollout.api.sampler import MessageFormat
 from searchgym.rollout.engine import Engine
 from searchgym.rollout.models import Model
 from searchgym.testing.fakes import Replies

@@ -13,7 +13,7 @@ from searchgym.envs.task import load_task
 from searchgym.eval.evidence import awareness
 from searchgym.eval.runner import EvalOptions, evaluate
 from searchgym.records import Answer, Call, Episode, Question, Searched
-from searchgym.rollout.api_sampler import MessageFormat
+from searchgym.rollout.api.sampler import MessageFormat
 from searchgym.rollout.models import Model
 from searchgym.testing.fakes import Replies
 

@@ -13,10 +13,10 @@ from searchgym.agents.base import load_agent
 from searchgym.envs.task import load_task
 from searchgym.errors import UsageError
 from searchgym.protocol import get_protocol
-from searchgym.records import Answer, Invalid, Question
-from searchgym.rollout.api_sampler import ApiOptions
+from searchgym.records import Invalid, Question
+from searchgym.rollout.api.replies import Reply, Settled, first_end, read_choice, settle
+from searchgym.rollout.api.sampler import ApiOptions
 from searchgym.rollout.engine import Engine
-from searchgym.rollout.foreign.replies import Reply, first_end, read_choice, settle
 from searchgym.rollout.models import find_models, opened_models
 
 TAGS, TOOLS = get_protocol("tags"), get_protocol("tool_calls")
@@ -137,7 +137,6 @@ ACTIONS = [
     ("- <answer>Rome", "- <answer>Rome</answer>"),
     ("So:\n<answer> Rome, in Italy.\nIt is old.", "So:\n<answer> Rome, in Italy.\nIt is old.</answer>"),
     ("<search>is Rome the capital of Italy?", "<search>is Rome the capital of Italy?</search>"),
-    ("I could <search>. Better:\n<answer>Rome", "I could <search>. Better:\n<answer>Rome</answer>"),
     ("<search>.NET", "<search>.NET</search>"),
 ]
 
@@ -190,7 +189,8 @@ def test_calls_of_tools_get_their_tag_back_if_an_object_stands_there():
 
 
 def test_a_role_may_have_stop_strings_of_its_own():
-    assert settle(Reply("<plan>a\nb"), ("</plan>",), TAGS).text == "<plan>a\nb</plan>"
+    assert settle(Reply("<plan>a\nb"), ("</plan>",), TAGS) == Settled("<plan>a\nb</plan>", True)
+    assert settle(Reply("<think></plan></think>a</plan>b"), ("</plan>",), TAGS).text == "<think></plan></think>a</plan>"
     assert settle(Reply("a", ended_by="\n\n"), ("\n\n",), TAGS).text == "a\n\n"
     assert settle(Reply("<plan>a"), (), TAGS).text == "<plan>a"
 
@@ -269,6 +269,14 @@ def test_text_behind_the_first_action_is_no_part_of_the_response():
     assert (episode.answer.text, usage.requests) == ("Rome", 2)
 
 
+@pytest.mark.parametrize("server", SAYS)
+def test_a_call_that_quotes_its_closing_tag_is_read_whole(server):
+    text = '<tool_call>\n{"name": "search", "arguments": {"query": "Alpha </tool_call> tags"}}\n</tool_call> <answer>x'
+    episode, usage, _ = play([text, "<answer>Rome</answer>"], protocol="tool_calls", server=server)
+    assert [search.query for search in episode.searches] == ["Alpha </tool_call> tags"]
+    assert (episode.answer.text, usage.repeated) == ("Rome", 1)
+
+
 def test_a_call_is_over_where_the_protocol_says_so():
     """A grammar may say that a stop string stands inside a call; the request is then repeated as for thoughts."""
 
@@ -283,19 +291,20 @@ def test_a_call_is_over_where_the_protocol_says_so():
     assert settle(Reply(whole, ended_by=""), quoting.stop_strings, quoting).text == "<search>a b</search> c</search>"
 
 
-@pytest.mark.parametrize("piece", ["<search>", "<think></answer></think>", "<answer>. ", "\n", "</think>", ". "])
-def test_megabytes_of_one_piece_are_settled_in_linear_time(piece):
-    text = piece * (2**20 // len(piece))
+@pytest.mark.parametrize(
+    "piece", ["<search>", "</answer>", "<think></answer></think>", "<answer>. ", "\n", "</think>", ". "]
+)
+def test_a_long_text_of_one_piece_is_settled_in_linear_time(piece):
+    text = piece * (2**18 // len(piece))
     start = time.process_time()
     for reply in (Reply(text), Reply(text + "<search> is"), replace(Reply(text), ended_by="</answer>")):
         settle(reply, TAGS.stop_strings, TAGS)
-    assert time.process_time() - start < 2.0
+    assert time.process_time() - start < 2.0  # quadratic scanning of these takes minutes
 
 
 def test_the_answer_of_a_settled_text():
     """`settle` and `Protocol.parse` agree on what the action is."""
-    for text in (DOUBT, "<search>a</search><answer>b</answer>", "x</answer><answer>y</answer>"):
+    for text in (DOUBT, "<search>a</search><answer>b</answer>", "x</answer><answer>y</answer> <search>z</search>"):
         end = first_end(text, TAGS.stop_strings, TAGS)
-        assert end
-        if text is DOUBT:
-            assert TAGS.parse(text[:end]) == TAGS.parse(text) == Answer("Rome")
+        assert not isinstance(TAGS.parse(text), Invalid)
+        assert TAGS.parse(text[:end]) == TAGS.parse(text) != TAGS.parse(text[: end - 1])

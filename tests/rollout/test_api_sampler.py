@@ -9,7 +9,7 @@ import pytest
 
 from searchgym.errors import ModelError, UsageError
 from searchgym.protocol import get_protocol
-from searchgym.rollout.api_sampler import ApiOptions, ApiSampler, MessageFormat, messages_of
+from searchgym.rollout.api.sampler import ApiOptions, ApiSampler, MessageFormat, messages_of
 from searchgym.rollout.sampler import SampleRequest, Sampling, StreamingSampler
 
 FORMAT = MessageFormat(get_protocol("tags"))

@@ -31,7 +31,7 @@ from searchgym.records import (
     simulated_share,
 )
 from searchgym.retrieval.cards import find_retriever
-from searchgym.rollout.api_sampler import ASSISTANT, MessageFormat, messages_of
+from searchgym.rollout.api.sampler import ASSISTANT, MessageFormat, messages_of
 from searchgym.rollout.engine import Engine
 from searchgym.rollout.models import Model
 from searchgym.rollout.sampler import Sampled

@@ -13,7 +13,7 @@ from searchgym.envs.task import load_task
 from searchgym.errors import UsageError
 from searchgym.protocol import get_protocol
 from searchgym.records import Answer, Invalid, Question
-from searchgym.rollout.api_sampler import MessageFormat
+from searchgym.rollout.api.sampler import MessageFormat
 from searchgym.rollout.chat import thought_counts
 from searchgym.rollout.engine import Engine
 from searchgym.rollout.models import Loading, Model, opened_models

@@ -8,6 +8,7 @@ from made_models import CHATML, HEADERS, STYLES, tiny_tokenizer
 
 from searchgym.errors import UsageError
 from searchgym.protocol import get_protocol
+from searchgym.rollout.api.sampler import MessageFormat
 from searchgym.rollout.foreign import templates
 from searchgym.rollout.tokens import ContextText, TokenFormat, end_ids
 
@@ -131,6 +132,37 @@ def test_marks_after_a_later_user_turn_are_its_own():
     assert fmt.decode(fmt.observation_ids("page", "stop")) == "<|im_end|><|im_start|>page<|im_end|>"
 
 
+# -- thoughts that templates open -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("opening", ["<think>\n", "[THINK]", "<think>\nHm,"])
+@pytest.mark.parametrize("name", ["tags", "tool_calls"])
+def test_an_open_thought_at_the_end_of_a_prompt_is_told(opening, name):
+    tokenizer = tiny_tokenizer("qwen2")
+    tokenizer.chat_template = CHATML.replace("assistant\n{%", f"assistant\n{opening}{{%")
+    fmt = TokenFormat(tokenizer, get_protocol(name), chat=True)
+    assert fmt.decode(fmt.prompt_ids("Q")).endswith(opening)
+    for finish in (None, "eos", "stop", "length"):
+        shown = fmt.prompt_ids("Q") if finish is None else fmt.observation_ids("page", finish)
+        opened = fmt.decode(shown).endswith(opening)
+        assert fmt.thought_after(finish) == (opening if opened else "")
+        assert opened == (name == "tool_calls" or finish in (None, "eos"))
+
+
+def test_no_thought_is_open_after_a_closed_one_or_without_a_template():
+    tokenizer = tiny_tokenizer("qwen2")
+    tokenizer.chat_template = (
+        CHATML.replace("assistant\n{%", "assistant\n{% if enable_thinking is defined and not enable_thinking %}"
+        "<think>\n\n</think>\n\n{% else %}<think>\n{% endif %}{%").replace("helpful", "<think>helpful")
+    )  # fmt: skip
+    open_, closed = (TokenFormat(tokenizer, get_protocol("tags"), True, a) for a in ({}, {"enable_thinking": False}))
+    for finish in (None, "eos"):
+        assert (open_.thought_after(finish), closed.thought_after(finish)) == ("<think>\n", "")
+        assert FORMATS["base", "tags"].thought_after(finish) == ""
+        assert FORMATS["qwen2", "tags"].thought_after(finish) == ""
+        assert MessageFormat(get_protocol("tags")).thought_after(finish) == ""
+
+
 # -- end ids and stop strings ----------------------------------------------------------------------------------------
 
 
@@ -233,7 +265,8 @@ def test_what_was_sampled_is_never_encoded_again(key, prompt, turns):
         raw = not fmt.chat or (fmt.protocol.name == "tags" and finish != "eos")
         shown = told(observation if raw else observation.strip())
         assert shown in fmt.decode(context[-1])
-    assert told(prompt) in fmt.decode(context[0])
+    trims = STYLES[key[0]][0] == HEADERS
+    assert (told(prompt).strip() if trims else told(prompt)) in fmt.decode(context[0])
 
 
 # -- responses -------------------------------------------------------------------------------------------------------

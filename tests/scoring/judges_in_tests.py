@@ -4,7 +4,7 @@ import numpy as np
 
 from searchgym.options import loaded, read
 from searchgym.protocol import get_protocol
-from searchgym.rollout.api_sampler import MessageFormat, messages_of
+from searchgym.rollout.api.sampler import MessageFormat, messages_of
 from searchgym.rollout.judge import PromptedJudge
 from searchgym.rollout.models import Model
 from searchgym.rollout.sampler import Sampled

@@ -8,7 +8,7 @@ MARKERS = {"<think>": "</think>", "[THINK]": "[/THINK]", "<|channel|>analysis<|m
 ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 REFUSED = {"refused": True}
 HEADER = re.compile(
-    r"(?:<\|start\|>assistant to=(?P<before>[\w.]+)<\|channel\|>\w+|<\|channel\|>\w+ to=(?P<after>[\w.]+))"
+    r"(?:<\|start\|>assistant to=(?P<before>[\w.]+)<\|channel\|>\w+|(?:<\|channel\|>\w+ )?to=(?P<after>[\w.]+))"
     r"\s*(?:<\|constrain\|>)?\w*<\|message\|>"
 )
 PARAMETER = re.compile(r"\s*<parameter=([^>]*)>(.*?)</parameter>", re.DOTALL)
@@ -62,7 +62,7 @@ class Oracle:
         return (start, self.read(self.json(text[start + 11 :]))) if start >= 0 else None
 
     def call_of_qwen3_coder(self, text):
-        found = re.search(r"<tool_call>\s*<function=([^>]*)>", text)
+        found = re.search(r"(?:<tool_call>\s*)?<function=([^>]*)>", text)
         if not found:
             return None
         end, values = found.end(), {}

@@ -15,7 +15,7 @@ from searchgym.errors import ModelError, ScoringError
 from searchgym.protocol import get_protocol
 from searchgym.records import Answer, Hit, Invalid, Passage, Search, Searched
 from searchgym.retrieval.index.index import build_in_memory
-from searchgym.rollout.api_sampler import ASSISTANT, MessageFormat, messages_of
+from searchgym.rollout.api.sampler import ASSISTANT, MessageFormat, messages_of
 from searchgym.rollout.engine import Engine
 from searchgym.rollout.judge import PromptedJudge
 from searchgym.rollout.models import Model

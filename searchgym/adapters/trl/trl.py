@@ -131,7 +131,7 @@ def _result(protocol: Protocol, observation: str) -> str:
     if protocol.name == "tags":
         return observation
     bare = observation.strip()
-    return bare.removeprefix(f"<{protocol.result_tag}>").removesuffix(f"</{protocol.result_tag}>").strip()
+    return bare.removeprefix(protocol.result_marks[0]).removesuffix(protocol.result_marks[1]).strip()
 
 
 class EnvironmentFactory:

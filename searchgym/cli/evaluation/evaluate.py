@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import sys
 import time
@@ -16,7 +17,8 @@ from searchgym.cli.evaluation.printed import print_scores, print_suite
 from searchgym.cli.options import LoadOptions, RunOptions, TaskChoice, takes_records
 from searchgym.cli.output import Json, emit, rate, say, stages
 from searchgym.cli.run import OwnEnv, chosen_task, task_options
-from searchgym.errors import SearchGymError, UsageError
+from searchgym.errors import SearchGymError, UnknownNameError, UsageError
+from searchgym.protocol import DEFAULT
 
 if TYPE_CHECKING:
     from searchgym.agents.base import LoadedAgent
@@ -87,7 +89,7 @@ def _on_env(
         check_out(run.out, resume=run.resume, overwrite=run.overwrite)
     named = named_models(model, agent, how)
     trained = training_questions(run)
-    task = chosen_task(env, choice)
+    task = chosen_task(env, with_dialect(choice, env, named))
     check_scorable(task)  # before a model is loaded
     folder = run.out or new_folder(task.card.id.split("/")[-1], agent.name)
     if run.resume and not holds_run(folder):
@@ -113,9 +115,9 @@ def _on_suite(
     check_suite_out(folder, suite.name, resume=run.resume, overwrite=run.overwrite)
     named = named_models(model, agent, how)
     trained = training_questions(run)
-    whole = load_suite_tasks(suite, task_options(choice))
+    whole = load_suite_tasks(suite, task_options(with_dialect(choice, None, named)))
     tasks = {name: task.subset(choice.limit, choice.draw_seed) for name, task in whole.items()}
-    if len({task.rules.protocol.name for task in tasks.values()}) > 1:
+    if len({(task.rules.protocol.name, task.rules.protocol.dialect) for task in tasks.values()}) > 1:
         raise UsageError(f"suite {suite.name}: its parts write different protocols: choose one with --protocol")
     check_parts(suite.name, tasks)
     say(f"run folder: {folder}")
@@ -160,6 +162,28 @@ def named_models(specs: list[str], agent: LoadedAgent, how: Loading) -> dict[str
     from searchgym.rollout.models import find_models, in_checkpoints, parse_models
 
     return find_models(in_checkpoints(parse_models(specs, agent.roles), agent), how)
+
+
+def with_dialect(choice: TaskChoice, env: str | None, named: Mapping[str, str | Path]) -> TaskChoice:
+    """Returns the options with the dialect of tool calls that the models' files show, where it is ``auto``; says why.
+
+    Raises:
+        UsageError: It is ``auto``, and the files show none or several.
+    """
+    from searchgym.envs.registration import env_options, find_env
+    from searchgym.rollout.foreign.dialects import chosen_dialect
+
+    given: dict[str, Any] = {}
+    with contextlib.suppress(UnknownNameError):  # said where the task is made
+        if env is not None:
+            card = find_env(env)
+            given = {"protocol": card.protocol, "dialect": card.dialect, **env_options(env)}
+    if (choice.protocol or given.get("protocol")) != "tool_calls":
+        return choice
+    dialect, notes = chosen_dialect(choice.dialect or given.get("dialect", DEFAULT), named.values())
+    for note in notes:
+        say(note)
+    return dataclasses.replace(choice, dialect=dialect)
 
 
 @contextlib.contextmanager

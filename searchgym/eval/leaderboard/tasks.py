@@ -13,7 +13,7 @@ from searchgym.errors import UnknownNameError
 from searchgym.eval.suites.cards import SuiteCard, load_suite
 from searchgym.eval.suites.tasks import load_part
 from searchgym.options.cards import list_cards
-from searchgym.protocol import get_protocol
+from searchgym.protocol import DEFAULT, get_protocol
 from searchgym.retrieval.retriever import NullRetriever
 
 BUDGETS: Final = ("top_k", "max_turns", "max_queries", "max_observation_words")
@@ -66,6 +66,8 @@ class Tasks:
         base = self.base(suite, part)
         budgets = {name: record[name] for name in BUDGETS}
         thoughts = base.rules.protocol.keep_thoughts
-        rules = dataclasses.replace(base.rules, protocol=get_protocol(record["protocol"], thoughts), **budgets)
+        spelling = {"dialect": record.get("dialect", DEFAULT), "several": record.get("several_calls", "first")}
+        grammar = get_protocol(record["protocol"], thoughts, **spelling)
+        rules = dataclasses.replace(base.rules, protocol=grammar, **budgets)
         here = getattr(base.retriever, "corpus_sha256", None) == record["corpus_sha256"]
         return dataclasses.replace(base, rules=rules, retriever=base.retriever if here else NullRetriever())

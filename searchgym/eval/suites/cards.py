@@ -17,8 +17,8 @@ from searchgym.options.yaml import read_small
 DATA: Final = "$SEARCHGYM_DATA"
 """Beginning of a path in the folder of evaluation data."""
 OPTIONS: Final = (
-    "questions", "corpus", "retriever", "distractors", "aliases", "protocol", "top_k",
-    "max_turns", "max_queries", "max_observation_words", "browse", "snippet_words",
+    "questions", "corpus", "retriever", "distractors", "aliases", "protocol", "dialect",
+    "several_calls", "top_k", "max_turns", "max_queries", "max_observation_words", "browse", "snippet_words",
 )  # fmt: skip
 """Options of an environment that a suite may set: none that names code, so that a card can be anybody's."""
 

@@ -1,4 +1,4 @@
-"""Chat templates of others, and the turn markers that they show.
+"""Chat templates of others, rendered.
 
 Templates are programs, so they run in a process that ends them when they take too much.
 """
@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import functools
 import json
-import re
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
@@ -31,11 +29,6 @@ MEMORY: Final = 2**29
 """Bytes of address space that the process may take."""
 CHARACTERS: Final = 1_000_000
 """Maximum characters of a rendered conversation."""
-USER, ASSISTANT, NEXT = "sentinelofauser", "sentinelofanassistant", "sentinelofthenextuser"
-"""Sentinels that stand for message texts while a chat template is rendered; no template contains or changes them."""
-MARK: Final = re.compile(r"\s*(<\|[^|<>\s]+\|>|</?\w+>)")
-"""Pattern of a text that begins with something written like a special token."""
-
 TODAY: Final = datetime.now().date().isoformat()
 """Date at which this process started, ISO text: the date that templates are told unless another one is given."""
 TAKEN: Final = frozenset({"messages", "add_generation_prompt", "continue_final_message"})
@@ -137,70 +130,3 @@ def _unusable(tokenizer: PreTrainedTokenizerBase, answer: Mapping[str, Any]) -> 
         f"{answer['error']}; put a template that can into its folder (chat_template.jinja), or leave it out: a base "
         "model then"
     )
-
-
-# -- turn markers ---------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Turns:
-    """Turn markers of a chat template, as token ids."""
-
-    before: tuple[int, ...]
-    """Ids before the first user text, including any default system prompt."""
-    after: tuple[int, ...]
-    """Ids from the end of the first user text to the start of the model's text."""
-    closing: tuple[int, ...]
-    """Ids from the end of a model's text to its end-of-turn, which a model samples itself; empty if there is none."""
-    opening: tuple[int, ...]
-    """Ids from the model's end-of-turn to the next user text."""
-    again: tuple[int, ...]
-    """Ids from the end of the next user text to the start of the model's text."""
-
-
-def take_apart(
-    tokenizer: PreTrainedTokenizerBase,
-    encode: Callable[[str], tuple[int, ...]],
-    variables: Mapping[str, Any] = NO_ARGS,
-    *,
-    date: str | None = None,
-) -> Turns:
-    """Finds a chat template's turn markers, which `encode` turns into ids, by rendering it with sentinels.
-
-    `variables` and `date` as for `render`.
-
-    Raises:
-        UsageError: The template cannot be rendered, does not show each sentinel once, in order, or ends turns with a
-            marker that the tokenizer does not know.
-    """
-    user = {"role": "user", "content": USER}
-    conversation = [user, {"role": "assistant", "content": ASSISTANT}, {"role": "user", "content": NEXT}]
-    first, whole = render(tokenizer, [[user], conversation], variables, date=date)
-    before, after = _split(first, USER)
-    _, joiner, again = _split(whole, ASSISTANT, NEXT)
-    if (mark := MARK.match(joiner)) and len(encode(mark[1])) != 1:
-        raise UsageError(
-            f"{tokenizer.name_or_path}: the chat template ends turns with {mark[1]!r}, which the tokenizer does not "
-            "know as one token, so no model can end a turn: use the tokenizer that belongs to the model"
-        )
-    special, ids = special_ids(tokenizer), encode(joiner)
-    closed = next((at + 1 for at, i in enumerate(ids) if i in special), 0)
-    return Turns(encode(before), encode(after), ids[:closed], ids[closed:], encode(again))
-
-
-def _split(text: str, *sentinels: str) -> list[str]:
-    """Splits a rendered conversation at sentinels.
-
-    Raises:
-        UsageError: A sentinel does not occur exactly once, in order.
-    """
-    parts = re.split("|".join(sentinels), text)
-    if re.findall("|".join(sentinels), text) != list(sentinels):
-        raise UsageError(f"the chat template does not show each message once, in order: it made {text!r:.500}")
-    return parts
-
-
-def special_ids(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """Returns the ids of all special tokens: those the tokenizer names, and added tokens marked as special."""
-    marked = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
-    return frozenset(marked | set(tokenizer.all_special_ids))

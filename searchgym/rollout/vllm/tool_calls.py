@@ -7,11 +7,12 @@ template writes the one as the other, and a parser (`searchgym.rollout.vllm.tool
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, Final
 
 from searchgym.agents.base import load_agent
 from searchgym.errors import UsageError
-from searchgym.protocol import Protocol, joined, opened_by
+from searchgym.protocol import DEFAULT, Protocol, joined, list_dialects, opened_by
 from searchgym.rollout.tokens import TokenFormat
 
 PLUGIN: Final = "searchgym.rollout.vllm.tool_parser"
@@ -33,6 +34,16 @@ TEMPLATE: Final = (
 descriptions of tools are left out: the prompt that the model was trained with says it all."""
 
 
+_EACH: Final = "{% for key, value in called['arguments'].items() %}"
+ARGUMENTS: Final = {
+    "json": "{{ called['arguments'] | tojson }}",
+    "python": _EACH + "{{ key }}={{ value | tojson }}{{ '' if loop.last else ', ' }}{% endfor %}",
+    "xml": _EACH + "<parameter={{ key }}>\n{{ value if value is string else value | tojson }}\n</parameter>"
+    "{{ '' if loop.last else '\\n' }}{% endfor %}",
+}
+"""Notation of a dialect to the part of the template that writes a call's arguments in it."""
+
+
 def parser_name(protocol: Protocol, thinks: bool) -> str:
     """Returns the name under which the parser of a grammar is registered with vLLM.
 
@@ -40,7 +51,8 @@ def parser_name(protocol: Protocol, thinks: bool) -> str:
         protocol: Action grammar.
         thinks: Whether the model's chat template opens a thought.
     """
-    return f"searchgym_{protocol.name}{'_browse' * protocol.browse}{'_thinks' * thinks}"
+    dialect = "" if protocol.dialect is None or protocol.dialect.name == DEFAULT else f"_{protocol.dialect.name}"
+    return f"searchgym_{protocol.name}{dialect}{'_browse' * protocol.browse}{'_thinks' * thinks}"
 
 
 def tool_template(form: TokenFormat, agent: str) -> str:
@@ -51,11 +63,14 @@ def tool_template(form: TokenFormat, agent: str) -> str:
         agent: Agent whose prompt the model was trained with; the first user message is the question in it.
 
     Raises:
-        UsageError: The model has no chat template, or the agent not one role.
+        UsageError: The model has no chat template, the agent not one role, or the dialect does not ship.
     """
     roles = load_agent(agent).roles
     if len(roles) != 1 or not form.chat:
         raise UsageError(f"--tools needs a chat model and an agent with one role, got {agent} ({len(roles)} roles)")
+    dialect = form.protocol.dialect
+    if dialect is not None and dialect.name not in list_dialects():
+        raise UsageError(f"--tools has no parser of dialect {dialect.name}, only of {', '.join(list_dialects())}")
     (role,) = roles.values()
     protocol, instructions = form.protocol, form.protocol.instructions()
     prompt = joined(role.parts({"question": PLACE, "instructions": instructions}, instructions))
@@ -67,10 +82,9 @@ def tool_template(form: TokenFormat, agent: str) -> str:
         "BEFORE": before, "AFTER": after, "OPENING": opening, "AGAIN": again, "RESULT": result, "END": end,
         "CLOSING": closing,
     }  # fmt: skip
-    template = TEMPLATE.replace("CALL", _call(protocol))
-    for name, text in texts.items():
-        template = template.replace(name, f"{{{{ {json.dumps(text)} }}}}" if text else "")
-    return template
+    pieces = {name: f"{{{{ {json.dumps(text)} }}}}" if text else "" for name, text in texts.items()}
+    pieces["CALL"] = _call(protocol)
+    return re.sub("|".join(pieces), lambda name: pieces[name[0]], TEMPLATE)  # at once: texts hold such words too
 
 
 def tool_flags(form: TokenFormat, agent: str) -> dict[str, Any]:
@@ -86,15 +100,14 @@ def tool_flags(form: TokenFormat, agent: str) -> dict[str, Any]:
 
 def _call(protocol: Protocol) -> str:
     """Returns the part of the template that writes a call as the grammar does."""
-    arguments = "called['arguments']"
-    if protocol.name == "tool_calls":
-        name = "{{ called['name'] }}"
-        return f'<tool_call>\n{{"name": "{name}", "arguments": {{{{ {arguments} | tojson }}}}}}\n</tool_call>'
-    tag = protocol.search_tag
-    search = f"<{tag}>{{{{ {arguments}['query'] }}}}</{tag}>"
+    if protocol.dialect is not None:
+        places = {"{name}": "{{ called['name'] }}", "{arguments}": ARGUMENTS[protocol.dialect.notation]}
+        pieces = re.split(r"(\{name\}|\{arguments\})", protocol.dialect.call)
+        return "".join(places.get(piece) or f"{{{{ {json.dumps(piece)} }}}}" for piece in pieces if piece)
+    search = "<search>{{ called['arguments']['query'] }}</search>"
     if not protocol.browse:
         return search
     return (
-        f"{{% if called['name'] == 'open' %}}<open>{{{{ {arguments}['page'] }}}}</open>"
+        "{% if called['name'] == 'open' %}<open>{{ called['arguments']['page'] }}</open>"
         f"{{% elif called['name'] == 'more' %}}<more></more>{{% else %}}{search}{{% endif %}}"
     )

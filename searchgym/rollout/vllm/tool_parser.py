@@ -17,13 +17,17 @@ from vllm.entrypoints.generate.base.protocol import ExtractedToolCallInformation
 from vllm.tool_parsers.abstract_tool_parser import ToolParser, ToolParserManager
 
 from searchgym.options.cards import ProtocolName
-from searchgym.protocol import THINK_OPEN, Protocol, get_protocol
+from searchgym.protocol import DEFAULT, THINK_OPEN, Protocol, get_protocol, list_dialects
 from searchgym.records import Answer, More, Open, Search
-from searchgym.rollout.foreign.replies import Reply, settle
+from searchgym.rollout.api.replies import Reply, settle
 from searchgym.rollout.vllm.tool_calls import parser_name
 
-GRAMMARS: Final[tuple[ProtocolName, ...]] = ("tags", "tool_calls")
-"""Grammars that have parsers: with and without pages that can be opened, and thoughts that the template opens."""
+GRAMMARS: Final[list[tuple[ProtocolName, str]]] = [
+    ("tags", DEFAULT),
+    *(("tool_calls", dialect) for dialect in list_dialects()),
+]
+"""Grammars that have parsers, with their dialects: with and without pages that can be opened, and thoughts that the
+template opens."""
 
 
 def called(protocol: Protocol, text: str, thinks: bool = False) -> tuple[str, str, dict[str, Any] | None]:
@@ -81,7 +85,7 @@ class _Parser(ToolParser):
         return ExtractedToolCallInformation(tools_called=True, tool_calls=[call], content=content or None)
 
 
-for _grammar, _browse, _thinks in itertools.product(GRAMMARS, (False, True), (False, True)):
-    _protocol = get_protocol(_grammar, browse=_browse)
+for (_grammar, _dialect), _browse, _thinks in itertools.product(GRAMMARS, (False, True), (False, True)):
+    _protocol = get_protocol(_grammar, browse=_browse, dialect=_dialect)
     _name = parser_name(_protocol, _thinks)
     ToolParserManager.register_module(_name, module=type(_name, (_Parser,), {"protocol": _protocol, "thinks": _thinks}))

@@ -4,6 +4,15 @@
 Other projects may copy the folder, see `searchgym.testing.dialects.runner`.
 """
 
-from .runner import DIALECTS, KINDS, Case, Failure, Parse, Table, load, run  # relative: the folder may be copied
+from .runner import (  # relative: the folder may be copied
+    DIALECTS,
+    KINDS,
+    DialectCase,
+    DialectTable,
+    Failure,
+    Parse,
+    load,
+    run,
+)
 
-__all__ = ["DIALECTS", "KINDS", "Case", "Failure", "Parse", "Table", "load", "run"]
+__all__ = ["DIALECTS", "KINDS", "DialectCase", "DialectTable", "Failure", "Parse", "load", "run"]

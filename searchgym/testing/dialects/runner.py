@@ -32,7 +32,7 @@ Parse = Callable[[str, str], Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class DialectCase:
     """One text and what is right for it; the module describes the fields."""
 
     dialect: str
@@ -48,7 +48,7 @@ class Case:
 class Failure:
     """One text that a parser did not read rightly."""
 
-    case: Case
+    case: DialectCase
     text: str
     """The case's text, or the prefix of it that was read wrongly."""
     got: str
@@ -56,7 +56,7 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class DialectTable:
     """Counts of texts by dialect and kind, and every failure."""
 
     passed: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -85,13 +85,13 @@ def lines(rows: Sequence[Sequence[str]]) -> str:
     )
 
 
-def load(dialect: str) -> list[Case]:
+def load(dialect: str) -> list[DialectCase]:
     """Returns the cases of a dialect, from its file beside this module."""
     file = Path(__file__).parent / f"{dialect}.json"
-    return [Case(dialect, **case) for case in json.loads(file.read_text(encoding="utf-8"))["cases"]]
+    return [DialectCase(dialect, **case) for case in json.loads(file.read_text(encoding="utf-8"))["cases"]]
 
 
-def run(parse: Parse, dialects: Sequence[str] = DIALECTS) -> Table:
+def run(parse: Parse, dialects: Sequence[str] = DIALECTS) -> DialectTable:
     """Runs a parser over all cases of some dialects, and over each prefix of the cases that say where they may be cut.
 
     Args:
@@ -101,7 +101,7 @@ def run(parse: Parse, dialects: Sequence[str] = DIALECTS) -> Table:
     Returns:
         The counts and the failures, in the order of the files.
     """
-    table = Table()
+    table = DialectTable()
     for case in (case for dialect in dialects for case in load(dialect)):
         for kind, text, accepted in _texts(case):
             key = case.dialect, kind
@@ -114,7 +114,7 @@ def run(parse: Parse, dialects: Sequence[str] = DIALECTS) -> Table:
     return table
 
 
-def _texts(case: Case) -> Iterator[tuple[str, str, list[Mapping[str, Any]]]]:
+def _texts(case: DialectCase) -> Iterator[tuple[str, str, list[Mapping[str, Any]]]]:
     """Yields (kind, text, accepted results) of a case and of its prefixes."""
     yield case.kind, case.text, [case.expect]
     if case.complete_at is not None:

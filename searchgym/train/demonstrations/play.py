@@ -17,7 +17,7 @@ from searchgym.protocol.thoughts import CLOSING
 from searchgym.records import Episode, Question
 from searchgym.rollout.engine import Engine
 from searchgym.rollout.models import Model
-from searchgym.rollout.sampler import Sampled, SampleRequest
+from searchgym.rollout.sampler import Finish, Sampled, SampleRequest
 from searchgym.rollout.tokens import TokenFormat
 
 AGENT: Final = "search-r1"
@@ -104,7 +104,9 @@ def play(
     agent = load_agent(agent_name)
     scripts = {
         first_prompt(agent, form, shown.question).tobytes(): [
-            text_ids(response_after(form.thought_after("stop" if number else None), turn), form)
+            text_ids(
+                response_after(form.thought_after("stop" if number else None), turn), form, "stop" if number else None
+            )
             for number, turn in enumerate(shown.turns)
         ]
         for shown in demonstrations
@@ -158,11 +160,11 @@ def response_after(thought: str, text: str) -> str:
     return text.removeprefix(opening) if text.startswith(opening) else f"{CLOSING[opening]}\n\n{text}"
 
 
-def text_ids(text: str, form: TokenFormat) -> npt.NDArray[np.int32]:
-    """Returns the ids of a text alone: what an observation is with tags after a stop."""
-    return form.observation_ids(text, "stop")
+def text_ids(text: str, form: TokenFormat, finish: Finish | None = "stop") -> npt.NDArray[np.int32]:
+    """Returns the ids of a model's text, by default of one that goes on after a stop; see `TokenFormat.reply_ids`."""
+    return form.reply_ids(text, finish)
 
 
-def turn_ids(text: str, form: TokenFormat) -> npt.NDArray[np.int32]:
-    """Returns the ids of a text and of the end of the model's turn, (T,) int32."""
-    return np.concatenate([text_ids(text, form), np.array(form.end_ids[-1:], np.int32)])
+def turn_ids(text: str, form: TokenFormat, finish: Finish | None = "stop") -> npt.NDArray[np.int32]:
+    """Returns the ids of a text and of the end of the model's turn, (T,) int32; `finish` as in `text_ids`."""
+    return np.concatenate([text_ids(text, form, finish), np.array(form.end_ids[-1:], np.int32)])

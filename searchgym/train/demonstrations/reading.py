@@ -176,7 +176,7 @@ def _episode(
         else:
             start = add("observation", form.observation_ids(question, "eos"))
         text = answered.format(answer=own.answer)
-        end = add("model", turn_ids(text, form))
+        end = add("model", turn_ids(text, form, "eos" if place else None))
         calls.append(Call(0, start, end, "reader", MODEL_KEY, place + 1, text=text, answer=own.answer))
     last = questions[-1]
     return Episode(

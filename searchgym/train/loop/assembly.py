@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from searchgym.agents.base import load_agent, with_max_tokens
 from searchgym.envs.registration import env_options, find_env
@@ -17,6 +17,7 @@ from searchgym.envs.task import Task, load_task
 from searchgym.errors import UsageError
 from searchgym.options import kind_name
 from searchgym.rollout.folders import is_adapter, local_folder, model_folder
+from searchgym.rollout.foreign.dialects import chosen_dialect
 from searchgym.rollout.foreign.template_options import template_format
 from searchgym.rollout.models import Model
 from searchgym.rollout.sampler import Sampler, Samplers
@@ -237,10 +238,19 @@ def _learner(
 
 
 def load_tasks(recipe: Recipe) -> tuple[Task, Task]:
-    """Loads the environments of training and of validation."""
-    card = find_env(recipe.env)
-    task = load_task(card, **env_options(recipe.env, recipe.env_options))
+    """Loads the environments of training and of validation; dialect ``auto`` is read off the model's files."""
+    card, told = find_env(recipe.env), set[str]()
+
+    def spelled(options: dict[str, Any]) -> Task:
+        if options.get("protocol", card.protocol) == "tool_calls":
+            given = options.get("dialect", card.dialect)
+            options["dialect"], notes = chosen_dialect(given, [model_folder(recipe.model)])
+            for note in set(notes) - told:
+                sys.stderr.write(f"note: {note}\n")
+            told.update(notes)
+        return load_task(card, **options)
+
+    task = spelled({**env_options(recipe.env, recipe.env_options)})
     if not recipe.validation.every:
         return task, task
-    options = env_options(recipe.env, recipe.env_options, recipe.validation.env_options)
-    return task, load_task(card, **options)
+    return task, spelled({**env_options(recipe.env, recipe.env_options, recipe.validation.env_options)})

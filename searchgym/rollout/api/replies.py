@@ -8,6 +8,7 @@ that such a request has to be repeated without stop strings.
 
 from __future__ import annotations
 
+import bisect
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -119,15 +120,20 @@ def settle(reply: Reply, stop: Sequence[str], protocol: Protocol, thinks: bool =
 def first_end(text: str, stop: Sequence[str], protocol: Protocol) -> int:
     """Returns the end in characters of the first stop string that ends a response, 0 if none does.
 
-    Stop strings in thoughts do not, nor do those of which `Protocol.ended` says so.
+    Stop strings in thoughts do not. The grammar says which of its own do (`Protocol.ended`); any other one does.
     """
     if not stop:
         return 0
     pattern = re.compile("|".join(map(re.escape, sorted(stop, key=len, reverse=True))))
     spans = thought_spans(text)
     outside = zip([0, *(end for _, end in spans)], [*(start for start, _ in spans), len(text)], strict=True)
-    found = (match.end() for start, end in outside for match in pattern.finditer(text, start, end))
-    return next((end for end in found if protocol.ended(text[:end])), 0)
+    matches = [match for start, end in outside for match in pattern.finditer(text, start, end)]
+    actions = protocol.stop_strings
+    own = [match.end() for match in matches if match[0] in actions]
+    # A response that is over stays over, so that a few of many ends are asked about.
+    over = bool(own) and protocol.ended(text[: own[-1]])
+    first = bisect.bisect_left(own, True, key=lambda end: protocol.ended(text[:end])) if over else len(own)
+    return min([*own[first : first + 1], *(m.end() for m in matches if m[0] not in actions)], default=0)
 
 
 def _ended_by(choice: Mapping[str, Any], stop: Sequence[str]) -> str | None:

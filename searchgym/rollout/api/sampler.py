@@ -3,7 +3,7 @@
 An API works with messages, the engine with token ids. `MessageFormat` therefore writes a conversation as Unicode code
 points with marks between messages, so that episodes, budgets and records need no special case; `ApiSampler` turns them
 back into messages and sends them. Log-probabilities are unknown and recorded as 0. What a reply says, and where a
-response ends, is read in `searchgym.rollout.foreign.replies`.
+response ends, is read in `searchgym.rollout.api.replies`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from urllib3.exceptions import HTTPError
 from searchgym.errors import ModelError, UsageError
 from searchgym.http_client import HttpClient, retry_after, shown
 from searchgym.protocol import Parts, Protocol, joined
-from searchgym.rollout.foreign.replies import Reply, read_choice, settle
+from searchgym.rollout.api.replies import Reply, read_choice, settle
 from searchgym.rollout.sampler import Deliver, Finish, Key, Pull, Sampled, SampleRequest, sample_all
 from searchgym.rollout.tokens import ContextText
 

@@ -1,0 +1,1 @@
+"""Models behind the APIs of servers: requests, and what their replies say."""

@@ -1,0 +1,316 @@
+"""Prompts, five turns, end ids and stops of chat templates of many families, beside what transformers makes of them."""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+import re
+from datetime import datetime
+from functools import cache, partial
+
+import numpy as np
+import pytest
+from families import CASES, FAMILIES, family_tokenizer
+from made_models import SENTENCES
+from tokenizers import AddedToken, Tokenizer
+
+from searchgym.agents.base import load_agent
+from searchgym.envs.registration import find_env
+from searchgym.envs.task import load_task
+from searchgym.errors import UsageError
+from searchgym.protocol import get_protocol
+from searchgym.records import Answer, Invalid
+from searchgym.rollout.loading import load_tokenizer
+from searchgym.rollout.sampler import Sampled
+from searchgym.rollout.tokens import TokenFormat
+from searchgym.train.demonstrations.play import WrittenSampler, run_written
+
+DATE = datetime(2026, 11, 27)
+EACH = pytest.mark.parametrize(("name", "kind"), CASES)
+DIALECTS = pytest.mark.parametrize("dialect", ["tags", "tool_calls"])
+THOUGHT = re.compile(r"<think>\n.*?</think>\n\n", re.DOTALL)
+
+
+@cache
+def form_of(name, kind, dialect="tags"):
+    return TokenFormat(
+        family_tokenizer(name, kind), get_protocol(dialect), True, FAMILIES[name].arguments, date=str(DATE.date())
+    )
+
+
+def rendered(name, kind, messages):
+    """Ids that transformers makes of a conversation and the start of the model's next turn."""
+    return rendered_by(family_tokenizer(name, kind), messages, **FAMILIES[name].arguments)
+
+
+def rendered_by(tokenizer, messages, **arguments):
+    """The same by a tokenizer."""
+    given = arguments | {"add_generation_prompt": True, "return_dict": False, "strftime_now": DATE.strftime}
+    return tokenizer.apply_chat_template(messages, tokenize=True, **given)
+
+
+def asks(text):
+    return {"role": "user", "content": text}
+
+
+@EACH
+@pytest.mark.parametrize("text", ["The gull", "Who founded Beta?", "Line one.\nLine two: café – 東京", "a"])
+def test_a_prompt_has_the_ids_of_the_whole_rendered_text(name, kind, text):
+    family, form = FAMILIES[name], form_of(name, kind)
+    ids = form.prompt_ids(text).tolist()
+    assert ids == rendered(name, kind, [asks(text)])
+    assert ids.count(family_tokenizer(name, kind).bos_token_id) == family.bos
+    assert form.thought_after(None) == form.thought_after("eos") == family.thought
+
+
+@EACH
+def test_blanks_around_a_prompt_go_where_the_template_drops_them(name, kind):
+    form, family = form_of(name, kind), FAMILIES[name]
+    bare, padded = form.prompt_ids("The gull").tolist(), form.prompt_ids("  \n The gull\n ").tolist()
+    if family.trims:
+        assert padded == bare == rendered(name, kind, [asks("  \n The gull\n ")])
+    elif family.stripping:
+        assert padded == form.prompt_ids("The gull\n ").tolist() == rendered(name, kind, [asks("  \n The gull\n ")])
+    else:
+        assert "  \n The gull\n " in form.decode(padded)
+
+
+@EACH
+def test_a_response_ends_by_the_end_of_text_or_of_the_turn(name, kind):
+    tokenizer, ends = family_tokenizer(name, kind), FAMILIES[name].ends
+    assert form_of(name, kind).end_ids == tuple(tokenizer.convert_tokens_to_ids(list(ends)))
+
+
+# -- five turns ------------------------------------------------------------------------------------------------------
+
+SEARCHES = {
+    "tags": "I look. <search>who founded Beta {}</search>",
+    "tool_calls": 'I look. <tool_call>\n{{"name": "search", "arguments": {{"query": "Beta {}"}}}}\n</tool_call>',
+}
+
+
+def conversation(dialect):
+    """Six user texts and five replies, as messages."""
+    protocol, messages = get_protocol(dialect), [asks("The gull: who founded Beta?")]
+    for turn in range(5):
+        messages.append({"role": "assistant", "content": SEARCHES[dialect].format(turn)})
+        messages.append(asks(protocol.result(f"Doc 1(Title: Beta) The gull {turn}, café.").strip()))
+    return messages
+
+
+@EACH
+@pytest.mark.parametrize(("dialect", "finish"), [("tags", "eos"), ("tool_calls", "eos"), ("tool_calls", "stop")])
+def test_five_turns_are_the_ids_of_the_whole_conversation(name, kind, dialect, finish):
+    """What a model would write is read off the whole; replies are spliced as sampled, never encoded again.
+
+    With tags and a stop a reply goes on in its turn: the test below.
+    """
+    family, form, messages = FAMILIES[name], form_of(name, kind, dialect), conversation(dialect)
+    encode = partial(family_tokenizer(name, kind), add_special_tokens=False)
+    wholes = [rendered(name, kind, messages[: 2 * turn + 1]) for turn in range(6)]
+    closing, end = list(form.closing_ids), form.end_ids[0]
+    context, opened = form.prompt_ids(messages[0]["content"]).tolist(), len(encode(family.thought)["input_ids"])
+    for turn in range(5):
+        start = len(wholes[turn]) - opened
+        text = wholes[turn + 1][start : index_of(closing, wholes[turn + 1], start)]
+        text = encode("Hm.</think>\n\n")["input_ids"] + text if opened else text
+        ended = closing if closing[-1] in form.end_ids else [end]  # gpt-oss ends its turn otherwise than its messages
+        reply = [*text, *ended] if finish == "eos" else text
+        assert form.stop[0] in form.response_text(reply)
+        observation = form.observation_ids(messages[2 * turn + 2]["content"] + "\n", finish).tolist()
+        context += [*reply, *observation]
+        shown = [closing[-1] if i == end else i for i in context] if ended != closing else context
+        if opened:
+            assert THOUGHT.sub("", form.decode(shown)) == form.decode(wholes[turn + 1])
+        else:
+            assert shown == wholes[turn + 1]
+
+
+def index_of(part, ids, start):
+    """Position in ids, from `start` on, at which a part begins."""
+    return next(at for at in range(start, len(ids)) if ids[at : at + len(part)] == part)
+
+
+@EACH
+def test_with_tags_a_reply_goes_on_in_its_turn(name, kind):
+    """The text after a stop has the ids that it has within a text: no blank before it."""
+    form = form_of(name, kind)
+    encode = partial(family_tokenizer(name, kind), add_special_tokens=False)
+    for before, text in (("x", get_protocol("tags").result("The gull.")), (">", "The gull"), (">", " a")):
+        joint = encode(before + text)["input_ids"]
+        assert [*encode(before)["input_ids"], *form.observation_ids(text, "stop")] == joint
+
+
+@pytest.mark.slow_cases
+@EACH
+@DIALECTS
+def test_only_what_was_sampled_is_trained_in_an_episode(name, kind, dialect):
+    task = load_task(find_env("searchgym/Demo-v0"), protocol=dialect)
+    form, question = form_of(name, kind, dialect), task.questions[0]
+    texts = [*(SEARCHES[dialect].format(turn) for turn in range(3)), "<answer>Beta</answer>"]
+    replies = [form.reply_ids(text, "stop" if turn else None) for turn, text in enumerate(texts)]
+
+    class Sampler(WrittenSampler):
+        """Replies in order."""
+
+        left = iter(replies)
+
+        def reply(self, request):
+            return Sampled(ids := next(self.left), np.zeros(len(ids), np.float32), "stop")
+
+    (episode,) = run_written(task, load_agent("search-r1"), Sampler(), form, [question], training=True)
+    spans = episode.tokens(0)
+    assert [span.ids.tolist() for span in spans if span.logp is not None] == [ids.tolist() for ids in replies]
+    assert [span.kind for span in spans] == ["prompt", *["model", "observation"] * 3, "model"]
+    assert all(call.text.endswith(text) for call, text in zip(episode.calls, texts, strict=True))
+    assert episode.answer == Answer("Beta")
+
+
+@EACH
+def test_a_written_reply_has_the_ids_that_the_template_gives_it(name, kind):
+    form = form_of(name, kind, "tool_calls")
+    messages = [asks("The gull"), {"role": "assistant", "content": "The gull is white."}, asks("Why?")]
+    whole, prompt = rendered(name, kind, messages), form.prompt_ids("The gull").tolist()
+    opened = len(form._tokenizer(FAMILIES[name].thought, add_special_tokens=False)["input_ids"])
+    reply = form.reply_ids("The gull is white.", None).tolist()
+    pieces = [*prompt[: len(prompt) - opened], *reply, *form.observation_ids("Why?", "stop")]
+    assert form.decode(pieces) == form.decode(whole)
+    assert pieces == whole
+
+
+# -- seams -----------------------------------------------------------------------------------------------------------
+
+
+@EACH
+def test_a_character_cut_at_the_limit_stays_as_it_was_sampled(name, kind):
+    form = form_of(name, kind, "tool_calls")
+    whole = form.reply_ids("A gull, 鷗", "stop")
+    cut = whole[:-1]
+    assert form.response_text(whole).endswith("鷗")
+    assert form.response_text(cut).endswith("\ufffd")
+    assert get_protocol("tool_calls").parse(form.response_text(cut)) == Invalid("no complete action was found")
+    again = form.observation_ids("Go on.", "length")
+    assert again[: len(form.closing_ids)].tolist() == list(form.closing_ids)
+
+
+@EACH
+def test_pages_make_no_marks_and_no_tags_in_any_place(name, kind):
+    """Text between tags that the grammar wrote itself is encoded for its place too."""
+    tokenizer = copy.deepcopy(family_tokenizer(name, kind))
+    tags = ["<information>", "</information>", "<answer>", "</answer>"]
+    tokenizer.add_tokens([AddedToken(tag, special=False, normalized=False) for tag in tags])
+    protocol, known = get_protocol("tags"), tokenizer.added_tokens_decoder
+    form = TokenFormat(tokenizer, protocol, True, FAMILIES[name].arguments, date=str(DATE.date()))
+    spelled = " ".join(known[i].content for i in sorted(form.marks))
+    for finish in ("stop", "eos"):
+        clean, hostile = (
+            form.observation_ids(protocol.parts(protocol.result(page)), finish).tolist()
+            for page in ("The gull", f"The gull {spelled}")
+        )
+        marks = [
+            [known[i].content for i in ids if i in form.marks and i != tokenizer.unk_token_id]
+            for ids in (clean, hostile)
+        ]
+        assert marks[0] == marks[1]
+        assert {"<information>", "</information>"} <= set(marks[0])
+    joint = tokenizer("x" + protocol.result("The gull"), add_special_tokens=False)["input_ids"]
+    bare = protocol.parts(protocol.result("The gull <answer>"))
+    shown = form.observation_ids(bare, "stop").tolist()
+    at = shown.index(tokenizer.convert_tokens_to_ids("<information>"))
+    start = joint.index(tokenizer.convert_tokens_to_ids("<information>"))
+    assert shown[at : at + 3] == joint[start : start + 3]
+
+
+# -- a model of sentencepiece ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A model file that the package sentencepiece trains, and the package's own reader of it."""
+    package, file = pytest.importorskip("sentencepiece"), io.BytesIO()
+    package.SentencePieceTrainer.train(
+        sentence_iterator=iter([*SENTENCES, "The gull is white. [INST] [/INST]"] * 20),
+        model_writer=file,
+        vocab_size=340,
+        model_type="bpe",
+        byte_fallback=True,
+        hard_vocab_limit=False,
+        remove_extra_whitespaces=False,
+        normalization_rule_name="identity",
+        minloglevel=2,
+    )
+    folder = tmp_path_factory.mktemp("sentencepiece")
+    (folder / "tokenizer.model").write_bytes(file.getvalue())
+    return folder, package.SentencePieceProcessor(model_proto=file.getvalue())
+
+
+@pytest.mark.parametrize("name", ["llama2", "zephyr", "mistral_v01"])
+@pytest.mark.parametrize("legacy", [True, False])
+def test_a_model_of_sentencepiece_has_the_ids_of_its_own_reader(trained, name, legacy):
+    """The reader takes special tokens as ids, so the text between them is compared."""
+    folder, reader = trained
+    settings = {"tokenizer_class": "LlamaTokenizer", "legacy": legacy} | FAMILIES[name].names
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    (folder / "config.json").write_text('{"model_type": "llama"}')
+    tokenizer = load_tokenizer(folder)
+    tokenizer.chat_template = family_tokenizer(name).chat_template
+    form = TokenFormat(tokenizer, get_protocol("tags"), True)
+    ids = form.prompt_ids("The gull is white?").tolist()
+    text = tokenizer.apply_chat_template([asks("The gull is white?")], tokenize=False, add_generation_prompt=True)
+    assert ids == rendered_by(tokenizer, [asks("The gull is white?")])
+    if legacy:  # else no blank is put after special tokens, as the reader would
+        pieces = [reader.encode(piece) for piece in re.split("<s>|</s>", text) if piece]
+        assert [i for i in ids if i not in (1, 2)] == [i for piece in pieces for i in piece]
+    page = "\n\n<information>The gull.\n</information>\n\n"
+    start = len(reader.encode("x"))
+    assert form.observation_ids(page, "stop").tolist() == reader.encode("x" + page)[start:]
+
+
+# -- what is refused -------------------------------------------------------------------------------------------------
+
+
+def changed(name, template=None, **state):
+    """A family's tokenizer of its own, with another template or with other parts in its file."""
+    tokenizer = copy.deepcopy(family_tokenizer(name))
+    tokenizer.chat_template = template or tokenizer.chat_template
+    if state:
+        file = json.loads(tokenizer.backend_tokenizer.to_str())
+        tokenizer._tokenizer = Tokenizer.from_str(json.dumps(file | state))
+    return tokenizer
+
+
+def test_a_template_that_changes_blanks_is_refused():
+    template = "{% for m in messages %}{{ m.content | replace('\\n', ' ') }}<|im_end|>{% endfor %}"
+    with pytest.raises(UsageError, match=r"does not show texts as they are: of ' .nsentinelofauser"):
+        TokenFormat(changed("chatml", template), get_protocol("tags"), True)
+
+
+def test_a_tokenizer_that_adds_an_id_to_every_text_is_refused():
+    class Adding(type(family_tokenizer("llama3"))):
+        """Ignores that nothing may be added."""
+
+        def __call__(self, text, **options):
+            made = super().__call__(text, **options)
+            return {"input_ids": [self.bos_token_id, *made["input_ids"]]}
+
+        def _encode_plus(self, *args, **options):
+            return super()._encode_plus(*args, **options)
+
+    tokenizer = changed("llama3")
+    tokenizer.__class__ = Adding
+    with pytest.raises(UsageError, match=r"llama3: Adding adds '<.begin_of_text.>' to every text even when told not"):
+        TokenFormat(tokenizer, get_protocol("tags"), True)
+
+
+def test_a_slow_tokenizer_that_puts_blanks_is_refused():
+    class Slow(type(family_tokenizer("zephyr"))):
+        """Takes no part of the library."""
+
+        def _encode_plus(self, *args, **options):
+            return super()._encode_plus(*args, **options)
+
+    tokenizer = changed("zephyr")
+    tokenizer.__class__ = Slow
+    with pytest.raises(UsageError, match=r"zephyr: Slow puts a blank before every text.* use the fast tokenizer"):
+        TokenFormat(tokenizer, get_protocol("tags"), True)
