@@ -19,7 +19,7 @@ from searchgym.protocol import get_protocol
 from searchgym.records import Hit, Passage
 from searchgym.retrieval.kinds import http as retrievers
 from searchgym.retrieval.kinds.http import HttpRetriever
-from searchgym.rollout import api_sampler
+from searchgym.rollout.api import sampler as api_sampler
 from searchgym.rollout.api.sampler import ApiOptions, ApiSampler
 from searchgym.rollout.sampler import SampleRequest, Sampling
 from searchgym.rollout.vllm import client as engines

@@ -210,7 +210,7 @@ class TokenFormat:
         unknown = one_id(self._tokenizer.unk_token_id)
         texts = ["x", "\n".join(spelled.values())]
         added, leaked = (
-            self._special.intersection(ids).difference(unknown) for ids in self._encoder.ids(texts, ["start"] * 2)
+            self._special.intersection(ids).difference(unknown) for ids in self._encoder.ids(texts, ["start", "start"])
         )
         if added:
             raise UsageError(
@@ -263,11 +263,9 @@ class TokenFormat:
         if not Counter(filter(self._tags.__contains__, ids)) - Counter(i for _, _, i in tags):
             return ids
         # The text between the own tags is encoded without tags.
-        ends = zip([0, *(end for _, end, _ in tags)], [*(start for start, _, _ in tags), len(whole)], strict=True)
-        between = [whole[start:end] for start, end in ends]
-        places: list[Place] = ["after" for _ in between]
-        places[0] = slot.place
-        pieces = self._bare.ids(between, places)
+        between = zip([0, *(end for _, end, _ in tags)], [*(start for start, _, _ in tags), len(whole)], strict=True)
+        after: list[Place] = ["after"] * len(tags)
+        pieces = self._bare.ids([whole[start:end] for start, end in between], [slot.place, *after])
         return [*pieces[0], *(i for (_, _, tag), piece in zip(tags, pieces[1:], strict=True) for i in (tag, *piece))]
 
     @functools.cached_property

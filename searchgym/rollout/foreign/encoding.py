@@ -56,23 +56,27 @@ class TextEncoder:
 
     def _tell_places(self, library: Any) -> None:
         """Sets the encoders of places where the tokenizer, one of the library `tokenizers`, puts no blank."""
-        other, first = copy.deepcopy(library), False
+        steps, first = dict[str, Any](), False
         for name in ("normalizer", "pre_tokenizer"):
             if (step := getattr(library, name)) is None:
                 continue
             state = json.loads(step.__getstate__())
             if (changed := _without_blank(state)) != state:
-                self.blank = True
                 first = first or '"prepend_scheme": "first"' in json.dumps(state)
-                step = copy.deepcopy(step)
-                step.__setstate__(json.dumps(changed).encode())
-                setattr(other, name, step)
-        if self.blank:
-            other.encode_special_tokens = True
-            self._by_place["inside"] = _without_panic(
-                self._name,
-                lambda texts: [list(made.ids) for made in other.encode_batch_fast(texts, add_special_tokens=False)],
-            )
+                steps[name] = copy.deepcopy(step)
+                steps[name].__setstate__(json.dumps(changed).encode())
+        if not steps:
+            return
+        other = copy.deepcopy(library)
+        for name, step in steps.items():
+            setattr(other, name, step)
+        other.encode_special_tokens = True
+
+        def inside(texts: list[str]) -> list[list[int]]:
+            return [list(made.ids) for made in other.encode_batch_fast(texts, add_special_tokens=False)]
+
+        self.blank = True
+        self._by_place["inside"] = _without_panic(self._name, inside)
         if first:
             self._by_place["after"] = self._by_place["inside"]
 

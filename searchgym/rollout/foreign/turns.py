@@ -105,16 +105,12 @@ def take_apart(
         if rendered[-len(wanted) :] != wanted:
             raise _other_ids(tokenizer, rendered[-len(wanted) :], wanted)
     slot = _slot(tokenizer, encoder, before, after, "start", _strips(before, after, padded))
-    shown = whole.partition(ASSISTANT)[0].rpartition(USER)[2]
-    marks_end = slot.after[-1:] and slot.after[-1] in tokenizer.added_tokens_decoder
+    answered = _before_reply(whole)
+    lead = answered.removeprefix(after) if answered.startswith(after) else ""
+    marked_start = bool(slot.after) and slot.after[-1] in tokenizer.added_tokens_decoder
     return Turns(
         first=slot,
-        reply=_reply(
-            tokenizer,
-            encoder,
-            shown.removeprefix(after) if shown.startswith(after) else "",
-            "after" if marks_end else "inside",
-        ),
+        reply=_reply(tokenizer, encoder, lead, "after" if marked_start else "inside"),
         closing=closing,
         later=later,
         thought=opened_by(after),
@@ -140,7 +136,7 @@ def end_of_turn(
             f"{tokenizer.name_or_path}: the chat template ends turns with {mark[1]!r}, which the tokenizer does not "
             "know as one token, so no model can end a turn: use the tokenizer that belongs to the model"
         )
-    if CHANNEL in whole.partition(ASSISTANT)[0].rpartition(USER)[2]:
+    if CHANNEL in _before_reply(whole):
         return ()
     special = special_ids(tokenizer)
     return tuple(i for i in marked(tokenizer, joiner)[0] if i in special)[:1]
@@ -156,6 +152,11 @@ def _rendered(tokenizer: PreTrainedTokenizerBase, variables: Mapping[str, Any], 
     first, padded, second = ({"role": "user", "content": text} for text in (USER, PAD + USER + PAD, NEXT))
     conversation = [first, {"role": "assistant", "content": ASSISTANT}, second]
     return render(tokenizer, [[first], [padded], conversation], variables, date=date)
+
+
+def _before_reply(conversation: str) -> str:
+    """Returns what a rendered conversation has between the first user text and the model's."""
+    return conversation.partition(ASSISTANT)[0].rpartition(USER)[2]
 
 
 def _split(text: str, *sentinels: str) -> list[str]:
@@ -193,7 +194,8 @@ def _placed(
     if start == "start" or not encoder.blank or spans is None:
         return ids, spans
     # What stands before the first added token is not at the start of the context.
-    at = next((n for n, i in enumerate(ids) if i in tokenizer.added_tokens_decoder), len(ids))
+    added = tokenizer.added_tokens_decoder
+    at = next((n for n, i in enumerate(ids) if i in added), len(ids))
     head = encoder.ids([text[: spans[at][0] if at < len(ids) else None]], [start])[0]
     return (*head, *ids[at:]), [*[(0, 0)] * len(head), *spans[at:]]
 
@@ -274,13 +276,13 @@ def _joint_slot(
     if left is not None:
         head = before[spans[left][1] :]
         plain = replace(plain, before=ids[: left + 1], place="after")
-        strip_left = strip_left or (not head and known[ids[left]].rstrip)
+        strip_left = strip_left or (not head and bool(known[ids[left]].rstrip))
     else:
         head = before
     if right is not None:
         tail = after[: spans[right][0] - last]
         plain = replace(plain, after=ids[right:])
-        strip_right = strip_right or (not tail and known[ids[right]].lstrip)
+        strip_right = strip_right or (not tail and bool(known[ids[right]].lstrip))
     else:
         tail = after
     return replace(plain, left=head, right=tail, strip=(strip_left, strip_right))
