@@ -252,14 +252,11 @@ class TokenFormat:
         if isinstance(text, str) or self._tags.keys().isdisjoint(ids):
             return ids
         by_content, at = {content: i for i, content in self._tags.items()}, len(slot.left) - first
-        parts = [(0, slot.left)]  # own text and its start
+        tags: list[tuple[int, int, int]] = []  # (start, end, id) of each one in an own part
         for part, own in text:
-            parts += [(at, part)] * own
+            if own:
+                tags += [(at + m.start(), at + m.end(), by_content[m[0]]) for m in self._tag.finditer(part)]
             at += len(part)
-        parts.append((len(whole) - len(slot.right), slot.right))
-        tags = [
-            (at + m.start(), at + m.end(), by_content[m[0]]) for at, part in parts for m in self._tag.finditer(part)
-        ]
         if not Counter(filter(self._tags.__contains__, ids)) - Counter(i for _, _, i in tags):
             return ids
         # The text between the own tags is encoded without tags.

@@ -282,6 +282,14 @@ def test_response_text_leaves_out_what_ends_a_turn():
     assert fmt.response_text([]) == ""
 
 
+def test_a_token_that_reaches_past_a_tag_keeps_its_line_ends():
+    fmt = FORMATS["merging", "tags"]
+    ids = fmt.reply_ids("<search>Beta</search>\n\n", None)
+    assert fmt.decode(ids[-1:]) == "</search>\n\n"  # the trap is real
+    page = fmt.observation_ids(fmt.protocol.result("x"), "stop")
+    assert fmt.decode([*ids, *page]).startswith("<search>Beta</search>\n\n\n\n<information>x")
+
+
 def test_the_shared_tokenizer_is_left_as_it_was():
     tokenizer = tiny_tokenizer("qwen2")
     fmt = TokenFormat(tokenizer, get_protocol("tags"), chat=True)
