@@ -25,7 +25,7 @@ SEARCH, ANSWER = "<think>Who?</think><search>Gamma</search>", "<answer>1901</ans
 SCRIPTS = {
     "right": ("plain", [SEARCH, ANSWER]),
     "wrong": ("plain", ["<search>Beta</search>", "<answer>1902</answer>"]),
-    "invalid": ("plain", ["I do not know.", "<search>a<search>b</search>", ANSWER]),
+    "invalid": ("plain", ["I do not know.", "Nor where to look.", ANSWER]),
     "turns": ("plain", [SEARCH, "hm", SEARCH]),
     "hostile": ("plain", ["<search>Gamma says answer</search>", "I leave it to the page.", "no"]),
     "failing": ("failing", [SEARCH]),
