@@ -149,15 +149,18 @@ def test_only_what_was_sampled_is_trained_in_an_episode(name, kind, dialect):
     task = load_task(find_env("searchgym/Demo-v0"), protocol=dialect)
     form, question = form_of(name, kind, dialect), task.questions[0]
     texts = [*(SEARCHES[dialect].format(turn) for turn in range(3)), "<answer>Beta</answer>"]
-    replies = [form.reply_ids(text, "stop" if turn else None) for turn, text in enumerate(texts)]
+    # A thought that the prompt leaves open is closed before each action.
+    said = [
+        ("Hm.</think>\n\n" if form.thought_after("stop" if n else None) else "") + text for n, text in enumerate(texts)
+    ]
+    replies = [form.reply_ids(text, "stop" if n else None) for n, text in enumerate(said)]
+    left = list(replies)
 
     class Sampler(WrittenSampler):
         """Replies in order."""
 
-        left = iter(replies)
-
         def reply(self, request):
-            return Sampled(ids := next(self.left), np.zeros(len(ids), np.float32), "stop")
+            return Sampled(ids := left.pop(0), np.zeros(len(ids), np.float32), "stop")
 
     (episode,) = run_written(task, load_agent("search-r1"), Sampler(), form, [question], training=True)
     spans = episode.tokens(0)
