@@ -19,8 +19,8 @@ from searchgym.agents.base import load_agent
 from searchgym.envs.registration import find_env
 from searchgym.envs.task import load_task
 from searchgym.errors import UsageError
-from searchgym.protocol import get_protocol
-from searchgym.records import Answer, Invalid
+from searchgym.protocol import DEFAULT, get_protocol, list_dialects
+from searchgym.records import Answer, Invalid, Search
 from searchgym.rollout.loading import load_tokenizer
 from searchgym.rollout.sampler import Sampled
 from searchgym.rollout.tokens import TokenFormat
@@ -28,14 +28,24 @@ from searchgym.train.demonstrations.play import WrittenSampler, run_written
 
 DATE = datetime(2026, 11, 27)
 EACH = pytest.mark.parametrize(("name", "kind"), CASES)
-DIALECTS = pytest.mark.parametrize("dialect", ["tags", "tool_calls"])
+DIALECTS = ("tags", *list_dialects())
+MATRIX = [
+    (name, kind, dialect)
+    for name, kind in CASES
+    for dialect in (DIALECTS if kind == FAMILIES[name].kinds[0] else ("tags", DEFAULT))
+]
+EACH_WITH_DIALECTS = pytest.mark.parametrize(("name", "kind", "dialect"), MATRIX)
 THOUGHT = re.compile(r"<think>\n.*?</think>\n\n", re.DOTALL)
+
+
+def protocol_of(dialect):
+    return get_protocol("tags") if dialect == "tags" else get_protocol("tool_calls", dialect=dialect)
 
 
 @cache
 def form_of(name, kind, dialect="tags"):
     return TokenFormat(
-        family_tokenizer(name, kind), get_protocol(dialect), True, FAMILIES[name].arguments, date=str(DATE.date())
+        family_tokenizer(name, kind), protocol_of(dialect), True, FAMILIES[name].arguments, date=str(DATE.date())
     )
 
 
@@ -84,28 +94,30 @@ def test_a_response_ends_by_the_end_of_text_or_of_the_turn(name, kind):
 
 # -- five turns ------------------------------------------------------------------------------------------------------
 
-SEARCHES = {
-    "tags": "I look. <search>who founded Beta {}</search>",
-    "tool_calls": 'I look. <tool_call>\n{{"name": "search", "arguments": {{"query": "Beta {}"}}}}\n</tool_call>',
-}
+
+def search(dialect, turn):
+    """A reply that searches."""
+    return "I look. " + protocol_of(dialect).write(Search((f"who founded Beta {turn}",)))
 
 
 def conversation(dialect):
     """Six user texts and five replies, as messages."""
-    protocol, messages = get_protocol(dialect), [asks("The gull: who founded Beta?")]
+    messages = [asks("The gull: who founded Beta?")]
     for turn in range(5):
-        messages.append({"role": "assistant", "content": SEARCHES[dialect].format(turn)})
-        messages.append(asks(protocol.result(f"Doc 1(Title: Beta) The gull {turn}, café.").strip()))
+        messages.append({"role": "assistant", "content": search(dialect, turn)})
+        messages.append(asks(protocol_of(dialect).result(f"Doc 1(Title: Beta) The gull {turn}, café.").strip()))
     return messages
 
 
-@EACH
-@pytest.mark.parametrize(("dialect", "finish"), [("tags", "eos"), ("tool_calls", "eos"), ("tool_calls", "stop")])
-def test_five_turns_are_the_ids_of_the_whole_conversation(name, kind, dialect, finish):
+@EACH_WITH_DIALECTS
+@pytest.mark.parametrize("ends", [True, False])
+def test_five_turns_are_the_ids_of_the_whole_conversation(name, kind, dialect, ends):
     """What a model would write is read off the whole; replies are spliced as sampled, never encoded again.
 
-    With tags and a stop a reply goes on in its turn: the test below.
+    `ends` says whether the model ends its turn itself, always so with tags: there a reply that a stop string cuts goes
+    on in its turn (the test below).
     """
+    finish = "eos" if ends or dialect == "tags" else "stop"
     family, form, messages = FAMILIES[name], form_of(name, kind, dialect), conversation(dialect)
     encode = partial(family_tokenizer(name, kind), add_special_tokens=False)
     wholes = [rendered(name, kind, messages[: 2 * turn + 1]) for turn in range(6)]
@@ -117,7 +129,7 @@ def test_five_turns_are_the_ids_of_the_whole_conversation(name, kind, dialect, f
         text = encode("Hm.</think>\n\n")["input_ids"] + text if opened else text
         ended = closing if closing[-1] in form.end_ids else [end]  # gpt-oss ends its turn otherwise than its messages
         reply = [*text, *ended] if finish == "eos" else text
-        assert form.stop[0] in form.response_text(reply)
+        assert f"who founded Beta {turn}" in form.response_text(reply)
         observation = form.observation_ids(messages[2 * turn + 2]["content"] + "\n", finish).tolist()
         context += [*reply, *observation]
         shown = [closing[-1] if i == end else i for i in context] if ended != closing else context
@@ -143,21 +155,24 @@ def test_with_tags_a_reply_goes_on_in_its_turn(name, kind):
 
 
 @pytest.mark.slow_cases
-@EACH
-@DIALECTS
+@EACH_WITH_DIALECTS
 def test_only_what_was_sampled_is_trained_in_an_episode(name, kind, dialect):
-    task = load_task(find_env("searchgym/Demo-v0"), protocol=dialect)
+    rules = {"protocol": "tags"} if dialect == "tags" else {"protocol": "tool_calls", "dialect": dialect}
+    task = load_task(find_env("searchgym/Demo-v0"), **rules)
     form, question = form_of(name, kind, dialect), task.questions[0]
-    texts = [*(SEARCHES[dialect].format(turn) for turn in range(3)), "<answer>Beta</answer>"]
-    replies = [form.reply_ids(text, "stop" if turn else None) for turn, text in enumerate(texts)]
+    texts = [*(search(dialect, turn) for turn in range(3)), "<answer>Beta</answer>"]
+    # A thought that the prompt leaves open is closed before each action.
+    said = [
+        ("Hm.</think>\n\n" if form.thought_after("stop" if n else None) else "") + text for n, text in enumerate(texts)
+    ]
+    replies = [form.reply_ids(text, "stop" if n else None) for n, text in enumerate(said)]
+    left = list(replies)
 
     class Sampler(WrittenSampler):
         """Replies in order."""
 
-        left = iter(replies)
-
         def reply(self, request):
-            return Sampled(ids := next(self.left), np.zeros(len(ids), np.float32), "stop")
+            return Sampled(ids := left.pop(0), np.zeros(len(ids), np.float32), "stop")
 
     (episode,) = run_written(task, load_agent("search-r1"), Sampler(), form, [question], training=True)
     spans = episode.tokens(0)
@@ -169,7 +184,7 @@ def test_only_what_was_sampled_is_trained_in_an_episode(name, kind, dialect):
 
 @EACH
 def test_a_written_reply_has_the_ids_that_the_template_gives_it(name, kind):
-    form = form_of(name, kind, "tool_calls")
+    form = form_of(name, kind, DEFAULT)
     messages = [asks("The gull"), {"role": "assistant", "content": "The gull is white."}, asks("Why?")]
     whole, prompt = rendered(name, kind, messages), form.prompt_ids("The gull").tolist()
     opened = len(form._tokenizer(FAMILIES[name].thought, add_special_tokens=False)["input_ids"])
@@ -184,7 +199,7 @@ def test_a_written_reply_has_the_ids_that_the_template_gives_it(name, kind):
 
 @EACH
 def test_a_character_cut_at_the_limit_stays_as_it_was_sampled(name, kind):
-    form = form_of(name, kind, "tool_calls")
+    form = form_of(name, kind, DEFAULT)
     whole = form.reply_ids("A gull, 鷗", "stop")
     cut = whole[:-1]
     assert form.response_text(whole).endswith("鷗")
