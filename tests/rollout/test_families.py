@@ -22,6 +22,7 @@ from searchgym.envs.task import load_task
 from searchgym.errors import UsageError
 from searchgym.protocol import DEFAULT, get_protocol, list_dialects
 from searchgym.records import Answer, Invalid, Search
+from searchgym.rollout.foreign.model_check import check_model
 from searchgym.rollout.loading import load_tokenizer
 from searchgym.rollout.sampler import Sampled
 from searchgym.rollout.tokens import TokenFormat
@@ -194,6 +195,18 @@ def test_a_written_reply_has_the_ids_that_the_template_gives_it(name, kind):
     pieces = [*prompt[: len(prompt) - opened], *reply, *form.observation_ids("Why?", "stop")]
     assert form.decode(pieces) == form.decode(whole)
     assert pieces == whole
+
+
+@pytest.mark.slow_cases
+@EACH
+def test_the_check_of_a_model_finds_nothing_to_refuse(name, kind, tmp_path):
+    family_tokenizer(name, kind).save_pretrained(tmp_path)
+    findings = {own.check: own for own in check_model(str(tmp_path), FAMILIES[name].arguments).findings}
+    assert [own for own in findings.values() if own.state == "refused"] == []
+    assert findings["tags: prompt ids"].found == findings["tool_calls: prompt ids"].found
+    assert findings["tags: prompt ids"].found == "equal to apply_chat_template's"
+    ids = form_of(name, kind).end_ids
+    assert re.findall(r"\d+ ", findings["end ids"].found)[0] == f"{ids[0]} "
 
 
 # -- seams -----------------------------------------------------------------------------------------------------------

@@ -71,7 +71,7 @@ def tool_template(form: TokenFormat, agent: str) -> str:
         raise UsageError(f"--tools needs a chat model and an agent with one role, got {agent} ({len(roles)} roles)")
     if form.blanks:
         raise UsageError(
-            "--tools needs a tokenizer that puts no blank before texts, and this one does, as SentencePiece's kind may: "
+            "--tools needs a tokenizer that puts no blank before texts, and this one does (SentencePiece's kind may): "
             "the template for tools would hold them twice; serve the model without --tools"
         )
     dialect = form.protocol.dialect
