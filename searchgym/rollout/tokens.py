@@ -79,6 +79,8 @@ class TokenFormat:
         self._tokenizer = tokenizer
         self._special = special_ids(tokenizer)
         self._encoder = TextEncoder(tokenizer)
+        self.blanks = self._encoder.blank
+        """Whether the tokenizer puts a blank before texts at some places, so that decoded prompts have one there."""
         self._text = decoder(tokenizer)
         added = {i: token.content for i, token in tokenizer.added_tokens_decoder.items() if i not in self._special}
         # Runs of blanks or line ends, which some tokenizers add too, are no tags and stay as the tokenizer makes them.

@@ -8,10 +8,11 @@ import json
 import re
 from datetime import datetime
 from functools import cache, partial
+from typing import get_args
 
 import numpy as np
 import pytest
-from families import CASES, FAMILIES, family_tokenizer
+from families import CASES, FAMILIES, Kind, family_tokenizer
 from made_models import SENTENCES
 from tokenizers import AddedToken, Tokenizer
 
@@ -21,9 +22,11 @@ from searchgym.envs.task import load_task
 from searchgym.errors import UsageError
 from searchgym.protocol import DEFAULT, get_protocol, list_dialects
 from searchgym.records import Answer, Invalid, Search
+from searchgym.rollout.foreign.model_check import check_model
 from searchgym.rollout.loading import load_tokenizer
 from searchgym.rollout.sampler import Sampled
 from searchgym.rollout.tokens import TokenFormat
+from searchgym.rollout.vllm.tool_calls import tool_template
 from searchgym.train.demonstrations.play import WrittenSampler, run_written
 
 DATE = datetime(2026, 11, 27)
@@ -194,6 +197,18 @@ def test_a_written_reply_has_the_ids_that_the_template_gives_it(name, kind):
     assert pieces == whole
 
 
+@pytest.mark.slow_cases
+@EACH
+def test_the_check_of_a_model_finds_nothing_to_refuse(name, kind, tmp_path):
+    family_tokenizer(name, kind).save_pretrained(tmp_path)
+    findings = {own.check: own for own in check_model(str(tmp_path), FAMILIES[name].arguments).findings}
+    assert [own for own in findings.values() if own.state == "refused"] == []
+    assert findings["tags: prompt ids"].found == findings["tool_calls: prompt ids"].found
+    assert findings["tags: prompt ids"].found == "equal to apply_chat_template's"
+    ids = form_of(name, kind).end_ids
+    assert re.findall(r"\d+ ", findings["end ids"].found)[0] == f"{ids[0]} "
+
+
 # -- seams -----------------------------------------------------------------------------------------------------------
 
 
@@ -235,6 +250,16 @@ def test_pages_make_no_marks_and_no_tags_in_any_place(name, kind):
     at = shown.index(tokenizer.convert_tokens_to_ids("<information>"))
     start = joint.index(tokenizer.convert_tokens_to_ids("<information>"))
     assert shown[at : at + 3] == joint[start : start + 3]
+
+
+@pytest.mark.parametrize("kind", get_args(Kind)[1:])
+def test_a_base_model_reads_texts_as_its_tokenizer_makes_them(kind):
+    """With its blank at the start, and none where text goes on after a response."""
+    tokenizer = family_tokenizer("gemma" if kind == "never" else "phi3" if kind == "legacy" else "llama2", kind)
+    form = TokenFormat(tokenizer, get_protocol("tags"), chat=False)
+    whole = tokenizer("The gull\nWho?", add_special_tokens=False)["input_ids"]
+    prompt, rest = form.prompt_ids("The gull\n").tolist(), form.observation_ids("Who?", "stop").tolist()
+    assert [*prompt, *rest] == [tokenizer.bos_token_id, *whole]
 
 
 # -- a model of sentencepiece ----------------------------------------------------------------------------------------
@@ -316,6 +341,16 @@ def test_a_tokenizer_that_adds_an_id_to_every_text_is_refused():
     tokenizer.__class__ = Adding
     with pytest.raises(UsageError, match=r"llama3: Adding adds '<.begin_of_text.>' to every text even when told not"):
         TokenFormat(tokenizer, get_protocol("tags"), True)
+
+
+@pytest.mark.parametrize("name", ["zephyr", "gemma"])
+def test_tools_are_not_served_where_the_template_would_gain_blanks(name):
+    form = form_of(name, FAMILIES[name].kinds[0])
+    if name == "gemma":
+        assert tool_template(form, "search-r1")
+        return
+    with pytest.raises(UsageError, match="--tools needs a tokenizer that puts no blank before texts"):
+        tool_template(form, "search-r1")
 
 
 def test_a_slow_tokenizer_that_puts_blanks_is_refused():

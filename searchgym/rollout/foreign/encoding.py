@@ -137,7 +137,7 @@ def marked(tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[tuple[int, ..
     """
 
     def encode(given: str) -> Any:
-        return tokenizer(given, add_special_tokens=False, return_offsets_mapping=tokenizer.is_fast)
+        return tokenizer(given, add_special_tokens=False, return_offsets_mapping=bool(tokenizer.is_fast))
 
     made = _without_panic(tokenizer.name_or_path, encode)(text)
     return tuple(made["input_ids"]), made.get("offset_mapping")

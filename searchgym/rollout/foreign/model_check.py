@@ -146,10 +146,13 @@ def _of_turns(tokenizer: PreTrainedTokenizerBase, form: TokenFormat, given: Mapp
     ids, talk = form.prompt_ids(PROMPTS[0]).tolist(), [{"role": "user", "content": PROMPTS[0]}]
     opened = form.thought_after(None)
     ended = form.chat and name == "tool_calls"
+    finish: Finish | None = None
     for turn in range(TURNS):
         action = Search((f"founder {turn} of Beta",)) if turn < TURNS - 1 else Answer("Gamma")
         said = f"{'' if opened else THINK_OPEN}so.{awaited(opened or THINK_OPEN)}\n\n{protocol.write(action)}"
-        response = _ids(tokenizer, said) + (list(form.end_ids[-1:]) if ended else [])
+        # Markers may be special tokens; where the tokenizer puts blanks, the place of the text counts.
+        response = form.reply_ids(said, finish).tolist() if form.blanks else _ids(tokenizer, said)
+        response += list(form.end_ids[-1:]) if ended else []
         read = protocol.parse(opened + form.response_text(response))
         if read != action:
             why = f"{said!r} is read as {read}: the tokenizer does not give the text back"
@@ -158,7 +161,7 @@ def _of_turns(tokenizer: PreTrainedTokenizerBase, form: TokenFormat, given: Mapp
         if turn == TURNS - 1:
             break
         page = protocol.result(PAGE)
-        finish: Finish = "eos" if ended else "stop"
+        finish = "eos" if ended else "stop"
         before, opened = [*ids, *response], form.thought_after(finish)
         ids = [*before, *form.observation_ids(protocol.parts(page), finish).tolist()]
         if not form.decode(ids).startswith(form.decode(before)):

@@ -63,11 +63,17 @@ def tool_template(form: TokenFormat, agent: str) -> str:
         agent: Agent whose prompt the model was trained with; the first user message is the question in it.
 
     Raises:
-        UsageError: The model has no chat template, the agent not one role, or the dialect does not ship.
+        UsageError: The model has no chat template, the agent not one role, the dialect does not ship, or the tokenizer
+            puts blanks before texts.
     """
     roles = load_agent(agent).roles
     if len(roles) != 1 or not form.chat:
         raise UsageError(f"--tools needs a chat model and an agent with one role, got {agent} ({len(roles)} roles)")
+    if form.blanks:
+        raise UsageError(
+            "--tools needs a tokenizer that puts no blank before texts, and this one does (SentencePiece's kind may): "
+            "the template for tools would hold them twice; serve the model without --tools"
+        )
     dialect = form.protocol.dialect
     if dialect is not None and dialect.name not in list_dialects():
         raise UsageError(f"--tools has no parser of dialect {dialect.name}, only of {', '.join(list_dialects())}")
