@@ -89,6 +89,25 @@ def test_blanks_around_a_prompt_go_where_the_template_drops_them(name, kind):
         assert "  \n The gull\n " in form.decode(padded)
 
 
+@pytest.mark.parametrize(
+    ("name", "arguments", "shown"),
+    [
+        ("qwen3", {"enable_thinking": False}, "assistant\n<think>\n\n</think>\n\n"),
+        ("llama3", {"date_string": "26 Jul 2024"}, "Today: 26 Jul 2024"),
+        ("llama3", {}, "Today: 27 Nov 2026"),
+        ("granite", {}, "Today is November 27, 2026."),
+        ("gpt_oss", {"reasoning_effort": "medium"}, "Today: 2026-11-27\nReasoning: medium"),
+    ],
+)
+def test_arguments_and_the_date_are_in_the_prompt(name, arguments, shown):
+    tokenizer = family_tokenizer(name)
+    form = TokenFormat(tokenizer, get_protocol("tags"), True, arguments, date="2026-11-27")
+    ids = form.prompt_ids("The gull").tolist()
+    assert ids == rendered_by(tokenizer, [asks("The gull")], **arguments)
+    assert shown in form.decode(ids)
+    assert form.thought_after(None) == ""
+
+
 @EACH
 def test_a_response_ends_by_the_end_of_text_or_of_the_turn(name, kind):
     tokenizer, ends = family_tokenizer(name, kind), FAMILIES[name].ends
