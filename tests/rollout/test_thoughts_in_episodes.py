@@ -11,7 +11,7 @@ from support import CARD, TitleRetriever
 from searchgym.agents.base import load_agent, with_max_tokens
 from searchgym.envs.task import load_task
 from searchgym.errors import UsageError
-from searchgym.protocol import get_protocol
+from searchgym.protocol import get_protocol, list_dialects
 from searchgym.records import Answer, Invalid, Question
 from searchgym.rollout.api.sampler import MessageFormat
 from searchgym.rollout.chat import thought_counts
@@ -68,13 +68,14 @@ class Writes:
     def close(self): ...
 
 
-def episode_of(*texts, template=CHATML, agent=None, style="qwen2"):
+def episode_of(*texts, template=CHATML, agent=None, style="qwen2", dialect=None):
     """Runs the Search-R1 agent on one question with a model that writes the texts; returns episode and sampler."""
     tokenizer = tiny_tokenizer(style)
     tokenizer.chat_template = template
     sampler = Writes(tokenizer, *texts)
-    model = Model.over("tiny", sampler, TokenFormat(tokenizer, get_protocol("tags"), chat=True))
-    task = load_task(CARD, questions=[ROME], retriever=TitleRetriever())
+    rules = {} if dialect is None else {"protocol": "tool_calls", "dialect": dialect}
+    task = load_task(CARD, questions=[ROME], retriever=TitleRetriever(), **rules)
+    model = Model.over("tiny", sampler, TokenFormat(tokenizer, task.rules.protocol, chat=True))
     episodes = []
     engine = Engine(task, agent or load_agent("search-r1"), {"searcher": model}, canonical=True)
     asyncio.run(engine.run(task.questions, episodes.append))
@@ -204,6 +205,26 @@ def test_thoughts_are_counted_by_what_became_of_them():
 )
 def test_a_demonstration_goes_on_with_the_thought_of_its_prompt(thought, text, written):
     assert response_after(thought, text) == written
+
+
+QUOTING = {
+    "hermes": '<tool_call>\n{"name": "search", "arguments": {"query": "Beta </tool_call>"}}\n</tool_call>',
+    "qwen3_coder": "<tool_call>\n<function=search>\n<parameter=query>\nBeta </tool_call>\n</parameter>\n"
+    "</function>\n</tool_call>",
+    "mistral": '[TOOL_CALLS][{"name": "search", "arguments": {"query": "Beta </tool_call>"}}]',
+    "llama3": '{"name": "search", "parameters": {"query": "Beta </tool_call>"}}',
+    "gemma": '```tool_code\nsearch(query="Beta </tool_call>")\n```',
+    "gpt_oss": "<|channel|>commentary to=functions.search <|constrain|>json<|message|>"
+    '{"query": "Beta </tool_call>"}<|call|>',
+}
+"""A search in each dialect whose query quotes a stop string."""
+
+
+@pytest.mark.parametrize("dialect", list_dialects())
+def test_a_query_that_quotes_a_stop_string_is_searched_whole(dialect):
+    episode, _ = episode_of(f"{QUOTING[dialect]}<|im_end|>", "<answer>Rome</answer>", dialect=dialect)
+    assert [search.query for search in episode.searches] == ["Beta </tool_call>"]
+    assert (episode.answer, episode.invalid) == (Answer("Rome"), 0)
 
 
 # -- real samplers -------------------------------------------------------------------------------------------------
