@@ -206,7 +206,19 @@ class Batcher(Generic[Request, Reply]):
         """Fails every request of a batch with a copy of the error: raising an exception changes its traceback."""
         for waiting in batch:
             if not waiting.future.done():
-                waiting.future.set_exception(copy.copy(error))
+                waiting.future.set_exception(copy.copy(_for_future(error)))
+
+
+def _for_future(error: BaseException) -> Exception:
+    """Returns an error as a future takes it, which takes no StopIteration, nor what is no `Exception`.
+
+    Nobody would be told of a library's panic, say, and everybody would wait.
+    """
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+        return error
+    failed = RuntimeError(f"{type(error).__name__}: {error}")
+    failed.__cause__ = error
+    return failed
 
 
 async def _in_thread(call: Callable[[], Result]) -> Result:
@@ -221,12 +233,8 @@ async def _in_thread(call: Callable[[], Result]) -> Result:
     def run() -> None:
         try:
             outcome: tuple[Callable[[Any], None], Any] = (future.set_result, call())
-        except Exception as error:
-            outcome = (future.set_exception, error)
-        except BaseException as error:  # a library's panic, say: nobody would be told, and everybody would wait
-            failed = RuntimeError(f"{type(error).__name__}: {error}")
-            failed.__cause__ = error
-            outcome = (future.set_exception, failed)
+        except BaseException as error:
+            outcome = (future.set_exception, _for_future(error))
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
             loop.call_soon_threadsafe(settle, *outcome)
 

@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 import subprocess
 import sys
 import threading
@@ -10,7 +11,7 @@ from searchgym.agents.base import LoadedAgent
 from searchgym.envs.task import load_task
 from searchgym.errors import EpisodeError, RewardError, UsageError
 from searchgym.records import Answer, Question, Search
-from searchgym.rollout.batcher import Batcher, Queries, retrieval_batcher
+from searchgym.rollout.batcher import Batcher, Queries, Turnstile, retrieval_batcher
 from searchgym.rollout.engine import Engine
 
 MANY = [Question(f"q{i}", "Alpha?", ("x",)) for i in range(100)]
@@ -359,6 +360,22 @@ def test_a_call_with_too_few_replies_is_a_fault_of_the_call():
         return await asyncio.gather(batcher.ask(1), batcher.ask(2), return_exceptions=True)
 
     assert [str(error) for error in asyncio.run(main())] == ["2 requests got 1 replies"] * 2
+
+
+@pytest.mark.parametrize("turnstile", [True, False])
+def test_a_call_that_raises_stop_iteration_does_not_hang(turnstile):
+    """A future takes no StopIteration: a sampler of a list that is used up would be waited for without end."""
+    batcher = Batcher(lambda requests: [next(iter(()))])
+    if turnstile:
+        gate = Turnstile()
+        gate.add(batcher)
+
+    async def ask():
+        with gate.episode() if turnstile else contextlib.nullcontext():
+            await asyncio.wait_for(batcher.ask("x"), 5)
+
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        asyncio.run(ask())
 
 
 def test_an_interrupt_does_not_wait_for_a_call_that_is_under_way():
