@@ -13,7 +13,7 @@ import numpy.typing as npt
 from searchgym.errors import UsageError
 from searchgym.protocol import Protocol
 from searchgym.records import Episode
-from searchgym.rollout.api.replies import Reply, settle
+from searchgym.rollout.api.replies import ServerReply, settle
 from searchgym.rollout.api.sampler import MessageFormat, messages_of, sampled_text
 from searchgym.rollout.batcher import Batcher
 from searchgym.rollout.models import Model
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Answer = Callable[[SampleRequest], Awaitable[Sampled]]
 """Async function that samples one response."""
-Chat = Callable[[list[dict[str, str]], Sampling], Awaitable[Reply]]
+Chat = Callable[[list[dict[str, str]], Sampling], Awaitable[ServerReply]]
 """Async function from messages (``role``, ``content``) and limits to a response."""
 Sample = Callable[[list[int], int], Awaitable[tuple[Sequence[int], Sequence[float] | None]]]
 """Async function from token ids and a maximum number of new ones to the sampled ids, and their log-probs if known."""

@@ -17,7 +17,7 @@ from searchgym.errors import drawable
 from searchgym.packages import check
 from searchgym.protocol import Protocol
 from searchgym.records import Episode
-from searchgym.rollout.api.replies import Reply, read_choice
+from searchgym.rollout.api.replies import ServerReply, read_choice
 from searchgym.rollout.models import Loading, Model, load_models, parse_models
 from searchgym.rollout.sampler import Finish, Sampling
 
@@ -135,7 +135,7 @@ class _Asks:
     def __init__(self, role: str, protocol: Protocol) -> None:
         self._role, self._protocol = role, protocol
 
-    async def __call__(self, messages: list[dict[str, str]], sampling: Sampling) -> Reply:
+    async def __call__(self, messages: list[dict[str, str]], sampling: Sampling) -> ServerReply:
         model = get_model(role=self._role)
         config = GenerateConfig(
             max_tokens=model.config.max_tokens or sampling.max_tokens, stop_seqs=list(sampling.stop) or None

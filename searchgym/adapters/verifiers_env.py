@@ -14,7 +14,7 @@ from searchgym.adapters.episodes import AGENT, answered, numbers, of_episode, sh
 from searchgym.adapters.hosts import chat_model
 from searchgym.agents.base import load_agent, with_max_tokens
 from searchgym.packages import check
-from searchgym.rollout.api.replies import Reply, read_choice
+from searchgym.rollout.api.replies import ServerReply, read_choice
 from searchgym.rollout.sampler import Sampling
 
 check("verifiers")
@@ -125,7 +125,7 @@ class SearchGymHarness(vf.Harness[SearchGymHarnessConfig]):
         task = shared_task(question.env, question.options)
         async with AsyncOpenAI(base_url=endpoint, api_key=secret) as client:
 
-            async def chat(messages: list[dict[str, str]], sampling: Sampling) -> Reply:
+            async def chat(messages: list[dict[str, str]], sampling: Sampling) -> ServerReply:
                 system = [{"role": "system", "content": data.system_prompt}] if data.system_prompt else []
                 asked: Any = {"messages": [*system, *messages], "max_tokens": sampling.max_tokens}
                 if sampling.stop:

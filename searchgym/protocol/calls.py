@@ -65,8 +65,10 @@ def _read(text: str, match: re.Match[str], dialect: Dialect, most: int | None, l
     start, marker = match.start(), match["marker"]
     at = start if marker in (None, "<function=") else match.end()
     body = read_json(text, at, dialect, 1) if marker is None else NOTATIONS[dialect.notation](text, at, dialect, most)
-    if marker is None and body.calls and not _is_call(body.calls[0]):
-        return Found(start, body.end, "loose")
+    if marker is None and body.calls:
+        call = _unwrapped(body.calls[0])
+        if not isinstance(call, dict) or "name" not in call or not {"arguments", "parameters"} & call.keys():
+            return Found(start, body.end, "loose")  # JSON that names no tool
     if body.unfinished:
         return Found(start, len(text), "unfinished", fault=body.fault)
     if body.end > at:
@@ -80,12 +82,6 @@ def _unwrapped(call: Any) -> Any:
     """Returns the inner mapping of ``{"type": "function", "function": {...}}``."""
     inner = call.get("function") if isinstance(call, dict) else None
     return inner if isinstance(inner, dict) else call
-
-
-def _is_call(call: Any) -> bool:
-    """Returns whether JSON is meant as a call: it names a tool."""
-    call = _unwrapped(call)
-    return isinstance(call, dict) and "name" in call and ("arguments" in call or "parameters" in call)
 
 
 def name_and_arguments(call: Any) -> tuple[Any, dict[str, Any] | None]:

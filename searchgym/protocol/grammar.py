@@ -143,17 +143,15 @@ class Protocol:
             if best is not None and found.start > best.start:
                 break
             if found.state != "loose":
-                sure = found.state == "whole" or (found.state == "faulty" and self._settled(text, found.end))
+                # What cannot be read is no marker of which the text holds only the beginning.
+                settled = text.endswith(self.stop_strings) or len(text) - found.end >= LONGEST_MARKER
+                sure = found.state == "whole" or (found.state == "faulty" and settled)
                 best = First(found.start, "", text[found.start : found.end], found, sure)
                 break
             reason = reason or found.fault
             if self.dialect is not None and self.dialect.closing:
                 unclosed = min(unclosed, found.start)
         return best and best._replace(sure=best.sure and unclosed >= best.start), reason
-
-    def _settled(self, text: str, end: int) -> bool:
-        """Returns whether what cannot be read at a position is no marker of which the text holds only the beginning."""
-        return text.endswith(self.stop_strings) or len(text) - end >= LONGEST_MARKER
 
     def _read_calls(self, text: str, first: Found) -> Action:
         """Returns the action of the tool calls of a text, of which the first is given."""

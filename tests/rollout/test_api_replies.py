@@ -14,7 +14,7 @@ from searchgym.envs.task import load_task
 from searchgym.errors import UsageError
 from searchgym.protocol import get_protocol
 from searchgym.records import Invalid, Question
-from searchgym.rollout.api.replies import Reply, Settled, first_end, read_choice, settle
+from searchgym.rollout.api.replies import ServerReply, Settled, first_end, read_choice, settle
 from searchgym.rollout.api.sampler import ApiOptions
 from searchgym.rollout.engine import Engine
 from searchgym.rollout.models import find_models, opened_models
@@ -183,16 +183,19 @@ def test_other_words_of_a_server_are_none():
 
 def test_calls_of_tools_get_their_tag_back_if_an_object_stands_there():
     cut = '<tool_call>\n{"name": "search", "arguments": {"query": "Alpha"}}\n'
-    assert settle(Reply(cut), TOOLS.stop_strings, TOOLS).text == cut + "</tool_call>"
+    assert settle(ServerReply(cut), TOOLS.stop_strings, TOOLS).text == cut + "</tool_call>"
     prose = "<tool_call> tags would help, but it is Rome"
-    assert settle(Reply(prose), TOOLS.stop_strings, TOOLS).text == prose
+    assert settle(ServerReply(prose), TOOLS.stop_strings, TOOLS).text == prose
 
 
 def test_a_role_may_have_stop_strings_of_its_own():
-    assert settle(Reply("<plan>a\nb"), ("</plan>",), TAGS) == Settled("<plan>a\nb</plan>", True)
-    assert settle(Reply("<think></plan></think>a</plan>b"), ("</plan>",), TAGS).text == "<think></plan></think>a</plan>"
-    assert settle(Reply("a", ended_by="\n\n"), ("\n\n",), TAGS).text == "a\n\n"
-    assert settle(Reply("<plan>a"), (), TAGS).text == "<plan>a"
+    assert settle(ServerReply("<plan>a\nb"), ("</plan>",), TAGS) == Settled("<plan>a\nb</plan>", True)
+    assert (
+        settle(ServerReply("<think></plan></think>a</plan>b"), ("</plan>",), TAGS).text
+        == "<think></plan></think>a</plan>"
+    )
+    assert settle(ServerReply("a", ended_by="\n\n"), ("\n\n",), TAGS).text == "a\n\n"
+    assert settle(ServerReply("<plan>a"), (), TAGS).text == "<plan>a"
 
 
 def message(finish="stop", **fields):
@@ -221,8 +224,8 @@ def test_pages_are_opened_by_calls_too():
     read = read_choice(message(content="hm ", tool_calls=calls), browsing.stop_strings, browsing)
     assert (read.text, read.unread) == ("hm <open>Alpha</open>\n<more></more>\n<web_search>a</web_search>", ())
     assert settle(read, browsing.stop_strings, browsing).text == "hm <open>Alpha</open>"
-    assert settle(Reply("<more>"), browsing.stop_strings, browsing).text == "<more></more>"
-    assert settle(Reply("<more> of it"), browsing.stop_strings, browsing).text == "<more> of it"
+    assert settle(ServerReply("<more>"), browsing.stop_strings, browsing).text == "<more></more>"
+    assert settle(ServerReply("<more> of it"), browsing.stop_strings, browsing).text == "<more> of it"
 
 
 @pytest.mark.parametrize("query", ["a </tool_call> b", "a </answer> b", "<search>", 'a "quoted" <think> part'])
@@ -287,8 +290,10 @@ def test_a_call_is_over_where_the_protocol_says_so():
     quoting = Quoting(**{name: getattr(TAGS, name) for name in TAGS.__slots__})
     whole = "<search>a b</search> c</search> d"
     assert whole[: first_end(whole, quoting.stop_strings, quoting)] == "<search>a b</search> c</search>"
-    assert settle(Reply("<search>a b"), quoting.stop_strings, quoting).cut
-    assert settle(Reply(whole, ended_by=""), quoting.stop_strings, quoting).text == "<search>a b</search> c</search>"
+    assert settle(ServerReply("<search>a b"), quoting.stop_strings, quoting).cut
+    assert (
+        settle(ServerReply(whole, ended_by=""), quoting.stop_strings, quoting).text == "<search>a b</search> c</search>"
+    )
 
 
 @pytest.mark.parametrize(
@@ -297,7 +302,11 @@ def test_a_call_is_over_where_the_protocol_says_so():
 def test_a_long_text_of_one_piece_is_settled_in_linear_time(piece):
     text = piece * (2**18 // len(piece))
     start = time.process_time()
-    for reply in (Reply(text), Reply(text + "<search> is"), replace(Reply(text), ended_by="</answer>")):
+    for reply in (
+        ServerReply(text),
+        ServerReply(text + "<search> is"),
+        replace(ServerReply(text), ended_by="</answer>"),
+    ):
         settle(reply, TAGS.stop_strings, TAGS)
     assert time.process_time() - start < 2.0  # quadratic scanning of these takes minutes
 

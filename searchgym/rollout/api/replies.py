@@ -38,7 +38,7 @@ _GOES_ON: Final = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class ServerReply:
     """A response as a server or a host of models gave it."""
 
     text: str
@@ -63,7 +63,7 @@ class Settled:
     """Whether a stop string ended it too early, inside a thought or a call: ask once more without stop strings."""
 
 
-def read_choice(choice: Mapping[str, Any], stop: Sequence[str], protocol: Protocol) -> Reply:
+def read_choice(choice: Mapping[str, Any], stop: Sequence[str], protocol: Protocol) -> ServerReply:
     """Reads one of a chat completion's choices.
 
     Thoughts that stand apart come before the content, in ``<think>``; they stay open if nothing follows them. Calls of
@@ -90,14 +90,14 @@ def read_choice(choice: Mapping[str, Any], stop: Sequence[str], protocol: Protoc
     if not text and not unread:
         unread = [name for name, value in message.items() if value and name not in ("role", "content")] or ["nothing"]
     ended_by = "" if reason in ("length", "content_filter") else _ended_by(choice, stop)
-    return Reply(text, "length" if reason == "length" else "eos", ended_by, tuple(unread))
+    return ServerReply(text, "length" if reason == "length" else "eos", ended_by, tuple(unread))
 
 
-def settle(reply: Reply, stop: Sequence[str], protocol: Protocol, thinks: bool = False) -> Settled:
+def settle(reply: ServerReply, stop: Sequence[str], protocol: Protocol, thinks: bool = False) -> Settled:
     """Returns the response in a reply: cut behind its first complete action, or with the stop string that was cut off.
 
     Args:
-        reply: Reply of a server.
+        reply: ServerReply of a server.
         stop: Strings that end a response.
         protocol: Action grammar.
         thinks: Whether the server's chat template opens a thought, with which the response then begins.

@@ -27,7 +27,7 @@ from urllib3.exceptions import HTTPError
 from searchgym.errors import ModelError, UsageError
 from searchgym.http_client import HttpClient, retry_after, shown
 from searchgym.protocol import Parts, Protocol, joined
-from searchgym.rollout.api.replies import Reply, read_choice, settle
+from searchgym.rollout.api.replies import ServerReply, read_choice, settle
 from searchgym.rollout.sampler import Deliver, Finish, Key, Pull, Sampled, SampleRequest, sample_all
 from searchgym.rollout.tokens import ContextText
 
@@ -272,7 +272,7 @@ class ApiSampler:
             settled = settle(replace(reply, ended_by=""), sampling.stop, self._protocol, self.options.thinks)
         return sampled_text(settled.text, "stop" if settled.stopped else reply.finish)
 
-    def _ask(self, body: Mapping[str, Any], ended: threading.Event) -> Reply:
+    def _ask(self, body: Mapping[str, Any], ended: threading.Event) -> ServerReply:
         """Sends a request until it is answered, the attempts are spent, or `ended` is set."""
         reason = ""
         for attempt in range(self.options.attempts):
@@ -316,7 +316,7 @@ class ApiSampler:
             raise _Failed(reason, retry_after(reply.headers))
         raise UsageError(f"{self.options.model} at {self._client.url}{path}: {reason}")
 
-    def _read(self, body: bytes, stop: Sequence[str]) -> Reply:
+    def _read(self, body: bytes, stop: Sequence[str]) -> ServerReply:
         """Returns the reply in a body, and counts what it cost."""
         try:
             data = json.loads(body)

@@ -19,7 +19,7 @@ from vllm.tool_parsers.abstract_tool_parser import ToolParser, ToolParserManager
 from searchgym.options.cards import ProtocolName
 from searchgym.protocol import DEFAULT, THINK_OPEN, Protocol, get_protocol, list_dialects
 from searchgym.records import Answer, More, Open, Search
-from searchgym.rollout.api.replies import Reply, settle
+from searchgym.rollout.api.replies import ServerReply, settle
 from searchgym.rollout.vllm.tool_calls import parser_name
 
 GRAMMARS: Final[list[tuple[ProtocolName, str]]] = [
@@ -42,7 +42,7 @@ def called(protocol: Protocol, text: str, thinks: bool = False) -> tuple[str, st
         (content, tool, arguments): what was said before the call, and the call; or the answer, or the whole text if it
         is neither, with an empty tool and None.
     """
-    whole = settle(Reply(text, ended_by=""), protocol.stop_strings, protocol, thinks).text
+    whole = settle(ServerReply(text, ended_by=""), protocol.stop_strings, protocol, thinks).text
     action = protocol.parse(whole)
     if isinstance(action, Answer):
         return action.text, "", None
