@@ -230,17 +230,16 @@ def test_a_query_that_quotes_a_stop_string_is_searched_whole(dialect):
 # -- real samplers -------------------------------------------------------------------------------------------------
 
 DRAFTED = "maybe <answer>Paris</answer> no</think>\n<answer>Rome</answer>"
-"""What the model of `memorised` writes, greedily, after its prompt."""
+"""An answer in a thought that the prompt opened, and the answer."""
 
 
-@pytest.fixture(scope="module")
-def memorised(tmp_path_factory):
-    """A folder with a tiny model that writes `DRAFTED` after the prompt of `ROME`, whose template opens a thought."""
+def memorised(folder, text, template, protocol):
+    """Saves a tiny model that writes a text, greedily, after the prompt of `ROME`."""
     tokenizer = tiny_tokenizer("qwen2")
-    tokenizer.chat_template = OPENS
-    form = TokenFormat(tokenizer, get_protocol("tags"), chat=True)
+    tokenizer.chat_template = template
+    form = TokenFormat(tokenizer, protocol, chat=True)
     prompt = first_prompt(load_agent("search-r1"), form, ROME).tolist()
-    ids = torch.tensor([prompt + list(tokenizer(DRAFTED, add_special_tokens=False)["input_ids"])])
+    ids = torch.tensor([prompt + list(tokenizer(text, add_special_tokens=False)["input_ids"])])
     model = tiny_qwen2(sharp=0.15, hidden_size=64, num_attention_heads=2, max_position_embeddings=1024).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     for _ in range(200):
@@ -252,20 +251,26 @@ def memorised(tmp_path_factory):
         optimizer.step()
         optimizer.zero_grad()
     assert loss.item() < 0.02
-    folder = tmp_path_factory.mktemp("memorised") / "model"
     model.eval().save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    return folder
 
 
+@pytest.mark.parametrize(
+    ("text", "template", "rules", "requests"),
+    [(DRAFTED, OPENS, {}, 3), (QUOTING["hermes"], CHATML, {"protocol": "tool_calls"}, 2)],
+    ids=["thought", "quoted"],
+)
 @pytest.mark.parametrize("sampler", ["transformers", pytest.param("vllm", marks=pytest.mark.engine)])
 @pytest.mark.filterwarnings("default")  # vLLM and its imports raise warnings that we cannot mend
-def test_samplers_go_on_after_a_stop_string_in_a_thought(memorised, sampler):
-    task = load_task(CARD, questions=[ROME], retriever=TitleRetriever())
-    episodes = []
-    with opened_models({"searcher": memorised}, task.rules.protocol, Loading(by=sampler, max_context=1024)) as models:
+def test_samplers_go_on_after_a_stop_string_that_ends_nothing(tmp_path, text, template, rules, requests, sampler):
+    task = load_task(CARD, questions=[ROME], retriever=TitleRetriever(), max_turns=2, **rules)
+    memorised(tmp_path / "model", text, template, task.rules.protocol)
+    episodes, how = [], Loading(by=sampler, max_context=1024)
+    with opened_models({"searcher": tmp_path / "model"}, task.rules.protocol, how) as models:
         asyncio.run(Engine(task, load_agent("search-r1"), models).run(task.questions, episodes.append))
-    (episode,) = episodes
-    assert (episode.answer, episode.reward) == (Answer("Rome"), 1.0)
-    (call,) = episode.calls
-    assert (call.text, call.requests) == ("<think>\n" + DRAFTED, 3)
+    call = episodes[0].calls[0]
+    assert (call.text, call.requests) == ("<think>\n" * (template is OPENS) + text, requests)
+    if text == DRAFTED:
+        assert (episodes[0].answer, episodes[0].reward) == (Answer("Rome"), 1.0)
+    else:
+        assert [search.query for search in episodes[0].searches] == ["Beta </tool_call>"]
