@@ -72,12 +72,16 @@ class Proposed:
 
 
 class Opening(BanditRollout):
-    """The bandit, each of whose episodes opened a page that a model wrote."""
+    """The bandit, each of whose episodes opened a page with a marker that a model wrote, and left a thought open."""
 
     def __call__(self, *arguments):
         episodes = super().__call__(*arguments)
         marked = {"simulated": 1.0}  # and its pages were written by a model
-        return [replace(e, opens=[Opened(1, "T", "T", 0, 1, 1)], scores=e.scores | marked) for e in episodes]
+        opens = [Opened(1, "T", "T", 0, 1, 1, markers=1)]
+        calls = [[replace(call, text="<think>", thought_cut=True, requests=2) for call in e.calls] for e in episodes]
+        return [
+            replace(e, opens=opens, calls=own, scores=e.scores | marked) for e, own in zip(episodes, calls, strict=True)
+        ]
 
 
 @pytest.fixture

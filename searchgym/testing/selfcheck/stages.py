@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -51,8 +51,17 @@ class Drawn:
     """Episodes that no model made, each with the episode whose tokens it has."""
 
     def exchanges_of(self, episode: Episode) -> Sequence[Exchange]:
-        """Returns what an episode's models were asked and replied."""
-        return self.exchanges.get(f"{episode.question_id}#{episode.attempt}", ())
+        """Returns what an episode's models were asked and replied; further requests of a response are part of it."""
+        whole: list[Exchange] = []
+        for request, reply in self.exchanges.get(f"{episode.question_id}#{episode.attempt}", ()):
+            for place, (first, before) in enumerate(whole):
+                if np.array_equal(request.ids, np.concatenate([first.ids, before.ids])):
+                    ids, logp = np.concatenate([before.ids, reply.ids]), np.concatenate([before.logp, reply.logp])
+                    whole[place] = (first, replace(reply, ids=ids, logp=logp))
+                    break
+            else:
+                whole.append((request, reply))
+        return whole
 
 
 def check_drawn(findings: Findings, drawn: Drawn, recipe: Recipe) -> None:
