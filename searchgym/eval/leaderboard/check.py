@@ -100,8 +100,11 @@ def _checked(folder: Path, manifest: SubmissionManifest, tasks: Tasks, base: Tas
     check_predictions(folder, episodes, task)
     scores = summarise(scored)
     later = {f"{name}{end}" for name in LATER for end in ("", "_ci95")} - manifest.scores.keys()
-    counted = {name: score for name, score in scores.items() if name not in later}
-    for name, was, now in _differences(manifest.scores, counted):
+    stated, counted = (
+        {name: score for name, score in own.items() if name not in {*later, "refused"}}  # reasons are worded anew
+        for own in (manifest.scores, scores)
+    )
+    for name, was, now in _differences(stated, counted):
         raise SubmissionError(f"scores.{name}", f"the manifest says {was!r:.60}, its episodes give {now!r:.60}", path)
     return CheckedSubmission(folder, manifest, task, scored, scores)
 
