@@ -113,7 +113,7 @@ def test_the_parser_reads_what_the_grammar_reads():
 
     assert import_plugin(PLUGIN) is not None
     for grammar, browse, text, (content, tool, given) in CALLED:
-        name = parser_name(get_protocol(grammar, browse=browse))
+        name = parser_name(get_protocol(grammar, browse=browse), thinks=False)
         parser = ToolParserManager.get_tool_parser(name)(load_tokenizer("tiny"))
         found = parser.extract_tool_calls(text, SimpleNamespace())
         assert (found.content or "", found.tools_called) == (content, given is not None)
