@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from searchgym.agents.base import load_agent
 from searchgym.errors import UsageError
-from searchgym.protocol import DEFAULT, Protocol, joined, list_dialects, opened_by
+from searchgym.protocol import DEFAULT, Protocol, joined, list_dialects
 from searchgym.rollout.tokens import TokenFormat
 
 PLUGIN: Final = "searchgym.rollout.vllm.tool_parser"
@@ -99,8 +99,7 @@ def tool_flags(form: TokenFormat, agent: str) -> dict[str, Any]:
         "chat-template": tool_template(form, agent),
         "enable-auto-tool-choice": True,
         "tool-parser-plugin": PLUGIN,
-        # An empty prompt, since wordings of prompts name the markers of thoughts too.
-        "tool-call-parser": parser_name(form.protocol, bool(opened_by(form.decode(form.prompt_ids(""))))),
+        "tool-call-parser": parser_name(form.protocol, bool(form.thought_after(None))),
     }
 
 
