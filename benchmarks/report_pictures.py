@@ -2,7 +2,7 @@
 
 python benchmarks/report_pictures.py runs/report.html --out docs/report [--height 1760] [--json]
 
-writes docs/report-light.png and docs/report-dark.png.
+writes docs/pictures/report-light.png and docs/pictures/report-dark.png.
 """
 
 from __future__ import annotations

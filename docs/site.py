@@ -68,54 +68,55 @@ def on_files(files: Files, config: Any) -> Files:
         text = (ROOT / source).read_text(encoding="utf-8")
         files.append(File.generated(config, page, content=notebook(text) if source.endswith(".ipynb") else text))
     for package in PACKAGES:
-        files.append(File.generated(config, f"reference/{package}.md", content=reference(package)))
+        files.append(File.generated(config, f"api/{package}.md", content=reference(package)))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """Turns the links of a page; the reference has none of its own."""
-    own = page.file.src_uri
-    if own.startswith("reference/"):
+    """Turns the links of a page; pages made from docstrings have none to the repository."""
+    name = page.file.src_uri
+    if name.startswith("api/"):
         return markdown
-    origins = {page: source for source, page in ELSEWHERE.items()}
-    return with_links(markdown, posixpath.dirname(origins.get(own, f"docs/{own}")))
+    sources = {page: source for source, page in ELSEWHERE.items()}
+    return with_links(markdown, sources.get(name, f"docs/{name}"), name)
 
 
-def with_links(markdown: str, folder: str) -> str:
-    """Returns Markdown with its links turned, but for those in blocks of code.
+def with_links(markdown: str, source: str, page: str) -> str:
+    """Returns Markdown with its links turned, except for those in blocks of code.
 
     Args:
         markdown: Text of a page.
-        folder: Folder of its file, relative to the repository.
+        source: Its file, relative to the repository.
+        page: Its page, relative to the site.
     """
 
     def link(match: re.Match[str]) -> str:
-        target = turned(match["target"], folder)
+        target = turned(match["target"], source, page)
         return match["text"] if target is None else f"{match['image']}[{match['text']}]({target})"
 
-    def source(match: re.Match[str]) -> str:
-        return f'{match["name"]}="{turned(match["target"], folder) or match["target"]}"'
+    def picture(match: re.Match[str]) -> str:
+        return f'{match["name"]}="{turned(match["target"], source, page) or match["target"]}"'
 
     parts = BLOCK.split(markdown)
-    parts[::2] = [SOURCE.sub(source, LINK.sub(link, ASIDE.sub("]&#40;", text))) for text in parts[::2]]
+    parts[::2] = [SOURCE.sub(picture, LINK.sub(link, ASIDE.sub("]&#40;", text))) for text in parts[::2]]
     return "".join(parts)
 
 
-def turned(target: str, folder: str) -> str | None:
-    """Returns a link's target on the site, None for a file of the repository that has no page there.
+def turned(target: str, source: str, page: str) -> str | None:
+    """Returns a link's target on the site, None for a file of the repository that has no page on the site.
 
     Args:
         target: Target as written, relative to its file.
-        folder: Folder of the file, relative to the repository.
+        source: The file with the link, relative to the repository.
+        page: Its page, relative to the site.
     """
     path, mark, anchor = target.partition("#")
     if not path or ":" in path:
         return target
-    file = posixpath.normpath(posixpath.join(folder, path))
-    if file in ELSEWHERE:
-        return ELSEWHERE[file] + mark + anchor
-    if file.startswith("docs/"):
-        return file.removeprefix("docs/") + mark + anchor
+    file = posixpath.normpath(posixpath.join(posixpath.dirname(source), path))
+    other = ELSEWHERE.get(file) or (file.removeprefix("docs/") if file.startswith("docs/") else None)
+    if other:
+        return posixpath.relpath(other, posixpath.dirname(page) or ".") + mark + anchor
     return None if (ROOT / file).exists() else target
 
 

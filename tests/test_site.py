@@ -38,15 +38,21 @@ def hooks() -> ModuleType:
 
 def test_links_lead_to_pages_or_become_text() -> None:
     turn = hooks().with_links
-    assert turn("[a](docs/training.md#x)", "") == "[a](training.md#x)"
-    assert turn("[s](../SECURITY.md), [`e`](own_corpus.md)", "docs") == "[s](security.md), [`e`](own_corpus.md)"
-    assert turn("![p](docs/demo.png)", "") == "![p](demo.png)"
-    assert turn('<source srcset="docs/a.png"><img src="docs/b.png">', "") == '<source srcset="a.png"><img src="b.png">'
-    assert turn("see [the Makefile](Makefile)", "") == "see the Makefile"
-    assert turn("[out](https://a.invalid/b), [here](#c)", "docs") == "[out](https://a.invalid/b), [here](#c)"
-    assert turn("[gone](docs/../nowhere.md)", "") == "[gone](docs/../nowhere.md)"  # the strict build then fails
-    assert turn("```\n[a](docs/b.md)\n```", "") == "```\n[a](docs/b.md)\n```"
-    assert turn("with [A](among other artists)", "docs") == "with [A]&#40;among other artists)"
+    readme, page = ("README.md", "index.md"), ("docs/do/a.md", "do/a.md")
+    assert turn("[a](docs/do/training.md#x)", *readme) == "[a](do/training.md#x)"
+    assert turn("[s](../../SECURITY.md), [`e`](b.md)", *page) == "[s](../security.md), [`e`](b.md)"
+    assert turn("[m](../reference/metrics.md#x)", *page) == "[m](../reference/metrics.md#x)"
+    assert turn("[b](README.md)", "eval/leaderboard/README.md", "leaderboard-rows.md") == "[b](leaderboard-rows.md)"
+    assert turn("![p](docs/pictures/demo.png)", *readme) == "![p](pictures/demo.png)"
+    assert (
+        turn('<source srcset="docs/a.png"><img src="docs/b.png">', *readme)
+        == '<source srcset="a.png"><img src="b.png">'
+    )
+    assert turn("see [the Makefile](Makefile)", *readme) == "see the Makefile"
+    assert turn("[out](https://a.invalid/b), [here](#c)", *page) == "[out](https://a.invalid/b), [here](#c)"
+    assert turn("[gone](nowhere.md)", *readme) == "[gone](nowhere.md)"  # the strict build then fails
+    assert turn("```\n[a](docs/b.md)\n```", *readme) == "```\n[a](docs/b.md)\n```"
+    assert turn("with [A](among other artists)", *page) == "with [A]&#40;among other artists)"
 
 
 def test_a_notebook_is_its_text_and_code_without_the_badge() -> None:
@@ -60,8 +66,10 @@ def test_every_page_is_in_the_navigation() -> None:
     text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     named = re.findall(r"^ +- [^:\n]+: (\S+\.md)$", text, re.MULTILINE)
     site = hooks()
-    pages = {path.name for path in (ROOT / "docs").glob("*.md")} | set(site.ELSEWHERE.values())
-    pages |= {f"reference/{package}.md" for package in site.PACKAGES}
+    pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")} | set(
+        site.ELSEWHERE.values()
+    )
+    pages |= {f"api/{package}.md" for package in site.PACKAGES}
     assert sorted(named) == sorted(pages)
     assert all((ROOT / source).exists() for source in site.ELSEWHERE)
 
@@ -140,6 +148,6 @@ def test_the_site_is_built_without_network_and_every_link_leads_somewhere(tmp_pa
     )
     assert found.returncode == 0, found.stderr
     assert broken(tmp_path / "site") == []
-    reference = (tmp_path / "site" / "reference" / "envs.html").read_text(encoding="utf-8")
+    reference = (tmp_path / "site" / "api" / "envs.html").read_text(encoding="utf-8")
     assert "Registers a new environment with Gymnasium in one call." in reference
     assert not (tmp_path / "site" / "site.py").exists()

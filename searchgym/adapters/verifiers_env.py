@@ -1,6 +1,6 @@
 """verifiers v1: environments of this package as a taskset, its agents as a harness that runs in verifiers' process.
 
-verifiers finds both by the name of an installed package whose ``__all__`` exports them (``docs/adapters.md`` has that
+verifiers finds both by the name of an installed package whose ``__all__`` exports them (``docs/do/adapters.md`` has that
 package, in two files). The harness sends every call of the model to verifiers' own endpoint, which records the tokens;
 rules, searches and rewards are this package's. An episode whose retriever failed is an error there, which leaves
 training.

@@ -1,4 +1,4 @@
-"""docs/methods.md: the values of large recipes that it holds against their sources are the recipes' own."""
+"""docs/methods/index.md: the values of large recipes that it holds against their sources are the recipes' own."""
 
 import functools
 import re
@@ -15,7 +15,7 @@ from searchgym.train.recipe.load import load_recipe
 
 pytestmark = pytest.mark.study
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs/methods.md").read_text()
+PAGE = (ROOT / "docs/methods/index.md").read_text()
 SAME = {"qwen2.5-7b-praise": "qwen2.5-7b-ppo"}  # what a section does not list is another's
 OTHER = {("qwen2.5-7b-lora-vllm", "optimizer.lr"): 1e-5}  # said in the row's last column
 PLAIN = {"name", "summary", "method", "model", "env", "agent"}

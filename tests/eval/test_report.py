@@ -447,9 +447,9 @@ def test_the_example_of_the_docs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("one", "two"):
         evaluation(Path("runs") / name, [1.0, 0.0, 1.0, 0.0])
-    text = (Path(__file__).parents[2] / "docs" / "report.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "do" / "report.md").read_text()
     (code,) = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-    exec(compile(code, "docs/report.md", "exec"), {})
+    exec(compile(code, "docs/do/report.md", "exec"), {})
     assert Parsed(Path("report.html").read_text()).tables[0][2][1] == "two"
 
 

@@ -356,7 +356,7 @@ def test_worlds_of_some_hops_only(level):
 
 
 def test_the_examples_of_the_docs_are_of_a_world(world):
-    page = (Path(__file__).parents[2] / "docs" / "worlds.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "do" / "worlds.md").read_text()
     table = [
         line.split("|")[4] for line in page.splitlines() if line.startswith(tuple(f"| {kind} " for kind, _ in MIX))
     ]

@@ -102,7 +102,7 @@ def test_a_client_searches_and_opens_what_it_found(served, own, mode):  # noqa: 
 
 def test_the_tools_are_a_retriever(served, own):  # noqa: F811
     """By the code of the docs: an environment over an MCP server plays as over the corpus itself."""
-    page = (Path(__file__).parents[2] / "docs" / "adapters.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "do" / "adapters.md").read_text()
     (code,) = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     scope = {}
     exec(code.replace("http://127.0.0.1:8000", served), scope)

@@ -109,7 +109,7 @@ def test_documents_are_read_as_they_are_written():
 
 
 def test_the_examples_of_the_docs(url, own, capsys):
-    page = (Path(__file__).parents[2] / "docs" / "serving.md").read_text().replace("http://127.0.0.1:8000", url)
+    page = (Path(__file__).parents[2] / "docs" / "do" / "serving.md").read_text().replace("http://127.0.0.1:8000", url)
     curls = re.findall(r"^```bash\n(curl .*?)^```", page, re.DOTALL | re.MULTILINE)
     replies = [json.loads(subprocess.run(curl, shell=True, capture_output=True, check=True).stdout) for curl in curls]
     first, second = own.search(["capital of Teskel", "Orrin Vale"], 2)
@@ -118,7 +118,7 @@ def test_the_examples_of_the_docs(url, own, capsys):
     assert [[row["document"] for row in rows] for rows in scored["result"]] == plain["result"]
     assert texts == [{"top_k_docs": [document(hit.passage)["contents"] for hit in first]}]
     (code,) = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
-    exec(compile(code, "docs/serving.md", "exec"), {})
+    exec(compile(code, "docs/do/serving.md", "exec"), {})
     assert capsys.readouterr().out == f"{first[0].passage.title} {first[0].score}\n"
 
 
