@@ -27,7 +27,7 @@ FENCE = re.compile(
     r"^```(?P<language>\w*)[^\n]*\n(?P<text>.*?)^```",
     re.DOTALL | re.MULTILINE,
 )
-ELSEWHERE = re.compile(r"\A<!-- blocks: in (?P<test>\S+) -->")
+ELSEWHERE = re.compile(r"^<!-- blocks: in (?P<test>\S+) -->$", re.MULTILINE)
 SHELL = re.compile(r"[|<>&;$*]|^\w+=")
 NOT_RUN = frozenset(
     "cd docker export git jupyter nvidia-smi pip podman ray rsync sbatch scp source srun ssh".split()  # noqa: SIM905

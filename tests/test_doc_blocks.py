@@ -23,15 +23,8 @@ PAGES_RUN = [
 
 def elsewhere(page):
     """Path of the test that runs a page instead, None if this one does."""
-    match = doc_blocks.ELSEWHERE.match((ROOT / page).read_text(encoding="utf-8"))
+    match = doc_blocks.ELSEWHERE.search((ROOT / page).read_text(encoding="utf-8"))
     return match and match["test"]
-
-
-CASES = [
-    pytest.param(page, marks=[pytest.mark.slow] if page != "README.md" else [])
-    for page in PAGES_RUN
-    if not elsewhere(page)
-]
 
 
 @pytest.fixture
@@ -56,8 +49,8 @@ def folder(tmp_path, monkeypatch):
             del sys.modules[name]
 
 
-@pytest.mark.slow_cases
-@pytest.mark.parametrize("page", CASES)
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [page for page in PAGES_RUN if not elsewhere(page)])
 def test_the_blocks_of_a_page_run(page, folder):
     doc_blocks.PageRun(page).run()
 

@@ -169,7 +169,7 @@ def test_an_extend_page_is_short_and_has_its_order(page):
     assert len([line for line in text.splitlines() if line.strip()]) <= 30
     places = [re.search(part, text).start() for part in ("You write", ":\n\n```", "name", "[Tt]ests? it")]
     assert places == sorted(places)
-    assert f"docs/extend/{page}" in (ROOT / "README.md").read_text()
+    assert f"docs/extend/{page}" in (ROOT / "ARCHITECTURE.md").read_text()
 
 
 def test_the_estimator_of_the_docs_compares(tmp_path, monkeypatch):
