@@ -62,7 +62,8 @@ SMALL: Final = 10_000_000
 """Parameters below which a model runs with one thread.
 
 The threads of a small model wait for each other at many short products. With two of them and two free cores it takes
-two thirds of the time, but beside a single busy process twice the time (``benchmarks/threads.py``, docs/do/sampling.md).
+two thirds of the time, but beside a single busy process twice the time (``benchmarks/threads.py``,
+docs/reference/sampling.md).
 """
 SET: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 """Environment variables by which a user sets the number."""

@@ -39,7 +39,7 @@ def hooks() -> ModuleType:
 def test_links_lead_to_pages_or_become_text() -> None:
     turn = hooks().with_links
     readme, page = ("README.md", "index.md"), ("docs/do/a.md", "do/a.md")
-    assert turn("[a](docs/do/training.md#x)", *readme) == "[a](do/training.md#x)"
+    assert turn("[a](docs/do/train.md#x)", *readme) == "[a](do/train.md#x)"
     assert turn("[s](../../SECURITY.md), [`e`](b.md)", *page) == "[s](../security.md), [`e`](b.md)"
     assert turn("[m](../reference/metrics.md#x)", *page) == "[m](../reference/metrics.md#x)"
     assert turn("[b](README.md)", "eval/leaderboard/README.md", "leaderboard-rows.md") == "[b](leaderboard-rows.md)"

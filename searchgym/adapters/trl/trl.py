@@ -19,7 +19,7 @@ TRL (read at version 1.16) makes one environment per concurrent episode, calls i
 offers its public methods to the model as tools, and splices what they return as tokens that are not trained on. The
 answer is not a tool: it stands in the last text of the model, where `outcome` reads it. Rules, budgets, observations
 and the reward are the environment core's own. What differs from a training by this package stands in
-``docs/do/training.md``. Nothing here imports TRL.
+``docs/do/trl.md``. Nothing here imports TRL.
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ def _advice(scores: Mapping[str, Any]) -> Iterator[str]:
             yield (
                 "Next: worked examples in the prompts (as those of the agent search-r1-few-shot), the grammar that the "
                 "model was trained on (--protocol tool_calls), or other prompts: copy the agent's folder, edit them, "
-                "and give its card.yaml as --agent. A training teaches the form too (docs/do/training.md)."
+                "and give its card.yaml as --agent. A training teaches the form too (docs/do/train.md)."
             )
     elif scores["full_contexts"] > LOW * scores["n"]:
         yield (
