@@ -1,4 +1,4 @@
-"""The Slurm script of docs/do/cluster.md, with stand-ins for Slurm's commands that note what they are asked to start."""
+"""The Slurm script of docs/do/cluster.md, with stand-ins for the commands of Slurm that note their arguments."""
 
 import os
 import re
