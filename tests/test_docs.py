@@ -68,14 +68,15 @@ def test_questions_from_documents(tmp_path, monkeypatch):
     for number, page in enumerate(PAGES[:60]):
         (tmp_path / "notes" / f"{number}.md").write_text(f"# {page.title}\n\n{page.text}\n")
     monkeypatch.chdir(tmp_path)
-    env, pack, triples = python_blocks("docs/do/questions.md")
+    (env,) = python_blocks("docs/do/questions.md")
+    pack, triples = python_blocks("docs/do/packs.md")
     assert len([line for line in env.splitlines() if line.strip()]) < 10
     scope = {}
     exec(compile(env, "docs/do/questions.md", "exec"), scope)
     assert (scope["reward"], scope["terminated"]) == (1.0, True)
-    card, _ = yaml_blocks("docs/do/questions.md")
+    card, _ = yaml_blocks("docs/do/packs.md")
     Path("rivers.yaml").write_text(card)
-    exec(compile(pack, "docs/do/questions.md", "exec"), scope)
+    exec(compile(pack, "docs/do/packs.md", "exec"), scope)
     assert set(scope["facts"]) == {
         ("Upper Tarn", "mouth", "Great Ister"),
         ("Upper Tarn", "length", "81 km"),
@@ -84,14 +85,14 @@ def test_questions_from_documents(tmp_path, monkeypatch):
         ("Great Ister", "country", "Norland"),
     }
     Path("triples.tsv").write_text("".join("\t".join(fact) + "\n" for fact in scope["facts"]))
-    exec(compile(triples, "docs/do/questions.md", "exec"), scope)
+    exec(compile(triples, "docs/do/packs.md", "exec"), scope)
     assert scope["answers"] == ["412 km"]
 
 
 @pytest.mark.slow
 def test_the_pack_of_another_language(tmp_path):
     """Forty painters, each taught by the one seven places on: chains and comparisons in German."""
-    (tmp_path / "maler.yaml").write_text(yaml_blocks("docs/do/questions.md")[1])
+    (tmp_path / "maler.yaml").write_text(yaml_blocks("docs/do/packs.md")[1])
     names = [f"{first} {last}" for first in FIRST for last in LAST][:40]
     pages = [
         Passage(
@@ -124,8 +125,8 @@ def test_the_retrievers_of_the_docs(tmp_path, monkeypatch):
 
 
 def test_the_retriever_of_the_docs_searches(tmp_path, monkeypatch):
-    page = (ROOT / "docs/do/retrieval.md").read_text()
-    table = page[page.index("| kind | retriever") : page.index("Cards of kind `hybrid`")]
+    page = (ROOT / "docs/reference/retrievers.md").read_text()
+    table = page[page.index("| kind | retriever") : page.index("## Fields")]
     assert sorted(re.findall(r"^\| `([\w-]+)` \|", table, re.MULTILINE)) == sorted(
         kinds(RetrieverCard)
     )  # the table of kinds is complete
@@ -262,7 +263,7 @@ def test_the_question_source_of_the_docs_is_asked_and_trained_on(tmp_path, monke
     page = (ROOT / "docs/extend/question_source.md").read_text()
     (code,) = python_blocks("docs/extend/question_source.md")
     assert len([line for line in page.splitlines() if line.strip()]) <= 30 and len(code.splitlines()) < 40
-    table = (ROOT / "docs/do/environments.md").read_text()
+    table = (ROOT / "docs/reference/cards.md").read_text()
     table = table[table.index("| kind | questions") : table.index("| `module:Class` | [your own]")]
     assert sorted(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == sorted(kinds(QuestionSource))
     (tmp_path / "openings.py").write_text(code)

@@ -1,7 +1,7 @@
 """Scores of a run: micro-averages of its episodes over question ids, with bootstrap intervals, and what explains them.
 
 With several attempts at each question every number is first averaged over the attempts (Avg@k), and the intervals are
-still over questions. What each metric is: ``docs/do/evaluation.md``.
+still over questions. What each metric is: ``docs/reference/scores.md``.
 """
 
 from __future__ import annotations
