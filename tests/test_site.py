@@ -46,6 +46,11 @@ def test_links_lead_to_pages_or_become_text() -> None:
     assert turn("[out](https://a.invalid/b), [here](#c)", "docs") == "[out](https://a.invalid/b), [here](#c)"
     assert turn("[gone](docs/../nowhere.md)", "") == "[gone](docs/../nowhere.md)"  # the strict build then fails
     assert turn("```\n[a](docs/b.md)\n```", "") == "```\n[a](docs/b.md)\n```"
+    assert (
+        turn("[s](../README.md) [d](../../docs/teams.md#x)", "studies/field", "studies")
+        == "[s](index.md) [d](../teams.md#x)"
+    )
+    assert turn("![p](field.png)", "studies/field", "studies") == "![p](field/field.png)"
     assert turn("with [A](among other artists)", "docs") == "with [A]&#40;among other artists)"
 
 
@@ -58,7 +63,7 @@ def test_a_notebook_is_its_text_and_code_without_the_badge() -> None:
 
 def test_every_page_is_in_the_navigation() -> None:
     text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
-    named = re.findall(r"^ +- [^:\n]+: (\S+\.md)$", text, re.MULTILINE)
+    named = re.findall(r"^ +- (?:[^:\n]+: )?(\S+\.md)$", text, re.MULTILINE)
     site = hooks()
     pages = {path.name for path in (ROOT / "docs").glob("*.md")} | set(site.ELSEWHERE.values())
     pages |= {f"reference/{package}.md" for package in site.PACKAGES}
@@ -143,3 +148,5 @@ def test_the_site_is_built_without_network_and_every_link_leads_somewhere(tmp_pa
     reference = (tmp_path / "site" / "reference" / "envs.html").read_text(encoding="utf-8")
     assert "Registers a new environment with Gymnasium in one call." in reference
     assert not (tmp_path / "site" / "site.py").exists()
+    found = (tmp_path / "site" / "search" / "search_index.json").read_text(encoding="utf-8")
+    assert '"studies/field.html' in found and '"studies/log/20' not in found
