@@ -3,6 +3,7 @@
 mkdocs.yml names this file. Markdown stays as it reads in the repository; links are turned as a page is built:
 
 - a link to a file of the repository leads to its page, or becomes plain text where the site has none;
+- entries of the raw record are pages that the site's search leaves out;
 - notebooks become pages of their texts and code, without what they print;
 - the reference has a page for each public package, made from the docstrings of the names in its ``__all__``.
 """
@@ -26,6 +27,30 @@ ELSEWHERE: Final = {
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
     "eval/leaderboard/README.md": "leaderboard-rows.md",
+    "studies/README.md": "studies/index.md",
+    "studies/log/README.md": "studies/log/index.md",
+    "studies/real_questions/README.md": "studies/real_questions.md",
+    "studies/real_questions/headroom.md": "studies/headroom.md",
+    "studies/real_training/README.md": "studies/real_training.md",
+    "studies/real_training/selfplay.md": "studies/selfplay_real.md",
+    "studies/sample_questions/README.md": "studies/sample_questions.md",
+    "studies/search_r1_row/README.md": "studies/search_r1_row.md",
+    "studies/own_corpus/README.md": "studies/own_corpus.md",
+    "studies/methods/README.md": "studies/methods.md",
+    "studies/methods/rejection.md": "studies/rejection.md",
+    "studies/field/README.md": "studies/field.md",
+    "studies/methods/estimators.md": "studies/estimators.md",
+    "studies/methods/curriculum.md": "studies/curriculum.md",
+    "studies/methods/selfplay.md": "studies/selfplay_worlds.md",
+    "studies/selfplay/README.md": "studies/proposals.md",
+    "studies/masked/README.md": "studies/masked.md",
+    "studies/methods/teams.md": "studies/teams.md",
+    "studies/methods/mask.md": "studies/mask.md",
+    "studies/methods/agents.md": "studies/agents.md",
+    "studies/methods/one_training_each.md": "studies/one_training_each.md",
+    "studies/cosearch/README.md": "studies/cosearch.md",
+    "studies/long_horizon/README.md": "studies/long_horizon.md",
+    "studies/judges/README.md": "studies/judges.md",
     "studies/sample_questions/questions-read.md": "questions-read.md",
     "studies/masked/masked-spans-read.md": "masked-spans-read.md",
     "studies/selfplay/selfplay-questions.md": "selfplay-questions.md",
@@ -36,6 +61,18 @@ ELSEWHERE: Final = {
     "notebooks/04_selfplay.ipynb": "notebook-4.md",
 }
 """Files outside docs/ to their pages."""
+RECORD: Final = {
+    path.relative_to(ROOT).as_posix(): path.relative_to(ROOT).as_posix()
+    for path in sorted((ROOT / "studies" / "log").glob("20*.md"))
+}
+"""Entries of the raw record, to pages that no menu lists and no search finds."""
+PICTURES: Final = {
+    path.relative_to(ROOT).as_posix(): path.relative_to(ROOT).as_posix()
+    for path in sorted((ROOT / "studies").glob("*/*.png"))
+}
+"""Pictures of studies, to their places on the site."""
+ALL: Final = ELSEWHERE | RECORD | PICTURES
+UNSEARCHED: Final = "---\nsearch:\n  exclude: true\n---\n\n"
 PACKAGES: Final = (
     "scoring",
     "scoring.judges",
@@ -61,12 +98,16 @@ ASIDE: Final = re.compile(r"\]\((?=\w+ \w)")
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Adds the pages that do not lie in docs/."""
+    """Adds the pages and pictures that do not lie in docs/."""
     from mkdocs.structure.files import File
 
     for source, page in ELSEWHERE.items():
         text = (ROOT / source).read_text(encoding="utf-8")
         files.append(File.generated(config, page, content=notebook(text) if source.endswith(".ipynb") else text))
+    for source, page in RECORD.items():
+        files.append(File.generated(config, page, content=UNSEARCHED + (ROOT / source).read_text(encoding="utf-8")))
+    for source, picture in PICTURES.items():
+        files.append(File.generated(config, picture, abs_src_path=str(ROOT / source)))
     for package in PACKAGES:
         files.append(File.generated(config, f"api/{package}.md", content=reference(package)))
     return files
@@ -77,7 +118,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
     name = page.file.src_uri
     if name.startswith("api/"):
         return markdown
-    sources = {page: source for source, page in ELSEWHERE.items()}
+    sources = {page: source for source, page in ALL.items()}
     return with_links(markdown, sources.get(name, f"docs/{name}"), name)
 
 
@@ -114,7 +155,7 @@ def turned(target: str, source: str, page: str) -> str | None:
     if not path or ":" in path:
         return target
     file = posixpath.normpath(posixpath.join(posixpath.dirname(source), path))
-    other = ELSEWHERE.get(file) or (file.removeprefix("docs/") if file.startswith("docs/") else None)
+    other = ALL.get(file) or (file.removeprefix("docs/") if file.startswith("docs/") else None)
     if other:
         return posixpath.relpath(other, posixpath.dirname(page) or ".") + mark + anchor
     return None if (ROOT / file).exists() else target

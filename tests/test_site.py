@@ -64,7 +64,7 @@ def test_a_notebook_is_its_text_and_code_without_the_badge() -> None:
 
 def test_every_page_is_in_the_navigation() -> None:
     text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
-    named = re.findall(r"^ +- [^:\n]+: (\S+\.md)$", text, re.MULTILINE)
+    named = re.findall(r"^ +- (?:[^:\n]+: )?(\S+\.md)$", text, re.MULTILINE)
     site = hooks()
     pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")} | set(
         site.ELSEWHERE.values()
@@ -151,3 +151,5 @@ def test_the_site_is_built_without_network_and_every_link_leads_somewhere(tmp_pa
     reference = (tmp_path / "site" / "api" / "envs.html").read_text(encoding="utf-8")
     assert "Registers a new environment with Gymnasium in one call." in reference
     assert not (tmp_path / "site" / "site.py").exists()
+    found = (tmp_path / "site" / "search" / "search_index.json").read_text(encoding="utf-8")
+    assert '"studies/field.html' in found and '"studies/log/20' not in found

@@ -188,7 +188,7 @@ def device_of(name: str) -> str:
 
     Before a GPU is used, attention by cuDNN is turned off in this process: it plans every new shape anew. A cache that
     grows token by token has a new shape at each, and so have the rows of updates; planning them took ten times as long
-    as all the rest (docs/log.md).
+    as all the rest (studies/log).
 
     Raises:
         UsageError: A GPU is requested but torch finds none.
