@@ -57,7 +57,7 @@ def corpus_get(
     overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:
-    """Download the corpus that a card describes into the data folder and verify it."""
+    """Download and verify the corpus of a card."""
     from searchgym.corpora.download import get_corpus
     from searchgym.corpora.folders import home
 
@@ -75,7 +75,7 @@ def corpus_convert(
     overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:
-    """Convert a corpus of any supported format, or a folder of .md, .txt and .html documents, to JSON lines."""
+    """Convert a corpus or documents to JSON lines."""
     from searchgym.corpora.passages import write_corpus
 
     refuse_existing(out, overwrite)
@@ -108,7 +108,7 @@ def corpus_chunk(
 
 @corpus.command("inspect")
 def corpus_inspect(source: Source, json: Json = False) -> None:
-    """Print statistics of a corpus: number, length and duplication of passages."""
+    """Count passages, their lengths and duplicates."""
     from searchgym.corpora.documents import inspect_corpus
 
     emit(inspect_corpus(source), json, source)
@@ -124,18 +124,21 @@ def retrieval(
         Path | None, typer.Option(help="TREC or BEIR qrels; by default, the questions' gold titles.")
     ] = None,
     run: Annotated[Path | None, typer.Option(help="TREC run to score, instead of searching.")] = None,
-    k: Annotated[int, typer.Option("-k", min=1, help="Hits per query.")] = 100,
-    run_out: Annotated[Path | None, typer.Option(help="Write the hits as a TREC run.")] = None,
+    top_k: Annotated[int, typer.Option(min=1, help="Hits per query.")] = 100,
+    out: Annotated[Path | None, typer.Option(help="Write the hits as a TREC run.")] = None,
     qrels_out: Annotated[Path | None, typer.Option(help="Write the judgements as TREC qrels.")] = None,
     overwrite: Overwrite = False,
     skip_bad: SkipBad = 0,
     json: Json = False,
 ) -> None:
-    """Score retrieval alone: recall, MRR and nDCG of questions as queries, or of a TREC run against qrels."""
+    """Score retrieval alone: recall, MRR and nDCG.
+
+    The queries are the questions; or a TREC run is scored against qrels.
+    """
     from searchgym.eval import retrieval as measures
     from searchgym.eval.evidence import of_unreachable
 
-    for written in (run_out, qrels_out):
+    for written in (out, qrels_out):
         if written is not None:
             refuse_existing(written, overwrite)
     lacking: list[str] = []
@@ -146,12 +149,12 @@ def retrieval(
     elif questions is None or corpus is None:
         raise UsageError("give --questions and --corpus to search, or --run and --qrels to score a run")
     else:
-        hits, judged, lacking = _searched(questions, corpus, retriever, qrels, k, skip_bad)
-    if run_out is not None:
-        measures.write_run(run_out, hits)
+        hits, judged, lacking = _searched(questions, corpus, retriever, qrels, top_k, skip_bad)
+    if out is not None:
+        measures.write_run(out, hits)
     if qrels_out is not None:
         measures.write_qrels(qrels_out, judged)
-    cutoffs = [cutoff for cutoff in measures.CUTOFFS if cutoff <= k]
+    cutoffs = [cutoff for cutoff in measures.CUTOFFS if cutoff <= top_k]
     counts = {"without_hits": sum(not hits.get(query) for query in judged)}
     if counts["without_hits"]:
         say(f"{counts['without_hits']} of {len(judged)} queries have no hits: they count 0")
@@ -162,7 +165,7 @@ def retrieval(
 
 
 def _searched(
-    questions: Path, corpus: str, retriever: str | None, qrels: Path | None, k: int, skip_bad: int
+    questions: Path, corpus: str, retriever: str | None, qrels: Path | None, top_k: int, skip_bad: int
 ) -> tuple[Run, Qrels, list[str]]:
     """Searches the questions; returns the hits, the judgements and, in words, the golds that cannot be found."""
     from searchgym.corpora.questions import read_queries, read_questions
@@ -189,4 +192,8 @@ def _searched(
         raise ScoringError(
             f"{len(unasked)} of {len(judged)} judged queries are not in {questions}, such as {unasked[0]!r}"
         )
-    return measures.retrieve_run(searched, {i: text for i, text in queries.items() if i in judged}, k), judged, lacking
+    return (
+        measures.retrieve_run(searched, {i: text for i, text in queries.items() if i in judged}, top_k),
+        judged,
+        lacking,
+    )

@@ -74,7 +74,10 @@ Row = dict[str, Any]
 
 
 def doctor(model: TriedModel = None, template: Template = None, json: Json = False) -> None:
-    """Report what is installed and works, or try out the template and tokenizer of --model; status 1 for faults."""
+    """Check the installation, or a model by --model.
+
+    With --model, its template and tokenizer are tried out. The status is 1 if something is faulty.
+    """
     if model is not None:
         raise typer.Exit(try_model(model, template, json))
     report = diagnose()

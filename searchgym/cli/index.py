@@ -39,7 +39,10 @@ def index_build(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Build an index folder; an interrupted build resumes where it stopped."""
+    """Build an index folder.
+
+    An interrupted build resumes where it stopped.
+    """
     from searchgym.options import plain
     from searchgym.retrieval.cards import find_retriever
     from searchgym.retrieval.index.build import build_index, check_free
@@ -74,7 +77,10 @@ def index_convert(
     restart: Restart = False,
     json: Json = False,
 ) -> None:
-    """Convert existing vectors or a Lucene index to an index folder, without encoding or indexing again."""
+    """Convert vectors or a Lucene index to a folder.
+
+    Nothing is encoded or indexed again.
+    """
     from searchgym.retrieval.index.convert import convert_index
 
     started = time.perf_counter()
@@ -101,14 +107,14 @@ def index_inspect(
 def index_search(
     folder: Annotated[Path, typer.Argument(help="Index folder, corpus file, or folder of documents.")],
     query: Annotated[str, typer.Argument(help="Query text.")],
-    k: Annotated[int, typer.Option("-k", min=1, help="Maximum number of hits.")] = 5,
+    top_k: Annotated[int, typer.Option(min=1, help="Maximum number of hits.")] = 5,
     retriever: Annotated[str | None, typer.Option(help="Retriever card to search with.")] = None,
     json: Json = False,
 ) -> None:
     """Search an index."""
     from searchgym.envs.data import find_corpus, load_corpus
 
-    (hits,) = load_corpus(find_corpus(folder), retriever, announce()).search([query], k)
+    (hits,) = load_corpus(find_corpus(folder), retriever, announce()).search([query], top_k)
     rows = [
         {"rank": rank, "score": hit.score, "id": hit.passage.id, "title": hit.passage.title, "text": hit.passage.text}
         for rank, hit in enumerate(hits, start=1)

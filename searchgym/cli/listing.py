@@ -38,7 +38,7 @@ def list_cards(
     ] = "envs",
     json: Json = False,
 ) -> None:
-    """List available environments, suites, agents, recipes, models, corpora, retrievers or encoders."""
+    """List environments, agents, recipes and the like."""
     kind = "envs" if kind == "environments" else kind
     if kind not in COLUMNS:
         raise UnknownNameError("kind", kind, COLUMNS)

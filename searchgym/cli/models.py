@@ -1,4 +1,4 @@
-"""The ``engine`` and ``export`` commands: serve a model for training, and write a checkpoint as one plain model."""
+"""The ``serve model`` and ``model`` commands: serve a model for training; export and merge checkpoints."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import typer
 
 from searchgym.cli.options import Overrides, RecipeName
 from searchgym.cli.output import Json, emit, say, table
-from searchgym.cli.serve import is_loopback
+from searchgym.cli.serve import Host, is_loopback
 
 if TYPE_CHECKING:
     from searchgym.rollout.sampler import Dtype
@@ -27,17 +27,24 @@ FOUND_WIDTH: Final = 41
 """Characters of a line of what a check found, beside the names of checks in 80 columns."""
 
 
-def engine(
+model = typer.Typer(help="Export and merge checkpoints.", no_args_is_help=True)
+
+
+def serve_model(
     recipe: RecipeName,
     overrides: Overrides = None,
-    at: Annotated[str, typer.Option(help="Address to listen on.")] = "http://127.0.0.1:8000",
+    host: Host = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 8000,
     tools: Annotated[
         bool,
         typer.Option("--tools", help="Answer with tool calls on OpenAI's interface, for other agents."),
     ] = False,
 ) -> None:
-    """Serve a recipe's model with vLLM, for trainings with rollout.sampler.servers."""
-    _check_address(at)
+    """Serve a recipe's model with vLLM.
+
+    Trainings use it by rollout.sampler.servers, other agents by --tools.
+    """
+    _check_address(host, port)
     with contextlib.redirect_stdout(sys.stderr):
         from searchgym.rollout.folders import model_folder
         from searchgym.train.recipe.load import load_recipe
@@ -72,12 +79,12 @@ def engine(
         adapters=int(loaded.lora.rank > 0 and options.adapters != "merged"),
         rank=max(1, loaded.lora.rank),
     )
-    command, environment = serve_command(setup, at, flags)
+    command, environment = serve_command(setup, f"http://{host}:{port}", flags)
     say(" ".join(command))
     os.execve(command[0], command, os.environ | environment)  # replaces this process; no shell is involved
 
 
-def _check_address(at: str) -> None:
+def _check_address(host: str, port: int) -> None:
     """Raises an error unless a server may listen at an address, and can.
 
     Raises:
@@ -86,28 +93,29 @@ def _check_address(at: str) -> None:
     from searchgym.errors import UsageError
     from searchgym.rollout.vllm.client import KEY
 
-    host, _, port = at.rpartition("//")[2].partition(":")
     if not os.environ.get(KEY) and not is_loopback(host):
         raise UsageError(
-            f"--at {at} can be reached from other machines, and who reaches it loads any weights: set {KEY} to a "
+            f"--host {host} can be reached from other machines, and who reaches it loads any weights: set {KEY} to a "
             "secret, here and where the training runs"
         )
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((host, int(port or 8000)))
-        except (OSError, ValueError) as error:
-            raise UsageError(
-                f"--at {at}: cannot listen ({error}); if another program uses the port, give another"
-            ) from error
+            probe.bind((host, port))
+        except OSError as error:
+            raise UsageError(f"cannot listen on {host}:{port} ({error}): give another --port") from error
 
 
+@model.command()
 def export(
     checkpoint: Annotated[str, typer.Argument(help="Checkpoint, folder with an adapter, or name of a model.")],
-    out: Annotated[Path, typer.Argument(help="Output folder; must not exist.")],
+    out: Annotated[Path, typer.Option(help="Output folder; must not exist.")],
     json: Json = False,
 ) -> None:
-    """Write a checkpoint as one plain model in Hugging Face format; an adapter is merged into its base model."""
+    """Write a checkpoint as one plain model.
+
+    The model is in Hugging Face format; an adapter is merged into its base model.
+    """
     with contextlib.redirect_stdout(sys.stderr):
         from searchgym.errors import RunExistsError
         from searchgym.rollout.folders import new_folder
@@ -148,9 +156,6 @@ def try_model(name: str, template: list[str] | None, json: bool) -> int:
     return int(report.refused)
 
 
-model = typer.Typer(help="Work on checkpoints of models.", no_args_is_help=True)
-
-
 @model.command()
 def merge(
     checkpoints: Annotated[list[str], typer.Argument(help="Checkpoints or adapters, from the earliest to the latest.")],
@@ -159,7 +164,10 @@ def merge(
     schedule: Annotated[str, typer.Option(help="mean, linear, cosine or sqrt: the decay it stands for.")] = "mean",
     json: Json = False,
 ) -> None:
-    """Average checkpoints into one, with given weights or those of a decay of the learning rate (WSM)."""
+    """Average checkpoints into one model.
+
+    The weights are given, or those of a decay of the learning rate (WSM).
+    """
     with contextlib.redirect_stdout(sys.stderr):
         from searchgym.errors import UsageError
         from searchgym.rollout.foreign.merging import given_weights, merge_checkpoints, scheduled

@@ -1,4 +1,4 @@
-"""The ``serve`` command: a retriever behind HTTP, or as tools of the Model Context Protocol."""
+"""The ``serve retriever`` command: a retriever behind HTTP, or as tools of the Model Context Protocol."""
 
 from __future__ import annotations
 
@@ -30,12 +30,14 @@ if TYPE_CHECKING:
 SWITCH: Final = 0.001
 """Seconds after which a thread that searches or writes an answer lets the others run; Python's own are 5 times more."""
 
+Host = Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 also serves other machines.")]
+
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
     """Command-line options of a server: its address, limits, who may use it, and its MCP tools."""
 
-    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 also serves other machines.")] = "127.0.0.1"
+    host: Host = "127.0.0.1"
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 picks a free one and prints it.")] = 8000
     calls: Annotated[int, typer.Option(min=1, help="Retriever calls that run at once.")] = 1
     max_queries: Annotated[int, typer.Option(min=1, help="Maximum queries per request.")] = 1024
@@ -71,7 +73,7 @@ class ServeOptions:
 
 
 @takes_records
-def serve(
+def serve_retriever(
     *,
     index: Annotated[
         str | None,
@@ -82,7 +84,10 @@ def serve(
     retriever: Annotated[str | None, typer.Option(help="Retriever card to search with.")] = None,
     given: ServeOptions,
 ) -> None:
-    """Serve a retriever: Search-R1's POST /retrieve, M-ASK's POST /search; /healthz, /readyz, /info, /metrics; MCP."""
+    """Serve a retriever over HTTP, or as MCP tools.
+
+    Paths: Search-R1's POST /retrieve, M-ASK's POST /search, /healthz, /readyz, /info, /metrics, and /mcp by --mcp.
+    """
     try:
         import uvicorn
 

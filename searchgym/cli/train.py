@@ -47,7 +47,11 @@ def train(
     episode: Annotated[str | None, typer.Option(help="Episode id, with --explain and --out.")] = None,
     json: Json = False,
 ) -> None:
-    """Train a model by a recipe: PPO, the GRPO family, rejection sampling or supervised."""
+    """Train a model by a recipe or a pipeline.
+
+    Recipes train by PPO, the GRPO family, rejection sampling or supervised; a pipeline goes from documents to an
+    adapter.
+    """
     if resume and out is None:
         raise UsageError("--resume needs --out, the folder of the run")
     if episode is not None and not (explain and out is not None):
@@ -190,7 +194,9 @@ def selfcheck(
     overrides: Overrides = None,
     json: Json = False,
 ) -> None:
-    """Check a recipe before a long run: tokens, masks, groups, log-probs, a bandit, a resume.
+    """Check a recipe before a long run.
+
+    It checks tokens, masks, groups, log-probs, a bandit and a resume.
 
     The status is 1 if a check fails, else 0; what is not checked does not change it, and is counted in the last line.
     """
@@ -229,7 +235,10 @@ def demo(
     questions: Annotated[int, typer.Option(min=1, help="Ask this many of the 500 held-out questions.")] = 300,
     json: Json = False,
 ) -> None:
-    """Train the shipped tiny model to search, and print its scores before and after."""
+    """Train a tiny model to search, in minutes.
+
+    Prints its scores before and after.
+    """
     loaded = recipe_of(recipe or "tiny-grpo", [*([] if recipe else SHORT), *(overrides or [])])
     check_recipe(loaded)
     with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported

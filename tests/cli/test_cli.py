@@ -267,7 +267,7 @@ def test_from_documents_to_hits(cli, tmp_path):
     assert json_of(cli("corpus", "inspect", "chunks.jsonl", "--json"))["passages"] == 5
     built = json_of(cli("index", "build", "chunks.jsonl", "--out", "idx", "--json"))
     assert (built["passages"], len(built["corpus_sha256"])) == (5, 64)
-    hits = json_of(cli("index", "search", "idx", "beech wood", "-k", 2, "--json"))["hits"]
+    hits = json_of(cli("index", "search", "idx", "beech wood", "--top-k", 2, "--json"))["hits"]
     assert [hit["title"] for hit in hits] == ["Herring"]
     assert "Herring" in cli("index", "search", "idx", "beech wood")[1]
     assert json_of(cli("index", "search", "idx", "zzz", "--json"))["hits"] == []
@@ -328,13 +328,13 @@ def test_corpus_get_downloads_by_card_and_checks(cli, tmp_path):
 
 @pytest.mark.slow
 def test_retrieval_of_questions_and_of_a_run(cli):
-    files = ["--run-out", "run.trec", "--qrels-out", "qrels.trec"]
-    searched = json_of(cli("retrieval", "--questions", QUESTIONS, "--corpus", CORPUS, "-k", 20, *files, "--json"))
-    scored = json_of(cli("retrieval", "--run", "run.trec", "--qrels", "qrels.trec", "-k", 20, "--json"))
+    files = ["--out", "run.trec", "--qrels-out", "qrels.trec"]
+    searched = json_of(cli("retrieval", "--questions", QUESTIONS, "--corpus", CORPUS, "--top-k", 20, *files, "--json"))
+    scored = json_of(cli("retrieval", "--run", "run.trec", "--qrels", "qrels.trec", "--top-k", 20, "--json"))
     assert searched == scored
     assert 0.5 < searched["recall@3"] <= searched["recall@20"] <= 1.0
     again = json_of(
-        cli("retrieval", "--questions", QUESTIONS, "--corpus", CORPUS, "--qrels", "qrels.trec", "-k", 20, "--json")
+        cli("retrieval", "--questions", QUESTIONS, "--corpus", CORPUS, "--qrels", "qrels.trec", "--top-k", 20, "--json")
     )
     assert again == searched
     for wrong in ([], ["--run", "run.trec"], ["--questions", QUESTIONS]):

@@ -265,7 +265,7 @@ def test_a_folder_is_searched_by_any_card_whose_parts_it_has(cli, hybrid):
 
 @pytest.mark.slow
 def test_retrieval_is_scored_by_a_card(cli, hybrid):
-    command = ["retrieval", "--questions", QUESTIONS, "-k", 5, "--json"]
+    command = ["retrieval", "--questions", QUESTIONS, "--top-k", 5, "--json"]
     scores = {card: json_of(cli(*command, "--corpus", hybrid, "--retriever", card)) for card in ("bm25", "minilm-flat")}
     assert scores["bm25"] == json_of(cli(*command, "--corpus", CORPUS))
     assert scores["bm25"] != scores["minilm-flat"]
@@ -344,7 +344,18 @@ def test_retrievers_and_encoders_are_listed(cli):
 @pytest.mark.slow
 def test_a_card_is_served(tmp_path):
     (tmp_path / "own.yaml").write_text(OWN)
-    command = [sys.executable, "-m", "searchgym", "serve", str(CORPUS), "--port", "0", "--retriever", "own.yaml"]
+    command = [
+        sys.executable,
+        "-m",
+        "searchgym",
+        "serve",
+        "retriever",
+        str(CORPUS),
+        "--port",
+        "0",
+        "--retriever",
+        "own.yaml",
+    ]
     environment = {"SEARCHGYM_HOME": str(tmp_path / "home"), "PYTHONPATH": str(Path(__file__).parents[2])}
     own = build_in_memory(read_passages(CORPUS), k1=1.5, b=0.75)
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=environment)
@@ -371,5 +382,5 @@ def test_a_card_is_served(tmp_path):
     ],
 )
 def test_what_cannot_be_served_is_refused_before_it_listens(cli, args, status, message):
-    got, out, err = cli("serve", *args, "--port", 0)
+    got, out, err = cli("serve", "retriever", *args, "--port", 0)
     assert (got, out, message in err, "listening" in err) == (status, "", True, False), err

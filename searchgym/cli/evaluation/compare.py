@@ -18,7 +18,10 @@ def compare(
     questions: Annotated[int, typer.Option(min=0, help="Questions to list in which the runs differ.")] = 5,
     json: Json = False,
 ) -> None:
-    """Compare runs with the first of them, question by question: differences with paired 95 % intervals."""
+    """Compare runs on the same questions.
+
+    Each run is compared with the first, question by question: differences with paired 95 % intervals.
+    """
     if len(runs) < 2:
         raise UsageError("compare at least two runs")
     results = [_compared(part, folders, metric, questions) for part, folders in _parts(runs).items()]

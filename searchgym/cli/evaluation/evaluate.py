@@ -42,7 +42,10 @@ def evaluate(
     loading: LoadOptions,
     json: Json = False,
 ) -> None:
-    """Evaluate an agent on an environment, a suite, or your own --questions FILE with something to search."""
+    """Evaluate an agent on questions.
+
+    They are those of an environment, of a suite, or of your own --questions FILE with something to search.
+    """
     from searchgym.agents.base import load_agent, with_max_tokens
     from searchgym.eval.runner import recorded_date
     from searchgym.eval.suites.cards import find_suite

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from searchgym.eval.leaderboard.tasks import Tasks
     from searchgym.rollout.models import Model
 
-leaderboard = typer.Typer(help="Submissions whose every score is computed again, and the tables made of them.")
+leaderboard = typer.Typer(help="Make and check submissions; build the tables.", no_args_is_help=True)
 
 BOARD = Path("eval/leaderboard")
 Corpus = Annotated[str | None, typer.Option(help="Corpus of the track, if it is not that of the suite.")]
@@ -45,7 +45,7 @@ def add(
     run: Annotated[Path, typer.Argument(help="Folder of a finished run: of a suite, or of one of its parts.")],
     name: Annotated[str, typer.Option(help="Name of the row; several training seeds of one method have the same.")],
     by: Annotated[str, typer.Option(help="Who submits it.")],
-    to: Annotated[Path, typer.Option(help="Folder of submissions.")] = BOARD,
+    out: Annotated[Path, typer.Option(help="Folder of submissions.")] = BOARD,
     suite: Annotated[str | None, typer.Option(help="Suite, if the run is one of a single part.")] = None,
     part: Annotated[str | None, typer.Option(help="Only this part of the suite.")] = None,
     training_seed: Annotated[int | None, typer.Option(min=0, help="Seed of the training.")] = None,
@@ -55,7 +55,10 @@ def add(
     suite_card: SuiteCards = None,
     json: Json = False,
 ) -> None:
-    """Make a submission of a finished run: predictions, episodes and manifest, checked as `check` does."""
+    """Make a submission of a finished run.
+
+    It has predictions, episodes and a manifest, and is checked as `check` does.
+    """
     from searchgym.eval.leaderboard.check import check_submission
     from searchgym.eval.leaderboard.submission import (
         About,
@@ -69,23 +72,25 @@ def add(
     made: list[dict[str, Any]] = []
     about = About(name, by, url=url, training_seed=training_seed)
     slug = folder_name(name, training_seed)
-    parts = {to / own[0] / own[1] / slug: (folder, *own) for own, folder in runs_of(run, suite, part).items()}
-    there = [out for out in parts if out.exists()]
-    for out in there:  # before anything is written; an `add` that was ended between two parts goes on
-        if not is_submission_of(out, *parts[out], about, tasks):
-            raise RunExistsError(f"{out} exists: two submissions of one name and training seed; choose another --name")
+    parts = {out / track[0] / track[1] / slug: (of, *track) for track, of in runs_of(run, suite, part).items()}
+    there = [folder for folder in parts if folder.exists()]
+    for folder in there:  # before anything is written; an `add` that was ended between two parts goes on
+        if not is_submission_of(folder, *parts[folder], about, tasks):
+            raise RunExistsError(
+                f"{folder} exists: two submissions of one name and training seed; choose another --name"
+            )
     if len(there) == len(parts):
         raise RunExistsError(f"{there[0]} exists: two submissions of one name and training seed, and it is this run's")
-    for out, of in parts.items():
-        if out not in there:
-            write_submission(*of, about, out, tasks)
+    for folder, of in parts.items():
+        if folder not in there:
+            write_submission(*of, about, folder, tasks)
         try:
-            checked = check_submission(out, tasks)
+            checked = check_submission(folder, tasks)
         except SubmissionError:
-            if out not in there:
-                shutil.rmtree(out)
+            if folder not in there:
+                shutil.rmtree(folder)
             raise
-        made.append({"submission": str(out), "n": checked.scores["n"], "em": checked.scores.get("em")})
+        made.append({"submission": str(folder), "n": checked.scores["n"], "em": checked.scores.get("em")})
     if json:
         emit({"submissions": made}, True)
     else:
@@ -106,7 +111,10 @@ def check(
     suite_card: SuiteCards = None,
     json: Json = False,
 ) -> None:
-    """Compute every score of a submission again, and refuse what does not agree, with field and reason."""
+    """Compute every score of a submission again.
+
+    A score that does not agree is refused, with field and reason.
+    """
     from searchgym.agents.base import load_agent
     from searchgym.eval.leaderboard.check import agent_of, check_submission
     from searchgym.eval.leaderboard.replay import replay_episodes
@@ -159,7 +167,10 @@ def build(
     suite_card: SuiteCards = None,
     json: Json = False,
 ) -> None:
-    """Check every submission, print the tables and write the page; a submission that is refused makes it fail."""
+    """Check all submissions and write the page.
+
+    The tables are printed; a submission that is refused makes the command fail.
+    """
     from searchgym.corpora.files import write_atomic
     from searchgym.eval.leaderboard.table import build_board
     from searchgym.eval.report.blocks import filled

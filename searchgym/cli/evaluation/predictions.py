@@ -19,9 +19,7 @@ if TYPE_CHECKING:
     from searchgym.envs.task import Task
     from searchgym.eval.formats.predictions import Prediction
 
-predictions = typer.Typer(
-    help="Predictions in the formats of HotpotQA, 2WikiMultihopQA, MuSiQue, KILT and FlashRAG.", no_args_is_help=True
-)
+predictions = typer.Typer(help="Export predictions, or score a file of them.", no_args_is_help=True)
 
 FORMATS = "hotpotqa, 2wiki, musique, kilt or flashrag"
 Questions = Annotated[str | None, typer.Option(help="Question file, if not that of the environment.")]
@@ -30,7 +28,7 @@ Aliases = Annotated[Path | None, typer.Option(help="2WikiMultihopQA's id_aliases
 
 @predictions.callback()
 def group() -> None:
-    """Predictions in the formats of HotpotQA, 2WikiMultihopQA, MuSiQue, KILT and FlashRAG."""
+    """Export predictions, or score a file of them."""
 
 
 @predictions.command("export")
@@ -51,7 +49,10 @@ def export(
     overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:
-    """Write a run's predictions as a file that the official script of a data set reads."""
+    """Write a run's predictions in an official format.
+
+    The official script of a data set reads the file.
+    """
     from searchgym.eval.formats.files import check_format, write_predictions
     from searchgym.eval.formats.predictions import kept
     from searchgym.eval.formats.run import predictions_of, run_record, with_pages_as_support
@@ -113,7 +114,10 @@ def score(
     out: Annotated[Path | None, typer.Option(help="Folder for the scores, which `compare` reads as a run.")] = None,
     json: Json = False,
 ) -> None:
-    """Score a file of predictions as the official scripts do, with 95 % intervals."""
+    """Score predictions as the official scripts do.
+
+    Scores have 95 % intervals.
+    """
     from searchgym.corpora.files import sha256_file
     from searchgym.eval.formats.files import detect_format, read_predictions
     from searchgym.eval.formats.score import score_answers, write_scored

@@ -28,7 +28,7 @@ def view(
     export_only: Annotated[
         bool, typer.Option("--export-only", help="Only write the logs, for `inspect view` or other readers.")
     ] = False,
-    to: Annotated[
+    out: Annotated[
         Path | None, typer.Option(help="Folder to write the logs to; by default they are kept in the cache.")
     ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0 picks a free one.")] = 7575,
@@ -44,7 +44,10 @@ def view(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Look at the episodes of runs in a browser: sort, filter, read searches, hits, calls, rewards and advantages."""
+    """Look at the episodes of runs in a browser.
+
+    Sort and filter them; read searches, hits, calls, rewards and advantages.
+    """
     with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
         from searchgym.eval.viewing.saved import find_runs
 
@@ -54,10 +57,10 @@ def view(
             from searchgym.eval.viewing.server import viewer
         except ImportError as error:
             raise UsageError(f"the viewer needs inspect-ai ({error}): {install_command('view')}") from error
-        logs = [kept_log(run) if to is None else to / f"{name_of(run)}.{LOG}" for run in folders]
+        logs = [kept_log(run) if out is None else out / f"{name_of(run)}.{LOG}" for run in folders]
         if len(set(logs)) < len(logs):
-            raise UsageError(f"--to {to}: two runs have the same name: leave it out, or give them in turn")
-        given = (to is not None, questions, model, run_code)
+            raise UsageError(f"--out {out}: two runs have the same name: leave it out, or give them in turn")
+        given = (out is not None, questions, model, run_code)
         rows = [_export(run, log, *given) for run, log in zip(folders, logs, strict=True)]
     if export_only or json:
         emit_rows(rows, json, "logs")

@@ -42,7 +42,10 @@ def demonstrate(
     choice: TaskChoice,
     json: Json = False,
 ) -> None:
-    """Write demonstrations from questions that name their gold pages: searches and an answer, or reading practice."""
+    """Write demonstrations for supervised training.
+
+    They are made from questions that name their gold pages: searches and an answer, or reading practice.
+    """
     from searchgym.corpora.folders import check_free
     from searchgym.errors import UsageError
     from searchgym.eval.runner import questions_sha256

@@ -11,12 +11,12 @@ import typer
 from searchgym.cli.output import Json, emit, emit_rows, say, stages
 from searchgym.questions.worlds.schema import WorldSpec
 
-world = typer.Typer(help="Generated worlds: pages and questions from a seed.", no_args_is_help=True)
+world = typer.Typer(help="Build a world of pages and questions from a seed.", no_args_is_help=True)
 
 
 @world.callback()
 def group() -> None:
-    """Generated worlds: pages and questions from a seed."""
+    """Build a world of pages and questions from a seed."""
 
 
 @world.command("build")
@@ -32,7 +32,10 @@ def world_build(
     ] = "",
     json: Json = False,
 ) -> None:
-    """Build a world: corpus.jsonl, questions.jsonl, triples.tsv, card.yaml, report.json and report.md."""
+    """Build a world into a folder.
+
+    It has corpus.jsonl, questions.jsonl, triples.tsv, card.yaml, report.json and report.md.
+    """
     from searchgym.corpora.files import read_json
     from searchgym.corpora.folders import check_free
     from searchgym.errors import UsageError
@@ -52,12 +55,12 @@ def world_build(
     emit({name: value for name, value in report.items() if name != "shapes"} | summary, json, "world")
 
 
-questions = typer.Typer(help="Question sets generated from any corpus.", no_args_is_help=True)
+questions = typer.Typer(help="Generate, inspect and select questions.", no_args_is_help=True)
 
 
 @questions.callback()
 def questions_group() -> None:
-    """Question sets generated from any corpus."""
+    """Generate, inspect and select questions."""
 
 
 @questions.command("generate")
@@ -79,7 +82,10 @@ def questions_generate(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Generate questions from English documents: train, validation and test sets that share no gold page."""
+    """Generate questions from English documents.
+
+    The train, validation and test sets share no gold page.
+    """
     from searchgym.corpora.documents import open_corpus
     from searchgym.corpora.folders import check_free
     from searchgym.envs.data import find_corpus
@@ -123,7 +129,10 @@ def questions_inspect(
     examples: Annotated[int, typer.Option(min=0, help="Questions of each shape to show.")] = 2,
     json: Json = False,
 ) -> None:
-    """Show what a question set asks, and the ways round searching that it leaves."""
+    """Show the questions of a set, and its shortcuts.
+
+    Shortcuts are ways to answer without searching.
+    """
     from searchgym.corpora.files import read_json
     from searchgym.envs.reward import unpaid
     from searchgym.questions.shortcuts import hops_of

@@ -61,7 +61,10 @@ def select_questions(
     loading: LoadOptions,
     json: Json = False,
 ) -> None:
-    """Select questions that a model answers sometimes, so that its attempts differ in reward."""
+    """Select questions that a model sometimes answers.
+
+    Its attempts at them differ in reward.
+    """
     from searchgym.agents.base import load_agent, with_max_tokens
     from searchgym.cli.evaluation.evaluate import named_models, open_models
     from searchgym.cli.pipeline.selection import ROUNDS, SELECTED, select, write_pool

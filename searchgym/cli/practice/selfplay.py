@@ -38,7 +38,10 @@ def selfplay(
     show: Annotated[int, typer.Option(min=0, help="Questions to print from the start, and from the end.")] = 5,
     json: Json = False,
 ) -> None:
-    """Train a solver on questions that a proposer makes, walking a graph and learning which kinds of them teach."""
+    """Train on questions that a proposer makes.
+
+    The proposer walks a graph of the corpus, and learns which kinds of questions teach the solver.
+    """
     if resume and out is None:
         raise UsageError("--resume needs --out, the folder of the run")
     loaded = recipe_of(recipe, overrides)

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from searchgym.cli.options import PlanOptions
-from searchgym.cli.output import emit, say, table
+from searchgym.cli.output import emit, emit_rows, say, table
+from searchgym.cli.training.programs import placed_programs
 from searchgym.errors import DataMissingError, UsageError
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def sized_by(recipe: Recipe, config: Path) -> Recipe:
 
 
 def print_plan(recipe: Recipe, planned: PlanOptions, run: Path | None, as_json: bool) -> None:
-    """Prints the memory that a recipe needs on each device, whether that fits, and the hours of the run.
+    """Prints the memory that a recipe needs on each device, whether that fits, and the hours; on a cluster, programs.
 
     Args:
         recipe: Recipe of the training.
@@ -51,12 +52,8 @@ def print_plan(recipe: Recipe, planned: PlanOptions, run: Path | None, as_json: 
         from searchgym.train.recipe.preflight import missing_data
 
         missing = missing_data(recipe)
-        memory = memory_here()
-        if planned.gpus is not None:
-            devices = {f"cuda:{number}": planned.gpu_gib for number in range(planned.gpus)}
-            memory = devices or {"cpu": memory["cpu"]}
-        if planned.cpu_gib is not None:
-            memory["cpu"] = planned.cpu_gib
+        programs = placed_programs(recipe, bool(planned.gpus))
+        memory = _planned_memory(planned, memory_here())
         parts: list[Part] = []
         phases = PHASES if recipe.has_critic else PHASES[:2]
         try:
@@ -77,6 +74,7 @@ def print_plan(recipe: Recipe, planned: PlanOptions, run: Path | None, as_json: 
         ]
         content |= {"parts": [dataclasses.asdict(part) for part in parts]}
         content |= {"fits": listed, "hours": hours, "missing": missing}
+        content |= {"programs": programs} if programs else {}
         emit(content | {"suggestions": [dataclasses.asdict(one) for one in found]}, True)
     else:
         if parts:
@@ -84,6 +82,8 @@ def print_plan(recipe: Recipe, planned: PlanOptions, run: Path | None, as_json: 
         if not fits:
             for device, gib in memory.items():
                 say(f"{device}: has {gib:.1f} GiB")
+        if programs:
+            emit_rows(programs, False, "programs", "programs on the cluster")
         _say(fits, hours, problem, found)
         for line in missing:
             say(f"missing here: {line}")
@@ -91,6 +91,17 @@ def print_plan(recipe: Recipe, planned: PlanOptions, run: Path | None, as_json: 
             say(f"a plan imports no code of yours: {code} and its options are not checked")
     if problem:
         raise UsageError(f"the training does not fit: {problem}")
+
+
+def _planned_memory(planned: PlanOptions, here: Mapping[str, float]) -> dict[str, float]:
+    """Returns GiB by device of the machine that a plan is for, given those of this machine."""
+    memory = dict(here)
+    if planned.gpus is not None:
+        devices = {f"cuda:{number}": planned.gpu_gib for number in range(planned.gpus)}
+        memory = devices or {"cpu": here["cpu"]}
+    if planned.cpu_gib is not None:
+        memory["cpu"] = planned.cpu_gib
+    return memory
 
 
 def _say(fits: Sequence[Fit], hours: float | None, problem: str, suggestions: Sequence[Suggestion]) -> None:
