@@ -26,7 +26,7 @@ from searchgym.cli.practice.select import select_questions
 from searchgym.cli.practice.selfplay import selfplay
 from searchgym.cli.serve import serve_retriever
 from searchgym.cli.training.show import show_episode
-from searchgym.errors import SearchGymError, UsageError
+from searchgym.errors import CardError, DataMissingError, RunExistsError, SearchGymError, UsageError
 from searchgym.threads import contained
 from searchgym.version import __version__
 
@@ -50,6 +50,8 @@ class Commands(TyperGroup):
                 formatter.write_dl([(name.ljust(NAME), summary) for name, summary in rows])
 
 
+MISTAKES: Final = (UsageError, CardError, DataMissingError, RunExistsError)
+"""Errors that a command raises before it begins its work: wrong names and values, and files that are not there."""
 SUMMARY: Final = 50
 """Maximum characters of a command's summary."""
 NAME: Final = 12
@@ -116,15 +118,18 @@ def program() -> NoReturn:
 
 
 def main() -> None:
-    """Runs the command line: errors go to standard error in one line, with status 2 for a wrong argument, else 1."""
+    """Runs the command line: errors go to standard error in one line.
+
+    The status is 2 if the user asked for what cannot be (`MISTAKES`), and 1 if something began and failed.
+    """
     try:
         with warnings.catch_warnings():
             show_warnings()
             app(prog_name="searchgym")
     except SearchGymError as error:
         say(f"error: {error}")
-        sys.exit(2 if isinstance(error, UsageError) else 1)
+        sys.exit(2 if isinstance(error, MISTAKES) else 1)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         say(f"error: {where}{error.strerror or error}")
-        sys.exit(1)
+        sys.exit(2 if isinstance(error, FileNotFoundError) else 1)

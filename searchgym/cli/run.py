@@ -45,6 +45,33 @@ def task_options(given: SourceOptions) -> TaskOptions:
     return cast("TaskOptions", {name: chosen[name] for name in TaskOptions.__annotations__ if name in chosen})
 
 
+def card_of(name: str | None, options: TaskOptions) -> EnvCard:
+    """Returns the card of an environment, or one for the user's own questions.
+
+    Args:
+        name: Environment id, short name or YAML card; None for the user's own questions.
+        options: The user's options.
+
+    Raises:
+        UsageError: `name` is None and something is missing, or `name` is unknown and the questions need none.
+        UnknownNameError: Nothing has that name.
+    """
+    from searchgym.envs.registration import find_env
+
+    if name is None:
+        return _own_env(options)
+    try:
+        return find_env(name)
+    except UnknownNameError as error:
+        if "questions" not in options:
+            raise
+        typed = sys.argv[1:]
+        if name in typed:
+            typed.remove(name)
+        command = shlex.join(["searchgym", *typed])
+        raise UsageError(f"{error} Your own questions need no environment: {command}") from None
+
+
 def load(name: str | None, options: TaskOptions, wait: float = 0.0) -> Task:
     """Returns the task of an environment; the user's options override those registered with the id.
 
@@ -54,32 +81,21 @@ def load(name: str | None, options: TaskOptions, wait: float = 0.0) -> Task:
         wait: Seconds to wait for a retrieval server.
 
     Raises:
-        UsageError: `wait` is given, but the retriever is no server; or `name` is None and something is missing.
+        UsageError: `wait` is given, but the retriever is no server; or see `card_of`.
         UnknownNameError: Nothing has that name.
     """
-    from searchgym.envs.registration import env_options, find_env
+    from searchgym.envs.registration import env_options
     from searchgym.envs.task import load_task
     from searchgym.retrieval.kinds.http import HttpRetriever
 
-    if name is None:
-        card = _own_env(options)
-    else:
-        try:
-            card = find_env(name)
-        except UnknownNameError as error:
-            if "questions" not in options:
-                raise
-            typed = sys.argv[1:]
-            if name in typed:
-                typed.remove(name)
-            command = shlex.join(["searchgym", *typed])
-            raise UsageError(f"{error}. Your own questions need no environment: {command}") from None
+    card = card_of(name, options)
+    if name is not None:
         options = env_options(name, options)
-        found = evaluation_data(card, options)
-        if "questions" in found:
-            folder = Path(str(found["questions"])).parent
+        files = evaluation_data(card, options)
+        if "questions" in files:
+            folder = Path(str(files["questions"])).parent
             say(f"questions of {card.id}: {folder} (SEARCHGYM_DATA), not its {card.questions.split_name}")
-        options = cast("TaskOptions", {**found, **options})
+        options = cast("TaskOptions", {**files, **options})
     task = load_task(card, **options)
     if wait:
         if not isinstance(task.retriever, HttpRetriever):

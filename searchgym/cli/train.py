@@ -17,8 +17,9 @@ from searchgym.cli.output import Json, emit, say, table, tell
 from searchgym.cli.training.plan import print_plan
 from searchgym.cli.training.steps import training_steps
 from searchgym.cli.training.train_pipeline import is_pipeline, train_pipeline
-from searchgym.errors import UsageError
+from searchgym.errors import UnknownNameError, UsageError
 from searchgym.named import code_refused
+from searchgym.options.cards import list_cards
 
 if TYPE_CHECKING:
     from searchgym.testing.selfcheck.findings import Findings
@@ -66,7 +67,12 @@ def train(
             )
         train_pipeline(recipe, overrides or [], out, resume, json)
         return
-    loaded = recipe_of(recipe, overrides)
+    try:
+        loaded = recipe_of(recipe, overrides)
+    except UnknownNameError as error:
+        if error.kind != "recipe" or error.name != recipe:
+            raise
+        raise UnknownNameError("recipe", recipe, [*error.known, *list_cards("pipelines")], error.hint) from None
     if planned.plan:
         with code_refused():  # a plan needs sizes alone
             print_plan(loaded, planned, out, json)

@@ -16,8 +16,8 @@ import typer
 from searchgym.cli.evaluation.printed import print_scores, print_suite
 from searchgym.cli.options import LoadOptions, RunOptions, TaskChoice, takes_records
 from searchgym.cli.output import Json, emit, rate, say, stages
-from searchgym.cli.run import OwnEnv, chosen_task, task_options
-from searchgym.errors import SearchGymError, UnknownNameError, UsageError
+from searchgym.cli.run import OwnEnv, card_of, chosen_task, task_options
+from searchgym.errors import SearchGymError, UsageError
 from searchgym.protocol import DEFAULT
 
 if TYPE_CHECKING:
@@ -88,6 +88,7 @@ def _on_env(
     from searchgym.eval.run_folder import holds_run
     from searchgym.eval.runner import check_out, check_scorable
 
+    card_of(env, task_options(choice))  # a wrong name is reported before a missing model
     if run.out is not None:
         check_out(run.out, resume=run.resume, overwrite=run.overwrite)
     named = named_models(model, agent, how)
@@ -177,10 +178,9 @@ def with_dialect(choice: TaskChoice, env: str | None, named: Mapping[str, str | 
     from searchgym.rollout.foreign.dialects import chosen_dialect
 
     given: dict[str, Any] = {}
-    with contextlib.suppress(UnknownNameError):  # said where the task is made
-        if env is not None:
-            card = find_env(env)
-            given = {"protocol": card.protocol, "dialect": card.dialect, **env_options(env)}
+    if env is not None:
+        card = find_env(env)
+        given = {"protocol": card.protocol, "dialect": card.dialect, **env_options(env)}
     if (choice.protocol or given.get("protocol")) != "tool_calls":
         return choice
     dialect, notes = chosen_dialect(choice.dialect or given.get("dialect", DEFAULT), named.values())

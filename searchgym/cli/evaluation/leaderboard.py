@@ -119,6 +119,8 @@ def check(
     from searchgym.eval.leaderboard.check import agent_of, check_submission
     from searchgym.eval.leaderboard.replay import replay_episodes
 
+    if not folder.is_dir():
+        raise UsageError(f"{folder}: no such folder of a submission")
     given = None if agent is None else load_agent(agent)
     checked = check_submission(folder, _tasks(corpus, retriever, suite_card))
     own = agent_of(checked.manifest, given)
