@@ -24,7 +24,8 @@ from searchgym.cli.practice import generated
 from searchgym.cli.practice.demonstrate import demonstrate
 from searchgym.cli.practice.select import select_questions
 from searchgym.cli.practice.selfplay import selfplay
-from searchgym.cli.serve import serve_retriever
+from searchgym.cli.serving.model import serve_model
+from searchgym.cli.serving.retriever import serve_retriever
 from searchgym.cli.training.show import show_episode
 from searchgym.errors import CardError, DataMissingError, RunExistsError, SearchGymError, UsageError
 from searchgym.threads import contained
@@ -61,7 +62,7 @@ DOCUMENTS, MODELS = "Documents and questions", "Models and servers"
 
 serving = typer.Typer(help="Serve a retriever or a model over HTTP.", no_args_is_help=True)
 serving.command("retriever")(serve_retriever)
-serving.command("model")(models.serve_model)
+serving.command("model")(serve_model)
 generated.questions.command("select")(select_questions)
 
 app = typer.Typer(

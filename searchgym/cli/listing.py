@@ -30,6 +30,8 @@ COLUMNS: Final = {
     "suites": "name n ready parts summary",
 }
 """Kind of card to the columns of its table."""
+DETAILS: Final = {"envs": {"data"}, "recipes": {"agent", "model"}}
+"""Columns that only ``--json`` shows, for a table that fits a terminal."""
 
 
 def list_cards(
@@ -42,9 +44,10 @@ def list_cards(
     kind = "envs" if kind == "environments" else kind
     if kind not in COLUMNS:
         raise UnknownNameError("kind", kind, COLUMNS)
+    columns = [name for name in COLUMNS[kind].split() if json or name not in DETAILS.get(kind, ())]
     rows = []
     for card, computed in _cards(kind):
-        rows.append({name: computed.get(name, getattr(card, name, None)) for name in COLUMNS[kind].split()})
+        rows.append({name: computed.get(name, getattr(card, name, None)) for name in columns})
     emit_rows(rows, json, kind)
 
 

@@ -72,7 +72,7 @@ def test_eval_prints_scores_and_writes_a_new_folder_each_time(cli):
     assert "title_recall by turn 1 to 5" in out
     assert "95 % interval" in out
     (bridge,) = [line for line in out.splitlines() if "type bridge" in line]
-    assert [cell.strip() for cell in bridge.split("│")][2:4] == ["9", "0.0000"]
+    assert bridge.split()[2:4] == ["9", "0.0000"]
     assert "run folder: runs/eval/Demo-v0_closed-book_" in err
     assert len(list(Path("runs/eval").iterdir())) == 2
 
@@ -232,10 +232,10 @@ def test_a_documents_folder_is_a_corpus(cli, tmp_path):
     assert json_of(cli("index", "search", "notes", "beech", "--json"))["hits"][0]["title"] == "Herring"
 
 
-def test_tables_cut_nothing_in_a_pipe(cli):
+def test_the_list_is_plain_text_of_80_columns(cli):
     out = cli("list")[1]
     assert "searchgym/2WikiMultihopQA-v0" in out
-    assert len({len(line) for line in out.splitlines() if line.startswith(("│", "┃"))}) == 1
+    assert out.isascii() and max(map(len, out.splitlines())) <= 80
 
 
 # -- play ----------------------------------------------------------------------------------------------------
@@ -318,7 +318,7 @@ def test_corpus_get_downloads_by_card_and_checks(cli, tmp_path):
     (tmp_path / "mine.yaml").write_text(card.format(CORPUS.as_uri(), sha256_file(CORPUS)))
     got = json_of(cli("corpus", "get", "mine.yaml", "--json"))
     assert (Path(got["path"]).read_bytes(), got["checked"]) == (CORPUS.read_bytes(), True)
-    assert cli("corpus", "get", "mine.yaml")[0] == 1
+    assert cli("corpus", "get", "mine.yaml")[0] == 2
     (tmp_path / "mine.yaml").write_text(card.format(CORPUS.as_uri(), "0" * 64))
     status, _, err = cli("corpus", "get", "mine.yaml", "--overwrite")
     assert (status, "0" * 64 in err) == (1, True)

@@ -108,7 +108,7 @@ def test_k1_and_b_are_for_bm25(cli):
             2,
             "--k1 and --b only apply to retriever cards that have them, such as bm25 and lucene",
         ),
-        ("bm25", ["--b", 2], 1, "b: expected at most 1, got 2"),
+        ("bm25", ["--b", 2], 2, "b: expected at most 1, got 2"),
         ("bm25s", [], 2, "did you mean 'bm25'"),
     ]:
         got, out, err = cli("index", "build", CORPUS, "--out", "no", "--retriever", retriever, *weight)
@@ -292,7 +292,7 @@ def test_vectors_are_converted_from_a_folder_or_a_file(cli, hybrid):
     assert json_of(cli(*file, "--corpus", CORPUS, "--json"))["corpus_sha256"] == converted["corpus_sha256"]
     assert json_of(cli("index", "search", "flat", QUERY, "--json"))["hits"] == flat
     status, _, err = cli(*file, "--corpus", CORPUS)
-    assert (status, "--overwrite" in err) == (1, True)
+    assert (status, "--overwrite" in err) == (2, True)
     assert cli(*file, "--corpus", CORPUS, "--overwrite")[0] == 0
     status, _, err = cli("index", "convert", hybrid, "--out", "no", "--retriever", "bm25")
     assert (status, "no dense part" in err) == (2, True)
@@ -317,7 +317,7 @@ def test_an_interrupted_conversion_is_thrown_away_when_asked(cli, hybrid, monkey
         assert cli("index", "convert", hybrid, "--out", "idx", "--retriever", "inverted.yaml")[0] == 130
     flat = ["index", "convert", hybrid, "--out", "idx", "--retriever", "minilm-flat"]
     status, _, err = cli(*flat)
-    assert (status, "interrupted build with other settings" in err) == (1, True)
+    assert (status, "interrupted build with other settings" in err) == (2, True)
     assert json_of(cli(*flat, "--restart", "--json"))["parts"] == ["dense"]
 
 
@@ -377,8 +377,8 @@ def test_a_card_is_served(tmp_path):
         ([], 2, "give an index folder"),
         (["--retriever", "bm25"], 2, "give an index folder"),
         ([CORPUS, "--retriever", "bm52"], 2, "did you mean 'bm25'"),
-        ([CORPUS, "--retriever", "none.yaml"], 1, "none.yaml: no such file"),
-        (["none.jsonl"], 1, "none.jsonl"),
+        ([CORPUS, "--retriever", "none.yaml"], 2, "none.yaml: no such file"),
+        (["none.jsonl"], 2, "none.jsonl"),
     ],
 )
 def test_what_cannot_be_served_is_refused_before_it_listens(cli, args, status, message):

@@ -30,7 +30,7 @@ def test_a_suite_by_its_card(cli):
     status, out, _ = cli("eval", "two.yaml", "--agent", "single-search", "--out", "other")
     assert (status, "mean over parts" in out, "suite two · single-search" in out) == (0, True, True)
     status, _, err = cli("eval", "two.yaml", "--agent", "single-search", "--out", "run")
-    assert (status, "holds a run of suite two: --resume goes on with it, --overwrite replaces it" in err) == (1, True)
+    assert (status, "holds a run of suite two: --resume goes on with it, --overwrite replaces it" in err) == (2, True)
     assert json_of(cli("eval", "two.yaml", "--agent", "single-search", "--out", "run", "--resume", "--json"))["n"] == 15
 
 
@@ -110,7 +110,7 @@ def test_a_submission_is_made_checked_replayed_and_ranked(cli):
     again = cli(
         "leaderboard", "add", "runs/closed-book", "--name", "closed-book", "--by", "me", "--out", "board", *mine
     )
-    assert (again[0], "two submissions of one name" in again[2]) == (1, True)
+    assert (again[0], "two submissions of one name" in again[2]) == (2, True)
 
 
 @pytest.mark.slow
@@ -129,7 +129,7 @@ def test_an_add_that_was_ended_between_two_parts_goes_on(cli, monkeypatch):
     assert files(Path("board")) == files(Path("whole"))
     assert first.items() < files(Path("board")).items()
     status, _, err = cli("leaderboard", "add", "run", *given, "--out", "board")
-    assert (status, "two submissions of one name and training seed, and it is this run's" in err) == (1, True)
+    assert (status, "two submissions of one name and training seed, and it is this run's" in err) == (2, True)
     shutil.copytree("board/two/Few/a", "board/two/Few/.a.12345678.part")  # killed before it got its name
     assert len(json_of(cli("leaderboard", "build", "board", "--suite-card", "two.yaml", "--json"))["tracks"]) == 2
     shutil.rmtree("board/two/Few/.a.12345678.part")
@@ -139,7 +139,7 @@ def test_an_add_that_was_ended_between_two_parts_goes_on(cli, monkeypatch):
     for run, by in (("other", "me"), ("run", "you")):  # another run, or another's, under the name of what is there
         changed = ["--name", "a", "--by", by, "--suite-card", "two.yaml"]
         status, _, err = cli("leaderboard", "add", run, *changed, "--out", "board")
-        assert (status, "board/two/Demo/a exists: two submissions of one name" in err) == (1, True)
+        assert (status, "board/two/Demo/a exists: two submissions of one name" in err) == (2, True)
         assert files(Path("board")) == first
 
 
@@ -170,7 +170,7 @@ def test_a_run_with_a_limit_is_no_submission(cli):
 def test_mistakes_are_told_at_once(cli):
     for args, message in (
         (["leaderboard", "build", "nowhere"], "nowhere is no folder of submissions"),
-        (["leaderboard", "check", "nowhere"], "no such file: not the folder of a submission"),
+        (["leaderboard", "check", "nowhere"], "no such folder of a submission"),
         (["leaderboard", "add", "nowhere", "--name", "a", "--by", "b"], "nowhere is no run of a suite"),
         (["leaderboard", "add", ".", "--name", "a", "--by", "b", "--suite", "x", "--part", "y"], "no finished run"),
         (["compare", "nowhere", "here"], "no such run"),

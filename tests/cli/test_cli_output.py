@@ -241,7 +241,7 @@ def test_a_page_of_50_megabytes_is_cut_in_tables_and_whole_in_json(capsys):
     shown = capsys.readouterr()
     for text in (shown.out, shown.err):
         assert len(text) < 10 * MOST_SHOWN
-        assert f" ... ({len(page) - MOST_SHOWN:,} more characters)" in text
+        assert f" ... ({len(page) - MOST_SHOWN:,} more characters)" in " ".join(text.split())
         assert "\x1b" not in text
     assert time.process_time() - begun < 2
     emit_rows([{"rank": 1, "text": "y" * 2 * MOST_SHOWN}], True, "hits")
@@ -255,8 +255,13 @@ def test_a_text_of_the_longest_size_is_shown_whole(capsys):
 
 def test_numbers_are_aligned_to_the_right_whatever_their_sign(capsys):
     output.table(("name", "advantage"), [("a", "-0.500"), ("b", "+1.000"), ("c", "n/a")])
-    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
-    assert [row.split("│")[2] for row in rows] == ["    -0.500 ", "    +1.000 ", "       n/a "]
+    assert capsys.readouterr().out.splitlines() == [
+        "name  advantage",
+        "----  ---------",
+        "a        -0.500",
+        "b        +1.000",
+        "c           n/a",
+    ]
 
 
 @pytest.mark.parametrize(

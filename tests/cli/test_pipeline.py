@@ -284,7 +284,7 @@ def test_a_folder_in_use_is_told_before_anything_is_loaded(tmp_path):
     (tmp_path / "file").touch()
     command = [sys.executable, "-X", "importtime", "-m", "searchgym", "train", "smol-own", "corpus=demo", "--out"]
     told = subprocess.run([*command, tmp_path], capture_output=True, text=True)
-    assert told.returncode == 1 and "holds files but not a pipeline: choose another --out" in told.stderr
+    assert told.returncode == 2 and "holds files but not a pipeline: choose another --out" in told.stderr
     assert not re.search(r"\b(torch|transformers|numba|searchgym\.cli\.pipeline\.pipeline)$", told.stderr, re.M)
 
 

@@ -618,7 +618,7 @@ def test_without_the_extra_the_command_says_how_to_install_it(run, cli, monkeypa
 
 def test_a_wrong_folder_is_an_error_before_anything_is_loaded(cli, tmp_path):
     status, _, err = cli("view", tmp_path / "nothing")
-    assert (status, err.startswith(f"error: {tmp_path / 'nothing'}: no such run")) == (1, True)
+    assert (status, err.startswith(f"error: {tmp_path / 'nothing'}: no such run")) == (2, True)
 
 
 def test_a_port_in_use_is_refused(run):
