@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from searchgym.options.cards import list_cards
 from searchgym.options.kinds import shipped
 
 if TYPE_CHECKING:
@@ -27,7 +28,37 @@ Template = Annotated[
         help="Argument of the chat template, such as enable_thinking=false, or date=YYYY-MM-DD; repeatable.",
     ),
 ]
-RecipeName = Annotated[str, typer.Argument(help="Recipe name or YAML file.")]
+
+
+def completed(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
+    """Returns a function with which a shell completes one of some names; they are listed when a user asks for it."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [name for name in names() if name.lower().startswith(incomplete.lower())]
+
+    return complete
+
+
+def env_names() -> list[str]:
+    """Returns the short names of environments and the names of suites."""
+    from searchgym.envs.registration import registered
+
+    return [*(id.rpartition("/")[2].rpartition("-v")[0] for id in registered()), *list_cards("suites")]
+
+
+def recipe_names() -> list[str]:
+    """Returns the names of recipes and of pipelines."""
+    return [*list_cards("train"), *list_cards("pipelines")]
+
+
+AgentName = Annotated[
+    str,
+    typer.Option(
+        help="Agent card (searchgym list agents), agent folder, or module:Class.",
+        autocompletion=completed(lambda: list_cards("agents")),
+    ),
+]
+RecipeName = Annotated[str, typer.Argument(help="Recipe name or YAML file.", autocompletion=completed(recipe_names))]
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Values to override.")]
 
 

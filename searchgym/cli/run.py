@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from searchgym.cli.options import SourceOptions, TaskChoice
+from searchgym.cli.options import SourceOptions, TaskChoice, completed, env_names
 from searchgym.cli.output import say
 from searchgym.errors import DataMissingError, UnknownNameError, UsageError
 from searchgym.options.yaml import parse_yaml
@@ -27,6 +27,7 @@ OwnEnv = Annotated[
         metavar="[ID]",
         help="Environment id, short name (HotpotQA) or YAML card; left out for your own --questions.",
         show_default=False,
+        autocompletion=completed(env_names),
     ),
 ]
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from searchgym.cli.evaluation.printed import print_scores, print_suite
-from searchgym.cli.options import LoadOptions, RunOptions, TaskChoice, takes_records
+from searchgym.cli.options import AgentName, LoadOptions, RunOptions, TaskChoice, takes_records
 from searchgym.cli.output import Json, emit, rate, say, stages
 from searchgym.cli.run import OwnEnv, card_of, chosen_task, task_options
 from searchgym.errors import SearchGymError, UsageError
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 def evaluate(
     *,
     env: OwnEnv = None,
-    agent: Annotated[str, typer.Option(help="Agent card (searchgym list agents), agent folder, or module:Class.")],
+    agent: AgentName,
     model: Annotated[
         list[str] | None,
         typer.Option(help="[ROLE=]MODEL for one role or all: a folder, checkpoint, name, or URL#NAME."),

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from searchgym.cli.options import Seed, TaskChoice, Template, takes_records
+from searchgym.cli.options import AgentName, Seed, TaskChoice, Template, takes_records
 from searchgym.cli.output import Json, emit, say
 from searchgym.cli.run import OwnEnv, chosen_task
 
@@ -21,7 +21,7 @@ def demonstrate(
     model: Annotated[str, typer.Option(help="Model that will learn from them: its tokenizer writes the tokens.")],
     out: Annotated[Path, typer.Option(help="Output folder.")],
     n: Annotated[int, typer.Option("--n", min=1, help="Number of demonstrations.")] = 400,
-    agent: Annotated[str, typer.Option(help="Agent that is shown: search-r1, or a team.")] = "search-r1",
+    agent: AgentName = "search-r1",
     reading: Annotated[
         bool, typer.Option("--reading", help="Practice in reading alone: pages, questions and short answers.")
     ] = False,

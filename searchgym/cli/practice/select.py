@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 import yaml
 
-from searchgym.cli.options import LoadOptions, TaskChoice, takes_records
+from searchgym.cli.options import AgentName, LoadOptions, TaskChoice, takes_records
 from searchgym.cli.output import Json, emit, emit_rows, say, stages
 from searchgym.cli.pipeline.selection_options import Selection
 from searchgym.cli.run import OwnEnv, chosen_task
@@ -44,7 +44,7 @@ def select_questions(
         str | None,
         typer.Option(help="Model that will be trained: its attempts are counted. Without one, the pool is taken."),
     ] = None,
-    agent: Annotated[str, typer.Option(help="Agent that will be trained.")] = "search-r1",
+    agent: AgentName = "search-r1",
     how: Selection,
     max_tokens: Annotated[
         int | None, typer.Option(min=1, help="Maximum tokens of one output; default: the agent's card.")
