@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from searchgym.cli.output import Json, emit, progress, say
+from searchgym.cli.output import Json, emit, progress, say, say_next
 from searchgym.errors import BadLines, DataMissingError, RunExistsError, ScoringError, UsageError
 from searchgym.options.cards import CorpusCard, find_card, load_card
 from searchgym.records import Passage
@@ -64,6 +64,8 @@ def corpus_get(
     card = load_card(CorpusCard, find_card("corpora", name))
     with progress(f"get {card.name}") as advance:
         emit(get_corpus(card, home() / "data", overwrite=overwrite, progress=advance), json, card.name)
+    if not json:
+        say_next("index", "build", card.name, "--out", f"{card.name}-index")
 
 
 @corpus.command("convert")
@@ -82,6 +84,8 @@ def corpus_convert(
     passages, bad = read(source, form, skip_bad)
     count = write_corpus(out, passages)
     emit({"passages": count, "left_out": report(bad), "out": str(out)}, json, "converted")
+    if not json:
+        say_next("index", "build", out, "--out", out.with_name(f"{out.stem}-index"))
 
 
 @corpus.command("chunk")
@@ -104,6 +108,8 @@ def corpus_chunk(
     passages, bad = read(source, form, skip_bad)
     count = write_corpus(out, chunk_passages(passages, words=words, overlap=overlap, by=by))  # type: ignore[arg-type]
     emit({"passages": count, "left_out": report(bad), "out": str(out)}, json, "chunked")
+    if not json:
+        say_next("index", "build", out, "--out", out.with_name(f"{out.stem}-index"))
 
 
 @corpus.command("inspect")
@@ -162,6 +168,8 @@ def retrieval(
         say(f"warning: {of_unreachable(lacking, len(lacking))}")
         counts["unreachable_golds"] = len(lacking)
     emit(measures.evaluate_run(judged, hits, cutoffs) | counts, json, "retrieval")
+    if out is not None and qrels_out is not None and not json:
+        say_next("retrieval", "--run", out, "--qrels", qrels_out)
 
 
 def _searched(

@@ -6,12 +6,12 @@ import itertools
 import shutil
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from searchgym.cli.data import Format, Out, Overwrite, SkipBad, Source, read, report
-from searchgym.cli.output import Json, announce, emit, emit_rows, say, stages
+from searchgym.cli.output import Json, announce, emit, emit_rows, say, say_next, stages
 from searchgym.errors import UsageError
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 index = typer.Typer(help="Build, convert, inspect and search indexes.", no_args_is_help=True)
 Card = Annotated[str, typer.Option("--retriever", help="Retriever card (name or path) to build for.")]
+CUT: Final = 300
+"""Characters of each passage that a search prints."""
 Restart = Annotated[bool, typer.Option("--restart", help="Discard an interrupted build and start anew.")]
 Force = Annotated[bool, typer.Option("--force", help="Build even if memory or disk space seems too small.")]
 
@@ -63,6 +65,8 @@ def index_build(
     with stages(0 if size is None else size.passages) as progress:
         manifest = build_index(passages, out, card, overwrite=overwrite, restart=restart, progress=progress)
     emit(_summary(manifest, started, out) | {"left_out": report(bad)}, json, "index")
+    if not json:
+        say_next("index", "search", out, "your question")
 
 
 @index.command("convert")
@@ -89,6 +93,8 @@ def index_convert(
             source, out, retriever, corpus, overwrite=overwrite, restart=restart, progress=progress
         )
     emit(_summary(manifest, started, out), json, "index")
+    if not json:
+        say_next("index", "search", out, "your question")
 
 
 @index.command("inspect")
@@ -109,6 +115,7 @@ def index_search(
     query: Annotated[str, typer.Argument(help="Query text.")],
     top_k: Annotated[int, typer.Option(min=1, help="Maximum number of hits.")] = 5,
     retriever: Annotated[str | None, typer.Option(help="Retriever card to search with.")] = None,
+    full: Annotated[bool, typer.Option("--full", help=f"Print whole passages, not {CUT} characters of each.")] = False,
     json: Json = False,
 ) -> None:
     """Search an index."""
@@ -119,6 +126,9 @@ def index_search(
         {"rank": rank, "score": hit.score, "id": hit.passage.id, "title": hit.passage.title, "text": hit.passage.text}
         for rank, hit in enumerate(hits, start=1)
     ]
+    for row in rows if not (full or json) else ():
+        text = str(row["text"])
+        row["text"] = text if len(text) <= CUT else f"{text[:CUT].rstrip()} ... ({len(text):,} characters, --full)"
     if not rows and not json:
         say("no hits: no word of the query is in the corpus")
     emit_rows(rows, json, "hits")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import sys
 import time
@@ -50,6 +51,11 @@ def say(text: str) -> None:
     Its further lines are indented, so that a name with a line break in it cannot pass for a line of the program's.
     """
     print(printable(text).replace("\n", "\n  "), file=sys.stderr)  # noqa: T201
+
+
+def say_next(*words: object) -> None:
+    """Prints the command that a user is most likely to need next, on standard error in one line."""
+    say(f"next: searchgym {shlex.join(map(str, words))}")
 
 
 def show_warnings() -> None:

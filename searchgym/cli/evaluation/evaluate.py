@@ -15,7 +15,7 @@ import typer
 
 from searchgym.cli.evaluation.printed import print_scores, print_suite
 from searchgym.cli.options import AgentName, LoadOptions, RunOptions, TaskChoice, takes_records
-from searchgym.cli.output import Json, emit, rate, say, stages
+from searchgym.cli.output import Json, emit, rate, say, say_next, stages
 from searchgym.cli.run import OwnEnv, card_of, chosen_task, task_options
 from searchgym.errors import SearchGymError, UsageError
 from searchgym.protocol import DEFAULT
@@ -74,7 +74,7 @@ def evaluate(
         spent = seconds_of(Path(scores["out"]))
         count = scores["n"] * run.samples
         say(f"{count} episodes in {spent:.1f} s ({rate(count / max(spent, 1e-3))}), loading and scoring apart")
-        say(f"run folder: {scores['out']}; searchgym compare RUN RUN sets runs side by side")
+        say_next("report", scores["out"])
 
 
 PLACE = ("env", "agent", "out")

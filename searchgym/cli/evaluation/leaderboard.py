@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from searchgym.cli.evaluation.evaluate import named_models, open_models
-from searchgym.cli.output import Json, emit, say, stages, table, tell
+from searchgym.cli.output import Json, emit, say, say_next, stages, table, tell
 from searchgym.errors import RunExistsError, SubmissionError, UsageError
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def add(
         emit({"submissions": made}, True)
     else:
         table(("submission", "n", "EM"), [(m["submission"], str(m["n"]), f"{m['em']:.4f}") for m in made])
-        say("next: searchgym leaderboard check FOLDER --replay; searchgym leaderboard build")
+        say_next("leaderboard", "check", made[0]["submission"], "--replay")
 
 
 @leaderboard.command("check")

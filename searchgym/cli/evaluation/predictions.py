@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from searchgym.cli.data import Overwrite, refuse_existing
-from searchgym.cli.output import Json, emit, say
+from searchgym.cli.output import Json, emit, say, say_next
 from searchgym.cli.run import OwnEnv, load
 from searchgym.errors import RunExistsError, UsageError
 
@@ -70,6 +70,8 @@ def export(
     write_predictions(out, found, asked, form, wikipedia_ids)
     unanswered = sum(own.answer is None for own in found)
     emit({"run": str(run), "format": form, "n": len(found), "unanswered": unanswered, "out": str(out)}, json, "export")
+    if not json and questions is None:
+        say_next("predictions", "score", out, env)
     for note in _notes(found, form, wikipedia_ids):
         say(f"note: {note}")
     if dropped:

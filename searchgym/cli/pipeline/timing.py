@@ -53,9 +53,14 @@ def for_this_machine(pipeline: Pipeline) -> Pipeline:
     shown, reinforce = pipeline.demonstrations, pipeline.reinforce
     return dataclasses.replace(
         pipeline,
-        demonstrations=dataclasses.replace(shown, values=[IN_FLOAT32, *shown.values]),
-        reinforce=dataclasses.replace(reinforce, values=[IN_FLOAT32, *reinforce.values]),
+        demonstrations=dataclasses.replace(shown, values=_in_float32(shown.values)),
+        reinforce=dataclasses.replace(reinforce, values=_in_float32(reinforce.values)),
     )
+
+
+def _in_float32(values: list[str]) -> list[str]:
+    """Returns the values of a recipe with float32 before them; a resumed pipeline's have it already."""
+    return values if IN_FLOAT32 in values else [IN_FLOAT32, *values]
 
 
 def measure(model: str, dtype: Dtype) -> Speeds:

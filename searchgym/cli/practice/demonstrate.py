@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from searchgym.cli.options import AgentName, Seed, TaskChoice, Template, takes_records
-from searchgym.cli.output import Json, emit, say
+from searchgym.cli.output import Json, emit, say, say_next
 from searchgym.cli.run import OwnEnv, chosen_task
 
 
@@ -95,4 +95,6 @@ def demonstrate(
     told = {name: card[name] for name in ("kind", "episodes", "tokens", "tokens_learnt", "longest", "outcomes")}
     emit(told | {"out": str(out)}, json, "demonstrations")
     if not json:
-        say(f"next: a recipe with method: {{kind: supervised, demonstrations: {out / 'episodes.jsonl'}}}")
+        recipe, values = "smol-read" if reading else "smol-search", [f"model={model}"]
+        values += [f"agent={agent}"] if agent != "search-r1" else []
+        say_next("train", recipe, f"method.demonstrations={out / 'episodes.jsonl'}", *values)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from searchgym.cli.output import Json, emit, emit_rows, say, stages
+from searchgym.cli.output import Json, emit, emit_rows, say, say_next, stages
 from searchgym.questions.worlds.schema import WorldSpec
 
 world = typer.Typer(help="Build a world of pages and questions from a seed.", no_args_is_help=True)
@@ -53,6 +53,9 @@ def world_build(
     report = read_json(written / "report.json")
     summary = {"seconds": round(time.perf_counter() - started, 3), "out": str(out)}
     emit({name: value for name, value in report.items() if name != "shapes"} | summary, json, "world")
+    if not json:
+        files = ("--questions", out / "questions.jsonl", "--corpus", out / "corpus.jsonl")
+        say_next("eval", *files, "--agent", "single-search")
 
 
 questions = typer.Typer(help="Generate, inspect and select questions.", no_args_is_help=True)
@@ -120,7 +123,8 @@ def questions_generate(
     summary = {name: made[name] for name in names} | {"seconds": round(time.perf_counter() - started, 1)}
     emit(summary | {"out": str(out)}, json, "questions")
     if not json:
-        say(f"next: searchgym questions inspect {out}; searchgym play Corpus --corpus {corpus}")
+        test = out / "questions" / "test.jsonl" if made["questions"].get("test") else out / "questions" / "train.jsonl"
+        say_next("eval", "--questions", test, "--corpus", corpus, "--agent", "single-search")
 
 
 @questions.command("inspect")

@@ -10,7 +10,7 @@ import typer
 import yaml
 
 from searchgym.cli.options import AgentName, LoadOptions, TaskChoice, takes_records
-from searchgym.cli.output import Json, emit, emit_rows, say, stages
+from searchgym.cli.output import Json, emit, emit_rows, say, say_next, stages
 from searchgym.cli.pipeline.selection_options import Selection
 from searchgym.cli.run import OwnEnv, chosen_task
 
@@ -100,5 +100,5 @@ def select_questions(
         rules["max_observation_words"] = report["max_observation_words"]
         env_options = {"questions": str(out / SELECTED), "corpus": str(corpus), "reward": "em", **rules}
         written = yaml.safe_dump(env_options, default_flow_style=True, width=10**6).strip()
-        limit = "" if max_tokens is None else f" rollout.max_tokens={max_tokens}"
-        say(f"next: searchgym train smol-grpo env_options='{written}'{limit} validation.every=0")
+        limit = [] if max_tokens is None else [f"rollout.max_tokens={max_tokens}"]
+        say_next("train", "smol-grpo", f"env_options={written}", *limit, "validation.every=0")

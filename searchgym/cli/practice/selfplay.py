@@ -48,7 +48,7 @@ def selfplay(
     if loaded.proposer is None:
         raise UsageError(f"{recipe} has no proposer: set proposer=path, or train it by `searchgym train`")
     folder = out or Path("runs") / "selfplay" / f"{loaded.name}_{time.strftime('%Y%m%d-%H%M%S')}"
-    summary = run_training(loaded, overrides or [], folder, resume)
+    summary = run_training(loaded, overrides or [], folder, resume, json)
     rows = [row for _, row in iter_jsonl(folder / "metrics.jsonl") if "proposer/signal" in row]
     asked = [row for _, row in iter_jsonl(folder / "proposed.jsonl")]
     thirds = thirds_of(rows)
