@@ -30,10 +30,11 @@ def cli(monkeypatch, capsys, tmp_path):
         (f"questions generate {CORPUS} --out q --n 20", "eval --questions q/questions/"),
         (
             "train tiny-grpo steps=1 rollout.questions=2 validation.questions=2 "
-            "'validation.env_options={questions: {split: validation, size: 4, seed: 1}}' --out t",
+            "'validation.env_options={questions: {split: validation, size: 8, seed: 1}}' --out t",
             "eval searchgym/World-v0",
         ),
     ],
+    ids=lambda words: words.split()[0],
 )
 def test_the_next_command_works(cli, command, second):
     status, _, err = cli(*shlex.split(command))
