@@ -219,10 +219,10 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """
     section, names = f"{name.partition('.')[0]}.", sorted(known)
     if inside := [each.removeprefix(section) for each in names if each.startswith(section)]:
-        near = difflib.get_close_matches(name.removeprefix(section), inside, n=1, cutoff=0.5)
+        near = difflib.get_close_matches(name.removeprefix(section), inside, n=1, cutoff=0.6)
         near, names = [section + each for each in near], [section + each for each in inside]
     else:
-        near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+        near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     if near:
         return f"; did you mean {near[0]!r}?"
     listed = ", ".join(names[:MAX_LISTED]) + (f", ... ({len(names)} in all)" if len(names) > MAX_LISTED else "")

@@ -188,10 +188,10 @@ def _searched(
     searched, lacking = load_corpus(path, card), list[str]()
     if qrels is None:
         bad = BadLines(skip_bad)
-        asked = read_questions(questions, None, bad)
+        records = read_questions(questions, None, bad)
         report(bad)
-        pages = titled(asked, searched.passages())
-        judged, lacking = measures.judgements(asked, pages), unreachable_in(asked, pages)
+        pages = titled(records, searched.passages())
+        judged, lacking = measures.judgements(records, pages), unreachable_in(records, pages)
     else:
         judged = measures.read_qrels(qrels)
     measures.check_relevant(judged)

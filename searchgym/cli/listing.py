@@ -175,10 +175,10 @@ def _ready(card: EnvCard, options: TaskOptions, evaluated: bool = True) -> str:
     """
     from searchgym.envs.options import own_questions, with_options
 
-    given = {**(evaluation_data(card, options) if evaluated else {}), **options}
-    source = with_options(card, given).questions
-    questions = own_questions(given) is not None or source.missing() is None
-    brought = bool({"corpus", "retriever", "distractors"} & given.keys()) or source.brings_corpus
+    merged = {**(evaluation_data(card, options) if evaluated else {}), **options}
+    source = with_options(card, merged).questions
+    questions = own_questions(merged) is not None or source.missing() is None
+    brought = bool({"corpus", "retriever", "distractors"} & merged.keys()) or source.brings_corpus
     corpus = brought or _is_here(card.corpus)
     if questions and corpus:
         return "yes"

@@ -182,8 +182,8 @@ class LoadOptions:
         from searchgym.rollout.foreign.template_options import DATE, parse_template
         from searchgym.rollout.models import Loading
 
-        given = ({} if date is None else {DATE: date}) | parse_template(self.template or ())
-        return Loading(self.sampler, self.dtype, requests, self.max_context, self.chat, given)
+        arguments = ({} if date is None else {DATE: date}) | parse_template(self.template or ())
+        return Loading(self.sampler, self.dtype, requests, self.max_context, self.chat, arguments)
 
 
 def takes_records(command: Callable[..., None]) -> Callable[..., None]:
@@ -191,12 +191,12 @@ def takes_records(command: Callable[..., None]) -> Callable[..., None]:
     hints = typing.get_type_hints(command, include_extras=True)
     records: dict[str, Any] = {name: hint for name, hint in hints.items() if dataclasses.is_dataclass(hint)}
 
-    def run(**given: Any) -> None:
+    def run(**values: Any) -> None:
         built = {
-            name: record(**{field.name: given.pop(field.name) for field in dataclasses.fields(record)})
+            name: record(**{field.name: values.pop(field.name) for field in dataclasses.fields(record)})
             for name, record in records.items()
         }
-        command(**given, **built)
+        command(**values, **built)
 
     parameters: list[inspect.Parameter] = []
     for name, parameter in inspect.signature(command).parameters.items():

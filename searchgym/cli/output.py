@@ -41,8 +41,8 @@ MOST_SHOWN = 20_000
 def printable(text: str) -> str:
     """Returns a text without characters of `CONTROL`, cut to `MOST_SHOWN` characters."""
     left = len(text) - MOST_SHOWN
-    shown = text if left <= 0 else f"{text[:MOST_SHOWN]} ... ({left:,} more characters)"
-    return CONTROL.sub("\N{REPLACEMENT CHARACTER}", shown)
+    cut = text if left <= 0 else f"{text[:MOST_SHOWN]} ... ({left:,} more characters)"
+    return CONTROL.sub("\N{REPLACEMENT CHARACTER}", cut)
 
 
 def say(text: str) -> None:
@@ -61,15 +61,15 @@ def say_next(*words: object) -> None:
 def show_warnings() -> None:
     """Makes Python show what was left out or guessed of data as a note, in one line and once."""
     usual = warnings.showwarning
-    said: set[str] = set()
+    printed: set[str] = set()
 
-    def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+    def show(message: Warning | str, category: type[Warning], *location: Any, **more: Any) -> None:
         if issubclass(category, DataWarning):
-            if str(message) not in said:
-                said.add(str(message))
+            if str(message) not in printed:
+                printed.add(str(message))
                 say(f"note: {message}")
         else:
-            usual(message, category, *place, **more)
+            usual(message, category, *location, **more)
 
     warnings.showwarning = show
 

@@ -32,11 +32,11 @@ OwnEnv = Annotated[
 ]
 
 
-def task_options(given: SourceOptions) -> TaskOptions:
+def task_options(source: SourceOptions) -> TaskOptions:
     """Returns the environment options that the user gave, out of a record of command-line options."""
     from searchgym.envs.options import TaskOptions
 
-    fields = {field.name: getattr(given, field.name) for field in dataclasses.fields(given)}
+    fields = {field.name: getattr(source, field.name) for field in dataclasses.fields(source)}
     chosen = {name: value for name, value in fields.items() if value is not None and value is not False}
     if "retrievers" in chosen:
         chosen["retrievers"] = parse_yaml(chosen["retrievers"], "--retrievers")
@@ -154,12 +154,12 @@ def evaluation_data(card: EnvCard, options: TaskOptions) -> TaskOptions:
     folder = Path(base) / card.questions.title.lower()
     if not (folder / "questions.json").is_file():
         return {}
-    found: TaskOptions = {"questions": folder / "questions.json"}
+    files: TaskOptions = {"questions": folder / "questions.json"}
     if (folder / "id_aliases.json").is_file():
-        found["aliases"] = folder / "id_aliases.json"
+        files["aliases"] = folder / "id_aliases.json"
     if "corpus" not in options and not options.get("distractors") and (folder / "corpus.json").is_file():
         try:
             find_corpus(card.corpus)
         except DataMissingError:
-            found["corpus"] = folder / "corpus.json"
-    return found
+            files["corpus"] = folder / "corpus.json"
+    return files

@@ -21,7 +21,7 @@ MISTAKES = {
     "compare one two": "error: one: no such run: give the folder that `searchgym eval --out` wrote",
     "report none": "error: none: no such run",
     "list agent": "error: unknown kind 'agent'; did you mean 'agents'?",
-    "list nothing": "error: unknown kind 'nothing'. Known: agents, corpora, ",
+    "list xyz": "error: unknown kind 'xyz'. Known: agents, corpora, ",
     "train none.yaml": "error: none.yaml: no such file",
     "train tiny-grop": "error: unknown recipe 'tiny-grop'; did you mean 'tiny-grpo'?",
     "train smol-owm": "error: unknown recipe 'smol-owm'; did you mean 'smol-own'?",

@@ -177,13 +177,13 @@ def with_dialect(choice: TaskChoice, env: str | None, named: Mapping[str, str | 
     from searchgym.envs.registration import env_options, find_env
     from searchgym.rollout.foreign.dialects import chosen_dialect
 
-    given: dict[str, Any] = {}
+    defaults: dict[str, Any] = {}
     if env is not None:
         card = find_env(env)
-        given = {"protocol": card.protocol, "dialect": card.dialect, **env_options(env)}
-    if (choice.protocol or given.get("protocol")) != "tool_calls":
+        defaults = {"protocol": card.protocol, "dialect": card.dialect, **env_options(env)}
+    if (choice.protocol or defaults.get("protocol")) != "tool_calls":
         return choice
-    dialect, notes = chosen_dialect(choice.dialect or given.get("dialect", DEFAULT), named.values())
+    dialect, notes = chosen_dialect(choice.dialect or defaults.get("dialect", DEFAULT), named.values())
     for note in notes:
         say(note)
     return dataclasses.replace(choice, dialect=dialect)
@@ -234,14 +234,14 @@ def run_evaluation(
     label = f"{task.card.id} {agent.name}"
     for note in unpaid(task.questions):
         say(f"note: {task.card.id}: {note}")
-    given = with_gold_pages(task) if ceilings else None  # refused now rather than after the run
+    gold_task = with_gold_pages(task) if ceilings else None  # refused now rather than after the run
     try:
         with stages() as report:
             scores = runner.evaluate(task, agent, out, models, options, progress=lambda *done: report(label, *done))
-            if given is not None:
+            if gold_task is not None:
                 above = f"{label}, gold pages given"
-                told = functools.partial(report, above)
-                scores = add_ceilings(task, agent, out, scores, models, options, told, given)
+                report_gold = functools.partial(report, above)
+                scores = add_ceilings(task, agent, out, scores, models, options, report_gold, gold_task)
     except KeyboardInterrupt:
         again = f"go on with the same command and --out {whole or out} --resume"
         say(f"interrupted: finished episodes are kept in {out}; {again}")
@@ -255,8 +255,8 @@ def run_evaluation(
         em = {id: row["em"] for id, row in RunReader(out).question_rows().items() if "em" in row}
         scores = scores | {"contamination": measure_contamination(trained, task.questions, em)}
         runner.write_json(out / SCORES, scores)
-    if found := scores.get("unreachable_golds"):
-        say(f"warning: {of_unreachable(found['first'], found['n'])}")
+    if unreachable := scores.get("unreachable_golds"):
+        say(f"warning: {of_unreachable(unreachable['first'], unreachable['n'])}")
     if scores["retriever_errors"]:
         say(f"warning: {scores['retriever_errors']} episodes ended in a retriever error (score 0); --resume repeats")
         failed = (e for e in RunReader(out).episodes(tokens=False) if e.stop_reason == "retriever_error")

@@ -35,8 +35,8 @@ def _tasks(corpus: str | None, retriever: str | None, cards: list[Path] | None) 
     """Returns the tasks of suites under the options that were given."""
     from searchgym.eval.leaderboard.tasks import Tasks
 
-    given = {"corpus": corpus, "retriever": retriever}
-    options = cast("TaskOptions", {name: value for name, value in given.items() if value is not None})
+    sources = {"corpus": corpus, "retriever": retriever}
+    options = cast("TaskOptions", {name: value for name, value in sources.items() if value is not None})
     return Tasks(options, cards or [])
 
 
@@ -69,7 +69,7 @@ def add(
     )
 
     tasks = _tasks(corpus, retriever, suite_card)
-    made: list[dict[str, Any]] = []
+    submissions: list[dict[str, Any]] = []
     about = About(name, by, url=url, training_seed=training_seed)
     slug = folder_name(name, training_seed)
     parts = {out / track[0] / track[1] / slug: (of, *track) for track, of in runs_of(run, suite, part).items()}
@@ -90,12 +90,12 @@ def add(
             if folder not in there:
                 shutil.rmtree(folder)
             raise
-        made.append({"submission": str(folder), "n": checked.scores["n"], "em": checked.scores.get("em")})
+        submissions.append({"submission": str(folder), "n": checked.scores["n"], "em": checked.scores.get("em")})
     if json:
-        emit({"submissions": made}, True)
+        emit({"submissions": submissions}, True)
     else:
-        table(("submission", "n", "EM"), [(m["submission"], str(m["n"]), f"{m['em']:.4f}") for m in made])
-        say_next("leaderboard", "check", made[0]["submission"], "--replay")
+        table(("submission", "n", "EM"), [(m["submission"], str(m["n"]), f"{m['em']:.4f}") for m in submissions])
+        say_next("leaderboard", "check", submissions[0]["submission"], "--replay")
 
 
 @leaderboard.command("check")
@@ -121,19 +121,19 @@ def check(
 
     if not folder.is_dir():
         raise UsageError(f"{folder}: no such folder of a submission")
-    given = None if agent is None else load_agent(agent)
+    loaded_agent = None if agent is None else load_agent(agent)
     checked = check_submission(folder, _tasks(corpus, retriever, suite_card))
-    own = agent_of(checked.manifest, given)
+    used_agent = agent_of(checked.manifest, loaded_agent)
     scores = checked.scores
     result: dict[str, Any] = {"submission": str(folder), "tier": "recomputed", "n": scores["n"]}
     result |= {"em": scores.get("em"), "f1": scores.get("f1")}
     if replay:
-        done = replay_episodes(checked, own, episodes or None)
+        done = replay_episodes(checked, used_agent, episodes or None)
         result |= {"episodes_replayed": done["episodes"], "searches_repeated": done["searches"]}
-        if own is None:
+        if used_agent is None:
             say(f"agent {checked.manifest.agent} does not ship here: only its searches were repeated (--agent)")
     if rerun:
-        result |= {"tier": "run again"} | _run_again(checked, own, model or [])
+        result |= {"tier": "run again"} | _run_again(checked, used_agent, model or [])
     emit(result, json, "checked")
 
 
@@ -149,13 +149,13 @@ def _run_again(checked: CheckedSubmission, agent: LoadedAgent | None, specs: lis
         raise UsageError(f"which models? Give {', '.join(sorted(names))} as --model")
     dtype = next((e for u in checked.manifest.models.values() for e in ("bfloat16",) if e in u.engine), "float32")
     by = "vllm" if any("vllm" in used.engine for used in checked.manifest.models.values()) else "transformers"
-    given = {name: value for own in checked.manifest.template.values() for name, value in own.items()}
-    how = Loading(by, dtype, template=given)
+    template = {name: value for arguments in checked.manifest.template.values() for name, value in arguments.items()}
+    how = Loading(by, dtype, template=template)
     named = named_models(specs, agent, how) if agent.roles else {}
     opened: contextlib.AbstractContextManager[Mapping[str, Model]] = open_models(named, checked.task, how)
     with opened as models, stages() as report:
-        found = run_again(checked, agent, models, lambda *done: report("episodes", *done))
-    return {name: found[name] for name in ("episodes", "answers_equal", "em", "f1")}
+        repeated = run_again(checked, agent, models, lambda *done: report("episodes", *done))
+    return {name: repeated[name] for name in ("episodes", "answers_equal", "em", "f1")}
 
 
 @leaderboard.command("build")
@@ -180,19 +180,21 @@ def build(
     from searchgym.eval.report.html import to_html
     from searchgym.eval.report.markdown import to_markdown
 
-    places = folders or [BOARD]
-    for place in places:
-        if not place.is_dir():
-            raise UsageError(f"{place} is no folder of submissions")
-    page = out or places[0] / "README.md"
+    board_folders = folders or [BOARD]
+    for board_folder in board_folders:
+        if not board_folder.is_dir():
+            raise UsageError(f"{board_folder} is no folder of submissions")
+    page = out or board_folders[0] / "README.md"
     if page.suffix not in (".md", ".html"):
         raise UsageError(f"--out {page}: a page is written as .md or .html")
     with stages() as progress:
-        board = build_board(places, _tasks(corpus, retriever, suite_card), progress)
+        board = build_board(board_folders, _tasks(corpus, retriever, suite_card), progress)
     if not board.refused:
-        made = to_html(board_page(board, figures=True)) if page.suffix == ".html" else to_markdown(board_page(board))
+        text_of_page = (
+            to_html(board_page(board, figures=True)) if page.suffix == ".html" else to_markdown(board_page(board))
+        )
         with write_atomic(page) as file:
-            file.write(made.encode())
+            file.write(text_of_page.encode())
     tracks = [(track, track_cells(track)) for track in board.tracks]
     if json:
         result: dict[str, Any] = {"page": None if board.refused else str(page)}
@@ -209,8 +211,8 @@ def build(
         emit(result | {"absent": list(board.absent)}, True)
     else:
         for track, rows in tracks:
-            shown = filled(HEAD, rows)
-            table(shown.head, shown.rows, f"{track.suite} · {track.part}")
+            grid = filled(HEAD, rows)
+            table(grid.head, grid.rows, f"{track.suite} · {track.part}")
             tell(f"track: {track.label}")
         if board.reported:
             table(*reported_table(board.reported), "reported only")

@@ -63,27 +63,31 @@ def export(
     if env.startswith("own/") and questions is None:
         raise UsageError(f"{run} asked questions of your own: give the file as --questions")
     task = _asking(None if env.startswith("own/") else env, questions, aliases, "hotpotqa")
-    found, asked = predictions_of(run, task.questions, attempt)
-    dropped = sum(kept(own, form).answer != own.answer for own in found)
+    written, records = predictions_of(run, task.questions, attempt)
+    dropped = sum(kept(prediction, form).answer != prediction.answer for prediction in written)
     if pages_as_support:
-        found = [with_pages_as_support(own, question) for own, question in zip(found, asked, strict=True)]
-    write_predictions(out, found, asked, form, wikipedia_ids)
-    unanswered = sum(own.answer is None for own in found)
-    emit({"run": str(run), "format": form, "n": len(found), "unanswered": unanswered, "out": str(out)}, json, "export")
+        written = [
+            with_pages_as_support(prediction, question) for prediction, question in zip(written, records, strict=True)
+        ]
+    write_predictions(out, written, records, form, wikipedia_ids)
+    unanswered = sum(prediction.answer is None for prediction in written)
+    emit(
+        {"run": str(run), "format": form, "n": len(written), "unanswered": unanswered, "out": str(out)}, json, "export"
+    )
     if not json and questions is None:
         say_next("predictions", "score", out, env)
-    for note in _notes(found, form, wikipedia_ids):
+    for note in _notes(written, form, wikipedia_ids):
         say(f"note: {note}")
     if dropped:
         say(f"note: {dropped} answers state more than the format has a place for")
 
 
-def _notes(found: Sequence[Prediction], form: str, wikipedia_ids: bool) -> list[str]:
+def _notes(written: Sequence[Prediction], form: str, wikipedia_ids: bool) -> list[str]:
     """Returns what a reader of the file should know, in words."""
     from searchgym.eval.formats.predictions import PREDICTION_FORMATS
 
     notes, keeps = [], PREDICTION_FORMATS[form].keeps
-    answers = [own.answer for own in found if own.answer is not None]
+    answers = [prediction.answer for prediction in written if prediction.answer is not None]
     stated = {"supporting_facts": "supporting facts", "evidences": "evidence triples", "paragraphs": "paragraphs"}
     for field, words in stated.items():
         if field in keeps and all(getattr(answer, field) is None for answer in answers):
@@ -132,18 +136,18 @@ def score(
         raise UsageError("which questions? Give the ID of an environment (searchgym list), or --questions FILE")
     if out is not None and out.exists():
         raise RunExistsError(f"{out} already exists: choose another --out")
-    found = form or detect_format(file)
-    task = _asking(env, questions, aliases, scorer or found)
+    detected = form or detect_format(file)
+    task = _asking(env, questions, aliases, scorer or detected)
     read = read_predictions(file, task.questions, form, missing)  # type: ignore[arg-type]  # checked above
     chosen = scorer or task.card.scorer
     names = task.aliases if chosen == "2wiki" else None
     scores, rows = score_answers(read, task.questions, chosen, names)
     if out is not None:
-        source = {"file": file.name, "format": found, "sha256": sha256_file(file)}
+        source = {"file": file.name, "format": detected, "sha256": sha256_file(file)}
         record: dict[str, Any] = {"env": task.card.id, "agent": file.name, "predictions": source}
         record |= {"questions": len(task.questions), "questions_sha256": questions_sha256(task.questions)}
         write_scored(out, record | {"scorer": chosen, "searchgym": __version__}, read, task.questions, scores, rows)
-    emit({"format": found, "scorer": chosen, **scores}, json, file.name)
+    emit({"format": detected, "scorer": chosen, **scores}, json, file.name)
 
 
 def _asking(env: str | None, questions: str | None, aliases: Path | None, scorer: str) -> Task:
@@ -154,8 +158,8 @@ def _asking(env: str | None, questions: str | None, aliases: Path | None, scorer
     from searchgym.envs.task import load_task
     from searchgym.retrieval.retriever import NullRetriever
 
-    given: dict[str, Any] = {"questions": questions, "aliases": aliases, "retriever": NullRetriever()}
-    options: TaskOptions = {name: value for name, value in given.items() if value is not None}  # type: ignore[assignment]
+    sources: dict[str, Any] = {"questions": questions, "aliases": aliases, "retriever": NullRetriever()}
+    options: TaskOptions = {name: value for name, value in sources.items() if value is not None}  # type: ignore[assignment]
     if env is not None:
         return load(env, options)
     card = own_card(f"own/{Path(str(questions)).stem}")

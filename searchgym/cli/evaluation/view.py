@@ -60,20 +60,20 @@ def view(
         logs = [kept_log(run) if out is None else out / f"{name_of(run)}.{LOG}" for run in folders]
         if len(set(logs)) < len(logs):
             raise UsageError(f"--out {out}: two runs have the same name: leave it out, or give them in turn")
-        given = (out is not None, questions, model, run_code)
-        rows = [_export(run, log, *given) for run, log in zip(folders, logs, strict=True)]
+        export_options = (out is not None, questions, model, run_code)
+        rows = [_export(run, log, *export_options) for run, log in zip(folders, logs, strict=True)]
     if export_only or json:
         emit_rows(rows, json, "logs")
     if export_only:
         return
     named = [(name_of(run), log) for run, log in zip(folders, logs, strict=True)]
-    with _interrupted_by(signal.SIGTERM), viewer(named, port) as shown:
-        say(f"{sum(row['episodes'] for row in rows)} episodes at {shown.url} (Ctrl+C ends it)")
-        if browser and not _open(shown.url):
-            tunnel = f"ssh -L {shown.port}:127.0.0.1:{shown.port} HOST"
+    with _interrupted_by(signal.SIGTERM), viewer(named, port) as server:
+        say(f"{sum(row['episodes'] for row in rows)} episodes at {server.url} (Ctrl+C ends it)")
+        if browser and not _open(server.url):
+            tunnel = f"ssh -L {server.port}:127.0.0.1:{server.port} HOST"
             say(f"no browser here: open the address yourself, on another machine after {tunnel}")
         with contextlib.suppress(KeyboardInterrupt):
-            shown.wait()
+            server.wait()
 
 
 @contextlib.contextmanager

@@ -66,20 +66,20 @@ def demonstrate(
         from searchgym.train.demonstrations.write import write_demonstrations
 
         tokenizer = load_tokenizer(model)
-        given = parse_template(template or ())
-        check_template([tokenizer], given)
-        form = template_format(tokenizer, task.rules.protocol, given)
+        arguments = parse_template(template or ())
+        check_template([tokenizer], arguments)
+        form = template_format(tokenizer, task.rules.protocol, arguments)
         if reading:
-            shown = demonstrate_reading(task, form, n, seed, max_context)
+            demonstrations = demonstrate_reading(task, form, n, seed, max_context)
         else:
             behaviours = tuple(behaviour or ())
-            shown = demonstrate_search(
+            demonstrations = demonstrate_search(
                 task, form, n, agent=agent, early=early, behaviours=behaviours, seed=seed, max_tokens=max_context
             )
-    made = {
+    record = {
         "kind": "reading" if reading else agent,
         "model": model,
-        "template": fitted(tokenizer, given),
+        "template": fitted(tokenizer, arguments),
         "questions_sha256": questions_sha256(task.questions),
         "corpus_sha256": getattr(task.retriever, "corpus_sha256", None),
         "held_out_pages": held_out,
@@ -89,11 +89,11 @@ def demonstrate(
         "top_k": task.rules.top_k,
         "max_observation_words": task.rules.max_observation_words,
     }
-    card = write_demonstrations(shown, out, made)
-    if len(shown.episodes) < n:
-        say(f"{len(shown.episodes)} of {n} demonstrations: the questions give no more (see outcomes)")
-    told = {name: card[name] for name in ("kind", "episodes", "tokens", "tokens_learnt", "longest", "outcomes")}
-    emit(told | {"out": str(out)}, json, "demonstrations")
+    card = write_demonstrations(demonstrations, out, record)
+    if len(demonstrations.episodes) < n:
+        say(f"{len(demonstrations.episodes)} of {n} demonstrations: the questions give no more (see outcomes)")
+    summary = {name: card[name] for name in ("kind", "episodes", "tokens", "tokens_learnt", "longest", "outcomes")}
+    emit(summary | {"out": str(out)}, json, "demonstrations")
     if not json:
         recipe, values = "smol-read" if reading else "smol-search", [f"model={model}"]
         values += [f"agent={agent}"] if agent != "search-r1" else []

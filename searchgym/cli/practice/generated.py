@@ -110,20 +110,20 @@ def questions_generate(
     started = time.perf_counter()
     try:
         with stages() as progress:
-            made = write_set(passages, spec, out, held_out, corpus, progress, spec.wanted, top_k)
+            card = write_set(passages, spec, out, held_out, corpus, progress, spec.wanted, top_k)
     except KeyboardInterrupt:
         say("interrupted: the same command goes on where this one ended")
         raise typer.Exit(130) from None
-    total = sum(made["questions"].values())
+    total = sum(card["questions"].values())
     if total < n:
         say(f"{total} of {n} questions: {out / 'report.md'} tells what each filter took")
-    if made["cut_links"]:
-        say(crossed(made))
+    if card["cut_links"]:
+        say(crossed(card))
     names = ("questions", "multi_hop", "links", "facts", "held_out_pages", "cut_links", "crossing")
-    summary = {name: made[name] for name in names} | {"seconds": round(time.perf_counter() - started, 1)}
+    summary = {name: card[name] for name in names} | {"seconds": round(time.perf_counter() - started, 1)}
     emit(summary | {"out": str(out)}, json, "questions")
     if not json:
-        test = out / "questions" / "test.jsonl" if made["questions"].get("test") else out / "questions" / "train.jsonl"
+        test = out / "questions" / "test.jsonl" if card["questions"].get("test") else out / "questions" / "train.jsonl"
         say_next("eval", "--questions", test, "--corpus", corpus, "--agent", "single-search")
 
 
@@ -143,17 +143,17 @@ def questions_inspect(
     from searchgym.questions.storage import read_split, world_shortcuts
 
     if (folder / "triples.tsv").is_file():
-        measured, asked = world_shortcuts(folder)
+        measured, records = world_shortcuts(folder)
         rows = measured.rows()
     else:
-        asked = read_split(folder, "all")
+        records = read_split(folder, "all")
         rows = read_json(folder / "report.json")["shortcuts"]
     emit_rows(rows, json, "shortcuts")
-    for note in unpaid(asked):
+    for note in unpaid(records):
         say(f"note: {note}")
-    shown: dict[tuple[str | None, int], int] = {}
-    for question in () if json else asked:
+    printed: dict[tuple[str | None, int], int] = {}
+    for question in () if json else records:
         key = question.kind, hops_of(question)
-        shown[key] = shown.get(key, 0) + 1
-        if shown[key] <= examples:
+        printed[key] = printed.get(key, 0) + 1
+        if printed[key] <= examples:
             say(f"{question.kind}, {hops_of(question)} hops: {question.text}\n  -> {question.answers[0]}")

@@ -50,10 +50,10 @@ def selfplay(
     folder = out or Path("runs") / "selfplay" / f"{loaded.name}_{time.strftime('%Y%m%d-%H%M%S')}"
     summary = run_training(loaded, overrides or [], folder, resume, json)
     rows = [row for _, row in iter_jsonl(folder / "metrics.jsonl") if "proposer/signal" in row]
-    asked = [row for _, row in iter_jsonl(folder / "proposed.jsonl")]
+    proposed = [row for _, row in iter_jsonl(folder / "proposed.jsonl")]
     thirds = thirds_of(rows)
     if json:
-        emit(summary | {"proposer": thirds, "first": asked[:show], "last": asked[-show:] if show else []}, True)
+        emit(summary | {"proposer": thirds, "first": proposed[:show], "last": proposed[-show:] if show else []}, True)
         return
     emit(summary, False, loaded.name)
     table(("steps", *COLUMNS.values()), [tuple(third.values()) for third in thirds], "what was proposed")
@@ -62,7 +62,7 @@ def selfplay(
             "the solver searches less than it did, and most questions needed a single page: proposer.hops=[2,3,4] asks "
             "for more"
         )
-    for title, some in (("first questions", asked[:show]), ("last questions", asked[-show:])):
+    for title, some in (("first questions", proposed[:show]), ("last questions", proposed[-show:])):
         if show:
             table(("kind", "question", "answer"), [_said(row) for row in some], title)
     say(f"every question: {folder / 'proposed.jsonl'}; curves: {folder / 'curve.png'}")
@@ -71,15 +71,15 @@ def selfplay(
 def thirds_of(rows: Sequence[Mapping[str, float]]) -> list[dict[str, str]]:
     """Returns the metrics of `COLUMNS`, averaged over each third of the steps."""
     cuts = [round(len(rows) * part / 3) for part in range(4)]
-    found = []
+    thirds = []
     for start, end in itertools.pairwise(cuts):
         if part := rows[start:end]:
             row = {"steps": f"{part[0]['step']:.0f} to {part[-1]['step']:.0f}"}
             for name in COLUMNS:
                 values = [step[name] for step in part if name in step]
                 row[name.partition("/")[2]] = f"{mean(values):.3f}" if values else "n/a"
-            found.append(row)
-    return found
+            thirds.append(row)
+    return thirds
 
 
 def fewer_searches(rows: Sequence[Mapping[str, float]]) -> bool:

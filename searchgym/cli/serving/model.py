@@ -53,10 +53,10 @@ def serve_model(
             from searchgym.rollout.loading import load_tokenizer
             from searchgym.rollout.vllm.tool_calls import tool_flags
 
-            card, given, tokenizer = find_env(loaded.env), loaded.env_options, load_tokenizer(loaded.model)
-            browse = bool(given.get("browse", card.browse))
-            dialect, _ = chosen_dialect(given.get("dialect", card.dialect), [model_folder(loaded.model)])
-            protocol = get_protocol(given.get("protocol", card.protocol), browse=browse, dialect=dialect)
+            card, env_options, tokenizer = find_env(loaded.env), loaded.env_options, load_tokenizer(loaded.model)
+            browse = bool(env_options.get("browse", card.browse))
+            dialect, _ = chosen_dialect(env_options.get("dialect", card.dialect), [model_folder(loaded.model)])
+            protocol = get_protocol(env_options.get("protocol", card.protocol), browse=browse, dialect=dialect)
             flags = tool_flags(template_format(tokenizer, protocol, loaded.template), loaded.agent)
     setup = EngineSetup(
         folder=model_folder(loaded.model),

@@ -43,8 +43,8 @@ def next_words(recipe: Recipe, result: TrainResult, folder: Path) -> list[str]:
     A report is next where the run trained nothing, or where ``eval`` has no option for something in the recipe.
     """
     options: dict[str, Any] = {**recipe.env_options, **recipe.validation.env_options}
-    known = {field.name for field in dataclasses.fields(TaskChoice)}
-    if not result.progress.step or recipe.models or not options.keys() <= known:
+    flags = {field.name for field in dataclasses.fields(TaskChoice)}
+    if not result.progress.step or recipe.models or not options.keys() <= flags:
         return ["report", str(folder)]
     words = ["eval", recipe.env, "--agent", recipe.agent, "--model", str(result.best or result.checkpoint)]
     if recipe.rollout.max_tokens is not None:

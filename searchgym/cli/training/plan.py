@@ -64,7 +64,7 @@ def print_plan(recipe: Recipe, planned: PlanOptions, run: Path | None, as_json: 
         fits, hours = fit.fits_of(parts, memory), fit.hours(recipe.steps, planned.step_seconds, run)
         gpus = sum(device != "cpu" for device in memory)
         gpu_gib = memory.get("cuda:0", planned.gpu_gib)
-        found = fit.suggestions(recipe, gpus, gpu_gib, memory) if problem else []
+        suggested = fit.suggestions(recipe, gpus, gpu_gib, memory) if problem else []
     if as_json:
         content: dict[str, Any] = {"recipe": recipe.name, "memory": memory}
         listed = [
@@ -75,7 +75,7 @@ def print_plan(recipe: Recipe, planned: PlanOptions, run: Path | None, as_json: 
         content |= {"parts": [dataclasses.asdict(part) for part in parts]}
         content |= {"fits": listed, "hours": hours, "missing": missing}
         content |= {"programs": programs} if programs else {}
-        emit(content | {"suggestions": [dataclasses.asdict(one) for one in found]}, True)
+        emit(content | {"suggestions": [dataclasses.asdict(one) for one in suggested]}, True)
     else:
         if parts:
             table(("device", "GiB of", *phases), list(_rows(parts, phases, memory)), f"{recipe.name}: plan")
@@ -84,7 +84,7 @@ def print_plan(recipe: Recipe, planned: PlanOptions, run: Path | None, as_json: 
                 say(f"{device}: has {gib:.1f} GiB")
         if programs:
             emit_rows(programs, False, "programs", "programs on the cluster")
-        _say(fits, hours, problem, found)
+        _say(fits, hours, problem, suggested)
         for line in missing:
             say(f"missing here: {line}")
         if code := ", ".join(users_code(recipe)):
@@ -121,11 +121,11 @@ def _say(fits: Sequence[Fit], hours: float | None, problem: str, suggestions: Se
         say(f"it fits with {' '.join(suggestion.changes)} ({suggestion.left:.1f} GiB left on the fullest device)")
     if problem and not suggestions:
         lacking = [each for each in fits if each.left < 0]
-        wanted = "more or larger GPUs, or another model"
+        remedy = "more or larger GPUs, or another model"
         if lacking and all(each.device == "cpu" for each in lacking):
             gib = math.ceil(max(each.need for each in lacking))
-            wanted = f"a machine with {gib} GiB of main memory, or another model"
-        say(f"no smaller micro-batches, engine's share, ZeRO, offloading or LoRA make it fit: take {wanted}")
+            remedy = f"a machine with {gib} GiB of main memory, or another model"
+        say(f"no smaller micro-batches, engine's share, ZeRO, offloading or LoRA make it fit: take {remedy}")
 
 
 def _rows(parts: Sequence[Part], phases: Sequence[str], memory: Mapping[str, float]) -> Iterator[list[str]]:
