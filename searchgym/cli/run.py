@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 OwnEnv = Annotated[
     str | None,
     typer.Argument(
-        metavar="[ID]",
+        metavar="ID",
         help="Environment id, short name (HotpotQA) or YAML card; left out for your own --questions.",
         show_default=False,
         autocompletion=completed(env_names),

@@ -212,7 +212,7 @@ def _print_checks(recipe: str, findings: Findings, as_json: bool) -> None:
 
 
 def demo(
-    overrides: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Recipe values.")] = None,
+    overrides: Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Recipe values.")] = None,
     recipe: Annotated[str, typer.Option(help="Recipe name or YAML file; by default a short tiny-grpo.")] = "",
     out: Annotated[Path, typer.Option(help="Folder; an earlier demonstration in it is replaced.")] = Path("runs/demo"),
     questions: Annotated[int, typer.Option(min=1, help="Ask this many of the 500 held-out questions.")] = 300,

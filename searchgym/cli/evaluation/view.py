@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def view(
     runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN...", help="Folders of evaluations, trainings or suites of runs.")
+        list[Path], typer.Argument(metavar="RUN", help="Folders of evaluations, trainings or suites of runs.")
     ],
     export_only: Annotated[
         bool, typer.Option("--export-only", help="Only write the logs, for `inspect view` or other readers.")

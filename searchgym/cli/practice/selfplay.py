@@ -31,8 +31,8 @@ COLUMNS = {
 
 
 def selfplay(
-    recipe: Annotated[str, typer.Argument(help="Recipe name or YAML file.")] = "tiny-selfplay",
-    overrides: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Values to override.")] = None,
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="Recipe name or YAML file.")] = "tiny-selfplay",
+    overrides: Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Values to override.")] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; by default a new one under runs/selfplay/.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --out; steps may be more.")] = False,
     show: Annotated[int, typer.Option(min=0, help="Questions to print from the start, and from the end.")] = 5,
