@@ -102,7 +102,7 @@ def run_training(recipe: Recipe, overrides: list[str], folder: Path, resume: boo
         say(f"run folder: {folder}")
         started = time.perf_counter()
         try:
-            with training_steps(recipe) as report:
+            with training_steps(recipe, folder) as report:
                 result = run(recipe, folder, resume=resume, report=report)
         except KeyboardInterrupt:
             say(f"interrupted: go on with the same command and --out {folder} --resume")

@@ -29,7 +29,8 @@ def compare(
         emit({"metric": metric, "parts": results}, True)
         return
     for result in results:
-        head = ("run", "agent", "n", metric, "95 % interval", "less the first", "95 % interval", "better", "worse", "")
+        head = ["run", "agent", "n", metric, "95 % interval", "less the first", "95 % interval"]
+        head += ["better", "worse", "verdict"]
         table(head, [_cells(row) for row in result["runs"]], result["part"])
         for note in result["notes"]:
             say(f"note: {note}")

@@ -46,7 +46,7 @@ def print_scores(title: str, scores: Mapping[str, Any]) -> None:
         for value, values in split.items()
     ]
     if splits:
-        table(("questions", "n", "EM", "F1", "legal", "searches"), splits)
+        table(("questions", "n", "EM", "F1", "legal", "searches"), splits, "by kind of question")
     roles, refused = scores["legal_by_role"], scores["refused"]
     if len(roles) > 1 or refused:
         table(
@@ -59,8 +59,8 @@ def print_scores(title: str, scores: Mapping[str, Any]) -> None:
     if scores["notes"]:
         notes = [(name, show(values["episodes"]), show(values["mean"])) for name, values in scores["notes"].items()]
         table(("note", "episodes", "mean"), notes)
-    for line in (*_unmeasured(scores), *_remarks(scores), *_advice(scores)):
-        tell(line)
+    if lines := [*_unmeasured(scores), *_remarks(scores), *_advice(scores)]:
+        tell("\n" + "\n".join(lines))
 
 
 def _by_turn(name: str, means: Sequence[float], intervals: Sequence[Sequence[float]]) -> Iterator[tuple[str, str, str]]:
@@ -117,18 +117,20 @@ def _remarks(scores: Mapping[str, Any]) -> Iterator[str]:
 
 
 def print_suite(scores: Mapping[str, Any]) -> None:
-    """Prints the scores of a suite: a row for each part, and the two means."""
-    names = ("em", "f1", "searches", "response_tokens", "read_tokens", "gold_found", "legal")
-    rows = []
+    """Prints the scores of a suite: a row for each part with its answers, the two means, and a row with its costs."""
+    names = ("searches", "response_tokens", "read_tokens", "gold_found", "legal")
+    answers, costs = list[list[str]](), list[list[str]]()
     for part, values in scores["parts"].items():
         interval = " – ".join(map(show, values["em_ci95"])) if "em_ci95" in values else ""
-        cells = ["" if values.get(name) is None else show(values[name]) for name in names]
-        rows.append([part, show(values["n"]), cells[0], interval, *cells[1:]])
+        em, f1, *others = ("" if values.get(name) is None else show(values[name]) for name in ("em", "f1", *names))
+        answers.append([part, show(values["n"]), em, interval, f1])
+        costs.append([part, *others])
     for mean in ("parts", "questions"):
         em, f1 = (show(scores[key]) if (key := f"{name}_{mean}") in scores else "" for name in ("em", "f1"))
-        rows.append([f"mean over {mean}", show(scores["n"]), em, "", f1, *[""] * 5])
-    head = ("part", "n", "EM", "95 % interval", "F1", "searches", "tokens written", "tokens read", "evidence", "legal")
-    table(head, rows, f"suite {scores['suite']} · {scores['agent']}")
+        answers.append([f"mean over {mean}", show(scores["n"]), em, "", f1])
+    head = ("part", "n", "EM", "95 % interval", "F1")
+    table(head, answers, f"suite {scores['suite']} · {scores['agent']}")
+    table(("part", "searches", "tokens written", "tokens read", "evidence", "legal"), costs, "per question")
 
 
 def _advice(scores: Mapping[str, Any]) -> Iterator[str]:

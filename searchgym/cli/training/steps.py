@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from typing_extensions import override
 
 from searchgym.cli.output import bars, say
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
+    from rich.progress import Progress, ProgressColumn
 
     from searchgym.train.recipe.recipe import Recipe
 
@@ -23,12 +27,41 @@ WIDTH: Final = 9
 
 
 @contextmanager
-def training_steps(recipe: Recipe) -> Iterator[Callable[[Mapping[str, float]], None]]:
-    """Shows the steps of a training on standard error; yields a function that is called with each row of metrics."""
+def training_steps(recipe: Recipe, folder: Path | None = None) -> Iterator[Callable[[Mapping[str, float]], None]]:
+    """Shows the steps of a training on standard error; yields a function that is called with each row of metrics.
+
+    Args:
+        recipe: Recipe of the training.
+        folder: Run folder, whose heartbeat tells the phase of the step that is running. Default: it is not shown.
+    """
     from rich.progress import TextColumn, TimeElapsedColumn
 
-    with bars(TimeElapsedColumn(), TextColumn("{task.fields[left]}")) as bar:
+    now = [] if folder is None else [phase_column(folder)]
+    with bars(*now, TimeElapsedColumn(), TextColumn("{task.fields[left]}")) as bar:
         yield StepDisplay(recipe, bar).report
+
+
+def phase_column(folder: Path) -> ProgressColumn:
+    """Returns a column of a progress bar with the phase that a training is in."""
+    from rich.progress import ProgressColumn, Task
+    from rich.text import Text
+
+    class Phase(ProgressColumn):
+        max_refresh = 0.5
+
+        @override
+        def render(self, task: Task) -> Text:
+            return Text(phase_of(folder))
+
+    return Phase()
+
+
+def phase_of(folder: Path) -> str:
+    """Returns the phase in the heartbeat of a run folder; before the first, ``starting``."""
+    try:
+        return str(json.loads((folder / "heartbeat.json").read_text())["phase"])
+    except (OSError, ValueError, KeyError):
+        return "starting"
 
 
 def columns_of(recipe: Recipe) -> dict[str, str]:
