@@ -53,7 +53,7 @@ def test_sizes_come_from_a_config_that_is_given(cli, tmp_path, folder):
     (weights,) = (part["gib"] for part in json.loads(out)["parts"] if part["what"] == "sampler: weights")
     assert weights == pytest.approx(3_085_938_688 * 2 / 2**30)
     status, _, err = cli("tiny-grpo", "--plan", "--config", tmp_path / "none.json")
-    assert status == 1 and "no such file: --config takes a config.json" in err
+    assert status == 2 and "no such file: --config takes a config.json" in err
     (tmp_path / "bad.json").write_text("{")
     status, _, err = cli("tiny-grpo", "--plan", "--config", tmp_path / "bad.json")
     assert status == 1 and "bad.json:1: not JSON" in err
