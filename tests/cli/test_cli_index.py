@@ -384,3 +384,13 @@ def test_a_card_is_served(tmp_path):
 def test_what_cannot_be_served_is_refused_before_it_listens(cli, args, status, message):
     got, out, err = cli("serve", "retriever", *args, "--port", 0)
     assert (got, out, message in err, "listening" in err) == (status, "", True, False), err
+
+
+def test_a_search_prints_300_characters_of_a_page_unless_it_prints_all(cli):
+    Path("long.jsonl").write_text(json.dumps({"id": "1", "contents": "Long\n" + "heron " * 200}) + "\n")
+    for more, words in ((), 50), (("--full",), 200):
+        status, out, err = cli("index", "search", "long.jsonl", "heron", *more)
+        assert status == 0, err
+        assert out.count("heron") == words and ("1,199 characters, --full" in " ".join(out.split())) == (not more)
+    (hit,) = json_of(cli("index", "search", "long.jsonl", "heron", "--json"))["hits"]
+    assert hit["text"].count("heron") == 200
