@@ -1,6 +1,6 @@
 """A served corpus under attack: slow sockets, endless headers, huge requests and a flood, with the harm to others.
 
-The script starts ``searchgym serve`` on generated passages and attacks it in turn:
+The script starts ``searchgym serve retriever`` on generated passages and attacks it in turn:
 
 - `slow sockets`: connections that send a byte of a request now and then and never end it;
 - `headers`: a request with headers of 20 MB;
@@ -47,7 +47,17 @@ class Server:
     def __init__(self, corpus: Path, options: Sequence[str]) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = free.getsockname()[1]
-        command = [sys.executable, "-m", "searchgym", "serve", str(corpus), "--port", str(self.port), *options]
+        command = [
+            sys.executable,
+            "-m",
+            "searchgym",
+            "serve",
+            "retriever",
+            str(corpus),
+            "--port",
+            str(self.port),
+            *options,
+        ]
         self.process = subprocess.Popen(command)
         HttpRetriever(f"http://127.0.0.1:{self.port}").wait(300)
 

@@ -4,12 +4,12 @@ The controller is the real one: the episode engine, agent `search-r1`, its token
 (simulated.py): no model is loaded, so it costs what a training's Python process costs beside its models.
 
 - `controller`: episodes per second with engines that answer at once, over a retriever that finds nothing, over BM25 in
-  the same process, and over BM25 behind `searchgym serve`; beside it the raw retriever on the same queries. Both run in
-  turn in one process; medians are reported.
+  the same process, and over BM25 behind `searchgym serve retriever`; beside it the raw retriever on the same queries.
+  Both run in turn in one process; medians are reported.
 - `engines`: episodes per second and the share of time that the engines' rows were taken, against the number of engines,
   of which each has ``--rows`` rows and gives every row a token each ``--step`` seconds. With ``--controllers`` the
   engines and episodes are dealt out to several processes.
-- `server`: queries per second of `searchgym serve` on this machine.
+- `server`: queries per second of `searchgym serve retriever` on this machine.
 - `transfer`: seconds to pass weights on: written to a folder, hashed and read, and sent to another process by gloo.
 - `limits`: for each number of GPUs, what the parts must carry and how many controllers and servers carry it, from the
   costs measured in the same run and the given speed of an engine; each GPU samples for ``--sampling`` of the time.

@@ -66,7 +66,7 @@ def take(run: Path, out: Path) -> list[Path]:
         page_file = Path(folder) / "tokens.html"
         command = [sys.executable, "-m", "searchgym"]
         subprocess.run([*command, "show", str(run), "--episode", episode.id, "--html", str(page_file)], check=True)
-        exported = [*command, "view", str(run), "--export-only", "--to", folder, "--json"]
+        exported = [*command, "view", str(run), "--export-only", "--out", folder, "--json"]
         said = subprocess.run(exported, check=True, capture_output=True, text=True)
         (row,) = json.loads(said.stdout)["logs"]
         pictures = [out / f"viewing-{name}.png" for name in ("list", "episode", "tokens")]

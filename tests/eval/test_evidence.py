@@ -318,12 +318,12 @@ def test_the_commands_count_what_cannot_be_found(tmp_path, monkeypatch, capsys):
     assert status == 0, err
     assert json.loads(out)["unreachable_golds"]["n"] == 4
     assert "4 gold pages or sentences cannot be found" in err and NAMED[0] in err
-    status, out, err = run("retrieval", *given, "--qrels-out", "qrels", "--run-out", "run", "--json", "-k", "3")
+    status, out, err = run("retrieval", *given, "--qrels-out", "qrels", "--out", "run", "--json", "--top-k", "3")
     assert status == 0, err
     scores = json.loads(out)
     assert (scores["unreachable_golds"], scores["n"]) == (4, 4)
     assert "4 gold pages or sentences cannot be found" in err and NAMED[0] in err
-    again = json_of(run("retrieval", "--qrels", "qrels", "--run", "run", "--json", "-k", "3"))
+    again = json_of(run("retrieval", "--qrels", "qrels", "--run", "run", "--json", "--top-k", "3"))
     assert again["recall@3"] == scores["recall@3"]
 
 

@@ -184,7 +184,7 @@ def test_a_server_for_other_machines_needs_a_token(options, said, tmp_path, monk
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("SEARCHGYM_TOKEN", raising=False)
-    monkeypatch.setattr(sys, "argv", ["searchgym", "serve", "nothing.jsonl", *options])
+    monkeypatch.setattr(sys, "argv", ["searchgym", "serve", "retriever", "nothing.jsonl", *options])
     with pytest.raises(SystemExit):
         main()
     assert said in capsys.readouterr().err
@@ -196,7 +196,19 @@ def test_ways_to_serve_other_machines(way, tmp_path):
     (tmp_path / "token").write_text(f"{SECRET}\n")
     options = {"environment": [], "file": ["--token-file", "token"], "open": ["--open"]}[way]
     corpus = Path(__file__).parents[2] / "searchgym" / "demo" / "corpus.jsonl"
-    command = [sys.executable, "-m", "searchgym", "serve", str(corpus), "--host", "0.0.0.0", "--port", "0", *options]
+    command = [
+        sys.executable,
+        "-m",
+        "searchgym",
+        "serve",
+        "retriever",
+        str(corpus),
+        "--host",
+        "0.0.0.0",
+        "--port",
+        "0",
+        *options,
+    ]
     env = dict(sys_env(), **({"SEARCHGYM_TOKEN": SECRET} if way == "environment" else {}))
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=env) as process:
         try:

@@ -36,7 +36,17 @@ class Server:
     def __init__(self, corpus, *options):
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = free.getsockname()[1]
-        self.command = [sys.executable, "-m", "searchgym", "serve", str(corpus), "--port", str(self.port), *options]
+        self.command = [
+            sys.executable,
+            "-m",
+            "searchgym",
+            "serve",
+            "retriever",
+            str(corpus),
+            "--port",
+            str(self.port),
+            *options,
+        ]
         self.url = f"http://127.0.0.1:{self.port}"
         self.start()
 

@@ -151,7 +151,7 @@ def test_without_the_option_there_are_no_tools():
 @pytest.mark.slow
 def test_on_standard_input_and_output():
     """As programs start a server that they name by its command."""
-    command = ["-m", "searchgym", "serve", str(CORPUS), "--stdio", "--page-words", "5"]
+    command = ["-m", "searchgym", "serve", "retriever", str(CORPUS), "--stdio", "--page-words", "5"]
     root = str(Path(__file__).parents[2])
     server = StdioServerParameters(command=sys.executable, args=command, env={"PYTHONPATH": root}, cwd=root)
 

@@ -35,7 +35,7 @@ http = urllib3.PoolManager(retries=False)
 
 
 def start(*options, corpus=CORPUS):
-    command = [sys.executable, "-m", "searchgym", "serve", str(corpus), "--port", "0", *options]
+    command = [sys.executable, "-m", "searchgym", "serve", "retriever", str(corpus), "--port", "0", *options]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     line = process.stderr.readline()
     while line and "listening at" not in line:
@@ -380,7 +380,7 @@ def test_a_server_that_comes_back_is_found_again(own):
     process.kill()
     process.wait()
     port = url.rsplit(":", 1)[1]
-    again = subprocess.Popen([sys.executable, "-m", "searchgym", "serve", str(CORPUS), "--port", port])
+    again = subprocess.Popen([sys.executable, "-m", "searchgym", "serve", "retriever", str(CORPUS), "--port", port])
     try:
         assert client.search(QUERIES[:2], 3) == own.search(QUERIES[:2], 3)
         assert client.tried_again > 0
@@ -391,7 +391,7 @@ def test_a_server_that_comes_back_is_found_again(own):
 
 @pytest.mark.slow
 def test_a_port_that_is_taken(url):
-    command = [sys.executable, "-m", "searchgym", "serve", str(CORPUS), "--port", url.rsplit(":", 1)[1]]
+    command = [sys.executable, "-m", "searchgym", "serve", "retriever", str(CORPUS), "--port", url.rsplit(":", 1)[1]]
     ended = subprocess.run(command, capture_output=True, text=True)
     assert ended.returncode == 2 and "give another --port" in ended.stderr
 
@@ -401,7 +401,7 @@ def test_an_index_that_does_not_load_ends_the_server(tmp_path):
     folder = tmp_path / "index"
     folder.mkdir()
     (folder / "manifest.json").write_text("{}")
-    command = [sys.executable, "-m", "searchgym", "serve", str(folder), "--port", "0"]
+    command = [sys.executable, "-m", "searchgym", "serve", "retriever", str(folder), "--port", "0"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert ended.returncode != 0 and "error:" in ended.stderr and "Traceback" not in ended.stderr
 

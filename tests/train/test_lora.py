@@ -264,7 +264,7 @@ def test_an_export_is_one_plain_model(tmp_path, monkeypatch, capsys):
     learner.learn(random_samples(5), 0)
     saved.mkdir()
     learner.save(saved)
-    monkeypatch.setattr(sys, "argv", ["searchgym", "export", str(saved), str(tmp_path / "out")])
+    monkeypatch.setattr(sys, "argv", ["searchgym", "model", "export", str(saved), "--out", str(tmp_path / "out")])
     with pytest.raises(SystemExit, match="0"):
         main()
     plain = AutoModelForCausalLM.from_pretrained(tmp_path / "out")

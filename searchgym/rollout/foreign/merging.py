@@ -82,7 +82,7 @@ def merge_checkpoints(checkpoints: Sequence[str | Path], weights: Sequence[float
     folders = [model_folder(checkpoint) for checkpoint in checkpoints]
     kinds = {is_adapter(folder) for folder in folders}
     if len(kinds) > 1:
-        raise UsageError("adapters and whole models cannot be averaged: `searchgym export` the adapters first")
+        raise UsageError("adapters and whole models cannot be averaged: `searchgym model export` the adapters first")
     adapters = kinds.pop()
     _check_alike(folders, adapters)
     copied = _copied(folders[-1])
@@ -127,7 +127,7 @@ def _tensors(folder: Path, adapter: bool) -> Mapping[str, torch.Tensor]:
 
     files = [folder / ADAPTER_WEIGHTS] if adapter else sorted(folder.glob("*.safetensors"))
     if not files or not files[0].is_file():
-        raise DataError("has no safetensors weights, which alone are read: `searchgym export` it first", folder)
+        raise DataError("has no safetensors weights, which alone are read: `searchgym model export` it first", folder)
     tensors: dict[str, torch.Tensor] = {}
     for file in files:
         try:

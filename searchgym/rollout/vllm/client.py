@@ -41,7 +41,7 @@ FAULTS: Final = (OSError, http.client.HTTPException, urllib3.exceptions.HTTPErro
 """What a call raises if there is no server, or no whole reply."""
 REPLY_BYTES: Final = 64 * 2**20
 """Maximum number of bytes of a reply; a response of 100,000 tokens takes about 25 million."""
-START_HINT: Final = "start it by `searchgym engine RECIPE --at ADDRESS`"
+START_HINT: Final = "start it by `searchgym serve model RECIPE --host HOST --port PORT`"
 """What to do about a server that was started otherwise."""
 
 

@@ -211,7 +211,7 @@ def check_identity(wanted: Identity, served: Mapping[str, Any], address: str) ->
         have = f"{served.get('adapters', 0)} adapters of rank {served.get('rank', 0)}"
         faults.append(f"{have}, the recipe samples {wanted.adapters} of rank {wanted.rank}")
     if faults:
-        raise UsageError(f"{address} serves {'; '.join(faults)}; start it by `searchgym engine` with this recipe")
+        raise UsageError(f"{address} serves {'; '.join(faults)}; start it by `searchgym serve model` with this recipe")
     if not is_tested(str(served.get("vllm"))):
         tested = ", ".join(f"{prefix}x" for prefix in TESTED)
         sys.stderr.write(f"{address} has vLLM {served.get('vllm')}, tested is {tested}: watch probe/difference\n")

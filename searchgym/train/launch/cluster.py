@@ -164,6 +164,11 @@ class _Started:
         """Address of a server."""
         return f"http://{self.address}:{self.port}"
 
+    @property
+    def flags(self) -> list[str]:
+        """Options that make a server listen at its address."""
+        return ["--host", self.address, "--port", str(self.port)]
+
 
 class _Cluster:
     """The programs of one training on a cluster."""
@@ -197,14 +202,14 @@ class _Cluster:
             file = self._folder / "engine.yaml"
             file.write_text(dump_recipe(alone), encoding="utf-8")
             for one in servers:
-                command = ["-m", "searchgym", "engine", str(file), "--at", one.url]
+                command = ["-m", "searchgym", "serve", "model", str(file), *one.flags]
                 self._run(one, command, {ENGINE_KEY: keys[ENGINE_KEY]})
             waited += [(one, f"{one.url}/health") for one in servers]
             sampler = sampler.served([s.url for s in servers])
         env_options = dict(recipe.env_options)
         for one in retrieval:
-            command = ["-m", "searchgym", "serve", _absolute(str(options.retrieval))]
-            self._run(one, [*command, "--host", one.address, "--port", str(one.port)], {TOKEN: keys[TOKEN]})
+            command = ["-m", "searchgym", "serve", "retriever", _absolute(str(options.retrieval))]
+            self._run(one, [*command, *one.flags], {TOKEN: keys[TOKEN]})
             waited.append((one, f"{one.url}/readyz"))
             env_options["retriever"] = one.url
         for one, url in waited:

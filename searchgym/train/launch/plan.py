@@ -17,7 +17,7 @@ class Program:
     """A program that a training starts on a node."""
 
     kind: Literal["rank", "server", "retrieval"]
-    """``rank`` (of the learner), ``server`` (vLLM) or ``retrieval`` (`searchgym serve`)."""
+    """``rank`` (of the learner), ``server`` (vLLM) or ``retrieval`` (`searchgym serve retriever`)."""
     number: int
     """0-based number among those of its kind."""
     cpus: float

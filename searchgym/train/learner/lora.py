@@ -185,7 +185,7 @@ def continue_adapter(model: PreTrainedModel, folder: Path, options: LoraOptions)
     said = saved_config(folder)
     if other := [name for name in ADAPTER_SCALES if said.get(name)]:
         raise UsageError(
-            f"{folder} is an adapter with {other[0]}, which the trainer's have not: `searchgym export` it first"
+            f"{folder} is an adapter with {other[0]}, which the trainer's have not: `searchgym model export` it first"
         )
     form = {"rank": said.get("r"), "alpha": said.get("lora_alpha")}
     if form != (wanted := {"rank": options.rank, "alpha": options.alpha}):

@@ -171,7 +171,7 @@ def _check_adapters(recipe: Recipe, keys: Sequence[Key]) -> None:
         elif not sampler.starts_from_adapters:
             why = f"{kind_name(sampler)} samples from whole models and adapters that are trained"
         if why:
-            raise UsageError(f"{key.recipe.model} is an adapter, and {why}; or `searchgym export` it first")
+            raise UsageError(f"{key.recipe.model} is an adapter, and {why}; or `searchgym model export` it first")
 
 
 def train(

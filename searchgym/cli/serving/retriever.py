@@ -1,4 +1,4 @@
-"""The ``serve`` command: a retriever behind HTTP, or as tools of the Model Context Protocol."""
+"""The ``serve retriever`` command: a retriever behind HTTP, or as tools of the Model Context Protocol."""
 
 from __future__ import annotations
 
@@ -30,12 +30,14 @@ if TYPE_CHECKING:
 SWITCH: Final = 0.001
 """Seconds after which a thread that searches or writes an answer lets the others run; Python's own are 5 times more."""
 
+Host = Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 also serves other machines.")]
+
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
     """Command-line options of a server: its address, limits, who may use it, and its MCP tools."""
 
-    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 also serves other machines.")] = "127.0.0.1"
+    host: Host = "127.0.0.1"
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 picks a free one and prints it.")] = 8000
     calls: Annotated[int, typer.Option(min=1, help="Retriever calls that run at once.")] = 1
     max_queries: Annotated[int, typer.Option(min=1, help="Maximum queries per request.")] = 1024
@@ -71,7 +73,7 @@ class ServeOptions:
 
 
 @takes_records
-def serve(
+def serve_retriever(
     *,
     index: Annotated[
         str | None,
@@ -80,9 +82,12 @@ def serve(
         ),
     ] = None,
     retriever: Annotated[str | None, typer.Option(help="Retriever card to search with.")] = None,
-    given: ServeOptions,
+    options: ServeOptions,
 ) -> None:
-    """Serve a retriever: Search-R1's POST /retrieve, M-ASK's POST /search; /healthz, /readyz, /info, /metrics; MCP."""
+    """Serve a retriever over HTTP, or as MCP tools.
+
+    Paths: Search-R1's POST /retrieve, M-ASK's POST /search, /healthz, /readyz, /info, /metrics, and /mcp by --mcp.
+    """
     try:
         import uvicorn
 
@@ -92,45 +97,45 @@ def serve(
         from searchgym.serving.service import Limits, Service
     except ImportError as error:
         raise UsageError(f"serving needs {error.name}: {install_command('serve')}") from error
-    access = Access(_token(given), [*(given.allow_host or ()), given.host, socket.gethostname()])
+    access = Access(_token(options), [*(options.allow_host or ()), options.host, socket.gethostname()])
     limits = Limits(
-        queries=given.max_queries,
-        k=given.max_k,
-        hits=given.max_hits,
-        body=given.max_body,
-        waiting=given.max_waiting,
-        calls=given.calls,
+        queries=options.max_queries,
+        k=options.max_k,
+        hits=options.max_hits,
+        body=options.max_body,
+        waiting=options.max_waiting,
+        calls=options.calls,
     )
     sys.setswitchinterval(SWITCH)
-    tools, with_tools = None, given.mcp or given.stdio
+    tools, with_tools = None, options.mcp or options.stdio
     loading = _Loading(_opener(index, retriever), pages=with_tools)
     service = Service(loading, limits, loading.fail)
     if with_tools:
         from searchgym.serving.mcp_tools import PageLimits, Tools
 
         pages = None if index is None else lambda: loading.pages
-        shown = PageLimits(snippet_words=given.snippet_words, page_words=given.page_words)
-        tools = Tools(service, pages, shown).server()
-        if given.stdio:
+        page_limits = PageLimits(snippet_words=options.snippet_words, page_words=options.page_words)
+        tools = Tools(service, pages, page_limits).server()
+        if options.stdio:
             return _on_stdio(service, tools, loading)
     app = make_app(service, loading.info, access, tools)
     config = uvicorn.Config(
         app,
-        http=bounded(given.timeout, given.max_body),
+        http=bounded(options.timeout, options.max_body),
         log_level="warning",
         access_log=False,
-        timeout_graceful_shutdown=given.grace,
+        timeout_graceful_shutdown=options.grace,
     )
     server = uvicorn.Server(config)
     loading.failed = lambda: setattr(server, "should_exit", True)
     try:
-        listener = socket.create_server((given.host, given.port), backlog=2048, reuse_port=False)
+        listener = socket.create_server((options.host, options.port), backlog=2048, reuse_port=False)
     except OSError as error:
-        raise UsageError(f"cannot listen on {given.host}:{given.port} ({error}): give another --port") from error
+        raise UsageError(f"cannot listen on {options.host}:{options.port} ({error}): give another --port") from error
     with contextlib.closing(listener):
-        address = f"http://{given.host}:{listener.getsockname()[1]}"
+        address = f"http://{options.host}:{listener.getsockname()[1]}"
         say(f"listening at {address}")
-        if given.mcp:
+        if options.mcp:
             say(f"MCP tools at {address}/mcp")
         server.run(sockets=[listener])
     return loading.check()
@@ -202,20 +207,20 @@ def _on_stdio(service: Service, tools: Server[Any], loading: _Loading) -> None:
     loading.check()
 
 
-def _token(given: ServeOptions) -> str | None:
+def _token(options: ServeOptions) -> str | None:
     """Returns the token that clients must send, None if none is given."""
-    token = given.token
-    if given.token_file is not None:
+    token = options.token
+    if options.token_file is not None:
         try:
-            token = given.token_file.read_text(encoding="utf-8-sig").strip()
+            token = options.token_file.read_text(encoding="utf-8-sig").strip()
         except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"--token-file {given.token_file}: {error}") from error
+            raise UsageError(f"--token-file {options.token_file}: {error}") from error
     if token is not None and not (token.isascii() and token.isprintable() and token.strip() == token != ""):
         raise UsageError("the token is empty or has characters that no HTTP header can hold: use letters and digits")
-    if token is None and not (given.open_ or given.stdio or is_loopback(given.host)):
+    if token is None and not (options.open_ or options.stdio or is_loopback(options.host)):
         raise UsageError(
-            f"--host {given.host} serves other machines: set the environment variable SEARCHGYM_TOKEN, here and where "
-            "clients run, or give --token-file, or --open to serve everyone who reaches this address"
+            f"--host {options.host} serves other machines: set the environment variable SEARCHGYM_TOKEN, here and "
+            "where clients run, or give --token-file, or --open to serve everyone who reaches this address"
         )
     return token
 
