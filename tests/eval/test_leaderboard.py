@@ -533,7 +533,11 @@ def test_rows_are_ranked_within_their_track_only(board_of):
     assert board.tracks[1].to_best == {}
     page = to_markdown(board_page(board))
     assert page.count("### Demo") == 2
-    assert "| 1 | high | recomputed |" in page
+    assert "| 1 | high | 1.000 (1.000 to 1.000) | best |" in page and "| recomputed |" in page
+    assert page.splitlines()[2].startswith(
+        "- small, Demo: “high” has the best EM, 1.000 (95 % interval 1.000 to 1.000), on 12 questions; "
+        f"second of 2 is “low” with 0.167, difference {gap}. Newest submission: "
+    )
 
 
 @pytest.mark.slow
@@ -547,7 +551,7 @@ def test_a_mean_over_parts_needs_one_retriever_and_one_set_of_budgets(made, tmp_
         name = "alike" if place in "12" else "k 5 in one part"
         write_submission(own, "two", where, About(name, "me"), tmp_path / "board" / place, tasks)
     page = to_markdown(board_page(build_board([tmp_path / "board"], tasks)))
-    assert page.count("mean over parts |") == 1
+    assert page.count("EM, mean over parts |") == 1
     assert "| alike | 0.333 | 0.333 | 0.333 |" in page
     assert "| k 5 in one part | 0.333 | 0.333 |" not in page
 
@@ -605,10 +609,10 @@ def test_hostile_names_are_shown_and_never_read_as_markup(made, tmp_path):
     page = to_markdown(board_page(build_board([tmp_path / "board"], made[2])))
     for bad in ("<script", "<img", "<iframe", " [x]", " `code`", " **b**"):
         assert bad not in page
-    assert page.count("&lt;script&gt;") == 3
+    assert page.count("&lt;script&gt;") == 4
     tables = [line for line in page.splitlines() if line.startswith("|")]
     widths = {line.replace("\\|", "").count("|") for line in tables}
-    assert widths == {17, 8}  # no cell broke its row
+    assert widths == {14, 8}  # no cell broke its row
 
 
 def test_hostile_answers_are_only_data(made, tmp_path):

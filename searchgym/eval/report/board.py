@@ -98,13 +98,12 @@ def _outcome(track: Track) -> str:
     if not rows:
         return ""
     best = rows[0]
-    interval, others = between(best.interval("em")), len(rows) - 1
-    text = f"{track.suite}, {track.part}: best EM {number(best.mean('em'))} (95 % interval {interval}) on "
-    text += f"{len(best.questions)} questions, by {best.manifest.name}"
-    if others:
+    text = f"{track.suite}, {track.part}: “{best.manifest.name}” has the best EM, {number(best.mean('em'))}"
+    text += f" (95 % interval {between(best.interval('em'))}), on {len(best.questions)} questions"
+    if len(rows) > 1:
         second = rows[1]
         gap = track.to_best.get(second.manifest.name)
-        text += f"; next of {others} other{'s' * (others > 1)}: {second.manifest.name}, {number(second.mean('em'))}"
+        text += f"; second of {len(rows)} is “{second.manifest.name}” with {number(second.mean('em'))}"
         text += "" if gap is None else f", difference {gap}"
     return f"{text}. Newest submission: {max(member.manifest.date for row in rows for member in row.members)}."
 

@@ -46,17 +46,15 @@ def evaluation_outcome(runs: Sequence[RunData]) -> str:
     if not scored:
         return ""
     best, first = max(scored, key=lambda run: run.scores["em"]), scored[0]
-    count, name = number(best.scores.get("n"), 0), cut(best.name, LONGEST_NAME)
-    interval = between(best.scores.get("em_ci95"))
+    count, interval = number(best.scores.get("n"), 0), between(best.scores.get("em_ci95"))
     env = cut(str(best.record.get("env") or "an unknown environment"), LONGEST_NAME)
     text = f"EM on {f'{count} ' if count else ''}question{'s' * (count != '1')} of {env}: "
-    text += f"{number(best.scores['em'])} for {name}" + (f" (95 % interval {interval})" if interval else "")
-    if len(scored) > 1:
-        text += f", the best of {len(scored)} runs"
+    text += f"“{cut(best.name, LONGEST_NAME)}” {number(best.scores['em'])}"
+    text += f" (95 % interval {interval})" if interval else ""
+    text += f", the best of {len(scored)} runs" if len(scored) > 1 else ""
     if best is not first:
-        text += f"; {number(first.scores['em'])} for {cut(first.name, LONGEST_NAME)}, the first run"
-        if best.rows and first.rows:
-            text += f"; difference {difference(best.rows, first.rows)}"
+        text += f"; “{cut(first.name, LONGEST_NAME)}”, the first run, {number(first.scores['em'])}"
+        text += f"; difference {difference(best.rows, first.rows)}" if best.rows and first.rows else ""
     days = sorted({run.date for run in scored})
     return f"{text}. Date: {days[0]}{f' to {days[-1]}' if len(days) > 1 else ''}."
 
