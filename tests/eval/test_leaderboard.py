@@ -230,8 +230,8 @@ TAMPERED = {
     "another agent": (lambda rows: change(rows, agent="jade"), "agent", "has 'jade', expected 'search-r1'"),
     "another environment": (lambda rows: change(rows, env="x"), "env", "expected 'searchgym/Demo-v0'"),
     "another seed": (lambda rows: change(rows, seed=4), "seed", "has 4, expected 0"),
-    "an answer changed": (lambda rows: change(rows, answer=answered("Dunmere")), EPISODES, "the answer gives"),
-    "its own scores": (lambda rows: change(rows, scores={"em": 1.0, "f1": 1.0}), EPISODES, "the answer gives"),
+    "an answer changed": (lambda rows: change(rows, answer=answered("Dunmere")), EPISODES, "but its answer scores"),
+    "its own scores": (lambda rows: change(rows, scores={"em": 1.0, "f1": 1.0}), EPISODES, "but its answer scores"),
     "an answer of a million": (
         lambda rows: change(rows, answer=answered("x" * 10**6)),
         EPISODES,
@@ -399,7 +399,7 @@ def test_invented_answers_pass_the_check_and_are_refused_by_a_replay(made, sub):
 def test_invented_hits_are_refused_by_a_replay(made, sub):
     forge(made, sub, gold_hits)
     assert check_submission(sub, made[2]).scores["em"] == 1.0
-    with pytest.raises(SubmissionError, match=r"query '.*' found \["):
+    with pytest.raises(SubmissionError, match=r"query '.*' returned \["):
         replayed(made, sub)
 
 
@@ -432,7 +432,7 @@ def test_what_a_call_says_of_itself_is_repeated(made, sub, field, value):
 def test_another_number_of_hits_is_refused_by_a_replay(made, sub):
     edit_manifest(sub, top_k=5)
     assert check_submission(sub, made[2]).manifest.top_k == 5
-    with pytest.raises(SubmissionError, match=r"found \["):
+    with pytest.raises(SubmissionError, match=r"returned \["):
         replayed(made, sub)
 
 

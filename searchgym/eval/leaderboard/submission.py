@@ -84,19 +84,19 @@ def runs_of(folder: Path, suite: str | None = None, part: str | None = None) -> 
     Raises:
         UsageError: The folder holds no finished run, or the suite and part of a single run are not given.
     """
-    held = read_suite(folder)
-    if held is not None:
-        found = {(held[0], name): folder / name for name in held[1] if part in (None, name)}
+    evaluated = read_suite(folder)
+    if evaluated is not None:
+        runs = {(evaluated[0], name): folder / name for name in evaluated[1] if part in (None, name)}
     elif suite is None or part is None:
         raise UsageError(f"{folder} is no run of a suite: give --suite and --part, or evaluate a suite")
     else:
-        found = {(suite, part): folder}
-    for own in found.values():
-        if not RunReader(own).is_finished:
-            raise UsageError(f"{own} holds no finished run: evaluate it with --resume first")
-    if not found:
+        runs = {(suite, part): folder}
+    for path in runs.values():
+        if not RunReader(path).is_finished:
+            raise UsageError(f"{path} holds no finished run: evaluate it with --resume first")
+    if not runs:
         raise UsageError(f"{folder} has no part {part!r}")
-    return found
+    return runs
 
 
 def write_submission(run: Path, suite: str, part: str, about: About, out: Path, tasks: Tasks | None = None) -> Path:
@@ -153,9 +153,9 @@ def is_submission_of(folder: Path, run: Path, suite: str, part: str, about: Abou
         DataError: See `write_submission`.
     """
     there = read_manifest(folder)
-    with tempfile.TemporaryDirectory(prefix="searchgym-") as place:
-        made = read_manifest(write_submission(run, suite, part, about, Path(place) / "submission", tasks))
-    return dataclasses.replace(made, date=there.date, seal={}) == dataclasses.replace(there, seal={})
+    with tempfile.TemporaryDirectory(prefix="searchgym-") as scratch:
+        manifest = read_manifest(write_submission(run, suite, part, about, Path(scratch) / "submission", tasks))
+    return dataclasses.replace(manifest, date=there.date, seal={}) == dataclasses.replace(there, seal={})
 
 
 def _write(path: Path, content: Mapping[str, Any]) -> None:

@@ -42,9 +42,9 @@ class Tasks:
         """
         if name in self._suites:
             return self._suites[name]
-        if name not in (known := list_cards("suites")):
-            raise UnknownNameError("suite", name, [*known, *self._suites])
-        return load_suite(str(known[name]))
+        if name not in (cards := list_cards("suites")):
+            raise UnknownNameError("suite", name, [*cards, *self._suites])
+        return load_suite(str(cards[name]))
 
     def base(self, suite: str, part: str) -> Task:
         """Returns the task of a part of a suite, with the suite's budgets.
