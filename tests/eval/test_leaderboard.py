@@ -533,7 +533,7 @@ def test_rows_are_ranked_within_their_track_only(board_of):
     assert board.tracks[1].to_best == {}
     page = to_markdown(board_page(board))
     assert page.count("### Demo") == 2
-    assert "| 1 | high | 1.000 (1.000 to 1.000) | best |" in page and "| recomputed |" in page
+    assert "| 1 | high | 1.000 (1.000 to 1.000) |  |" in page and "| recomputed |" in page
     assert page.splitlines()[2].startswith(
         "- small, Demo: “high” has the best EM, 1.000 (95 % interval 1.000 to 1.000), on 12 questions; "
         f"second of 2 is “low” with 0.167, difference {gap}. Newest submission: "

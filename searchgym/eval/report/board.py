@@ -117,7 +117,7 @@ def _track_tables(track: Track) -> list[Block]:
         interval, over_seeds = row["95 % over questions"], row["95 % over seeds"]
         cells = {name: row.get(name, "") for name in PAGE_HEAD} | {
             "EM (95 %)": row["EM"] + (f" ({interval})" if interval else ""),
-            "minus the best (95 %)": "" if data.is_oracle else row["less the best, 95 %"],
+            "minus the best (95 %)": str(track.to_best.get(row["name"], "")),
             "F1": row["F1"] if f1 else "",
             "seeds (95 %)": f"{row['seeds']} ({over_seeds})" if over_seeds else "",
             "agent": "" if row["agent"] == row["name"] else row["agent"],
