@@ -85,9 +85,9 @@ def draw(folder: Path, out: Path) -> None:
 
 
 def draw_groups(axes: Axes, em: Mapping[str, Mapping[str, float]]) -> None:
-    """Draws EM before and after by the number of pages that a question needs, and what guessing scores."""
+    """Draws EM before and after by the number of facts that a question needs, and what guessing scores."""
     groups = ["all", *(name for name in em if name.isdecimal())]
-    labels = ["all questions", *(f"{name} page{'s' * (name != '1')}" for name in groups[1:])]
+    labels = ["all questions", *(f"{name} fact{'s' * (name != '1')}" for name in groups[1:])]
     for shift, name, colour in ((-0.2, "before", BEFORE), (0.2, "after", AFTER)):
         values = [em[group][name] for group in groups]
         bars = axes.bar([n + shift for n in range(len(groups))], values, 0.38, color=colour, label=f"{name} training")
@@ -113,7 +113,7 @@ def draw_groups(axes: Axes, em: Mapping[str, Mapping[str, float]]) -> None:
     axes.grid(axis="y", color=GRID)
     axes.set_axisbelow(True)
     axes.set_ylabel("exact match")
-    axes.set_xlabel("pages that the answer needs (number of questions)")
+    axes.set_xlabel("facts that the answer needs (number of questions)")
     axes.legend(frameon=False, loc="upper right", fontsize=11)
 
 

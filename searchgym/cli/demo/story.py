@@ -33,9 +33,9 @@ COLUMNS: Final = {
 }
 """Key of a column of the table to its head."""
 LEGEND: Final = (
-    "no search: a script that guesses without searching. one search: a script that searches once, for the question "
-    "itself. gold pages: the untrained model with the right pages in its context. oracle: a script that searches for "
-    "the right titles and answers if it gets all of them."
+    "hops: number of facts that the question needs. no search: a script that guesses without searching. one search: a "
+    "script that searches once, for the question itself. gold pages: the untrained model with the right pages in its "
+    "context. oracle: a script that searches for the right titles and answers if it gets all of them."
 )
 
 
