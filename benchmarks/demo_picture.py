@@ -12,7 +12,7 @@ import argparse
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from searchgym.cli.output import emit_rows
 
@@ -72,7 +72,7 @@ def draw(folder: Path, out: Path) -> None:
     style: dict[str, Any] = dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), INK)
     style |= {"axes.edgecolor": SOFT, "axes.spines.top": False, "axes.spines.right": False, "font.size": 12}
     style |= {"axes.facecolor": CARD, "figure.facecolor": CARD, "savefig.facecolor": CARD}
-    with rc_context(style):
+    with rc_context(cast(Any, style)):
         figure = Figure(figsize=(8, 4.1), dpi=200)
         FigureCanvasAgg(figure)
         axes = figure.add_axes((0.08, 0.20, 0.90, 0.55))

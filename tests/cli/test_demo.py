@@ -218,6 +218,7 @@ def test_no_line_of_the_story_is_longer_than_80_characters(monkeypatch):
     after = [played("q2", True, long, *[(long, [long, "w" * 500])] * 4), *AFTER]
     example = example_of(ASKED, BEFORE, [*AFTER, after[0]])
     lines = list(story_lines(SUMMARY | {"example": example}, Path("runs/demo")))
+    lines += story_lines(SUMMARY | {"example": None}, Path("runs/demo"))
     assert max(map(len, lines)) <= 80
     assert not [line for line in lines if "\u2026" in line or "\x1b" in line]
 

@@ -47,7 +47,10 @@ def demo_parts(recipe: Recipe, questions: int) -> list[DemoPart]:
         DemoPart(f"scripted agents answer {questions} held-out questions", 4 + 0.002 * questions),
         DemoPart(f"{recipe.model} answers them before training", 0.06 * questions),
         DemoPart(f"{recipe.model} answers them with the right pages given", 0.07 * questions),
-        DemoPart(f"{recipe.steps} steps of {recipe.name} on training questions", 5 + 0.19 * episodes),
+        DemoPart(
+            f"{recipe.steps} step{'s' * (recipe.steps != 1)} of {recipe.name} on training questions",
+            5 + 0.19 * episodes,
+        ),
         DemoPart("the trained model answers the held-out questions", 0.18 * questions),
         DemoPart("the report is written", 3),
     ]

@@ -87,7 +87,7 @@ def story_lines(summary: Mapping[str, Any], out: Path) -> Iterator[str]:
 def _example(example: Mapping[str, Any] | None) -> Iterator[str]:
     """Yields one question with its episodes before and after training, side by side."""
     if example is None:
-        yield "No held-out question was answered wrongly before training and correctly after it."
+        yield "Training turned no held-out question from wrong to right."
         return
     yield "ONE QUESTION, BEFORE AND AFTER TRAINING"
     yield from _wrapped(

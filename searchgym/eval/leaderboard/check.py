@@ -1,4 +1,4 @@
-"""Checks a submission: every score is computed again from its episodes, and every field that the data tell is compared.
+"""Checks a submission: recomputes its scores from its episodes, and compares its fields with the data.
 
 What this cannot prove: that a model wrote what the episodes say. `replay` repeats the searches and the workflow, and a
 second run (`run_again`) repeats the rest.
@@ -33,11 +33,11 @@ from searchgym.rollout.models import weights_sha256
 from searchgym.text import count_words
 
 EQUAL: Final = 1e-9
-"""Largest difference of two numbers that are the same score, computed by different versions of numpy."""
+"""Absolute tolerance for one score computed by different versions of numpy."""
 PROTOCOLS: Final = get_args(ProtocolName)
 """Names of the action grammars."""
 MISSING: Final = "nothing"
-"""Stands for a score that is not there."""
+"""Marks a missing score."""
 
 
 @dataclass(frozen=True)
@@ -49,11 +49,11 @@ class CheckedSubmission:
     task: Task
     scored: Scored
     scores: Scores
-    """Scores as they were computed now."""
+    """Recomputed scores."""
 
 
 def check_submission(folder: Path, tasks: Tasks | None = None) -> CheckedSubmission:
-    """Checks a submission against its suite, and computes its scores again.
+    """Checks a submission against its suite, and recomputes its scores.
 
     Args:
         folder: The submission.
@@ -114,7 +114,7 @@ LATER: Final = ("open_thoughts", "cut_thoughts", "resumed", "markers_in_pages")
 
 
 def _said(manifest: SubmissionManifest, base: Task) -> Iterator[tuple[str, Any, Any]]:
-    """Yields (field, what the manifest says, what the suite says)."""
+    """Yields (field, value in the manifest, value in the suite)."""
     card = base.card
     yield "env", manifest.env, card.id
     yield "dataset", manifest.dataset, card.questions.title
@@ -134,7 +134,7 @@ def _said(manifest: SubmissionManifest, base: Task) -> Iterator[tuple[str, Any, 
 
 
 def _check_agent(manifest: SubmissionManifest, path: Path) -> None:
-    """Compares what a manifest says of an agent and of models that ship with the package with what they are."""
+    """Compares the shipped agent and models that a manifest names with those of the package."""
     if (shipped := list_cards("agents").get(manifest.agent)) is not None:
         agent, roles = read_agent(str(shipped))
         workflow, _, limit = manifest.workflow.partition(", max_tokens ")
@@ -157,7 +157,7 @@ def _check_agent(manifest: SubmissionManifest, path: Path) -> None:
 
 
 def _faults(episode: Episode, manifest: SubmissionManifest, task: Task) -> Iterator[tuple[str, str]]:
-    """Yields (field, reason) for what an episode has that the manifest, the rules and the scorer do not allow."""
+    """Yields (field, reason) for each violation of the manifest, the rules or the scorer by an episode."""
     for field, got, expected in (
         ("agent", episode.agent, manifest.agent),
         ("env", episode.env, manifest.env),
@@ -195,7 +195,7 @@ def _faults(episode: Episode, manifest: SubmissionManifest, task: Task) -> Itera
 
 
 def _over_budget(episode: Episode, manifest: SubmissionManifest) -> Iterator[tuple[str, str]]:
-    """Yields what an episode took beyond the budgets of the manifest."""
+    """Yields (field, reason) for each budget of the manifest that an episode exceeds."""
     if not 0 <= episode.invalid <= episode.turns or episode.turns > manifest.max_turns:
         yield "max_turns", f"{episode.turns} turns, {episode.invalid} of them invalid; at most {manifest.max_turns}"
     if episode.stop_reason == "turns" and episode.turns != manifest.max_turns:
@@ -231,7 +231,7 @@ def _calls(episode: Episode, manifest: SubmissionManifest) -> Iterator[tuple[str
 
 
 def observed_words(episode: Episode, task: Task) -> int:
-    """Returns the number of words of what the searches of an episode showed."""
+    """Returns the number of words that the searches of an episode showed to the agent."""
     turns: dict[int, list[Any]] = {}
     for searched in episode.searches:
         turns.setdefault(searched.turn, []).append(searched.hits)

@@ -20,7 +20,7 @@ MAX_TEXT: Final = 10_000
 
 
 DIGITS: Final = 4
-"""Decimals of the scores of hits: more would be half of the file and tell nothing."""
+"""Decimals of the scores of hits; more would double the file without being useful."""
 
 
 def write_episodes(path: Path, episodes: Iterable[Episode], whole: bool) -> None:
@@ -69,7 +69,7 @@ def load_episodes(folder: Path, task: Task) -> list[Episode]:
 
 
 def _filled(hit: Hit, corpus: dict[str, Passage], path: Path, line: int) -> Hit:
-    """Returns a hit with the text that its passage has in the corpus, which is the one that it gives, if any."""
+    """Returns a hit with the text of its passage from the corpus; a text in the hit must be the same."""
     recorded = hit.passage
     if recorded.id.startswith(SIMULATED) and recorded.text:  # refused by what it is, once the episodes are looked at
         return hit
@@ -117,7 +117,7 @@ def prediction(episode: Episode, question: Question) -> dict[str, Any]:
 
 
 def check_predictions(folder: Path, episodes: Sequence[Episode], task: Task) -> None:
-    """Checks that the predictions of a submission are those of its episodes.
+    """Checks that the predictions of a submission agree with its episodes.
 
     Raises:
         SubmissionError: A row is not what its episode says; the error names file, line and field.

@@ -36,14 +36,14 @@ from searchgym.rollout.tokens import ContextText, TokenFormat
 from searchgym.version import __version__
 
 DRAWN: Final = 50
-"""Default number of episodes that are repeated."""
+"""Default number of episodes to repeat."""
 SCORE_TOLERANCE: Final = 1e-3
-"""Relative difference of two scores of a hit that are the same, from different machines."""
+"""Relative tolerance for the score of a hit on different machines."""
 BATCH: Final = 256
 RERUN: Final = "rerun.json"
-"""File that records a repetition, beside the manifest."""
+"""File with the record of a repetition, in the folder of the manifest."""
 AGREE: Final = 0.01
-"""Largest difference in EM and F1 between a submission and its repetition: ties of tokens may fall otherwise."""
+"""Tolerance for EM and F1 of a repetition: ties between tokens may be broken differently."""
 
 
 def replay_episodes(checked: CheckedSubmission, agent: LoadedAgent | None, most: int | None = DRAWN) -> dict[str, int]:
@@ -85,7 +85,7 @@ def replay_episodes(checked: CheckedSubmission, agent: LoadedAgent | None, most:
 def _searched_again(
     checked: CheckedSubmission, episodes: Sequence[Episode]
 ) -> Iterator[tuple[Episode, Searched, Sequence[Hit]]]:
-    """Yields each query of episodes with the hits that it has now."""
+    """Yields each query of the episodes with its present hits."""
     searches = [(episode, searched) for episode in episodes for searched in episode.searches]
     for at in range(0, len(searches), BATCH):
         batch = searches[at : at + BATCH]
@@ -96,7 +96,7 @@ def _searched_again(
 
 
 def _same_hits(then: Sequence[Hit], now: Sequence[Hit]) -> bool:
-    """Returns whether two lists of hits are the same; hits of nearly equal scores may have changed places."""
+    """Returns whether two lists of hits agree; hits with nearly equal scores may be in another order."""
     if len(then) != len(now) or not all(
         abs(a.score - b.score) <= SCORE_TOLERANCE * max(1.0, abs(b.score)) for a, b in zip(then, now, strict=True)
     ):
@@ -107,7 +107,7 @@ def _same_hits(then: Sequence[Hit], now: Sequence[Hit]) -> bool:
 
 
 def _unlike(then: Episode, now: Episode) -> Iterator[tuple[str, Any, Any]]:
-    """Yields what differs between an episode and its repetition."""
+    """Yields the differences between an episode and its repetition."""
     queries = tuple([(s.turn, s.query) for s in episode.searches] for episode in (then, now))
     calls = tuple(
         [(c.role, c.turn, c.legal, c.answer) for c in episode.calls if not c.thought_cut] for episode in (then, now)
@@ -149,7 +149,7 @@ def _played_again(checked: CheckedSubmission, episodes: Sequence[Episode], agent
 
 
 class _Recorded:
-    """Sampler and token format that give the recorded outputs of episodes again: a response is its number, as one id.
+    """Sampler and token format that replay the recorded outputs of episodes. A response is one id, its number.
 
     Args:
         episodes: The episodes; each role's outputs are given in their order.
@@ -172,7 +172,7 @@ class _Recorded:
         self._count: defaultdict[str, int] = defaultdict(int)
 
     def sample(self, requests: Sequence[SampleRequest]) -> list[Sampled]:
-        """Returns the next recorded output for each request; nothing once an episode has no more."""
+        """Returns the next recorded output for each request; an empty one after the last."""
         return [self._next(request.episode) for request in requests]
 
     def _next(self, episode: str) -> Sampled:
@@ -188,10 +188,10 @@ class _Recorded:
         return Sampled(ids, np.zeros(len(ids), np.float32), finish)
 
     def close(self) -> None:
-        """Does nothing: no process is behind it."""
+        """Does nothing: there is no process to end."""
 
     def encode(self, texts: Sequence[ContextText]) -> list[npt.NDArray[np.int32]]:
-        """Returns one id for each prompt or observation, whatever it says."""
+        """Returns one id for any prompt or observation."""
         return [np.zeros(1, np.int32) for _ in texts]
 
     continues = False
@@ -218,7 +218,7 @@ def run_again(
     models: Mapping[str, Model],
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
-    """Evaluates an agent again as a submission says, compares, and records the agreement in the submission's folder.
+    """Repeats the evaluation of a submission, compares the scores, and records the agreement in its folder.
 
     Args:
         checked: The submission.
@@ -270,7 +270,7 @@ def run_again(
 
 
 def was_rerun(folder: Path, manifest: SubmissionManifest) -> bool:
-    """Returns whether a repetition of these very episodes is recorded in a submission's folder.
+    """Returns whether the folder of a submission records a repetition of exactly these episodes.
 
     The record is that of whoever keeps the leaderboard: what a submitter puts there is removed when it is taken in.
 

@@ -62,7 +62,7 @@ class BoardRow:
         return sum(numbers) / len(numbers) if numbers else None
 
     def costs(self) -> dict[str, Any]:
-        """Returns EM with its interval, and what it cost, under the names that the scores of a run have."""
+        """Returns EM with its interval, and the costs, under the keys of the scores of a run."""
         return {"em_ci95": self.interval("em"), **{name: self.mean(name) for name in ("em", *COSTS)}}
 
     def interval(self, name: str) -> list[float]:
@@ -103,7 +103,7 @@ class Board:
 
 
 def find_submissions(folders: Iterable[Path]) -> list[Path]:
-    """Returns the folders below that hold a submission or a reported row, in a fixed order."""
+    """Returns the folders of submissions and reported rows below `folders`, sorted."""
     files = [p for folder in folders for name in (MANIFEST, REPORTED) for p in folder.rglob(name)]
     return sorted({path.parent for path in files if not any(part.startswith(".") for part in path.parts[1:])})
 

@@ -1,4 +1,4 @@
-"""The task that a submission says it ran: the part of the suite, with the budgets of the run."""
+"""The task of a submission: a part of a suite, with the budgets of the run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from searchgym.protocol import DEFAULT, get_protocol
 from searchgym.retrieval.retriever import NullRetriever
 
 BUDGETS: Final = ("top_k", "max_turns", "max_queries", "max_observation_words")
-"""Budgets that a run may choose; each choice is a track of its own."""
+"""Budgets that a run may choose; each choice is a separate track."""
 
 
 class Tasks:

@@ -110,19 +110,23 @@ def _outcome(track: Track) -> str:
 
 def _track_tables(track: Track) -> list[Block]:
     """Returns the table of the ranked rows of a track, and that of its oracles below it."""
-    rows = [dict(zip(HEAD, cells, strict=True)) for cells in track_cells(track)]
+    rows: list[dict[str, str]] = [dict(zip(HEAD, cells, strict=True)) for cells in track_cells(track)]
     f1 = any(row["F1"] != row["EM"] for row in rows)
     results, oracles = list[list[str]](), list[list[str]]()
     for row, data in zip(rows, track.rows, strict=True):
         interval, over_seeds = row["95 % over questions"], row["95 % over seeds"]
-        cells = {name: row.get(name, "") for name in PAGE_HEAD} | {
-            "EM (95 %)": row["EM"] + (f" ({interval})" if interval else ""),
-            "minus the best (95 %)": str(track.to_best.get(row["name"], "")),
-            "F1": row["F1"] if f1 else "",
-            "seeds (95 %)": f"{row['seeds']} ({over_seeds})" if over_seeds else "",
-            "agent": "" if row["agent"] == row["name"] else row["agent"],
-        }
-        (oracles if data.is_oracle else results).append(list(cells.values()))
+        cells: dict[str, str] = (
+            dict.fromkeys(PAGE_HEAD, "")
+            | row
+            | {
+                "EM (95 %)": row["EM"] + (f" ({interval})" if interval else ""),
+                "minus the best (95 %)": str(track.to_best.get(row["name"], "")),
+                "F1": row["F1"] if f1 else "",
+                "seeds (95 %)": f"{row['seeds']} ({over_seeds})" if over_seeds else "",
+                "agent": "" if row["agent"] == row["name"] else row["agent"],
+            }
+        )
+        (oracles if data.is_oracle else results).append([cells[name] for name in PAGE_HEAD])
     blocks: list[Block] = [filled(PAGE_HEAD, results)] if results else []
     return [*blocks, TextBlock([ORACLES]), filled(PAGE_HEAD, oracles)] if oracles else blocks
 
