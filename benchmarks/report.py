@@ -47,8 +47,8 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             make_run(Path(folder), count)
             command = [sys.executable, __file__, "--of", folder]
-            said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-            rows.append({"episodes": count} | json.loads(said))
+            output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+            rows.append({"episodes": count} | json.loads(output))
     emit_rows(rows, args.json, "results", f"reports of runs with {TURNS} turns of {HITS} hits")
 
 

@@ -79,12 +79,12 @@ def measure(run: Path, episodes: int, browser: bool) -> Iterator[dict[str, Any]]
         str(run.with_name("questions.jsonl")),
     ]
     began = time.perf_counter()
-    found = subprocess.run([*command, "--export-only", "--json"], capture_output=True, text=True, env=environment())
-    if found.returncode:
-        raise SystemExit(found.stderr)
+    result = subprocess.run([*command, "--export-only", "--json"], capture_output=True, text=True, env=environment())
+    if result.returncode:
+        raise SystemExit(result.stderr)
     yield row("seconds to write the log", time.perf_counter() - began)
     yield row("MiB of memory at the peak", resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024)
-    (log,) = json.loads(found.stdout)["logs"]
+    (log,) = json.loads(result.stdout)["logs"]
     yield row("MiB of the log", log["bytes"] / MIB)
     began = time.perf_counter()
     subprocess.run([*command, "--export-only"], check=True, capture_output=True, env=environment())
@@ -178,7 +178,7 @@ def question_of(number: int) -> Question:
 
 def passage_of(number: int) -> Passage:
     """Returns a passage of `WORDS` words, which differ from passage to passage."""
-    words = " ".join(f"w{(number * 7919 + place * 104_729) % 50_000}" for place in range(WORDS))
+    words = " ".join(f"w{(number * 7919 + index * 104_729) % 50_000}" for index in range(WORDS))
     return Passage(f"p-{number}", f"Page {hostile(number)}", f"{words} {hostile(number + 2)}")
 
 

@@ -224,12 +224,15 @@ def demo(
     """
     loaded = recipe_of(recipe or "tiny-grpo", [*([] if recipe else SHORT), *(overrides or [])])
     check_recipe(loaded)
-    with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
-        from searchgym.cli.demo import print_summary, run_demo
+    from searchgym.cli.demo.progress import demo_progress
 
-        with training_steps(loaded) as report:
-            summary = run_demo(loaded, out, say, report, questions)
+    with contextlib.redirect_stdout(sys.stderr), demo_progress(loaded, questions, out) as progress:
+        from searchgym.cli.demo.run import run_demo  # loads libraries that print
+
+        summary = run_demo(loaded, out, progress, questions)
     if json:
         emit(summary, True)
     else:
+        from searchgym.cli.demo.story import print_summary
+
         print_summary(summary, out)
