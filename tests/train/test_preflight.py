@@ -26,7 +26,7 @@ CASES = [
     (["train", "tiny-grpo", "validation.env_options={retriever: bm26}"], "'bm26'; did you mean 'bm25'"),
     (["train", "tiny-grpo", "env_options={corpus: nowhere.jsonl}"], "nowhere.jsonl: no such corpus file or folder"),
     (["train", "tiny-grpo", "agent=search-r2"], "did you mean 'search-r1'"),
-    (["train", "tiny-grpo", "agent=oracle"], "agent oracle asks no model"),
+    (["train", "tiny-grpo", "agent=oracle"], "agent oracle uses no model"),
     (
         ["train", "tiny-jade", "models={a: {roles: [plan]}}"],
         "unknown role of agent jade 'plan'; did you mean 'planner'",

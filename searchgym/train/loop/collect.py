@@ -166,7 +166,9 @@ class Collector:
             raise UsageError(f"the rollout returned {len(episodes)} episodes for {wanted}")
         drawn = _Attempts(questions, episodes, [], [])
         for episode, given in zip(episodes, self._credit.rewards(episodes), strict=True):
-            samples = [] if given is None else samples_from(episode, rewards=given.total, kept=given.kept)
+            samples = (
+                [] if given is None else samples_from(episode, rewards=given.total, local_rewards=given.local_rewards)
+            )
             if not self._credit.trains_prefixes:  # samples of prefix answers alone are not rewarded
                 samples = [sample for sample in samples if not all(call.prefix for call in sample.calls)]
             drawn.samples.append(samples)
