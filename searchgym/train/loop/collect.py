@@ -234,11 +234,10 @@ def with_advantages(
 
 
 def advantage_metrics(samples: Sequence[Sample]) -> dict[str, float]:
-    """Computes metrics of the advantages of trained tokens: ``mean``, ``std`` (over n), ``min``, ``max``, share
-    ``positive``.
+    """Computes metrics of the advantages of trained tokens.
 
     Returns:
-        The metrics; empty if no token is trained.
+        ``mean``, ``std`` (over n), ``min``, ``max`` and the share ``positive``; empty if no token is trained.
     """
     values = np.concatenate([np.zeros(0), *(sample.advantage[sample.mask] for sample in samples)])
     if not len(values):
