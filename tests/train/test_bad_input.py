@@ -237,7 +237,7 @@ def test_contexts_that_fill_up_in_some_episodes_are_reported_once(capsys):
     check_contexts(some, 1)
     said = capsys.readouterr().err
     assert said.startswith("2 of 4 episodes of step 1 ended because a context was full (role searcher: the context is")
-    assert "the longest prompt that still fitted has 290 tokens" in said
+    assert "the longest prompt that fitted has 290 tokens" in said
     check_contexts(some, 2)
     check_contexts(some[:1], 1)
     assert capsys.readouterr().err == ""

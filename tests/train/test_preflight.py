@@ -31,7 +31,7 @@ CASES = [
         ["train", "tiny-jade", "models={a: {roles: [plan]}}"],
         "unknown role of agent jade 'plan'; did you mean 'planner'",
     ),
-    (["train", "tiny-grpo", "--out", "full"], "full holds files that are no run: choose another folder"),
+    (["train", "tiny-grpo", "--out", "full"], "full holds files of something else: choose another folder"),
     (["train", "tiny-grpo", "--out", "empty", "--resume"], "empty holds no run to resume"),
     (["train", "tiny-grpo", "--resume"], "--resume needs --out"),
     (["train", "tiny-grpo", "--explain", "model=/nowhere"], "/nowhere: no such folder"),

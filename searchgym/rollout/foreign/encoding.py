@@ -17,7 +17,7 @@ from searchgym.errors import DataError, UsageError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-Place = Literal["start", "after", "inside"]
+Position = Literal["start", "after", "inside"]
 """Where a text stands: at the start of a context, right after an added token, or after other text."""
 BLANKS: Final = ("▁", "Ġ")
 """Beginnings of tokens that stand for a blank."""
@@ -40,21 +40,21 @@ class TextEncoder:
         self._name, plain = tokenizer.name_or_path, copy.deepcopy(tokenizer)
         plain.split_special_tokens = True
         alone = _encoder(plain)
-        self._by_place: dict[Place, Callable[[list[str]], list[list[int]]]] = dict.fromkeys(
+        self._by_position: dict[Position, Callable[[list[str]], list[list[int]]]] = dict.fromkeys(
             ("start", "after", "inside"), alone
         )
         self.blank = False
         """Whether the tokenizer puts a blank before texts at some places."""
         if _by_library(tokenizer, "_encode_plus"):
-            self._tell_places(cast(Any, plain).backend_tokenizer)
-        ids = self._by_place["inside"](["x"])[0]
+            self._set_encoders(cast(Any, plain).backend_tokenizer)
+        ids = self._by_position["inside"](["x"])[0]
         if ids and str(tokenizer.convert_ids_to_tokens(ids)[0]).startswith(BLANKS):
             raise UsageError(
                 f"{tokenizer.name_or_path}: {type(tokenizer).__name__} puts a blank before every text, so what follows "
                 "a response would not be what it is within a text; use the fast tokenizer (tokenizer.json)"
             )
 
-    def _tell_places(self, library: Any) -> None:
+    def _set_encoders(self, library: Any) -> None:
         """Sets the encoders of places where the tokenizer, one of the library `tokenizers`, puts no blank."""
         steps, first = dict[str, Any](), False
         for name in ("normalizer", "pre_tokenizer"):
@@ -76,16 +76,16 @@ class TextEncoder:
             return [list(made.ids) for made in other.encode_batch_fast(texts, add_special_tokens=False)]
 
         self.blank = True
-        self._by_place["inside"] = _without_panic(self._name, inside)
+        self._by_position["inside"] = _without_panic(self._name, inside)
         if first:
-            self._by_place["after"] = self._by_place["inside"]
+            self._by_position["after"] = self._by_position["inside"]
 
-    def ids(self, texts: Sequence[str], places: Sequence[Place]) -> list[list[int]]:
+    def ids(self, texts: Sequence[str], places: Sequence[Position]) -> list[list[int]]:
         """Returns the ids of each text at its place."""
         if not self.blank:
-            return self._by_place["start"](list(texts))
+            return self._by_position["start"](list(texts))
         made: list[list[int]] = [[] for _ in texts]
-        for place, encode in self._by_place.items():
+        for place, encode in self._by_position.items():
             chosen = [n for n, own in enumerate(places) if own == place]
             for n, ids in zip(chosen, encode([texts[n] for n in chosen]), strict=True):
                 made[n] = ids

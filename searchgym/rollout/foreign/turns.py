@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from searchgym.errors import UsageError
 from searchgym.protocol import opened_by
-from searchgym.rollout.foreign.encoding import Place, TextEncoder, marked, special_ids
+from searchgym.rollout.foreign.encoding import Position, TextEncoder, marked, special_ids
 from searchgym.rollout.foreign.templates import NO_ARGS, render
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Slot:
     """Text after the text, encoded together with it."""
     after: tuple[int, ...] = ()
     """Ids after the text."""
-    place: Place = "after"
+    place: Position = "after"
     """Where the text, with `left`, stands."""
     strip: tuple[bool, bool] = (False, False)
     """Whether the text loses the blanks and line ends at its start, and at its end."""
@@ -187,7 +187,7 @@ def _strips(before: str, after: str, padded: str) -> tuple[bool, bool]:
 
 
 def _placed(
-    tokenizer: PreTrainedTokenizerBase, encoder: TextEncoder, text: str, start: Place
+    tokenizer: PreTrainedTokenizerBase, encoder: TextEncoder, text: str, start: Position
 ) -> tuple[tuple[int, ...], Sequence[tuple[int, int]] | None]:
     """Returns the ids of a rendered text that stands at a place, and (start, end) in characters of its added tokens."""
     ids, spans = marked(tokenizer, text)
@@ -205,7 +205,7 @@ def _slot(
     encoder: TextEncoder,
     before: str,
     after: str,
-    start: Place,
+    start: Position,
     strip: tuple[bool, bool],
 ) -> Slot:
     """Returns the slot between two texts of a template.
@@ -234,7 +234,7 @@ def _slot(
     return slot
 
 
-def _reply(tokenizer: PreTrainedTokenizerBase, encoder: TextEncoder, lead: str, start: Place) -> Slot:
+def _reply(tokenizer: PreTrainedTokenizerBase, encoder: TextEncoder, lead: str, start: Position) -> Slot:
     """Returns the slot of a model's text.
 
     Args:
