@@ -140,7 +140,7 @@ class TokenFormat:
             (T,) int32 token ids, without an end-of-turn.
         """
         begins = finish is None or not self.goes_on(finish)
-        slot = self._turns.reply if self._turns is not None and begins else Slot(place="inside")
+        slot = self._turns.reply if self._turns is not None and begins else Slot(position="inside")
         return np.array(composed(self._encoder, slot, text), np.int32)
 
     def encode(self, texts: Sequence[ContextText]) -> list[npt.NDArray[np.int32]]:
@@ -150,10 +150,10 @@ class TokenFormat:
         over all cores while other Python threads run. A lone surrogate, which has no UTF-8 encoding, becomes a question
         mark.
         """
-        slots = [Slot(place="inside") if text.goes_on else self._slots[text.finish] for text in texts]
+        slots = [Slot(position="inside") if text.goes_on else self._slots[text.finish] for text in texts]
         wholes = [joined(text.parts).encode("utf-8", "replace").decode("utf-8") for text in texts]
         bodies = [slot.body(whole) for slot, whole in zip(slots, wholes, strict=True)]
-        plain = self._encoder.ids(bodies, [slot.place for slot in slots])
+        plain = self._encoder.ids(bodies, [slot.position for slot in slots])
         encoded = []
         for text, slot, whole, body, ids in zip(texts, slots, wholes, bodies, plain, strict=True):
             first = len(whole) - len(whole.lstrip()) if slot.strip[0] else 0
@@ -197,9 +197,9 @@ class TokenFormat:
         turns = self._turns
         if finish is None:
             bos = one_id(self._tokenizer.bos_token_id)
-            return Slot(before=bos, place="start") if turns is None else turns.first
+            return Slot(before=bos, position="start") if turns is None else turns.first
         if turns is None or self.goes_on(finish):
-            return Slot(place="inside")
+            return Slot(position="inside")
         closing = () if finish == "eos" else turns.closing
         return replace(turns.later, before=(*closing, *turns.later.before))
 
@@ -265,7 +265,7 @@ class TokenFormat:
         # The text between the own tags is encoded without tags.
         between = zip([0, *(end for _, end, _ in tags)], [*(start for start, _, _ in tags), len(whole)], strict=True)
         after: list[Position] = ["after"] * len(tags)
-        pieces = self._bare.ids([whole[start:end] for start, end in between], [slot.place, *after])
+        pieces = self._bare.ids([whole[start:end] for start, end in between], [slot.position, *after])
         return [*pieces[0], *(i for (_, _, tag), piece in zip(tags, pieces[1:], strict=True) for i in (tag, *piece))]
 
     @functools.cached_property

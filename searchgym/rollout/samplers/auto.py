@@ -24,5 +24,5 @@ class Auto(SamplerKind):
             return Vllm()
         tested = ", ".join(TESTED)
         why = "is not installed" if version is None else f"{version} has not been tested here ({tested}x has)"
-        sys.stderr.write(f"rollout.sampler auto: vLLM {why}, transformers samples\n")
+        sys.stderr.write(f"rollout.sampler auto: vLLM {why}, using transformers\n")
         return Transformers()
