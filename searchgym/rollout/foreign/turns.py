@@ -277,7 +277,7 @@ def _joint_slot(
     strip_left, strip_right = plain.strip
     if left is not None:
         head = before[spans[left][1] :]
-        plain = replace(plain, before=ids[: left + 1], place="after")
+        plain = replace(plain, before=ids[: left + 1], position="after")
         strip_left = strip_left or (not head and bool(added_tokens[ids[left]].rstrip))
     else:
         head = before

@@ -176,7 +176,7 @@ class ServedVllm(EngineBackend):
             try:
                 self._call("/searchgym/adapter", body)
             except EngineLostError as error:
-                # A server replies 500 to an adapter that it cannot load; if it still answers this call, it has not ended.
+                # A server replies 500 to an adapter that it cannot load; if it answers this call, it has not ended.
                 if ": 500: " not in str(error):
                     raise
                 self._call("/v1/models", None)

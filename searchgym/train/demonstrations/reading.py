@@ -137,11 +137,11 @@ def _says(page: Passage, answer: str) -> bool:
     return holds(f"{page.title} {cut_words(page.text, MOST_WORDS)}", answer)
 
 
-def _endless(asked: Sequence[ReadingQuestion], rng: random.Random) -> Iterator[ReadingQuestion]:
+def _endless(candidates: Sequence[ReadingQuestion], rng: random.Random) -> Iterator[ReadingQuestion]:
     """Yields questions without end, half of them sentences; of the others, each kind and yes and no alike often."""
-    sentences = [own for own in asked if own.kind.startswith(SENTENCE)]
+    sentences = [own for own in candidates if own.kind.startswith(SENTENCE)]
     kinds: dict[tuple[str, str], list[ReadingQuestion]] = {}
-    for own in asked:
+    for own in candidates:
         if not own.kind.startswith(SENTENCE):
             said = own.answer if own.answer in ("yes", "no") else ""
             kinds.setdefault((own.kind, said), []).append(own)

@@ -184,4 +184,4 @@ def _unused(recipe: Recipe) -> Iterator[str]:
         "advantage.normalise": advantage.normalise != "all",
         "advantage.chain": advantage.chain != "call",
     }
-    yield from (f"{name} acts in method policy only, not in {method}" for name, given in is_set.items() if given)
+    yield from (f"{name} acts in method policy only, not in {method}" for name, is_given in is_set.items() if is_given)
