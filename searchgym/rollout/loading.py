@@ -57,7 +57,7 @@ def load_tokenizer(path: str | Path, *, chat: bool = False) -> PreTrainedTokeniz
 
     Args:
         path: Folder or name of a model. For an adapter without a tokenizer, its base's tokenizer is loaded.
-        chat: Whether to refuse a tokenizer without a chat template.
+        chat: If True, a tokenizer without a chat template is refused.
 
     Raises:
         DataMissingError: The folder, its tokenizer or the required chat template does not exist.
@@ -87,7 +87,7 @@ def load_model(
         path: Folder or name of a model, or folder of an adapter (with ``adapter_config.json``, which names its base).
         dtype: Type of the weights in memory, regardless of their type on disk.
         device: Torch device for the weights.
-        chat: Whether to refuse a tokenizer without a chat template.
+        chat: If True, a tokenizer without a chat template is refused.
 
     Returns:
         The model, in evaluation mode, and its tokenizer.

@@ -185,7 +185,7 @@ def _of_turns(tokenizer: PreTrainedTokenizerBase, form: TokenFormat, arguments: 
 
 
 def _compared(check: str, form: TokenFormat, pairs: list[tuple[list[int], list[int]]]) -> Finding:
-    """Returns the finding of a comparison of ids, given pairs of ours and the template's."""
+    """Compares pairs of our ids and the template's, and returns the finding."""
     ours, reference = next((pair for pair in pairs if pair[0] != pair[1]), ([], []))
     if ours == reference:
         return Finding(check, "ok", "equal to apply_chat_template's")

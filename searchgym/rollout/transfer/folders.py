@@ -50,7 +50,7 @@ class Folders:
             version: Policy version of the weights.
 
         Raises:
-            DataError: The folders' place cannot hold them.
+            DataError: There is too little space, or the folder cannot be written.
         """
         return self.tensors(dict(with_head(state.items())), MODEL, version)
 
@@ -67,7 +67,7 @@ class Folders:
             Path of the folder.
 
         Raises:
-            DataError: The folders' place cannot hold them.
+            DataError: There is too little space, or the folder cannot be written.
         """
         from safetensors import SafetensorError
         from safetensors.torch import save_file

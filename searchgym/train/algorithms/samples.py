@@ -167,7 +167,7 @@ class _Sequence(NamedTuple):
 
 
 def _sequences(episode: Episode) -> list[_Sequence]:
-    """Returns the training sequences of an episode: each call is in one of them, the first that holds all of it.
+    """Returns the training sequences of an episode: each call is in the first one that contains all of it.
 
     Positions are counted from the root, so that a token has the same position in every context that sees it. Three
     contexts, of which 1 and 2 were forked from 0 at token 40 and 60::

@@ -137,7 +137,7 @@ class UnjudgedError(NoVerdictError):
 
     Args:
         indices: Indices of these episodes in the group.
-        why: What the judge did on the first of them.
+        why: Reason for the first of them.
     """
 
     def __init__(self, indices: Sequence[int], why: str) -> None:
@@ -146,7 +146,7 @@ class UnjudgedError(NoVerdictError):
 
 
 def term_problems(terms: Mapping[str, Term], setting: Setting) -> Iterable[str]:
-    """Yields a sentence for each contradiction between credit terms and the comparison of calls."""
+    """Yields one message for each contradiction between credit terms and the comparison of calls."""
     if not terms:
         yield "credit names no term: expected at least one, such as {outcome: 1}"
     single = {name: term for name, term in terms.items() if term.rewards_one == "call"}

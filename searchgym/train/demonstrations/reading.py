@@ -93,8 +93,8 @@ def demonstrate_reading(
         if len(practice.episodes) == count:
             break
         titles = list(candidate.titles)
-        others_shown = [title for title in rng.sample(keys, min(MOST_PAGES, len(keys))) if title not in titles]
-        titles += others_shown[: rng.randint(min(1, MOST_PAGES - len(titles)), MOST_PAGES - len(titles))]
+        distractors = [title for title in rng.sample(keys, min(MOST_PAGES, len(keys))) if title not in titles]
+        titles += distractors[: rng.randint(min(1, MOST_PAGES - len(titles)), MOST_PAGES - len(titles))]
         rng.shuffle(titles)
         others = [other for title in titles for other in by_page.get(title, ()) if set(other.titles) <= set(titles)]
         chosen = {candidate.text: candidate}
@@ -138,13 +138,13 @@ def _says(page: Passage, answer: str) -> bool:
 
 
 def _endless(candidates: Sequence[ReadingQuestion], rng: random.Random) -> Iterator[ReadingQuestion]:
-    """Yields questions without end, half of them sentences; of the others, each kind and yes and no alike often."""
-    sentences = [own for own in candidates if own.kind.startswith(SENTENCE)]
+    """Yields random questions without end: a share `SENTENCES` from sentences, the rest evenly over kinds."""
+    sentences = [candidate for candidate in candidates if candidate.kind.startswith(SENTENCE)]
     kinds: dict[tuple[str, str], list[ReadingQuestion]] = {}
-    for own in candidates:
-        if not own.kind.startswith(SENTENCE):
-            said = own.answer if own.answer in ("yes", "no") else ""
-            kinds.setdefault((own.kind, said), []).append(own)
+    for candidate in candidates:
+        if not candidate.kind.startswith(SENTENCE):
+            choice = candidate.answer if candidate.answer in ("yes", "no") else ""
+            kinds.setdefault((candidate.kind, choice), []).append(candidate)
     others = list(kinds.values())
     while True:
         if sentences and (not others or rng.random() < SENTENCES):

@@ -34,7 +34,7 @@ LAST_TURN: Final = 128
 
 
 def world_task(world: World, top_k: int | None = None) -> Task:
-    """Returns a world's questions as the task of ``searchgym/World-v0``, over its own pages.
+    """Returns a world's questions as the task of ``searchgym/World-v0``, over the world's pages.
 
     Args:
         world: World whose questions and pages are used.

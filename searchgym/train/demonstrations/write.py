@@ -1,7 +1,7 @@
 """Writes demonstrations to a folder, which gets its name only when it is complete.
 
 episodes.jsonl, episodes.tokens.bin   the demonstrations, as episodes
-card.yaml                             how they were made, what was left out and why, and the SHA-256 of every file
+card.yaml                             how they were generated, questions left out by reason, SHA-256 of every file
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class Critic:
         updater: Updater of a token classifier with one label.
         options: Clip, optimizer, and the tokens that have a value.
         seed: Seed of the shuffles.
-        ranks: Processes that share the work. Default: this one alone.
+        ranks: Processes that share the work. Default: only this process.
     """
 
     def __init__(self, updater: Updater, options: CriticOptions, seed: int, ranks: Ranks | None = None) -> None:

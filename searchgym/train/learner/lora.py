@@ -159,7 +159,7 @@ def load_adapter(model: PreTrainedModel, folder: Path) -> None:
 
     Raises:
         DataMissingError: The folder has no adapter weights.
-        DataError: A weight is missing, fits nothing, or is not finite.
+        DataError: A weight is missing, has no matching matrix, or is not finite.
     """
     _set_adapter(model, read_weights(folder), folder)
 

@@ -23,13 +23,13 @@ class Policy:
     """A language model that is updated from samples, by the clipped policy loss or by maximum likelihood.
 
     Args:
-        updater: Holds the model and its optimizer.
+        updater: Updater of the model, with its optimizer.
         loss: Clips, coefficients and reduction of the loss.
         options: How a step is split, and the number type of matrix products.
         seed: Seed of the shuffles.
         temperature: Temperature of the sampler.
         reference: Frozen model of the KL term; needed if `LossOptions.kl_coef` is above 0.
-        ranks: Processes that share the work. Default: this one alone.
+        ranks: Processes that share the work. Default: only this process.
     """
 
     def __init__(

@@ -145,10 +145,10 @@ class TrainedModel:
     """Runs one model over samples and updates it by a given loss.
 
     Args:
-        updater: Holds the model and its optimizer.
+        updater: Updater of the model, with its optimizer.
         options: How a step is split, and the number type of matrix products.
         seed: Seed of the shuffles.
-        ranks: Processes that share the work. Default: this one alone.
+        ranks: Processes that share the work. Default: only this process.
         targets: Selects the tokens of a sample to learn from. Default: the tokens that the model wrote.
     """
 

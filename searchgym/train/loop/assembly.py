@@ -202,7 +202,7 @@ def trainer_of(
     recipe: Recipe, assembly: Assembly, out: Path, *, resume: bool = False, report: Callable[[Row], None] | None = None
 ) -> Trainer:
     """Returns the trainer of an assembled recipe; see `train` for the parameters."""
-    recipe = replace(recipe, template=assembly.recipe.template)  # with the date that is shown
+    recipe = replace(recipe, template=assembly.recipe.template)  # with the date that templates show
     data = TrainingData(
         questions=assembly.task.questions if assembly.source is None else assembly.source,
         validation=assembly.validation.questions,

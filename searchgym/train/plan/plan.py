@@ -171,7 +171,7 @@ def _trained(
     gradients = ranks * trained * passing / GIB
     optimizer = ranks * trained * persistent / GIB
     tokens = options.micro_batch_tokens
-    # Of a layer: what goes into its two norms, is scaled (in float32) and comes out of them (6 hidden), queries, keys
+    # Per layer: inputs of its two norms, scaled values (in float32) and outputs of the norms (6 hidden), queries, keys
     # and values, the latter two repeated for every head of queries (3 hidden), the output of attention in two orders (2
     # hidden), the gate, its activation, the other half and their product (4 intermediate).
     layer = size * (9 * shape.hidden + 4 * shape.intermediate) + 4 * 2 * shape.hidden

@@ -45,7 +45,7 @@ class Recipe(Options):
     name: str
     """Name of the recipe."""
     summary: str
-    """What the recipe is for, in one sentence."""
+    """Purpose of the recipe, in one sentence."""
     method: Method
     """Training method: ``policy`` (reinforcement learning), ``rejection`` or ``supervised``."""
     model: str

@@ -171,7 +171,7 @@ class ArmPolicy:
         return chances
 
     def _entropy_of(self, chances: Floats) -> float:
-        """Returns the entropy of what the policy tells apart, in nats."""
+        """Returns the entropy, in nats, over the choices that the policy distinguishes."""
         by_choice: dict[Any, float] = {}
         for choice, chance in zip(self._choices, chances, strict=True):
             by_choice[choice] = by_choice.get(choice, 0.0) + float(chance)

@@ -215,7 +215,7 @@ class PathProposer:
             row["signal_unnamed"] = float(mixed[measured & open_ended].mean())
         return row
 
-    # -- stopping and going on -------------------------------------------------------------------------------------
+    # -- saving and restoring --------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
         """Returns the state that later steps depend on, as plain JSON."""

@@ -19,8 +19,8 @@ class Candidates(EpisodeTerm):
     """Rewards an answer with several candidates by how well the candidates cover the question's rubric, in [0, 1].
 
     A candidate's score under a weighting of the criteria is the sum of the weights of the criteria that it passes. The
-    reward is the score of the best candidate, averaged over random weightings, which are the same for all attempts at a
-    question. An answer with more than `most` candidates gets 0.
+    reward is the best candidate's score under each random weighting, averaged over the weightings, which are the same
+    for all attempts at a question. An answer with more than `most` candidates gets 0.
 
     Source: VPO, arXiv 2605.22817; see `scoring.judges.rubric.best_of_candidates`. The use of criteria as components of
     the reward, and the limit, are ours.

@@ -16,7 +16,7 @@ from searchgym.train.credit.term import CreditContext, Rows, Term
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision(Term):
-    """Rewards the decision to search: 1 for the first call of an episode if it was right to search or not, else 0.
+    """Rewards the decision to search: 1 if an episode's first call searched exactly when a search was needed, else 0.
 
     An illegal decision, after which the agent searches, gets 0. A question counts as known if the trial answers without
     a search (`Call.prefix`) have a mean score of at least `known` over the group; then searching is wrong, otherwise

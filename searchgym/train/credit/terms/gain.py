@@ -18,7 +18,7 @@ class Gain(Term):
 
     The call that proposes answer k gets ``s_k - s_{k-1}``, and the first one ``s_0``; other calls get 0. The rewards of
     an episode sum to the score of its last answer. Use it with ``advantage.chain: episode``, which passes the rewards
-    back to the calls that led to the answers. It is our own, from no paper.
+    back to the calls that led to the answers. This term is ours, not from a paper.
 
     An episode whose answer was proposed by no call is refused with a DataError.
     """
