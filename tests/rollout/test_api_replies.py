@@ -92,7 +92,7 @@ def test_what_stands_behind_the_models_name():
         find_models({"r": "http://a.b/v1#name?think"})
     with pytest.raises(UsageError, match=r"which model of this server\? Write http://a.b#NAME"):
         find_models({"r": "http://a.b#?thinks=true"})
-    with pytest.raises(UsageError, match="two servers have models of one name"):
+    with pytest.raises(UsageError, match="two servers have models with the same name"):
         find_models({"r": "http://a.b/v1#name", "s": "http://a.b/v1#name?thinks=true"})
 
 

@@ -95,7 +95,7 @@ def test_a_server_that_refuses_ends_the_sending_at_once():
 
 
 def test_a_server_that_says_well_and_has_not_joined():
-    with pytest.raises(EngineLostError, match="answered before its processes had joined"):
+    with pytest.raises(EngineLostError, match="replied before its processes had joined"):
         send_to(lambda invitation: None)
 
 

@@ -82,7 +82,9 @@ COSINE = {"optimizer": {"schedule": "cosine"}}
 def test_a_schedule_refuses_another_number_of_steps(tmp_path, options, named):
     toy_trainer(tmp_path / "run", toy_recipe(steps=2, **options)).run()
     before = (tmp_path / "run/recipe.yaml").read_bytes()
-    said = rf"steps was 2 and is 4 now, and .*{named}.* depends on it: .* Continue with steps=2, or start a new run from"
+    said = (
+        rf"steps was 2 and is 4 now, and .*{named}.* depends on it: .* Continue with steps=2, or start a new run from"
+    )
     with pytest.raises(UsageError, match=said):
         toy_trainer(tmp_path / "run", toy_recipe(steps=4, **options), resume=True)
     assert (tmp_path / "run/recipe.yaml").read_bytes() == before

@@ -129,7 +129,7 @@ def test_a_group_without_any_verdict_leaves_the_training():
 @pytest.mark.parametrize(
     ("overrides", "says"),
     [
-        (["judge=smollm2"], "judge is smollm2: no credit term of outcome asks it"),
+        (["judge=smollm2"], "judge is smollm2: no credit term of outcome uses it"),
         (["credit={tournamnt: 1}"], "did you mean 'tournament'"),
         (["credit={gated: {delta: 0}}"], "gated.delta: expected at least 0.000001, got 0"),
         (["credit={rubric: {rounds: 2}}"], "rubric.rounds: unknown key"),

@@ -132,7 +132,7 @@ def test_credit_and_comparison_must_fit():
         grpo("method=rejection", "advantage.normalise=all")
     small("credit={outcome: 1, test_credit:Mine: {alpha: 0.7}}")  # a user's own has options of its own
     chained = ["advantage.chain=episode", "credit={gain: 1, format: 1}"]
-    with pytest.raises(CardError, match="passes no KL on"):
+    with pytest.raises(CardError, match="does not pass on the KL penalty"):
         grpo(*chained, "loss.kl_coef=0.1", "loss.kl_in=reward", "loss.kl_estimator=k1")
     with pytest.raises(CardError, match="set it to role or role-turn"):
         grpo(*chained, "advantage.normalise=all")

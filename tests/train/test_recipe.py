@@ -143,7 +143,7 @@ STRATIFIED = "advantage.estimator=stratified"
         (["rollout.resample=1", "advantage.drop_zero_variance=false"], "drop_zero_variance false keeps: choose one"),
         (
             [REINFORCE, "loss.ratio=sequence", "loss.kl_in=reward", "loss.kl_estimator=k1", "loss.kl_coef=0.1"],
-            "loss.ratio sequence takes one advantage per sequence",
+            "loss.ratio sequence needs one advantage per sequence",
         ),
         (
             ["loss.kl_estimator=k2", "loss.kl_coef=0.1", "loss.kl_cap=5"],
@@ -152,7 +152,7 @@ STRATIFIED = "advantage.estimator=stratified"
         (["loss.kl_cap=0"], "loss.kl_cap: expected above 0, got 0"),
         ([GAE, "advantage.estimator.gamma=1.1"], "advantage.estimator.gamma: expected at most 1, got 1.1"),
         ([GAE, "rollout.resample=1"], "rollout.resample replaces groups without signal; gae has none"),
-        ([GAE, "loss.ratio=sequence"], "loss.ratio sequence takes one advantage per sequence; gae has many"),
+        ([GAE, "loss.ratio=sequence"], "loss.ratio sequence needs one advantage per sequence; gae has many"),
         ([GAE, "critic.warmup_steps=5"], "critic.warmup_steps is 5 of 5 steps: nothing is learnt"),
         ([DEEPSPEED, "learner.backend.zero=4"], "learner.backend.zero: expected at most 3, got 4"),
         ([DEEPSPEED, "learner.backend.listen=machine"], "learner.backend: listen is 'machine': expected HOST:PORT"),

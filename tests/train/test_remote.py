@@ -58,7 +58,7 @@ def test_it_learns_what_one_process_learns(recipe, learner, tmp_path):
         torch.testing.assert_close(learner.weights()[name], weight, rtol=1e-4, atol=1e-5)
     (tmp_path / "saved").mkdir()
     learner.save(tmp_path / "saved")
-    with pytest.raises(TrainingError, match="hold no token to train on"):  # raised on both ranks: they go on
+    with pytest.raises(TrainingError, match="have no token to train on"):  # raised on both ranks: they go on
         learner.learn([dataclasses.replace(s, mask=s.mask & False) for s in samples], 2)
     learner.load(tmp_path / "saved")
     assert learner.version == 2

@@ -125,7 +125,7 @@ def _credit_problems(recipe: Recipe) -> Iterator[str]:
     asking = any(isinstance(term, Unloaded) or term.asks_judge for term in recipe.credit.values())
     if recipe.judge != default_judge() and not asking:
         judge = getattr(recipe.judge, "asks", None) or kind_name(recipe.judge)
-        yield f"judge is {judge}: no credit term of {', '.join(recipe.credit)} asks it"
+        yield f"judge is {judge}: no credit term of {', '.join(recipe.credit)} uses it"
     in_reward = recipe.loss.kl_coef and recipe.loss.kl_in == "reward"
     if in_reward and (estimator.whole_episodes or (chain != "call" and not estimator.critic)):
         option = f"advantage.estimator {recipe.setting.estimator}"
