@@ -138,7 +138,7 @@ OPTIONS = "env_options={{reward: 'test_bad_input:{}', max_turns: 2, questions: {
             "a world of 1 questions is too small",
         ),
         ("validation=1", 1, "validation is a section: give its values one by one, as validation.every=VALUE"),
-        ("rollout.questions=13", 2, "12 questions for 13 per step: give more, or make the step smaller (rollout."),
+        ("rollout.questions=13", 2, "12 questions for 13 per step: add more, or make the step smaller (rollout."),
         ("rollout.attempts=1", 1, "rollout.attempts is 1: no group reaches advantage.min_group, 2"),
         (
             "env_options.questions={size: 20}",
@@ -171,7 +171,7 @@ def test_what_cannot_work_makes_no_folder(train, place, override, status, messag
         ("config", 1, "broken: no config.json: not a model folder"),
         ("template", 2, "the chat template cannot render 1 messages"),
         ("bytes", 1, "broken: the model cannot be read"),
-        ("fit", 2, "tokens, the model knows 64: they do not belong together"),
+        ("fit", 2, "tokens, the model 64: they do not belong together"),
     ],
 )
 def test_a_model_folder_that_lacks_something_makes_no_run(train, place, broken, status, message):

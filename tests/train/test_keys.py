@@ -80,7 +80,7 @@ def test_keys_take_their_roles_and_their_rates():
         ("{a: {}, b: {}}", CardError, "a and b both take the roles"),
         ("{a: {roles: [planning]}, b: {roles: [planning]}}", CardError, "role planning is named by a and by b"),
         ("{A/b: {}}", CardError, "small letters"),
-        ("{a: {frozen: true, lr: 1}, b: {}}", CardError, "models.a.lr is 1.0: it is frozen"),
+        ("{a: {frozen: true, lr: 1}, b: {}}", CardError, "models.a.lr is 1.0, but the key is frozen"),
         ("{a: {lr: -1}}", CardError, "expected at least 0, got -1"),
         ("{a: {rolls: [planning]}}", CardError, "did you mean 'roles'"),
     ],

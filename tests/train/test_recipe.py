@@ -111,7 +111,7 @@ def test_the_names_of_all_values():
         (
             "loss.llds_coef=0.2",
             CardError,
-            "loss.llds_coef is 0.2: with one update per rollout no likelihood has fallen",
+            "loss.llds_coef is 0.2: with one update per rollout no likelihood can have fallen",
         ),
         ("rollout.resample=-1", CardError, "rollout.resample: expected at least 0, got -1"),
         ("optimizer.warmup_steps=6", CardError, "optimizer.warmup_steps is 6 of 5 steps"),

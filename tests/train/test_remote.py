@@ -235,7 +235,7 @@ def knock(address, key, message):
     ("key", "ranks", "result", "message"),
     [
         (b"known to one", 2, "refused", "0 of 2 ranks joined at {address} within 2 s"),
-        (b"known to both", 1, "in", "1 ranks were started for learner.backend.ranks 2: they must be as many"),
+        (b"known to both", 1, "in", "1 ranks were started for learner.backend.ranks 2: the numbers must be equal"),
     ],
 )
 def test_strangers_and_ranks_of_another_number_are_not_let_in(
