@@ -143,7 +143,7 @@ def try_model(name: str, template: list[str] | None, json: bool) -> int:
     if json:
         emit({**dataclasses.asdict(report), "refused": report.refused}, True)
     else:
-        rows = [(row.check, row.state, textwrap.fill(row.message, FOUND_WIDTH)) for row in report.findings]
+        rows = [(row.check, row.state, textwrap.fill(row.found, FOUND_WIDTH)) for row in report.findings]
         table(("check", "", "found"), rows, textwrap.shorten(f"model {name}", 76))
     return int(report.refused)
 

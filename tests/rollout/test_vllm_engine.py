@@ -342,7 +342,7 @@ def test_a_replica_that_does_not_come_back_is_left_out_until_the_next_time(capsy
     sampler = VllmSampler(engines, ends=[5])
     sampler.sample(requests(1, 2, 3))
     sampler.update(WEIGHTS, 1)
-    assert "replica 0 of vLLM's engine does not come back (no memory)" in capsys.readouterr().err
+    assert "replica 0 of vLLM's engine cannot be restarted (no memory)" in capsys.readouterr().err
     assert refusing.events == ["close"]
     assert len(sampler.sample(requests(1, 2, 3))) == 3
     sampler.update(WEIGHTS, 2)

@@ -177,7 +177,7 @@ def test_a_server_on_another_machine_needs_no_folder():
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ([], "names none"),
+        ([], "servers is not set"),
         (["rollout.sampler.servers=[http://a:1]", "rollout.sampler.shared=/tmp"], "leave out shared"),
         (["rollout.sampler.servers=[http://a:1]", "lora.rank=4"], "set adapters to merged"),
         (["rollout.sampler.servers=[http://a:1]", "lora.rank=4", "rollout.sampler.adapters=merged"], None),

@@ -49,7 +49,7 @@ class TextEncoder:
         ids = self._by_position["inside"](["x"])[0]
         if ids and str(tokenizer.convert_ids_to_tokens(ids)[0]).startswith(BLANKS):
             raise UsageError(
-                f"{tokenizer.name_or_path}: {type(tokenizer).__name__} inserts a blank before every text, so text after "
+                f"{tokenizer.name_or_path}: {type(tokenizer).__name__} puts a blank before every text, so text after "
                 "a response would not be what it is within a text; use the fast tokenizer (tokenizer.json)"
             )
 

@@ -35,7 +35,7 @@ class Finding:
 
     check: str
     state: State
-    message: str
+    found: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,7 @@ def _of_turns(tokenizer: PreTrainedTokenizerBase, form: TokenFormat, arguments: 
         history = _compared(f"{name}: history", form, [(ids, _rendered(tokenizer, talk, arguments))])
         if history.state == "refused":
             why = "the template rewrites earlier turns (without thoughts, for example); here they stay unchanged"
-            history = replace(history, state="note", message=why)
+            history = replace(history, state="note", found=why)
         yield history
 
 
