@@ -143,7 +143,7 @@ OPTIONS = "env_options={{reward: 'test_bad_input:{}', max_turns: 2, questions: {
         (
             "env_options.questions={size: 20}",
             1,
-            "env_options is one value, give all of it: env_options='{questions: ...}'",
+            "env_options is one value, give the whole value: env_options='{questions: ...}'",
         ),
         ("validation.env_options.questions.size=2", 1, "of it: validation.env_options='{questions.size: ...}'"),
         (
@@ -274,7 +274,7 @@ def test_a_run_without_episodes_may_be_begun_anew_in_its_folder(train, place, mo
     assert [row["step"] for row in rows(place / "out")] == [0, 1, 2]
     kept = (place / "out" / "metrics.jsonl").read_bytes()
     status, said = train("steps=1")
-    assert (status, "out holds a run: go on with it by --resume, or choose another folder" in said) == (1, True)
+    assert (status, "out holds a run: continue it with --resume, or choose another folder" in said) == (1, True)
     assert (place / "out" / "metrics.jsonl").read_bytes() == kept
 
 

@@ -99,7 +99,7 @@ def test_the_names_of_all_values():
             "transformers samples from the adapter merged into the rounded weights",
         ),
         ("critic.optimizer.lr=-1", CardError, "critic.optimizer.lr: expected at least 0, got -1"),
-        ("critic.value_clip=0.1", CardError, "critic: only an estimator like gae asks one, not grpo"),
+        ("critic.value_clip=0.1", CardError, "critic: only an estimator like gae uses one, not grpo"),
         ("advantage.estimator.lam=0.9", CardError, "advantage.estimator.lam: unknown key. Known: eps, std, std_floor"),
         ("deadline.learn=0", CardError, "deadline.learn: expected at least 0.001, got 0"),
         ("advantage.lam=0.9", CardError, "advantage.lam is an old name: write advantage: {estimator: {kind: ..., lam"),
@@ -147,7 +147,7 @@ STRATIFIED = "advantage.estimator=stratified"
         ),
         (
             ["loss.kl_estimator=k2", "loss.kl_coef=0.1", "loss.kl_cap=5"],
-            "loss.kl_cap is 5.0: it cuts k3 alone, and loss.kl_estimator is k2",
+            "loss.kl_cap is 5.0: it applies to k3 alone, and loss.kl_estimator is k2",
         ),
         (["loss.kl_cap=0"], "loss.kl_cap: expected above 0, got 0"),
         ([GAE, "advantage.estimator.gamma=1.1"], "advantage.estimator.gamma: expected at most 1, got 1.1"),
@@ -168,13 +168,13 @@ STRATIFIED = "advantage.estimator=stratified"
         (["learner.backend.listen=machine:80"], "learner.backend.listen: unknown key"),
         (
             [DEEPSPEED, "learner.backend.offload_optimizer=true"],
-            "learner.backend: offload_optimizer needs zero from 1 on",
+            "learner.backend: offload_optimizer needs zero 1, 2 or 3",
         ),
         (
             [DEEPSPEED, "learner.backend.zero=2", "learner.backend.offload_parameters=true"],
             "learner.backend: offload_parameters needs zero 3",
         ),
-        ([DEEPSPEED, "learner.dtype=bfloat16"], "learner.backend: learner.dtype bfloat16 needs zero from 1 on"),
+        ([DEEPSPEED, "learner.dtype=bfloat16"], "learner.backend: learner.dtype bfloat16 needs zero 1, 2 or 3"),
         (["method=rejection", "critic.value_clip=1"], "critic acts in method policy only, not in rejection"),
         (["method=rejection", "loss.dual_clip=3"], "loss.dual_clip acts in method policy only, not in rejection"),
         (["method=rejection", "rollout.resample=1"], "rollout.resample acts in method policy only, not in rejection"),

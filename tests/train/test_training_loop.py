@@ -542,7 +542,7 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path):
 @pytest.mark.slow
 def test_a_folder_with_a_run_is_refused(tmp_path):
     toy_trainer(tmp_path / "run").run()
-    with pytest.raises(RunExistsError, match="run holds a run: go on with it by --resume, or choose another folder"):
+    with pytest.raises(RunExistsError, match="run holds a run: continue it with --resume, or choose another folder"):
         toy_trainer(tmp_path / "run")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "notes.txt").write_text("mine")
