@@ -504,7 +504,7 @@ def remove(*names):
         (lambda folder: (folder / "config.json").write_text("{"), DataError, r"config\.json:1: not JSON"),
         (lambda folder: (folder / "tokenizer.json").write_text("{"), DataError, "the tokenizer cannot be read"),
         (lambda folder: (folder / "model.safetensors").write_bytes(b"12"), DataError, "the model cannot be read"),
-        (lambda folder: tiny_qwen2(100).save_pretrained(folder), UsageError, "has 351 tokens, the model knows 100"),
+        (lambda folder: tiny_qwen2(100).save_pretrained(folder), UsageError, "has 351 tokens, the model 100"),
     ],
 )
 def test_a_damaged_folder_is_told(tmp_path, damage, error, message):

@@ -214,7 +214,7 @@ def test_a_folder_that_is_not_shared(address, tmp_path, monkeypatch):
 
 
 def test_a_shared_folder_that_does_not_exist(address, tmp_path):
-    with pytest.raises(DataError, match=r"gone: cannot hold the weights.*No such file.*: make it, where"):
+    with pytest.raises(DataError, match=r"gone: cannot hold the weights.*No such file.*: create it where"):
         sampler_on(address, shared=str(tmp_path / "gone"))
 
 
@@ -234,7 +234,7 @@ def test_a_shared_folder_that_is_full(address, tmp_path, monkeypatch, when):
 
         monkeypatch.setattr("safetensors.torch.save_file", full)
         said = "No space left on device"
-    with pytest.raises(DataError, match=f"{tmp_path}: cannot hold the weights of version 1.*{said}.*: free some of it"):
+    with pytest.raises(DataError, match=f"{tmp_path}: cannot hold the weights of version 1.*{said}.*: free some space"):
         sampler.update(WEIGHTS, 1)
     assert [*tmp_path.iterdir()] == []
     monkeypatch.undo()
@@ -449,7 +449,7 @@ def test_a_server_that_dies_is_drained_and_returns_with_new_weights(capsys):
         assert sampler.engine.moved == 3  # half of them
         assert capsys.readouterr().err.count(f"{address} has ended ({address} does not answer") == 1
         sampler.update(WEIGHTS, 1)
-        assert f"{address} does not come back" in capsys.readouterr().err
+        assert f"{address} cannot be restarted" in capsys.readouterr().err
         assert [*sampler.pins().values()] == [other]
         one.calls.clear()
         with gated(one, port=port):

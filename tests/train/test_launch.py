@@ -231,7 +231,7 @@ def test_a_lost_node_is_named_and_another_takes_its_work(nodes, tmp_path):
         if row["step"] == 2:
             made.remove_node(second)
 
-    with pytest.raises(TrainingError, match=r"node \S+ \(\w+\) is gone, and with it rank 1\. Go on with --resume"):
+    with pytest.raises(TrainingError, match=r"node \S+ \(\w+\) is gone, and with it rank 1\. Continue with --resume"):
         train(recipe, tmp_path / "run", report=report)
     assert len(made.list_all_nodes()) == 1  # the cluster goes on
     made.add_node(**args)
@@ -266,7 +266,7 @@ def test_what_a_cluster_lacks_is_said(nodes, tmp_path):
     made, _ = nodes
     there = ["launch=ray", f"launch.address={made.address}", "launch.rank_cpus=64", "launch.seconds=1"]
     recipe = load_recipe("tiny-grpo", [*SMALL, *there])
-    said = r"no place for 2 programs within 1 s \(2 of 2 CPU free, 128 asked\): add nodes"
+    said = r"no room for 2 programs within 1 s \(2 of 2 CPU free, 128 requested\): add nodes"
     with pytest.raises(UsageError, match=said), recipe.launch.launched(recipe, tmp_path):
         pass
     wrong = os.environ | {"RAY_AUTH_TOKEN": "another token, of somebody else"}  # read once in a process

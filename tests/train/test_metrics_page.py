@@ -56,7 +56,7 @@ class Proposed:
 
     def __init__(self):
         options = LearningProposer()
-        self.name, self.made = "proposer", True
+        self.name, self.proposes = "proposer", True
         self.proposer = PathProposer(WorldGround(WorldSpec("simple", size=60), [1, 2], 0), options, 0)
 
     def draw(self, step, count):

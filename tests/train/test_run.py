@@ -244,7 +244,7 @@ def test_what_is_wrong_with_a_recipe_is_said_in_one_line(recipe, tmp_path, monke
         ((recipe, "optimizer.lrr=1"), 2, "did you mean 'optimizer.lr'"),
         ((recipe, "model=none"), 2, "no such folder"),
         ((recipe, "env=Demoo"), 2, "did you mean 'Demo'"),
-        ((recipe, "agent=oracle"), 2, "agent oracle asks no model"),
+        ((recipe, "agent=oracle"), 2, "agent oracle uses no model"),
         ((recipe, "rollout.attempts=1"), 2, "no group reaches advantage.min_group"),
         ((recipe, "--resume"), 2, "--resume needs --out"),
         (("none",), 2, "unknown recipe 'none'"),

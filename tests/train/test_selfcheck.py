@@ -238,7 +238,7 @@ def test_chains_of_episodes_pass(recipe, more, tmp_path, no_bandit):
 
 
 def _with_kept(episode, **options):
-    return samples_from(episode, **options | {"kept": None})
+    return samples_from(episode, **options | {"local_rewards": None})
 
 
 ASSIGN = Gae.assign

@@ -138,7 +138,9 @@ def _later(samples: Sequence[Sample], sample: Sample, call: SampleCall) -> float
     same = [own for own in samples if (own.group_uid, own.episode_id) == (sample.group_uid, sample.episode_id)]
     later = [(own, c) for own in same for c in own.calls if c.index > call.index and not call.prefix and not c.prefix]
     ends = [(own, c.end - 1) for own, c in later]
-    return sum(float(own.reward[at]) - (0.0 if own.kept is None else float(own.kept[at])) for own, at in ends)
+    return sum(
+        float(own.reward[at]) - (0.0 if own.local_reward is None else float(own.local_reward[at])) for own, at in ends
+    )
 
 
 def _branches(i: int, samples: Sequence[Sample], units: Sequence[_Unit], shared: bool) -> Floats:

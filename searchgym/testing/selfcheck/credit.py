@@ -47,7 +47,7 @@ class CreditCheck:
             want, pairs = np.zeros((2, len(sample.ids))), right.get(sample.episode_id)
             for call in sample.calls:
                 want[:, call.end - 1] = np.inf if pairs is None else pairs[call.index]
-            kept = np.zeros(len(sample.ids)) if sample.kept is None else sample.kept
+            kept = np.zeros(len(sample.ids)) if sample.local_reward is None else sample.local_reward
             offs.append(float(np.abs(np.stack([sample.reward, kept]).astype(np.float64) - want).max()))
         said = f"{len(drawn.samples)} samples by {' + '.join(self.recipe.credit)}, off by {max(offs):.2g} at most"
         findings.add(REWARDS, max(offs) <= OFF, said)
@@ -75,9 +75,9 @@ class CreditCheck:
                 continue
             offs.append(
                 float(
-                    np.abs(np.stack([given.total, given.kept], 1) - np.asarray(pairs, np.float64).reshape(-1, 2)).max(
-                        initial=0
-                    )
+                    np.abs(
+                        np.stack([given.total, given.local_rewards], 1) - np.asarray(pairs, np.float64).reshape(-1, 2)
+                    ).max(initial=0)
                 )
             )
             seen |= {round(total, 6) for total, _ in pairs}
