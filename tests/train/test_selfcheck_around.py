@@ -104,7 +104,7 @@ def test_log_probs_that_differ_in_the_bandit_fail_it_by_a_figure(monkeypatch, tm
     findings = Findings()
     module.check_bandit(recipe, tmp_path, findings)
     (check, *_) = findings.checks()
-    assert (check.state, "0.3 nats apart" in check.said) == ("failed", True)
+    assert (check.state, "0.3 nats apart" in check.detail) == ("failed", True)
 
 
 def test_every_value_that_is_changed_is_named():
@@ -160,7 +160,7 @@ def test_a_best_checkpoint_that_cannot_be_made_up_is_not_checked(value, why, tmp
     findings, run = Findings(), result(tmp_path, 3)
     module._check_best(load_recipe("tiny-grpo", [value]).validation, run, run, findings)
     (check,) = findings.checks()
-    assert (check.state, why in check.said) == ("not checked", True)
+    assert (check.state, why in check.detail) == ("not checked", True)
 
 
 # -- sources of questions ---------------------------------------------------------------------------------------------
@@ -182,7 +182,7 @@ def sourced(*overrides, recipe="tiny-grpo"):
     task = SimpleNamespace(questions=ASKED, rules=SimpleNamespace(top_k=3))
     findings = Findings()
     check_sources(findings, recipe, task, None, lambda *given: [])
-    assert not any("Error" in check.said for check in findings.checks())
+    assert not any("Error" in check.detail for check in findings.checks())
     return states(findings)
 
 
