@@ -125,7 +125,7 @@ def test_the_scores_of_an_unfinished_run_are_those_of_its_episodes(tmp_path):
     assert (cells["questions"], cells["searches"], cells["tokens written"]) == ("3", "1.33", "5")
     assert cells["tokens read"] == "83"  # (50 + 100 + 100) / 3
     assert "unfinished, 3 of 4 episodes: --resume goes on" in page.text
-    assert "the last line of episodes.jsonl is half written and was left out (line 4)" in page.text
+    assert "the last line of episodes.jsonl is incomplete and was skipped (line 4)" in page.text
 
 
 def test_attempts_are_averaged_by_question(tmp_path):

@@ -53,7 +53,7 @@ def export(
 ) -> None:
     """Write a run's predictions as a file that the official script of a data set reads."""
     from searchgym.eval.formats.files import check_format, write_predictions
-    from searchgym.eval.formats.predictions import kept
+    from searchgym.eval.formats.predictions import reduced_to_format
     from searchgym.eval.formats.run import predictions_of, run_record, with_pages_as_support
 
     check_format(form)
@@ -63,7 +63,7 @@ def export(
         raise UsageError(f"{run} asked questions of your own: give the file as --questions")
     task = _asking(None if env.startswith("own/") else env, questions, aliases, "hotpotqa")
     found, asked = predictions_of(run, task.questions, attempt)
-    dropped = sum(kept(own, form).answer != own.answer for own in found)
+    dropped = sum(reduced_to_format(own, form).answer != own.answer for own in found)
     if pages_as_support:
         found = [with_pages_as_support(own, question) for own, question in zip(found, asked, strict=True)]
     write_predictions(out, found, asked, form, wikipedia_ids)
