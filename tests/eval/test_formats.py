@@ -19,9 +19,9 @@ from searchgym.errors import DataError, DataMissingError, ScoringError, UnknownN
 from searchgym.eval.formats import (
     PREDICTION_FORMATS,
     Prediction,
-    reduced_to_format,
     predictions_of,
     read_predictions,
+    reduced_to_format,
     score_answers,
     with_pages_as_support,
     write_predictions,
