@@ -248,7 +248,7 @@ def _trained_bpe(settings: TinySettings) -> str:
 
 
 def _tokenizer_texts(settings: TinySettings) -> Iterator[str]:
-    """Yields the tokenizer's training text: parts of names, many times, then pages, questions and prompts without names."""
+    """Yields the tokenizer's training text: parts of names, many times, then other texts without names."""
     ends = tuple(itertools.chain(*ENDS.values()))
     invented = re.compile(rf" ?\b(?:{'|'.join(ONSETS)})[{''.join(VOWELS)}](?:{'|'.join(MIDS)})?(?:{'|'.join(ends)})\b")
     yield from (",".join([f" {onset}"] * 2 * PIECE_COUNT) for onset in ONSETS)
