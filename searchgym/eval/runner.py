@@ -50,7 +50,7 @@ class EvalOptions:
     seed: int = 0
     """Seed of the agents' generators and of sampling."""
     concurrency: int = 64
-    """Number of episodes that run at once."""
+    """Number of concurrent episodes; it does not change scores."""
     resume: bool = False
     """If true, continue an unfinished run: finished episodes are reused, those with retriever errors are repeated."""
     overwrite: bool = False

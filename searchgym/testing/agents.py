@@ -42,9 +42,9 @@ class AgentTests:
     replies: Sequence[str] = REPLIES
     """Replies of the fake models; texts that the agent's roles can parse make the checks cover more of its workflow."""
     protocols: Sequence[ProtocolName] = ("tags", "tool_calls")
-    """Names of the action grammars of the environments that the agent is run in."""
+    """Names of the action grammars of the environments in which the agent runs."""
     budgets: Sequence[int] = (1, 2, 5)
-    """Turn budgets of the environments that the agent is run in."""
+    """Turn budgets of the environments in which the agent runs."""
     seconds: float = 30.0
     """Maximum wall-clock seconds for the episodes of one check."""
 

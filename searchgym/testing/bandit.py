@@ -65,7 +65,8 @@ def _rates(options: OptimizerOptions, samples: int) -> OptimizerOptions:
 def bandit_recipe(recipe: Recipe, steps: int) -> Recipe:
     """Adapts a recipe to the bandit.
 
-    The estimator, the minibatches and the loss stay, but without KL; learning rates fit the small model.
+    The estimator, the minibatches and the loss stay, but without KL. Rewards are the outcome alone, and learning rates
+    fit the small model.
     """
     critic, attempts = type(recipe.critic)(), max(16, recipe.advantage.min_group)
     samples = len(QUESTIONS) * attempts
@@ -128,7 +129,7 @@ class BanditRollout:
         self.version = version
 
     def __call__(self, questions: Sequence[Question], attempts: int, step: int, greedy: bool) -> list[Episode]:
-        """Returns `attempts` episodes per question."""
+        """Samples episodes, `attempts` for each question, and returns them in the order of the questions."""
         prompts = torch.tensor([[ARMS + int(question.id[1:])] for question in questions])
         with torch.no_grad():
             logp = torch.log_softmax(self.model(input_ids=prompts).logits[:, -1], -1).numpy()

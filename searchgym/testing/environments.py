@@ -140,7 +140,7 @@ class EnvironmentTests:
             assert reply == other, f"reply {number} differs under one seed: {reply!r:.300} and {other!r:.300}"
 
     def test_a_reset_takes_a_question_id(self) -> None:
-        """Checks that `options={"question_id": ...}` selects the question and that an unknown id is refused by name."""
+        """Checks that `options={"question_id": ...}` selects the question and an unknown id or option is an error."""
         env, text_of = self.make_env(), dict[str, str]()
         for seed in range(8):
             question, info = self.start(env, seed)

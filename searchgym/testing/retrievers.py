@@ -107,7 +107,7 @@ class RetrieverTests:
     """Whether the retriever must survive pickling, as a process pool needs."""
 
     def make_retriever(self) -> Retriever:
-        """Returns the retriever under test; called once or more per check, so cache it if it is slow to build."""
+        """Returns the retriever under test; called once per check, so cache a retriever that is slow to build."""
         raise NotImplementedError(f"{type(self).__name__} must define make_retriever(self)")
 
     def identity(self, passage: Passage) -> Hashable:
@@ -119,7 +119,7 @@ class RetrieverTests:
         return checked(retriever.search(queries, k), len(queries), k)
 
     def checked_queries(self) -> list[str]:
-        """Returns the queries to search, after a check that there are some."""
+        """Returns a copy of `queries`, after a check that it is not empty."""
         assert self.queries, f"{type(self).__name__} must set queries to a few that have hits"
         return list(self.queries)
 

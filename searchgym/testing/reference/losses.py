@@ -22,7 +22,7 @@ class TrainedPolicy(Protocol):
     recipe: Recipe
 
     def distribution(self, sample: Sample) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns all log-probs (n, V), those of the trained tokens (n,) and entropies (n,)."""
+        """Returns, at the n trained tokens, all log-probs (n, V), those of the tokens (n,) and the entropies (n,)."""
         ...
 
     def logits(self, tokens: Any, positions: Any) -> Tensor:

@@ -30,7 +30,7 @@ class Case:
 
     episode: Episode
     sequences: Sequence[Sequence[int]]
-    """Indices of the calls that continue each other."""
+    """Training sequences of the episode: indices of calls that continue each other."""
     question: Question
     peers: Sequence[Episode]
     """All attempts at the question whose retriever worked, including this one."""
@@ -50,12 +50,12 @@ class Case:
 
     @property
     def acting(self) -> list[int]:
-        """Indices of the calls that are no trial answers."""
+        """Indices of the calls other than trial answers."""
         return [i for i, call in enumerate(self.episode.calls) if not call.prefix]
 
     @property
     def sets(self) -> list[list[int]]:
-        """Indices of the acting calls of each sequence that has some."""
+        """Indices of the acting calls of each sequence, without empty sequences."""
         acting = set(self.acting)
         return [indices for sequence in self.sequences if (indices := sorted(acting & set(sequence)))]
 

@@ -100,8 +100,8 @@ def way(names: Sequence[str], before: State, after: State, right: State) -> tupl
 def minibatches(count: int, options: OptimizerOptions, seed: int, step: int) -> list[list[int]]:
     """Returns the indices of the samples of each update of a step.
 
-    An epoch contains each sample once; its updates differ by at most one sample. If an epoch has several updates, its
-    order is random, from a generator seeded with (seed, step).
+    An epoch contains each sample once; the sizes of its updates differ by at most 1. If an epoch has several updates,
+    its order is random, from a generator seeded with (seed, step).
     """
     rng, batches = np.random.default_rng([seed, step]), list[list[int]]()
     limit = options.minibatch_samples
@@ -169,7 +169,7 @@ class ReferenceModel:
         return logits[0, torch.from_numpy(np.asarray(positions) - 1)].double()
 
     def distribution(self, sample: Sample) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns all log-probs (n, V), those of the trained tokens (n,) and entropies (n,)."""
+        """Returns, at the n trained tokens, all log-probs (n, V), those of the tokens (n,) and the entropies (n,)."""
         positions = trained_tokens(sample)
         every = torch.log_softmax(self.logits(sample.ids, positions) / self.recipe.rollout.temperature, -1)
         chosen = torch.from_numpy(sample.ids[positions].astype(np.int64))

@@ -36,7 +36,7 @@ def check_scores(findings: Findings, task: Task, questions: Sequence[Question]) 
     """Checks that an environment scores gold answers above wrong ones."""
     with findings.stage(SCORES):
         if task.reward not in score_rewards().values():  # the values of a custom reward are up to its author
-            findings.skip(SCORES, "the reward is not the package's own")
+            findings.skip(SCORES, "the reward is not one of the package's")
             return
         wrong = 0
         for question in questions:
@@ -133,8 +133,8 @@ class ValidationCheck:
                 differ += once == again != (episode.reward, episode.scores)  # a judge's scores may vary
                 long += episode.turns > task.rules.max_turns
         message = f"{len(ids)} of {len(task.questions)} questions, {strange} of another environment, {differ} scored"
-        message += f" otherwise than by its own reward, {long} with more turns than it has"
-        message += "" if same else "; not as many as the recipe asks for, or not the same each time"
+        message += f" differently from its reward, {long} over its turn budget"
+        message += "" if same else "; their number differs from the recipe's, or they differ between validations"
         self._findings.add(VALIDATION, same and not (strange or differ or long), message)
 
     def reported(self, result: TrainResult) -> None:
@@ -146,7 +146,7 @@ class ValidationCheck:
         wrong = abs(len(rows) - len(self._scores))
         for row, means in zip(rows, self._scores, strict=False):
             wrong += sum(abs(row.get(f"validation/{name}", np.inf) - mean) > 1e-6 for name, mean in means.items())
-        message = f"{len(rows)} validations, {wrong} scores not the mean of their episodes"
+        message = f"{len(rows)} validations, {wrong} scores differ from the mean of their episodes"
         if metric in self._scores[0]:
             best = max(range(len(self._scores)), key=lambda i: (self._scores[i][metric], -i))
             right = rows[best]["step"] if best < len(rows) else None

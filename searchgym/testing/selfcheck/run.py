@@ -138,7 +138,7 @@ def _check_best(options: ValidationOptions, whole: TrainResult, parts: TrainResu
     links = [(run.checkpoint.parent / "best").resolve() for run in (whole, parts)]
     saved = all(link.name == right and any(link.glob("**/*.safetensors")) for link in links)
     message = f"by {metric}: {names[0]}, after a resume {names[1]}; {right} is right"
-    findings.add(BEST, names == [right] * 2 and saved, message if saved else f"{message}, which is not kept as best")
+    findings.add(BEST, names == [right] * 2 and saved, message if saved else f"{message}, but it is not saved as best")
 
 
 def _stop_after_3(row: Row) -> None:

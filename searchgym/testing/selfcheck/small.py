@@ -24,7 +24,7 @@ KL, ENTROPY, DECAY = 0.5, 0.1, 0.5
 
 
 def small_recipe(recipe: Recipe) -> Recipe:
-    """Returns the recipe with a few small steps of two epochs each, at rates that move the weights."""
+    """Returns a recipe with a few small steps, of two epochs in float32 or one otherwise, and high learning rates."""
     rollout, least = recipe.rollout, recipe.advantage.min_group
     questions, attempts = 3, max(2, min(rollout.attempts, max(3, least)))
     rate = RATE["adapter" if recipe.lora.rank else "model"]

@@ -64,7 +64,7 @@ def _check_epochs(findings: Findings, draw: Callable[[int], list[Any]], names: l
     alike = sum(one[: len(two)] == two for one, two in pairwise(orders) if len(two) >= 20)
     left = never > expected + 6 * math.sqrt(expected)
     message = f"{len(draws)} steps of {batch} of {len(names)}: {twice} twice in an epoch, {never} never drawn where "
-    message += f"{expected:.3g} are expected, {alike} epochs in the order of the one before or of the file"
+    message += f"{expected:.3g} are expected, {alike} epochs in the order of the previous one or of the file"
     findings.add(SET, not (twice or strange or left or alike), message)
 
 
@@ -103,7 +103,7 @@ def _check_curriculum(findings: Findings, recipe: Recipe, task: Task) -> None:
         expected = options.stages[stage]
         wrong += (row["stage"], row["noise"], row["distractors"]) != (stage, expected.noise, expected.distractors)
     moves = sum(one != two for one, two in pairwise(expected_stages))
-    message = f"{len(rates)} steps with {moves} moves by {rule}, {wrong} in another stage than by its rule"
+    message = f"{len(rates)} steps with {moves} changes of stage by {rule}, {wrong} in another stage than by its rule"
     message += "" if resumed else "; after a resume other questions are drawn"
     findings.add(STAGES, not wrong and resumed, message)
     mix.check(findings)
@@ -151,7 +151,7 @@ class _Mix:
         message = (
             f"{self._steps} steps, {self._odd} shares more than one question off, {off:.3g} off in total at most; "
         )
-        message += f"{twice} asked again within an epoch, {never} never asked in two"
+        message += f"{twice} repeated within an epoch, {never} missing in two epochs"
         steady = off <= 1 + 3 * math.sqrt(self._steps)  # each step rounds at random
         findings.add(MIXED, steady and not (self._odd or twice or never), message)
 

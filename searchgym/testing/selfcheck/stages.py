@@ -36,7 +36,7 @@ class SampledStep:
     exchanges: Mapping[str, Sequence[Exchange]]
     """Requests and replies of the samplers, by ``QUESTION#ATTEMPT``."""
     episodes: Sequence[Episode]
-    """Episodes with their made-up rewards."""
+    """Sampled episodes with made-up rewards."""
     samples: Sequence[Sample]
     """Samples of the trainer, before advantages."""
     keys: Mapping[str, str]
@@ -94,7 +94,7 @@ def check_tokens(findings: Findings, sampled: SampledStep) -> None:
                 other += 1
             else:
                 wrong += 1
-    message = f"{calls} calls, {wrong} not as they were sampled, {other} with other log-probs"
+    message = f"{calls} calls, {wrong} with other tokens than sampled, {other} with other log-probs"
     findings.add(TOKENS, calls > 0 and not wrong and not other, message)
 
 
@@ -136,8 +136,9 @@ def check_calls(findings: Findings, sampled: SampledStep, recipe: Recipe) -> Non
             )
             strange += (call.role, call.turn, call.prefix, call.start, call.end, sample.model_key) != right
     missing, extra = (expected - actual).total(), (actual - expected).total()
-    message = f"{actual.total()} samples, {missing} of calls that continue each other missing, {extra} of others, "
-    findings.add(CALLS, not (missing or extra or strange), f"{message}{strange} calls of another role, model or place")
+    message = f"{actual.total()} samples, {missing} sequences of calls missing, {extra} unexpected, "
+    message += f"{strange} calls with a wrong role, model or position"
+    findings.add(CALLS, not (missing or extra or strange), message)
 
 
 def counted(episodes: Sequence[Episode], method: Method) -> list[Episode]:
@@ -199,7 +200,7 @@ def check_resampled(findings: Findings, sampled: SampledStep, recipe: Recipe) ->
         wrong += not 0 < len(more) <= missed[-1] if due else len(more)
     if max(missed) > 0:
         message = f"{missed[0]} of {len(rounds[0])} without signal, {len(rounds) - 1} rounds, {wrong} of a wrong size"
-        findings.add(RESAMPLED, not (wrong or twice), f"{message}, {twice} questions asked again")
+        findings.add(RESAMPLED, not (wrong or twice), f"{message}, {twice} questions repeated")
 
 
 def check_advantages(
@@ -234,13 +235,13 @@ def check_advantages(
         if returns is not None:
             worst = max(worst, np.inf if sample.returns is None else float(np.abs(sample.returns - returns).max()))
     names = Counter(map(_name, prepared))
-    kept_wrong = len(set(names) ^ expected_names) + sum(count - 1 for count in names.values())
+    misplaced = len(set(names) ^ expected_names) + sum(count - 1 for count in names.values())
     moving = any(np.any(sample.advantage) for sample in prepared)
     message = (
-        f"{len(prepared)} samples of {len(samples)}, {kept_wrong} kept or left out wrongly, off by {worst:.2g} at most"
+        f"{len(prepared)} samples of {len(samples)}, {misplaced} wrongly kept or dropped, off by {worst:.2g} at most"
     )
     message += "" if moving else "; all are 0: nothing would be learnt"
-    findings.add(ADVANTAGES, worst < 1e-3 and not outside and not kept_wrong and moving, message)
+    findings.add(ADVANTAGES, worst < 1e-3 and not outside and not misplaced and moving, message)
 
 
 def _name(sample: Sample) -> tuple[str, tuple[int, ...]]:

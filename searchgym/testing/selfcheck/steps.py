@@ -73,7 +73,7 @@ def _name_the_rest(findings: Findings, recipe: Recipe, small: Recipe) -> None:
     reasons |= {stages.RESAMPLED: "no group was without signal"} if policy and recipe.rollout.resample else {}
     reasons |= {environments.CORPUS: NO_SEARCH} | environments.REASONS if validates else {}
     for name, why in reasons.items():
-        findings.skip(name, why or "nothing to check" if ended else "the steps ended before it")
+        findings.skip(name, why or "nothing to check" if ended else "the steps ended before this check")
     if recipe.curriculum is not None or recipe.proposer is not None:
         findings.skip("where the questions continue after a resume", "the run that is resumed has a plain list of them")
     if recipe.rollout.staleness:
@@ -180,7 +180,7 @@ class _Steps:
         repeated = sum(map(len, epoch)) - len(set().union(*epoch))
         short = sum(len(ids) != here for ids in self._question_ids)
         message = f"{len(self._question_ids)} steps of {total} questions, {repeated} repeated within an epoch"
-        message += f", by {self._source.name} where the recipe asks for {by}" * (self._source.name != by)
+        message += f", by {self._source.name} instead of the recipe's {by}" * (self._source.name != by)
         self._findings.add(QUESTIONS, not (repeated or short) and self._source.name == by, message)
 
     def prepared(self, data: StepData, prepared: StepData) -> StepData:

@@ -142,7 +142,7 @@ class KeyCheck:
         else:
             moved = mean_gap(now, self._logp(self._previous, samples))
             if STALE * moved > 2 * self._noise:
-                message = f"{off:.2g} nats off, where the update moved {moved:.2g}"
+                message = f"{off:.2g} nats off, after an update that moved them by {moved:.2g}"
                 self._findings.within(ARRIVE, off, STALE * moved, message)
         self._previous = present
 
@@ -206,7 +206,7 @@ class KeyCheck:
         if recipe.has_critic and step < recipe.critic.warmup_steps:
             after = self._learner.weights_of(self.key.name, self._adapter)
             moved = sum(not torch.equal(weight, after[name].cpu()) for name, weight in self._before.items())
-            self._findings.add(UPDATE, not moved, f"{moved} weights moved while only the critic was to learn")
+            self._findings.add(UPDATE, not moved, f"{moved} weights moved although only the critic is trained")
             self._value_update(samples, step, metrics)
             return
         if recipe.method.compares:

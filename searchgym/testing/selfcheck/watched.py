@@ -89,7 +89,7 @@ class WatchedRollout:
         """Episodes of the step, with made-up rewards."""
 
     def __call__(self, questions: Sequence[Question], attempts: int, step: int, greedy: bool) -> list[Episode]:
-        """Returns `attempts` episodes per question."""
+        """Runs episodes, `attempts` for each question, and returns them; in training with made-up rewards."""
         sampled = self._rollout(questions, attempts, step, greedy)
         if greedy:
             self._validated(questions, sampled)
