@@ -160,7 +160,7 @@ def of_unreachable(first: Sequence[str], count: int) -> str:
     return f"{count} gold pages or sentences cannot be found, which limits recall: {such}"
 
 
-def found_at(episode: Episode, golds: Sequence[Gold]) -> list[int | None]:
+def turns_of_golds(episode: Episode, golds: Sequence[Gold]) -> list[int | None]:
     """Returns the turn in which each gold page was first retrieved or opened; None if it never was."""
     first: list[int | None] = [None] * len(golds)
     for searched in episode.searches:
@@ -184,13 +184,13 @@ def recall_by_turn(episodes: Sequence[Episode], golds: Golds, turns: int) -> npt
     curves = []
     for episode in episodes:
         if pages := golds.get(episode.question_id):
-            at = [turns + 1 if turn is None else turn for turn in found_at(episode, pages)]
+            at = [turns + 1 if turn is None else turn for turn in turns_of_golds(episode, pages)]
             curves.append([sum(first <= turn for first in at) / len(pages) for turn in range(1, turns + 1)])
     return np.array(curves) if curves else None
 
 
 def evidence_of(turns: Sequence[int | None]) -> str:
-    """Classifies an episode by the gold pages that it found, given `found_at`: ``all``, ``some`` or ``none``."""
+    """Classifies an episode by the gold pages that it found, given `turns_of_golds`: ``all``, ``some`` or ``none``."""
     count = sum(turn is not None for turn in turns)
     return "all" if count == len(turns) else "some" if count else "none"
 

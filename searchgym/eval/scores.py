@@ -104,7 +104,7 @@ def score_each(task: Task, episodes: Sequence[Episode], samples: int = 1) -> Sco
         question, key = task.by_id[e.question_id], (e.question_id, e.attempt)
         rows[key] = scoring.score_question(question, e.answer, task.card.scorer, task.aliases)
         if e.question_id in golds:
-            gold_turns[key] = evidence.found_at(e, golds[e.question_id])
+            gold_turns[key] = evidence.turns_of_golds(e, golds[e.question_id])
     return Scored(task, samples, ordered, rows, golds, gold_turns)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from searchgym.testing.dialects.parsers import own_parse
+from searchgym.testing.dialects.parsers import searchgym_parse
 from searchgym.testing.dialects.runner import DIALECTS, KINDS, lines, run
 from searchgym.testing.dialects.vllm_parsers import not_read, vllm_parse
 
@@ -21,7 +21,7 @@ def main() -> int:
     parser.add_argument("--parser", choices=["searchgym", "vllm"], default="searchgym", help="vllm adds its parsers")
     parser.add_argument("--failures", action="store_true", help="print each text that is read wrongly")
     options = parser.parse_args()
-    table = run(own_parse, list(DIALECTS))
+    table = run(searchgym_parse, list(DIALECTS))
     reasons = not_read() if options.parser == "vllm" else dict.fromkeys(DIALECTS, "")
     vllm_table = run(vllm_parse, [dialect for dialect in DIALECTS if dialect not in reasons])
     rows: list[tuple[str, ...]] = [("", *KINDS)]

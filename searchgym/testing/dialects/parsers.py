@@ -14,7 +14,7 @@ def protocol_of(dialect: str) -> Protocol:
     return get_protocol("tags") if dialect == "tags" else get_protocol("tool_calls", dialect=dialect)
 
 
-def own_parse(dialect: str, text: str) -> Mapping[str, Any]:
+def searchgym_parse(dialect: str, text: str) -> Mapping[str, Any]:
     """Parses a text with this project's grammar of a dialect."""
     return plain(protocol_of(dialect).parse(text))
 
