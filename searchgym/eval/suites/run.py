@@ -93,7 +93,7 @@ def check_parts(suite: str, tasks: Mapping[str, Task]) -> None:
 
 
 def suite_means(parts: Mapping[str, Scores]) -> dict[str, float]:
-    """Returns the mean scores over parts, with equal weights of parts, and over questions, with equal weights of these.
+    """Returns mean scores over parts (each part has equal weight) and over questions (each question has equal weight).
 
     A part without a score is left out of the means of that score, and so are unanswerable questions.
     """

@@ -171,8 +171,8 @@ def stages_by_steps(shares: Sequence[float], steps: int) -> list[int]:
 def stages_by_rates(rates: Sequence[float], stages: int, up: float, down: float, window: int) -> list[int]:
     """Returns the index of each step's stage, given the pass rate of each step.
 
-    After `window` steps of a stage, the next stage begins if the mean of the last `window` rates is at least `up`, and
-    the previous one if it is below `down`.
+    After `window` or more steps of a stage, the next stage begins if the mean of the last `window` rates is at least
+    `up`, and the previous one if it is below `down`; the first and the last stage have no neighbour on one side.
     """
     stage, since, numbers = 0, 0, list[int]()
     for step in range(len(rates)):

@@ -31,7 +31,7 @@ WAYS: Final = (
 )
 """Patterns of made-up searches; each search is (index of its turn, index of the gold page that it returns)."""
 Exchange = tuple[SampleRequest, Sampled]
-"""Request to a sampler and its reply."""
+"""(Request to a sampler, reply of the sampler)."""
 
 
 class WatchedSampler:
