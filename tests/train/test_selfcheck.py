@@ -147,7 +147,7 @@ def no_bandit(monkeypatch):
 @pytest.fixture
 def no_updates(monkeypatch):
     """Leaves out the trainer beside the learner, which takes most of the time; rewards and advantages need none."""
-    for name in ("drawn", "prepared", "before_update", "after_update"):
+    for name in ("check_sampled", "prepared", "before_update", "after_update"):
         monkeypatch.setattr(KeyCheck, name, lambda self, *given: None)
     monkeypatch.setattr(KeyCheck, "likeliest", lambda self, exchanges: [])
 
