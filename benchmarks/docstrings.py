@@ -1,8 +1,8 @@
-"""Docstrings to read with fresh eyes: a sample drawn by a seed, each first without the name of its symbol.
+"""A random sample of docstrings for a review, printed without the names of their symbols.
 
     python benchmarks/docstrings.py --number 100 --seed 7
 
-The first sentence must make sense while the name is covered; names stand in a list below the sample.
+The first sentence of a docstring must make sense while the name is covered; the names are listed below the sample.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def documented(package: Path) -> Iterator[Documented]:
 
 
 def _inside(body: list[ast.stmt], prefix: str) -> Iterator[Documented]:
-    """Yields what is documented in a module's or class's body; private names are left out."""
+    """Yields the documented symbols in the body of a module or class, without private names."""
     for statement, following in zip(body, [*body[1:], None], strict=True):
         if isinstance(statement, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             if statement.name.startswith("_"):

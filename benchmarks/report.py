@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def measure(folder: Path) -> dict[str, Any]:
-    """Writes the report of a run and returns what it took."""
+    """Writes the report of a run and returns its seconds, memory and size."""
     data = (folder / "episodes.jsonl").stat().st_size
     started = time.perf_counter()
     page = write_report([folder], folder / "report.html")

@@ -63,7 +63,7 @@ def parse_args() -> argparse.Namespace:
 
 
 def measure(run: Path, episodes: int, browser: bool) -> Iterator[dict[str, Any]]:
-    """Yields rows of what was measured."""
+    """Yields the rows of the measurements."""
     print(f"making {episodes} episodes ...", file=sys.stderr)
     make_run(run, episodes)
     yield row("episodes", episodes)
@@ -107,7 +107,7 @@ def row(measured: str, value: float) -> dict[str, Any]:
 
 
 def look(log: Path, episodes: int) -> Iterator[dict[str, Any]]:
-    """Yields how long the steps of looking at a log take in a browser."""
+    """Yields the seconds of each step of viewing a log in a browser."""
     from searchgym.eval.viewing.server import viewer
 
     print("opening it in a browser ...", file=sys.stderr)
@@ -148,7 +148,7 @@ def look(log: Path, episodes: int) -> Iterator[dict[str, Any]]:
 
 
 def make_run(run: Path, episodes: int) -> None:
-    """Writes an evaluation of hostile episodes, and its questions beside it."""
+    """Writes an evaluation of hostile episodes, and its questions to the same folder."""
     run.mkdir(parents=True)
     write_questions(run.with_name("questions.jsonl"), [question_of(number) for number in range(episodes)])
     tokenizer = load_tokenizer("tiny")

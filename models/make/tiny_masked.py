@@ -1,7 +1,7 @@
 """Demonstrations of masked spans on generated worlds: the first stage of a warm start, as in MaskSearch.
 
-A thought repeats the sentences with their masks, the search asks for the page by its name, and a second thought repeats
-the sentences as the page has them.
+A thought repeats the sentences with their masks, a search names the page, and a second thought repeats the sentences
+without masks, as on the page.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ def masked_task(world: World, masks: int, source: Literal["kept", "hidden"] = "k
 
     Args:
         world: World whose facts are hidden.
-        masks: Number of facts that are hidden at once.
+        masks: Number of facts hidden in one text.
         source: Whether a page can be found; see `MaskedSpec.source`.
 
     Raises:
-        DataError: No page has as many facts.
+        DataError: No page has that many facts.
     """
     index = build_in_memory(world.passages)
     spec = MaskedSpec(n=2 * len(world.passages), seed=world.spec.seed, source=source, masks=[masks])
@@ -47,7 +47,7 @@ def masked_task(world: World, masks: int, source: Literal["kept", "hidden"] = "k
 
 
 def demonstrate_spans(question: Question) -> Demonstration:
-    """Writes the model's turns from a masked text and its answer."""
+    """Returns the model's turns of a demonstration, written from a masked text and its answer."""
     said = dict(enumerate(question.answers[0].split(SPAN_SEPARATOR), start=1))
     shown = [own for own in re.split(r"(?<=\.) ", question.text.partition(": ")[2]) if "[mask" in own]
     asked = " ".join(shown)

@@ -204,10 +204,11 @@ def _print_checks(recipe: str, findings: Findings, as_json: bool) -> None:
     """Prints the results of a self-check, and how many there are of each kind."""
     checks, counts = findings.checks(), findings.counts()
     if as_json:
-        emit({"recipe": recipe, "checks": [dataclasses.asdict(check) for check in checks], "counts": counts}, True)
+        rows = [{"name": check.name, "state": check.state, "said": check.detail} for check in checks]
+        emit({"recipe": recipe, "checks": rows, "counts": counts}, True)
         return
     words = {state: "FAILED" if state == "failed" else state for state in counts}
-    table(("check", "", "seen"), [(check.name, words[check.state], check.said) for check in checks])
+    table(("check", "", "seen"), [(check.name, words[check.state], check.detail) for check in checks])
     tell(", ".join(f"{count} {words[state]}" for state, count in counts.items()))
 
 

@@ -15,7 +15,7 @@ from searchgym.corpora.rows import Rows
 from searchgym.envs.task import load_task
 from searchgym.errors import BadLines, ScoringError, UsageError
 from searchgym.eval.ceilings import OtherHits, add_ceilings, gold_pages
-from searchgym.eval.evidence import find_golds, found_at, recall_by_turn, unreachable_golds
+from searchgym.eval.evidence import find_golds, recall_by_turn, turns_of_golds, unreachable_golds
 from searchgym.eval.retrieval import evaluate_run, qrels_from_questions
 from searchgym.eval.runner import EvalOptions, evaluate
 from searchgym.eval.scores import score_episodes
@@ -67,8 +67,8 @@ def test_a_repeated_title_is_judged_by_the_passage():
     wrong = episode(REPEATED, ["history"], ["other"])
     right = episode(REPEATED, ["history"], ["sport", "team"])
     golds = find_golds([REPEATED], [wrong, right])
-    assert found_at(wrong, golds["m1"]) == [None, None]
-    assert found_at(right, golds["m1"]) == [2, 2]
+    assert turns_of_golds(wrong, golds["m1"]) == [None, None]
+    assert turns_of_golds(right, golds["m1"]) == [2, 2]
     assert recall_by_turn([wrong, right], golds, 3).tolist() == [[0, 0, 0], [0, 1, 1]]
     titles = find_golds([REPEATED], [])  # nothing shows how the corpus cuts pages: the title decides, and is fooled
     assert recall_by_turn([wrong, right], titles, 3).tolist() == [[0.5, 0.5, 0.5], [0.5, 1, 1]]

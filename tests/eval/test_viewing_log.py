@@ -447,7 +447,7 @@ def test_a_run_that_is_going_on_is_shown_up_to_its_last_whole_line(run):
     (run / "episodes.jsonl").write_bytes(whole[:-40])
     log, notes = export(run)
     assert len(log.samples) == 11
-    assert notes[-1].startswith("the last line of episodes.jsonl is half written and was left out (line 12)")
+    assert notes[-1].startswith("the last line of episodes.jsonl is incomplete and was skipped (line 12)")
 
 
 def test_a_bad_line_is_an_error_and_leaves_no_log(run):
@@ -479,13 +479,13 @@ def test_strange_advantages_are_an_error_with_the_file(run):
 def test_two_episodes_of_one_name_are_refused(run):
     rows = (run / "episodes.jsonl").read_bytes()
     (run / "episodes.jsonl").write_bytes(rows + rows.splitlines(keepends=True)[0])
-    with pytest.raises(DataError, match="is there twice"):
+    with pytest.raises(DataError, match="occurs twice"):
         export(run)
 
 
 def test_half_a_line_alone_is_no_run(tmp_path):
     (tmp_path / "episodes.jsonl").write_text('{"id": "q#0", "ques')
-    with pytest.raises(DataMissingError, match="no whole episode yet"):
+    with pytest.raises(DataMissingError, match="no complete episode yet"):
         export(tmp_path)
 
 

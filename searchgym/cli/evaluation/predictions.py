@@ -54,7 +54,7 @@ def export(
     The official script of a data set reads the file.
     """
     from searchgym.eval.formats.files import check_format, write_predictions
-    from searchgym.eval.formats.predictions import kept
+    from searchgym.eval.formats.predictions import reduced_to_format
     from searchgym.eval.formats.run import predictions_of, run_record, with_pages_as_support
 
     check_format(form)
@@ -64,7 +64,7 @@ def export(
         raise UsageError(f"{run} asked questions of your own: give the file as --questions")
     task = _asking(None if env.startswith("own/") else env, questions, aliases, "hotpotqa")
     written, records = predictions_of(run, task.questions, attempt)
-    dropped = sum(kept(prediction, form).answer != prediction.answer for prediction in written)
+    dropped = sum(reduced_to_format(prediction, form).answer != prediction.answer for prediction in written)
     if pages_as_support:
         written = [
             with_pages_as_support(prediction, question) for prediction, question in zip(written, records, strict=True)

@@ -128,7 +128,9 @@ def _tensors(folder: Path, adapter: bool) -> Mapping[str, torch.Tensor]:
 
     files = [folder / ADAPTER_WEIGHTS] if adapter else sorted(folder.glob("*.safetensors"))
     if not files or not files[0].is_file():
-        raise DataError("has no safetensors weights, the only supported format: `searchgym model export` it first", folder)
+        raise DataError(
+            "has no safetensors weights, the only supported format: `searchgym model export` it first", folder
+        )
     tensors: dict[str, torch.Tensor] = {}
     for file in files:
         try:
