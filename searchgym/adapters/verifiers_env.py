@@ -1,7 +1,7 @@
 """Adapter to verifiers v1: environments of this package as a taskset, agents as a harness in verifiers' process.
 
-verifiers finds both by the name of an installed package whose ``__all__`` exports them (``docs/do/adapters.md`` has that
-package, in two files). The harness sends every model call to verifiers' endpoint, which records the tokens; rules,
+verifiers finds both by the name of an installed package whose ``__all__`` exports them (``docs/do/adapters.md`` has
+that package, in two files). The harness sends every model call to verifiers' endpoint, which records the tokens; rules,
 searches and rewards are this package's. An episode whose retriever failed is reported as an error and excluded from
 training.
 """

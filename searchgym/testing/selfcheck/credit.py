@@ -76,7 +76,8 @@ class CreditCheck:
             offs.append(
                 float(
                     np.abs(
-                        np.stack([rewards.total, rewards.kept], 1) - np.asarray(pairs, np.float64).reshape(-1, 2)
+                        np.stack([rewards.total, rewards.local_rewards], 1)
+                        - np.asarray(pairs, np.float64).reshape(-1, 2)
                     ).max(initial=0)
                 )
             )

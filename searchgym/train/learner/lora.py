@@ -189,7 +189,8 @@ def continue_adapter(model: PreTrainedModel, folder: Path, options: LoraOptions)
     config = saved_config(folder)
     if other := [name for name in ADAPTER_SCALES if config.get(name)]:
         raise UsageError(
-            f"{folder} is an adapter with {other[0]}, which the trainer does not support: `searchgym model export` it first"
+            f"{folder} is an adapter with {other[0]}, which the trainer does not support: "
+            "`searchgym model export` it first"
         )
     form = {"rank": config.get("r"), "alpha": config.get("lora_alpha")}
     if form != (expected := {"rank": options.rank, "alpha": options.alpha}):
