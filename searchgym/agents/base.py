@@ -249,7 +249,7 @@ def read_agent(name: str) -> tuple[AgentCard, dict[str, Role]]:
         try:
             path = find_card("agents", name)
         except UnknownNameError as error:
-            raise UnknownNameError("agent", name, [*error.known, "module:Class"], error.hint) from None
+            raise UnknownNameError("agent", name, [*error.accepted, "module:Class"], error.hint) from None
         card, folder = load_card(AgentCard, path), path.parent
     return card, {role: load_role(role, role_card, folder) for role, role_card in card.roles.items()}
 
