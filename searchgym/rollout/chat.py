@@ -215,12 +215,12 @@ class TokenChat(Chat):
         return await self._model.batcher.ask(SampleRequest(ids, sampling, seed, run.name), run.place)
 
     @override
-    def observe(self, text: str, own: bool = False) -> None:
+    def observe(self, text: str, trusted: bool = False) -> None:
         if not isinstance(text, str):  # encoded later, beside texts of other episodes: the fault would seem theirs
             raise TypeError(f"observe takes a text, got {type(text).__name__}")
-        parts = [(text, True)] if own else self._run.protocol.parts(text)
+        parts = [(text, True)] if trusted else self._run.protocol.parts(text)
         self._unread.append(ContextText(self._outside(parts, self._finish), self._finish))
-        self._begun = text if own else ""
+        self._begun = text if trusted else ""
         self.thought = self._model.format.thought_after(self._finish)
 
     @override

@@ -231,16 +231,16 @@ class HttpRetriever:
         try:
             data = json.loads(text)
             rows = data["result"] if self.schema == "retrieve" else [answer["top_k_docs"] for answer in data]
-            if not isinstance(rows, list) or not all(isinstance(own, list) for own in rows):
+            if not isinstance(rows, list) or not all(isinstance(row_hits, list) for row_hits in rows):
                 raise TypeError("a reply is a list of lists of hits")
         except (ValueError, LookupError, TypeError, RecursionError):
             return _Fault(f"{wrong}: {excerpt(text)!r}")  # a page of a proxy, say, which passes
-        if len(rows) != expected or any(len(own) > k for own in rows):
+        if len(rows) != expected or any(len(row_hits) > k for row_hits in rows):
             got = f"got {len(rows)} lists, up to {max(map(len, rows), default=0)}"
             return _Fault(f"{expected} queries, {k} hits each at most: {got}", final=True)
         try:
             return checked(
-                [[read_hit(row, rank) for rank, row in enumerate(own, start=1)] for own in rows], expected, k
+                [[read_hit(row, rank) for rank, row in enumerate(row_hits, start=1)] for row_hits in rows], expected, k
             )
         except (LookupError, TypeError, AttributeError):
             return _Fault(f"{wrong}: {excerpt(text)!r}", final=True)

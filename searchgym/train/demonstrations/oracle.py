@@ -160,7 +160,7 @@ def demonstration_of(question: Question, early: bool, rng: random.Random, rules:
     turns, pages, words = list[str](), rules.pages, rules.max_observation_words
     for query, title, wanted in zip(queries, titles, [*queries[1:], answer], strict=False):
         turns.append(f"<search> {query}</search>")
-        places = pages.places(title) if pages is not None else []
+        places = pages.find(title) if pages is not None else []
         if pages is None or not places:
             continue
         text = pages.at(places[0]).text
@@ -180,7 +180,7 @@ def _primed(
     steps = steps_of(question)
     goes_on = len(steps) > 1 and not choices and not shown.early and not is_masked(question)
     checked = queries_of(question)[0] if choices or is_masked(question) else question.answers[0]
-    titles, found = list(question.gold_titles or ()), steps[0].found if goes_on else None
+    titles, found = list(question.gold_titles or ()), steps[0].answer if goes_on else None
     occasion = Occasion(question.text, shown.turns, titles, found, checked)
     for name in rng.sample(behaviours, len(behaviours)):
         if (turns := WRITERS[name](occasion)) is not None:
