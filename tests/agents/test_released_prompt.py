@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as parquet
+from support import run_team
 
 from searchgym.agents.base import load_agent
 from searchgym.corpora.questions import read_questions
@@ -28,6 +29,11 @@ def test_the_prompt_of_a_data_row_becomes_the_role_prompt(tmp_path, monkeypatch)
     Path("released/card.yaml").write_text(card)
     exec(compile(code, "docs/do/coming_from.md", "exec"), {})
     (question,) = read_questions("test.parquet")
-    role = load_agent("./released").roles["searcher"]
+    agent = load_agent("./released")
+    role = agent.roles["searcher"]
     assert role.render(question=question.text) == row["prompt"][0]["content"].strip()
     assert (role.max_tokens, question.answers) == (500, ("Ada",))
+    replies = ["<search>mapped the Sarn Islands</search>", "<answer>Dunmere</answer>"]
+    episode, prompts = run_team("./released", {"searcher": replies})
+    assert (episode.answer.text, episode.stop_reason, len(episode.searches)) == ("Dunmere", "answer", 1)
+    assert "Think and search, then answer" in prompts[0]
