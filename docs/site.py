@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 ROOT: Final = Path(__file__).parents[1]
 ELSEWHERE: Final = {
     "README.md": "index.md",
+    "ARCHITECTURE.md": "architecture.md",
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
@@ -72,6 +73,8 @@ PICTURES: Final = {
 }
 """Pictures of studies, to their places on the site."""
 ALL: Final = ELSEWHERE | RECORD | PICTURES
+GENERATED: Final = ("reference/options.md", "reference/terms.md", "reference/commands.md")
+"""Pages that are made from the code when the site is built."""
 UNSEARCHED: Final = "---\nsearch:\n  exclude: true\n---\n\n"
 PACKAGES: Final = (
     "scoring",
@@ -110,13 +113,15 @@ def on_files(files: Files, config: Any) -> Files:
         files.append(File.generated(config, picture, abs_src_path=str(ROOT / source)))
     for package in PACKAGES:
         files.append(File.generated(config, f"api/{package}.md", content=reference(package)))
+    for page, make in zip(GENERATED, (options_page, terms_page, commands_page), strict=True):
+        files.append(File.generated(config, page, content=make()))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
     """Turns the links of a page; pages made from docstrings have none to the repository."""
     name = page.file.src_uri
-    if name.startswith("api/"):
+    if name.startswith("api/") or name in GENERATED:
         return markdown
     sources = {page: source for source, page in ALL.items()}
     return with_links(markdown, sources.get(name, f"docs/{name}"), name)
@@ -185,3 +190,54 @@ def reference(package: str) -> str:
     names = ast.literal_eval(lists[0])
     head = f"# searchgym.{package}\n\n{ast.get_docstring(tree)}\n"
     return "\n".join([head, *(f"::: searchgym.{package}.{name}\n" for name in sorted(names, key=str.lower))])
+
+
+def options_page() -> str:
+    """Returns the page of every option of a recipe, by section."""
+    from searchgym.train.recipe.listing import recipe_options
+
+    lines = ["# Options of a recipe", "", "`searchgym list options WORD` prints those whose name contains a word.", ""]
+    section = ""
+    for option in recipe_options():
+        name = option.name.split(".")[0] if "." in option.name else "general"
+        if name != section:
+            section = name
+            lines += ["", f"## {section}", "", "| option | type | default | meaning |", "|---|---|---|---|"]
+        lines.append(row(f"`{option.name}`", option.type, f"`{option.default}`", option.text))
+    return "\n".join(lines) + "\n"
+
+
+def terms_page() -> str:
+    """Returns the page of every credit term, with its options."""
+    from searchgym.train.recipe.listing import credit_terms
+
+    lines = ["# Credit terms", "", "A recipe adds them up under `credit`; `searchgym list terms` prints them.", ""]
+    lines += ["| term | options | meaning |", "|---|---|---|"]
+    lines += [row(f"`{term.name}`", f"`{term.options}`" if term.options else "", term.text) for term in credit_terms()]
+    return "\n".join(lines) + "\n"
+
+
+def commands_page() -> str:
+    """Returns the page of every command, as its ``--help`` prints it."""
+    import typer
+    from typer.core import TyperGroup
+
+    from searchgym.cli import app
+
+    lines = ["# Commands", ""]
+
+    def add(command: Any, context: Any, words: str) -> None:
+        lines.extend([f"## {words}", "", "```text", command.get_help(context), "```", ""])
+        if isinstance(command, TyperGroup):
+            for name in command.list_commands(context):
+                entry = command.get_command(context, name)
+                add(entry, entry.context_class(entry, info_name=name, parent=context), f"{words} {name}")
+
+    root: Any = typer.main.get_command(app)
+    add(root, root.context_class(root, info_name="searchgym", terminal_width=100), "searchgym")
+    return "\n".join(lines)
+
+
+def row(*cells: str) -> str:
+    """Returns a row of a Markdown table."""
+    return f"| {' | '.join(' '.join(cell.split()).replace('|', chr(92) + '|') for cell in cells)} |"

@@ -6,7 +6,7 @@
     ├── CardError               a card or recipe that cannot be used (unknown key, wrong type)
     ├── DataError               data that cannot be read: where (file:line), what was got, what to do
     │   ├── DataMissingError    a file or data set that does not exist
-    │   └── SubmissionError     a submission to a leaderboard whose field is not what its data say
+    │   └── SubmissionError     a leaderboard submission with a field that contradicts its data
     ├── IndexMismatchError      an index folder that is damaged or belongs to another corpus
     ├── RetrieverError          a retriever that failed past its deadline
     │   └── BusyError           a server that cannot take a request now
@@ -15,9 +15,9 @@
     │   └── EngineLostError     a sampling engine whose process or server has ended
     ├── ScoringError            predictions that do not match the questions (missing, duplicate, unknown ids)
     │   └── NoVerdictError      a judge that failed, timed out, or replied with something other than a verdict
-    │       └── SwayedError     an answer that makes its judge affirm what is false
+    │       └── SwayedError     an answer that makes its judge affirm a false statement
     ├── EpisodeError            an environment used out of order (step before reset, step after the end)
-    ├── TrainingError           training that must not go on (a loss that is not finite)
+    ├── TrainingError           training that must stop (a loss that is not finite)
     │   ├── HangError           a phase that did not end by its deadline
     │   └── GuardError          a metric that left the range that the recipe allows
     └── RunExistsError          an output folder that already holds a run
@@ -34,13 +34,13 @@ from collections.abc import Iterable
 from typing import Final
 
 LOGIN: Final = re.compile(r"(?<=://)[^/?#\s]*@")
-"""Pattern of the user name and password in an address."""
+"""Matches the user name and password in an address."""
 MAX_LISTED = 30
 """Maximum number of known names that an error message lists."""
 
 
 class SearchGymError(Exception):
-    """Base class of every error that SearchGym raises on purpose; its message shows no login of an address."""
+    """Base class of every error that SearchGym raises on purpose; its message leaves out logins in addresses."""
 
     def __str__(self) -> str:
         return without_login(super().__str__())
@@ -51,26 +51,26 @@ class UsageError(SearchGymError):
 
 
 class NothingLeftError(UsageError):
-    """Raised when a choice among questions leaves none."""
+    """Raised when filtering questions leaves none."""
 
 
 class WorldTooSmallError(UsageError):
-    """Raised when a generated world has fewer different questions than were asked for."""
+    """Raised when a generated world yields fewer distinct questions than requested."""
 
 
 class UnknownNameError(UsageError):
-    """Raised when a name is unknown; the message suggests the nearest known one.
+    """Raised when a name is unknown; the message suggests the most similar accepted name.
 
     Args:
         kind: Kind of thing looked up, for the message, such as ``"environment"``.
         name: The unknown name.
-        known: Every name that would have been accepted.
-        hint: What else the user may mean, added to the message.
+        accepted: All accepted names.
+        hint: Further suggestion, added to the message.
     """
 
-    def __init__(self, kind: str, name: str, known: Iterable[str], hint: str = "") -> None:
-        self.kind, self.name, self.known, self.hint = kind, name, sorted(known), hint
-        super().__init__(f"unknown {kind} {name!r}{hint}{did_you_mean(name, self.known)}")
+    def __init__(self, kind: str, name: str, accepted: Iterable[str], hint: str = "") -> None:
+        self.kind, self.name, self.accepted, self.hint = kind, name, sorted(accepted), hint
+        super().__init__(f"unknown {kind} {name!r}{hint}{did_you_mean(name, self.accepted)}")
 
 
 class CardError(SearchGymError):
@@ -120,7 +120,7 @@ class BadLines:
 
 
 class DataMissingError(DataError):
-    """Raised when a file or data set does not exist; the message tells where to get it and where to put it."""
+    """Raised when a file or data set does not exist; the message says where to get it and where to put it."""
 
 
 class SubmissionError(DataError):
@@ -139,7 +139,7 @@ class SubmissionError(DataError):
 
 
 class DataWarning(UserWarning):
-    """Said once of data that are left out or guessed, with where they are; the command line prints it as a note."""
+    """Warning about data that are left out or guessed, with their location; the command line prints it as a note."""
 
 
 class IndexMismatchError(SearchGymError):
@@ -184,7 +184,7 @@ class NoVerdictError(ScoringError):
 
 
 class SwayedError(NoVerdictError):
-    """Raised when an answer makes its judge affirm a statement that is false of it; such an answer scores 0."""
+    """Raised when an answer makes its judge affirm a statement about it that is false; such an answer scores 0."""
 
 
 class EpisodeError(SearchGymError):
@@ -204,20 +204,20 @@ class GuardError(TrainingError):
 
 
 class RunExistsError(SearchGymError):
-    """Raised when an output folder already holds a run and neither resume nor overwrite was asked for."""
+    """Raised when an output folder already holds a run and neither resuming nor overwriting was requested."""
 
 
 def drawable(text: str) -> str:
-    """Returns a text in which a replacement stands for each character that steers a terminal, or cannot be drawn."""
+    """Returns a text with control characters and other unprintable ones replaced by U+FFFD, safe for terminals."""
     return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, accepted: Iterable[str]) -> str:
     """Returns the end of an error message: ``"; did you mean 'x'?"``, or ``". Known: a, b, x"`` if no name is near.
 
     A dotted name is compared with those of its section, which alone are listed, if there are any.
     """
-    section, names = f"{name.partition('.')[0]}.", sorted(known)
+    section, names = f"{name.partition('.')[0]}.", sorted(accepted)
     if inside := [each.removeprefix(section) for each in names if each.startswith(section)]:
         near = difflib.get_close_matches(name.removeprefix(section), inside, n=1, cutoff=0.6)
         near, names = [section + each for each in near], [section + each for each in inside]
@@ -230,5 +230,5 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def without_login(text: str) -> str:
-    """Returns a text without the user names and passwords of its addresses, for messages and records."""
+    """Returns a text with user names and passwords removed from its addresses, for messages and records."""
     return LOGIN.sub("", text)

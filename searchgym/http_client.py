@@ -1,8 +1,8 @@
-"""HTTP calls with one limit in time and one in bytes for the whole reply, whatever the server sends.
+"""HTTP calls with a time limit and a size limit for the whole reply, however the server sends it.
 
-The time-outs of urllib3 and `http.client` begin anew with each read, so that a server which sends a byte now and then
-holds its client for ever, and both read as much as comes. Here a connection's time-out is a deadline. Resolving a
-host's name is the one step that the system limits instead.
+The time-outs of urllib3 and `http.client` restart with each read, so a server that sends a byte now and then blocks its
+client for ever, and neither limits how much is read. Here a connection's time-out is a deadline. Only the resolution of
+host names is limited by the system instead.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from urllib3.util import Url, parse_url
 from searchgym.errors import UsageError, drawable
 
 PIECE: Final = 2**16
-"""Number of bytes read or sent at once."""
+"""Bytes per read or write."""
 MOST_PAUSE: Final = 60.0
-"""Maximum number of seconds that a server's ``Retry-After`` counts for."""
+"""Maximum wait in seconds that a server's ``Retry-After`` can request; longer ones are cut to it."""
 SHOWN_BYTES: Final = 300
-"""Maximum number of characters of a server's reply in an error message."""
+"""Maximum number of characters of a server's reply that an error message quotes."""
 logging.getLogger("urllib3").setLevel(logging.ERROR)  # a warning of it prints a server's headers, with a traceback
 
 
 def _left(end: float) -> float | None:
-    """Returns the seconds until a time of `time.monotonic`, None if it is infinite.
+    """Returns the seconds left until `end`, a time on the clock of `time.monotonic`; None if it is infinite.
 
     Raises:
-        TimeoutError: The time is over.
+        TimeoutError: `end` has passed.
     """
     seconds = end - time.monotonic()
     if seconds <= 0:
@@ -49,11 +49,11 @@ def _left(end: float) -> float | None:
 
 
 class ReplyError(HTTPError):
-    """Raised when a reply is longer than allowed, or compressed, so that its length says nothing of its size."""
+    """Raised when a reply is longer than allowed, or compressed, since its true size is then unknown."""
 
 
 class HttpReply(NamedTuple):
-    """A whole reply."""
+    """Complete reply of a server."""
 
     status: int
     headers: Mapping[str, str]
@@ -61,11 +61,10 @@ class HttpReply(NamedTuple):
 
 
 class _Timed(io.RawIOBase):
-    """Bytes from a socket until its time-out, counted from now, is over.
+    """Stream of a socket's bytes that fails once the socket's time-out, counted from construction, has passed.
 
     Args:
-        raw: The socket's bytes.
-        sock: The socket.
+        raw: Unlimited stream of the socket. sock: The socket.
     """
 
     def __init__(self, raw: io.RawIOBase, sock: socket.socket) -> None:
@@ -86,7 +85,7 @@ class _Timed(io.RawIOBase):
 
 
 class _Pieces(io.BufferedReader):
-    """Buffered bytes of a reply that are never read "to the end", which a chunk of negative length asks for."""
+    """Buffered stream that refuses to read without a size, which a chunk of negative length would trigger."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         if size is None or size < 0:
@@ -95,7 +94,7 @@ class _Pieces(io.BufferedReader):
 
 
 class _Response(http.client.HTTPResponse):
-    """Response whose head and body must have come before the time-out that its socket has at the start."""
+    """Response whose headers and body must both arrive within its socket's time-out."""
 
     def __init__(self, sock: socket.socket, *args: Any, **kwargs: Any) -> None:
         super().__init__(sock, *args, **kwargs)
@@ -103,14 +102,14 @@ class _Response(http.client.HTTPResponse):
 
 
 class HttpConnection(urllib3.connection.HTTPConnection):
-    """HTTP connection whose `timeout` is a deadline for all that follows: setting it starts the clock."""
+    """HTTP connection whose `timeout` is one deadline for all later operations; setting it starts the clock."""
 
     response_class: Any = _Response
     _end = math.inf
 
     @property
     def timeout(self) -> float | None:
-        """Number of seconds left, never 0; None without a limit."""
+        """Seconds left until the deadline, at least 0.001; None without a limit."""
         return None if self._end == math.inf else max(self._end - time.monotonic(), 0.001)
 
     @timeout.setter
@@ -150,7 +149,7 @@ class HttpConnection(urllib3.connection.HTTPConnection):
 
 
 class HttpsConnection(HttpConnection, urllib3.connection.HTTPSConnection):  # pyright: ignore
-    """HTTPS connection whose `timeout` is a deadline, as that of `HttpConnection`."""
+    """HTTPS connection whose `timeout` is a deadline, as in `HttpConnection`."""
 
 
 class _HttpPool(urllib3.HTTPConnectionPool):
@@ -162,13 +161,13 @@ class _HttpsPool(urllib3.HTTPSConnectionPool):
 
 
 class HttpClient:
-    """Calls one server over connections that are reused; threads may share it. No redirect is followed.
+    """Client of one server with reused connections, safe to share between threads. Redirects are not followed.
 
     Args:
         url: ``http://host:port`` or ``https://host:port``, with or without a path. A user name and password in it are
-            sent as basic authentication and stand in no message.
-        connections: Maximum number of simultaneous calls; another one waits for its turn, within its time.
-        proxies: Whether to go through the proxies that the environment names (``HTTPS_PROXY``, ``NO_PROXY``).
+            sent as basic authentication and appear in no message.
+        connections: Maximum number of simultaneous calls; further calls wait, at most for their own time limit.
+        proxies: Whether to use the proxies that the environment names (``HTTPS_PROXY``, ``NO_PROXY``).
 
     Raises:
         UsageError: `url` is not such an address.
@@ -180,8 +179,8 @@ class HttpClient:
         except HTTPError:
             parsed = Url()
         if parsed.scheme not in ("http", "https") or not parsed.host:
-            given = "an address with a login" if "@" in url else repr(url)
-            raise UsageError(f"the address of a server is http://host:port or https://host:port, got {given}")
+            address = "an address with a login" if "@" in url else repr(url)
+            raise UsageError(f"the address of a server is http://host:port or https://host:port, got {address}")
         self.url = parsed._replace(auth=None).url.rstrip("/")
         """Address without user name and password."""
         self._headers = {"Accept-Encoding": "identity"} | _basic("Authorization", parsed.auth)
@@ -212,11 +211,12 @@ class HttpClient:
             path: Path below `url`, with its slash.
             body: Body of the request.
             headers: Further headers.
-            seconds: Seconds from now to the last byte of the reply.
+            seconds: Time limit in seconds, from now to the last byte of the reply.
             most: Maximum number of bytes of the reply's body.
 
         Raises:
-            HTTPError: There was no such reply in time (urllib3's error); a `ReplyError` if it was too long.
+            HTTPError: No complete reply arrived in time (an error of urllib3), or the reply was too long
+                (`ReplyError`).
         """
         end = time.monotonic() + seconds
         if not self._free.acquire(timeout=max(seconds, 0.0)):
@@ -241,39 +241,41 @@ class HttpClient:
 
 
 def _basic(header: str, login: str | None) -> dict[str, str]:
-    """Returns a header of basic authentication for ``user:password`` as it stands in a URL; none for None."""
+    """Returns the basic-authentication header for a URL's ``user:password``; no header if `login` is None."""
     return {} if login is None else {header: "Basic " + base64.b64encode(unquote(login).encode()).decode()}
 
 
 def read_body(reply: urllib3.BaseHTTPResponse, most: int) -> bytes:
-    """Returns the body of a reply that is read in pieces; a reply that is not read to its end is closed.
+    """Reads and returns the body of a reply in pieces; a reply that cannot be read to its end is closed.
 
     Raises:
         ReplyError: The body is longer than `most` bytes, or compressed.
-        HTTPError: It did not come whole in time.
+        HTTPError: The body did not arrive completely in time.
     """
     body = bytearray()
     try:
         encoding = reply.headers.get("Content-Encoding", "").strip().lower()
         if encoding not in ("", "identity"):
-            raise ReplyError(f"the reply is compressed ({shown(encoding)}), though the request asked for none of that")
+            raise ReplyError(
+                f"the reply is compressed ({excerpt(encoding)}), though the request asked for none of that"
+            )
         while piece := reply.read(PIECE, decode_content=False):
             body += piece
             if len(body) > most:
                 raise ReplyError(f"the reply has over {most:,} bytes")
     except BaseException:
-        reply.close()  # what is left of it must not be read as the next one
+        reply.close()  # the unread rest must not be taken for the next reply
         raise
     return bytes(body)
 
 
-def shown(text: str) -> str:
-    """Returns the start of a server's text as one line without control characters, for an error message."""
+def excerpt(text: str) -> str:
+    """Returns the start of a server's text as one printable line, for quoting in an error message."""
     return drawable(" ".join(text[:SHOWN_BYTES].split()))
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Returns the seconds of a ``Retry-After`` header, from 0 to `MOST_PAUSE`; None if it is absent or no number."""
+    """Returns the seconds of a ``Retry-After`` header, clipped to 0 to `MOST_PAUSE`; None if absent or not a number."""
     try:
         seconds = float(headers.get("Retry-After", ""))
     except ValueError:  # absent, or a date

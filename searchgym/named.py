@@ -1,4 +1,4 @@
-"""Imports of what a user names as ``module:attribute``: an agent, a reward, a credit term, a tool."""
+"""Imports objects that users name as ``module:attribute``: agents, rewards, credit terms, tools."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from typing import Any, Final
 from searchgym.errors import UsageError
 
 _refusing: Final[list[str]] = []
-"""What to do instead, of every `code_refused` block that runs; not of this thread alone, as loaders may start some."""
+"""Remedies of the active `code_refused` blocks, of all threads, since loaders may start threads."""
 
 
 @contextmanager
 def code_refused(remedy: str = "", *, unless: bool = False) -> Iterator[None]:
-    """Makes `load_object` refuse while the block runs, whatever names the code: for files of somebody else's.
+    """Makes `load_object` refuse every import while the block runs, to read files from other people safely.
 
     Args:
-        remedy: What the user can do, for the error.
-        unless: Whether the user allowed it: then nothing is refused.
+        remedy: Advice to the user, appended to the error message.
+        unless: True if the user allowed such imports; nothing is refused then.
     """
     if unless:
         yield
@@ -41,9 +41,9 @@ def names_code(text: str) -> bool:
 
 
 def load_object(spec: str) -> Any:
-    """Imports the object named ``"module:attribute"``: the only place that imports what a file or a user names.
+    """Imports the object named ``"module:attribute"``. Every import that a file or a user requests happens here.
 
-    A module that is not installed is looked for in the working folder.
+    A module that is not installed is searched for in the working folder.
 
     Raises:
         UsageError: The module cannot be imported, has no such attribute or ends the program, or code is refused here
@@ -57,9 +57,9 @@ def load_object(spec: str) -> Any:
             loaded = importlib.import_module(module)
         except ModuleNotFoundError as error:
             here = str(Path.cwd())
-            if here in sys.path or not f"{module}.".startswith(f"{error.name}."):  # a module that this one imports
+            if here in sys.path or not f"{module}.".startswith(f"{error.name}."):  # it is missing inside that module
                 raise
-            sys.path.append(here)  # searched last; nothing else is imported from it: it may be somebody else's
+            sys.path.append(here)  # last in the search order, since the folder may be somebody else's
             loaded = importlib.import_module(module)
         return getattr(loaded, attribute)
     except (ImportError, AttributeError, TypeError, ValueError, SystemExit) as error:
@@ -85,12 +85,12 @@ def load_function(what: str, spec: str, *parameters: str) -> Any:
 
 
 def check_call(what: str, function: Callable[..., Any], *parameters: str) -> None:
-    """Checks that a user's function can be called as this project calls it, before the first call.
+    """Checks that a user's function accepts the arguments that SearchGym will pass, before the first call.
 
     Args:
-        what: What the function is, for the message.
-        function: The function; one whose signature Python does not know passes.
-        *parameters: Names of the arguments, which are given by position.
+        what: Description of the function, for the message.
+        function: The function; one without an inspectable signature passes.
+        *parameters: Names of the arguments, which are passed by position.
 
     Raises:
         UsageError: The function takes other arguments.
@@ -103,5 +103,5 @@ def check_call(what: str, function: Callable[..., Any], *parameters: str) -> Non
         signature.bind(*parameters)
     except TypeError as error:
         name = getattr(function, "__qualname__", type(function).__name__)
-        wanted = ", ".join(parameters)
-        raise UsageError(f"{what} is called with ({wanted}), but {name} takes {signature}: {error}") from None
+        arguments = ", ".join(parameters)
+        raise UsageError(f"{what} is called with ({arguments}), but {name} takes {signature}: {error}") from None

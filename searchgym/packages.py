@@ -1,4 +1,4 @@
-"""How SearchGym is installed, and the packages of other projects that parts of it are written for."""
+"""Installation of SearchGym, and the versions of other projects' packages that its adapters support."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from packaging.specifiers import SpecifierSet
 from searchgym.errors import UsageError
 
 PUBLISHED: Final = False
-"""Whether a package index has SearchGym; every command that installs it follows from this."""
+"""Whether SearchGym is on a package index; decides every installation command that is printed."""
 WORKS: Final = {
     "inspect-ai": ">=0.3.285,<0.4",
     "mcp": ">=2.3,<3",
@@ -21,7 +21,7 @@ WORKS: Final = {
     "verifiers": ">=0.4,<0.5",
     "verl": ">=0.9.1,<0.10",
 }
-"""Package to the versions that its adapter works with; where an extra asks for the package, it asks for these."""
+"""Package to the versions that its adapter supports; extras require the same versions."""
 EXTRAS: Final = {
     "inspect-ai": "view",
     "mcp": "mcp",
@@ -29,13 +29,13 @@ EXTRAS: Final = {
     "skyrl-gym": "skyrl",
     "verifiers": "verifiers",
 }
-"""Package to the extra of ``setup.cfg`` that installs it; the others come with the trainer that they belong to."""
+"""Package to the extra of ``setup.cfg`` that installs it; all others are installed with their own trainer."""
 
 
 def install_command(extra: str = "") -> str:
-    """Returns the shell command that installs SearchGym, with an extra if one is named.
+    """Returns the shell command that installs SearchGym, optionally with an extra.
 
-    While no package index has it, the command names the checkout, or the folder of the wheel.
+    While SearchGym is on no package index, the command names the checkout or the folder of the wheel.
     """
     extras = f"[{extra}]" if extra else ""
     checkout = Path(__file__).parents[1]
@@ -50,15 +50,15 @@ def check(package: str) -> None:
     """Checks the installed version of another project's package without importing it.
 
     Raises:
-        UsageError: The package is missing, or has a version that its adapter does not work with.
+        UsageError: The package is missing, or its adapter does not support the version.
     """
     works = WORKS[package]
-    asked = f"pip install '{package}{works}'"
+    install = f"pip install '{package}{works}'"
     try:
         version = metadata.version(package)
     except metadata.PackageNotFoundError:
         extra = EXTRAS.get(package)
-        install = asked if extra is None else install_command(extra)
+        install = install if extra is None else install_command(extra)
         raise UsageError(f"{package} is not installed: {install}") from None
     if not SpecifierSet(works).contains(version, prereleases=True):
-        raise UsageError(f"{package} {version} is installed, and this adapter works with {package}{works}: {asked}")
+        raise UsageError(f"{package} {version} is installed, and this adapter works with {package}{works}: {install}")

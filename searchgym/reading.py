@@ -1,4 +1,4 @@
-"""Reads files of somebody else's: regular files alone, and no more bytes than a limit."""
+"""Safe reading of other people's files: only regular files, and only up to a size limit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 
 def open_file(path: str | os.PathLike[str]) -> BinaryIO:
-    """Opens a regular file for reading: a pipe would wait for a writer, and a device has no end.
+    """Opens a regular file for reading; refuses pipes, which block without a writer, and devices, which never end.
 
     Raises:
         OSError: The file cannot be opened, or is a folder, a pipe or a device.
@@ -25,7 +25,7 @@ def read_bytes(path: str | os.PathLike[str], limit: int) -> bytes:
 
     Raises:
         OSError: The file cannot be read; see `open_file`.
-        ValueError: The file has more than `limit` bytes, of which no more were read.
+        ValueError: The file has more than `limit` bytes; the rest is not read.
     """
     with open_file(path) as file:
         content = file.read(limit + 1)
@@ -35,9 +35,9 @@ def read_bytes(path: str | os.PathLike[str], limit: int) -> bytes:
 
 
 def leads_out(path: Path, folder: Path) -> bool:
-    """Returns whether a path is a link that leads out of a folder, or nowhere.
+    """Returns whether a path is a symbolic link whose target is outside a folder or does not exist.
 
-    The files of a snapshot in the cache of the Hugging Face hub are links into the same model's ``blobs``, and stay.
+    Files of a snapshot in the Hugging Face cache link into the same model's ``blobs``, which counts as inside.
     """
     if not path.is_symlink():
         return False
@@ -45,5 +45,5 @@ def leads_out(path: Path, folder: Path) -> bool:
         folder = folder.parents[1]
     try:
         return not path.resolve(strict=True).is_relative_to(folder.resolve())
-    except (OSError, RuntimeError):  # it leads nowhere, or to itself
+    except (OSError, RuntimeError):  # no target, or a loop
         return True

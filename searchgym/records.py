@@ -1,7 +1,7 @@
 """Typed records of questions, passages, actions and episodes, with the shape, dtype and unit of every field.
 
-Symbols: T tokens of a context. All records are plain data: no I/O, no behaviour beyond views of their fields. Text
-stays exactly as the data source gave it; titles are compared through `title_key`.
+Symbols: T tokens of a context. All records are plain data: no I/O, no behaviour beyond views of their fields. Text is
+kept exactly as the source has it; titles are compared through `title_key`.
 """
 
 from __future__ import annotations
@@ -45,23 +45,23 @@ class Passage:
     text: str
     """Body of the passage, without the title."""
     links: tuple[tuple[int, int, str], ...] = field(default=(), compare=False, repr=False)
-    """Links to other passages, for graphs: start and end of the linked words in the text, and the other's id. They are
-    no part of what a passage is, and no model sees them."""
+    """Links to other passages, for graphs: start and end of the linked words in the text, and the other's id.
+    Comparison ignores links, and no model sees them."""
 
 
 SIMULATED: Final = "simulated:"
-"""Beginning of the ids of passages that a language model wrote in place of a search engine."""
+"""Prefix of the ids of passages that a language model wrote, instead of a search engine finding them."""
 
 
 def is_simulated(passage: Passage) -> bool:
-    """Returns whether a language model wrote a passage in place of a search engine."""
+    """Returns whether a passage was written by a language model instead of found by a search engine."""
     return passage.id.startswith(SIMULATED)
 
 
 def simulated_share(searches: Sequence[Searched]) -> float:
-    """Returns the share of hits whose passages a language model wrote; 0 without hits."""
-    found = [hit.passage for searched in searches for hit in searched.hits]
-    return sum(map(is_simulated, found)) / max(len(found), 1)
+    """Returns the fraction of hits whose passages a language model wrote; 0 without hits."""
+    passages = [hit.passage for searched in searches for hit in searched.hits]
+    return sum(map(is_simulated, passages)) / max(len(passages), 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class Triple:
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """One step of a gold decomposition (MuSiQue): ``#1`` in the question stands for the first step's answer."""
+    """One step of a gold decomposition (MuSiQue); ``#1`` in the question refers to the first step's answer."""
 
     question: str
     answer: str
@@ -180,7 +180,7 @@ class Question:
 
 
 def hops_of(question: Question) -> str | None:
-    """Returns the number of hops of a question as the data set gives it, None if it does not."""
+    """Returns the number of hops of a question as text, such as ``"2"``; None if the data set does not give it."""
     hops = question.metadata.get("hops", None if question.hops is None else len(question.hops))
     return str(hops) if isinstance(hops, int) else None
 
@@ -199,7 +199,7 @@ class Search:
     queries: tuple[str, ...]
     """Queries for the retriever, at least one."""
     source: str = ""
-    """Name of the further retriever to ask; empty for the environment's own."""
+    """Name of the additional retriever to query; empty for the environment's main retriever."""
 
     def __post_init__(self) -> None:
         queries = self.queries
@@ -224,7 +224,7 @@ class Answer:
     paragraphs: tuple[int, ...] | None = None
     """Predicted indices of supporting paragraphs (MuSiQue)."""
     answerable: bool | None = None
-    """Prediction whether the question can be answered (MuSiQue)."""
+    """Prediction of whether the question can be answered (MuSiQue)."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.text, str):
@@ -249,7 +249,7 @@ class Invalid:
     """Text that could not be parsed as an action; it costs a turn, and the environment replies with a notice."""
 
     reason: str
-    """Why it could not be parsed, for the notice."""
+    """Reason why the text could not be parsed; the notice quotes it."""
 
 
 Action = Search | Answer | Open | More | Invalid
@@ -267,15 +267,15 @@ class Searched:
     query: str
     hits: tuple[Hit, ...]
     source: str = ""
-    """Name of the further retriever that was asked; empty for the environment's own."""
+    """Name of the additional retriever that was queried; empty for the environment's main retriever."""
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """One look at a page: its first part, or the next one."""
+    """One request to read a page: opening it shows the first part, asking for more shows the next."""
 
     turn: int
-    """1-based turn in which it was asked for."""
+    """1-based turn of the request."""
     target: str
     """Title or id that the agent gave; empty for the next part of the same page."""
     title: str = ""
@@ -287,7 +287,7 @@ class Opened:
     parts: int = 0
     """Number of parts of the page."""
     markers: int = 0
-    """Number of markers of grammars, thoughts and turns in the text that was shown; they are text there."""
+    """Number of action, thought and turn markers within the shown text, where they count as plain text."""
 
 
 @dataclass(slots=True, eq=False)
@@ -349,17 +349,17 @@ class Call:
     """True if the role's token limit ended the response."""
     thought_cut: bool = False
     """True if `Role.max_thought_tokens` ended the response in a thought. The closing marker, with which `text` ends, is
-    an observation in the context, and the next call goes on with the same turn."""
+    an observation in the context, and the next call continues the same turn."""
     requests: int = 1
-    """Number of requests to the sampler that the response took: more than 1 if a stop string stood in a thought or in
-    an incomplete call, and where `Role.max_thought_tokens` was passed outside thoughts."""
+    """Number of requests to the sampler that the response took: more than 1 if a stop string occurred inside a thought
+    or an incomplete call, or if `Role.max_thought_tokens` was passed outside a thought."""
     answer: str | None = None
     """Answer to the question that the response proposes, as the workflow parsed it; None if it proposes none."""
     prefix: bool = False
-    """True if the response is a trial answer that training asked for mid-episode; the episode went on without it."""
+    """True if the response is a trial answer that training requested mid-episode; the episode continued without it."""
     ranked: tuple[int, ...] | None = None
-    """0-based places, among the hits of the turn before, of those that the response had shown, in its order; None if it
-    ranks none."""
+    """0-based indices into the previous turn's hits that the response selected, in its order of preference; None if the
+    response is not a ranking."""
 
 
 @dataclass(slots=True)
@@ -399,7 +399,7 @@ class Episode:
     """Scores by name: ``em`` and ``f1`` in [0, 1], any others of the environment, and ``simulated``, the share of hits
     that a language model wrote, if it wrote any."""
     error: str | None = None
-    """Why the episode could not go on (retriever error, full context, spent calls); None otherwise."""
+    """Reason why the episode had to stop early (retriever error, full context, spent calls); None otherwise."""
     notes: dict[str, float] = field(default_factory=dict)
     """Numbers that the workflow recorded, by name."""
 

@@ -1,4 +1,4 @@
-"""Small readers of prose: words, sentences, names of pages, and the noun that says what a page is about."""
+"""Basic text processing: words, sentences, page titles, and the noun that classifies the subject of a page."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ import regex
 WORD: Final = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|(?:(?![\u3040-\u30ff\u3400-\u9fff])\w)+")
 """Matches a word. Chinese and Japanese have no spaces between words: each of their characters counts as one."""
 _SENTENCE_END: Final = re.compile(r"(?<=[\w)\"”\]%][.!?])[\"”]?\s+(?=[\"“(]?[^\W\d_a-z])|(?<=[。！？])|\n[ \t]*\n")
-"""Matches what stands between two sentences."""
+"""Matches the boundary between two sentences."""
 _ABBREVIATION: Final = re.compile(
     r"\b(?:Mr|Mrs|Ms|Dr|St|Jr|Sr|vs|c|ca|No|Col|Gen|Lt|Capt|Sgt|Rev|Prof|Inc|Co|[A-Z])\.$"
 )
 """Matches a full stop that does not end a sentence."""
 _LONGEST_ABBREVIATION: Final = 6
-"""Characters that an abbreviation has at most, so that no long text is searched for one."""
+"""Maximum length of an abbreviation, in characters; it bounds how far back a search for one reaches."""
 _IS_A: Final = re.compile(r"\b(?:is|was|were|are|[–-])\s+(?:an?|the)\s+(?:only\s+|co-)?")
 _PHRASE_END: Final = re.compile(
     r"\b(?:by|directed|written|of|starring|who|that|which|in|from|based|about|for|with|at|on|released|produced|set"
     r"|recorded|published|composed|performed|filmed|shot|sung|played|co-\w+|located|made|whose|where|to|as|known|best|born|featuring|distributed|created|adapted|under|loosely)\b"
     r'|\band\s+(?:the|an?|his|her|its|was|is|has|had)\b|[,.;:()"“”]'
 )
-"""Matches the end of the noun phrase behind "is a"."""
+"""Matches the end of the noun phrase after "is a"."""
 
 
 _LINK: Final = re.compile(r"\[([^\[\]\n]*+)\]\(([^)\s\[]*+)\)")
-"""Matches a link of Markdown; it does not go beyond the next bracket, so that the time is linear."""
+"""Matches a Markdown link; it never crosses another bracket, so matching takes linear time."""
 
 
 class Word(NamedTuple):
-    """A word of a text with its place."""
+    """One word with its position in a text."""
 
     text: str
     start: int
     """Position of the first character."""
     end: int
-    """Position behind the last character."""
+    """Position after the last character."""
 
 
 def words(text: str) -> list[Word]:
@@ -55,58 +55,58 @@ def norm(text: str) -> str:
 
 
 def holds(text: str, name: str) -> bool:
-    """Returns whether a text has a name as consecutive words, whatever their case; an empty name is nowhere."""
-    wanted = norm(name)
-    return bool(wanted) and f" {wanted} " in f" {norm(text)} "
+    """Returns whether a text contains a name as consecutive words, ignoring case; False for an empty name."""
+    needle = norm(name)
+    return bool(needle) and f" {needle} " in f" {norm(text)} "
 
 
 def base_title(title: str) -> str:
-    """Returns a title without the brackets at its end, which tell namesakes apart."""
+    """Returns a title without a parenthesised qualifier at its end: ``Mercury`` for ``Mercury (planet)``."""
     return re.sub(r"(?<!\s)\s*+\([^()]*+\)\s*+$", "", title).strip() or title.strip()
 
 
 def sentences(text: str) -> list[tuple[int, int]]:
-    """Returns the places (start, end) of the sentences of a text; an empty text has one, which is empty."""
-    places, start = [], 0
+    """Returns (start, end) in characters of each sentence; an empty text has one empty sentence."""
+    spans, start = [], 0
     for match in _SENTENCE_END.finditer(text):
         if not _ABBREVIATION.search(text, max(start, match.start() - _LONGEST_ABBREVIATION), match.start()):
-            places.append((start, match.start()))
+            spans.append((start, match.start()))
             start = match.end()
-    return [*places, (start, len(text))]
+    return [*spans, (start, len(text))]
 
 
-def sentence_at(places: Sequence[tuple[int, int]], position: int) -> tuple[int, int]:
-    """Returns the sentence in which a position lies, the last one if none."""
-    return next((place for place in places if place[0] <= position <= place[1]), places[-1])
+def sentence_at(spans: Sequence[tuple[int, int]], position: int) -> tuple[int, int]:
+    """Returns the (start, end) of the sentence that contains a position; the last sentence if none does."""
+    return next((span for span in spans if span[0] <= position <= span[1]), spans[-1])
 
 
 def head_noun(text: str) -> str:
-    """Returns what the first "is a ..." of a text says that its subject is, in lower case: ``film``, ``actor``.
+    """Returns the class of a text's subject from its first "is a ...", in lower case: ``film``, ``actor``.
 
-    It is the last word of the noun phrase: "a film director" is a director, "a film and theatre actor" an actor. The
-    empty string if there is none.
+    The class is the last word of the noun phrase: ``director`` for "a film director", ``actor`` for "a film and theatre
+    actor". Empty if the text has no "is a".
     """
     match = _IS_A.search(text, 0, 400)
     if match is None:
         return ""
     rest = text[match.end() : match.end() + 160]
     stop = _PHRASE_END.search(rest)
-    found = re.findall(r"[\w'-]+", rest[: stop.start()] if stop else rest)
-    return found[-1].lower() if found else ""
+    phrase = re.findall(r"[\w'-]+", rest[: stop.start()] if stop else rest)
+    return phrase[-1].lower() if phrase else ""
 
 
 def unlinked(text: str) -> str:
-    """Returns a text with Markdown's links to files and sites replaced by their texts."""
+    """Returns a text in which each Markdown link to a file or site is replaced by its link text."""
 
-    def shown(link: re.Match[str]) -> str:
+    def replacement(link: re.Match[str]) -> str:
         file = link[2].partition("#")[0].endswith((".md", ".html", ".txt"))
         return link[1] if file or link[2].startswith(("http:", "https:")) else link[0]
 
-    return _LINK.sub(shown, text)
+    return _LINK.sub(replacement, text)
 
 
 def tidy(text: str) -> str:
-    """Returns a text with the spacing mended that tokenised corpora break: ``Jean- Luc``, ``John( 1 May``, ``x ,``."""
+    """Repairs the spacing of a tokenised corpus, such as ``Jean- Luc``, ``John( 1 May`` and ``x ,``."""
     text = re.sub(r"(?<=\w)- (?=\w)", "-", text)
     text = re.sub(r"(?<=\w)\(\s*", " (", re.sub(r"\(\s+", "(", text))
     text = re.sub(r"(?<!\s)\s++([,.;:)])", r"\1", text)
@@ -116,19 +116,19 @@ def tidy(text: str) -> str:
 # -- counting words of any script ------------------------------------------------------------------------------------
 
 _UNSPACED: Final = r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]"
-"""Characters of scripts that put no spaces between words."""
+"""Matches a character of a script that puts no spaces between words."""
 _HAS_UNSPACED: Final = regex.compile(_UNSPACED)
 _WORD_START: Final = regex.compile(rf"(?w)\b(?={_UNSPACED})|(?<={_UNSPACED})\b(?=\w)")
-"""Matches where words begin in and behind them by Unicode's default segmentation (UAX 29)."""
+"""Matches the start of each word within and after such characters, by Unicode's default segmentation (UAX 29)."""
 _RUN: Final = regex.compile(r"[^\x00-\x20]+")
 _WORD_CHARACTER: Final = regex.compile(r"\w")
 
 
 def word_starts(run: str) -> list[int]:
-    """Returns where the words of a text without blanks begin: one, unless it has a script without spaces between words.
+    """Returns the start of each word in a text without blanks: only 0 unless a script without spaces occurs in it.
 
-    There Unicode's default segmentation decides, without a dictionary: each Chinese character and each hiragana is a
-    word, a run of katakana is one, and so is each letter of Thai, Lao, Khmer or Burmese with its marks.
+    For scripts without spaces between words, Unicode's default segmentation decides, without a dictionary: a word is
+    one Chinese character, one hiragana, a run of katakana, or one letter of Thai, Lao, Khmer or Burmese with its marks.
     """
     if _HAS_UNSPACED.search(run) is None:
         return [0]
@@ -140,8 +140,8 @@ def word_starts(run: str) -> list[int]:
 def cut_words(text: str, limit: int) -> str:
     """Returns the first `limit` words of `text`, with the spacing between them unchanged.
 
-    Words stand between blanks; see `word_starts` for scripts without spaces. Every observation passes through here,
-    hence NumPy: it is five times faster than `str.split`.
+    Blanks separate words; see `word_starts` for scripts without spaces. Every observation passes through this function,
+    so it uses NumPy, which is five times faster than `str.split`.
     """
     end = _word_start(text, limit)
     return text if end is None else text[:end].rstrip()
@@ -154,7 +154,7 @@ def skip_words(text: str, number: int) -> str:
 
 
 def _word_start(text: str, number: int) -> int | None:
-    """Returns where the word after the first `number` words begins; None if there is none."""
+    """Returns the start of the word after the first `number` words; None if there is no such word."""
     if _segmented(text):
         return next(itertools.islice(_starts(text), number, None), None)
     if len(text) < 2 * number:  # too short for more than `number` words: each needs a letter and a blank
@@ -174,11 +174,11 @@ def count_words(text: str) -> int:
 
 
 def _segmented(text: str) -> bool:
-    """Returns whether a text has characters of a script without spaces between words."""
+    """Returns whether a text contains a script without spaces between words."""
     return not text.isascii() and _HAS_UNSPACED.search(text) is not None
 
 
 def _starts(text: str) -> Iterator[int]:
-    """Yields where the words of a text begin."""
+    """Yields the start of each word of a text."""
     for run in _RUN.finditer(text):
         yield from (run.start() + start for start in word_starts(run[0]))

@@ -1,8 +1,8 @@
-"""Threads: how many torch computes with, and daemon threads at the exit of a program; what would end it too early.
+"""Threads: torch's number of threads, daemon threads at exit, delayed Ctrl-C, and exceptions of users' code.
 
-A small model runs with one thread, unless the number was set. A daemon thread is one that an interrupted program does
-not wait for: Python ends it at the exit wherever it next asks for the interpreter. Inside torch that aborts the whole
-program with status 134: while a forward pass runs, or while a sampler frees its keys and values after the last reply.
+A small model runs with one thread, unless the user set the number. A program does not wait for its daemon threads: at
+exit Python stops them when they next acquire the interpreter lock. Inside torch that aborts the whole program with
+status 134: while a forward pass runs, or while a sampler frees its keys and values after the last reply.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from typing import Final, NoReturn, TypeVar
 
 Result = TypeVar("Result")
 EXIT_SECONDS: Final = 2.0
-"""Seconds that the exit of the program waits for calls under way."""
+"""Maximum seconds that the program waits at exit for running calls."""
 _threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 
 
 def start(run: Callable[[], None], name: str) -> threading.Thread:
-    """Starts a daemon thread and returns it; the exit of the program waits for it, but not long."""
+    """Starts a daemon thread and returns it; at exit the program waits up to `EXIT_SECONDS` for it."""
     thread = threading.Thread(target=run, name=name, daemon=True)
     _threads.add(thread)
     thread.start()
@@ -37,57 +37,56 @@ def start(run: Callable[[], None], name: str) -> threading.Thread:
 
 @atexit.register
 def wait() -> bool:
-    """Waits for all started threads, at most `EXIT_SECONDS` seconds; returns whether all have ended."""
+    """Waits up to `EXIT_SECONDS` seconds for all started threads and returns whether they have ended."""
     end = time.monotonic() + EXIT_SECONDS
-    with contextlib.suppress(KeyboardInterrupt):  # a second one: whoever sent it does not want to wait
+    with contextlib.suppress(KeyboardInterrupt):  # a second Ctrl-C ends the wait
         for thread in list(_threads):
             thread.join(max(0.0, end - time.monotonic()))
     return not any(thread.is_alive() for thread in list(_threads))
 
 
 def leave(status: int) -> NoReturn:
-    """Ends the program with a status, as `sys.exit` does, but even if a thread computes on, after `EXIT_SECONDS`."""
+    """Ends the program with a status, as `sys.exit` does; after `EXIT_SECONDS` even if threads still run."""
     if wait():
         sys.exit(status)
-    _threads.clear()  # they had their time: the exit functions need not wait again
+    _threads.clear()  # so that the exit functions do not wait again
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
 
 
-# -- how many torch computes with -----------------------------------------------------------------------------------
+# -- number of threads of torch ------------------------------------------------------------------------------------
 
 SMALL: Final = 10_000_000
-"""Parameters below which a model runs with one thread.
+"""Number of parameters below which a model runs with one thread.
 
-The threads of a small model wait for each other at many short products. With two of them and two free cores it takes
-two thirds of the time, but beside a single busy process twice the time (``benchmarks/threads.py``,
-docs/reference/sampling.md).
+The threads of a small model wait for each other at many short matrix products. Two threads take two thirds of the time
+of one on two free cores, but twice that time next to one busy process (``benchmarks/threads.py``, docs/reference/sampling.md).
 """
 SET: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
-"""Environment variables by which a user sets the number."""
+"""Environment variables with which users set the number of threads."""
 
 
 @dataclass(slots=True)
 class _Choice:
-    """What was chosen in this process so far."""
+    """Numbers of threads chosen in this process so far."""
 
     usual: int = 0
     """Number of threads before the first choice."""
     present: int = 0
-    """Number of threads since the last one; another means that somebody else has set it."""
+    """Number of threads set by the last choice; a different number now means that other code set it."""
     largest: int = 0
-    """Parameters of the largest model."""
+    """Number of parameters of the largest model."""
 
 
 _choice = _Choice()
 
 
 def choose_threads(parameters: int) -> None:
-    """Chooses the number of threads of this process, which is about to run a model; its largest model decides.
+    """Sets torch's number of threads for this process before it runs a model; its largest model decides.
 
-    A number that is not torch's own, because the environment or a call of `torch.set_num_threads` set it, stays.
+    A number set by the environment or by a call of `torch.set_num_threads` is not changed.
 
     Args:
         parameters: Number of the model's parameters.
@@ -96,7 +95,7 @@ def choose_threads(parameters: int) -> None:
 
     choice, present = _choice, torch.get_num_threads()
     if not choice.usual:
-        # torch takes a thread for each core, or for each two that are one in hardware
+        # # torch's default is one thread per core, or per physical core with hyper-threading
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         choice.usual, choice.present = present, present if present in (cores, cores // 2) else 0
     if present != choice.present or any(os.environ.get(name) for name in SET):
@@ -115,21 +114,21 @@ _holding = False
 def interrupt_held_back() -> Iterator[None]:
     """Delays the first Ctrl-C until the block has ended; a second one is raised at once.
 
-    Where blocks lie in one another, the outermost one holds. In another thread than the main one, which is where Ctrl-C
-    arrives, nothing is held; nor in a program that was told to ignore it (begun by a script with ``&``).
+    Of nested blocks, only the outermost delays. Nothing is delayed outside the main thread, where Ctrl-C arrives, or in
+    a program that ignores Ctrl-C (started by a script with ``&``).
     """
     global _holding
     elsewhere = threading.current_thread() is not threading.main_thread()
     if _holding or elsewhere or signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         yield
         return
-    held = False
+    pending = False
 
     def hold(number: int, frame: object) -> None:
-        nonlocal held
-        if held:
+        nonlocal pending
+        if pending:
             raise KeyboardInterrupt
-        held = True
+        pending = True
 
     before, _holding = signal.signal(signal.SIGINT, hold), True
     try:
@@ -137,7 +136,7 @@ def interrupt_held_back() -> Iterator[None]:
     finally:
         _holding = False
         signal.signal(signal.SIGINT, before)
-    if held:
+    if pending:
         raise KeyboardInterrupt
 
 
@@ -146,10 +145,10 @@ def interrupt_held_back() -> Iterator[None]:
 
 @contextmanager
 def contained() -> Iterator[None]:
-    """Turns what would end the program or lose an episode, raised by a user's code, into a RuntimeError.
+    """Converts exceptions of a user's code that would end the program or lose an episode into a RuntimeError.
 
-    A SystemExit must not end a command as if all were well, nor a CancelledError that nobody asked for leave out an
-    episode. Ctrl-C and a task that is being cancelled go on as they are.
+    A SystemExit must not end a command as if it had succeeded, and a CancelledError without a cancellation must not
+    drop an episode. Ctrl-C and true cancellations pass unchanged.
     """
     try:
         yield
@@ -167,8 +166,9 @@ def call_within(call: Callable[[], Result], seconds: float) -> Result:
     """Runs `call` in a daemon thread, so that a hang can be abandoned without blocking the exit of the program.
 
     Raises:
-        TimeoutError: There was no result in time.
-        Exception: Whatever `call` raised; a RuntimeError for what would end the program, such as SystemExit.
+        TimeoutError: `call` did not return in time.
+        Exception: The exception of `call`; exceptions that would end the program, such as SystemExit, become a
+            RuntimeError.
     """
     box: list[Result] = []
     failed: list[BaseException] = []
@@ -183,7 +183,7 @@ def call_within(call: Callable[[], Result], seconds: float) -> Result:
     thread.join(max(seconds, 0.0))
     if failed and isinstance(failed[0], Exception):
         raise failed[0]
-    if failed:  # SystemExit, say: a fault of another's code that must not end this program
+    if failed:  # such as SystemExit, which must not end this program
         raise RuntimeError(f"{type(failed[0]).__name__}: {failed[0]}") from failed[0]
     if not box:
         raise TimeoutError("no reply before the deadline")

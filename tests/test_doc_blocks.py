@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import doc_blocks
+import gymnasium
 import pytest
 from made_pages import PAGES
 
@@ -42,8 +43,10 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("SEARCHGYM_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("SEARCHGYM_DATA", raising=False)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    modules = set(sys.modules)
+    modules, environments = set(sys.modules), set(gymnasium.registry)
     yield tmp_path
+    for name in set(gymnasium.registry) - environments:
+        del gymnasium.registry[name]
     for name in set(sys.modules) - modules:  # files of a page: another page may have one of the same name
         if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
             del sys.modules[name]

@@ -38,10 +38,10 @@ def masked_task(world: World, masks: int, source: Literal["kept", "hidden"] = "k
     """
     index = build_in_memory(world.passages)
     spec = MaskedSpec(n=2 * len(world.passages), seed=world.spec.seed, source=source, masks=[masks])
-    known = windows_by_triples(world.passages, world.triples)
+    fixed = windows_by_triples(world.passages, world.triples)
     card = load_card(EnvCard, find_card("envs", "maskedspan"))
     rules = SearchLimits(top_k=card.top_k, words=card.max_observation_words, searches=card.max_turns - 1)
-    made = generate(world.passages, spec, rules, index, known=known)
+    made = generate(world.passages, spec, rules, index, fixed=fixed)
     options: dict[str, Any] = {"questions": [question for own in made.questions.values() for question in own]}
     return load_task(card, retriever=index, **options)
 

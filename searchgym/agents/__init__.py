@@ -1,7 +1,7 @@
 """Agents: workflows that search for evidence and answer questions."""
 
 from searchgym.agents.base import Agent, Chat, EpisodeIO, LoadedAgent, Observation, Reply, documents, load_agent
-from searchgym.agents.parsing import only_tag, said
+from searchgym.agents.parsing import only_tag, without_thoughts
 from searchgym.agents.roles import Role
 
 __all__ = [
@@ -15,5 +15,5 @@ __all__ = [
     "documents",
     "load_agent",
     "only_tag",
-    "said",
+    "without_thoughts",
 ]

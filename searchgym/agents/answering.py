@@ -62,7 +62,7 @@ class OracleQueries:
             seen = await io.step(Search((query,)))
             chat.observe(_written(query, io.protocol))
             chat.observe(seen.text)
-        chat.observe(ANSWER, own=True)
+        chat.observe(ANSWER, trusted=True)
         await _answer(await chat.generate(), io)
 
 

@@ -72,12 +72,12 @@ class Chat(Protocol):
         """
         ...
 
-    def observe(self, text: str, own: bool = False) -> None:
+    def observe(self, text: str, trusted: bool = False) -> None:
         """Appends text to the context, as tokens that are never trained on.
 
         Args:
             text: Text of the environment.
-            own: Whether the workflow wrote all of it, so that tags in it are tags; text of others never is.
+            trusted: Whether the workflow wrote all of it, so that tags in it are tags; text of others never is.
         """
         ...
 
@@ -198,7 +198,7 @@ def with_max_tokens(agent: LoadedAgent, most: int | None, thoughts: int | None =
     return dataclasses.replace(agent, roles=roles, source=source)
 
 
-def taken(reply: Reply, parsed: Parsed[Value]) -> Value:
+def accept(reply: Reply, parsed: Parsed[Value]) -> Value:
     """Records whether a reply was legal and returns its parsed value."""
     reply.call.legal = parsed.legal
     return parsed.value
@@ -214,7 +214,7 @@ async def ask(io: EpisodeIO, role: str, read: Callable[[str], Parsed[Value]], **
         **fields: Values for the fields of the role's prompt.
     """
     reply = await io.generate(role, **fields)
-    return taken(reply, read(reply.text))
+    return accept(reply, read(reply.text))
 
 
 async def search_once(query: str, io: EpisodeIO) -> tuple[Hit, ...]:
@@ -249,7 +249,7 @@ def read_agent(name: str) -> tuple[AgentCard, dict[str, Role]]:
         try:
             path = find_card("agents", name)
         except UnknownNameError as error:
-            raise UnknownNameError("agent", name, [*error.known, "module:Class"], error.hint) from None
+            raise UnknownNameError("agent", name, [*error.accepted, "module:Class"], error.hint) from None
         card, folder = load_card(AgentCard, path), path.parent
     return card, {role: load_role(role, role_card, folder) for role, role_card in card.roles.items()}
 

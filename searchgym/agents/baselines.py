@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from searchgym.agents.base import EpisodeIO, documents, search_once, taken
+from searchgym.agents.base import EpisodeIO, accept, documents, search_once
 from searchgym.agents.jade import MOST_ANSWER, read_answer
 from searchgym.agents.parsing import NONE, first_line
 from searchgym.records import Answer, Hit, Question, Search
@@ -52,10 +52,13 @@ class IRCoT:
         while io.turns_left > 1:
             for hit in (await io.step(Search((query,)))).hits:
                 pages.setdefault(hit.passage.id, hit)
-            kept = tuple(pages.values())[: self.max_passages]
+            pages_shown = tuple(pages.values())[: self.max_passages]
             if len(thoughts) == self.max_steps:
                 break
-            fields = {"documents": documents(kept, self.passage_words) or NONE, "thoughts": " ".join(thoughts) or NONE}
+            fields = {
+                "documents": documents(pages_shown, self.passage_words) or NONE,
+                "thoughts": " ".join(thoughts) or NONE,
+            }
             reply = await io.generate("reasoner", question=question.text, **fields)
             thought = first_line(reply.text)
             reply.call.legal = bool(thought)
@@ -71,5 +74,5 @@ async def answer_from(
 ) -> None:
     """Has the generator answer a question from pages, in at most so many words to be legal, and gives its answer."""
     reply = await io.generate("generator", question=question.text, documents=documents(hits, passage_words) or NONE)
-    reply.call.answer = taken(reply, read_answer(reply.text, most))
+    reply.call.answer = accept(reply, read_answer(reply.text, most))
     await io.step(Answer(reply.call.answer))

@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from searchgym.agents.base import EpisodeIO, Reply, ask, documents, search_once, taken
-from searchgym.agents.parsing import NONE, Parsed, numbered, only_tag, said, same, words
+from searchgym.agents.base import EpisodeIO, Reply, accept, ask, documents, search_once
+from searchgym.agents.parsing import NONE, Parsed, numbered, only_tag, same, without_thoughts, words
 from searchgym.records import Answer, Hit, Question
 
 # The paper's abbreviations: question decomposition (serial, parallel), question rewriting, retrieval, document
@@ -38,7 +38,7 @@ def read_workflow(
         whole: Modules that form a plan alone.
         otherwise: Fallback plan for output that is not legal.
     """
-    body = only_tag(said(text), "workflow")
+    body = only_tag(without_thoughts(text), "workflow")
     names = [name.strip() for name in (body or "").split(",")]
     ordered = [name for name in CHAIN if name in names and name in modules]
     chain = names == ordered and names[-1] == GENERATE and (SELECT not in names or RETRIEVE in names)
@@ -53,7 +53,7 @@ def read_parts(text: str, question: str) -> Parsed[list[str]]:
     Legal: only these tags, numbered from 1 in order, none empty, none twice, none equal to the question. Fallback: the
     sub-questions that can be parsed, without duplicates; the question if there is none.
     """
-    tags, rest = numbered(said(text), ("q",), 9)
+    tags, rest = numbered(without_thoughts(text), ("q",), 9)
     first: dict[str, str] = {}
     for _, _, body in tags:
         if body:
@@ -75,7 +75,7 @@ def read_query(text: str, question: str, main: str) -> Parsed[str]:
         question: Question to rewrite: a part of the user's, or all of it.
         main: The user's question.
     """
-    query = only_tag(said(text), "query")
+    query = only_tag(without_thoughts(text), "query")
     legal = bool(query) and same(query or "") != same(main) and words(query or "") <= MOST_QUERY
     return Parsed(query if query and legal else question, legal)
 
@@ -85,7 +85,7 @@ def read_selection(text: str, count: int) -> Parsed[list[int]]:
 
     Legal: numbers below `count`, none twice. Fallback: all pages.
     """
-    names = [name.strip() for name in (only_tag(said(text), "id") or "").split(",")]
+    names = [name.strip() for name in (only_tag(without_thoughts(text), "id") or "").split(",")]
     numbers = [int(name[8:]) for name in names if re.fullmatch(r"Document[0-9]{1,3}", name)]
     legal = len(numbers) == len(names) == len(set(numbers)) and all(number < count for number in numbers)
     return Parsed(numbers if legal else list(range(count)), legal)
@@ -96,7 +96,7 @@ def read_answer(text: str, most: int = MOST_ANSWER) -> Parsed[str]:
 
     Legal: this tag with at most so many words, 40 in JADE, and nothing else. Fallback: the whole text.
     """
-    text = said(text)
+    text = without_thoughts(text)
     answer = only_tag(text, "answer")
     if answer is None or words(answer) > most:
         return Parsed(text, False)
@@ -146,7 +146,7 @@ class Jade:
             reply = await self._chain(plan, part, io)
             history += f"Q: {part} | A: {read_answer(reply.text).value}\n"
         reply = await io.generate("summariser", question=question, history=history.strip())
-        taken(reply, read_answer(reply.text))
+        accept(reply, read_answer(reply.text))
         return reply
 
     async def _chain(self, plan: Sequence[str], question: str, io: EpisodeIO) -> Reply:
@@ -160,7 +160,7 @@ class Jade:
             hits = await select_pages(question, hits, self.passage_words, io)
         pages = documents(hits, self.passage_words) or NONE
         reply = await io.generate("generator", question=question, documents=pages)
-        taken(reply, read_answer(reply.text))
+        accept(reply, read_answer(reply.text))
         return reply
 
     async def _rewritten(self, question: str, main: str, history: str, io: EpisodeIO) -> str:

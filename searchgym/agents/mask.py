@@ -11,8 +11,18 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
-from searchgym.agents.base import EpisodeIO, ask, documents, taken
-from searchgym.agents.parsing import NONE, Parsed, bare_query, first_line, numbered, only_tag, said, same, words
+from searchgym.agents.base import EpisodeIO, accept, ask, documents
+from searchgym.agents.parsing import (
+    NONE,
+    Parsed,
+    bare_query,
+    first_line,
+    numbered,
+    only_tag,
+    same,
+    without_thoughts,
+    words,
+)
 from searchgym.records import Answer, Hit, Question, Search
 
 UNKNOWN: Final = "unkown"
@@ -42,7 +52,9 @@ class Knowledge:
     @property
     def trajectory(self) -> str:
         """All slots as prompts show them, one line each."""
-        lines = (f"t{number}: Q: {asked} | A: {answer}" for number, (asked, answer) in enumerate(self.slots, start=1))
+        lines = (
+            f"t{number}: Q: {question} | A: {answer}" for number, (question, answer) in enumerate(self.slots, start=1)
+        )
         return "\n".join(lines) or NONE
 
     def take(self, target: int, query: str, evidence: str) -> None:
@@ -57,20 +69,20 @@ def read_plan(text: str, question: str) -> Parsed[Knowledge]:
     empty or twice, one final answer. Fallback: the pairs that can be parsed, else one slot (question, ``unkown``); the
     last sub-answer if there is no final answer.
     """
-    text = said(text)
+    text = without_thoughts(text)
     pairs, rest = numbered(text, ("q", "a"), 9)
     before, opening, inside = rest.partition("<final_answer>")
     final, closing, after = inside.partition("</final_answer>")
     has_final = bool(opening and closing)
     left = before + after if has_final else rest
-    asked = {number: body for name, number, body in pairs if name == "q" and body}
+    questions = {number: body for name, number, body in pairs if name == "q" and body}
     answers = {number: body for name, number, body in pairs if name == "a" and body}
-    slots = [(body, answers.get(number, UNKNOWN)) for number, body in sorted(asked.items())][:MOST_PAIRS]
+    slots = [(body, answers.get(number, UNKNOWN)) for number, body in sorted(questions.items())][:MOST_PAIRS]
     order = [(name, number) for name, number, _ in pairs]
-    wanted = [("qa"[i % 2], i // 2 + 1) for i in range(len(order))]
-    legal = bool(slots) and has_final and not left.strip() and order == wanted
-    legal = legal and len(order) <= 2 * MOST_PAIRS and len(asked) == (len(order) + 1) // 2
-    legal = legal and len({same(body) for body in asked.values()}) == len(asked)
+    expected = [("qa"[i % 2], i // 2 + 1) for i in range(len(order))]
+    legal = bool(slots) and has_final and not left.strip() and order == expected
+    legal = legal and len(order) <= 2 * MOST_PAIRS and len(questions) == (len(order) + 1) // 2
+    legal = legal and len({same(body) for body in questions.values()}) == len(questions)
     if not slots:
         slots = [(question, UNKNOWN)]
     answered = [body for name, _, body in pairs if name == "a" and body]
@@ -83,7 +95,7 @@ def read_search(text: str) -> Parsed[str | None]:
 
     Legal: exactly one of these forms. Fallback: the first line, stripped of punctuation, as the query; None if empty.
     """
-    text = said(text)
+    text = without_thoughts(text)
     if END.fullmatch(text):
         return Parsed(None, True)
     if query := only_tag(text, "search"):
@@ -96,7 +108,7 @@ def read_summary(text: str) -> Parsed[str]:
 
     Legal: exactly one of these forms, with at most 75 words of evidence. Fallback: the first line.
     """
-    text = said(text)
+    text = without_thoughts(text)
     if text.rstrip(".") == NOTHING:
         return Parsed(NOTHING, True)
     evidence = only_tag(text, "evidence")
@@ -110,7 +122,7 @@ def read_update(text: str, slots: int) -> Parsed[int]:
 
     Legal: the number of an existing slot to update, or one more than the last to add. Fallback: a new slot.
     """
-    text = said(text)
+    text = without_thoughts(text)
     for tag, targets in (("update", range(1, slots + 1)), ("add", range(slots + 1, slots + 2))):
         body = only_tag(text, tag)
         if body is not None and re.fullmatch(r"t[1-9][0-9]{0,2}", body) and int(body[1:]) in targets:
@@ -123,7 +135,7 @@ def read_answer(text: str) -> Parsed[str]:
 
     Legal: this tag and nothing else. Fallback: the first line.
     """
-    text = said(text)
+    text = without_thoughts(text)
     answer = only_tag(text, "final_answer")
     return Parsed(first_line(text), False) if answer is None else Parsed(answer, True)
 
@@ -152,37 +164,41 @@ class MAsk:
     async def run(self, question: Question, io: EpisodeIO) -> None:
         """Runs one episode."""
         reply = await io.generate("planning", question=question.text)
-        known = taken(reply, read_plan(reply.text, question.text))
-        reply.call.answer = known.answer
+        knowledge = accept(reply, read_plan(reply.text, question.text))
+        reply.call.answer = knowledge.answer
         if self.first_answer:
-            await self._answer(known, io)
+            await self._answer(knowledge, io)
         for _ in range(self.max_turns):
-            if io.turns_left <= 1 or (query := await next_query("search", known, io)) is None:
+            if io.turns_left <= 1 or (query := await next_query("search", knowledge, io)) is None:
                 break
             seen = await io.step(Search((query,)))
             if seen.done:
                 return
             pages = documents(seen.hits, self.passage_words) or NONE
-            known.queries.append(query)
-            target, evidence = len(known.slots) + 1, pages
+            knowledge.queries.append(query)
+            target, evidence = len(knowledge.slots) + 1, pages
             if self.knowledge:
                 evidence = await ask(io, "summary", read_summary, query=query, documents=pages)
-                state = {"question": known.question, "answer": known.answer, "trajectory": known.trajectory}
+                state = {"question": knowledge.question, "answer": knowledge.answer, "trajectory": knowledge.trajectory}
                 update = await io.generate("update", query=query, evidence=evidence, **state)
-                target = taken(update, read_update(update.text, len(known.slots)))
-            known.take(target, query, evidence)
-            await self._answer(known, io)
-        await io.step(Answer(known.answer))
+                target = accept(update, read_update(update.text, len(knowledge.slots)))
+            knowledge.take(target, query, evidence)
+            await self._answer(knowledge, io)
+        await io.step(Answer(knowledge.answer))
 
-    async def _answer(self, known: Knowledge, io: EpisodeIO) -> None:
+    async def _answer(self, knowledge: Knowledge, io: EpisodeIO) -> None:
         """Has the answer role predict the answer from the knowledge."""
-        reply = await io.generate("answer", question=known.question, trajectory=known.trajectory)
-        reply.call.answer = known.answer = taken(reply, read_answer(reply.text))
+        reply = await io.generate("answer", question=knowledge.question, trajectory=knowledge.trajectory)
+        reply.call.answer = knowledge.answer = accept(reply, read_answer(reply.text))
 
 
-async def next_query(role: str, known: Knowledge, io: EpisodeIO) -> str | None:
+async def next_query(role: str, knowledge: Knowledge, io: EpisodeIO) -> str | None:
     """Returns the next query of a role that searches, or None to end the search; see `read_search`."""
-    fields = {"question": known.question, "trajectory": known.trajectory, "queries": "\n".join(known.queries) or NONE}
+    fields = {
+        "question": knowledge.question,
+        "trajectory": knowledge.trajectory,
+        "queries": "\n".join(knowledge.queries) or NONE,
+    }
     return await ask(io, role, read_search, **fields)
 
 
@@ -202,17 +218,17 @@ async def search_until_end(
     Returns:
         The pages, each once, and the number of times that the role was asked; None if the episode has ended.
     """
-    known, pages, asked = Knowledge(question, [], UNKNOWN), dict[str, Hit](), 0
-    while asked < most and io.turns_left > 1:
-        asked += 1
-        query = await next_query(role, known, io)
+    knowledge, pages, calls = Knowledge(question, [], UNKNOWN), dict[str, Hit](), 0
+    while calls < most and io.turns_left > 1:
+        calls += 1
+        query = await next_query(role, knowledge, io)
         if query is None:
             break
         seen = await io.step(Search((query,), source))
         if seen.done:
             return None
-        known.queries.append(query)
-        known.take(len(known.slots) + 1, query, documents(seen.hits, passage_words) or NONE)
+        knowledge.queries.append(query)
+        knowledge.take(len(knowledge.slots) + 1, query, documents(seen.hits, passage_words) or NONE)
         for hit in seen.hits:
             pages.setdefault(hit.passage.id, hit)
-    return tuple(pages.values()), asked
+    return tuple(pages.values()), calls

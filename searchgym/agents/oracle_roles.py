@@ -26,7 +26,7 @@ Fields = Mapping[str, str]
 class OracleStep:
     """One hop of a question, with the page that answers it."""
 
-    asked: str
+    sub_question: str
     """Sub-question, with ``#1`` as placeholder for the answer of the first step."""
     filled: str
     """Sub-question with the answers of earlier steps filled in."""
@@ -34,7 +34,7 @@ class OracleStep:
     """Title of the page that answers the sub-question."""
     quote: str
     """Sentences of that page which hold the answer."""
-    found: str
+    answer: str
     """Answer to the sub-question."""
 
 
@@ -63,11 +63,15 @@ def steps_of(question: Question, quotes: Sequence[str] | None = None) -> list[Or
 
 def _own_quotes(question: Question, titles: Sequence[str]) -> list[str]:
     """Returns the supporting sentences for each gold title, or the title if the question has no such paragraph."""
-    wanted = {(title_key(fact.title), fact.sentence) for fact in question.supporting_facts or ()}
+    supporting_facts = {(title_key(fact.title), fact.sentence) for fact in question.supporting_facts or ()}
     quotes: dict[str, str] = {}
     for page in question.paragraphs or ():
         key = title_key(page.title)
-        supporting = [text for i, text in enumerate(page.sentences) if (key, i) in wanted or (key, None) in wanted]
+        supporting = [
+            text
+            for i, text in enumerate(page.sentences)
+            if (key, i) in supporting_facts or (key, None) in supporting_facts
+        ]
         quotes[key] = " ".join("".join(supporting).split())
     return [quotes.get(title_key(title)) or title for title in titles]
 
@@ -113,29 +117,29 @@ class OracleRoles:
         """Returns the longest run of steps, from the first on, whose quotes all occur in a text."""
         return list(takewhile(lambda step: step.quote in text, self.steps))
 
-    def _concluded(self, known: Sequence[OracleStep]) -> str:
+    def _concluded(self, answered: Sequence[OracleStep]) -> str:
         """Returns the answer if every step is known, else the last known step's answer, or ``UNKNOWN``."""
-        if len(known) == len(self.steps):
+        if len(answered) == len(self.steps):
             return self.question.answers[0]
-        return known[-1].found if known else UNKNOWN
+        return answered[-1].answer if answered else UNKNOWN
 
     def _chosen(self, helpful: Sequence[str], otherwise: Sequence[str]) -> str:
         """Returns the choice of the pages that help; with a flaw, or if there are none, of others."""
-        kept = helpful if helpful and not self._flawed() else otherwise or ["0"]
-        return f"<id>{','.join(f'Document{number}' for number in kept)}</id>"
+        choice = helpful if helpful and not self._flawed() else otherwise or ["0"]
+        return f"<id>{','.join(f'Document{number}' for number in choice)}</id>"
 
     # -- M-ASK -----------------------------------------------------------------------------------------------------
 
     def planning(self, fields: Fields) -> str:
         """Plans the sub-questions."""
         steps = self.steps[:1] if self.short else self.steps[:5]
-        pairs = (f"<q{i}> {step.asked}</q{i}><a{i}> {UNKNOWN}</a{i}>" for i, step in enumerate(steps, start=1))
+        pairs = (f"<q{i}> {step.sub_question}</q{i}><a{i}> {UNKNOWN}</a{i}>" for i, step in enumerate(steps, start=1))
         return f"{''.join(pairs)}<final_answer> {UNKNOWN}</final_answer>"
 
     def search(self, fields: Fields) -> str:
         """Searches for the first sub-question that was not searched for yet."""
-        asked = {same(line) for line in fields["queries"].splitlines()}
-        left = [step for step in self.steps[: 1 if self.early else None] if same(step.filled) not in asked]
+        searched = {same(line) for line in fields["queries"].splitlines()}
+        left = [step for step in self.steps[: 1 if self.early else None] if same(step.filled) not in searched]
         return f"<search> {left[0].filled}</search>" if left else "<end>"
 
     def summary(self, fields: Fields) -> str:
@@ -148,10 +152,10 @@ class OracleRoles:
     def update(self, fields: Fields) -> str:
         """Updates the slot of the sub-question, or adds one."""
         lines = re.findall(r"^t(\d+): Q: (.*) \| A: (.*)$", fields["trajectory"], re.MULTILINE)
-        wanted = {same(step.asked) for step in self.steps if same(step.filled) == same(fields["query"])}
+        matching = {same(step.sub_question) for step in self.steps if same(step.filled) == same(fields["query"])}
         if not self._flawed(0.25):
-            for number, asked, answer in lines:
-                if same(asked) in wanted and answer == UNKNOWN:
+            for number, sub_question, answer in lines:
+                if same(sub_question) in matching and answer == UNKNOWN:
                     return f"<update> t{number}</update>"
         return f"<add> t{len(lines) + 1}</add>"
 
@@ -173,8 +177,8 @@ class OracleRoles:
 
     def serial(self, fields: Fields) -> str:
         """Decomposes the question."""
-        asked = list(dict.fromkeys(step.asked for step in self.steps))[:7]
-        return "".join(f"<q{i}> {text}</q{i}>" for i, text in enumerate(asked, start=1))
+        sub_questions = list(dict.fromkeys(step.sub_question for step in self.steps))[:7]
+        return "".join(f"<q{i}> {text}</q{i}>" for i, text in enumerate(sub_questions, start=1))
 
     parallel = serial
 
@@ -194,31 +198,33 @@ class OracleRoles:
         """Answers a sub-question, or the question, from pages, after a thought that quotes them."""
         step = None if same(fields["question"]) == same(self.question.text) else self._step(fields["question"])
         steps = self.steps if step is None else [step]
-        known = list(takewhile(lambda each: f"(Title: {each.title})" in fields["documents"], steps))
-        answer = self._concluded(known) if step is None else step.found if known else UNKNOWN
-        quotes = " ".join(each.quote for each in known)
+        answered = list(takewhile(lambda each: f"(Title: {each.title})" in fields["documents"], steps))
+        answer = self._concluded(answered) if step is None else step.answer if answered else UNKNOWN
+        quotes = " ".join(each.quote for each in answered)
         return f"{thought(quotes) if quotes else ''}<answer> {answer}</answer>"
 
     def summariser(self, fields: Fields) -> str:
         """Answers from the answers to the sub-questions."""
         answers = re.findall(r"\| A: (.*)$", fields["history"], re.MULTILINE)
-        right = {same(answer) for answer in answers}.issuperset(same(step.found) for step in self.steps)
+        right = {same(answer) for answer in answers}.issuperset(same(step.answer) for step in self.steps)
         answer = self.question.answers[0] if right else answers[-1] if answers else UNKNOWN
         return f"<answer> {answer}</answer>"
 
-    def _step(self, asked: str) -> OracleStep | None:
+    def _step(self, text: str) -> OracleStep | None:
         """Returns the step whose sub-question a text asks, with or without earlier answers filled in; None if none."""
-        plain = same(asked).removeprefix("what is ").rstrip("?")
-        return next((s for s in self.steps if plain in (same(s.asked).rstrip("?"), same(s.filled).rstrip("?"))), None)
+        plain = same(text).removeprefix("what is ").rstrip("?")
+        return next(
+            (s for s in self.steps if plain in (same(s.sub_question).rstrip("?"), same(s.filled).rstrip("?"))), None
+        )
 
     # -- IRCoT -----------------------------------------------------------------------------------------------------
 
     def reasoner(self, fields: Fields) -> str:
         """Quotes the page of the next step or asks for it, and concludes after the last one."""
-        known = self._known(fields["thoughts"])
-        if len(known) == len(self.steps) or (self.early and known):
-            return f"So the answer is: {self._concluded(known)}"
-        step = self.steps[len(known)]
+        answered = self._known(fields["thoughts"])
+        if len(answered) == len(self.steps) or (self.early and answered):
+            return f"So the answer is: {self._concluded(answered)}"
+        step = self.steps[len(answered)]
         return step.quote if f"(Title: {step.title})" in fields["documents"] else step.filled
 
 

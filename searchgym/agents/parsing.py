@@ -31,7 +31,7 @@ class Parsed(Generic[Value]):
     """Whether the output had the exact form that the role must write; if not, `value` is a fallback."""
 
 
-def said(text: str) -> str:
+def without_thoughts(text: str) -> str:
     """Returns a model's text without thoughts and outer blanks; over-long text is cut."""
     return split_thoughts(text[:MAX_ACTION_CHARS])[1].strip()
 
@@ -40,7 +40,7 @@ def only_tag(text: str, tag: str) -> str | None:
     """Returns the content of a tag if the text is that tag once and nothing else, or else None.
 
     Args:
-        text: Output of a role, as `said` returns it.
+        text: Output of a role, as `without_thoughts` returns it.
         tag: Name of the tag.
     """
     opening, closing = f"<{tag}>", f"</{tag}>"
@@ -66,7 +66,7 @@ def numbered(text: str, tags: tuple[str, ...], most: int) -> tuple[list[tuple[st
     """Extracts numbered tags (``<q1>..</q1>``) from a text.
 
     Args:
-        text: Output of a role, as `said` returns it.
+        text: Output of a role, as `without_thoughts` returns it.
         tags: Names of the tags without their numbers.
         most: Largest number, at most 9.
 
@@ -74,8 +74,8 @@ def numbered(text: str, tags: tuple[str, ...], most: int) -> tuple[list[tuple[st
         A list of (name, number, content) in order of occurrence; the rest of the text, stripped.
     """
     pattern = re.compile(rf"<({'|'.join(tags)})([1-{most}])>((?:(?!</?(?:{'|'.join(tags)})\d+>).)*)</\1\2>", re.DOTALL)
-    found = [(match[1], int(match[2]), match[3].strip()) for match in pattern.finditer(text)]
-    return found, pattern.sub("", text).strip()
+    contents = [(match[1], int(match[2]), match[3].strip()) for match in pattern.finditer(text)]
+    return contents, pattern.sub("", text).strip()
 
 
 def words(text: str) -> int:

@@ -40,22 +40,22 @@ class Role:
         """
         return joined(self.parts(fields))
 
-    def parts(self, fields: Mapping[str, str], own: str = "") -> Parts:
+    def parts(self, fields: Mapping[str, str], trusted: str = "") -> Parts:
         """Returns the parts of the prompt with its fields filled in.
 
         Args:
             fields: Values of the fields, which are not own text.
-            own: Value of a field that is own text after all: the description of the action grammar.
+            trusted: Value of a field that is own text after all: the description of the action grammar.
 
         Raises:
             UsageError: A placeholder got no value, or a value has no placeholder.
         """
         pieces = FIELD.split(self.template)  # text, name, text, name, ..., text
-        wanted = set(pieces[1::2])
-        if wanted != fields.keys():
-            raise UsageError(f"role {self.name}: the prompt has fields {sorted(wanted)}, got {sorted(fields)}")
+        names = set(pieces[1::2])
+        if names != fields.keys():
+            raise UsageError(f"role {self.name}: the prompt has fields {sorted(names)}, got {sorted(fields)}")
         return [
-            (fields[piece], piece == "instructions" and fields[piece] == own) if number % 2 else (piece, True)
+            (fields[piece], piece == "instructions" and fields[piece] == trusted) if number % 2 else (piece, True)
             for number, piece in enumerate(pieces)
         ]
 

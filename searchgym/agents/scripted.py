@@ -67,13 +67,13 @@ class SpanOracle:
         """Runs one episode."""
         masked = isinstance(question.metadata.get("masks"), int)
         queries = question.metadata.get("queries") if masked else question.gold_titles
-        shown = ""
+        pages = ""
         for query in queries or ():
             if io.turns_left > 1:
-                shown += (await io.step(Search((str(query),)))).text
+                pages += (await io.step(Search((str(query),)))).text
         spans = question.answers[0].split(SPAN_SEPARATOR) if masked else [question.answers[0]]
-        found = [span.strip() if holds(shown, span) else "unknown" for span in spans]
-        await io.step(Answer(f"{SPAN_SEPARATOR} ".join(found)))
+        answers = [span.strip() if holds(pages, span) else "unknown" for span in spans]
+        await io.step(Answer(f"{SPAN_SEPARATOR} ".join(answers)))
 
 
 class ClosedBook:
@@ -95,8 +95,8 @@ class SingleSearch:
         observation = await io.step(Search((question.text,)))
         if observation.done:
             return
-        asked = question.text.lower()
-        titles = [hit.passage.title for hit in observation.hits if hit.passage.title.lower() not in asked]
+        text = question.text.lower()
+        titles = [hit.passage.title for hit in observation.hits if hit.passage.title.lower() not in text]
         await io.step(Answer(guess(question.text) or (titles[0] if titles else "")))
 
 
@@ -131,24 +131,24 @@ async def search_titles(question: Question, io: EpisodeIO, opens: bool = True) -
     for title in question.gold_titles or ():
         if io.turns_left <= 1:
             break
-        found = await io.step(Search((title,)))
-        observations.append(found)
+        results = await io.step(Search((title,)))
+        observations.append(results)
         if opens and io.protocol.browse:
-            observations += await read_page(title, found, question, io)
+            observations += await read_page(title, results, question, io)
     return observations
 
 
-async def read_page(title: str, found: Observation, question: Question, io: EpisodeIO) -> list[Observation]:
+async def read_page(title: str, results: Observation, question: Question, io: EpisodeIO) -> list[Observation]:
     """Opens a page that a search found and reads it until an answer stands there; returns the observations.
 
     Args:
         title: Title of the page.
-        found: What the search showed.
+        results: What the search showed.
         question: Question whose answer is looked for.
         io: The episode, of which one turn is kept for the answer.
     """
     key = title_key(title)
-    hit = next((hit for hit in found.hits if title_key(hit.passage.title) == key), None)
+    hit = next((hit for hit in results.hits if title_key(hit.passage.title) == key), None)
     observations: list[Observation] = []
     action: Action | None = None if hit is None else Open(title)
     while action is not None and io.turns_left > 1:

@@ -72,7 +72,7 @@ def train(
     except UnknownNameError as error:
         if error.kind != "recipe" or error.name != recipe:
             raise
-        raise UnknownNameError("recipe", recipe, [*error.known, *list_cards("pipelines")], error.hint) from None
+        raise UnknownNameError("recipe", recipe, [*error.accepted, *list_cards("pipelines")], error.hint) from None
     if planned.plan:
         with code_refused():  # a plan needs sizes alone
             print_plan(loaded, planned, out, json)

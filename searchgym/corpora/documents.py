@@ -123,13 +123,13 @@ def _read(path: Path) -> Document:
 
 def _links(id: str, document: Document, files: Mapping[str, Path]) -> tuple[tuple[int, int, str], ...]:
     """Returns the links of a document that lead to other documents of its folder."""
-    found = []
+    links = []
     for start, end, address in document.links:
         path = unquote(address.partition("#")[0])
         target = posixpath.normpath(posixpath.join(posixpath.dirname(id), path))
         if path and target in files and target != id:
-            found.append((start, end, target))
-    return tuple(found)
+            links.append((start, end, target))
+    return tuple(links)
 
 
 def is_documents(source: FilePath) -> bool:
@@ -241,11 +241,11 @@ def _chunks(passages: Iterable[Passage], words: int, overlap: int, by: str) -> I
 
 def _words(text: str) -> list[tuple[int, int]]:
     """Returns where the words of a text begin and end."""
-    found = list[tuple[int, int]]()
+    spans = list[tuple[int, int]]()
     for run in WORD.finditer(text):
         bounds = [run.start() + start for start in word_starts(run[0])]
-        found += itertools.pairwise([*bounds, run.end()])
-    return found
+        spans += itertools.pairwise([*bounds, run.end()])
+    return spans
 
 
 def _windows(bounds: Sequence[int], words: int, overlap: int) -> Iterator[tuple[int, int]]:

@@ -19,7 +19,7 @@ def hash_id(id: str) -> int:
 
 
 def sorted_hashes(hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Returns a table for `places_of`, (2, N) uint64: the hashes in ascending order, and the position of each.
+    """Returns a table for `positions_of`, (2, N) uint64: the hashes in ascending order, and the position of each.
 
     Args:
         hashes: (N,) uint64, the hash at each position; equal ones stay in order.
@@ -28,14 +28,14 @@ def sorted_hashes(hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     return np.stack([hashes[order], order.astype(np.uint64)])
 
 
-def places_of(table: npt.NDArray[np.uint64], hash: int) -> Iterator[int]:
+def positions_of(table: npt.NDArray[np.uint64], hash: int) -> Iterator[int]:
     """Yields the positions that have a hash, in order; different ids may share one."""
     key = np.uint64(hash)
     first, end = np.searchsorted(table[0], key), np.searchsorted(table[0], key, "right")
-    return (int(place) for place in table[1, first:end])
+    return (int(position) for position in table[1, first:end])
 
 
-class FirstPlaces:
+class FirstPositions:
     """Records where each id occurred first, so that repeated ids are found.
 
     Beyond `EXACT` ids it keeps only a 64-bit hash and the place, 21 to 43 bytes per id. Among 21 million different
@@ -46,10 +46,10 @@ class FirstPlaces:
         self._exact: dict[str, int] | None = {}
         self._hashed: _Table | None = None
 
-    def first(self, id: str, place: int) -> int | None:
+    def first(self, id: str, position: int) -> int | None:
         """Records an id's place (at least 0) and returns its first place, or None if the id is new."""
         if self._exact is not None:
-            if (first := self._exact.setdefault(id, place)) != place:
+            if (first := self._exact.setdefault(id, position)) != position:
                 return first
             if len(self._exact) > EXACT:
                 self._hashed = _Table(2 * EXACT)
@@ -58,8 +58,8 @@ class FirstPlaces:
                 self._exact = None
             return None
         assert self._hashed is not None
-        first = self._hashed.insert(hash_id(id), place)
-        return None if first == place else first
+        first = self._hashed.insert(hash_id(id), position)
+        return None if first == position else first
 
     def __len__(self) -> int:
         """Returns the number of different ids."""
@@ -74,14 +74,14 @@ class _Table:
         self._rows = np.zeros((1 << (2 * rows - 1).bit_length(), 2), np.uint64)
         self.count = 0
 
-    def insert(self, key: int, place: int) -> int:
-        """Inserts a hash and returns its place: the recorded one if it is known, else `place`."""
+    def insert(self, key: int, position: int) -> int:
+        """Inserts a hash and returns its place: the recorded one if it is known, else `position`."""
         if 4 * self.count >= 3 * len(self._rows):  # keeps probe sequences short
             larger = np.zeros((2 * len(self._rows), 2), np.uint64)
             self._move(self._rows, larger)
             self._rows = larger
-        first = int(self._insert(self._rows, np.uint64(key), np.uint64(place)))
-        self.count += first == place
+        first = int(self._insert(self._rows, np.uint64(key), np.uint64(position)))
+        self.count += first == position
         return first
 
 
@@ -90,15 +90,15 @@ def _kernels() -> tuple[Any, Any]:
     import numba
 
     @numba.njit(nogil=True)
-    def insert(rows: Any, key: Any, place: Any) -> Any:
+    def insert(rows: Any, key: Any, position: Any) -> Any:
         mask = np.uint64(len(rows) - 1)  # the number of rows is a power of two
         at = key & mask
         while rows[at, 0] != 0:
             if rows[at, 0] == key:
                 return rows[at, 1]
             at = (at + np.uint64(1)) & mask
-        rows[at, 0], rows[at, 1] = key, place
-        return place
+        rows[at, 0], rows[at, 1] = key, position
+        return position
 
     @numba.njit(nogil=True)
     def move(old: Any, new: Any) -> None:

@@ -147,10 +147,10 @@ def _pages(document: Row) -> list[Row]:
 def _contents(row: Row, position: int) -> Passage:
     """Makes a passage from a FlashRAG row ``{"id", "contents"}``; a title or text beside it must be the same."""
     title, text = split_contents(text_field(row, "contents"))
-    for key, own in (("title", title), ("text", text)):
+    for key, value in (("title", title), ("text", text)):
         other = optional_text(row, key)
-        if other is not None and _plain(other) != _plain(own):
-            raise DataError(f"'contents' and {key!r} differ, {own!r:.40} and {other!r:.40}: leave one of them out")
+        if other is not None and _plain(other) != _plain(value):
+            raise DataError(f"'contents' and {key!r} differ, {value!r:.40} and {other!r:.40}: leave one of them out")
     return Passage(id_field(row, "id", "_id"), title, text)
 
 

@@ -54,18 +54,24 @@ def _hotpotqa(row: Row, position: int) -> Question:
 
 def _marked(paragraphs: Sequence[Paragraph], facts: Sequence[SupportingFact]) -> tuple[Paragraph, ...]:
     """Marks the paragraphs that facts name: of several with one title, those that have most of its sentences."""
-    wanted: dict[str, list[int]] = {}
+    sentences_by_title: dict[str, list[int]] = {}
     for fact in facts:
-        wanted.setdefault(title_key(fact.title), []).extend([] if fact.sentence is None else [fact.sentence])
+        sentences_by_title.setdefault(title_key(fact.title), []).extend(
+            [] if fact.sentence is None else [fact.sentence]
+        )
     keys = [title_key(paragraph.title) for paragraph in paragraphs]
-    held = [
-        sum(0 <= number < len(paragraph.sentences) for number in wanted.get(key, ()))
+    counts = [
+        sum(0 <= number < len(paragraph.sentences) for number in sentences_by_title.get(key, ()))
         for key, paragraph in zip(keys, paragraphs, strict=True)
     ]
-    most = {key: max(n for own, n in zip(keys, held, strict=True) if own == key) for key in keys if key in wanted}
+    most = {
+        key: max(n for other, n in zip(keys, counts, strict=True) if other == key)
+        for key in keys
+        if key in sentences_by_title
+    }
     return tuple(
         dataclasses.replace(paragraph, supporting=most.get(key) == count)
-        for key, paragraph, count in zip(keys, paragraphs, held, strict=True)
+        for key, paragraph, count in zip(keys, paragraphs, counts, strict=True)
     )
 
 
@@ -128,7 +134,7 @@ def _kilt(row: Row, position: int) -> Question:
     outputs = objects_field(row, "output")
     golds = [answer for output in outputs if (answer := optional_text(output, "answer") or "").strip()]
     pages = (tuple(optional_text(page, "title") for page in objects_field(output, "provenance")) for output in outputs)
-    titles = next((own for own in pages if any(own)), ())
+    titles = next((titles_of_output for titles_of_output in pages if any(titles_of_output)), ())
     return Question(
         id=id_field(row, "id"),
         text=text_field(row, "input"),
@@ -174,13 +180,13 @@ def _flashrag_metadata(row: Row, used: Collection[str]) -> dict[str, Any]:
     steps = _if_readable(flashrag_steps, metadata, "question_decomposition") or []
     pages = tuple(SupportingFact(title) for _, title in steps if title is not None)
     facts = _if_readable(_facts, metadata, "supporting_facts") or pages or None
-    known = {"type": kind, "level": level, "supporting_facts": facts, "question_decomposition": steps}
+    readable = {"type": kind, "level": level, "supporting_facts": facts, "question_decomposition": steps}
     return {
         "kind": kind,
         "level": level,
         "supporting_facts": facts,
         "hops": tuple(hop for hop, _ in steps) or None,
-        "metadata": _rest(metadata, [key for key in known if known[key]]) | _rest(row, (*used, "metadata")),
+        "metadata": _rest(metadata, [key for key in readable if readable[key]]) | _rest(row, (*used, "metadata")),
     }
 
 

@@ -26,7 +26,7 @@ from searchgym.corpora.files import (
     raw_lines,
     read_json,
 )
-from searchgym.corpora.ids import FirstPlaces
+from searchgym.corpora.ids import FirstPositions
 from searchgym.corpora.readers.parquet import parquet_rows
 from searchgym.errors import BadLines, DataError
 
@@ -185,17 +185,17 @@ def parse_rows(rows: Rows, parse: Parser[Record], bad: BadLines) -> Iterator[Rec
     Raises:
         DataError: There are more bad rows than `bad` allows, or no good row at all.
     """
-    places = FirstPlaces()
+    first_rows = FirstPositions()
     for number, row in rows.rows:
         try:
             if not isinstance(row, Mapping):
                 raise DataError(f"expected an object, got {row!r:.60}")
             record = parse(row, number - 1)
-            if (first := places.first(record.id, number)) is not None:
+            if (first := first_rows.first(record.id, number)) is not None:
                 raise DataError(f"duplicate id {record.id!r}: {rows.unit} {first} has it too")
         except DataError as error:
             bad.bad(rows.error(number, error.reason))
             continue
         yield record
-    if not len(places):
+    if not len(first_rows):
         raise DataError("holds not one good row: get or make it again", rows.source)

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from searchgym.corpora.files import MAX_LINE, FilePath
-from searchgym.corpora.ids import FirstPlaces, hash_id, places_of, sorted_hashes
+from searchgym.corpora.ids import FirstPositions, hash_id, positions_of, sorted_hashes
 from searchgym.corpora.passages import links_of
 from searchgym.errors import DataError
 from searchgym.records import Passage
@@ -35,7 +35,7 @@ def unique(passages: Iterable[Passage]) -> Iterator[Passage]:
     Raises:
         DataError: An id occurs twice.
     """
-    seen = FirstPlaces()
+    seen = FirstPositions()
     for number, passage in enumerate(passages):
         if seen.first(passage.id, number) is not None:
             raise DataError(
@@ -176,7 +176,7 @@ class PassageStore:
             if id.isascii() and id.isdigit() and str(int(id)) == id and int(id) < len(self):
                 return int(id)
             raise KeyError(id)
-        for position in places_of(self._ids, hash_id(id)):
+        for position in positions_of(self._ids, hash_id(id)):
             if self[position].id == id:
                 return position
         raise KeyError(id)

@@ -38,8 +38,8 @@ def find_corpus(name: str | os.PathLike[str], instead: str = "") -> Path:
     if not os.fspath(name):
         raise UsageError("nothing to search: give a corpus file, an index folder or a corpus card")
     if isinstance(name, str) and not is_path(name, "corpora"):
-        if name not in (known := list_cards("corpora")):
-            raise UnknownNameError("corpus file, folder or card", name, known, found_here(name))
+        if name not in (shipped := list_cards("corpora")):
+            raise UnknownNameError("corpus file, folder or card", name, shipped, found_here(name))
     elif path.suffix not in (".yaml", ".yml"):
         if not path.exists():
             raise DataMissingError("no such corpus file or folder: check its name", path)

@@ -38,12 +38,12 @@ def open_corpus_of(card: EnvCard, options: TaskOptions) -> CorpusRetriever:
     return load_corpus(find_corpus(options["corpus"]))
 
 
-def find_card_of(card: EnvCard, given: str | dict[str, Any]) -> RetrieverCard:
+def find_card_of(card: EnvCard, retriever: str | dict[str, Any]) -> RetrieverCard:
     """Returns the retriever card that a user names; a bare URL sets no deadline, so that the environment's applies."""
-    found = find_retriever(given)
-    if isinstance(given, str) and given.startswith(("http://", "https://")):
-        return dataclasses.replace(found, deadline=card.retriever_deadline)  # type: ignore[call-arg]
-    return found
+    named = find_retriever(retriever)
+    if isinstance(retriever, str) and retriever.startswith(("http://", "https://")):
+        return dataclasses.replace(named, deadline=card.retriever_deadline)  # type: ignore[call-arg]
+    return named
 
 
 def load_retriever(
@@ -61,19 +61,19 @@ def load_retriever(
         UsageError: `retriever` conflicts with `distractors`, is not a retriever, or takes other arguments.
         DataMissingError: The corpus cannot be found.
     """
-    given = options.get("retriever")
+    retriever = options.get("retriever")
     if options.get("distractors"):
-        if given is not None:
+        if retriever is not None:
             raise UsageError("distractors=True searches each question's own paragraphs: leave out retriever=")
         from searchgym.retrieval.index.distractors import DistractorRetriever
 
         return DistractorRetriever(questions)
-    if _is_retriever(given):
-        check_retriever(given)
-        return given
-    if isinstance(given, RetrieverCard) and not given.needs_corpus:
-        return _checked(given.open(Sources(questions=questions)), f"retriever {given.kind}")
-    if given is None and "corpus" in options:
+    if _is_retriever(retriever):
+        check_retriever(retriever)
+        return retriever
+    if isinstance(retriever, RetrieverCard) and not retriever.needs_corpus:
+        return _checked(retriever.open(Sources(questions=questions)), f"retriever {retriever.kind}")
+    if retriever is None and "corpus" in options:
         return corpus()
     if "corpus" in options:
         path = find_corpus(options["corpus"])
@@ -82,16 +82,16 @@ def load_retriever(
     else:
         hint = "; or search each question's own paragraphs: distractors=True"
         path = find_corpus(card.corpus, hint if any(question.paragraphs for question in questions) else "")
-    if given is None or isinstance(given, RetrieverCard):
-        return load_corpus(path, given)
-    if isinstance(given, type):
-        raise UsageError(f"retriever= is the class {given.__name__}: give an object of it")
-    if not callable(given):
-        raise UsageError(f"retriever= has neither search() nor search_for(): got {type(given).__name__}")
-    check_call("the function retriever=", given, "passages")
+    if retriever is None or isinstance(retriever, RetrieverCard):
+        return load_corpus(path, retriever)
+    if isinstance(retriever, type):
+        raise UsageError(f"retriever= is the class {retriever.__name__}: give an object of it")
+    if not callable(retriever):
+        raise UsageError(f"retriever= has neither search() nor search_for(): got {type(retriever).__name__}")
+    check_call("the function retriever=", retriever, "passages")
     from searchgym.corpora.documents import open_corpus
 
-    return _checked(given(open_corpus(path)), "the function retriever=")
+    return _checked(retriever(open_corpus(path)), "the function retriever=")
 
 
 def _checked(opened: object, by: str) -> AnyRetriever:
@@ -109,11 +109,13 @@ def load_sources(card: EnvCard, questions: Sequence[Question], options: TaskOpti
         UsageError: `retrievers` is no mapping, or one has a name that is no tag or a value that is no retriever.
         DataMissingError: A corpus cannot be found.
     """
-    given = options.get("retrievers", {})
-    if not isinstance(given, Mapping):
-        raise UsageError(f"{card.id}: retrievers= is a mapping such as {{'web': 'bm25'}}, got {type(given).__name__}")
-    found: dict[str, AnyRetriever] = {}
-    for name, value in given.items():
+    retrievers = options.get("retrievers", {})
+    if not isinstance(retrievers, Mapping):
+        raise UsageError(
+            f"{card.id}: retrievers= is a mapping such as {{'web': 'bm25'}}, got {type(retrievers).__name__}"
+        )
+    sources: dict[str, AnyRetriever] = {}
+    for name, value in retrievers.items():
         if not isinstance(name, str) or not SOURCE.fullmatch(name):
             raise UsageError(
                 f"{card.id}: retrievers= has the name {name!r:.60}: "
@@ -121,20 +123,20 @@ def load_sources(card: EnvCard, questions: Sequence[Question], options: TaskOpti
             )
         if value is None or (isinstance(value, (str, Mapping)) and not value):
             raise UsageError(f"{card.id}: retrievers.{name} is empty: give a retriever, its card or a corpus")
-        own: dict[str, Any] = {"retriever": value}
+        source_options: dict[str, Any] = {"retriever": value}
         if isinstance(value, Mapping) and "corpus" in value:
             if unknown := sorted(map(str, value.keys() - {"corpus", "retriever"})):
                 raise UsageError(f"{card.id}: retrievers.{name} has {', '.join(unknown)}: expected corpus, retriever")
-            own = dict(value)
-        if isinstance(own.get("retriever"), (str, dict)):
-            own["retriever"] = find_card_of(card, own["retriever"])
-        merged: Any = {key: options[key] for key in ("corpus",) if key in options} | own
+            source_options = dict(value)
+        if isinstance(source_options.get("retriever"), (str, dict)):
+            source_options["retriever"] = find_card_of(card, source_options["retriever"])
+        merged: Any = {key: options[key] for key in ("corpus",) if key in options} | source_options
         try:
-            found[name] = load_retriever(card, questions, merged, functools.partial(open_corpus_of, card, merged))
+            sources[name] = load_retriever(card, questions, merged, functools.partial(open_corpus_of, card, merged))
         except UsageError as error:
             raise UsageError(f"{card.id}: retrievers.{name}: {str(error).removeprefix(f'{card.id}: ')}") from None
-    return found
+    return sources
 
 
-def _is_retriever(given: object) -> TypeGuard[AnyRetriever]:
-    return isinstance(given, (Retriever, QuestionRetriever)) and not isinstance(given, type)
+def _is_retriever(value: object) -> TypeGuard[AnyRetriever]:
+    return isinstance(value, (Retriever, QuestionRetriever)) and not isinstance(value, type)

@@ -97,16 +97,16 @@ def named_options(card: EnvCard, options: Mapping[str, Any]) -> TaskOptions:
         DataMissingError: The corpus cannot be found.
     """
     check_option_names(options, card.id)
-    given = cast(TaskOptions, {name: value for name, value in options.items() if value is not None})
-    if "corpus" in given and not given.get("distractors"):
-        find_corpus(given["corpus"])
-    return given
+    set_options = cast(TaskOptions, {name: value for name, value in options.items() if value is not None})
+    if "corpus" in set_options and not set_options.get("distractors"):
+        find_corpus(set_options["corpus"])
+    return set_options
 
 
 def own_questions(options: Mapping[str, Any]) -> Any:
     """Returns the user's files, data sets or records; None where the questions are those of a question source."""
-    given = options.get("questions")
-    return None if isinstance(given, (Mapping, QuestionSource)) else given
+    questions = options.get("questions")
+    return None if isinstance(questions, (Mapping, QuestionSource)) else questions
 
 
 def with_options(card: EnvCard, options: Mapping[str, Any]) -> EnvCard:
@@ -115,14 +115,14 @@ def with_options(card: EnvCard, options: Mapping[str, Any]) -> EnvCard:
     Raises:
         UsageError: A value does not fit, or there is no such question source.
     """
-    given: dict[str, Any] = {name: value for name, value in options.items() if name in RULE_OPTIONS}
+    changes: dict[str, Any] = {name: value for name, value in options.items() if name in RULE_OPTIONS}
     questions = options.get("questions")
     if isinstance(questions, Mapping):
-        given["questions"] = merged(plain(card.questions), questions)
+        changes["questions"] = merged(plain(card.questions), questions)
     else:
-        given["questions"] = questions if isinstance(questions, QuestionSource) else card.questions
+        changes["questions"] = questions if isinstance(questions, QuestionSource) else card.questions
     try:
-        return read(EnvCard, plain(card) | given, card.id)
+        return read(EnvCard, plain(card) | changes, card.id)
     except CardError as error:
         raise UsageError(str(error)) from None
 
@@ -150,8 +150,8 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """
     if over.get("kind", base.get("kind")) != base.get("kind"):
         return dict(over)
-    made = {**base, **over}
+    result = {**base, **over}
     for key, value in over.items():
         if isinstance(value, Mapping) and isinstance(before := base.get(key), Mapping):
-            made[key] = merged(before, value)
-    return made
+            result[key] = merged(before, value)
+    return result

@@ -37,10 +37,10 @@ class _Options(dict[str, Any]):
         copied.env_id = self.env_id
         return copied
 
-    def update(self, given: Mapping[str, Any]) -> None:  # type: ignore[override]
+    def update(self, options: Mapping[str, Any]) -> None:  # type: ignore[override]
         """Takes the options of a caller over the own ones; see `merge_options`."""
-        merge = self.env_id and "questions" in self and "questions" in given
-        super().update(merge_options(find_env(self.env_id), self, given) if merge else given)
+        merge = self.env_id and "questions" in self and "questions" in options
+        super().update(merge_options(find_env(self.env_id), self, options) if merge else options)
 
 
 def _register(env_id: str, card: EnvCard | Path, options: Mapping[str, Any]) -> str:
@@ -161,8 +161,8 @@ def registered() -> list[str]:
 
 def env_options(name: str, *layers: Mapping[str, Any]) -> TaskOptions:
     """Returns the options that an environment was registered with, and others over them; see `merge_options`."""
-    own = {key: value for key, value in registry[full_id(name)].kwargs.items() if key != "card"}
-    return cast(TaskOptions, merge_options(find_env(name), own, *layers) if layers else own)
+    registered = {key: value for key, value in registry[full_id(name)].kwargs.items() if key != "card"}
+    return cast(TaskOptions, merge_options(find_env(name), registered, *layers) if layers else registered)
 
 
 def register_shipped() -> None:

@@ -75,10 +75,10 @@ NOTED: Final = 3
 def unpaid(questions: Sequence[Question]) -> list[str]:
     """Returns notes for the user on golds of questions that no reward of this module pays; none if all can be paid."""
     notes, count = [], len(questions)
-    if found := [(gold, q.id) for q in questions if (gold := wordless_gold(q)) is not None]:
-        named = ", ".join(f"{gold!r:.60} ({id})" for gold, id in found[:NOTED]) + ", ..." * (len(found) > NOTED)
+    if wordless := [(gold, q.id) for q in questions if (gold := wordless_gold(q)) is not None]:
+        named = ", ".join(f"{gold!r:.60} ({id})" for gold, id in wordless[:NOTED]) + ", ..." * (len(wordless) > NOTED)
         what = "a gold answer of articles and punctuation alone, for which no reward is paid"
-        notes.append(f"{len(found)} of {count} questions have {what}: {named}")
+        notes.append(f"{len(wordless)} of {count} questions have {what}: {named}")
     if twins := sum(question.answerable is False for question in questions):
         notes.append(f"{twins} of {count} questions have no answer: no answer to them is paid, and EM leaves them out")
     return notes
@@ -148,15 +148,15 @@ def checked_reward(reward: RewardFunction, state: State) -> float:
     Raises:
         RewardError: The function raised, or returned something else; the message names the question.
     """
-    asked = f"on question {state.question.id!r}"
+    context = f"on question {state.question.id!r}"
     try:
         with contained():
             returned = reward(state)
     except Exception as error:
-        raise RewardError(f"reward {reward_name(reward)} raised {type(error).__name__} {asked}: {error}") from error
+        raise RewardError(f"reward {reward_name(reward)} raised {type(error).__name__} {context}: {error}") from error
     if (value := finite_number(returned)) is None:
         raise RewardError(
-            f"reward {reward_name(reward)} returned {returned!r:.60} {asked}: "
+            f"reward {reward_name(reward)} returned {returned!r:.60} {context}: "
             f"expected a finite number, of at most {LARGEST:.2g} either way"
         )
     return value

@@ -123,13 +123,13 @@ class SearchEnv(gymnasium.Env[str, str]):
         """
         ((state, observation),) = turns.take_turns(self.task, [(self.state, action)], self.stats)
         reward, terminated, truncated, info, scores = turns.outcome(self.task, state)
-        shown = observation
+        text = observation
         if state.done:
             figures = {"reward": reward} | scores
-            shown = f"[{state.stop_reason}: {', '.join(f'{name} {value:g}' for name, value in figures.items())}]"
+            text = f"[{state.stop_reason}: {', '.join(f'{name} {value:g}' for name, value in figures.items())}]"
         self._state = state
         self.stats.steps += 1
-        self._transcript += [self.task.rules.protocol.history(action), shown]
+        self._transcript += [self.task.rules.protocol.history(action), text]
         return observation, reward, terminated, truncated, info
 
     def render(self) -> str | None:

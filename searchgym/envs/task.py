@@ -42,7 +42,7 @@ class Task:
     """Entity id to the entity's names, for 2WikiMultihopQA's evidence scores."""
     retrievers: Mapping[str, AnyRetriever] = dataclasses.field(default_factory=dict)
     """Further retrievers by name."""
-    drawn: Mapping[str, int] | None = None
+    subset_info: Mapping[str, int] | None = None
     """How the questions were drawn (``n`` of how many, ``of``, by which ``seed``); None: all that there are."""
 
     def source(self, name: str) -> AnyRetriever:
@@ -61,15 +61,15 @@ class Task:
 
     def asking(self, questions: Iterable[Question]) -> Task:
         """Returns the task with other questions, over the same corpus and under the same rules."""
-        asked = tuple(questions)
-        return dataclasses.replace(self, questions=asked, by_id={q.id: q for q in asked}, drawn=None)
+        chosen = tuple(questions)
+        return dataclasses.replace(self, questions=chosen, by_id={q.id: q for q in chosen}, subset_info=None)
 
     def subset(self, n: int | None, seed: int = SEED) -> Task:
         """Returns the task with `n` of its questions, drawn by `draw_subset`; itself if it has no more, or for None."""
         if n is None or n >= len(self.questions):
             return self
-        drawn = {"n": n, "of": len(self.questions), "seed": seed}
-        return dataclasses.replace(self.asking(draw_subset(self.questions, n, seed)), drawn=drawn)
+        subset_info = {"n": n, "of": len(self.questions), "seed": seed}
+        return dataclasses.replace(self.asking(draw_subset(self.questions, n, seed)), subset_info=subset_info)
 
 
 def load_task(card: EnvCard, **options: Unpack[TaskOptions]) -> Task:
@@ -83,7 +83,7 @@ def load_task(card: EnvCard, **options: Unpack[TaskOptions]) -> Task:
     """
     options = named_options(card, options)
     card = with_options(card, options)
-    source, given, searched = card.questions, own_questions(options), options.get("retriever")
+    source, user_questions, searched = card.questions, own_questions(options), options.get("retriever")
     if isinstance(searched, (str, dict)):
         options["retriever"] = find_card_of(card, searched)
     reward = get_reward(options.get("reward", card.reward))
@@ -97,7 +97,9 @@ def load_task(card: EnvCard, **options: Unpack[TaskOptions]) -> Task:
         raise UsageError(f"{card.id}: {problems}")
     aliases = load_aliases(card, options.get("aliases"))
     questions = tuple(
-        source.load(context) if given is None else given_questions(card.id, given, options.get("aliases"))
+        source.load(context)
+        if user_questions is None
+        else given_questions(card.id, user_questions, options.get("aliases"))
     )
     if not questions:
         raise UsageError(f"{card.id}: the question source {name_of(source)} returned no questions")
@@ -108,7 +110,9 @@ def load_task(card: EnvCard, **options: Unpack[TaskOptions]) -> Task:
     further = load_sources(card, questions, options)
     retriever = source.around(retriever, questions)
     rules = Rules.from_card(card, pages_of(retriever) if card.browse else None, tuple(further))
-    split = source.split_name if given is None or source.is_own(given) else given_label(given)
+    split = (
+        source.split_name if user_questions is None or source.is_own(user_questions) else given_label(user_questions)
+    )
     return Task(card, rules, questions, retriever, reward, by_id, split, aliases, further)
 
 

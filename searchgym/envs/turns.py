@@ -159,13 +159,13 @@ def resolve(card: EnvCard | Task | Mapping[str, Any] | str, options: TaskOptions
     return load_task(card, **options)
 
 
-def reset_options(options: dict[str, Any] | None, known: tuple[str, ...]) -> dict[str, Any]:
+def reset_options(options: dict[str, Any] | None, accepted: tuple[str, ...]) -> dict[str, Any]:
     """Checks the option names given to `reset` and returns the options, an empty dict for None.
 
     Raises:
         UnknownNameError: An option that does not exist.
     """
     for name in options or {}:
-        if name not in known:
-            raise UnknownNameError("reset option", str(name), known)
+        if name not in accepted:
+            raise UnknownNameError("reset option", str(name), accepted)
     return options or {}

@@ -166,8 +166,8 @@ class SearchVectorEnv(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...
         if self.autoreset_mode is AutoresetMode.NEXT_STEP:
             ended = {i for i, state in enumerate(self._states) if state is not None and state.done and i in chosen}
         acting = {i: text for i, text in zip(chosen, texts, strict=True) if i not in ended}
-        taken = turns.take_turns(self.task, [(self._ready(i), text) for i, text in acting.items()], self.stats)
-        stepped = dict(zip(acting, taken, strict=True))
+        results = turns.take_turns(self.task, [(self._ready(i), text) for i, text in acting.items()], self.stats)
+        stepped = dict(zip(acting, results, strict=True))
 
         observations = [""] * self.num_envs
         rewards = np.zeros(self.num_envs)

@@ -207,7 +207,7 @@ def run_identity(engine: Engine, samples: int = 1) -> dict[str, Any]:
         "seed": engine.seed,
         "questions": len(task.questions),
         "questions_sha256": questions_sha256(task.questions),
-        "drawn": task.drawn,
+        "drawn": task.subset_info,
         "retriever": identify(task.retriever),
         "corpus_sha256": getattr(task.retriever, "corpus_sha256", None),
         "sources": {

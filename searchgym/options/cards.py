@@ -36,10 +36,11 @@ class RoleCard(Options):
     max_tokens: int = 256
     """Maximum length of one response, in tokens."""
     max_thought_tokens: Annotated[int, Ge(1)] | None = None
-    """Number of tokens of a response after which a thought that is still open is closed, with its closing marker, which
-    is not trained on; the rest of `max_tokens` is left for the action. None: thoughts may fill the response."""
+    """Maximum number of tokens before an open thought is closed by inserting its closing marker, which is not trained
+    on; the rest of `max_tokens` remains for the action. None: thoughts may fill the response."""
     stop: list[str] | None = None
-    """Strings that end a response, besides the model's end-of-turn token. Default: the closing tags of actions."""
+    """Strings that end a response, in addition to the model's end-of-turn token. Default: the closing tags of
+    actions."""
     penalty: float = 0.0
     """Number (at most 0) that the credit term ``format`` adds to the reward of a response that fails to parse."""
 
@@ -55,22 +56,22 @@ class AgentCard(Options):
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Keyword arguments for the workflow class."""
     max_calls: Annotated[int, Ge(1)] = MAX_CALLS
-    """Maximum number of model calls per episode, so that a workflow that loops forever is stopped."""
+    """Maximum number of model calls per episode, which stops workflows that loop forever."""
     roles: dict[str, RoleCard] = dataclasses.field(default_factory=dict)
     """Role name to role; empty for a scripted agent, which calls no model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorpusCard(Options):
-    """Card of one corpus: its source, licence and files, and the checksum and size they must have."""
+    """Card of one corpus: its source, its licence, and its file with the required checksum and size."""
 
     name: str
     summary: str
     source: str
-    """Where the corpus was published."""
+    """Place of publication, such as a URL."""
     licence: str
     file: str
-    """File name to look for in the data folder."""
+    """Name of the file in the data folder."""
     url: str | None = None
     """URL that ``searchgym corpus get`` downloads."""
     hub: str | None = None
@@ -78,7 +79,7 @@ class CorpusCard(Options):
     bundled: str | None = None
     """Path inside the package of a corpus file that ships with it (the demonstration data)."""
     sha256: str | None = None
-    """SHA-256 of the file as published; None if the project has not seen the file."""
+    """SHA-256 of the published file; None if it was never checked."""
     bytes: int | None = None
     """Size of the file in bytes, if known."""
     passages: int | None = None
@@ -116,7 +117,7 @@ class EncoderCard(Options):
 
     @classmethod
     def short(cls, value: object) -> object:
-        """Reads a text as the card of that name or path."""
+        """Replaces a text by the encoder card with that name or path."""
         return load_card(cls, find_card("encoders", value)) if isinstance(value, str) else value
 
     def vectors(self) -> dict[str, Any]:
@@ -142,11 +143,11 @@ CARD_FOLDERS: Final = {
 `searchgym.questions.graphs.packs`, suites by `searchgym.eval.suites.cards`, recipes (``train``) by
 `searchgym.train.recipe.load`, pipelines by `searchgym.cli.pipeline.pipeline`."""
 NOUNS: Final = {"envs": "environment", "corpora": "corpus", "pretrained": "model", "train": "recipe"}
-"""Kind of card to its singular, for error messages, where that is not the kind without its last letter."""
+"""Kind of card to its singular for error messages; other kinds just lose their last letter."""
 
 
 def cards_folder(kind: str) -> Path:
-    """Returns the folder that holds a kind of card: inside the package in a wheel, next to it in a checkout."""
+    """Returns the folder with all cards of a kind: inside the package in a wheel, next to it in a checkout."""
     package = Path(__file__).parents[1]
     shipped = package / "_cards" / CARD_FOLDERS[kind]
     return shipped if shipped.is_dir() else package.parent / CARD_FOLDERS[kind]
@@ -163,10 +164,10 @@ def list_cards(kind: str) -> dict[str, Path]:
 
 
 def data_file(folder: Path, name: str) -> Path:
-    """Returns the path in a folder of the file that a card names.
+    """Returns the path of a card's file inside a folder.
 
     Raises:
-        CardError: The name is not that of a file in the folder itself.
+        CardError: The name contains a folder.
     """
     if Path(name).name != name:
         raise CardError(f"file {name!r}: a card gives the name of a file in {folder}, without a folder")
@@ -174,13 +175,14 @@ def data_file(folder: Path, name: str) -> Path:
 
 
 def is_path(name: str, *kinds: str) -> bool:
-    """Returns whether a name is that of a file or folder: it has a separator or a suffix, or begins with a dot.
+    """Returns whether a name is a path: it has a separator or a suffix, or begins with a dot.
 
-    Any other name is that of a card that ships, whatever lies in the working folder, which may be somebody else's.
+    Any other name refers to a shipped card, even if the working folder, which may be somebody else's, has a file of
+    that name.
 
     Args:
         name: The name.
-        kinds: Kinds of cards whose shipped names, which may have a suffix, are no paths.
+        kinds: Kinds of cards whose shipped names never count as paths, even with a suffix.
     """
     if any(name in list_cards(kind) for kind in kinds):
         return False
@@ -188,7 +190,7 @@ def is_path(name: str, *kinds: str) -> bool:
 
 
 def found_here(name: str) -> str:
-    """Returns what to add to the error for an unknown name: how to name the file or folder here that has it, if any."""
+    """Returns a hint for the error about an unknown name, if the working folder has a file or folder of that name."""
     here = bool(name) and os.path.exists(name)  # noqa: PTH110 - unlike Path's, it takes any text
     return f"; for the {'folder' if Path(name).is_dir() else 'file'} of that name here write ./{name}" if here else ""
 
@@ -200,16 +202,16 @@ def find_card(kind: str, name: str) -> Path:
         CardError: No such file.
         UnknownNameError: No such card; the nearest name is suggested.
     """
-    known, path = list_cards(kind), Path(name)
-    if name in known:
-        return known[name]
+    shipped, path = list_cards(kind), Path(name)
+    if name in shipped:
+        return shipped[name]
     if path.suffix in (".yaml", ".yml"):
         if not path.is_file():
             raise CardError(f"{path}: no such file")
         return path
     if is_path(name) and (path / "card.yaml").is_file():
         return path / "card.yaml"
-    raise UnknownNameError(f"{NOUNS.get(kind, kind[:-1])} card", name, known, found_here(name))
+    raise UnknownNameError(f"{NOUNS.get(kind, kind[:-1])} card", name, shipped, found_here(name))
 
 
 def load_card(cls: type[T], path: Path) -> T:

@@ -1,4 +1,4 @@
-"""Finds the classes of kinds by name: modules of the kind's own package, entry points, and ``module:Class``."""
+"""Lookup of classes by name: shipped modules of a kind's package, entry points, and ``module:Class``."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ T = TypeVar("T")
 
 
 def kinds(base: Any) -> dict[str, list[str]]:
-    """Returns the name of every kind with its module or ``module:Class``; imports none of them.
+    """Returns each kind's name with the modules or ``module:Class`` that define it, without importing them.
 
     Args:
-        base: Base class of the kinds; its `kinds_in` is the package that is listed and the group of entry points.
+        base: Base class of the kinds; its `kinds_in` names both the package to list and the group of entry points.
     """
     return _listed(base.kinds_in)
 
 
 def shipped(package: str) -> dict[str, str]:
-    """Returns the name of every kind in a package with its module; looks at files alone, for texts of ``--help``."""
+    """Returns each shipped kind's name with its module; only lists files, so that ``--help`` stays fast."""
     spec = util.find_spec(package)
     names = [module.name for module in pkgutil.iter_modules(spec.submodule_search_locations if spec else [])]
     return {name.replace("_", "-"): f"{package}.{name}" for name in names if not name.startswith("_")}
@@ -32,10 +32,10 @@ def shipped(package: str) -> dict[str, str]:
 
 @cache
 def _listed(package: str) -> dict[str, list[str]]:
-    known = {name: [module] for name, module in shipped(package).items()}
+    modules = {name: [module] for name, module in shipped(package).items()}
     for point in metadata.entry_points(group=package):
-        known.setdefault(point.name, []).append(point.value)
-    return known
+        modules.setdefault(point.name, []).append(point.value)
+    return modules
 
 
 def find_kind(base: type[T], name: str) -> type[T]:
@@ -43,27 +43,27 @@ def find_kind(base: type[T], name: str) -> type[T]:
 
     Raises:
         UnknownNameError: No kind has this name; the nearest is suggested.
-        CardError: Several have it, its module does not import, or there is no such class.
+        CardError: Several kinds have this name, its module cannot be imported, or there is no such class.
     """
     noun: str = base.noun  # type: ignore[attr-defined]
     if ":" in name:
         return _kind(base, name, [load_object(name)])
-    places = kinds(base).get(name, [])
-    if not places:
+    modules = kinds(base).get(name, [])
+    if not modules:
         raise UnknownNameError(noun, name, [*kinds(base), "module:Class"])
-    if len(places) > 1:
-        raise CardError(f"{noun} {name!r} is in {' and in '.join(places)}: write module:Class, or uninstall one")
-    path, _, attribute = places[0].partition(":")
+    if len(modules) > 1:
+        raise CardError(f"{noun} {name!r} is in {' and in '.join(modules)}: write module:Class, or uninstall one")
+    path, _, attribute = modules[0].partition(":")
     try:
         module = importlib.import_module(path)
     except Exception as error:  # whatever the file of another package raises
         raise CardError(f"{noun} {name!r}: {path} cannot be imported: {type(error).__name__}: {error}") from error
-    there = [getattr(module, attribute, None)] if attribute else vars(module).values()
-    return _kind(base, name, [c for c in there if getattr(c, "__module__", None) == path or attribute])
+    candidates = [getattr(module, attribute, None)] if attribute else vars(module).values()
+    return _kind(base, name, [c for c in candidates if getattr(c, "__module__", None) == path or attribute])
 
 
 def _kind(base: type[T], name: str, objects: list[Any]) -> type[T]:
-    """Returns the one class of a kind among some objects."""
+    """Returns the only class among `objects` that inherits from `base`."""
     classes = [c for c in objects if isinstance(c, type) and issubclass(c, base)]
     if len(classes) != 1 or "__dataclass_params__" not in vars(classes[0]):
         noun: str = base.noun  # type: ignore[attr-defined]
@@ -72,7 +72,7 @@ def _kind(base: type[T], name: str, objects: list[Any]) -> type[T]:
 
 
 def name_of(value: Any) -> str:
-    """Returns the name by which `find_kind` finds the class of an object."""
+    """Returns the name under which `find_kind` finds the class of an object."""
     cls = type(value)
     package, _, module = cls.__module__.rpartition(".")
     return module.replace("_", "-") if package == value.kinds_in else f"{cls.__module__}:{cls.__qualname__}"

@@ -1,4 +1,4 @@
-"""Turns the errors of pydantic into sentences: file, line, key, what is wrong, and what is allowed."""
+"""Converts pydantic's errors into sentences with file, line, key, problem and allowed values."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ WORDS: Final = {
     "less than": "below",
     " after validation": "",
 }
-"""Words of pydantic to those of this project, longer ones first."""
+"""Pydantic's phrases to SearchGym's, replaced in this order."""
 MAX_PROBLEMS: Final = 20
-"""Problems of one section that are told."""
+"""Maximum number of problems reported for one section."""
 
 
-def text_of(error: Any, known: Iterable[str]) -> str:
-    """Returns what is wrong, in the words of this project."""
+def text_of(error: Any, accepted: Iterable[str]) -> str:
+    """Returns the description of one pydantic error in SearchGym's words."""
     value, sort, ctx = error["input"], error["type"], error.get("ctx", {})
     if "text" in ctx:
         return str(ctx["text"])
     if sort in ("unexpected_keyword_argument", "invalid_key"):
-        return f"unknown key{did_you_mean(str(error['loc'][-1]), known)}"
+        return f"unknown key{did_you_mean(str(error['loc'][-1]), accepted)}"
     if sort == "missing":
         return "missing key"
     if sort == "literal_error":
@@ -46,26 +46,26 @@ def text_of(error: Any, known: Iterable[str]) -> str:
 
 
 def sentences(errors: Iterable[Any], data: Any, source: Source) -> Iterator[str]:
-    """Yields a sentence for each place; where members of a union fail, for those that come nearest to the data."""
-    found: dict[tuple[Any, ...], tuple[Any, dict[str, str]]] = {}  # path to value, and texts with their sorts
+    """Yields one sentence per faulty value; of failed union members, only those that match the data best count."""
+    problems: dict[tuple[Any, ...], tuple[Any, dict[str, str]]] = {}  # path to value, and texts with their sorts
     for e in errors:
         path: list[Any] = []
         here = data
-        for part in e["loc"]:  # labels of a union's members are no keys
+        for part in e["loc"]:  # skips the labels of union members, which are no keys
             if (isinstance(here, dict) and part in here) or (isinstance(here, list) and part in range(len(here))):
                 path, here = [*path, part], here[part]
         path += [e["loc"][-1]] if e["type"] == "missing" else []
-        found.setdefault(tuple(path), (here, {}))[1][text_of(e, ())] = e["type"]
-    for place, (value, texts) in found.items():
-        nearer = any(len(other) > len(place) and other[: len(place)] == place for other in found)
+        problems.setdefault(tuple(path), (here, {}))[1][text_of(e, ())] = e["type"]
+    for path_, (value, texts) in problems.items():
+        nearer = any(len(other) > len(path_) and other[: len(path_)] == path_ for other in problems)
         text = " or ".join(text for text, sort in texts.items() if not (nearer and re.search("_type|too_short", sort)))
         got = f", got {value!r:.80}" if text.startswith("expected") else ""
         if text:
-            yield ": ".join(filter(None, (source.at(place), key_of(place), text.replace(" or expected", " or") + got)))
+            yield ": ".join(filter(None, (source.at(path_), key_of(path_), text.replace(" or expected", " or") + got)))
 
 
 def refuse_logins(value: Any, source: Source, path: tuple[Any, ...] = ()) -> None:
-    """Raises a CardError for an address with a login: the values of cards and recipes are written into records."""
+    """Raises a CardError if a value is a URL with a login, since cards and recipes are copied into run records."""
     if isinstance(value, (list, dict)):
         for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
             refuse_logins(inner, source, (*path, key))
@@ -77,24 +77,24 @@ def refuse_logins(value: Any, source: Source, path: tuple[Any, ...] = ()) -> Non
 
 
 def key_of(path: Iterable[Any]) -> str:
-    """Returns the dotted name of a path of keys."""
+    """Joins a path of keys into a dotted name, such as ``a.b[0]``."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
 
 
 def reworded(error: Any, cls: Any) -> Any:
-    """Returns an error of pydantic with texts that know the fields of the class that was read."""
+    """Returns a copy of a pydantic error whose texts suggest field names of the class that was read."""
     from pydantic_core import InitErrorDetails
 
-    names, lines, found = [field.name for field in dataclasses.fields(cls)], [], error.errors()
-    for e in found[:MAX_PROBLEMS]:
+    names, lines, errors = [field.name for field in dataclasses.fields(cls)], [], error.errors()
+    for e in errors[:MAX_PROBLEMS]:
         lines.append(InitErrorDetails(type=problem(e["type"], text_of(e, names)), loc=e["loc"], input=e["input"]))
-    if len(found) > MAX_PROBLEMS:
-        lines.append(InitErrorDetails(type=problem("more", f"{len(found) - MAX_PROBLEMS} more problems"), input=None))
+    if len(errors) > MAX_PROBLEMS:
+        lines.append(InitErrorDetails(type=problem("more", f"{len(errors) - MAX_PROBLEMS} more problems"), input=None))
     return type(error).from_exception_data(cls.__name__, lines)
 
 
 def problem(sort: Any, text: str) -> Any:
-    """Returns the exception by which a function tells pydantic what is wrong."""
+    """Returns an exception that reports a problem to pydantic."""
     from pydantic_core import PydanticCustomError
 
     return PydanticCustomError(sort, "{text}", {"text": text})

@@ -1,4 +1,4 @@
-"""Options: frozen dataclasses, read from YAML strictly by pydantic, which is imported at the first `read`."""
+"""Options: frozen dataclasses that pydantic reads strictly from YAML; pydantic is imported at the first `read`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Options:
-    """Base class of everything that is read from YAML: values keep their type, unknown keys are refused."""
+    """Base class of dataclasses that are read from YAML: values keep their type, unknown keys are refused."""
 
     __slots__ = ()
     __pydantic_config__: ClassVar[Any] = {"strict": True, "extra": "forbid", "allow_inf_nan": False}
@@ -31,69 +31,71 @@ class Options:
 
     @classmethod
     def short(cls, value: object) -> object:
-        """Returns the keys and values, or the object, that a number or a text stands for, where one is allowed."""
+        """Expands a short form, a text or a number, to keys and values or to an object; others are unchanged."""
         return value
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
         schema = _as_in_yaml(handler(source))
-        name = schema.pop("ref", None)  # moves out, or the second use of a class would skip `_section`
+        # moved to the outer schema; otherwise the second use of a class would skip `_section`
+        name = schema.pop("ref", None)
         return _core().core_schema.no_info_wrap_validator_function(functools.partial(_section, cls), schema, ref=name)
 
 
 class Kind(Options):
-    """Base class of options that are one of several classes, chosen by name; the base of each sort sets `kinds_in`."""
+    """Base class of options with several implementations, one chosen by name; each family's base sets `kinds_in`."""
 
     __slots__ = ()
     kinds_in: ClassVar[str]
-    """Package with a module for each shipped kind, named as the kind; entry points of this group add others."""
+    """Package with one module per shipped kind, which bears the kind's name; entry points of the same group add
+    more."""
     noun: ClassVar[str]
-    """What such a kind is called in messages."""
+    """Noun for such a kind in messages, such as ``judge``."""
     loads_code: ClassVar[bool] = False
-    """Whether a user's ``module:Class`` is imported where it is read, so that none of it is `Unloaded`."""
+    """Whether a user's ``module:Class`` is imported as soon as it is read, instead of becoming `Unloaded`."""
 
     @classmethod
     def short(cls, value: object) -> object:
-        """Reads a text as the kind's name."""
+        """Expands a text to the kind of that name."""
         return {"kind": value} if isinstance(value, str) else value
 
     def check(self, setting: Setting) -> Iterable[str]:
-        """Yields a sentence for each choice of the run that does not go with this kind."""
+        """Yields a sentence for each setting of the run that conflicts with this kind."""
         return ()
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
-        if "kinds_in" in vars(cls):  # a base: any of its kinds
+        if "kinds_in" in vars(cls):  # a base, which stands for any of its kinds
             return _core().core_schema.no_info_plain_validator_function(functools.partial(_pick, cls))
         return super().__get_pydantic_core_schema__(source, handler)
 
 
-@dataclasses.dataclass(frozen=True)  # with slots, mypy would hold that nothing declared as a kind can be one of these
+@dataclasses.dataclass(frozen=True)  # with slots, mypy would conclude that nothing declared as a kind can be Unloaded
 class Unloaded:
-    """Options of a user's ``module:Class``, which is imported by `loaded` and not where a file is read.
+    """Options of a user's ``module:Class`` before its import: reading a file imports no code, `loaded` does.
 
-    Until then it acts as its base: a kind without rules of its own.
+    Until then it behaves like an instance of the base, without further rules.
     """
 
     base: type[Kind]
     name: str
     values: Any
-    """Plain data: keys and values, or what `Kind.short` reads."""
+    """Plain data: keys and values, or a short form that `Kind.short` expands."""
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # asked by copy and pickle before there is a base
+        if name.startswith("_"):  # copy and pickle look these up before `base` is set
             raise AttributeError(name)
         return getattr(self.base(), name)
 
 
 class Named(dict[str, T]):
-    """Kinds by name, as in ``credit: {outcome: 1, waypoint: {share: 0.3}}``: the key chooses the kind.
+    """Mapping of kind names to kinds, as in ``credit: {outcome: 1, waypoint: {share: 0.3}}``.
 
-    A user's ``module:Class`` is an `Unloaded` until `loaded` is called.
+    The key chooses the kind. A user's ``module:Class`` is an `Unloaded` until `loaded` is called.
     """
 
     def loaded(self) -> dict[str, T]:
-        """Returns the kinds by name, those of users imported; see `loaded`."""
+        """Returns the kinds by name after importing those of users; see `searchgym.options.loaded`."""
         return {name: loaded(value) for name, value in self.items()}
 
     @classmethod
@@ -107,7 +109,11 @@ class Named(dict[str, T]):
 
 
 def read(cls: type[T], data: object, source: Source | str) -> T:
-    """Returns plain data as an object; the CardError names every problem, with file, line, key and what is allowed."""
+    """Converts plain data, as read from YAML, to an object of a class.
+
+    Raises:
+        CardError: The data do not fit; the message lists every problem with file, line, key and allowed values.
+    """
     from pydantic import ValidationError
 
     source = Source(source) if isinstance(source, str) else source
@@ -119,11 +125,11 @@ def read(cls: type[T], data: object, source: Source | str) -> T:
 
 
 def loaded(value: T) -> T:
-    """Returns a kind; imports it first if it is a user's ``module:Class``.
+    """Returns the kind itself, or for an `Unloaded` one the object of the user's class, which is imported now.
 
     Raises:
         UsageError: The module cannot be imported, or code is refused here; see `searchgym.named.load_object`.
-        CardError: It is no such class, or its options do not fit.
+        CardError: There is no such class, or its options do not fit.
     """
     if not isinstance(value, Unloaded):
         return value
@@ -135,7 +141,7 @@ def loaded(value: T) -> T:
 
 
 def check_kind(kind: Kind | Unloaded, setting: Setting) -> list[str]:
-    """Returns what the class of a kind says against the run; nothing for one that is not imported yet."""
+    """Returns a kind's objections to the settings of a run; none for a kind that is not imported yet."""
     try:
         return [] if isinstance(kind, Unloaded) else list(kind.check(setting))
     except Exception as error:  # whatever the class of another package raises
@@ -143,12 +149,12 @@ def check_kind(kind: Kind | Unloaded, setting: Setting) -> list[str]:
 
 
 def kind_name(value: Any) -> str:
-    """Returns the name by which a kind is chosen, whether it is imported or not."""
+    """Returns the name that selects a kind in YAML, whether the kind is imported or not."""
     return value.name if isinstance(value, Unloaded) else name_of(value)
 
 
 def plain(value: Any, named: bool = False) -> Any:
-    """Returns options as plain data, from which `read` makes an equal object."""
+    """Converts options to plain data, from which `read` creates an equal object."""
     if isinstance(value, Unloaded):
         return value.values if named else {"kind": value.name, **value.values}
     if isinstance(value, Options):
@@ -179,7 +185,7 @@ def _adapter(cls: Any) -> Any:
 
 
 def _as_in_yaml(schema: Any) -> Any:
-    """Lets a strict schema take lists for tuples and mappings for classes, as YAML writes them."""
+    """Makes a strict schema accept lists for tuples and mappings for dataclasses, since YAML has no others."""
     for inner in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
         _as_in_yaml(inner)
     if isinstance(schema, dict) and schema.get("type") in ("tuple", "dataclass"):
@@ -188,7 +194,7 @@ def _as_in_yaml(schema: Any) -> Any:
 
 
 def _pick(base: type[Kind], value: Any) -> Any:
-    """Returns the object of the kind that plain data name."""
+    """Creates the kind that plain data select."""
     try:
         name, value = value if isinstance(value, tuple) else (None, value)  # a pair: see `Named`
         if name is None:
@@ -218,19 +224,19 @@ def _of_kind(base: type[Kind], cls: type[Kind], value: Any) -> Any:
 
 
 def _section(cls: Any, value: Any, handler: Any) -> Any:
-    """Reads an object of one class; its errors leave with texts that know the names of its fields."""
+    """Reads an object of one class and rewords validation errors with its field names."""
     from pydantic_core import ValidationError
 
     try:
-        made = handler(value if isinstance(value, (dict, cls)) else cls.short(value))
+        options = handler(value if isinstance(value, (dict, cls)) else cls.short(value))
     except SearchGymError as error:
         raise problem("short", str(error)) from error
     except ValidationError as error:
         raise reworded(error, cls) from None
     try:
-        texts = "; ".join(made.problems())
+        texts = "; ".join(options.problems())
     except Exception as error:  # whatever the class of another package raises
         raise problem("problem", f"its check failed: {type(error).__name__}: {error}") from error
     if texts:
         raise problem("problem", texts)
-    return made
+    return options

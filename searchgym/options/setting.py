@@ -1,4 +1,4 @@
-"""What a kind may know of the run that uses it, for its own check."""
+"""Settings of a run that kinds check themselves against."""
 
 from __future__ import annotations
 
@@ -7,44 +7,44 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """Choices of a run that the check of a kind may look at."""
+    """Settings of a run, passed to `Kind.check`."""
 
     estimator: str = "grpo"
     """Name of the advantage estimator."""
     critic: bool = False
-    """True if the estimator asks a critic."""
+    """Whether the estimator uses a critic."""
     whole_episodes: bool = False
-    """True if the estimator needs rewards of whole episodes."""
+    """Whether the estimator needs one reward per whole episode."""
     valued: str = "model"
-    """Tokens that have a value; see `CriticOptions.tokens`."""
+    """Tokens for which the critic predicts a value; see `CriticOptions.tokens`."""
     normalise: str = "all"
-    """What is compared together; see `AdvantageOptions.normalise`."""
+    """Group within which rewards are compared; see `AdvantageOptions.normalise`."""
     chain: str = "call"
-    """How far rewards are passed back; see `AdvantageOptions.chain`."""
+    """Scope over which rewards are passed back; see `AdvantageOptions.chain`."""
     terms: tuple[str, ...] = ()
     """Names of the credit terms."""
     staleness: int = 0
-    """Steps that are sampled ahead of the learner."""
+    """Number of steps by which sampling may run ahead of learning."""
     lora: bool = False
-    """True if adapters are trained."""
+    """Whether LoRA adapters are trained."""
     dtype: str = "float32"
-    """Type of the learner's weights."""
+    """Data type of the learner's weights."""
     rounds_adapters: bool = False
-    """True if the sampler merges adapters into weights of that type."""
+    """Whether the sampler merges adapters into its weights, which rounds them to `dtype`."""
     trained_keys: int = 0
-    """Number of the model keys that are named and trained."""
+    """Number of model keys that the recipe names and trains."""
     launcher: str | None = None
-    """Name of the launcher that starts programs elsewhere; None where they start here."""
+    """Name of the launcher that starts processes on other machines; None if all run on this one."""
     programs: bool = False
-    """True if the learner or the sampler has processes of its own, which a launcher can start."""
+    """Whether the learner or the sampler runs in separate processes, which a launcher can start."""
     retriever: bool = False
-    """True if the recipe names a retriever."""
+    """Whether the recipe names a retriever."""
     attempts: int = 2
-    """Episodes per question."""
+    """Number of episodes per question."""
     paragraphs: bool = False
-    """True if every question brings the paragraphs that are searched."""
+    """Whether each question is searched in its own paragraphs."""
 
     @property
     def by_episode(self) -> bool:
-        """True if episodes are compared as wholes, so that calls of one episode cannot be told apart."""
+        """Whether whole episodes are compared, so that all calls of an episode get the same advantage."""
         return self.normalise == "all" and not self.critic

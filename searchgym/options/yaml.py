@@ -1,6 +1,6 @@
-"""Reads YAML, for cards, recipes and the front matter of documents: plain data of limited size and depth.
+"""Safe YAML reader for cards, recipes and the front matter of documents, with limits on size and depth.
 
-A few hundred bytes of YAML with nested aliases stand for gigabytes, so anchors and aliases are refused, as are long
+A few hundred bytes of YAML with nested aliases can expand to gigabytes, so anchors and aliases are refused, as are long
 texts, deep nesting and repeated keys.
 """
 
@@ -28,7 +28,7 @@ _NUMBERS: Final = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML loader that refuses anchors, aliases, deep nesting, endless numbers and keys that stand twice."""
+    """YAML loader that refuses anchors, aliases, deep nesting, very long numbers and repeated keys."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -48,7 +48,7 @@ class _Loader(yaml.SafeLoader):
         return node
 
     def resolve(self, kind: type[yaml.Node], value: Any, implicit: Any) -> str:
-        """Returns the tag of a node; ``12:30:45`` is text, as in YAML 1.2, and no number of base 60."""
+        """Returns the tag of a node; ``12:30:45`` is text, as in YAML 1.2, not a base-60 number as in YAML 1.1."""
         tag = str(cast(Any, super()).resolve(kind, value, implicit))
         return "tag:yaml.org,2002:str" if tag in _NUMBERS and ":" in value else tag
 
@@ -80,29 +80,29 @@ _Loader.add_implicit_resolver(
 
 
 class Source(NamedTuple):
-    """Where plain data come from: a file with the line of each key, or a word for it."""
+    """Origin of plain data, for error messages: a file with the line of each key, or a description."""
 
     name: str
     lines: Mapping[tuple[Any, ...], int | str] = {}
-    """Path of keys to the line in the file, or to the override that set the value."""
+    """Path of keys to the line number in the file, or to the text of the override that set the value."""
 
     def at(self, path: tuple[Any, ...]) -> str:
-        """Returns ``FILE:LINE`` of a value, or of the innermost section around it that the file has."""
+        """Returns ``FILE:LINE`` of a value, or of the innermost enclosing section with a known line."""
         line = next((self.lines[path[:n]] for n in range(len(path), -1, -1) if path[:n] in self.lines), None)
         return line if isinstance(line, str) else self.name if line is None else f"{self.name}:{line}"
 
 
 def parse_yaml(text: str, where: str) -> Any:
-    """Returns the plain data of a YAML text; see `parse_source`."""
+    """Parses a YAML text to plain data; see `parse_source`."""
     return parse_source(text, where)[0]
 
 
 def parse_source(text: str, where: str) -> tuple[Any, Source]:
-    """Returns the plain data of a YAML text, and where each key is.
+    """Parses a YAML text to plain data, and the line of each key.
 
     Args:
         text: The text.
-        where: File or place of the text, for error messages.
+        where: File or other origin of the text, for error messages.
 
     Raises:
         CardError: The text is not YAML, too long, too deep, or has an anchor, an alias or a repeated key.
@@ -114,7 +114,7 @@ def parse_source(text: str, where: str) -> tuple[Any, Source]:
         node = loader.get_single_node()
         data = None if node is None else loader.construct_document(node)
         return data, Source(where, {} if node is None else dict(_lines(loader, node, (), node)))
-    # the others: dates, characters, numbers and truth values that do not exist, some of which PyYAML does not check
+    # # the others come from invalid dates, characters, numbers and truth values, some of which PyYAML does not check
     except (yaml.YAMLError, ValueError, ArithmeticError, LookupError, AttributeError, TypeError) as error:
         raise CardError(f"{where}: cannot be read as YAML: {error}") from error
 
@@ -131,15 +131,15 @@ def _lines(loader: Any, node: Any, path: tuple[Any, ...], key: Any) -> Iterator[
 
 
 def read_yaml(path: Path) -> Any:
-    """Returns the plain data of a YAML file; see `read_source`."""
+    """Reads a YAML file as plain data; see `read_source`."""
     return read_source(path)[0]
 
 
 def read_source(path: Path) -> tuple[Any, Source]:
-    """Returns the plain data of a YAML file, and where each key is; see `parse_source`.
+    """Reads a YAML file; see `parse_source` for the result.
 
     Raises:
-        CardError: The file cannot be read, or its text is refused.
+        CardError: The file cannot be read, or its text is not accepted.
     """
     try:
         return parse_source(read_small(path), str(path))
@@ -148,7 +148,7 @@ def read_source(path: Path) -> tuple[Any, Source]:
 
 
 def read_small(path: Path) -> str:
-    """Returns the text of a file that people write by hand, without a byte order mark; no more than the limit is read.
+    """Returns the text of a hand-written file of at most `MAX_CHARS` bytes, without a byte order mark.
 
     Raises:
         OSError: The file cannot be read, or is a pipe or a device.

@@ -1,4 +1,4 @@
-"""What models write: actions in the tags or calls of a grammar, thoughts, and the observations between them."""
+"""Text format of episodes: actions as tags or tool calls, thoughts, and the observations between them."""
 
 from searchgym.protocol.dialect import AUTO, DEFAULT, Dialect, check, detect, list_dialects, load_dialect
 from searchgym.protocol.grammar import MAX_ACTION_CHARS, MAX_RESULT_CHARS, NOTICE, Protocol, get_protocol

@@ -1,4 +1,4 @@
-"""Tool calls in a text: where each begins, what it says, and in which dialect; and how one is written."""
+"""Tool calls: finding them in a text, reading them as actions, and writing them, in any dialect."""
 
 from __future__ import annotations
 
@@ -13,52 +13,52 @@ from searchgym.protocol.notations import NOTATIONS, decoded, read_json, value_of
 from searchgym.records import Action, Invalid, More, Open, Search
 
 _BEGIN: Final = re.compile(r"\s*+(?:```\w*+\s*+)?+")
-"""Matches what may stand before a call without a marker, which begins the text."""
+"""Matches the text that may precede a call without an opening marker, which must begin the response."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """One place in a text where a call is opened."""
+class ScannedCall:
+    """One potential tool call in a text."""
 
     start: int
     end: int
-    """Position after what was read there."""
+    """Position after the part that was read."""
     state: Literal["whole", "faulty", "unfinished", "loose"]
     """``whole``: its first object can be read; ``faulty``: it cannot; ``unfinished``: the text ends within the object;
-    ``loose``: nothing after the marker looks like a call, such as in prose that names the marker."""
+    ``loose``: nothing after the marker looks like a call, for example in prose that mentions the marker."""
     calls: tuple[Any, ...] = ()
     """See `Body.calls`."""
     fault: str = ""
-    """Why it, or what follows its calls, cannot be read."""
+    """Reason why the call, or the text after its calls, cannot be read."""
 
 
-def scan(text: str, dialect: Dialect, most: int | None = 1) -> Iterator[Found]:
-    """Yields what is opened in a text, in order.
+def scan(text: str, dialect: Dialect, most: int | None = 1) -> Iterator[ScannedCall]:
+    """Yields the potential tool calls of a text, in order.
 
     Args:
-        text: Text of a model, without its thoughts.
-        dialect: How calls are spelled.
-        most: Number of objects that are read of one place that has several; None for all.
+        text: A model's text without thoughts.
+        dialect: Dialect of the calls.
+        most: Maximum number of objects read after one marker; None for all.
     """
     pattern, last, at = opening_pattern(dialect), text.rfind(dialect.closing) if dialect.closing else -1, 0
     begin = _BEGIN.match(text)
     bare = begin.end() if begin else 0
     while match := pattern.search(text, at):
         if match["marker"] is None and match.start() > bare:  # quoted in prose
-            found = Found(match.start(), match.end(), "loose")
+            scanned = ScannedCall(match.start(), match.end(), "loose")
         else:
-            found = _read(text, match, dialect, most, last)
-        yield found
-        at = max(found.end, match.end())
+            scanned = _read(text, match, dialect, most, last)
+        yield scanned
+        at = max(scanned.end, match.end())
 
 
-def _read(text: str, match: re.Match[str], dialect: Dialect, most: int | None, last: int) -> Found:
-    """Reads what a marker opens, or JSON without a marker.
+def _read(text: str, match: re.Match[str], dialect: Dialect, most: int | None, last: int) -> ScannedCall:
+    """Reads the call after an opening marker, or a JSON call without one.
 
     Args:
         text: The text.
         match: The opening marker, or the beginning of the JSON.
-        dialect: How calls are spelled.
+        dialect: Dialect of the calls.
         most: See `scan`.
         last: Position of the text's last closing marker; negative if there is none.
     """
@@ -68,14 +68,14 @@ def _read(text: str, match: re.Match[str], dialect: Dialect, most: int | None, l
     if marker is None and body.calls:
         call = _unwrapped(body.calls[0])
         if not isinstance(call, dict) or "name" not in call or not {"arguments", "parameters"} & call.keys():
-            return Found(start, body.end, "loose")  # JSON that names no tool
+            return ScannedCall(start, body.end, "loose")  # JSON that names no tool
     if body.unfinished:
-        return Found(start, len(text), "unfinished", fault=body.fault)
+        return ScannedCall(start, len(text), "unfinished", fault=body.fault)
     if body.end > at:
-        return Found(start, body.end, "whole" if body.calls else "faulty", tuple(body.calls), body.fault)
+        return ScannedCall(start, body.end, "whole" if body.calls else "faulty", tuple(body.calls), body.fault)
     if last < at:
-        return Found(start, at, "loose", fault=body.fault)
-    return Found(start, text.index(dialect.closing, at) + len(dialect.closing), "faulty", fault=body.fault)
+        return ScannedCall(start, at, "loose", fault=body.fault)
+    return ScannedCall(start, text.index(dialect.closing, at) + len(dialect.closing), "faulty", fault=body.fault)
 
 
 def _unwrapped(call: Any) -> Any:
@@ -85,31 +85,31 @@ def _unwrapped(call: Any) -> Any:
 
 
 def name_and_arguments(call: Any) -> tuple[Any, dict[str, Any] | None]:
-    """Returns the tool and the arguments of a call, which may stand as JSON or as a text of JSON.
+    """Returns the tool and the arguments of a call; the arguments may be an object or a string of JSON.
 
     Returns:
-        (name, arguments): as the model wrote them; no arguments if they are no mapping.
+        (name, arguments): as the model wrote them; arguments are None if they are not a mapping.
     """
     call = _unwrapped(call)
     if not isinstance(call, dict):
         return None, None
-    given = call.get("arguments", call.get("parameters"))
-    if isinstance(given, str):
+    arguments = call.get("arguments", call.get("parameters"))
+    if isinstance(arguments, str):
         try:
-            given = decoded(given)
+            arguments = decoded(arguments)
         except ValueError:
-            given = None
-    return call.get("name"), given if isinstance(given, dict) else None
+            arguments = None
+    return call.get("name"), arguments if isinstance(arguments, dict) else None
 
 
 def read_call(call: Any, key: str, browse: bool, sources: Sequence[str]) -> Action:
-    """Reads a tool call ``{"name": "search", "arguments": {"query": str or [str, ...]}}``, or of open or more.
+    """Converts a tool call, such as ``{"name": "search", "arguments": {"query": str or [str, ...]}}``, to an action.
 
     Args:
-        call: The call as it was written; see `Body.calls`.
-        key: Key of the arguments, for the reason why it is none.
-        browse: Whether there are the tools open and more.
-        sources: Names of further retrievers; the argument ``source`` names one of them.
+        call: The parsed call; see `Body.calls`.
+        key: Key of the arguments, quoted if the call is malformed.
+        browse: Whether the tools ``open`` and ``more`` exist.
+        sources: Names of additional retrievers, selected by the argument ``source``.
     """
     name, arguments = name_and_arguments(call)
     if arguments is None:
@@ -131,14 +131,14 @@ def read_call(call: Any, key: str, browse: bool, sources: Sequence[str]) -> Acti
     return Search(tuple(q.strip() for q in queries), source)
 
 
-def spelled_in(text: str, own: Dialect | None) -> str:
-    """Returns the name of another dialect in which a text holds a call, the first of several; empty without any."""
+def spelled_in(text: str, dialect_in_use: Dialect | None) -> str:
+    """Returns the dialect of the first tool call that is written in another dialect; empty if there is none."""
     spelled: list[tuple[int, bool, str]] = []
     for dialect in map(load_dialect, list_dialects()):
-        if own is None or dialect.name != own.name:
-            found = next((found for found in scan(text, dialect) if found.state == "whole"), None)
-            if found is not None and name_and_arguments(found.calls[0])[1] is not None:
-                spelled.append((found.start, dialect.notation != "json", dialect.name))
+        if dialect_in_use is None or dialect.name != dialect_in_use.name:
+            scanned = next((scanned for scanned in scan(text, dialect) if scanned.state == "whole"), None)
+            if scanned is not None and name_and_arguments(scanned.calls[0])[1] is not None:
+                spelled.append((scanned.start, dialect.notation != "json", dialect.name))
     return min(spelled)[2] if spelled else ""
 
 
@@ -147,11 +147,11 @@ def write_call(dialect: Dialect, name: str, arguments: dict[str, Any]) -> str:
     if dialect.notation == "json":
         return dialect.show(name, json.dumps(arguments, ensure_ascii=False))
     if dialect.notation == "python":
-        given = ", ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in arguments.items())
-        return dialect.show(name, given)
+        keywords = ", ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in arguments.items())
+        return dialect.show(name, keywords)
     texts = {}
     for key, value in arguments.items():
-        listed = isinstance(value, str) and isinstance(value_of(value), list)  # a text that reads as a list
+        listed = isinstance(value, str) and isinstance(value_of(value), list)  # a text that would be read as a list
         texts[key] = json.dumps([value] if listed else value, ensure_ascii=False)
         if isinstance(value, str) and not listed:
             texts[key] = value

@@ -1,4 +1,4 @@
-"""Action grammars: how a model's text is parsed into an action, and how hits become the text of an observation.
+"""Action grammars: parsing a model's text into an action, and formatting hits as the text of an observation.
 
 Three grammars share one scanner:
 
@@ -8,19 +8,19 @@ Three grammars share one scanner:
   ``<tool_call>{"name": "search", "arguments": {"query": ...}}</tool_call>``, and ``<answer>text</answer>``.
 * ``propose`` (SSP, arXiv 2510.18821): as ``tags``, but ``<question>text</question>`` ends the episode.
 
-Where pages can be opened (`Protocol.browse`), there are two more actions: ``<open>title or id</open>`` and
-``<more></more>``, or calls of the tools ``open`` (argument ``page``) and ``more``. Where there are further retrievers
-(`Protocol.sources`), each has a search tag of its own, ``<web_search>query</web_search>`` for one called web, or is
-named by the argument ``source`` of the tool ``search``.
+If pages can be opened (`Protocol.browse`), there are two more actions: ``<open>title or id</open>`` and
+``<more></more>``, or calls of the tools ``open`` (argument ``page``) and ``more``. Additional retrievers
+(`Protocol.sources`) each have their own search tag, ``<web_search>query</web_search>`` for one called ``web``, or are
+selected by the argument ``source`` of the tool ``search``.
 
-Rules, the same for all: only the model's own text is parsed; a thought never acts (`searchgym.protocol.thoughts`), and
-one that never closes is refused if no action stands before it; the first complete action acts and what follows it is
-ignored (a stop string may fall inside a token); an action that holds another action's tag is refused, such as a query
-that holds an answer's. A call is complete where its object ends: it may quote its own closing marker, and may lack it.
-Parsing is linear in the length of the text and never raises.
+Common rules: only the model's own text is parsed; thoughts contain no actions (`searchgym.protocol.thoughts`), and an
+unclosed thought is refused unless an action precedes it; the first complete action counts and the text after it is
+ignored (a stop string may end inside a token); an action that contains another action's tag is refused, such as a query
+that contains an answer tag. A call is complete where its object ends: it may quote its own closing marker, and the
+marker may be missing. Parsing is linear in the length of the text and never raises.
 
-Deviation from Search-R1: actions inside thoughts do not act, nested tags are refused (there a query could hold
-an ``<answer>``), and an empty query is refused.
+Deviations from Search-R1: actions inside thoughts are ignored, nested tags are refused (Search-R1 accepts a query that
+contains an ``<answer>``), and an empty query is refused.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 
 from searchgym.errors import UsageError
 from searchgym.options.cards import ProtocolName, SeveralCalls
-from searchgym.protocol.calls import Found, read_call, scan, spelled_in, write_call
+from searchgym.protocol.calls import ScannedCall, read_call, scan, spelled_in, write_call
 from searchgym.protocol.dialect import AUTO, DEFAULT, Dialect, load_dialect
 from searchgym.protocol.parts import Parts, Shown
 from searchgym.protocol.thoughts import awaited, split_thoughts, thought_spans
@@ -42,32 +42,32 @@ MAX_ACTION_CHARS = 2**20
 """Maximum length in characters of a text that is parsed as an action; longer texts are invalid."""
 
 MAX_RESULT_CHARS = 2**22
-"""Maximum characters of retrieved text per turn: the budget counts words, and one word may be as long as a page."""
+"""Maximum characters of retrieved text per turn; needed because the word budget does not bound the length of a word."""
 
 LONGEST_MARKER = 48
-"""Characters that no marker of a thought or a tool call is longer than."""
+"""Upper bound on the length of thought and tool-call markers, in characters."""
 
 NOTICE = "\n\nThat action was not understood: "
 """Beginning of the reply to an action that could not be parsed."""
 
 
 class First(NamedTuple):
-    """First action of a text that is complete, or that the text ends within."""
+    """First action of a text: a complete one, or one that the text ends within."""
 
     start: int
     tag: str
-    """Name of its tag; empty for a tool call."""
+    """Name of the action's tag; empty for a tool call."""
     body: str
-    """Text between its tags, or of the call."""
-    found: Found | None
-    """The tool call."""
+    """Text between the tags, or the text of the call."""
+    call: ScannedCall | None
+    """The tool call; None for an action in tags."""
     sure: bool
     """Whether no continuation of the text can make another action the first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """One action grammar: the tags of actions and results, and how texts are parsed and written."""
+    """One action grammar: parses and writes actions, and formats observations."""
 
     name: ProtocolName
     result_marks: tuple[str, str]
@@ -79,14 +79,15 @@ class Protocol:
     browse: bool = False
     """Whether pages can be opened."""
     sources: tuple[str, ...] = ()
-    """Names of further retrievers, each searched by a tag of its own, ``<NAME_search>``."""
+    """Names of additional retrievers, each with its own search tag, ``<NAME_search>``."""
     dialect: Dialect | None = None
-    """How tool calls are spelled; None for grammars of tags."""
+    """Dialect of tool calls; None for grammars of tags."""
     several: SeveralCalls = "first"
-    """What several tool calls in one response are: the first acts, all are the queries of one search, or a refusal."""
+    """Treatment of several tool calls in one response: ``first`` uses the first, ``all`` joins them to one search with
+    all queries, ``refuse`` refuses them."""
 
     def parse(self, text: str) -> Action:
-        """Parses the first complete action of a model's text; any other text gives `Invalid`, never an exception."""
+        """Parses the first complete action of a model's text; returns `Invalid` for any other text and never raises."""
         if len(text) > MAX_ACTION_CHARS:
             return Invalid(f"the action has {len(text)} characters, at most {MAX_ACTION_CHARS} are read")
         acting = split_thoughts(text)[1]
@@ -95,8 +96,8 @@ class Protocol:
             if closing := awaited(text):
                 return Invalid(Shown.of((f"the thought never closes: write {closing} before you act", True)))
             return Invalid(self._foreign(acting) or reason or "no complete action was found")
-        if first.found is not None:
-            return self._read_calls(acting, first.found)
+        if first.call is not None:
+            return self._read_calls(acting, first.call)
         tag, body = first.tag, first.body
         marks = [mark for t in self._tags for mark in (f"<{t}>", f"</{t}>")]
         if any(mark in body for mark in (*marks, *(self.dialect.marks if self.dialect else ()))):
@@ -120,7 +121,7 @@ class Protocol:
         return ("search", self.answer_tag, *pages, *(f"{source}_search" for source in self.sources))
 
     def before_action(self, text: str) -> str:
-        """Returns what stands before the first complete action of a model's text, thoughts included; all if none."""
+        """Returns a model's text up to its first complete action, thoughts included; the whole text if it has none."""
         first, _ = self._first_action(split_thoughts(text)[1])
         if first is None:
             return text
@@ -130,7 +131,7 @@ class Protocol:
         return text[:at]
 
     def _first_action(self, text: str) -> tuple[First | None, str]:
-        """Returns the first action of a text, and why a tool call before it, or in its place, is none."""
+        """Returns the first action of a text, if any, and the reason why an earlier potential tool call is not one."""
         best, unclosed, reason = None, len(text), ""
         for tag in self._tags:
             start = text.find(f"<{tag}>")
@@ -139,30 +140,30 @@ class Protocol:
                 best = First(start, tag, text[start + len(tag) + 2 : end], None, True)
             elif start >= 0 and end < 0:
                 unclosed = min(unclosed, start)
-        for found in scan(text, self.dialect) if self.dialect is not None else ():
-            if best is not None and found.start > best.start:
+        for scanned in scan(text, self.dialect) if self.dialect is not None else ():
+            if best is not None and scanned.start > best.start:
                 break
-            if found.state != "loose":
-                # What cannot be read is no marker of which the text holds only the beginning.
-                settled = text.endswith(self.stop_strings) or len(text) - found.end >= LONGEST_MARKER
-                sure = found.state == "whole" or (found.state == "faulty" and settled)
-                best = First(found.start, "", text[found.start : found.end], found, sure)
+            if scanned.state != "loose":
+                # # An unreadable call is final only if it is not a marker that the text cuts off.
+                settled = text.endswith(self.stop_strings) or len(text) - scanned.end >= LONGEST_MARKER
+                sure = scanned.state == "whole" or (scanned.state == "faulty" and settled)
+                best = First(scanned.start, "", text[scanned.start : scanned.end], scanned, sure)
                 break
-            reason = reason or found.fault
+            reason = reason or scanned.fault
             if self.dialect is not None and self.dialect.closing:
-                unclosed = min(unclosed, found.start)
+                unclosed = min(unclosed, scanned.start)
         return best and best._replace(sure=best.sure and unclosed >= best.start), reason
 
-    def _read_calls(self, text: str, first: Found) -> Action:
-        """Returns the action of the tool calls of a text, of which the first is given."""
+    def _read_calls(self, text: str, first: ScannedCall) -> Action:
+        """Returns the action of a text's tool calls, as `several` prescribes; `first` is the first of them."""
         if self.several == "first":
             return self._read_call(text, first, first.calls[:1])
         actions, rest, at = list[Action](), "", 0
-        for found in scan(text, self.dialect, None) if self.dialect is not None else ():
-            if found.state != "loose":
-                calls = found.calls if not found.fault else ()
-                actions += [self._read_call(text, found, (call,)) for call in calls or (None,)]
-                rest, at = rest + text[at : found.start], found.end
+        for scanned in scan(text, self.dialect, None) if self.dialect is not None else ():
+            if scanned.state != "loose":
+                calls = scanned.calls if not scanned.fault else ()
+                actions += [self._read_call(text, scanned, (call,)) for call in calls or (None,)]
+                rest, at = rest + text[at : scanned.start], scanned.end
         rest += text[at:]
         invalid = next((action for action in actions if isinstance(action, Invalid)), None)
         if invalid is not None or (len(actions) == 1 and f"</{self.answer_tag}>" not in rest):
@@ -176,45 +177,46 @@ class Protocol:
             return Invalid("searches that stand together have one source: write one action for each source")
         return Search(tuple(query for action in searches for query in action.queries), searches[0].source)
 
-    def _read_call(self, text: str, found: Found, calls: Sequence[Any]) -> Action:
-        """Returns the action of the one call that is given, or why what was found is none."""
-        body = text[found.start : found.end]
-        if found.state != "whole" or calls == (None,):
-            return Invalid(self._foreign(body) or found.fault)
+    def _read_call(self, text: str, scanned: ScannedCall, calls: Sequence[Any]) -> Action:
+        """Returns the action of a single call, or `Invalid` with the reason."""
+        body = text[scanned.start : scanned.end]
+        if scanned.state != "whole" or calls == (None,):
+            return Invalid(self._foreign(body) or scanned.fault)
         if f"<{self.answer_tag}>" in body or f"</{self.answer_tag}>" in body:
             return Invalid("the tool call holds another tag")
         key = self.dialect.arguments if self.dialect is not None else "arguments"
         return read_call(calls[0], key, self.browse, self.sources)
 
     def _foreign(self, text: str) -> str:
-        """Returns that a text holds a tool call in another dialect, as a reason; empty if it does not."""
+        """Returns a reason if a text contains a tool call in another dialect; otherwise an empty text."""
         name = spelled_in(text, self.dialect)
         form = self.write(Search(("your query",)))
         return Shown.of((f"tool calls in the dialect {name} are not read here: write {form}", True)) if name else ""
 
     def ended(self, text: str) -> bool:
-        """Returns whether a response that ends with a stop string is over.
+        """Returns whether a response that ends with a stop string is finished.
 
-        It is once its first action is complete and nothing that follows can change it. So it is not where the string
-        stands in a thought, in a string of a tool call or after a tag that is still open, or closes nothing. Where
-        several calls act or are refused, only an answer ends it; otherwise the model ends its turn.
+        It is finished if its first action is complete and no continuation can change that action. It is not finished if
+        the stop string lies in a thought, in a string of a tool call or after an unclosed tag, or closes nothing.
+        Unless `several` is ``first``, a tool call does not finish a response: only an answer or the model's end of turn
+        does.
 
         Args:
-            text: The response so far, from the opening marker of a thought that its prompt left open.
+            text: The response so far, including the opening marker of a thought that its prompt left open.
         """
         if awaited(text):
             return False
         first, _ = self._first_action(split_thoughts(text)[1])
-        return first is not None and first.sure and (first.found is None or self.several == "first")
+        return first is not None and first.sure and (first.call is None or self.several == "first")
 
     @property
     def stop_strings(self) -> tuple[str, ...]:
-        """Strings that end a model's response: the closing tags of actions, and the closing marker of calls if any."""
+        """Strings that end a model's response: the closing tags of actions and the closing marker of tool calls."""
         calls = self.dialect.stops if self.dialect is not None and self.several == "first" else ()
         return (*calls, *(f"</{tag}>" for tag in self._tags))
 
     def write(self, action: Search | Answer | Open | More) -> str:
-        """Returns the canonical text of an action, which `parse` turns back into the action unless it contains tags."""
+        """Returns the canonical text of an action; `parse` reverses it unless the action's texts contain tags."""
         if isinstance(action, Answer):
             return f"<{self.answer_tag}>{action.text}</{self.answer_tag}>"
         if self.dialect is None:
@@ -234,17 +236,17 @@ class Protocol:
 
     @property
     def spelling(self) -> dict[str, str]:
-        """How tool calls are spelled, for the record of a run; empty where that is as it was before dialects."""
+        """Non-default settings of tool calls, for the record of a run: ``dialect`` and ``several_calls``."""
         if self.dialect is None or (self.dialect.name, self.several) == (DEFAULT, "first"):
             return {}
         return {"dialect": self.dialect.name, "several_calls": self.several}
 
     def history(self, text: str) -> str:
-        """Returns a model's text as the transcript keeps it: with or without its ``<think>`` blocks."""
+        """Returns a model's text as kept in the transcript: without its thoughts unless `keep_thoughts` is set."""
         return text if self.keep_thoughts else split_thoughts(text)[1]
 
     def instructions(self) -> str:
-        """Returns a description of the grammar in plain words, for people and for prompts."""
+        """Returns a plain description of the grammar, for people and for prompts."""
         example = self.write(Search(("your query",)))
         further = "".join(
             f"Search the source {source} with {self.write(Search(('your query',), source))}. "
@@ -269,7 +271,7 @@ class Protocol:
         Args:
             results: One sequence of hits per query.
             max_words: Maximum number of words of retrieved text; the rest is cut.
-            name: Returns how a hit is named. Default: ``Title: ...``.
+            name: Function that returns the label of a hit. Default: ``Title: ...``.
 
         Returns:
             ``Doc 1(Title: ...) text`` lines (Search-R1's form) inside the result tag.
@@ -282,21 +284,21 @@ class Protocol:
         return self.result(cut_words("\n".join(lines) if lines else "No results.", max_words))
 
     def result(self, text: str) -> str:
-        """Returns retrieved text between its markers, cut to `MAX_RESULT_CHARS`; only the markers are own text."""
+        """Returns retrieved text, cut to `MAX_RESULT_CHARS`, between its markers, which alone count as own text."""
         before, after = self.result_marks
         return Shown.of((f"\n\n{before}", True), (text[:MAX_RESULT_CHARS], False), (f"\n{after}\n\n", True))
 
     def parts(self, text: str) -> Parts:
-        """Returns the parts of what a workflow observes: those of `result` and `notice` know theirs.
+        """Splits an observation into parts; only the texts of `result` and `notice` carry parts.
 
-        Any other text, such as pages in the format of an agent's own, is not own text, whatever it begins with.
+        Any other text, such as pages that an agent formats itself, is one part that does not count as own text.
         """
         return text.parts if isinstance(text, Shown) else [(text, False)]
 
     def notice(self, reason: str) -> str:
-        """Formats the reply to an action that could not be parsed; the reason may quote others, so it is not own text.
+        """Formats the reply to an action that could not be parsed; a plain-text reason is not own text.
 
-        The tags in reasons that this grammar gives are.
+        Reasons may quote pages or models. Reasons that this grammar gives carry their own parts.
         """
         return Shown.of((NOTICE, True), *self.parts(reason), (f". {self.instructions()}\n\n", True))
 
@@ -309,25 +311,28 @@ def get_protocol(
     dialect: str = DEFAULT,
     several: SeveralCalls = "first",
 ) -> Protocol:
-    """Returns the action grammar of that name, as cards write it.
+    """Returns the action grammar with a given name and settings, as written in cards.
 
     Args:
         name: Name of the grammar.
-        keep_thoughts: See `Protocol`, as for the following.
+        keep_thoughts: Whether the transcript keeps thoughts; see `Protocol`.
         browse: Whether pages can be opened.
-        sources: Names of further retrievers.
-        dialect: How tool calls are spelled: a name, or the path of a YAML file.
-        several: What several tool calls in one response are.
+        sources: Names of additional retrievers.
+        dialect: Dialect of tool calls: a name, or the path of a YAML file.
+        several: Treatment of several tool calls in one response; see `Protocol.several`.
 
     Raises:
-        UnknownNameError: There is no such dialect; the nearest is suggested.
+        UnknownNameError: There is no such dialect; the most similar name is suggested.
         CardError: The dialect's file cannot be read.
-        UsageError: The grammar has no tool calls, or the dialect is ``auto`` still.
+        UsageError: A setting of tool calls is used with a grammar without them, or the dialect is ``auto``, which must
+            be resolved before.
     """
     if name != "tool_calls":
         if (dialect, several) != (DEFAULT, "first"):
-            given = f"dialect {dialect!r}" if dialect != DEFAULT else f"several_calls {several!r}"
-            raise UsageError(f"protocol {name!r} has no tool calls: leave out {given}, or choose protocol 'tool_calls'")
+            option = f"dialect {dialect!r}" if dialect != DEFAULT else f"several_calls {several!r}"
+            raise UsageError(
+                f"protocol {name!r} has no tool calls: leave out {option}, or choose protocol 'tool_calls'"
+            )
         marks = ("<information>", "</information>")
         answer = "question" if name == "propose" else "answer"
         return Protocol(name, marks, keep_thoughts, answer, browse, tuple(sources))

@@ -1,4 +1,4 @@
-"""Markers in pages: they would act, think or end a turn if a model had written them; in a page they are counted."""
+"""Markers in pages: text that would act, think or end a turn if a model wrote it; in pages it is only counted."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ MARKER: Final = re.compile(
     r"|</?(?:start|end)_of_turn>|</?s>|<[|\uff5c][^<>\s]{1,80}[|\uff5c]>"
     r"|\[/?(?:INST|TOOL_CALLS|TOOL_RESULTS|AVAILABLE_TOOLS|ARGS|SYSTEM_PROMPT)\]"
 )
-"""Pattern of thought markers, tags of every grammar, tool calls of every dialect, and the usual special tokens."""
+"""Matches thought markers, tags of every grammar, tool calls of every dialect, and common special tokens."""
 
 MARKS: Final = "<[`{="
-"""Characters without which a text, as most pages, holds no marker."""
+"""Characters of which every marker contains at least one; most pages contain none."""
 
 
 def count_markers(text: str) -> int:
@@ -29,7 +29,7 @@ def count_markers(text: str) -> int:
 
 
 def markers_in_pages(searches: Sequence[Searched], opens: Sequence[Opened]) -> int:
-    """Returns the number of markers in the pages that an episode found or opened, in their titles too."""
+    """Returns the number of markers in the pages that an episode retrieved or opened, titles included."""
     passages = [hit.passage for search in searches for hit in search.hits]
-    found = sum(count_markers(passage.title) + count_markers(passage.text) for passage in passages)
-    return found + sum(opened.markers for opened in opens)
+    total = sum(count_markers(passage.title) + count_markers(passage.text) for passage in passages)
+    return total + sum(opened.markers for opened in opens)

@@ -1,15 +1,16 @@
-"""Notations of tool calls: how the object after an opening marker is read, and where it ends.
+"""Notations of tool calls: readers of the object after an opening marker, which also determine its end.
 
-The boundaries of the object decide where a call ends, not the first closing marker: a query may quote any marker.
+A call ends where its object ends, not at the first closing marker, since a query may quote any marker.
 
-* ``json``: an object or a list of objects, several after one another, with or without a fence of backticks. A name may
-  stand outside it, ``NAME[ARGS]{...}``, where the dialect has a separator. Strings may hold raw line ends; of a key
-  that stands twice the last counts.
+* ``json``: one or more objects or lists of objects, with or without a fence of backticks. The name may precede the
+object, as in ``NAME[ARGS]{...}``, if the dialect has a separator. Strings may contain raw line ends; the last of
+repeated keys counts.
 * ``xml``: ``<function=NAME><parameter=KEY>value</parameter></function>``. A value ends at the first ``</parameter>``
-  that another parameter, the end of the function or of the call follows.
-* ``python``: ``NAME(key="value")``, also printed, assigned or in a list; values are strings or lists of strings.
+that is followed by another parameter, by the end of the function or by the end of the call.
+* ``python``: ``NAME(key="value")``, also inside ``print``, an assignment or a list; values are strings or lists of
+strings.
 
-Each reader passes over the text once, and nothing is evaluated.
+Each reader passes over the text once. No code is evaluated.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from typing import Any, Final, NamedTuple
 from searchgym.protocol.dialect import Dialect
 
 NOT_JSON: Final = "the tool call is not JSON"
-"""Beginning of the reasons why a call in JSON cannot be read."""
+"""Beginning of the error messages about JSON calls."""
 SHOWN: Final = 20
-"""Number of characters that a reason quotes of the text before a mistake."""
+"""Number of characters before a mistake that an error message quotes."""
 
 _STRING = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _SPACE: Final = re.compile(r"\s*+")
@@ -49,27 +50,27 @@ _CLOSERS: Final = {"{": "}", "[": "]"}
 
 
 class Body(NamedTuple):
-    """What was read after an opening marker."""
+    """Result of reading the text after an opening marker."""
 
     calls: list[Any]
-    """Calls in order, each as its JSON says it or as ``{"name": ..., "arguments": ...}``."""
+    """Calls in order, each as parsed from JSON or as ``{"name": ..., "arguments": ...}``."""
     end: int
-    """Position after the last call, or that of the mistake."""
+    """Position after the last call, or of the mistake."""
     fault: str = ""
-    """Why no further call could be read."""
+    """Reason why no further call could be read."""
     unfinished: bool = False
-    """Whether the text ends within an object."""
+    """Whether the text ends inside an object."""
 
 
 # -- JSON ----------------------------------------------------------------------------------------------------------
 
 
 def _extent(text: str, at: int) -> tuple[int, str, bool]:
-    """Returns where the JSON object or list at a position ends, in one pass.
+    """Finds the end of the JSON object or list at a position, in one pass.
 
     Returns:
-        (end, missing, ended): the position after its last bracket, or of what cannot be JSON; the brackets that are
-        missing there; whether the text ends before them.
+        (end, missing, ended): the position after its last bracket, or of the first text that cannot be JSON; the
+        closing brackets missing at that position, at most 3; whether the text ends there.
     """
     stack: list[str] = []
     while match := _TOKEN.match(text, at):
@@ -85,10 +86,10 @@ def _extent(text: str, at: int) -> tuple[int, str, bool]:
 
 
 def decoded(text: str) -> Any:
-    """Returns the value of a JSON text, in which strings may hold raw line ends.
+    """Decodes JSON text; strings may contain raw line ends.
 
     Raises:
-        ValueError: It is not JSON, too deep, or has a number of too many digits.
+        ValueError: The text is not JSON, is nested too deeply, or has a number with too many digits.
     """
     try:
         return json.loads(text, strict=False)
@@ -100,7 +101,7 @@ def _object(text: str, at: int, dialect: Dialect) -> tuple[Any, int, str, bool]:
     """Reads the JSON object or list at a position.
 
     Returns:
-        (value, end, fault, unfinished): the value, or None with the reason why there is none; see `Body`.
+        (value, end, fault, unfinished): the value, or None with the reason in ``fault``; see `Body` for the others.
     """
     end, missing, ended = _extent(text, at)
     if not missing:
@@ -122,26 +123,26 @@ def _object(text: str, at: int, dialect: Dialect) -> tuple[Any, int, str, bool]:
 
 
 def _past(pattern: re.Pattern[str], text: str, at: int) -> int:
-    """Returns the position after what a pattern, which may be empty, skips."""
+    """Returns the position after a pattern's match, or the same position if it does not match."""
     match = pattern.match(text, at)
     return match.end() if match else at
 
 
 def _quoted(text: str, start: int, end: int) -> str:
-    """Returns the last characters of a part of a text, for a reason."""
+    """Returns the end of ``text[start:end]``, quoted for an error message."""
     return repr(text[max(start, end - SHOWN) : end])
 
 
 @functools.cache
 def _named(dialect: Dialect) -> re.Pattern[str]:
-    """Returns the pattern of a tool's name outside its arguments; what stands between, such as an id, is bounded."""
+    """Returns a pattern for a tool's name before its arguments; a short text, such as an id, may lie between."""
     between = rf"(?:(?!</)[^{{}}\n]){{0,80}}?{re.escape(dialect.separator)}"
     optional = f"(?:{between})?" if dialect.optional_separator else between
     return re.compile(rf"\s*+([\w.\-]{{1,64}}+){optional}\s*+(?:```\w*+\s*+)?+(?=\{{)")
 
 
 def read_json(text: str, at: int, dialect: Dialect, most: int | None) -> Body:
-    """Reads calls in JSON, see `Body`."""
+    """Reads calls in JSON; see `Body`."""
     calls: list[Any] = []
     while most is None or len(calls) < most:
         name = None
@@ -165,7 +166,7 @@ def read_json(text: str, at: int, dialect: Dialect, most: int | None) -> Body:
 
 
 def _xml(text: str, at: int, dialect: Dialect, most: int | None) -> Body:
-    """Reads calls in XML, see `Body`."""
+    """Reads calls in XML; see `Body`."""
     calls: list[Any] = []
     while (most is None or len(calls) < most) and (match := _FUNCTION.match(text, at)):
         arguments, at = dict[str, Any](), match.end()
@@ -185,7 +186,7 @@ def _xml(text: str, at: int, dialect: Dialect, most: int | None) -> Body:
 
 
 def value_of(text: str) -> Any:
-    """Returns the value of a parameter: a list of texts in JSON, or the text without the line ends around it."""
+    """Returns a parameter's value: a list if it is a JSON list of strings, else the text without outer line ends."""
     text = text.removeprefix("\n").removesuffix("\n")
     try:
         value = decoded(text) if text.lstrip().startswith("[") else None
@@ -198,7 +199,7 @@ def value_of(text: str) -> Any:
 
 
 def _python(text: str, at: int, dialect: Dialect, most: int | None) -> Body:
-    """Reads calls in Python, or in JSON where an object stands in their place; see `Body`."""
+    """Reads calls in Python, or in JSON if the text begins with an object; see `Body`."""
     start = _past(_FENCE, text, at)
     if text[start : start + 1] == "{":
         return read_json(text, at, dialect, most)
@@ -215,11 +216,11 @@ def _python(text: str, at: int, dialect: Dialect, most: int | None) -> Body:
 
 
 def _python_arguments(text: str, at: int) -> tuple[dict[str, Any], int, str]:
-    """Reads arguments up to the closing parenthesis.
+    """Reads the arguments of a Python call up to its closing parenthesis.
 
     Returns:
-        (arguments, end, fault): the first one without a name is the query; the position after them or of the mistake,
-        the text's length if it ends before they do.
+        (arguments, end, fault): values by name, an argument without a name being the query; the position after them or
+        of the mistake, the text's length if the text ends first; the error message, if any.
     """
     arguments, start = dict[str, Any](), at
     while True:
@@ -241,7 +242,7 @@ def _python_arguments(text: str, at: int) -> tuple[dict[str, Any], int, str]:
 
 
 def _python_list(text: str, at: int) -> tuple[list[Any], int]:
-    """Reads the strings of a list; returns them and the position after its bracket, or where it cannot be read."""
+    """Reads a list of strings; returns them and the position after its bracket, or of a mistake."""
     items: list[Any] = []
     while True:
         at = _past(_GAP, text, at)
@@ -255,7 +256,7 @@ def _python_list(text: str, at: int) -> tuple[list[Any], int]:
 
 
 def _unescaped(string: re.Match[str]) -> str:
-    """Returns the text of a string in Python; an escape that does not exist stays as it is."""
+    """Returns the value of a Python string literal; unknown escapes are kept literally."""
     text = next(group for group in string.groups() if group is not None)
     text = text[1:-1] if string[3] or string[4] else text
 

@@ -1,4 +1,4 @@
-"""Texts in parts: what a project writes itself, and what pages, questions and models wrote."""
+"""Texts in parts, each marked as SearchGym's own wording or as foreign text of pages, questions or models."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from collections.abc import Sequence
 from typing import Self
 
 Parts = Sequence[tuple[str, bool]]
-"""Consecutive parts of a text that a model reads, each with whether it is own text: the wording of a prompt, the tags
-around pages. Pages, questions and texts of models are not; no added token of a tokenizer is made of them."""
+"""Consecutive parts of a text that a model reads, each with a flag: True for own text, such as the wording of a prompt
+or the tags around pages; False for pages, questions and texts of models, which are never encoded as special tokens."""
 
 
 class Shown(str):
-    """Text of an environment that knows its parts; cut or joined to another text, it is a plain string without any."""
+    """Text of an environment that carries its parts; slicing or concatenation returns a plain string without parts."""
 
     parts: Parts
 
     @classmethod
     def of(cls, *parts: tuple[str, bool]) -> Self:
-        """Returns the text of some parts."""
-        made = cls(joined(parts))
-        made.parts = parts
-        return made
+        """Joins parts into one text that carries them."""
+        text = cls(joined(parts))
+        text.parts = parts
+        return text
 
 
 def joined(text: str | Parts) -> str:
-    """Returns a text that may be given in parts."""
+    """Returns a text, joined first if it is in parts."""
     return text if isinstance(text, str) else "".join(part for part, _ in text)

@@ -1,15 +1,15 @@
-"""Thoughts: which part of a model's text is reasoning, that never acts.
+"""Thoughts: the parts of a model's text that are reasoning and never count as actions.
 
-A thought stands between two markers, which count only in exactly this form: ``<think>`` and ``</think>``, Mistral's
-``[THINK]`` and ``[/THINK]``, or gpt-oss's channel ``analysis``. Other spellings (``<THINK>``, ``<think >``,
+A thought lies between two markers, which are recognised only in exactly this form: ``<think>`` and ``</think>``,
+Mistral's ``[THINK]`` and ``[/THINK]``, or gpt-oss's channel ``analysis``. Other spellings (``<THINK>``, ``<think >``,
 ``<thinking>``, full-width brackets) are ordinary text, since no chat template writes them.
 
-One pass over a text decides, the same for parsers, judges, writers and rewards:
+One rule, applied in one pass, serves parsers, judges, writers and rewards alike:
 
-* A marker that opens a thought begins one; inside it only its own closing marker counts, so thoughts do not nest.
-* A thought without its closing marker lasts to the end of the text: nothing in it acts.
+* An opening marker begins a thought; inside it only the matching closing marker counts, so thoughts do not nest.
+* A thought without its closing marker lasts to the end of the text.
 * If the first marker of a text closes a thought, the thought began before the text, in the prompt (Qwen3-Thinking, R1).
-  The rollout engine writes the marker that a prompt ends with before the text of the response, see `opened_by`.
+  The rollout engine prepends the prompt's open marker to the text of the response; see `opened_by`.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from typing import Final
 
 THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 CLOSING: Final = {THINK_OPEN: THINK_CLOSE, "[THINK]": "[/THINK]", "<|channel|>analysis<|message|>": "<|end|>"}
-"""Marker that opens a thought, to the one that closes it."""
+"""Opening marker to closing marker."""
 _MARKER: Final = re.compile("|".join(map(re.escape, [*CLOSING, *CLOSING.values()])))
 _BEGUN: Final = frozenset({THINK_CLOSE, "[/THINK]"})
-"""Closing markers of thoughts that templates open; ``<|end|>`` closes messages of all channels."""
+"""Closing markers of thoughts that chat templates may open. ``<|end|>`` is not among them: it closes messages of all
+channels."""
 
 
 def _scan(text: str) -> tuple[list[tuple[int, int]], int, str]:
-    """Returns the closed thoughts, and the start and the opening marker of a thought that is open at the end, if any.
+    """Finds all thoughts of a text, of which the last may be open.
 
     Returns:
         (spans, start, marker): (start, end) in characters of each closed thought, markers included; the position of
@@ -67,15 +68,15 @@ def split_thoughts(text: str) -> tuple[str, str]:
 
 
 def awaited(text: str) -> str:
-    """Returns the marker that closes the thought in which a text ends; an empty string if it ends outside thoughts."""
+    """Returns the closing marker that an open thought at the end of a text lacks; empty if no thought is open."""
     opening = _scan(text)[2]
     return CLOSING[opening] if opening else ""
 
 
 def opened_by(prompt: str) -> str:
-    """Returns the end of a prompt from the marker of the thought that it leaves open; empty if it leaves none open.
+    """Returns the part of a prompt from its unclosed opening marker to the end; empty if no thought is open.
 
     Args:
-        prompt: What a chat template writes between a user's text and the model's.
+        prompt: Text that a chat template writes between a user's text and the model's.
     """
     return prompt[_scan(prompt)[1] :]

@@ -124,7 +124,7 @@ def chain_of(source: FactBase, path: Path) -> Draft:
     return Draft(
         "chain",
         _ask(source, source.mention(pages[0]), relations),
-        source.shown(path[-1]),
+        source.object_text(path[-1]),
         pages,
         path,
         form,
@@ -159,7 +159,7 @@ def _steps(source: FactBase, paths: Sequence[Path]) -> tuple[Hop, ...]:
         subject = source.mention(path[0].subject)
         for fact in path:
             ask = source.pack.relations[fact.relation].ask or f"What is the {fact.relation} of {{s}}?"
-            hops.append(Hop(_worded(ask, s=subject), source.shown(fact)))
+            hops.append(Hop(_worded(ask, s=subject), source.object_text(fact)))
             subject = f"#{len(hops)}"
     return tuple(hops)
 
@@ -303,8 +303,10 @@ def intersections(source: FactBase, pairs: Iterable[Clues], rng: random.Random) 
             facts = tuple(source.of_page[page][step] for step in clues.steps)
             if any(fitting[fact.relation, source.node(fact)] < 2 for fact in facts):
                 continue
-            shown = [source.shown(fact) if fact.target is None else source.mention(fact.target) for fact in facts]
-            text = _worded(clues.ask, a=shown[0], b=shown[1], kind=source.facts.called[page] or "")
+            values = [
+                source.object_text(fact) if fact.target is None else source.mention(fact.target) for fact in facts
+            ]
+            text = _worded(clues.ask, a=values[0], b=values[1], kind=source.facts.called[page] or "")
             paths = [{"start": source.node(fact), "steps": [f"~{fact.relation}"]} for fact in facts]
             form = {"op": "both", "paths": paths}
             relations = ("both", one, other)

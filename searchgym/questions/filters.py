@@ -30,12 +30,12 @@ class SearchedDraft:
     draft: Draft
     raw: tuple[int | None, ...]
     """Rank (from 1) of each gold page when the question's text is the query; None below `DEPTH`."""
-    asked: tuple[int | None, ...]
+    by_name: tuple[int | None, ...]
     """Rank of each gold page when the name of its subject is the query."""
 
-    def all_within(self, k: int, asked: bool = False) -> bool:
+    def all_within(self, k: int, by_name: bool = False) -> bool:
         """Returns whether all gold pages are among the first k hits of the text, or each of its own name's."""
-        return all(rank is not None and rank <= k for rank in (self.asked if asked else self.raw))
+        return all(rank is not None and rank <= k for rank in (self.by_name if by_name else self.raw))
 
 
 class Wording:
@@ -79,10 +79,10 @@ class Wording:
 
     def _rare_words(self, draft: Draft) -> bool:
         """Returns whether a cloze shows a word of a hidden name that is no ordinary word."""
-        shown = set(WORD.findall(draft.text))
+        visible = set(WORD.findall(draft.text))
         hidden = [word for name in (draft.answer, *draft.waypoints) for word in WORD.findall(name)]
         return any(
-            len(w) > 2 and w[0].isupper() and w in shown and w.lower() not in self._source.ordinary for w in hidden
+            len(w) > 2 and w[0].isupper() and w in visible and w.lower() not in self._source.ordinary for w in hidden
         )
 
 
@@ -107,15 +107,15 @@ class Searches:
         searched = []
         for draft, of_text in zip(drafts, hits, strict=False):
             ids = [source.passages[page].id for page in draft.pages]
-            asked = tuple(_rank(next(of_names), id) for id in ids)
-            searched.append(SearchedDraft(draft, tuple(_rank(of_text, id) for id in ids), asked))
+            by_name = tuple(_rank(next(of_names), id) for id in ids)
+            searched.append(SearchedDraft(draft, tuple(_rank(of_text, id) for id in ids), by_name))
         return searched
 
     def refusal(self, searched: SearchedDraft) -> str | None:
         """Returns the rule that refuses a draft, None if there is none."""
         if searched.draft.hops > 1 and searched.all_within(self.top_k):
             return "one search finds all its pages"
-        if not searched.all_within(self.top_k, asked=True):
+        if not searched.all_within(self.top_k, by_name=True):
             return "names do not find its pages"
         return None
 
@@ -127,8 +127,8 @@ def _rank(hits: Sequence[Hit], id: str) -> int | None:
 class Balance:
     """The filters that look at the questions so far: frequent answers, and sides of comparisons."""
 
-    def __init__(self, wanted: int) -> None:
-        self._most = max(2, int(ANSWER_SHARE * wanted))
+    def __init__(self, count: int) -> None:
+        self._most = max(2, int(ANSWER_SHARE * count))
         self._answers: Counter[str] = Counter()
         self._sides: Counter[tuple[str, str]] = Counter()
 

@@ -63,7 +63,7 @@ class Stratum:
         self.searched += 1
         for k in RANKS:
             self.raw[str(k)] = self.raw.get(str(k), 0) + searched.all_within(k)
-            self.asked[str(k)] = self.asked.get(str(k), 0) + searched.all_within(k, asked=True)
+            self.asked[str(k)] = self.asked.get(str(k), 0) + searched.all_within(k, by_name=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ def generate(
             lacking = stratum.wanted - len(strata[-1].questions)
     of_page = {page: split for split, pages in splits.items() for page in pages}
     cut = {frozenset(edge) for edge in linked_pages(facts, spec, out) if of_page[edge[0]] != of_page[edge[1]]}
-    made = QuestionSet(
+    result = QuestionSet(
         tuple(strata),
         {name: len(pages) for name, pages in splits.items()},
         len(out.pages),
@@ -140,8 +140,8 @@ def generate(
     )
     if not any(stratum.questions for stratum in strata):
         more = "give more passages, in which the titles of others occur (in English, or with a pack of their language)"
-        raise DataError(f"gives no questions: {why(made, len(passages))}: {more}")
-    return made
+        raise DataError(f"gives no questions: {why(result, len(passages))}: {more}")
+    return result
 
 
 def _crossing(whole: FactBase, parts: Iterable[FactBase], spec: GeneratedSpec) -> int:
@@ -162,17 +162,17 @@ def drafts_of(source: FactBase, shape: str, hops: int, rng: random.Random) -> It
     return draw_cloze(source, hops, rng) if shape in CLOZE else draw(source, shape, hops, rng)
 
 
-def why(made: QuestionSet, passages: int) -> str:
+def why(result: QuestionSet, passages: int) -> str:
     """Returns what the rules and filters took of a corpus that gives too few questions."""
     filters: Counter[str] = Counter()
-    for stratum in made.strata:
+    for stratum in result.strata:
         filters.update(stratum.rejected)
     took = [
         f"{name}: " + (", ".join(f"{rule} {count}" for rule, count in Counter(counts).most_common(4)) or "none")
-        for name, counts in (("links refused", made.facts.refused_links), ("drafts refused", filters))
+        for name, counts in (("links refused", result.facts.refused_links), ("drafts refused", filters))
     ]
-    found = f"{passages} passages, {len(made.facts.links)} links and {len(made.triples)} facts"
-    return f"{found}; {'; '.join(took)}"
+    corpus = f"{passages} passages, {len(result.facts.links)} links and {len(result.triples)} facts"
+    return f"{corpus}; {'; '.join(took)}"
 
 
 def _kept(work: Path | None, stratum: Stratum, fill: Callable[[Stratum], Stratum]) -> Stratum:
@@ -182,8 +182,8 @@ def _kept(work: Path | None, stratum: Stratum, fill: Callable[[Stratum], Stratum
     name = f"{stratum.split}-{stratum.shape}-{stratum.hops}"
     counts, questions = work / f"{name}.json", work / f"{name}.jsonl"
     if counts.is_file():
-        kept = Stratum(**read_json(counts))
-        return dataclasses.replace(kept, questions=read_questions(questions) if questions.is_file() else [])
+        saved = Stratum(**read_json(counts))
+        return dataclasses.replace(saved, questions=read_questions(questions) if questions.is_file() else [])
     fill(stratum)
     if stratum.questions:
         write_questions(questions, stratum.questions)

@@ -114,7 +114,7 @@ class QuestionSource(Kind):
         """Tells which questions are not on this machine and where to get them; None if there is nothing to get."""
         return None
 
-    def is_own(self, given: object) -> bool:
+    def is_own(self, questions: object) -> bool:
         """Tells whether a file or data set that the user gave is the very one that this source names."""
         return False
 
@@ -149,32 +149,32 @@ class QuestionSource(Kind):
 Given = str | os.PathLike[str] | Sequence[Question] | Sequence[str]
 
 
-def given_questions(env: str, given: Given, aliases: str | os.PathLike[str] | None = None) -> tuple[Question, ...]:
+def given_questions(env: str, questions: Given, aliases: str | os.PathLike[str] | None = None) -> tuple[Question, ...]:
     """Returns the questions of a file, a data set (``hf:OWNER/NAME:CONFIG/SPLIT``), several of these, or the records.
 
     Where several sources share ids, each id gets the number of its source.
 
     Args:
         env: Id of the environment, for messages.
-        given: The user's questions.
+        questions: The user's questions.
         aliases: 2WikiMultihopQA's ``id_aliases.json``.
 
     Raises:
-        UsageError: `given` is empty, or neither paths nor `Question` records.
+        UsageError: `questions` is empty, or neither paths nor `Question` records.
         DataMissingError: A file does not exist.
     """
-    if isinstance(given, (str, os.PathLike)):
+    if isinstance(questions, (str, os.PathLike)):
         from searchgym.corpora.questions import read_questions
 
-        return tuple(read_questions(given, aliases=aliases))
-    records: list[Any] = list(given) if isinstance(given, Sequence) else [given]
+        return tuple(read_questions(questions, aliases=aliases))
+    records: list[Any] = list(questions) if isinstance(questions, Sequence) else [questions]
     if not records:
         raise UsageError(f"{env}: questions= is empty")
     if all(isinstance(record, Question) for record in records):
         return tuple(records)
     if not all(isinstance(record, (str, os.PathLike)) for record in records):
         what = "neither paths nor a list of Question records, nor a mapping such as {'seed': 7}"
-        raise UsageError(f"{env}: questions= is {what}: {given!r:.80}")
+        raise UsageError(f"{env}: questions= is {what}: {questions!r:.80}")
     parts = [given_questions(env, source, aliases) for source in records]
     ids = [question.id for part in parts for question in part]
     if len(set(ids)) == len(ids):
@@ -186,8 +186,8 @@ def given_questions(env: str, given: Given, aliases: str | os.PathLike[str] | No
     )
 
 
-def given_label(given: Given) -> str:
+def given_label(questions: Given) -> str:
     """Returns what stands for the name of a split in records and reports: the names of the files."""
-    several = given if isinstance(given, (list, tuple)) else [given]
+    several = questions if isinstance(questions, (list, tuple)) else [questions]
     names = [Path(one).name for one in several if isinstance(one, (str, os.PathLike))]
     return f"given ({', '.join(names)})" if names else "given"

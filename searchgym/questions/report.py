@@ -51,8 +51,8 @@ def _strata(strata: Sequence[Stratum]) -> list[dict[str, Any]]:
             for k in RANKS
         }
         counts = {"wanted": sum(s.wanted for s in group), "drawn": sum(s.drawn for s in group)}
-        kept = sum(len(stratum.questions) for stratum in group)
-        rows.append({"shape": shape, "hops": hops} | counts | {"searched": searched, "kept": kept} | shares)
+        count = sum(len(stratum.questions) for stratum in group)
+        rows.append({"shape": shape, "hops": hops} | counts | {"searched": searched, "kept": count} | shares)
     return rows
 
 

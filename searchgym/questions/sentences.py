@@ -82,9 +82,9 @@ def draw_cloze(source: FactBase, hops: int, rng: random.Random) -> Iterator[Draf
 
 def _hidden(source: FactBase, link: Link) -> tuple[str, tuple[str, ...]]:
     """Returns the words that name a link's target, and the target's title if that is another name."""
-    said = tidy(source.passages[link.source].text[link.start : link.end]).strip("`*_ ")
+    mention = tidy(source.passages[link.source].text[link.start : link.end]).strip("`*_ ")
     title = base_title(source.passages[link.target].title)
-    return said, () if said == title else (title,)
+    return mention, () if mention == title else (title,)
 
 
 def _sentence(source: FactBase, link: Link, slot: str) -> str | None:
@@ -114,11 +114,11 @@ def naming(source: FactBase, page: int, sentence: str) -> str | None:
     if holds(sentence, base_title(source.passages[page].title)):
         return sentence
     pronoun = _SUBJECTS.get(source.facts.kinds[page] or "")
-    said = None if pronoun is None else pronoun.match(sentence)
-    if said is None:
+    match = None if pronoun is None else pronoun.match(sentence)
+    if match is None:
         return None
-    own = "'s" if said[1] in ("His", "Her", "Its") else ""
-    return f"{source.name(page)}{own}{sentence[said.end() :]}"
+    suffix = "'s" if match[1] in ("His", "Her", "Its") else ""
+    return f"{source.name(page)}{suffix}{sentence[match.end() :]}"
 
 
 # -- parts of sentences --------------------------------------------------------------------------------------------
@@ -148,17 +148,17 @@ def draw_sentences(source: FactBase, hops: int, rng: random.Random) -> Iterator[
 def _through(source: FactBase, page: int, spans: Patterns, rng: random.Random) -> Iterator[Draft]:
     """Yields questions about the pages that a page's facts lead to, which are named by that page alone."""
     for relation, fact in source.of_page[page].items() if page in source.of_page else ():
-        said = source.pack.relations[relation]
-        if not said.noun or fact.target is None or fact.target not in source.allowed:
+        phrases = source.pack.relations[relation]
+        if not phrases.noun or fact.target is None or fact.target not in source.allowed:
             continue
-        name, described = source.name(fact.target), said.noun.format(s=source.mention(page))
+        name, described = source.name(fact.target), phrases.noun.format(s=source.mention(page))
         title = base_title(source.passages[fact.target].title)
         for named, answer in _questions(source, fact.target, spans, rng):
             text = named.replace(title, described, 1)
             if text == named:
                 continue
             steps = (
-                Hop((said.ask or f"What is the {relation} of {{s}}?").format(s=source.mention(page)), name),
+                Hop((phrases.ask or f"What is the {relation} of {{s}}?").format(s=source.mention(page)), name),
                 Hop(named.replace(name, "#1", 1), answer),
             )
             text, pages = text[0].upper() + text[1:], (page, fact.target)

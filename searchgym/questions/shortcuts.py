@@ -76,19 +76,21 @@ def measure(
     hits = retriever.search([question.text for question in questions], top_k)
     names = [(q.id, title) for q in questions for title in q.gold_titles or ()]
     of_names = retriever.search([base_title(title) for _, title in names], top_k)
-    missed = {id for (id, title), found in zip(names, of_names, strict=True) if title_key(title) not in _titles(found)}
-    known = None if facts is None else list(facts)
-    majority = _majority(questions, known)
+    missed = {
+        id for (id, title), page_hits in zip(names, of_names, strict=True) if title_key(title) not in _titles(page_hits)
+    }
+    triples = None if facts is None else list(facts)
+    majority = _majority(questions, triples)
     fitting: defaultdict[tuple[str, str], set[str]] = defaultdict(set)  # subjects by relation and object
-    for fact in [fact for q in questions for fact in q.evidences or ()] if known is None else known:
+    for fact in [fact for q in questions for fact in q.evidences or ()] if triples is None else triples:
         fitting[fact.relation, fact.object].add(fact.subject)
     ways: dict[str, Callable[[Question, Sequence[Hit]], float]] = {
-        "one_search": lambda q, found: {title_key(t) for t in q.gold_titles or ("",)} <= _titles(found),
+        "one_search": lambda q, page_hits: {title_key(t) for t in q.gold_titles or ("",)} <= _titles(page_hits),
         "by_names": lambda q, _: bool(q.gold_titles) and q.id not in missed,
         "closed_book": lambda q, _: exact_match(guess(q.text), golds_with_words(q.golds)),
         "majority": lambda q, _: exact_match(guess(q.text) or majority(q), golds_with_words(q.golds)),
         "first_title": lambda q, hits: exact_match(guess(q.text) or unnamed_title(q, hits), golds_with_words(q.golds)),
-        "co_covered": lambda q, found: _co_covered(q, texts, found),
+        "co_covered": lambda q, page_hits: _co_covered(q, texts, page_hits),
         "single_clue": lambda q, _: (
             _form(q).get("op") == "both" and any(len(fitting[f.relation, f.object]) < 2 for f in q.evidences or ())
         ),
@@ -97,7 +99,7 @@ def measure(
     return Shortcuts(
         tuple(questions),
         {
-            name: {q.id: float(way(q, found)) for q, found in zip(questions, hits, strict=True)}
+            name: {q.id: float(way(q, page_hits)) for q, page_hits in zip(questions, hits, strict=True)}
             for name, way in ways.items()
         },
     )
@@ -138,9 +140,9 @@ def _co_covered(question: Question, texts: Mapping[str, str], hits: Sequence[Hit
     gold = [title_key(title) for title in question.gold_titles or ()]
     if len(gold) < 2 or names_answer(question):
         return False
-    wanted = [norm(base_title(title)) for title in gold] + [norm(question.answers[0])]
+    names = [norm(base_title(title)) for title in gold] + [norm(question.answers[0])]
     pages = {*gold, *_titles(hits)}
-    return any(all(f" {name} " in texts.get(page, "") for name in wanted) for page in pages)
+    return any(all(f" {name} " in texts.get(page, "") for name in names) for page in pages)
 
 
 def _form(question: Question) -> Mapping[str, Any]:

@@ -73,7 +73,7 @@ class FactBase:
         for page, facts in self.of_page.items():
             for relation, fact in facts.items() if page in part.allowed else ():
                 inside = fact.target is None or fact.target in part.allowed
-                if inside and norm(self.shown(fact)) not in part.forbidden:
+                if inside and norm(self.object_text(fact)) not in part.forbidden:
                     part.of_page[page][relation] = fact
         return part
 
@@ -81,13 +81,13 @@ class FactBase:
         """Returns the graph's node of a fact's object: a page's title, or a literal's text."""
         return fact.text if fact.target is None else self.passages[fact.target].title
 
-    def shown(self, fact: PageFact) -> str:
+    def object_text(self, fact: PageFact) -> str:
         """Returns the object of a fact as an answer."""
         return fact.text if fact.target is None else base_title(self.passages[fact.target].title)
 
     def triple(self, fact: PageFact) -> Triple:
         """Returns a fact in the names that questions use."""
-        return Triple(self.name(fact.subject), fact.relation, self.shown(fact))
+        return Triple(self.name(fact.subject), fact.relation, self.object_text(fact))
 
     def name(self, page: int) -> str:
         """Returns the name of a page's subject; the whole title where the name alone does not tell it from others."""
@@ -108,8 +108,8 @@ class FactBase:
 
     def sentence(self, fact: PageFact) -> int:
         """Returns the number of the sentence in its passage that states a fact."""
-        places = sentences(self.passages[fact.subject].text)
-        return next((n for n, (start, _) in enumerate(places) if start == fact.start), 0)
+        spans = sentences(self.passages[fact.subject].text)
+        return next((n for n, (start, _) in enumerate(spans) if start == fact.start), 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +144,9 @@ def held_out_by(passages: Iterable[Passage], files: Sequence[FilePath]) -> HeldO
     """Returns what question files keep to themselves in a corpus, None without files; see `hold_out`."""
     if not files:
         return None
-    kept = [question for file in files for question in read_questions(file)]
-    titles = [title for question in kept for title in question.gold_titles or ()]
-    return hold_out(passages, titles, [answer for question in kept for answer in question.golds])
+    questions = [question for file in files for question in read_questions(file)]
+    titles = [title for question in questions for title in question.gold_titles or ()]
+    return hold_out(passages, titles, [answer for question in questions for answer in question.golds])
 
 
 def components(count: int, edges: Iterable[tuple[int, int]]) -> list[list[int]]:
@@ -193,11 +193,11 @@ def split_pages(
         sets[want].update(group)
     linked = {page for edge in edges for page in edge}
     for i, share in enumerate(shares):
-        wanted = round(share * len(linked))
-        if wanted >= _LEAST and len(sets[i] & linked) < wanted / 2:
+        target = round(share * len(linked))
+        if target >= _LEAST and len(sets[i] & linked) < target / 2:
             rich = max(range(len(SPLITS)), key=lambda k: len(sets[k] & linked) - shares[k] * len(linked))
             inside = [(a, b) for a, b in edges if a in sets[rich] and b in sets[rich]]
-            moved = _near_each_other(count, inside, together, wanted - len(sets[i] & linked))
+            moved = _near_each_other(count, inside, together, target - len(sets[i] & linked))
             sets[i] |= moved
             sets[rich] -= moved
     return {name: frozenset(pages) for name, pages in zip(SPLITS, sets, strict=True)}
@@ -243,14 +243,14 @@ def _near_each_other(
     most = max(size, _HUB * sum(map(len, near.values())) / max(len(near), 1))
     heap = [(len(others) > most, 0.0, len(others), page) for page, others in near.items()]
     heapq.heapify(heap)
-    taken, inside, grown = set[int](), Counter[int](), set[int]()
+    visited, inside, grown = set[int](), Counter[int](), set[int]()
     while heap and len(grown) < size:
         page = heapq.heappop(heap)[-1]
-        if page in taken:
+        if page in visited:
             continue
-        taken.add(page)
+        visited.add(page)
         grown.update(group_of[page] if together else [page])
-        for other in near[page] - taken:
+        for other in near[page] - visited:
             inside[other] += 1
             degree = len(near[other])
             heapq.heappush(heap, (degree > most, -inside[other] / degree, degree, other))

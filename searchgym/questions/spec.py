@@ -71,6 +71,6 @@ class GeneratedSpec(Options):
         return {key: share / sum(mix.values()) for key, share in mix.items()}
 
     @property
-    def wanted(self) -> tuple[str, ...]:
+    def needed(self) -> tuple[str, ...]:
         """Splits of which at least one question is wanted."""
         return tuple(split for split, share in zip(SPLITS, self.shares, strict=True) if round(self.n * share))

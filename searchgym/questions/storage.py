@@ -102,20 +102,23 @@ def write_set(
     (building / "work").mkdir(parents=True, exist_ok=True)
     retriever = build_in_memory(passages)
     try:
-        made = generate(passages, load_pack(spec.pack), spec, held_out, building / "work", progress, retriever, top_k)
-        counts = {split: len(made.split(split)) for split in SPLITS}
+        question_set = generate(
+            passages, load_pack(spec.pack), spec, held_out, building / "work", progress, retriever, top_k
+        )
+        counts = {split: len(question_set.split(split)) for split in SPLITS}
         if lacking := [split for split in needed if not counts[split]]:
-            told = ", ".join(f"{split} {count}" for split, count in counts.items())
+            counts_text = ", ".join(f"{split} {count}" for split, count in counts.items())
             raise DataError(
-                f"gives no questions for {' and '.join(lacking)} ({told}): {why(made, len(passages))}: give more pages "
-                "or more shapes, or other shares of the splits (a split with a share of 0 needs no question)"
+                f"gives no questions for {' and '.join(lacking)} ({counts_text}): {why(question_set, len(passages))}: "
+                "give more pages or more shapes, or other shares of the splits "
+                "(a split with a share of 0 needs no question)"
             )
     except DataError:
         shutil.rmtree(building)
         raise
-    questions = [question for split in SPLITS for question in made.split(split)]
-    measured = report_of(made, measure(questions, passages, retriever, top_k, made.triples))
-    _write(building, made, measured, key | {"passages": len(passages)}, source)
+    questions = [question for split in SPLITS for question in question_set.split(split)]
+    measured = report_of(question_set, measure(questions, passages, retriever, top_k, question_set.triples))
+    _write(building, question_set, measured, key | {"passages": len(passages)}, source)
     shutil.rmtree(building / "work")
     check_free(out)  # again: another process may have written it meanwhile
     building.rename(out)
@@ -131,11 +134,11 @@ def write_splits(folder: Path, questions: Mapping[str, Sequence[Question]]) -> l
     return list(files.values())
 
 
-def _write(folder: Path, made: QuestionSet, measured: dict[str, Any], key: dict[str, Any], source: str) -> None:
+def _write(folder: Path, question_set: QuestionSet, measured: dict[str, Any], key: dict[str, Any], source: str) -> None:
     """Writes the files of a question set; what a run that was killed had written of them is removed."""
     for name in ("questions", "flashrag"):
         shutil.rmtree(folder / name, ignore_errors=True)
-    questions = {split: made.split(split) for split in SPLITS}
+    questions = {split: question_set.split(split) for split in SPLITS}
     write_splits(folder, questions)
     (folder / "flashrag").mkdir()
     for split in SPLITS:

@@ -103,12 +103,12 @@ class _Draw:
         for twins in members:
             strata[tuple(FIELDS[name](twins[0]) or "" for name in levels[0])].append(twins)
         counts, rests = {}, {}
-        for name, own in strata.items():
-            counts[name], rests[name] = divmod(self._n * len(own), self._whole)
+        for name, stratum in strata.items():
+            counts[name], rests[name] = divmod(self._n * len(stratum), self._whole)
         order = sorted(strata, key=lambda name: (-rests[name], -len(strata[name]), name))
         for name in order[: count - sum(counts.values())]:
             counts[name] += 1
-        return [twins for name, own in strata.items() for twins in self.among(own, counts[name], levels[1:])]
+        return [twins for name, stratum in strata.items() for twins in self.among(stratum, counts[name], levels[1:])]
 
 
 def by_hash(questions: Iterable[Question], seed: int = SEED) -> list[Question]:
@@ -145,22 +145,22 @@ def mixture_lines(training: Sequence[Question], validation: Sequence[Question]) 
             yield _line(f"{name}: {len(questions):,} questions", [f"{kind} {count:,}" for kind, count in counts])
     if not training or not validation:
         return
-    told = list[str]()
-    by_hops = [Counter(hops for question in own if (hops := _hops(question))) for own in (training, validation)]
+    differences = list[str]()
+    by_hops = [Counter(hops for question in part if (hops := _hops(question))) for part in (training, validation)]
     for there, here in ((mixture(training), mixture(validation)), by_hops):
         shares = {kind: (here[kind] / len(validation), there[kind] / len(training)) for kind in there | here}
-        far = {kind: own for kind, own in shares.items() if abs(own[0] - own[1]) > DIFFERENT + 1 / len(validation)}
-        told += [f"{kind} {own:.0%} ({other:.0%})" for kind, (own, other) in far.items()]
-    if told:
-        yield _line("warning: differs from training", list(dict.fromkeys(told)))
+        far = {kind: part for kind, part in shares.items() if abs(part[0] - part[1]) > DIFFERENT + 1 / len(validation)}
+        differences += [f"{kind} {part:.0%} ({other:.0%})" for kind, (part, other) in far.items()]
+    if differences:
+        yield _line("warning: differs from training", list(dict.fromkeys(differences)))
 
 
 def _line(head: str, parts: Sequence[str]) -> str:
     """Returns a head and as many parts as a line holds; data sets name kinds, so what a terminal obeys is replaced."""
-    shown = [drawable(part) for part in parts]
-    for kept in range(len(shown), -1, -1):
-        rest = [] if kept == len(shown) else [f"and {len(shown) - kept} more"]
-        line = f"{head}: {', '.join([*shown[:kept], *rest])}"
+    texts = [drawable(part) for part in parts]
+    for count in range(len(texts), -1, -1):
+        rest = [] if count == len(texts) else [f"and {len(texts) - count} more"]
+        line = f"{head}: {', '.join([*texts[:count], *rest])}"
         if len(line) <= WIDTH:
             return line
     return head

@@ -207,8 +207,8 @@ class PartCard(RetrieverCard):
         try:
             return importlib.import_module(self.back_end)
         except ImportError as error:
-            wanted = install_command(self.extra)
-            raise UsageError(f"a retriever of kind {self.kind} needs more ({error}): {wanted}") from error
+            install = install_command(self.extra)
+            raise UsageError(f"a retriever of kind {self.kind} needs more ({error}): {install}") from error
 
 
 def _no_corpus(card: PartCard | None = None) -> Any:
@@ -256,25 +256,25 @@ _READING: ContextVar[tuple[Path, ...]] = ContextVar("reading", default=())
 """Files of the cards that are being read, each of which names the next: a card must not stand on itself."""
 
 
-def find_retriever(given: str | dict[str, Any] | RetrieverCard) -> RetrieverCard:
+def find_retriever(retriever: str | dict[str, Any] | RetrieverCard) -> RetrieverCard:
     """Returns the retriever card for a name, a path, ``module:Class``, a server's URL, a mapping or a card itself.
 
     Raises:
         CardError: The card cannot be read, its kind is unknown, or one of its fields is not valid.
         UnknownNameError: No card has this name.
     """
-    if isinstance(given, RetrieverCard):
-        return read(type(given), plain(given, named=True), "retriever")
-    if not isinstance(given, str):
-        return _read(given, Source("retriever"))
-    if given.startswith(("http://", "https://")):
+    if isinstance(retriever, RetrieverCard):
+        return read(type(retriever), plain(retriever, named=True), "retriever")
+    if not isinstance(retriever, str):
+        return _read(retriever, Source("retriever"))
+    if retriever.startswith(("http://", "https://")):
         http: Any = find_kind(RetrieverCard, "http")
-        return http(url=given)  # type: ignore[no-any-return]
-    if names_code(given):
-        return _read({"kind": given}, Source("retriever"))
-    path, above = find_card("retrievers", given), _READING.get()
+        return http(url=retriever)  # type: ignore[no-any-return]
+    if names_code(retriever):
+        return _read({"kind": retriever}, Source("retriever"))
+    path, above = find_card("retrievers", retriever), _READING.get()
     if path.resolve() in above:
-        raise CardError(f"{given!r:.80}: the card stands on itself")
+        raise CardError(f"{retriever!r:.80}: the card stands on itself")
     reading = _READING.set((*above, path.resolve()))
     try:
         return _read(*read_source(path))
@@ -288,9 +288,9 @@ def _read(data: object, source: Source) -> RetrieverCard:
     return read(RetrieverCard, data, source)
 
 
-def find_encoder(given: Any, where: str = "encoder") -> EncoderCard:
+def find_encoder(encoder: Any, where: str = "encoder") -> EncoderCard:
     """Returns the encoder card for a name, a path, a mapping or a card itself."""
-    return read(EncoderCard, EncoderCard.short(given), where)
+    return read(EncoderCard, EncoderCard.short(encoder), where)
 
 
 def parts_of(card: RetrieverCard) -> list[PartCard]:

@@ -141,17 +141,17 @@ def _load(card: EncoderCard) -> SentenceTransformer:
         raise UsageError(f"encoder card {card.name!r}: torch finds no GPU for device {card.device!r}")
     where: dict[str, Any] = {}
     if card.model.startswith(_PACKAGE):
-        place = str(_in_package(card.model))
+        weights = str(_in_package(card.model))
     elif (folder := named_folder(card.model)) is not None:
-        place = str(folder)
+        weights = str(folder)
     else:
-        place, where = card.model, {"revision": card.revision, "local_files_only": not hub_answers()}
+        weights, where = card.model, {"revision": card.revision, "local_files_only": not hub_answers()}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the libraries warn about each other and about a repository's files
             # `modality_config` passes texts on as they are: by default they are put into a model's chat template.
             transformer = Transformer(
-                place,
+                weights,
                 model_kwargs={"dtype": getattr(torch, card.dtype), **where, "trust_remote_code": False},
                 config_kwargs={**where, "trust_remote_code": False},
                 processor_kwargs={**where, "trust_remote_code": False},
@@ -182,10 +182,10 @@ def _in_package(model: str) -> Path:
     name, _, inside = model.removeprefix(_PACKAGE).partition("/")
     if (name and not name.isidentifier()) or ".." in Path(inside).parts or Path(inside).is_absolute():
         raise UsageError(f"{model}: expected package:NAME/FOLDER, a folder inside an installed package")
-    found = importlib.util.find_spec(name) if name else None  # finds a package without running it
-    if found is None or not found.submodule_search_locations:
+    spec = importlib.util.find_spec(name) if name else None  # finds a package without running it
+    if spec is None or not spec.submodule_search_locations:
         raise DataMissingError(f"no such package: pip install {name.replace('_', '-')}", model)
-    folder = Path(next(iter(found.submodule_search_locations))) / inside
+    folder = Path(next(iter(spec.submodule_search_locations))) / inside
     if not folder.is_dir():
         raise DataMissingError(f"the package {name} has no folder {inside!r}: reinstall it", model)
     return folder

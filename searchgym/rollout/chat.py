@@ -217,14 +217,12 @@ class TokenChat(Chat):
         return await self._model.batcher.ask(SampleRequest(ids, sampling, seed, run.name), run.sort_key)
 
     @override
-    def observe(self, text: str, own: bool = False) -> None:
-        if not isinstance(
-            text, str
-        ):  # checked here because encoding happens later, together with other episodes' texts
+    def observe(self, text: str, trusted: bool = False) -> None:
+        if not isinstance(text, str):  # texts of several episodes are encoded together later
             raise TypeError(f"observe takes a text, got {type(text).__name__}")
-        parts = [(text, True)] if own else self._run.protocol.parts(text)
+        parts = [(text, True)] if trusted else self._run.protocol.parts(text)
         self._unread.append(ContextText(self._outside(parts, self._finish), self._finish))
-        self._begun = text if own else ""
+        self._begun = text if trusted else ""
         self.thought = self._model.format.thought_after(self._finish)
 
     @override

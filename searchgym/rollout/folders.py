@@ -180,13 +180,17 @@ def model_folder(name: str | Path, parts: Sequence[str] = PARTS) -> Path:
 
 
 def local_folder(name: str | Path) -> Path | None:
-    """Returns the folder of a model that ships with this package or is an existing path; else None."""
+    """Returns the folder of a model that ships with this package or is an existing path; else None.
+
+    The run folder of a training means its best checkpoint by validation, or its last one if nothing was validated.
+    """
     if isinstance(name, str):
         if name in (shipped := list_cards("models")):
             return shipped[name].parent
         if not is_path(name, "pretrained"):
             return None
-    return Path(name) if Path(name).is_dir() else None
+    checkpoints = (Path(name) / "checkpoints" / link for link in ("best", "last"))
+    return next((folder for folder in [*checkpoints, Path(name)] if folder.is_dir()), None)
 
 
 def _from_hub(name: str, repo: str, revision: str | None, parts: Sequence[str], before: str = "") -> Path:

@@ -4,7 +4,7 @@ Every scorer returns one row of numbers per question (floats in [0, 1], never ro
 over question ids with `math.fsum`, whose result does not depend on the order or the batching of the rows. In a row
 
 * a number is the official value for that question;
-* None means that the agent did not produce what the metric needs (sentence ids, triples, ...): n/a, never inferred;
+* None means that the agent did not predict the fields that the metric needs (sentence ids, triples, ...): n/a;
 * a missing key means that the metric does not apply: the data has no gold for it, or MuSiQue leaves the question out.
 
 How the official scripts differ:

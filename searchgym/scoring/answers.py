@@ -32,9 +32,9 @@ def lower_without_punctuation(text: str) -> str:
 
 
 def normalise_answer(text: str) -> str:
-    """Returns the SQuAD form that all six scorers compare: lower case, no ASCII punctuation, articles or extra spaces.
+    """Normalises as SQuAD does, for all six scorers: lower case, no ASCII punctuation, articles or extra spaces.
 
-    The order matters (``"A.N."`` becomes ``"an"``, hence ``""``), accents and typographic punctuation stay.
+    The order matters (``"A.N."`` becomes ``"an"``, then ``""``). Accents and typographic punctuation are kept.
 
     Raises:
         ScoringError: If `text` is not a string.
@@ -49,10 +49,10 @@ def _normalised(golds: Sequence[str]) -> list[str]:
 
 
 def golds_with_words(golds: Sequence[str]) -> list[str]:
-    """Returns the gold answers, in order, but for those that normalise to an empty string, such as *The The*.
+    """Returns the gold answers without those that normalise to an empty string, such as *The The*.
 
-    What this project pays or counts itself compares with these. For the others an answer without words is right by the
-    official scripts, and every answer covers them.
+    SearchGym's own rewards and counts use these. By the official scripts, an answer without words matches the dropped
+    ones, and every answer covers them.
     """
     return [gold for gold, text in zip(golds, _normalised(golds), strict=True) if text]
 
@@ -65,15 +65,15 @@ def exact_match(prediction: str, golds: Sequence[str]) -> float:
 def cover_match(prediction: str, golds: Sequence[str]) -> float:
     """Returns 1.0 if the normalised prediction contains a normalised gold answer as a substring of characters.
 
-    The same as FlashRAG's ``acc`` and Search-R1's ``subem``. A gold answer that normalises to an empty string matches
-    every prediction.
+    Equals FlashRAG's ``acc`` and Search-R1's ``subem``. A gold answer that normalises to an empty string matches every
+    prediction.
     """
     text = normalise_answer(prediction)
     return float(any(gold in text for gold in _normalised(golds)))
 
 
 class Overlap(NamedTuple):
-    """Agreement of a prediction with the gold: EM, F1, precision and recall, each in [0, 1]."""
+    """Agreement of a prediction with the gold data: EM, F1, precision and recall, usually in [0, 1]."""
 
     em: float
     f1: float
@@ -87,7 +87,7 @@ def harmonic_mean(precision: float, recall: float) -> float:
 
 
 def _token_overlap(prediction: str, gold: str) -> Overlap:
-    """Compares two normalised texts as multisets of words; without a common word every number but EM is 0."""
+    """Compares two normalised texts as multisets of words; without a common word all numbers except EM are 0."""
     predicted_words, gold_words = prediction.split(), gold.split()
     em = float(prediction == gold)
     common = sum((Counter(predicted_words) & Counter(gold_words)).values())
@@ -98,9 +98,9 @@ def _token_overlap(prediction: str, gold: str) -> Overlap:
 
 
 def answer_overlap(prediction: str, golds: Sequence[str]) -> Overlap:
-    """Compares an answer with every gold answer by HotpotQA's rule and returns the maximum of each number.
+    """Compares an answer with every gold answer by HotpotQA's rule and returns each number's maximum.
 
-    If either side normalises to yes, no or noanswer, anything but equality scores 0. The maxima may come from different
+    If either side normalises to yes, no or noanswer, only equality scores above 0. The maxima may come from different
     gold answers, as in 2WikiMultihopQA and FlashRAG. If both sides normalise to an empty string, EM is 1 but F1 is 0.
     """
     text = normalise_answer(prediction)
@@ -134,38 +134,38 @@ def musique_f1_score(prediction: str, golds: Sequence[str]) -> float:
 
 
 MAX_LENGTH_RATIO: Final = 2
-"""Number of times by which a part of an answer may be longer than the span it stands for."""
+"""Maximum ratio of the number of words of an answer's part to that of its gold span."""
 
 
 def span_recall(prediction: str, gold: str) -> float:
-    """Returns the mean recall of words over the spans of a gold answer, each compared with the part at its place.
+    """Returns the mean word recall over a gold answer's spans, each compared with the answer's part at the same index.
 
-    Spans and parts are separated by semicolons. A part of more than twice the words of its span scores 0, and so does
-    an answer of more parts than there are spans: recall alone would pay for listing everything.
+    Spans and parts are separated by semicolons. A part with more than twice as many words as its span scores 0, and so
+    does an answer with more parts than spans; otherwise listing everything would maximise recall.
 
-    Source: MaskSearch, arXiv 2505.20285, rewards recall of words; its code is not public. That spans are compared one
-    by one, the separator and the guard are inferred or ours.
+    Source: MaskSearch, arXiv 2505.20285, rewards recall of words; its code is not public. The comparison by index, the
+        separator and the guard against listing are inferred or ours.
     """
     spans = [Counter(normalise_answer(part).split()) for part in gold.split(";")]
     parts = [Counter(normalise_answer(part).split()) for part in prediction.split(";")]
     if len(parts) > len(spans):
         return 0.0
-    found = [
+    recalls = [
         (span & part).total() / span.total() if part.total() <= MAX_LENGTH_RATIO * span.total() else 0.0
         for span, part in zip(spans, parts, strict=False)
         if span
     ]
-    return sum(found) / len(spans)
+    return sum(recalls) / len(spans)
 
 
 # -- evidence ------------------------------------------------------------------------------------------------------
 
 EntityAliases = Mapping[str, AbstractSet[str]]
-"""Entity id to the entity's other names: aliases and demonyms from 2WikiMultihopQA's ``id_aliases.json``."""
+"""Entity id to further names of the entity: aliases and demonyms from 2WikiMultihopQA's ``id_aliases.json``."""
 
 
 def set_overlap(predicted: Sequence[Hashable], gold: Sequence[Hashable]) -> Overlap:
-    """Compares two collections by membership; a repeated element counts each time.
+    """Compares two collections by membership; repeated elements count each time.
 
     If both are empty, EM is 1 but F1 is 0 (HotpotQA, 2WikiMultihopQA; MuSiQue's script makes F1 1 in that case).
     """
@@ -182,13 +182,13 @@ TripleKey = tuple[str, str, str]
 
 
 def _triple_key(subject: str, relation: str, obj: str) -> TripleKey:
-    """Returns a triple normalised for comparison: like answers, except that articles stay."""
+    """Normalises a triple for comparison: like answers, but articles are kept."""
     subject, relation, obj = (" ".join(lower_without_punctuation(text).split()) for text in (subject, relation, obj))
     return subject, relation, obj
 
 
 def gold_evidences(question: Question, aliases: EntityAliases) -> list[frozenset[TripleKey]]:
-    """Returns, for each gold triple, all its accepted spellings: each alias of its subject with each of its object.
+    """Returns all accepted spellings of each gold triple: each name of its subject with each of its object.
 
     Raises:
         ScoringError: The question's evidence ids do not match its evidence triples.
@@ -219,7 +219,7 @@ def evidence_overlap(predicted: Iterable[Triple], gold: Sequence[AbstractSet[Tri
 def joint_overlap(*parts: Overlap | None) -> Overlap | None:
     """Returns the joint metric of several overlaps: products of EM, precision and recall, and F1 from the products.
 
-    None if any overlap is None, that is, if the agent did not predict all that the joint metric needs.
+    None if any overlap is None, that is, if a prediction that the joint metric needs is missing.
     """
     present = [part for part in parts if part is not None]
     if len(present) < len(parts):

@@ -1,4 +1,4 @@
-"""Quality of a ranking, and which queries count as the same."""
+"""Ranking metrics, and grouping of similar queries."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Final
 from searchgym.scoring.answers import normalise_answer
 
 CUTS: Final = (1, 3, 5)
-"""Ranks up to which `mean_hit` looks for a relevant passage."""
+"""Values of k whose Hit@k `mean_hit` averages."""
 
 
 def ndcg(gains: Sequence[int], relevant: Sequence[int], k: int) -> float:
-    """Computes nDCG: discounted cumulative gain (linear gain, log2(rank + 1) discount) over that of the ideal order.
+    """Computes nDCG@k, with linear gain and a discount of log2(rank + 1), relative to the ideal order.
 
     Args:
-        gains: Relevance of each passage in the order to judge.
-        relevant: Relevance of the relevant passages, at least one.
-        k: Number of ranks that count.
+        gains: Relevance of each passage, in ranked order.
+        relevant: Relevance of all relevant passages, at least one, in any order.
+        k: Number of top ranks that count.
     """
 
     def dcg(values: Sequence[int]) -> float:
@@ -29,7 +29,7 @@ def ndcg(gains: Sequence[int], relevant: Sequence[int], k: int) -> float:
 
 
 def mean_hit(gains: Sequence[int]) -> float:
-    """Computes the mean of Hit@1, Hit@3 and Hit@5, each 1 if one of that many first passages is relevant, else 0.
+    """Computes the mean of Hit@1, Hit@3 and Hit@5, where Hit@k is 1 if one of the first k passages is relevant, else 0.
 
     Source: CoSearch, arXiv 2604.17555, its relevance reward.
     """
@@ -37,13 +37,13 @@ def mean_hit(gains: Sequence[int]) -> float:
 
 
 def alike(queries: Sequence[str], overlap: float) -> list[int]:
-    """Groups queries that say the same; returns the number of each one's group.
+    """Groups similar queries and returns the group number of each query.
 
-    In their order, each query joins the first group whose first query has a token F1 of at least `overlap` with it
-    (SQuAD's normalisation); otherwise it begins a group.
+    In order, each query joins the first group whose first query has a token F1 of at least `overlap` with it (SQuAD's
+    normalisation); otherwise it starts a new group.
 
-    Source: CoSearch, arXiv 2604.17555: greedy clusters around a representative, overlap 0.8. Which of several groups
-    that are near enough a query joins is ours: the first.
+    Source: CoSearch, arXiv 2604.17555: greedy clusters around a representative, overlap 0.8. The choice of the first of
+        several matching groups is ours.
 
     Args:
         queries: The queries.

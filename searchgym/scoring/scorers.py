@@ -1,4 +1,4 @@
-"""The six official scorers: of one question, and of a data set as plain means, bit-identical in any order."""
+"""The six official scorers: scores of one question, and of a data set as plain means, bit-identical in any order."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from searchgym.scoring.answers import (
 )
 
 Scores = dict[str, float | None]
-"""Metric name to value; None if the agent did not produce what the metric needs."""
+"""Metric name to value; None if the agent did not predict the fields that the metric needs."""
 Scorer = Callable[[Question, Answer], Scores]
 """Function that returns the scores of one answer to one question."""
 UNANSWERABLE_SUFFIX = "#unanswerable"
@@ -38,14 +38,14 @@ def _row(prefix: str, part: Overlap | None) -> Scores:
 
 
 def _sentences(facts: Sequence[SupportingFact] | None, lower: bool = False) -> list[tuple[str, int | None]] | None:
-    """Returns (title, sentence) pairs without duplicates; None for None and for facts that name pages only."""
+    """Returns (title, sentence) pairs without duplicates; None if `facts` is None or names pages without sentences."""
     if facts is None or (facts and all(fact.sentence is None for fact in facts)):
         return None
     return [(fact.title.lower() if lower else fact.title, fact.sentence) for fact in dict.fromkeys(facts)]
 
 
 def _support(question: Question, answer: Answer, lower: bool) -> tuple[bool, Overlap | None]:
-    """Returns whether the data has gold sentences, and their overlap with the agent's if it predicted any."""
+    """Returns whether the question has gold sentences, and their overlap with the predicted ones, if there are any."""
     gold, predicted = _sentences(question.supporting_facts, lower), _sentences(answer.supporting_facts, lower)
     return gold is not None, None if gold is None or predicted is None else set_overlap(predicted, gold)
 
@@ -54,36 +54,37 @@ def hotpotqa_scores(question: Question, answer: Answer) -> Scores:
     """Scores an answer as HotpotQA's hotpot_evaluate_v1.py does.
 
     Returns:
-        ``em``, ``f1``, ``precision`` and ``recall``; with gold sentences also prefixed with ``sp_`` and ``joint_``.
+        ``em``, ``f1``, ``precision`` and ``recall``; with gold sentences also each with the prefixes ``sp_`` and
+        ``joint_``.
     """
     part = answer_overlap(answer.text, question.answers[:1])
     scores = _row("", part)
-    known, support = _support(question, answer, lower=False)
-    if known:
+    has_gold, support = _support(question, answer, lower=False)
+    if has_gold:
         scores |= _row("sp_", support) | _row("joint_", joint_overlap(part, support))
     return scores
 
 
 def two_wiki_scores(question: Question, answer: Answer, aliases: EntityAliases = MappingProxyType({})) -> Scores:
-    """Scores an answer as 2wikimultihop_evaluate_v1.1.py does: HotpotQA's keys, and the same prefixed ``evidence_``.
+    """Scores an answer as 2wikimultihop_evaluate_v1.1.py does.
 
     Args:
         question: The question; `Question.aliases` and the aliases of `Question.answer_id` count as gold answers too.
         answer: The prediction.
-        aliases: Names by entity id; without them only the names in the question record count.
+        aliases: Further names by entity id; by default only the names in the question record count.
     """
     names = aliases.get(question.answer_id, frozenset()) if question.answer_id is not None else frozenset()
     part = answer_overlap(answer.text, (*question.answers[:1], *question.aliases, *names))
     scores = _row("", part)
-    known, support = _support(question, answer, lower=True)
-    if known:
+    has_gold, support = _support(question, answer, lower=True)
+    if has_gold:
         scores |= _row("sp_", support)
     if question.evidences is None:
         return scores
     gold = gold_evidences(question, aliases)
     evidence = None if answer.evidences is None else evidence_overlap(answer.evidences, gold)
     scores |= _row("evidence_", evidence)
-    return scores | _row("joint_", joint_overlap(part, support, evidence)) if known else scores
+    return scores | _row("joint_", joint_overlap(part, support, evidence)) if has_gold else scores
 
 
 def musique_scores(question: Question, answer: Answer) -> Scores:
@@ -106,9 +107,9 @@ def musique_scores(question: Question, answer: Answer) -> Scores:
         scores = {"em": exact_match(answer.text, golds), "f1": musique_f1_score(answer.text, golds)}
         if question.paragraphs is not None:
             gold = [index for index, paragraph in enumerate(question.paragraphs) if paragraph.supporting]
-            found = set(answer.paragraphs or ())
-            part = set_overlap(list(found), gold)
-            support = part.em, part.f1 if gold or found else 1.0  # their script makes F1 1 if both sides are empty
+            predicted = set(answer.paragraphs or ())
+            part = set_overlap(list(predicted), gold)
+            support = part.em, part.f1 if gold or predicted else 1.0  # their script makes F1 1 if both sides are empty
             scores |= dict(zip(("sp_em", "sp_f1"), (None, None) if answer.paragraphs is None else support, strict=True))
     if question.answerable is not None:
         right = answer.answerable == question.answerable
@@ -129,7 +130,7 @@ def search_r1_scores(question: Question, answer: Answer) -> Scores:
 
 
 def kilt_scores(question: Question, answer: Answer) -> Scores:
-    """Scores an answer as KILT's eval_downstream.py does: ``em``, ``f1``, and ``accuracy`` for the text itself.
+    """Scores an answer as KILT's eval_downstream.py does: ``em``, ``f1``, and ``accuracy``, which does not normalise.
 
     A blank prediction scores 0 whatever the gold answers are.
     """
@@ -158,12 +159,12 @@ def score_question(
     Args:
         question: The question with its gold answers and evidence.
         answer: The agent's answer. None for an episode without one: its answer metrics are 0, as for an id missing from
-            an official prediction file (an empty text would equal a gold answer that normalises to an empty string).
+            an official prediction file. (An empty text would match a gold answer that normalises to an empty string.)
         scorer: A key of `SCORERS`.
         aliases: Names by entity id, for ``"2wiki"`` only.
 
     Returns:
-        The scores; of a question without an answer none, but for MuSiQue's ``sufficiency``.
+        The scores. An unanswerable question has none, except MuSiQue's ``sufficiency``.
 
     Raises:
         UnknownNameError: If there is no such scorer.
@@ -191,7 +192,7 @@ def check_ids(
 
     Args:
         predicted_ids: Ids in the prediction file, duplicates included.
-        questions: Every question that was asked.
+        questions: All evaluated questions.
         missing: ``"error"`` refuses missing ids; ``"zero"`` allows them, as in HotpotQA's and 2WikiMultihopQA's.
 
     Raises:
@@ -285,7 +286,7 @@ def score_predictions(
 
     Args:
         predictions: Question id to answer.
-        questions: Every question that was asked.
+        questions: All evaluated questions.
         scorer: A key of `SCORERS`.
         aliases: Names by entity id, for ``"2wiki"`` only.
         missing: What to do with a question that has no prediction: refuse it, or let it count 0.

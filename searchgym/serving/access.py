@@ -39,12 +39,12 @@ class Access:
         """Returns the error reply to a request that is not allowed, None if it is."""
         hosts = [value for name, value in scope["headers"] if name == b"host"]
         if not hosts or not all(_is_allowed(host, self._hosts) for host in hosts):
-            shown = b", ".join(hosts)[:80].decode("latin-1")
-            return _refused(f"this server does not answer for the host {shown!r}: see --allow-host", 421)
+            names = b", ".join(hosts)[:80].decode("latin-1")
+            return _refused(f"this server does not answer for the host {names!r}: see --allow-host", 421)
         if self._expected is None or scope["path"] in PROBES:
             return None
-        given = [value for name, value in scope["headers"] if name == b"authorization"]
-        if len(given) == 1 and hmac.compare_digest(given[0], self._expected):
+        tokens = [value for name, value in scope["headers"] if name == b"authorization"]
+        if len(tokens) == 1 and hmac.compare_digest(tokens[0], self._expected):
             return None
         return _refused(
             "this server needs a token: Authorization: Bearer TOKEN, where TOKEN is its SEARCHGYM_TOKEN", 401

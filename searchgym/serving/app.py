@@ -125,7 +125,10 @@ async def _retrieve(service: Service, body: dict[str, Any]) -> bytes:
         documents = [document(hit.passage) for hit in hits]
         if not scores:
             return documents
-        return [{"document": own, "score": hit.score} for own, hit in zip(documents, hits, strict=True)]
+        return [
+            {"document": found_document, "score": hit.score}
+            for found_document, hit in zip(documents, hits, strict=True)
+        ]
 
     return b'{"result": ' + await _lists(service, body, row, "queries", "topk", "return_scores") + b"}"
 
@@ -201,17 +204,17 @@ async def _lists(
     limits, texts, k = service.limits, body.get(texts_field), body.get(k_field)
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise _BadRequestError(f"{texts_field} is a list of strings, got {texts!r:.80}")
-    known = (texts_field, k_field, *others)
-    if unknown := [field for field in body if field not in known]:
-        raise _BadRequestError(f"unknown key {unknown[0]!r:.80}: a request here has {', '.join(known)}")
+    accepted = (texts_field, k_field, *others)
+    if unknown := [field for field in body if field not in accepted]:
+        raise _BadRequestError(f"unknown key {unknown[0]!r:.80}: a request here has {', '.join(accepted)}")
     if len(texts) > limits.queries:
         raise _BadRequestError(f"{len(texts)} {texts_field}, at most {limits.queries} in one request", 413)
     k = DEFAULT_K if k is None else k
     if not isinstance(k, int) or isinstance(k, bool) or not 1 <= k <= limits.k:
         raise _BadRequestError(f"{k_field} is a number from 1 to {limits.k}, got {k!r:.80}")
     if len(texts) * k > limits.hits:
-        asked = f"{len(texts)} {texts_field} with {k_field} {k} are {len(texts) * k} passages"
-        raise _BadRequestError(f"{asked}, at most {limits.hits} in one request: send fewer {texts_field} at once", 413)
+        size = f"{len(texts)} {texts_field} with {k_field} {k} are {len(texts) * k} passages"
+        raise _BadRequestError(f"{size}, at most {limits.hits} in one request: send fewer {texts_field} at once", 413)
     lists = await service.search(texts, k)
 
     def write() -> bytes:

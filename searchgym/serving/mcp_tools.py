@@ -63,9 +63,9 @@ class Tools:
     """
 
     def __init__(
-        self, service: Service, pages: Callable[[], PageIndex | None] | None, shown: PageLimits | None = None
+        self, service: Service, pages: Callable[[], PageIndex | None] | None, limits: PageLimits | None = None
     ) -> None:
-        self._service, self._pages, self._shown = service, pages, shown or PageLimits()
+        self._service, self._pages, self._shown = service, pages, limits or PageLimits()
 
     def server(self) -> Server[Any]:
         """Returns the protocol's server."""
@@ -78,7 +78,7 @@ class Tools:
             on_call_tool=self._call,
         )
 
-    async def _list(self, context: ServerRequestContext[Any], asked: object) -> types.ListToolsResult:
+    async def _list(self, context: ServerRequestContext[Any], request: object) -> types.ListToolsResult:
         """Lists the tools with the schemas of their arguments."""
         most = self._service.limits.k
         query = {"type": "string", "description": "What to look for."}
@@ -91,18 +91,18 @@ class Tools:
         return types.ListToolsResult(tools=tools)
 
     async def _call(
-        self, context: ServerRequestContext[Any], asked: types.CallToolRequestParams
+        self, context: ServerRequestContext[Any], request: types.CallToolRequestParams
     ) -> types.CallToolResult:
         """Answers a call of a tool."""
-        given = asked.arguments or {}
+        arguments = request.arguments or {}
         try:
-            if asked.name == "search":
-                result: object = await self._search(given)
-            elif asked.name == "open" and self._pages is not None:
-                result = await self._open(given, self._pages)
+            if request.name == "search":
+                result: object = await self._search(arguments)
+            elif request.name == "open" and self._pages is not None:
+                result = await self._open(arguments, self._pages)
             else:
-                known = "search and open" if self._pages is not None else "search alone"
-                raise MCPError(types.INVALID_PARAMS, f"unknown tool {asked.name!r:.80}: there is {known}")
+                tools = "search and open" if self._pages is not None else "search alone"
+                raise MCPError(types.INVALID_PARAMS, f"unknown tool {request.name!r:.80}: there is {tools}")
         except (_WrongArgumentError, RetrieverError, UsageError) as error:
             text = str(error).encode("utf-8", "replace").decode()
             return types.CallToolResult(content=[types.TextContent(text=text)], is_error=True)
@@ -111,10 +111,10 @@ class Tools:
             text = json.dumps(result)
         return types.CallToolResult(content=[types.TextContent(text=text)])
 
-    async def _search(self, given: Mapping[str, Any]) -> list[dict[str, Any]]:
+    async def _search(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Returns the hits of a query as JSON objects."""
         limit = self._service.limits.k
-        query, k = _arguments(given, "query", "k", min(DEFAULT_K, limit), limit)
+        query, k = _arguments(arguments, "query", "k", min(DEFAULT_K, limit), limit)
         await self._service.until_ready(SEARCH_SECONDS)
         (hits,) = await self._service.search([query], k)
         if words := self._shown.snippet_words:
@@ -122,23 +122,23 @@ class Tools:
         passages = [(hit.passage, hit.score) for hit in hits]
         return [{"id": p.id, "title": p.title, "text": p.text, "score": score} for p, score in passages]
 
-    async def _open(self, given: Mapping[str, Any], loaded: Callable[[], PageIndex | None]) -> dict[str, Any]:
+    async def _open(self, arguments: Mapping[str, Any], loaded: Callable[[], PageIndex | None]) -> dict[str, Any]:
         """Returns a part of a page as a JSON object."""
-        target, part = _arguments(given, "page", "part", 1)
+        target, part = _arguments(arguments, "page", "part", 1)
         await self._service.until_ready(SEARCH_SECONDS)
         if (pages := loaded()) is None:
             raise _WrongArgumentError(f"the pages are loading for {self._service.loading_seconds:.0f} s: try again")
 
         def look() -> dict[str, Any]:
-            places, words = pages.places(target), self._shown.page_words
-            if len(places) != 1:
-                raise _WrongArgumentError(no_page(target, places, pages))
-            page = pages.at(places[0])
+            positions, words = pages.find(target), self._shown.page_words
+            if len(positions) != 1:
+                raise _WrongArgumentError(no_page(target, positions, pages))
+            page = pages.at(positions[0])
             parts = parts_of(page.text, words)
             if part > parts:
                 raise _WrongArgumentError(f"the page {page.title:.200} has {parts} part(s), part {part} was asked for")
-            found = {"id": pages.id_at(places[0]), "title": page.title, "part": part, "parts": parts}
-            return found | {"text": part_of(page.text, part, words)}
+            fields = {"id": pages.id_at(positions[0]), "title": page.title, "part": part, "parts": parts}
+            return fields | {"text": part_of(page.text, part, words)}
 
         return await asyncio.to_thread(look)
 
@@ -169,15 +169,15 @@ def _tool(name: str, description: str, **arguments: dict[str, Any]) -> types.Too
 
 
 def _arguments(
-    given: Mapping[str, Any], text: str, number: str, default: int, most: int | None = None
+    arguments: Mapping[str, Any], text: str, number: str, default: int, most: int | None = None
 ) -> tuple[str, int]:
     """Returns the arguments of a tool: a text with something in it, and a whole number from 1 on."""
-    for name in given:
+    for name in arguments:
         if name not in (text, number):
             near = difflib.get_close_matches(str(name), (text, number), 1)
             hint = f": did you mean {near[0]}?" if near else f": the arguments are {text} and {number}"
             raise _WrongArgumentError(f"unknown argument {name!r:.80}{hint}")
-    words, count = given.get(text), given.get(number, default)
+    words, count = arguments.get(text), arguments.get(number, default)
     if not isinstance(words, str) or not words.strip():
         raise _WrongArgumentError(f"{text} is a text that is not empty, got {words!r:.80}")
     if not isinstance(count, int) or isinstance(count, bool) or count < 1 or (most is not None and count > most):

@@ -173,10 +173,10 @@ def test_an_oracle_searches_just_for_what_is_not_known(name, wrongly):
             if wrongly
             else (ORACLES[name](question, quotes_of(question, pages)))
         )
-        oracle.known = number % 3 == 0
+        oracle.knows = number % 3 == 0
     episodes = play_team(name, task, oracles, form)
     assert all(call.legal for episode in episodes for call in episode.calls)
-    known = {question_id for question_id, oracle in oracles.items() if oracle.known}
+    known = {question_id for question_id, oracle in oracles.items() if oracle.knows}
     assert {e.question_id for e in episodes if not e.searches} == (set(oracles) - known if wrongly else known)
     assert all(e.scores["em"] == 1.0 for e in episodes if e.searches or not wrongly)
     found = awareness(episodes, task.by_id)
@@ -188,7 +188,7 @@ class Mistaken(ORACLES["adasearch"]):
     """Searches for what it knows, and answers at once what it does not know."""
 
     def rounds(self):
-        return super(ORACLES["adasearch"], self).rounds() if self.known else []
+        return super(ORACLES["adasearch"], self).rounds() if self.knows else []
 
     def decider(self, fields):
-        return SEARCH if self.known else KNOW
+        return SEARCH if self.knows else KNOW

@@ -3,13 +3,13 @@
 import pytest
 
 from searchgym.corpora import ids
-from searchgym.corpora.ids import FirstPlaces, hash_id
+from searchgym.corpora.ids import FirstPositions, hash_id
 
 
 @pytest.mark.parametrize("exact", [0, 7, 10_000])
 def test_an_id_that_comes_again_names_its_first_place(monkeypatch: pytest.MonkeyPatch, exact: int) -> None:
     monkeypatch.setattr(ids, "EXACT", exact)
-    places = FirstPlaces()
+    places = FirstPositions()
     assert [places.first(f"id {i}", i) for i in range(3000)] == [None] * 3000  # the table grows on the way
     assert len(places) == 3000
     assert [places.first(f"id {i}", 3000 + i) for i in range(3000)] == list(range(3000))

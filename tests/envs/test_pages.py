@@ -31,7 +31,7 @@ def test_a_page_is_a_run_of_passages_with_one_title():
     found = pages()
     assert len(found) == 7
     assert found.at(1).text == "The planet Mercury is the smallest.\nIt has no moon."
-    assert [found.at(place).place for place in range(8)] == [0, 0, 2, 3, 4, 5, 6, 7]
+    assert [found.at(place).position for place in range(8)] == [0, 0, 2, 3, 4, 5, 6, 7]
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_a_page_is_a_run_of_passages_with_one_title():
     ],
 )
 def test_titles_and_ids(target, places):
-    assert pages().places(target) == places
+    assert pages().find(target) == places
 
 
 HOSTILE = [
@@ -64,16 +64,16 @@ HOSTILE = [
 
 @pytest.mark.parametrize("target", HOSTILE, ids=range(len(HOSTILE)))
 def test_hostile_ids_open_nothing(target):
-    assert pages().places(target) == []
+    assert pages().find(target) == []
 
 
 def test_a_passage_whose_hash_is_shared_is_not_taken_for_it(monkeypatch):
     monkeypatch.setattr("searchgym.envs.pages.pages.hash_id", lambda id: 7)
     found = pages()
-    assert found.places("Venus") == [2]
-    assert found.places("Mercury") == [0, 3]
-    assert found.places("d") == [3]
-    assert found.places("Pluto") == []
+    assert found.find("Venus") == [2]
+    assert found.find("Mercury") == [0, 3]
+    assert found.find("d") == [3]
+    assert found.find("Pluto") == []
 
 
 def test_a_hit_is_named_by_what_opens_it():

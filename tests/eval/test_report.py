@@ -127,7 +127,7 @@ def test_the_scores_of_an_unfinished_run_are_those_of_its_episodes(tmp_path):
     assert "F1 (95 %)" not in head and "F1 equals EM in every run." in page.text  # no column repeats another
     assert (cells["questions"], cells["searches"], cells["tokens written"]) == ("3", "1.33", "5")
     assert cells["tokens read"] == "83"  # (50 + 100 + 100) / 3
-    assert "unfinished, 3 of 4 episodes: --resume goes on" in page.text
+    assert "unfinished: the scores are those of 3 of 4 episodes" in page.text
     assert "the last line of episodes.jsonl is incomplete and was skipped (line 4)" in page.text
 
 

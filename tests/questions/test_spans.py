@@ -16,7 +16,7 @@ from searchgym.questions.masked.spans import (
     HiddenSpan,
     SpanFinder,
     kind_of,
-    places_of,
+    occurrences_of,
     windows_by_triples,
     windows_of,
 )
@@ -38,7 +38,7 @@ def found(*pages, number=0):
     """Returns {text: (kind, number of places)} of a page's spans."""
     text = pages[number].text
     return {
-        text[slice(*span.places[0])]: (span.kind, len(span.places))
+        text[slice(*span.occurrences[0])]: (span.kind, len(span.occurrences))
         for window in reader(pages).windows(number)
         for span in window.spans
     }
@@ -68,7 +68,7 @@ def test_a_name_that_stands_again_is_hidden_everywhere():
     source = page(text)
     (window,) = reader([source]).windows(0)
     (span,) = (span for span in window.spans if span.kind == "name")
-    assert [text[slice(*place)] for place in span.places] == ["Mara Vint", "Mara Vint"]
+    assert [text[slice(*place)] for place in span.occurrences] == ["Mara Vint", "Mara Vint"]
     draft = drafted(source, window, (span,))
     assert draft.text.count("[mask1]") == 3 and not holds(draft.text, "Mara Vint")  # the instruction names it once
     assert draft.answers == ("Mara Vint",)
@@ -94,9 +94,9 @@ def test_what_is_not_hidden(text, title, rule):
 
 
 def test_places_are_those_of_whole_words_whatever_their_case():
-    assert places_of("Ada, ADA ada-b Adab éda", "ada") == [(0, 3), (5, 8), (9, 12)]
-    assert places_of("x y x y x", "x y x") == [(0, 5), (4, 9)]
-    assert places_of("", "x") == []
+    assert occurrences_of("Ada, ADA ada-b Adab éda", "ada") == [(0, 3), (5, 8), (9, 12)]
+    assert occurrences_of("x y x y x", "x y x") == [(0, 5), (4, 9)]
+    assert occurrences_of("", "x") == []
 
 
 def test_windows_are_whole_sentences_that_fit():
@@ -140,7 +140,7 @@ def test_only_pages_that_link_to_each_other_state_a_link_strictly():
     for number, own in enumerate(pages):
         for window in read.windows(number):
             for span in window.spans:
-                said = own.text[slice(*span.places[0])]
+                said = own.text[slice(*span.occurrences[0])]
                 if "painter" in own.text and said in by_title:
                     assert span.supports == (by_title[said],)
                     couples += 1

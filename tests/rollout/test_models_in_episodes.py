@@ -172,11 +172,11 @@ class Observes:
     async def run(self, question, io):
         chat = io.open("searcher", question=question.text, instructions="")
         await chat.generate()
-        chat.observe("one", own=True)
-        chat.observe("two", own=True)
+        chat.observe("one", trusted=True)
+        chat.observe("two", trusted=True)
         await chat.fork("prefix").generate(prefix=True)
         await chat.generate()
-        chat.observe("three", own=True)
+        chat.observe("three", trusted=True)
         await io.step(Answer("x"))
 
 

@@ -10,6 +10,7 @@ from made_models import save_tiny, tiny_qwen2, tiny_tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM, MambaConfig, MambaForCausalLM
 
 from searchgym.errors import DataError, DataMissingError, ModelError, UnknownNameError, UsageError
+from searchgym.rollout.folders import local_folder
 from searchgym.rollout.loading import load_model
 from searchgym.rollout.sampler import SampleRequest, Sampling
 from searchgym.rollout.transformers.kv_cache import PrefixStore
@@ -488,6 +489,16 @@ def test_a_saved_model_loads_and_samples_the_same(tmp_path):
     assert not model.training
     half, _ = load_sampler(tmp_path, "bfloat16", max_context=99)
     assert (half.model.dtype, half.max_context) == (torch.bfloat16, 99)
+
+
+def test_a_run_folder_means_its_best_checkpoint_else_the_last(tmp_path):
+    assert local_folder(tmp_path) == tmp_path
+    (tmp_path / "checkpoints" / "step-000002").mkdir(parents=True)
+    for link in ("last", "best"):
+        (tmp_path / "checkpoints" / link).symlink_to("step-000002", target_is_directory=True)
+        assert local_folder(tmp_path) == tmp_path / "checkpoints" / link
+    assert local_folder(str(tmp_path / "checkpoints" / "step-000002")) == tmp_path / "checkpoints" / "step-000002"
+    assert local_folder(tmp_path / "none") is None
 
 
 def remove(*names):

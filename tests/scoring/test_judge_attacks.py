@@ -70,7 +70,7 @@ def test_the_good_answer_has_full_marks():
 @pytest.mark.parametrize("answer", [text for text in ADDRESSED if "yes" in text or "marks" in text])
 def test_an_answer_that_sways_a_gullible_model_scores_0(answer):
     judge = asks_model(obeys)
-    with pytest.raises(SwayedError, match="affirm what is false"):
+    with pytest.raises(SwayedError, match="affirms a false statement"):
         judge.meets(TASK.text, answer, [MOTHER])
     assert rubric_score(judge, TASK, answer) == 0
     assert judge.counts.swayed == 2 and judge.counts.failed == 0
@@ -82,7 +82,7 @@ def test_an_answer_that_sways_a_gullible_model_scores_0(answer):
 def test_a_model_is_not_asked_about_empty_and_huge_answers(answer):
     judge = asks_model("yes")
     assert rubric_score(judge, TASK, answer) == 0
-    assert judge.counts.asked == 0
+    assert judge.counts.queries == 0
     assert judge.better(TASK.text, (answer, GOOD), [MOTHER]) == 1
     assert judge.better(TASK.text, (answer, answer), [MOTHER]) is None
     assert judge.verify(TASK.text, answer if len(answer) > 99 else "", ["a page"]) is False
@@ -118,7 +118,7 @@ def test_only_verdicts_count(found):
         judge.judge.in_process = False
     with pytest.raises(NoVerdictError, match="judge Returns"):
         judge.passes(TASK.text, GOOD, [MOTHER])
-    assert (judge.counts.asked, judge.counts.failed) == (1, 1)
+    assert (judge.counts.queries, judge.counts.failed) == (1, 1)
     for verdict in (lambda: judge.verify(TASK.text, GOOD, []), lambda: judge.better("", (GOOD, "Zor"), [MOTHER])):
         if found is not True and found is not None:
             with pytest.raises(ScoringError):

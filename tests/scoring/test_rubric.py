@@ -389,4 +389,4 @@ def test_an_answer_without_words_passes_no_judge():
         assert not judge.verify("Which band?", text, ["The The is a band."])
         assert judge.passes("Which band?", text, (Criterion("It names the band.", (("The The",),)),)) == [False]
         assert judge.better("Which band?", (text, "Matt"), ()) == 1
-    assert judge.counts.asked == 0
+    assert judge.counts.queries == 0

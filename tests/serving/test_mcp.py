@@ -94,9 +94,9 @@ def test_a_client_searches_and_opens_what_it_found(served, own, mode):  # noqa: 
     )
     assert read(found) == rows(own.search(["capital of Teskel"], 2)[0])
     assert read(default) == rows(own.search(["capital of Teskel"], 5)[0])
-    page = pages_of(own).at(pages_of(own).places("Orrin Vale")[0])
+    page = pages_of(own).at(pages_of(own).find("Orrin Vale")[0])
     assert read(opened) == {
-        "id": pages_of(own).id_at(page.place), "title": "Orrin Vale", "part": 1, "parts": 1, "text": page.text,
+        "id": pages_of(own).id_at(page.position), "title": "Orrin Vale", "part": 1, "parts": 1, "text": page.text,
     }  # fmt: skip
 
 

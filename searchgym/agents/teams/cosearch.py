@@ -8,7 +8,7 @@ from typing import Final
 
 from typing_extensions import override
 
-from searchgym.agents.base import Chat, EpisodeIO, Observation, documents, taken
+from searchgym.agents.base import Chat, EpisodeIO, Observation, accept, documents
 from searchgym.agents.jade import read_selection
 from searchgym.agents.monolithic import Monolithic
 from searchgym.agents.parsing import Parsed
@@ -80,6 +80,8 @@ class CoSearch(Monolithic):
             return seen
         pages = documents(hits, self.passage_words, "Document", first=0)
         reply = await io.generate("ranker", question=question.text, query=" / ".join(action.queries), documents=pages)
-        reply.call.ranked = taken(reply, read_order(reply.text, len(hits), self.keep))
-        shown = tuple(hits[number] for number in reply.call.ranked)
-        return dataclasses.replace(seen, text=io.protocol.observation([shown], self.observation_words), hits=shown)
+        reply.call.ranked = accept(reply, read_order(reply.text, len(hits), self.keep))
+        selected = tuple(hits[number] for number in reply.call.ranked)
+        return dataclasses.replace(
+            seen, text=io.protocol.observation([selected], self.observation_words), hits=selected
+        )

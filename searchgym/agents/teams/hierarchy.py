@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from searchgym.agents.base import EpisodeIO, ask, documents, taken
+from searchgym.agents.base import EpisodeIO, accept, ask, documents
 from searchgym.agents.jade import read_answer
 from searchgym.agents.mask import read_summary, search_until_end
-from searchgym.agents.parsing import NONE, Parsed, first_line, only_tag, said, words
+from searchgym.agents.parsing import NONE, Parsed, first_line, only_tag, without_thoughts, words
 from searchgym.records import Answer, Question
 
 LOCAL: Final = "local"
@@ -35,7 +35,7 @@ def read_step(text: str) -> Parsed[tuple[str, str]]:
     Legal: exactly one of ``<local_search_agent>``, ``<web_search_agent>``, ``<all_search_agent>`` or ``<answer>`` with
     1 to 100 words, and nothing else, none of these tags within it either. Fallback: the first line as the answer.
     """
-    text = said(text)
+    text = without_thoughts(text)
     for tag in (*TOOLS, ANSWER):
         body = only_tag(text, tag)
         if body and words(body) <= MOST_WORDS and not TAGS.search(body):
@@ -72,7 +72,7 @@ class HierSearch:
         for step in range(self.steps):
             fields = {"history": "\n".join(history) or NONE, "left": str(io.turns_left)}
             reply = await io.generate("planner", question=question.text, **fields)
-            tag, text = taken(reply, read_step(reply.text))
+            tag, text = accept(reply, read_step(reply.text))
             if tag == ANSWER:
                 reply.call.answer = answer = text
                 break
@@ -86,16 +86,16 @@ class HierSearch:
         io.note("tools", len(used) / len(TOOLS))
         await io.step(Answer(answer))
 
-    async def _explore(self, role: str, asked: str, io: EpisodeIO) -> str:
+    async def _explore(self, role: str, sub_question: str, io: EpisodeIO) -> str:
         """Has an agent of the lower level work on a sub-question; returns the line of the history about it."""
         source = self.web if role == WEB and self.web in io.protocol.sources else ""
-        searched = await search_until_end(role, asked, self.searches, self.passage_words, io, source)
+        searched = await search_until_end(role, sub_question, self.searches, self.passage_words, io, source)
         if searched is None:
             return ""
         pages = documents(searched[0], self.passage_words) or NONE
-        answer = await ask(io, "reader", read_answer, question=asked, documents=pages)
-        evidence = await ask(io, "refiner", read_summary, query=asked, documents=pages)
-        return f"{role} Q: {_line(asked)} | A: {_line(answer)} | Evidence: {_line(evidence)}"
+        answer = await ask(io, "reader", read_answer, question=sub_question, documents=pages)
+        evidence = await ask(io, "refiner", read_summary, query=sub_question, documents=pages)
+        return f"{role} Q: {_line(sub_question)} | A: {_line(answer)} | Evidence: {_line(evidence)}"
 
 
 def _line(text: str) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-from searchgym.agents.base import EpisodeIO, taken
-from searchgym.agents.parsing import LINE, NONE, Parsed, only_tag, said, words
+from searchgym.agents.base import EpisodeIO, accept
+from searchgym.agents.parsing import LINE, NONE, Parsed, only_tag, without_thoughts, words
 from searchgym.records import Answer, Invalid, Question
 from searchgym.text import cut_words
 
@@ -25,7 +25,7 @@ def read_memory(text: str, before: str, most: int) -> Parsed[str]:
         before: Memory that the new one would replace.
         most: Maximum number of words.
     """
-    memory = only_tag(said(text), "memory")
+    memory = only_tag(without_thoughts(text), "memory")
     if not memory or words(memory) > most or len(memory) > most * MAX_WORD_CHARACTERS:
         return Parsed(before, False)
     return Parsed(memory, True)
@@ -73,7 +73,7 @@ class ASearcher:
                 recent.append(f"not understood: {action.reason}"[:LINE])
                 continue
             recent.append(" ".join(io.protocol.write(action).split())[:LINE])
-            shown = cut_words(seen.text.strip()[: self.page_words * MAX_WORD_CHARACTERS], self.page_words)
-            fields = {"question": question.text, "memory": memory, "action": recent[-1], "observation": shown}
+            page = cut_words(seen.text.strip()[: self.page_words * MAX_WORD_CHARACTERS], self.page_words)
+            fields = {"question": question.text, "memory": memory, "action": recent[-1], "observation": page}
             reply = await io.generate("summariser", **fields)
-            memory = taken(reply, read_memory(reply.text, memory, self.memory_words))
+            memory = accept(reply, read_memory(reply.text, memory, self.memory_words))

@@ -6,10 +6,10 @@ from typing import Final
 
 from typing_extensions import override
 
-from searchgym.agents.base import EpisodeIO, ask, taken
+from searchgym.agents.base import EpisodeIO, accept, ask
 from searchgym.agents.jade import read_answer
 from searchgym.agents.monolithic import Monolithic
-from searchgym.agents.parsing import Parsed, first_line, only_tag, said
+from searchgym.agents.parsing import Parsed, first_line, only_tag, without_thoughts
 from searchgym.records import Answer, Question
 
 SEARCH: Final = "search"
@@ -22,7 +22,7 @@ def read_decision(text: str) -> Parsed[bool]:
 
     Legal: exactly one of these forms. Fallback: to search.
     """
-    body = only_tag(said(text), "decision")
+    body = only_tag(without_thoughts(text), "decision")
     return Parsed(body != KNOW, body in (SEARCH, KNOW))
 
 
@@ -32,7 +32,7 @@ def read_known(text: str) -> Parsed[str]:
     Legal: this tag with at most 40 words, and nothing else. Fallback: the first line.
     """
     parsed = read_answer(text)
-    return parsed if parsed.legal else Parsed(first_line(said(text)), False)
+    return parsed if parsed.legal else Parsed(first_line(without_thoughts(text)), False)
 
 
 async def answer_from_memory(question: Question, io: EpisodeIO, trial: bool = False) -> str:
@@ -44,7 +44,7 @@ async def answer_from_memory(question: Question, io: EpisodeIO, trial: bool = Fa
         trial: Whether the answer only tells what is known (`Call.prefix`), and the episode goes on without it.
     """
     reply = await io.open("knower", question=question.text).generate(prefix=trial)
-    reply.call.answer = taken(reply, read_known(reply.text))
+    reply.call.answer = accept(reply, read_known(reply.text))
     return reply.call.answer
 
 

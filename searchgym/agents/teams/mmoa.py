@@ -56,15 +56,15 @@ class MmoaRag:
 
     async def run(self, question: Question, io: EpisodeIO) -> None:
         """Runs one episode."""
-        found: list[Sequence[Hit]] = []
+        results: list[Sequence[Hit]] = []
         for query in await ask(io, "rewriter", lambda text: read_queries(text, question.text), question=question.text):
             if io.turns_left <= 1:
                 break
             seen = await io.step(Search((query,)))
             if seen.done:
                 return
-            found.append(seen.hits)
-        hits: Sequence[Hit] = in_turns(found)[: self.max_passages]
+            results.append(seen.hits)
+        hits: Sequence[Hit] = in_turns(results)[: self.max_passages]
         if hits:
             hits = await select_pages(question.text, hits, self.passage_words, io)
         await answer_from(question, tuple(hits), self.passage_words, io, MOST_WORDS)
@@ -72,9 +72,9 @@ class MmoaRag:
 
 def in_turns(lists: Sequence[Sequence[Hit]]) -> list[Hit]:
     """Returns the hits of several lists, the best of each first, then the second of each, without repeated passages."""
-    kept: dict[str, Hit] = {}
+    merged: dict[str, Hit] = {}
     for rank in zip_longest(*lists):
         for hit in rank:
             if hit is not None:
-                kept.setdefault(hit.passage.id, hit)
-    return list(kept.values())
+                merged.setdefault(hit.passage.id, hit)
+    return list(merged.values())

@@ -38,8 +38,8 @@ class MmoaOracle(OracleRoles):
 
     @override
     def rewriter(self, fields: Fields) -> str:
-        asked = list(dict.fromkeys(step.asked for step in self.steps[: 1 if self.short else MOST_QUERIES]))
-        return "".join(f"<q{i}> {text}</q{i}>" for i, text in enumerate(asked, start=1))
+        queries = list(dict.fromkeys(step.sub_question for step in self.steps[: 1 if self.short else MOST_QUERIES]))
+        return "".join(f"<q{i}> {text}</q{i}>" for i, text in enumerate(queries, start=1))
 
     @override
     def selector(self, fields: Fields) -> str:
@@ -64,16 +64,16 @@ class SearcherOracle(OracleRoles):
     @functools.cached_property
     def turns(self) -> Iterator[str]:
         """The responses of the conversation, one after the other."""
-        rounds, known = self.rounds(), ""
+        rounds, evidence = self.rounds(), ""
         for group in rounds[:1] if self.early else rounds:
-            asked = " ".join(step.filled for step in group)
+            needs = " ".join(step.filled for step in group)
             queries = f" {QUERY_SEPARATOR} ".join(dict.fromkeys(step.title for step in group))
-            yield f"{thought(known, asked)}<search> {queries}</search>"
-            known = " ".join(f"{step.filled} {step.quote}" for step in group)
+            yield f"{thought(evidence, needs)}<search> {queries}</search>"
+            evidence = " ".join(f"{step.filled} {step.quote}" for step in group)
         if self.question.kind in COMPARISONS and not self.early:
-            known = " ".join([known, *(step.quote for group in rounds[:-1] for step in group)])
-        answer = rounds[0][0].found if self.early and rounds else self.question.answers[0]
-        yield f"{thought(known)}<answer> {answer}</answer>"
+            evidence = " ".join([evidence, *(step.quote for group in rounds[:-1] for step in group)])
+        answer = rounds[0][0].answer if self.early and rounds else self.question.answers[0]
+        yield f"{thought(evidence)}<answer> {answer}</answer>"
 
 
 class ParallelOracle(SearcherOracle):
@@ -83,12 +83,15 @@ class ParallelOracle(SearcherOracle):
     def rounds(self) -> list[list[OracleStep]]:
         depths: list[int] = []
         for step in self.steps:
-            needed = [int(number) for number in re.findall(r"#(\d+)", step.asked)]
+            needed = [int(number) for number in re.findall(r"#(\d+)", step.sub_question)]
             depths.append(1 + max((depths[n - 1] for n in needed if 0 < n <= len(depths)), default=-1))
-        titles = all(step.asked == step.title for step in self.steps)  # no sub-questions, pages in reading order
+        titles = all(step.sub_question == step.title for step in self.steps)  # no sub-questions, pages in reading order
         if titles and self.question.kind not in COMPARISONS:
             return super().rounds()
-        return [[s for s, own in zip(self.steps, depths, strict=True) if own == depth] for depth in sorted(set(depths))]
+        return [
+            [s for s, step_depth in zip(self.steps, depths, strict=True) if step_depth == depth]
+            for depth in sorted(set(depths))
+        ]
 
 
 class CoSearchOracle(SearcherOracle):
@@ -129,16 +132,16 @@ class HorizonOracle(OracleRoles):
         if done == len(self.steps):
             weighed = fields["memory"] if self.question.kind in COMPARISONS else quote
             return f"{thought(weighed)}<answer> {self.question.answers[0]}</answer>"
-        return f"{thought(quote)}<answer> {last.found if last is not None else UNKNOWN}</answer>"
+        return f"{thought(quote)}<answer> {last.answer if last is not None else UNKNOWN}</answer>"
 
     @override
     def summariser(self, fields: Fields) -> str:
         done = self._done(fields["memory"])
-        found = done < len(self.steps) and f"(Title: {self.steps[done].title})" in fields["observation"]
-        kept = [step.quote for step in self.steps[: done + found]]
-        while len(kept) > 1 and sum(words(quote) for quote in kept) > MOST_NOTES:
-            del kept[0]
-        return f"<memory> {' '.join(kept) or UNKNOWN}</memory>"
+        success = done < len(self.steps) and f"(Title: {self.steps[done].title})" in fields["observation"]
+        quotes = [step.quote for step in self.steps[: done + success]]
+        while len(quotes) > 1 and sum(words(quote) for quote in quotes) > MOST_NOTES:
+            del quotes[0]
+        return f"<memory> {' '.join(quotes) or UNKNOWN}</memory>"
 
 
 class HierOracle(OracleRoles):
@@ -154,16 +157,16 @@ class HierOracle(OracleRoles):
     @override
     def planner(self, fields: Fields) -> str:
         history = fields["history"]
-        known = self._known(history)
-        if len(known) < len(self.steps) and not (self.early and known):
-            asked = self.steps[len(known)].filled
+        answered = self._known(history)
+        if len(answered) < len(self.steps) and not (self.early and answered):
+            query = self.steps[len(answered)].filled
             if self.early:
                 tag = self._rng.choice(tuple(TOOLS))
-                return f"<{tag}> {asked}</{tag}>"
+                return f"<{tag}> {query}</{tag}>"
             for role in (LOCAL, WEB):
-                if f"{role} Q: {asked} | " not in history:
-                    return f"<{role}_search_agent> {asked}</{role}_search_agent>"
-        return f"<answer> {self._concluded(known)}</answer>"
+                if f"{role} Q: {query} | " not in history:
+                    return f"<{role}_search_agent> {query}</{role}_search_agent>"
+        return f"<answer> {self._concluded(answered)}</answer>"
 
     def local(self, fields: Fields) -> str:
         """Searches for the sub-question once."""
@@ -175,23 +178,23 @@ class HierOracle(OracleRoles):
 class KnowingOracle(SearcherOracle):
     """Oracle of IKEA and AdaSearch: it answers at once what counts as known, and searches for anything else.
 
-    Set `known` before it speaks: in a generated world nothing can be known.
+    Set `knows` before it speaks: in a generated world nothing can be known.
     """
 
-    known = False
+    knows = False
     """Whether the question counts as known."""
 
     @override
     def rounds(self) -> list[list[OracleStep]]:
-        return [] if self.known else super().rounds()
+        return [] if self.knows else super().rounds()
 
     def decider(self, fields: Fields) -> str:
         """Decides to search for what is not known."""
-        return f"<decision> {KNOW if self.known else SEARCH}</decision>"
+        return f"<decision> {KNOW if self.knows else SEARCH}</decision>"
 
     def knower(self, fields: Fields) -> str:
         """Answers what is known."""
-        return f"<answer> {self.question.answers[0] if self.known else UNKNOWN}</answer>"
+        return f"<answer> {self.question.answers[0] if self.knows else UNKNOWN}</answer>"
 
 
 ORACLES: Final[Mapping[str, type[OracleRoles]]] = {

@@ -110,7 +110,7 @@ def questions_generate(
     started = time.perf_counter()
     try:
         with stages() as progress:
-            card = write_set(passages, spec, out, held_out, corpus, progress, spec.wanted, top_k)
+            card = write_set(passages, spec, out, held_out, corpus, progress, spec.needed, top_k)
     except KeyboardInterrupt:
         say("interrupted: the same command goes on where this one ended")
         raise typer.Exit(130) from None

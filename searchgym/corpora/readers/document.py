@@ -54,8 +54,8 @@ def decoded(content: bytes, declares: bool = False) -> tuple[str, str]:
         DataError: The bytes are no text.
     """
     marked = [name for mark, name in BOMS if content.startswith(mark)]
-    found = _DECLARED.search(content[:4096]) if declares else None
-    named = found[1].decode("ascii", "replace") if found else ""
+    declaration = _DECLARED.search(content[:4096]) if declares else None
+    named = declaration[1].decode("ascii", "replace") if declaration else ""
     others = [named] if _KNOWN.fullmatch(named) else []
     for name in marked[:1] or ["utf-8", *others, "windows-1252", "iso-8859-1"]:
         if name in ("windows-1252", "iso-8859-1") and b"\0" in content:

@@ -43,9 +43,9 @@ def read_office(content: bytes, suffix: str, longest: int) -> Document:
     except subprocess.TimeoutExpired:
         raise DataError(f"took more than {CHILD_SECONDS} seconds to read") from None
     if done.returncode != 0:
-        said = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
-        raise DataError(f"cannot be read: the reader ended with status {done.returncode} {''.join(said)[:300]}")
-    found = json.loads(done.stdout)
-    if "error" in found:
-        raise DataError(f"cannot be read: {found['error']}")
-    return Document(found["title"], found["text"])
+        last_line = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
+        raise DataError(f"cannot be read: the reader ended with status {done.returncode} {''.join(last_line)[:300]}")
+    output = json.loads(done.stdout)
+    if "error" in output:
+        raise DataError(f"cannot be read: {output['error']}")
+    return Document(output["title"], output["text"])

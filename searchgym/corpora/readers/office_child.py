@@ -31,12 +31,12 @@ def main(kind: str, seconds: int, memory: int, longest: int) -> None:
             if left < 0:
                 raise ValueError(f"more than {longest:,} characters of text")
             pieces.append(block)
-        found = {"title": " ".join(str(title or "").split()), "text": "\n\n".join(filter(None, pieces))}
+        output = {"title": " ".join(str(title or "").split()), "text": "\n\n".join(filter(None, pieces))}
     except MemoryError:
-        found = {"error": f"needs more than {memory >> 20} MiB of memory"}
+        output = {"error": f"needs more than {memory >> 20} MiB of memory"}
     except Exception as error:  # the libraries raise many kinds
-        found = {"error": f"{type(error).__name__}: {error!s:.300}"}
-    sys.stdout.buffer.write(json.dumps(found).encode())
+        output = {"error": f"{type(error).__name__}: {error!s:.300}"}
+    sys.stdout.buffer.write(json.dumps(output).encode())
 
 
 def limit(seconds: int, memory: int) -> None:

@@ -146,16 +146,16 @@ class _Header:
         Raises:
             DataError: It is no header.
         """
-        found = {2: -1, 3: -1}
+        sizes = {2: -1, 3: -1}
         try:
             for number, kind in self._fields():
-                if number in found and kind == 5:
-                    found[number] = self._number()
+                if number in sizes and kind == 5:
+                    sizes[number] = self._number()
                 else:
                     self._skip(kind, 0)
         except IndexError:
             raise DataError(f"a page whose header is damaged or longer than {_HEADER:,} bytes") from None
-        return found[2], found[3]
+        return sizes[2], sizes[3]
 
     def _fields(self) -> Iterator[tuple[int, int]]:
         """Yields number and type of each field, whose value must then be read."""

@@ -23,10 +23,10 @@ def look(action: Open | More, turn: int, before: Sequence[Opened], pages: PageIn
         The record, and the text to show, which says why there is no page if there is none.
     """
     if isinstance(action, Open):
-        places = pages.places(action.target)
-        if len(places) == 1:
-            return _show(turn, action.target, pages.at(places[0]), 1, words)
-        return Opened(turn, action.target), no_page(action.target, places, pages)
+        positions = pages.find(action.target)
+        if len(positions) == 1:
+            return _show(turn, action.target, pages.at(positions[0]), 1, words)
+        return Opened(turn, action.target), no_page(action.target, positions, pages)
     last = next((opened for opened in reversed(before) if opened.place is not None), None)
     if last is None or last.place is None:
         return Opened(turn, ""), "No page has been opened yet: open one by its title."
@@ -39,13 +39,13 @@ def _show(turn: int, target: str, page: Page, part: int, words: int) -> tuple[Op
     """Returns the record and the text of a part of a page."""
     parts = parts_of(page.text, words)
     heading = f"Page(Title: {page.title:.200}, part {part} of {parts}) "
-    shown = heading + part_of(page.text, part, words)
-    return Opened(turn, target, page.title, page.place, part, parts, count_markers(shown)), shown
+    text = heading + part_of(page.text, part, words)
+    return Opened(turn, target, page.title, page.position, part, parts, count_markers(text)), text
 
 
-def no_page(target: str, places: Sequence[int], pages: PageIndex) -> str:
+def no_page(target: str, positions: Sequence[int], pages: PageIndex) -> str:
     """Returns why a title or an id opens no page: none has it, or several."""
-    if not places:
+    if not positions:
         return f"No page is called {target:.200}: open a page by the title that a search shows."
-    ids = ", ".join(pages.id_at(place) for place in places[:MOST_NAMED])
-    return f"{len(places)} pages are called {target:.200}: open one by its id, such as {ids}."
+    ids = ", ".join(pages.id_at(position) for position in positions[:MOST_NAMED])
+    return f"{len(positions)} pages are called {target:.200}: open one by its id, such as {ids}."

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from searchgym.corpora.ids import hash_id, places_of, sorted_hashes
+from searchgym.corpora.ids import hash_id, positions_of, sorted_hashes
 from searchgym.errors import UsageError
 from searchgym.records import Hit, Passage, title_key
 from searchgym.retrieval.retriever import AnyRetriever, CorpusRetriever, corpus_of
@@ -28,7 +28,7 @@ MOST_NAMED: Final = 5
 class Page:
     """One page of a corpus."""
 
-    place: int
+    position: int
     """Position of its first passage in the corpus."""
     title: str
     text: str
@@ -48,10 +48,10 @@ class PageIndex:
         self._corpus = corpus
         starts, titles, ids = array("q"), array("Q"), array("Q")
         before = ""
-        for place, passage in enumerate(corpus.passages()):
+        for position, passage in enumerate(corpus.passages()):
             key = title_key(passage.title)
             if not key or key != before:
-                starts.append(place)
+                starts.append(position)
                 titles.append(hash_id(key.casefold()))
             ids.append(hash_id(passage.id))
             before = key
@@ -63,22 +63,22 @@ class PageIndex:
         """Returns the number of pages."""
         return len(self._starts) - 1
 
-    def _number(self, place: int) -> int:
+    def _number(self, position: int) -> int:
         """Returns the number of the page that holds the passage at a position of the corpus."""
-        return int(np.searchsorted(self._starts, place, "right")) - 1
+        return int(np.searchsorted(self._starts, position, "right")) - 1
 
-    def at(self, place: int) -> Page:
+    def at(self, position: int) -> Page:
         """Returns the page that holds the passage at a position of the corpus."""
-        number = self._number(place)
+        number = self._number(position)
         first, end = int(self._starts[number]), int(self._starts[number + 1])
         passages = [self._corpus.passage(position) for position in range(first, end)]
         return Page(first, passages[0].title, "\n".join(passage.text for passage in passages))
 
-    def id_at(self, place: int) -> str:
+    def id_at(self, position: int) -> str:
         """Returns the id of the passage at a position of the corpus, which opens its page."""
-        return self._corpus.passage(place).id
+        return self._corpus.passage(position).id
 
-    def places(self, target: str) -> list[int]:
+    def find(self, target: str) -> list[int]:
         """Returns the positions of the first passages of the pages that a title or an id names.
 
         An exact title (compared by `title_key`) goes before an id, and an id before a title in other letters.
@@ -86,22 +86,26 @@ class PageIndex:
         key = title_key(target)
         if not key or len(target) > MAX_TARGET_CHARS:
             return []
-        numbers = places_of(self._titles, hash_id(key.casefold()))
-        titles = {place: title_key(self._corpus.passage(place).title) for place in map(int, self._starts[[*numbers]])}
-        exact = [place for place, title in titles.items() if title == key]
-        alike = [place for place, title in titles.items() if title.casefold() == key.casefold()]
+        numbers = positions_of(self._titles, hash_id(key.casefold()))
+        titles = {
+            position: title_key(self._corpus.passage(position).title) for position in map(int, self._starts[[*numbers]])
+        }
+        exact = [position for position, title in titles.items() if title == key]
+        alike = [position for position, title in titles.items() if title.casefold() == key.casefold()]
         return exact or self._of_id(target.strip()) or alike
 
     def _of_id(self, id: str) -> list[int]:
         """Returns the position of the page that holds the passage with an id, in a list; empty if there is none."""
-        found = [place for place in places_of(self._ids, hash_id(id)) if self._corpus.passage(place).id == id]
-        return [int(self._starts[self._number(place)]) for place in found[:1]]
+        positions = [
+            position for position in positions_of(self._ids, hash_id(id)) if self._corpus.passage(position).id == id
+        ]
+        return [int(self._starts[self._number(position)]) for position in positions[:1]]
 
     def name(self, hit: Hit) -> str:
         """Returns what opens the page of a hit: its title, with the passage's id where the title means another page."""
         title, id = hit.passage.title, hit.passage.id
-        own = self._of_id(id)
-        return f"Title: {title}" if not own or self.places(title) == own else f"Title: {title}, id: {id}"
+        page = self._of_id(id)
+        return f"Title: {title}" if not page or self.find(title) == page else f"Title: {title}, id: {id}"
 
 
 def pages_of(retriever: AnyRetriever) -> PageIndex:

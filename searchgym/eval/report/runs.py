@@ -115,7 +115,7 @@ def read(path: Path, name: str, size: int) -> RunData:
         count, samples = record.get("questions"), record.get("samples", 1)
         whole = f" of {count * samples}" if isinstance(count, int) and isinstance(samples, int) else ""
         files.notes.append(
-            f"unfinished, {tally.episodes}{whole} episodes, which the scores are of; `--resume` finishes it"
+            f"unfinished: the scores are those of {tally.episodes}{whole} episodes; `--resume` finishes the run"
         )
     episodes = [shown_episode(episode, questions) for episode in sample.chosen()]
     changed = max(file.stat().st_mtime for file in files.files or [path])

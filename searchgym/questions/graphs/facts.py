@@ -78,15 +78,15 @@ def find_facts(passages: Sequence[Passage], pack: Pack, progress: Progress | Non
         stated += reader.read(number)
         if progress is not None and number % 100 == 99:
             progress(number + 1, len(passages))
-    checks, kept = _Checks(passages, pack, kinds, stated), []
+    checks, accepted = _Checks(passages, pack, kinds, stated), []
     for fact in stated:
         reason = checks.refusal(fact)
         if reason is None:
-            kept.append(fact)
+            accepted.append(fact)
         else:
             refused[reason] += 1
     called = tuple(called_of(passage.text, pack, kind) for passage, kind in zip(passages, kinds, strict=True))
-    return Facts(tuple(kept), kinds, called, links.links, dict(refused.most_common()), links.refused)
+    return Facts(tuple(accepted), kinds, called, links.links, dict(refused.most_common()), links.refused)
 
 
 class _Reader:
@@ -121,13 +121,13 @@ class _Reader:
         kind = self._kinds[number]
         if kind is None:
             return
-        places = sentences(self._passages[number].text)
+        spans = sentences(self._passages[number].text)
         for name, relation in self._pack.relations.items():
             if relation.subject != kind:
                 continue
             facts: dict[PageFact, None] = {}
             try:
-                for stated in self._stated(number, name, relation, places):
+                for stated in self._stated(number, name, relation, spans):
                     if isinstance(stated, str):
                         self._refused[stated] += 1
                     elif stated is not None:
@@ -141,18 +141,18 @@ class _Reader:
                 yield next(iter(facts))
 
     def _stated(
-        self, number: int, name: str, relation: RelationRule, places: Sequence[tuple[int, int]]
+        self, number: int, name: str, relation: RelationRule, spans: Sequence[tuple[int, int]]
     ) -> Iterator[PageFact | str | None]:
         """Yields what each pattern of a relation finds: a fact, the rule that refuses it, or nothing."""
         text = self._passages[number].text
-        region = text[: places[0][1]] if relation.first_sentence else text[: relation.within]
+        region = text[: spans[0][1]] if relation.first_sentence else text[: relation.within]
         if any(pattern.search(text, timeout=SECONDS) for pattern in self._patterns[name, "unless_passage"]):
             return
         for pattern in self._patterns[name, "patterns"]:
             match = pattern.search(region, timeout=SECONDS)
             if match is None:
                 continue
-            sentence = sentence_at(places, match.start())
+            sentence = sentence_at(spans, match.start())
             lead = text[min(sentence[0], match.start()) : match.end()]
             sexes = {sex for word, sex in relation.own.items() if re.search(rf"\b{re.escape(word)}\b", match[0])}
             he, she = pronouns(text) if sexes else (0, 0)
@@ -189,35 +189,35 @@ class _Reader:
         if len(names) > 1:
             return "several objects"
         first, end, target = names[0]
-        shown = tidy(text[first:end]).strip(" ,;")
-        if shown.endswith(("'s", "’s")) or text[end : end + 2] in ("'s", "’s") or text[end : end + 3] == "' s":
+        object_name = tidy(text[first:end]).strip(" ,;")
+        if object_name.endswith(("'s", "’s")) or text[end : end + 2] in ("'s", "’s") or text[end : end + 3] == "' s":
             return "a possessive"
-        if target is None and len(shown.split()) < 2:
+        if target is None and len(object_name.split()) < 2:
             return "one word without a page"
-        return PageFact(number, name, shown, target, *sentence)
+        return PageFact(number, name, object_name, target, *sentence)
 
     def _names(self, number: int, text: str, start: int) -> list[tuple[int, int, int | None]]:
         """Returns the names of a list that begins at a position: (start, end, page), up to four."""
-        found: list[tuple[int, int, int | None]] = []
+        names: list[tuple[int, int, int | None]] = []
         position = start
-        while len(found) < 4:
+        while len(names) < 4:
             title = self._titles.match(text, position)
             begin = title.end() if title else position
             link = next((li for li in self._links[number] if position <= li.start <= begin + 1), None)
             if link is not None and link.end <= len(text):
-                found.append((link.start, link.end, link.target))
+                names.append((link.start, link.end, link.target))
             else:
                 match = self._name.match(text, begin, timeout=SECONDS) or self._name.match(
                     text, position, timeout=SECONDS
                 )
                 if match is None:
                     break
-                found.append((match.start(), match.end(), None))
-            between = _BETWEEN.match(text, found[-1][1])
+                names.append((match.start(), match.end(), None))
+            between = _BETWEEN.match(text, names[-1][1])
             if between is None:
                 break
             position = between.end()
-        return found
+        return names
 
 
 class _Checks:
@@ -254,8 +254,8 @@ class _Checks:
         if relation.kind is not None and self._kinds[fact.target] != relation.kind:
             return f"{fact.relation}: object is no {relation.kind}"
         rules = [rule for rule in self._pack.plausible if rule.relation == fact.relation]
-        told = [self._difference(fact, rule.earlier, rule.later) for rule in rules]
-        for rule, years in zip(rules, told, strict=True):
+        differences = [self._difference(fact, rule.earlier, rule.later) for rule in rules]
+        for rule, years in zip(rules, differences, strict=True):
             if years is not None and not rule.least <= years <= rule.most:
                 return f"{fact.relation}: impossible years"
         title = self._passages[fact.target].title
@@ -263,7 +263,7 @@ class _Checks:
             numbered = self._numbered is not None and self._numbered.search(title, timeout=SECONDS) is not None
         except TimeoutError:
             return f"{fact.relation}: {SLOW}"
-        if relation.certain and not numbered and all(years is None for years in told):
+        if relation.certain and not numbered and all(years is None for years in differences):
             return f"{fact.relation}: not confirmed by years"
         return None
 

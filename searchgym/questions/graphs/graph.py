@@ -183,8 +183,8 @@ def evaluate(graph: Edges, form: Form) -> list[str]:
     if form["op"] == "same":
         return ["yes" if len(set(values)) == 1 else "no"]
     sizes = [magnitude(value) for value in values]
-    wanted = min(sizes) if form["op"] == "least" else max(sizes)
-    return sorted(path["start"] for path, size in zip(form["paths"], sizes, strict=True) if size == wanted)
+    extreme = min(sizes) if form["op"] == "least" else max(sizes)
+    return sorted(path["start"] for path, size in zip(form["paths"], sizes, strict=True) if size == extreme)
 
 
 def starts(form: Form) -> list[str]:

@@ -117,7 +117,7 @@ def find_links(
         links.setdefault((link.source, link.target), link)
     refused: Counter[str] = Counter()
     for source, (passage, text) in enumerate(zip(passages, texts, strict=True)):
-        for place, length, targets in _mentions(text, names, lengths):
+        for first, length, targets in _mentions(text, names, lengths):
             if source in targets:
                 continue
             if len(targets) > 1:
@@ -127,9 +127,9 @@ def find_links(
             mention = _Mention(
                 passage.text,
                 passages[target],
-                text[place : place + length],
-                _touching(passage.text, text, place - 1, place),
-                _touching(passage.text, text, place + length, place + length - 1),
+                text[first : first + length],
+                _touching(passage.text, text, first - 1, first),
+                _touching(passage.text, text, first + length, first + length - 1),
                 kinds[target],
             )
             reason = _refusal(mention, honorifics, ordinary) or ("repeated" if (source, target) in links else None)
@@ -158,25 +158,25 @@ def _mentions(
     text: Sequence[Word], names: Mapping[tuple[str, ...], list[int]], lengths: Mapping[str, set[int]]
 ) -> list[tuple[int, int, list[int]]]:
     """Returns (first word, number of words, pages) for each title in a text; the longest title wins."""
-    found, place = [], 0
-    while place < len(text):
-        for length in sorted(lengths.get(text[place].text, ()), reverse=True):
-            targets = names.get(tuple(word.text for word in text[place : place + length]))
-            if targets and place + length <= len(text):
-                found.append((place, length, targets))
-                place += length
+    mentions, position = [], 0
+    while position < len(text):
+        for length in sorted(lengths.get(text[position].text, ()), reverse=True):
+            targets = names.get(tuple(word.text for word in text[position : position + length]))
+            if targets and position + length <= len(text):
+                mentions.append((position, length, targets))
+                position += length
                 break
         else:
-            place += 1
-    return found
+            position += 1
+    return mentions
 
 
-def _touching(text: str, found: Sequence[Word], place: int, beside: int) -> Word | None:
+def _touching(text: str, words: Sequence[Word], position: int, beside: int) -> Word | None:
     """Returns the word at a place if only a space or hyphen stands between it and the mention."""
-    if not 0 <= place < len(found):
+    if not 0 <= position < len(words):
         return None
-    left, right = sorted((found[place], found[beside]), key=lambda word: word.start)
-    return found[place] if text[left.end : right.start] in (" ", "-", "- ", " -", "  ", ". ") else None
+    left, right = sorted((words[position], words[beside]), key=lambda word: word.start)
+    return words[position] if text[left.end : right.start] in (" ", "-", "- ", " -", "  ", ". ") else None
 
 
 def _refusal(mention: _Mention, honorifics: frozenset[str], ordinary: Collection[str]) -> str | None:
@@ -229,8 +229,8 @@ def _another_year(mention: _Mention) -> bool:
     titled = re.search(r"\((?:[^()]*\b)?(\d{4})\b[^()]*\)\s*$", mention.target.title)
     if titled is not None:
         return titled[1] != near[1]
-    said = _YEAR.search(mention.target.text[:160])
-    return mention.kind == "work" and said is not None and abs(int(said[1]) - int(near[1])) > 1
+    year = _YEAR.search(mention.target.text[:160])
+    return mention.kind == "work" and year is not None and abs(int(year[1]) - int(near[1])) > 1
 
 
 def _another_bearer(mention: _Mention) -> bool:

@@ -261,9 +261,9 @@ def _check_names(pack: Pack) -> None:
         if len(pair) != 2:
             raise CardError(f"{where}: give two relations, got {pair!r}")
         names += [(name, pack.relations, where) for name in pair]
-    for name, known, where in names:
-        if name not in known:
-            raise CardError(f"{where}: got {name!r}{did_you_mean(name, known)}")
+    for name, names_allowed, where in names:
+        if name not in names_allowed:
+            raise CardError(f"{where}: got {name!r}{did_you_mean(name, names_allowed)}")
 
 
 def _check_wordings(pack: Pack) -> None:

@@ -45,14 +45,16 @@ def called_of(text: str, pack: Pack, kind: str | None) -> str | None:
     words = pack.kinds[kind].called
     if not words:
         return ""
-    said = re.search(r"\b(?:is|was)\s+(?:an?|the)\s+(.{0,140})", text[:400])
-    return next((word for key, word in words.items() if said and re.search(rf"\b{re.escape(key)}\b", said[1])), None)
+    predicate = re.search(r"\b(?:is|was)\s+(?:an?|the)\s+(.{0,140})", text[:400])
+    return next(
+        (word for key, word in words.items() if predicate and re.search(rf"\b{re.escape(key)}\b", predicate[1])), None
+    )
 
 
 def pronouns(text: str) -> tuple[int, int]:
     """Returns how often a text says he, his or him, and she, her or hers."""
-    said = Counter(re.findall(r"\w+", text.lower()))
-    return sum(said[w] for w in ("he", "his", "him")), sum(said[w] for w in ("she", "her", "hers"))
+    counts = Counter(re.findall(r"\w+", text.lower()))
+    return sum(counts[w] for w in ("he", "his", "him")), sum(counts[w] for w in ("she", "her", "hers"))
 
 
 class Sexes:
@@ -76,14 +78,14 @@ class Sexes:
         """Returns those of one or two names that have a sex; of two the other one's tells as well."""
         if len(names) > 2:
             return []
-        position, told = start, []
-        for place, end, target in names:
-            told.append(self._of(text[max(position, place - 25) : end], target))
+        position, sexes = start, []
+        for begin, end, target in names:
+            sexes.append(self._of(text[max(position, begin - 25) : end], target))
             position = end
-        if len(names) == 2 and told.count(None) == 1:
-            other = {"he": "she", "she": "he"}[next(t for t in told if t is not None)]
-            told = [t or other for t in told]
-        return [name for name, t in zip(names, told, strict=True) if t == sex]
+        if len(names) == 2 and sexes.count(None) == 1:
+            other = {"he": "she", "she": "he"}[next(t for t in sexes if t is not None)]
+            sexes = [t or other for t in sexes]
+        return [name for name, t in zip(names, sexes, strict=True) if t == sex]
 
     def _of(self, mention: str, target: int | None) -> str | None:
         """Returns the sex of somebody by title and, if there is a page, by its pronouns; None if that does not tell."""

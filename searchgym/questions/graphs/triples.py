@@ -46,11 +46,11 @@ class TripleGraph:
         self._numbers, self._relation_numbers = names, relations
         self.names: list[str] = list(names)
         self.relations: list[str] = list(relations)
-        kept = triples[triples[:, 0] != triples[:, 2]]
-        subjects, order = self._sorted(kept[:, 0], kept[:, 1], kept[:, 2])
+        distinct = triples[triples[:, 0] != triples[:, 2]]
+        subjects, order = self._sorted(distinct[:, 0], distinct[:, 1], distinct[:, 2])
         self._forward = subjects
-        kept = kept[order]
-        self._backward, _ = self._sorted(kept[:, 2], kept[:, 1], kept[:, 0])
+        distinct = distinct[order]
+        self._backward, _ = self._sorted(distinct[:, 2], distinct[:, 1], distinct[:, 0])
 
     def _sorted(self, nodes: Ints, relations: Ints, ends: Ints) -> tuple[_Side, npt.NDArray[np.int64]]:
         """Returns edges sorted by node, relation and end without repeats, and the places of those that are kept."""
@@ -88,8 +88,8 @@ class TripleGraph:
         """Yields all facts, by subject and relation."""
         side = self._forward
         for node, name in enumerate(self.names):
-            for place in range(side.first[node], side.first[node + 1]):
-                yield name, self.relations[side.relations[place]], self.names[side.ends[place]]
+            for index in range(side.first[node], side.first[node + 1]):
+                yield name, self.relations[side.relations[index]], self.names[side.ends[index]]
 
     def walk(self, rng: Random, hops: int) -> tuple[str, list[str], str] | None:
         """Draws a chain of facts over different nodes, each the only one of its subject and relation.
@@ -104,10 +104,10 @@ class TripleGraph:
             first, last = int(side.first[node]), int(side.first[node + 1])
             if first == last:
                 return None
-            place = rng.randrange(first, last)
-            relation, end = int(side.relations[place]), int(side.ends[place])
-            single = (place == first or side.relations[place - 1] != relation) and (
-                place + 1 == last or side.relations[place + 1] != relation
+            index = rng.randrange(first, last)
+            relation, end = int(side.relations[index]), int(side.ends[index])
+            single = (index == first or side.relations[index - 1] != relation) and (
+                index + 1 == last or side.relations[index + 1] != relation
             )
             if not single or end in seen:
                 return None

@@ -51,30 +51,30 @@ def draw(
 def drafted(passage: Passage, window: Window, spans: tuple[HiddenSpan, ...]) -> MaskedDraft | None:
     """Returns the draft that hides some spans of a window; None if its text still says one of them."""
     text, name = passage.text, base_title(passage.title)
-    answers = tuple(tidy(text[slice(*span.places[0])]).strip("`*_ ") for span in spans)
-    shown = masked(text, (window.start, window.end), spans)
-    if name and not holds(shown, name):
-        shown = f"{name}: {shown}"
-    if any(holds(shown, answer) or not answer or SPAN_SEPARATOR in answer for answer in answers):
+    answers = tuple(tidy(text[slice(*span.occurrences[0])]).strip("`*_ ") for span in spans)
+    visible = masked(text, (window.start, window.end), spans)
+    if name and not holds(visible, name):
+        visible = f"{name}: {visible}"
+    if any(holds(visible, answer) or not answer or SPAN_SEPARATOR in answer for answer in answers):
         return None
-    places = sentences(text[window.start : window.end])
+    spans_of_sentences = sentences(text[window.start : window.end])
     queries = [name] if name else []
     for span in spans:
-        start, end = sentence_at(places, span.places[0][0] - window.start)
+        start, end = sentence_at(spans_of_sentences, span.occurrences[0][0] - window.start)
         queries.append(masked(text, (window.start + start, window.start + end), spans))
-    return MaskedDraft(window, spans, worded(shown, len(spans)), answers, tuple(dict.fromkeys(queries)))
+    return MaskedDraft(window, spans, worded(visible, len(spans)), answers, tuple(dict.fromkeys(queries)))
 
 
-def masked(text: str, place: tuple[int, int], spans: Sequence[HiddenSpan]) -> str:
+def masked(text: str, span_of_text: tuple[int, int], spans: Sequence[HiddenSpan]) -> str:
     """Returns a part of a text with spans replaced by ``[mask1]``, ``[mask2]``, ..., its spacing mended."""
-    cuts = sorted((start, end, n) for n, span in enumerate(spans, start=1) for start, end in span.places)
-    out, at = [], place[0]
+    cuts = sorted((start, end, n) for n, span in enumerate(spans, start=1) for start, end in span.occurrences)
+    out, at = [], span_of_text[0]
     for start, end, number in cuts:
-        if place[0] <= start and end <= place[1]:
+        if span_of_text[0] <= start and end <= span_of_text[1]:
             out += [text[at:start], f"{_OPEN}mask{number}{_CLOSE}"]
             at = end
-    said = tidy(unlinked("".join([*out, text[at : place[1]]])))
-    return said.replace(_OPEN, "[").replace(_CLOSE, "]")
+    visible = tidy(unlinked("".join([*out, text[at : span_of_text[1]]])))
+    return visible.replace(_OPEN, "[").replace(_CLOSE, "]")
 
 
 def worded(text: str, masks: int) -> str:

@@ -62,7 +62,7 @@ def generate(
     retriever: Retriever,
     held_out: HeldOut | None = None,
     progress: Progress = quiet,
-    known: Sequence[Window] | None = None,
+    fixed: Sequence[Window] | None = None,
 ) -> MaskedSet:
     """Generates masked spans; the same corpus and the same parameters give the same tasks.
 
@@ -73,39 +73,39 @@ def generate(
         retriever: Retriever over the corpus.
         held_out: Pages and names that belong to evaluation questions: in no task, and in no hit.
         progress: Called with progress reports.
-        known: Windows with their spans, of a corpus whose facts are known. Default: they are found by the spec.
+        fixed: Windows with their spans, of a corpus whose facts are known. Default: they are found by the spec.
 
     Raises:
         DataError: The corpus gives no task; the message says what the rules took.
     """
-    made, out = MaskedSet(), held_out or HeldOut()
+    result, out = MaskedSet(), held_out or HeldOut()
     allowed, usable = frozenset(range(len(passages))) - out.pages, []
-    for window in _windows(passages, spec, limits, made.counts, progress) if known is None else known:
+    for window in _windows(passages, spec, limits, result.counts, progress) if fixed is None else fixed:
         text = passages[window.page].text
-        spans = tuple(span for span in window.spans if norm(text[slice(*span.places[0])]) not in out.names)
+        spans = tuple(span for span in window.spans if norm(text[slice(*span.occurrences[0])]) not in out.names)
         stated = _stated(replace(window, spans=spans), allowed, spec)
         if window.page in allowed and stated.spans:
             usable.append(stated)
-    made.counts["windows"] = len(usable)
-    made.counts.update(f"{span.kind} spans" for window in usable for span in window.spans)
+    result.counts["windows"] = len(usable)
+    result.counts.update(f"{span.kind} spans" for window in usable for span in window.spans)
     pages = _pages(passages, usable)
-    maker = _TaskMaker(passages, spec, limits, retriever, out, made.counts)
+    maker = _TaskMaker(passages, spec, limits, retriever, out, result.counts)
     for split, share in zip(SPLITS, SHARES, strict=True):
-        windows, lacking = _within(usable, pages[split], spec, made.counts), 0
-        made.questions[split] = []
+        windows, lacking = _within(usable, pages[split], spec, result.counts), 0
+        result.questions[split] = []
         for masks in sorted(set(spec.masks), reverse=True):
-            wanted = round(spec.n * share / len(set(spec.masks))) + lacking
-            tasks = list(maker.questions(windows, split, masks, wanted))
-            lacking = wanted - len(tasks)
-            made.questions[split] += tasks
-            progress(f"{split}: {masks} masks", len(tasks), wanted)
-        made.questions[split] = by_hash(made.questions[split])  # else all of the first are of the most masks
-    if not any(made.questions.values()):
-        told = ", ".join(f"{name} {count}" for name, count in made.counts.most_common(8))
+            count = round(spec.n * share / len(set(spec.masks))) + lacking
+            tasks = list(maker.questions(windows, split, masks, count))
+            lacking = count - len(tasks)
+            result.questions[split] += tasks
+            progress(f"{split}: {masks} masks", len(tasks), count)
+        result.questions[split] = by_hash(result.questions[split])  # else all of the first are of the most masks
+    if not any(result.questions.values()):
+        reasons = ", ".join(f"{name} {count}" for name, count in result.counts.most_common(8))
         raise DataError(
-            f"gives no masked spans (source: {spec.source}): {len(passages)} passages; {told or 'no spans'}"
+            f"gives no masked spans (source: {spec.source}): {len(passages)} passages; {reasons or 'no spans'}"
         )
-    return made
+    return result
 
 
 def _windows(
@@ -143,7 +143,7 @@ def _pages(passages: Sequence[Passage], windows: Sequence[Window]) -> dict[str, 
 
 def _within(windows: Sequence[Window], pages: frozenset[int], spec: MaskedSpec, counts: Counter[str]) -> list[Window]:
     """Returns the windows on some pages, with the spans that these state: another split's pages state none."""
-    kept: list[Window] = []
+    usable: list[Window] = []
     for window in windows:
         if window.page not in pages:
             continue
@@ -151,8 +151,8 @@ def _within(windows: Sequence[Window], pages: frozenset[int], spec: MaskedSpec, 
         if lost := len(window.spans) - len(stated.spans):
             counts["spans that only another split's pages state"] += lost
         if stated.spans:
-            kept.append(stated)
-    return kept
+            usable.append(stated)
+    return usable
 
 
 class _TaskMaker:
@@ -176,17 +176,17 @@ class _TaskMaker:
             self._titles[title_key(passage.title)].append(passage.id)
             self._texts[passage.text.strip()].append(passage.id)
 
-    def questions(self, windows: Sequence[Window], split: str, masks: int, wanted: int) -> Iterator[Question]:
-        """Yields up to `wanted` tasks of a split with a number of masks."""
+    def questions(self, windows: Sequence[Window], split: str, masks: int, limit: int) -> Iterator[Question]:
+        """Yields up to `limit` tasks of a split with a number of masks."""
         rng = random.Random(f"{VERSION} {self._spec.seed} {split} {self._spec.source} {masks}")
-        drafts, made = self._new(draw(self._passages, windows, masks, rng)), 0
-        while made < wanted and (batch := list(itertools.islice(drafts, _BATCH))):
+        drafts, count = self._new(draw(self._passages, windows, masks, rng)), 0
+        while count < limit and (batch := list(itertools.islice(drafts, _BATCH))):
             for draft, (queries, pages) in zip(batch, self._searched(batch), strict=True):
                 solved = len(pages) == len(draft.spans)
                 self._counts["drafts that an oracle solves" if solved else "drafts: a span is not found"] += 1
-                if made < wanted and solved:
-                    yield self._question(draft, queries, [pages[n] for n in range(len(pages))], split, made)
-                    made += 1
+                if count < limit and solved:
+                    yield self._question(draft, queries, [pages[n] for n in range(len(pages))], split, count)
+                    count += 1
 
     def _new(self, drafts: Iterator[MaskedDraft]) -> Iterator[MaskedDraft]:
         """Yields drafts without those whose text is a copy of another's."""
@@ -225,12 +225,12 @@ class _TaskMaker:
     def _shown(self, draft: MaskedDraft, hits: Sequence[Hit], before: dict[int, int]) -> dict[int, int]:
         """Returns the spans, by their numbers, that hits show for the first time, with the page that shows each."""
         observation = get_protocol("tags").observation([hits], self._limits.words)
-        source, kept, new = self._page(draft), self._spec.source == "kept", {}
+        source, keeps_source, new = self._page(draft), self._spec.source == "kept", {}
         for n, (span, answer) in enumerate(zip(draft.spans, draft.answers, strict=True)):
             stating = [
                 page
                 for hit in hits
-                if (page := self._number[hit.passage.id]) in span.supports or (kept and source.has(hit.passage))
+                if (page := self._number[hit.passage.id]) in span.supports or (keeps_source and source.has(hit.passage))
             ]
             if n not in before and stating and holds(observation, answer):
                 new[n] = stating[0]

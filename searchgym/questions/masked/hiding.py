@@ -61,22 +61,22 @@ class HidingRetriever(Wrapper):
         """
         if unknown := [id for id in question_ids if id not in self.hidden]:
             raise RetrieverError(f"question {unknown[0]!r} is none of the environment's: what to hide is not known")
-        kept: list[list[Hit]] = [[] for _ in queries]
+        visible: list[list[Hit]] = [[] for _ in queries]
         left, most = list(range(len(queries))), k + 1
         while left:
             again = []
-            for place, hits in zip(left, self.inner[0].search([queries[n] for n in left], most), strict=True):
-                hidden = self.hidden[question_ids[place]]
-                kept[place] = [
+            for number, hits in zip(left, self.inner[0].search([queries[n] for n in left], most), strict=True):
+                hidden = self.hidden[question_ids[number]]
+                visible[number] = [
                     hit
                     for hit in hits
                     if not hidden.has(hit.passage)
                     and (not self.names or norm(base_title(title_key(hit.passage.title))) not in self.names)
                 ][:k]
-                if len(kept[place]) < k and len(hits) == most:
-                    again.append(place)
+                if len(visible[number]) < k and len(hits) == most:
+                    again.append(number)
             left, most = again, 2 * most
-        return kept
+        return visible
 
     @override
     def identity(self) -> dict[str, Any]:
@@ -109,12 +109,12 @@ def hidden_from(question: Question) -> Hidden:
     Raises:
         UsageError: The metadata has another form.
     """
-    said = question.metadata.get("hidden")
-    if said is None:
+    data = question.metadata.get("hidden")
+    if data is None:
         return Hidden()
-    ids, title = (said.get("ids"), said.get("title")) if isinstance(said, dict) else (None, None)
+    ids, title = (data.get("ids"), data.get("title")) if isinstance(data, dict) else (None, None)
     if not isinstance(title, str) or not isinstance(ids, list) or not all(isinstance(id, str) for id in ids):
         raise UsageError(
-            f"question {question.id!r}: hidden must be {{'ids': [...], 'title': ...}} in its metadata, got {said!r:.80}"
+            f"question {question.id!r}: hidden must be {{'ids': [...], 'title': ...}} in its metadata, got {data!r:.80}"
         )
     return Hidden(frozenset(ids), title_key(title))

@@ -48,7 +48,7 @@ Place = tuple[int, int]
 class HiddenSpan(NamedTuple):
     """A part of a passage that can be hidden."""
 
-    places: tuple[Place, ...]
+    occurrences: tuple[Place, ...]
     """Where it stands in its window, in order."""
     kind: str
     """``link``, ``date``, ``year``, ``number``, ``title`` (in quotes) or ``name``."""
@@ -160,8 +160,8 @@ class SpanFinder:
         title = base_title(self.passages[page].title)
         for first, last in sentences(text[start:end]):
             for begin, stop, _ in parts_of(text[start + first : start + last], self._patterns, title):
-                place = start + first + begin, start + first + stop
-                yield Candidate(*place, kind_of(text[slice(*place)]))
+                span = start + first + begin, start + first + stop
+                yield Candidate(*span, kind_of(text[slice(*span)]))
 
 
 def spans_among(
@@ -176,10 +176,10 @@ def spans_among(
         title: Title of the passage.
         refused: Counts candidates by the rule that refuses them.
     """
-    taken: list[Place] = []
+    used: list[Place] = []
 
-    def overlaps(place: Place) -> bool:
-        return any(place[0] < end and start < place[1] for start, end in taken)
+    def overlaps(occurrence: Place) -> bool:
+        return any(occurrence[0] < end and start < occurrence[1] for start, end in used)
 
     for candidate in candidates:
         if overlaps((candidate.start, candidate.end)):
@@ -187,8 +187,8 @@ def spans_among(
         span = span_of(text, window, title, candidate)
         if isinstance(span, str):
             refused[f"spans: {span}"] += 1
-        elif not any(map(overlaps, span.places)):
-            taken += span.places
+        elif not any(map(overlaps, span.occurrences)):
+            used += span.occurrences
             yield candidate, span
 
 
@@ -240,24 +240,26 @@ def span_of(text: str, window: Place, title: str, candidate: Candidate) -> Hidde
         return "holds a semicolon"
     if not digits and set(normed.split()) & set(norm(title).split()):
         return "shares a word with the title"
-    places = tuple((window[0] + start, window[0] + end) for start, end in places_of(text[slice(*window)], normed))
-    if (candidate.start, candidate.end) not in places:
+    occurrences = tuple(
+        (window[0] + start, window[0] + end) for start, end in occurrences_of(text[slice(*window)], normed)
+    )
+    if (candidate.start, candidate.end) not in occurrences:
         return "not whole words"
-    if len(places) > 1 and digits:
+    if len(occurrences) > 1 and digits:
         return "a number that stands twice"
-    if len(places) > 1 and not all(is_whole(text, *place) for place in places):
+    if len(occurrences) > 1 and not all(is_whole(text, *occurrence) for occurrence in occurrences):
         return "inside a longer name"
-    return HiddenSpan(places, candidate.kind)
+    return HiddenSpan(occurrences, candidate.kind)
 
 
-def places_of(text: str, name: str) -> list[Place]:
+def occurrences_of(text: str, name: str) -> list[Place]:
     """Returns where a name, as `norm` writes it, stands in a text as consecutive words."""
-    wanted, tokens = name.split(), words(text)
+    needle, tokens = name.split(), words(text)
     normed = [norm(word.text) for word in tokens]
     return [
-        (tokens[n].start, tokens[n + len(wanted) - 1].end)
-        for n in range(len(normed) - len(wanted) + 1)
-        if normed[n] == wanted[0] and normed[n : n + len(wanted)] == wanted
+        (tokens[n].start, tokens[n + len(needle) - 1].end)
+        for n in range(len(normed) - len(needle) + 1)
+        if normed[n] == needle[0] and normed[n : n + len(needle)] == needle
     ]
 
 
@@ -291,8 +293,8 @@ def windows_by_triples(passages: Sequence[Passage], triples: Iterable[Triple]) -
                     candidate = Candidate(start + match.start(), start + match.end(), kind, target)
                     candidates.setdefault(candidate, Triple(fact.object, fact.relation, fact.subject) in facts)
             spans = [
-                span._replace(supports=(found.target,) if found.target is not None and candidates[found] else ())
-                for found, span in spans_among(candidates, passage.text, (start, end), passage.title, Counter())
+                span._replace(supports=(hidden.target,) if hidden.target is not None and candidates[hidden] else ())
+                for hidden, span in spans_among(candidates, passage.text, (start, end), passage.title, Counter())
             ]
             if spans:
                 windows.append(Window(page, start, end, tuple(sorted(spans))))

@@ -46,10 +46,10 @@ def cached_masks(retriever: CorpusRetriever, spec: MaskedSpec, limits: SearchLim
 
     def write(folder: Path) -> None:
         """Generates the tasks into a folder."""
-        made = generate(passages, spec, limits, retriever, held_out)
-        counts = {split: len(made.questions[split]) for split in SPLITS}
-        card = {"format": FORMAT} | key | {"questions": counts, "counts": dict(made.counts.most_common())}
+        masked_set = generate(passages, spec, limits, retriever, held_out)
+        counts = {split: len(masked_set.questions[split]) for split in SPLITS}
+        card = {"format": FORMAT} | key | {"questions": counts, "counts": dict(masked_set.counts.most_common())}
         with appearing(folder) as building:
-            write_card(building, card, write_splits(building, made.questions))
+            write_card(building, card, write_splits(building, masked_set.questions))
 
     return cached(home / digest_of(key)[:24], write)

@@ -82,11 +82,11 @@ class DatasetQuestions(QuestionSource):
         return f"questions {self.file}: get them from {self.get}, and put them into {home() / 'data'}"
 
     @override
-    def is_own(self, given: object) -> bool:
+    def is_own(self, questions: object) -> bool:
         # Without a file of its own, any is.
-        one = given[0] if isinstance(given, (list, tuple)) and len(given) == 1 else given
+        one = questions[0] if isinstance(questions, (list, tuple)) and len(questions) == 1 else questions
         named = isinstance(one, (str, os.PathLike)) and Path(one).name == self.file
-        return not self.file or named or given == self.hub
+        return not self.file or named or questions == self.hub
 
     @property
     @override

@@ -81,19 +81,19 @@ def _reports(graph: Graph, world: WorldSpec, count: int, rng: random.Random) -> 
         facts = _facts_about(graph, title, count, rng)
         if facts is None:
             continue
-        asked, rubric, stated = [], [], []
+        asks, rubric, stated = [], [], []
         for fact, through in facts:
             subject = graph.entities[title].mention
             if through is not None:
                 subject = rng.choice(phrases[through].noun[half]).format(s=subject)
-            asked.append(sentence(rng.choice(phrases[fact.relation].ask[half]).format(s=subject)))
+            asks.append(sentence(rng.choice(phrases[fact.relation].ask[half]).format(s=subject)))
             stated.append(statement(graph, fact))
             words = relation_words(fact.relation, world.level)
             says = [list(names) for names in (names_of(graph, fact.subject), words, names_of(graph, fact.object))]
             rubric.append({"text": f"It states: {stated[-1]}", "says": says})
         yield {
             "text": f"Write a short report about {graph.entities[title].mention}, one sentence for each: "
-            + " ".join(asked),
+            + " ".join(asks),
             "answers": (" ".join(stated),),
             "supporting_facts": tuple(SupportingFact(page) for page in dict.fromkeys(f.subject for f, _ in facts)),
             "metadata": {RUBRIC: rubric, "facts": [list(fact) for fact, _ in facts]},
@@ -116,8 +116,8 @@ def _facts_about(graph: Graph, title: str, count: int, rng: random.Random) -> li
 
 def _facts_of(graph: Graph, title: str) -> list[Fact]:
     """Returns the facts of a page whose relation has one object."""
-    found = [Fact(title, relation, values[0]) for relation, values in graph.facts[title].items() if len(values) == 1]
-    return [fact for fact in found if fact.relation not in (MEMBER, ALIAS)]
+    facts = [Fact(title, relation, values[0]) for relation, values in graph.facts[title].items() if len(values) == 1]
+    return [fact for fact in facts if fact.relation not in (MEMBER, ALIAS)]
 
 
 def statement(graph: Graph, fact: Fact, phrase: str | None = None) -> str:
@@ -147,17 +147,17 @@ def relation_words(relation: str, level: str) -> tuple[str, ...]:
     kinds = (RELATIONS[relation].subject, RELATIONS[relation].object)
     rivals = [r.name for r in RELATIONS.values() if (r.subject, r.object) == kinds and r.name != relation]
     levels = dict.fromkeys(("simple", level))
-    taken = _FREQUENT.union(HEDGES, *(_words(rival, name) for rival in rivals for name in levels))
-    return tuple(sorted(set[str]().union(*(_words(relation, name) for name in levels)) - taken))
+    excluded = _FREQUENT.union(HEDGES, *(_words(rival, name) for rival in rivals for name in levels))
+    return tuple(sorted(set[str]().union(*(_words(relation, name) for name in levels)) - excluded))
 
 
 def _words(relation: str, level: str) -> set[str]:
     """Returns the words of a relation's phrases in lower case, and its name; without phrases of two sentences."""
-    phrases, found = language_of(level).phrases[relation], {relation}
+    phrases, terms = language_of(level).phrases[relation], {relation}
     for template in itertools.chain(*phrases.state, *phrases.ask, *phrases.noun):
         if "|" not in template:
-            found |= {word.lower() for word in WORD.findall(re.sub(r"\{\w+\}", " ", template))}
-    return found
+            terms |= {word.lower() for word in WORD.findall(re.sub(r"\{\w+\}", " ", template))}
+    return terms
 
 
 # -- several answers -----------------------------------------------------------------------------------------------
@@ -174,15 +174,15 @@ def _several(graph: Graph, rng: random.Random) -> Iterator[dict[str, Any]]:
     rng.shuffle(pairs)
     for value, relation in pairs:
         subjects = sorted(set(graph.back[value][relation]))
-        wanted = [names_of(graph, subject) for subject in subjects]
-        if len({names[0] for names in wanted}) < len(wanted):
+        answers = [names_of(graph, subject) for subject in subjects]
+        if len({names[0] for names in answers}) < len(answers):
             continue  # namesakes: an answer could not tell which of them it means
         yield {
             "text": SEVERAL[relation].format(o=graph.entities[value].mention) + " Give all, separated by semicolons.",
-            "answers": ("; ".join(names[0] for names in wanted),),
+            "answers": ("; ".join(names[0] for names in answers),),
             "supporting_facts": tuple(SupportingFact(subject) for subject in subjects),
             "metadata": {
-                WANTED: [list(names) for names in wanted],
-                RUBRIC: [{"text": f"It names {names[0]}.", "says": [list(names)]} for names in wanted],
+                WANTED: [list(names) for names in answers],
+                RUBRIC: [{"text": f"It names {names[0]}.", "says": [list(names)]} for names in answers],
             },
         }

@@ -125,9 +125,9 @@ class Drafter:
         if draft.named:
             side, other = _sides(draft)
             return draft if self._sides[shape, side] <= self._sides[shape, other] else None
-        shown = self._graph.display(answers[0])
+        answer = self._graph.display(answers[0])
         passed = {self._graph.display(title) for title in pages | set(starts(form))}
-        if shown in passed or self._answers[shown] >= self._most:
+        if answer in passed or self._answers[answer] >= self._most:
             return None
         return None if self._is_easy(draft) and self._easy_left <= 0 else draft
 

@@ -90,8 +90,8 @@ def markdown(report: Mapping[str, Any]) -> str:
 
 def _mean(values: Iterable[float], digits: int = 4) -> float:
     """Returns the rounded mean of some values, 0 of none."""
-    kept = list(values)
-    return round(sum(kept) / len(kept), digits) if kept else 0.0
+    numbers = list(values)
+    return round(sum(numbers) / len(numbers), digits) if numbers else 0.0
 
 
 def _means(floors: Mapping[str, Mapping[str, float]], questions: Sequence[Question]) -> dict[str, Any]:
@@ -144,27 +144,27 @@ def guess(text: str) -> str:
 
 def unnamed_title(question: Question, hits: Sequence[Hit]) -> str:
     """Returns the title of the first hit that the question does not name, else the empty string."""
-    asked = question.text.lower()
-    return next((hit.passage.title for hit in hits if hit.passage.title.lower() not in asked), "")
+    text = question.text.lower()
+    return next((hit.passage.title for hit in hits if hit.passage.title.lower() not in text), "")
 
 
 # -- retrieval -----------------------------------------------------------------------------------------------------
 
 
-def gold_ranks(asked: Sequence[tuple[str, Sequence[str]]], retriever: BM25Retriever) -> list[tuple[int | None, ...]]:
+def gold_ranks(queries: Sequence[tuple[str, Sequence[str]]], retriever: BM25Retriever) -> list[tuple[int | None, ...]]:
     """Returns the ranks of gold pages when each question's text is the query.
 
     Args:
-        asked: Pairs (text of a question, titles of its gold pages).
+        queries: Pairs (text of a question, titles of its gold pages).
         retriever: Retriever over the world's pages.
 
     Returns:
         For each question the 1-based rank of each gold page, None if beyond `DEPTH`.
     """
     ranks = []
-    for (_, gold), hits in zip(asked, retriever.search([text for text, _ in asked], DEPTH), strict=True):
-        place = {hit.passage.title: rank for rank, hit in enumerate(hits, start=1)}
-        ranks.append(tuple(place.get(title) for title in gold))
+    for (_, gold), hits in zip(queries, retriever.search([text for text, _ in queries], DEPTH), strict=True):
+        rank_of = {hit.passage.title: rank for rank, hit in enumerate(hits, start=1)}
+        ranks.append(tuple(rank_of.get(title) for title in gold))
     return ranks
 
 

@@ -62,11 +62,11 @@ class Shard(NamedTuple):
 
 def make_shard(texts: Iterable[str]) -> Shard:
     """Returns the shard of some passages, given as one text each."""
-    known: dict[str, int] = {}
+    term_ids: dict[str, int] = {}
     terms, lengths, since = array("i"), array("i"), array("i")
     for text in texts:
         analysed = analyse(text)
-        terms.extend([known.setdefault(term, len(known)) for term in analysed])
+        terms.extend([term_ids.setdefault(term, len(term_ids)) for term in analysed])
         lengths.append(len(analysed))
         since.append(terms_since(text))
     sizes = np.array(lengths, np.int32)
@@ -74,9 +74,9 @@ def make_shard(texts: Iterable[str]) -> Shard:
     # One number per occurrence, (term, passage) in its two halves: sorting and counting them gives the postings.
     keys = (keys << 32) | np.repeat(np.arange(len(sizes), dtype=np.int64), sizes)
     pairs, counts = np.unique(keys, return_counts=True)
-    starts = np.searchsorted(pairs >> 32, np.arange(len(known) + 1))
+    starts = np.searchsorted(pairs >> 32, np.arange(len(term_ids) + 1))
     return Shard(
-        list(known),
+        list(term_ids),
         starts.astype(np.int64),
         (pairs & 0xFFFFFFFF).astype(np.int32),
         counts.astype(np.int32),

@@ -118,7 +118,7 @@ def _sort(scores: Floats, passages: Ints, size: int) -> None:
 
 @kernel
 def search_all(
-    postings: Postings, terms: Ragged, counts: Floats, scratch: Scratch, found: BestHits, first: int, last: int
+    postings: Postings, terms: Ragged, counts: Floats, scratch: Scratch, best: BestHits, first: int, last: int
 ) -> None:
     """Ranks all passages for the queries ``first`` to ``last - 1``.
 
@@ -132,7 +132,7 @@ def search_all(
         terms: Term ids of each query, without repeats.
         counts: (T,) float32 number of occurrences of each of these terms in its query.
         scratch: Working memory of this thread.
-        found: Arrays that receive the hits.
+        best: Arrays that receive the hits.
         first: First query to process.
         last: Query before which to stop.
     """
@@ -140,7 +140,7 @@ def search_all(
         start, end = terms.starts[query], terms.starts[query + 1]
         ids, weights = terms.values[start:end], counts[start:end]
         sizes = postings.starts[ids + 1] - postings.starts[ids]
-        scores, passages = found.scores[query], found.passages[query]
+        scores, passages = best.scores[query], best.passages[query]
         count = _gather(postings, ids, weights, np.argsort(sizes), scratch, scores, passages)
         # Sums so far have another order of terms than final scores: rounding may lift one into the top k.
         least = _kth(scratch, count, scores, passages) * (1 - 2 * _slack(len(ids)))
@@ -152,7 +152,7 @@ def search_all(
                 size = _offer(scores, passages, size, score, passage)
             scratch.total[passage] = 0
         _sort(scores, passages, size)
-        found.sizes[query] = size
+        best.sizes[query] = size
 
 
 @kernel
@@ -221,15 +221,15 @@ def _kth(scratch: Scratch, count: int, scores: Floats, passages: Ints) -> float:
 @kernel
 def _keep(scratch: Scratch, count: int, least: Scalar) -> int:
     """Drops the candidates whose sum is below `least`, keeping the order, and returns the number left."""
-    kept = 0
+    left = 0
     for i in range(count):
         passage = scratch.candidates[i]
         if scratch.total[passage] >= least:
-            scratch.candidates[kept] = passage
-            kept += 1
+            scratch.candidates[left] = passage
+            left += 1
         else:
             scratch.total[passage] = 0
-    return kept
+    return left
 
 
 @kernel
@@ -275,18 +275,18 @@ def _score(postings: Postings, terms: Longs, weights: Floats, passage: Scalar) -
 
 
 @kernel
-def search_within(postings: Postings, terms: Ragged, counts: Floats, subsets: Ragged, found: BestHits) -> None:
+def search_within(postings: Postings, terms: Ragged, counts: Floats, subsets: Ragged, best: BestHits) -> None:
     """Ranks `subsets`, positions of the passages that each query may find, by looking each up in the postings.
 
     The other arguments are those of `search_all`.
     """
-    for query in range(len(found.sizes)):
+    for query in range(len(best.sizes)):
         span = slice(terms.starts[query], terms.starts[query + 1])
-        scores, passages = found.scores[query], found.passages[query]
+        scores, passages = best.scores[query], best.passages[query]
         size = 0
         for passage in subsets.values[subsets.starts[query] : subsets.starts[query + 1]]:
             score = _score(postings, terms.values[span], counts[span], passage)
             if score > 0:
                 size = _offer(scores, passages, size, score, passage)
         _sort(scores, passages, size)
-        found.sizes[query] = size
+        best.sizes[query] = size

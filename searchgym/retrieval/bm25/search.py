@@ -101,17 +101,17 @@ class BM25Retriever(LocalRetriever):
         Raises:
             UsageError: `queries` is a single string, or `k` is below 1.
         """
-        terms, counts, found = self._prepare(queries, k)
+        terms, counts, best = self._prepare(queries, k)
         starts = self._postings.starts
         work = int((starts[terms.values + 1] - starts[terms.values]).sum())
         threads = min(len(queries), self._threads, 1 + work // _WORK_OF_A_THREAD)
         if threads <= 1:
-            self._rank(terms, counts, found, 0, len(queries))
+            self._rank(terms, counts, best, 0, len(queries))
         else:
             cuts = [len(queries) * thread // threads for thread in range(threads + 1)]
             with ThreadPoolExecutor(threads) as pool:
-                list(pool.map(partial(self._rank, terms, counts, found), cuts[:-1], cuts[1:]))
-        return self._hits(found)
+                list(pool.map(partial(self._rank, terms, counts, best), cuts[:-1], cuts[1:]))
+        return self._hits(best)
 
     def search_within(
         self, queries: Sequence[str], k: int, subsets: Sequence[npt.NDArray[np.integer[Any]]]
@@ -132,38 +132,38 @@ class BM25Retriever(LocalRetriever):
         """
         if len(subsets) != len(queries):
             raise UsageError(f"search_within needs one subset per query, got {len(subsets)} for {len(queries)} queries")
-        terms, counts, found = self._prepare(queries, k)
+        terms, counts, best = self._prepare(queries, k)
         allowed = _ragged([np.unique(np.asarray(subset, np.int64)) for subset in subsets])
         if len(allowed.values) and not (allowed.values.min() >= 0 and allowed.values.max() < len(self._passages)):
             raise UsageError(
                 f"subset positions must be in [0, {len(self._passages)}), got {allowed.values.min()} to "
                 f"{allowed.values.max()}"
             )
-        search_within(self._postings, terms, counts, allowed, found)
-        return self._hits(found)
+        search_within(self._postings, terms, counts, allowed, best)
+        return self._hits(best)
 
-    def _rank(self, terms: Ragged, counts: Floats, found: BestHits, first: int, last: int) -> None:
+    def _rank(self, terms: Ragged, counts: Floats, best: BestHits, first: int, last: int) -> None:
         """Ranks the queries ``first`` to ``last - 1``, with working memory that no other thread uses."""
         try:
             scratch = self._scratch.pop()
         except IndexError:
             scratch = Scratch(np.zeros(len(self._passages), np.float32), np.empty(len(self._passages), np.int32))
-        search_all(self._postings, terms, counts, scratch, found, first, last)
+        search_all(self._postings, terms, counts, scratch, best, first, last)
         self._scratch.append(scratch)
 
     def _prepare(self, queries: Sequence[str], k: int) -> tuple[Ragged, Floats, BestHits]:
         """Returns the known terms of each query, the number of occurrences of each, and arrays for the hits."""
         check_request(queries, k)
-        known = self._vocabulary
-        bags = [Counter([known[term] for term in analyse(query) if term in known]) for query in queries]
+        vocabulary = self._vocabulary
+        bags = [Counter([vocabulary[term] for term in analyse(query) if term in vocabulary]) for query in queries]
         counts = np.array([count for bag in bags for count in bag.values()], np.float32)
         shape = (len(queries), min(k, len(self._passages)))
-        found = BestHits(np.empty(shape, np.float32), np.empty(shape, np.int32), np.empty(len(queries), np.int64))
-        return _ragged(bags), counts, found
+        best = BestHits(np.empty(shape, np.float32), np.empty(shape, np.int32), np.empty(len(queries), np.int64))
+        return _ragged(bags), counts, best
 
-    def _hits(self, found: BestHits) -> list[list[Hit]]:
+    def _hits(self, best: BestHits) -> list[list[Hit]]:
         """Returns the hits as records, one list per query."""
-        rows = zip(found.passages, found.scores, found.sizes, strict=True)
+        rows = zip(best.passages, best.scores, best.sizes, strict=True)
         return [
             [Hit(self._passages[p], s) for p, s in zip(passages[:n].tolist(), scores[:n].tolist(), strict=True)]
             for passages, scores, n in rows

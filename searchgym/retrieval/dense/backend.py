@@ -243,9 +243,11 @@ class DenseRetriever(LocalRetriever):
                 scores, positions = self._index.search(vectors, k, params=parameters)
             order = np.lexsort((positions, -scores), axis=1)
             scores, positions = np.take_along_axis(scores, order, 1), np.take_along_axis(positions, order, 1)
-            for row, places in zip(scores.tolist(), positions.tolist(), strict=True):
+            for row, positions_of_query in zip(scores.tolist(), positions.tolist(), strict=True):
                 # FAISS pads with position -1 if it finds fewer than k
-                results.append([Hit(self._passages[p], s) for p, s in zip(places, row, strict=True) if p >= 0])
+                results.append(
+                    [Hit(self._passages[p], s) for p, s in zip(positions_of_query, row, strict=True) if p >= 0]
+                )
         return results
 
 

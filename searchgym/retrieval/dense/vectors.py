@@ -79,9 +79,9 @@ def describe(path: Path) -> Described:
         size = os.fstat(file.fileno()).st_size
     kind = KINDS.get(start[:4])
     if kind is None or len(start) < START:
-        known = ", ".join(f"{code.decode()} ({name})" for code, name in KINDS.items())
+        supported = ", ".join(f"{code.decode()} ({name})" for code, name in KINDS.items())
         raise IndexMismatchError(
-            f"{path.name} is no FAISS index that can be used: begins with {start[:4]!r}, not {known}"
+            f"{path.name} is no FAISS index that can be used: begins with {start[:4]!r}, not {supported}"
         )
     _, dimension, vectors, _, _, trained, metric = _HEADER.unpack_from(start)
     if metric != faiss.METRIC_INNER_PRODUCT:

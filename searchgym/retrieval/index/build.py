@@ -166,7 +166,7 @@ def _comparable(data: dict[str, Any]) -> dict[str, Any]:
     return dict(json.loads(json.dumps(data)))
 
 
-def _state(building: Path, wanted: BuildState, restart: bool) -> BuildState:
+def _state(building: Path, requested: BuildState, restart: bool) -> BuildState:
     """Returns the state of an interrupted build with the same settings; else clears the folder, for a new build."""
     path = building / STATE
     if path.exists() and not restart:
@@ -174,7 +174,7 @@ def _state(building: Path, wanted: BuildState, restart: bool) -> BuildState:
             saved = read(BuildState, json.loads(path.read_bytes()), str(path))
         except (ValueError, CardError) as error:
             raise RunExistsError(f"{building}: an unreadable interrupted build ({error}): --restart") from error
-        if dataclasses.replace(saved, shards=[]) != wanted:
+        if dataclasses.replace(saved, shards=[]) != requested:
             raise RunExistsError(
                 f"{building} holds {len(saved.shards)} shards of an interrupted build with other settings: build with "
                 "those to go on with it, or pass --restart to throw it away"
@@ -185,7 +185,7 @@ def _state(building: Path, wanted: BuildState, restart: bool) -> BuildState:
             shutil.rmtree(path)
         elif path.name != ".lock":
             path.unlink()
-    return wanted
+    return requested
 
 
 def _save(state: BuildState, building: Path) -> None:

@@ -71,8 +71,8 @@ def convert_index(
     """
     source, out, card = Path(source), Path(out), find_retriever(card)
     kind = "lucene" if is_lucene(source) else "vectors"
-    wanted = [part for part in parts_of(card) if part.takes == kind]
-    if not wanted:
+    parts = [part for part in parts_of(card) if part.takes == kind]
+    if not parts:
         of = f"the retriever card {card.name or card.kind!r}"
         if kind == "lucene":
             raise UsageError(f"{source} is a Lucene index, {of} has no such part")
@@ -83,7 +83,7 @@ def convert_index(
         take = partial(_Taker, source)
         passages = open_lucene(source).passages() if corpus is None else open_corpus(corpus)
     else:
-        take = partial(_Converter, _checked_vectors(source, corpus, cast(list[DenseCard], wanted)))
+        take = partial(_Converter, _checked_vectors(source, corpus, cast(list[DenseCard], parts)))
         passages = iter(PassageStore(source)) if corpus is None else open_corpus(corpus)
 
     def make(part: PartCard, folder: Path, shards: Path, progress: Progress) -> Builder:
@@ -135,7 +135,7 @@ class _Converter(DenseBuilder):
             write_vectors(self._vectors, start, self._index.reconstruct_n(start, len(passages)))
 
 
-def _checked_vectors(source: Path, corpus: FilePath | None, wanted: Sequence[DenseCard]) -> Path:
+def _checked_vectors(source: Path, corpus: FilePath | None, cards: Sequence[DenseCard]) -> Path:
     """Returns the file of a source with its vectors, after checking that they are what all cards want of the corpus."""
     if not source.exists():
         raise DataMissingError("no such index folder or FAISS file: check the path", source)
@@ -143,11 +143,11 @@ def _checked_vectors(source: Path, corpus: FilePath | None, wanted: Sequence[Den
         raise UsageError(
             f"{source}: a FAISS file needs the corpus that it was made of (--corpus), an index folder holds its own"
         )
-    file = _kept_whole(source, wanted) if corpus is None else source
+    file = _kept_whole(source, cards) if corpus is None else source
     described = describe(file)
     if described.kind == "ivf-sq8":
         raise UsageError(f"{file} keeps one byte of each number: vectors are taken from flat or hnsw only")
-    for card in wanted:
+    for card in cards:
         if card.encoder.dimension != described.dimension:
             raise IndexMismatchError(
                 f"{file} holds vectors of {described.dimension} numbers, the encoder card {card.encoder.name!r} gives "
@@ -161,26 +161,26 @@ def _checked_vectors(source: Path, corpus: FilePath | None, wanted: Sequence[Den
         )
     index = open_index(file)
     vectors = np.stack([index.reconstruct(position) for position in positions])
-    for card in wanted:
+    for card in cards:
         check_probes(encoders.load_encoder(card.encoder), chosen, vectors)
     return file
 
 
-def _kept_whole(folder: Path, wanted: Sequence[DenseCard]) -> Path:
+def _kept_whole(folder: Path, cards: Sequence[DenseCard]) -> Path:
     """Returns the file of an index folder that stores, unchanged, the vectors that all cards want."""
-    held = []
+    stored = []
     parts = {name: IndexPart(**part) for name, part in inspect_index(folder)["parts"].items()}
     for name, part in shipped_parts(parts).items():
         if part.takes == "vectors":
             card = cast(DenseCard, part)
-            held.append(f"{card.encoder.name} in {card.index}")
-            same = all(card.encoder.vectors() == other.encoder.vectors() for other in wanted)
+            stored.append(f"{card.encoder.name} in {card.index}")
+            same = all(card.encoder.vectors() == other.encoder.vectors() for other in cards)
             if same and card.index != "ivf-sq8":
                 return folder / str(name) / INDEX
-    names = ", ".join(card.encoder.name for card in wanted)
+    names = ", ".join(card.encoder.name for card in cards)
     raise UsageError(
         f"{folder} holds no vectors of {names} in flat or hnsw, the indexes that keep them whole (it holds: "
-        f"{', '.join(held) or 'no vectors'}): build from the corpus with `searchgym index build`"
+        f"{', '.join(stored) or 'no vectors'}): build from the corpus with `searchgym index build`"
     )
 
 

@@ -39,7 +39,7 @@ class DistractorRetriever:
             pages = ((p.title, p.text) for p in question.paragraphs)
             by_question[question.id] = [positions.setdefault(page, len(positions)) for page in pages]
         self._subsets: Mapping[str, np.ndarray] = {
-            id: np.unique(np.array(places, np.int64)) for id, places in by_question.items()
+            id: np.unique(np.array(subset, np.int64)) for id, subset in by_question.items()
         }
         passages = (Passage(str(n), title, text) for (title, text), n in positions.items())
         self.index = build_in_memory(passages)

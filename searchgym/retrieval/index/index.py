@@ -92,8 +92,8 @@ def build_in_memory(passages: Iterable[Passage], k1: float = K1, b: float = B) -
         UsageError: `k1` or `b` is out of range.
         DataError: There is nothing to index, or an id occurs twice.
     """
-    kept = list(unique(passages))
-    return BM25Retriever(build_model(map(contents, kept), k1, b), kept)
+    corpus = list(unique(passages))
+    return BM25Retriever(build_model(map(contents, corpus), k1, b), corpus)
 
 
 # -- load ----------------------------------------------------------------------------------------------------------
@@ -136,12 +136,12 @@ def load_index(
         shipped_parts(manifest.parts)
     except (OSError, ValueError, LookupError, EOFError, DataError, CardError, UsageError) as error:
         raise _mismatch(folder, f"cannot be read: {type(error).__name__}: {error}") from error
-    wanted = find_retriever(card) if card is not None else check_own(folder, (folder / MANIFEST).read_bytes(), default)
+    chosen = find_retriever(card) if card is not None else check_own(folder, (folder / MANIFEST).read_bytes(), default)
     opened: list[tuple[PartCard, CorpusRetriever]] = []  # a card that occurs twice shares its retriever
 
     def open_part(card: PartCard) -> CorpusRetriever:
-        for known, retriever in opened:
-            if known == card:
+        for other, retriever in opened:
+            if other == card:
                 return retriever
         for name, part in manifest.parts.items():
             if part.card.get("kind") != card.kind:
@@ -164,7 +164,7 @@ def load_index(
 
     sources = Sources(part=open_part, passages=lambda: store, corpus_sha256=manifest.corpus_sha256)
     with code_refused(": name a card that you trust (card=, --retriever)", unless=card is not None):
-        return sources.open_corpus(wanted, folder)
+        return sources.open_corpus(chosen, folder)
 
 
 def inspect_index(folder: FilePath, verify: bool = False) -> dict[str, Any]:

@@ -24,8 +24,8 @@ def names_code(data: Any) -> bool:
     """Returns whether a card in a manifest, or one in it, is of a kind that does not come with this package."""
     if isinstance(data, dict):
         kind = str(data.get("kind", ""))
-        places = [kind, *kinds(RetrieverCard).get(kind, [])]
-        return any(":" in place for place in places) or any(map(names_code, data.values()))
+        modules = [kind, *kinds(RetrieverCard).get(kind, [])]
+        return any(":" in module for module in modules) or any(map(names_code, data.values()))
     return isinstance(data, list) and any(map(names_code, data))
 
 
@@ -55,9 +55,9 @@ def check_own(folder: Path, manifest: bytes, card: RetrieverCard | None) -> Retr
 
 def unknown_model(card: RetrieverCard) -> str | None:
     """Returns a model that a card loads and no encoder card of the package names; None if it loads no such model."""
-    known = shipped_encoders()
+    shipped = shipped_encoders()
     for model in (model for each in card.walk() for model in each.models):
-        if isinstance(model, str) or (model.model, model.revision) not in known:
+        if isinstance(model, str) or (model.model, model.revision) not in shipped:
             return model if isinstance(model, str) else model.model
     return None
 

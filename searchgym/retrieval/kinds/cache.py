@@ -66,11 +66,11 @@ class CacheRetriever(Wrapper):
         check_request(queries, k)
         results: dict[str, tuple[Hit, ...]] = {}
         with self._lock:
-            kept = self._kept
+            cache = self._kept
             for query in queries:
-                if (known := kept.get((query, k))) is not None:
-                    kept.move_to_end((query, k))
-                    results[query] = known
+                if (cached := cache.get((query, k))) is not None:
+                    cache.move_to_end((query, k))
+                    results[query] = cached
         unknown = [query for query in dict.fromkeys(queries) if query not in results]
         if unknown:
             lists = checked(self.inner[0].search(unknown, k), len(unknown), k)
@@ -79,10 +79,10 @@ class CacheRetriever(Wrapper):
             self.hits += len(queries) - len(unknown)
             self.misses += len(unknown)
             for query in unknown:
-                kept[query, k] = results[query]
-                kept.move_to_end((query, k))
-            while len(kept) > self.size:
-                kept.popitem(last=False)
+                cache[query, k] = results[query]
+                cache.move_to_end((query, k))
+            while len(cache) > self.size:
+                cache.popitem(last=False)
         return [list(results[query]) for query in queries]
 
     @override

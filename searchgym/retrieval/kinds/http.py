@@ -15,7 +15,7 @@ from typing_extensions import override
 from urllib3.exceptions import HTTPError
 
 from searchgym.errors import RetrieverError, UsageError
-from searchgym.http_client import HttpClient, HttpReply, ReplyError, retry_after, shown
+from searchgym.http_client import HttpClient, HttpReply, ReplyError, excerpt, retry_after
 from searchgym.records import Hit
 from searchgym.retrieval.cards import RetrieverCard, Sources
 from searchgym.retrieval.retriever import check_request, checked
@@ -222,7 +222,7 @@ class HttpRetriever:
             data = json.dumps(body).encode()
             reply = self._client.call("POST", f"/{self.schema}", data, headers, seconds=seconds, most=most)
         except HTTPError as error:
-            return _Fault(f"{type(error).__name__}: {shown(str(error))}", final=isinstance(error, ReplyError))
+            return _Fault(f"{type(error).__name__}: {excerpt(str(error))}", final=isinstance(error, ReplyError))
         text = reply.body.decode("utf-8", "replace")
         if reply.status != 200:
             reason = f"status {reply.status}: {_reason(text)}"
@@ -231,19 +231,19 @@ class HttpRetriever:
         try:
             data = json.loads(text)
             rows = data["result"] if self.schema == "retrieve" else [answer["top_k_docs"] for answer in data]
-            if not isinstance(rows, list) or not all(isinstance(own, list) for own in rows):
+            if not isinstance(rows, list) or not all(isinstance(row_hits, list) for row_hits in rows):
                 raise TypeError("a reply is a list of lists of hits")
         except (ValueError, LookupError, TypeError, RecursionError):
-            return _Fault(f"{wrong}: {shown(text)!r}")  # a page of a proxy, say, which passes
-        if len(rows) != expected or any(len(own) > k for own in rows):
+            return _Fault(f"{wrong}: {excerpt(text)!r}")  # a page of a proxy, say, which passes
+        if len(rows) != expected or any(len(row_hits) > k for row_hits in rows):
             got = f"got {len(rows)} lists, up to {max(map(len, rows), default=0)}"
             return _Fault(f"{expected} queries, {k} hits each at most: {got}", final=True)
         try:
             return checked(
-                [[read_hit(row, rank) for rank, row in enumerate(own, start=1)] for own in rows], expected, k
+                [[read_hit(row, rank) for rank, row in enumerate(row_hits, start=1)] for row_hits in rows], expected, k
             )
         except (LookupError, TypeError, AttributeError):
-            return _Fault(f"{wrong}: {shown(text)!r}", final=True)
+            return _Fault(f"{wrong}: {excerpt(text)!r}", final=True)
         except RetrieverError as error:
             return _Fault(f"{wrong}: {error}", final=True)
 
@@ -251,6 +251,6 @@ class HttpRetriever:
 def _reason(text: str) -> str:
     """Returns the reason in the body of an error reply: its ``detail``, else the start of the body."""
     try:
-        return shown(str(json.loads(text)["detail"]))
+        return excerpt(str(json.loads(text)["detail"]))
     except (ValueError, KeyError, TypeError, RecursionError):
-        return repr(shown(text))
+        return repr(excerpt(text))

@@ -92,12 +92,13 @@ def fuse(lists: Sequence[Sequence[Hit]], k: int, constant: int = 60) -> list[Hit
     ranks: dict[str, list[tuple[int, int]]] = {}  # passage id to (rank, number of the list) of each list that holds it
     for number, hits in enumerate(lists):
         for rank, hit in enumerate(hits, start=1):
-            places = ranks.setdefault(hit.passage.id, [])
-            if not places or places[-1][1] != number:
-                places.append((rank, number))
+            ranks_of_passage = ranks.setdefault(hit.passage.id, [])
+            if not ranks_of_passage or ranks_of_passage[-1][1] != number:
+                ranks_of_passage.append((rank, number))
                 passages.setdefault(hit.passage.id, hit.passage)
     # fsum rounds only once: passages with the same ranks in a different order of lists tie exactly.
     fused = (
-        (-math.fsum([1.0 / (constant + rank) for rank, _ in places]), min(places), id) for id, places in ranks.items()
+        (-math.fsum([1.0 / (constant + rank) for rank, _ in ranks_of_passage]), min(ranks_of_passage), id)
+        for id, ranks_of_passage in ranks.items()
     )
     return [Hit(passages[id], -score) for score, _, id in heapq.nsmallest(k, fused)]

@@ -114,11 +114,11 @@ class NoiseRetriever(Wrapper):
 
     def _others(self, hits: Sequence[Hit], most: int, numbers: Iterator[int]) -> list[Passage]:
         """Returns random passages that are distinct and none of the hits; fewer than `most` if there are no more."""
-        taken = {hit.passage.id for hit in hits}
+        ids = {hit.passage.id for hit in hits}
         others: list[Passage] = []
         while len(others) < min(most, len(self) - len(hits)):
             passage = self.passage(next(numbers) * len(self) // WORDS)  # scales the number down to a position
-            if passage.id not in taken:
-                taken.add(passage.id)
+            if passage.id not in ids:
+                ids.add(passage.id)
                 others.append(passage)
         return others

@@ -89,8 +89,8 @@ class RerankRetriever(Wrapper):
         with self._lock:
             scores = self.scorer(queries, passages)
         results = []
-        for candidates, given in zip(passages, scores, strict=True):
-            each = np.asarray(given)
+        for candidates, row in zip(passages, scores, strict=True):
+            each = np.asarray(row)
             if each.shape != (len(candidates),) or not np.isfinite(each).all():
                 raise ModelError(f"expected a finite score for each of {len(candidates)} passages, got {each!r:.200}")
             order = np.argsort(-each, kind="stable")[:k]

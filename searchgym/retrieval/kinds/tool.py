@@ -116,10 +116,10 @@ class ToolRetriever:
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self
 
-    def _call(self, asked: str | list[str], k: int) -> Any:
+    def _call(self, query: str | list[str], k: int) -> Any:
         """Calls the function and returns its result, once fewer than `calls` other calls are running."""
         with self._free:
-            result = self.function(asked, k)
+            result = self.function(query, k)
             if not inspect.isawaitable(result):
                 return result
             value, error = asyncio.run_coroutine_threadsafe(_outcome(result), self._running_loop()).result()
@@ -269,11 +269,11 @@ def _first(row: Mapping[str, Any], names: Sequence[str]) -> str | None:
     return next((str(value) for value in values if value != "" and isinstance(value, (str, int))), None)
 
 
-def _is_list(given: Any) -> bool:
-    return isinstance(given, Sequence) and not isinstance(given, (str, bytes))
+def _is_list(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, (str, bytes))
 
 
-def _shown(given: Any) -> str:
+def _shown(value: Any) -> str:
     """Returns a value's type and representation for an error message, shortened."""
-    shown = f"{type(given).__name__} {given!r}"
-    return shown if len(shown) <= SHOWN else shown[:SHOWN] + "..."
+    text = f"{type(value).__name__} {value!r}"
+    return text if len(text) <= SHOWN else text[:SHOWN] + "..."

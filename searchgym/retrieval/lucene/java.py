@@ -87,14 +87,14 @@ def start_java(memory: str = "2g") -> Java:
         if not config.vm_running:
             home = find_jdk()
             os.environ["JAVA_HOME"] = str(home)
-            given = config.get_options()
+            user_options = config.get_options()
             jars = Path(str(pyserini.__file__)).parent / "resources" / "jars"
             pyserini.configure_classpath(os.environ.get("ANSERINI_CLASSPATH", str(jars)))
             # Without the option that pyserini adds: with the vector module Java prints a warning at its start.
             options = ["-Xrs"]  # Java installs no signal handlers
             if java_version(home) >= 23:
                 options.append("--sun-misc-unsafe-memory-access=allow")  # otherwise Java warns about Lucene
-            config.set_options(*given, f"-Xmx{memory}", *options)
+            config.set_options(*user_options, f"-Xmx{memory}", *options)
         java: Java = jnius().autoclass
         try:
             if not _kept:  # silences Lucene's warnings about Java's version
@@ -149,15 +149,15 @@ def find_jdk() -> Path:
     Raises:
         UsageError: No JDK has the release and the module that pyserini needs.
     """
-    given = os.environ.get("JAVA_HOME")
-    if given and java_version(Path(given)) >= JDK:
-        return Path(given)
+    java_home = os.environ.get("JAVA_HOME")
+    if java_home and java_version(Path(java_home)) >= JDK:
+        return Path(java_home)
     version, home = max(((java_version(home), home) for home in _homes()), default=(0, Path()))
     if version < JDK:
         raise UsageError(
-            f"no JDK {JDK} or newer with the module jdk.incubator.vector in JAVA_HOME ({given or 'not set'}), on the "
-            f"PATH or in {', '.join(PLACES)}: install one (Debian: openjdk-{JDK}-jdk or temurin-{JDK}-jdk; elsewhere: "
-            "adoptium.net), and set JAVA_HOME if it is elsewhere"
+            f"no JDK {JDK} or newer with the module jdk.incubator.vector in JAVA_HOME ({java_home or 'not set'}), on "
+            f"the PATH or in {', '.join(PLACES)}: install one "
+            f"(Debian: openjdk-{JDK}-jdk or temurin-{JDK}-jdk; elsewhere: adoptium.net), and set JAVA_HOME if it is elsewhere"
         )
     return home
 
@@ -176,6 +176,6 @@ def _homes() -> Iterator[Path]:
     """Yields folders that may be JDKs."""
     if java := shutil.which("java"):
         yield Path(java).resolve().parent.parent
-    for place in PLACES:
+    for folder in PLACES:
         for pattern in ("*", "*/Contents/Home"):
-            yield from Path(place).expanduser().glob(pattern)
+            yield from Path(folder).expanduser().glob(pattern)

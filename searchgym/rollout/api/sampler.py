@@ -25,7 +25,7 @@ import numpy.typing as npt
 from urllib3.exceptions import HTTPError
 
 from searchgym.errors import ModelError, UsageError
-from searchgym.http_client import HttpClient, retry_after, shown
+from searchgym.http_client import HttpClient, excerpt, retry_after
 from searchgym.protocol import Parts, Protocol, joined
 from searchgym.rollout.api.replies import ServerReply, read_choice, settle
 from searchgym.rollout.sampler import Deliver, Finish, Key, Pull, Sampled, SampleRequest, sample_all
@@ -308,10 +308,10 @@ class ApiSampler:
         try:
             reply = self._client.call("POST", path, data, headers, seconds=self.options.timeout, most=REPLY_BYTES)
         except HTTPError as error:  # no connection, no complete reply in time, or too long a reply
-            raise _Failed(f"{type(error).__name__}: {shown(str(error))}") from error
+            raise _Failed(f"{type(error).__name__}: {excerpt(str(error))}") from error
         if 200 <= reply.status < 300:
             return reply.body
-        reason = f"HTTP {reply.status}: {shown(reply.body.decode('utf-8', 'replace'))}"
+        reason = f"HTTP {reply.status}: {excerpt(reply.body.decode('utf-8', 'replace'))}"
         if reply.status in RETRIED_STATUS:
             raise _Failed(reason, retry_after(reply.headers))
         raise UsageError(f"{self.options.model} at {self._client.url}{path}: {reason}")
@@ -331,7 +331,7 @@ class ApiSampler:
             self.usage.prompt_tokens += tokens_in
             self.usage.completion_tokens += tokens_out
             self.usage.cost += cost
-            self.usage.unread.update(map(shown, dict.fromkeys(reply.unread)))
+            self.usage.unread.update(map(excerpt, dict.fromkeys(reply.unread)))
         return reply
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 import urllib3
 
 from searchgym.errors import EngineLostError, ModelError, UsageError
-from searchgym.http_client import HttpConnection, HttpsConnection, read_body, shown
+from searchgym.http_client import HttpConnection, HttpsConnection, excerpt, read_body
 
 KEY: Final = "SEARCHGYM_ENGINE_KEY"
 """Environment variable with the secret shared by servers and trainings."""
@@ -87,11 +87,11 @@ class Client:
             refused = isinstance(error, urllib3.exceptions.NewConnectionError)  # urllib3 counts it as a time-out
             if isinstance(error, (TimeoutError, urllib3.exceptions.TimeoutError)) and not refused:
                 raise EngineLostError(f"{self.address} has not answered for {timeout:g} s: it stands still") from error
-            raise EngineLostError(f"{self.address} does not answer: {shown(str(error))}") from error
+            raise EngineLostError(f"{self.address} does not answer: {excerpt(str(error))}") from error
         if status != 200:
             with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):
                 text = str(json.loads(text)["detail"])
-            text = shown(text)
+            text = excerpt(text)
             if status == 404 and "adapter" not in path:
                 raise UsageError(f"{self.address} has no {path}: {START_HINT}")
             if status in (401, 409):
@@ -113,7 +113,7 @@ class Client:
             with self._connection(CONNECT) as connection:
                 return str(connection.sock.getsockname()[0])
         except FAULTS as error:
-            raise EngineLostError(f"{self.address} does not answer: {shown(str(error))}") from error
+            raise EngineLostError(f"{self.address} does not answer: {excerpt(str(error))}") from error
 
     def cut(self) -> None:
         """Aborts all waiting calls, and refuses later ones, with an EngineLostError."""

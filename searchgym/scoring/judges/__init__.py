@@ -1,4 +1,4 @@
-"""Judges of answers that no short gold answer can match, rubrics, and the rewards that are made of verdicts."""
+"""Judges of answers that cannot be compared with a short gold answer, rubrics, and rewards based on verdicts."""
 
 from searchgym.scoring.judges.judge import Checked, Criterion, Judge
 

@@ -1,9 +1,10 @@
-"""The interface of judges, and the one way to ask them, by which nothing but a verdict becomes a score.
+"""Interface of judges, and a wrapper that validates their verdicts before they are used as scores.
 
 A judge decides three things: whether pages answer a question (`Judge.verify`), which criteria an answer meets
-(`Judge.meets`), and which of two answers is better (`Judge.better`). `Checked` asks it: a judge that fails, times out,
-or replies with a number, prose or nothing raises a `NoVerdictError`. An answer of articles and punctuation alone, or of
-more than `MAX_ANSWER_CHARACTERS` characters, meets no criterion, and no judge is asked.
+(`Judge.meets`), and which of two answers is better (`Judge.better`). All calls go through `Checked`, which raises a
+`NoVerdictError` if a judge fails, times out, or replies with a number, prose or nothing. An answer that consists only
+of articles and punctuation, or has more than `MAX_ANSWER_CHARACTERS` characters, meets no criterion, without a call of
+the judge.
 """
 
 from __future__ import annotations
@@ -24,29 +25,30 @@ from searchgym.threads import call_within
 
 Result = TypeVar("Result")
 MAX_ANSWER_CHARACTERS: Final = 10_000
-"""Number of characters above which an answer meets no criterion: a short report is asked for, not a copy of pages."""
+"""Maximum length of an answer in characters; a longer one meets no criterion, so that copied pages earn nothing."""
 CACHED_VERDICTS: Final = 10_000
-"""Number of answers whose verdicts are kept."""
+"""Maximum number of cached verdicts; the cache is cleared when it is full."""
 
 
 @dataclass(frozen=True, slots=True)
 class Criterion(Options):
-    """One atomic requirement of a rubric, of which a judge decides whether an answer meets it.
+    """One atomic requirement of a rubric; a judge decides whether an answer meets it.
 
     Raises:
-        UsageError: There is no text, or the weight is not above 0 and finite.
+        UsageError: The text is blank, or the weight is not positive and finite.
     """
 
     text: str
     """Statement about the answer, for a person or a model: ``"It says that the mother of Zor is Ada Bel."``"""
     says: tuple[tuple[str, ...], ...] = ()
-    """Words for a judge by rules: one sentence of the answer must hold a name of each group, word for word."""
+    """Groups of names for the judge ``rules``: one sentence of the answer must contain a name of each group, word for
+    word."""
     negated: bool = False
-    """Whether the statement must not be true of the answer."""
+    """Whether the criterion is met if the statement is false."""
     weight: float = 1.0
-    """Weight among the criteria of its rubric, above 0."""
+    """Weight relative to the rubric's other criteria, above 0."""
     bottom: bool = False
-    """Whether it is a bottom line, without which nothing else counts (credit term ``gated``)."""
+    """Whether the criterion is a bottom line: if missed, the other criteria hardly count (credit term ``gated``)."""
 
     def __post_init__(self) -> None:
         if not self.text.strip():
@@ -57,17 +59,18 @@ class Criterion(Options):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judge(Kind):
-    """A judge of answers: one class per judge, whose fields are its options."""
+    """Base class of judges of answers; the fields of a subclass are its options."""
 
     kinds_in: ClassVar = "searchgym.scoring.judges.kinds"
     noun: ClassVar = "judge"
     in_process: ClassVar[bool] = False
-    """True if its verdicts are computed here from the texts alone: they need no deadline, and come again the same."""
+    """Whether verdicts are computed in this process from the texts alone, so that they need no time limit and are
+    deterministic."""
 
     @classmethod
     @override
     def short(cls, value: object) -> object:
-        """Reads a text as a judge's name, as ``module:Class``, or else as the model that judges."""
+        """Expands a text: a judge's name, ``module:Class``, or else the model of a ``model`` judge."""
         if not isinstance(value, str):
             return value
         named = value in kinds(cls) or names_code(value)
@@ -75,7 +78,7 @@ class Judge(Kind):
 
     @property
     def asks(self) -> str | None:
-        """The model key or model that it asks. Default: None."""
+        """Model key or model that the judge queries; None by default."""
         return None
 
     @override
@@ -85,7 +88,7 @@ class Judge(Kind):
             yield from (f"{type(self).__name__} does not define {name}" for name in methods)
 
     def open(self, models: Mapping[str, Any]) -> Checked:
-        """Returns the judge, ready to be asked; imports libraries and loads a model only here.
+        """Returns the judge ready for use; only now are libraries imported and a model loaded.
 
         Args:
             models: Models of the run, by key.
@@ -93,26 +96,26 @@ class Judge(Kind):
         return Checked(self)
 
     def verify(self, question: str, answer: str, pages: Sequence[str]) -> bool:
-        """Returns whether the pages give the question this answer.
+        """Returns whether the pages support an answer to a question.
 
         Raises:
-            NoVerdictError: The judge gave no verdict: it failed, timed out, or replied with something else.
+            NoVerdictError: The judge failed, timed out, or replied with something other than a verdict.
         """
         raise NotImplementedError
 
     def meets(self, question: str, answer: str, criteria: Sequence[Criterion]) -> list[bool]:
-        """Returns, for each criterion, whether its statement is true of the answer, negated or not.
+        """Returns, for each criterion, whether its statement is true of the answer; `Criterion.negated` is ignored.
 
         Without criteria it only checks that the answer does not sway the judge, and returns an empty list.
 
         Raises:
             NoVerdictError: See `verify`.
-            SwayedError: The answer makes the judge affirm what is false.
+            SwayedError: The answer makes the judge affirm a false statement.
         """
         raise NotImplementedError
 
     def better(self, question: str, answers: tuple[str, str], criteria: Sequence[Criterion]) -> int | None:
-        """Returns which of two answers is better, 0 or 1; None if neither is.
+        """Returns the index of the better of two answers, 0 or 1; None if neither is better.
 
         Raises:
             NoVerdictError: See `verify`.
@@ -121,7 +124,7 @@ class Judge(Kind):
 
 
 def default_judge() -> Judge:
-    """Returns the judge by rules."""
+    """Returns the judge ``rules`` with its default options."""
     return find_kind(Judge, "rules")()
 
 
@@ -129,21 +132,21 @@ def default_judge() -> Judge:
 class Verdicts:
     """Counts of a judge's verdicts."""
 
-    asked: int = 0
-    """Number of times the judge was asked about an answer, or a pair of them."""
+    queries: int = 0
+    """Number of queries to the judge, about an answer or a pair of answers."""
     failed: int = 0
-    """Number of times it gave no verdict."""
+    """Number of queries without a verdict."""
     swayed: int = 0
-    """Number of times an answer made it affirm what is false."""
+    """Number of queries in which an answer made the judge affirm a false statement."""
 
 
 class Checked:
-    """The one way to ask a judge: its verdicts are checked, counted, kept, and waited for until a deadline.
+    """Wrapper through which judges are called: it validates, counts and caches verdicts, with a time limit.
 
     Args:
         judge: The judge.
-        seconds: Seconds that one verdict may take, unless the judge is `Judge.in_process`.
-        close: Closes what was loaded for the judge.
+        seconds: Time limit of one verdict in seconds; not applied to a judge that is `Judge.in_process`.
+        close: Releases the model that was loaded for the judge.
     """
 
     def __init__(self, judge: Judge, seconds: float = 60.0, close: Callable[[], None] = lambda: None) -> None:
@@ -151,15 +154,15 @@ class Checked:
         self._met: dict[tuple[str, str, tuple[Criterion, ...]], list[bool]] = {}
 
     def verify(self, question: str, answer: str, pages: Sequence[str]) -> bool:
-        """Returns whether the pages give the question this answer; see `Judge.verify`."""
+        """Returns whether the pages support an answer to a question; see `Judge.verify`."""
         if unfit(answer):
             return False
-        return self._asked(lambda: self.judge.verify(question, answer, pages), _is_bool)
+        return self._query(lambda: self.judge.verify(question, answer, pages), _is_bool)
 
     def meets(self, question: str, answer: str, criteria: Sequence[Criterion]) -> list[bool]:
         """Returns, for each criterion, whether its statement is true of the answer; see `Judge.meets`.
 
-        What was asked before is not asked again.
+        Earlier verdicts are cached.
         """
         if unfit(answer):
             return [False] * len(criteria)
@@ -167,16 +170,18 @@ class Checked:
         if key not in self._met:
             if len(self._met) >= CACHED_VERDICTS:
                 self._met.clear()
-            self._met[key] = self._asked(
+            self._met[key] = self._query(
                 lambda: self.judge.meets(question, answer, criteria),
-                lambda found: isinstance(found, list) and len(found) == len(criteria) and all(map(_is_bool, found)),
+                lambda verdict: (
+                    isinstance(verdict, list) and len(verdict) == len(criteria) and all(map(_is_bool, verdict))
+                ),
             )
         return list(self._met[key])
 
     def passes(self, question: str, answer: str, criteria: Sequence[Criterion]) -> list[bool]:
-        """Returns which criteria an answer passes: a statement is true, or a negated one is not.
+        """Returns, for each criterion, whether an answer passes it: the statement is true, or false if negated.
 
-        None is passed by an answer that is unfit (`unfit`) or sways the judge.
+        An answer that is unfit (see `unfit`) or sways the judge passes no criterion.
 
         Raises:
             NoVerdictError: The judge gave no verdict.
@@ -190,42 +195,42 @@ class Checked:
         return [true != criterion.negated for true, criterion in zip(met, criteria, strict=True)]
 
     def better(self, question: str, answers: tuple[str, str], criteria: Sequence[Criterion]) -> int | None:
-        """Returns which of two answers is better; see `Judge.better`. An unfit answer loses to one that is not."""
+        """Returns the index of the better of two answers; see `Judge.better`. An unfit answer loses to a fit one."""
         unfits = [unfit(answer) for answer in answers]
         if any(unfits):
             return None if all(unfits) else unfits.index(False)
-        return self._asked(
+        return self._query(
             lambda: self.judge.better(question, answers, criteria),
-            lambda found: found is None or (type(found) is int and found in (0, 1)),
+            lambda verdict: verdict is None or (type(verdict) is int and verdict in (0, 1)),
         )
 
-    def _asked(self, ask: Callable[[], Result], fits: Callable[[object], bool]) -> Result:
-        """Returns the judge's verdict after checking it."""
-        self.counts.asked += 1
+    def _query(self, ask: Callable[[], Result], fits: Callable[[object], bool]) -> Result:
+        """Queries the judge, counts the query and returns the validated verdict."""
+        self.counts.queries += 1
         name = type(self.judge).__name__
         try:
-            found = ask() if getattr(self.judge, "in_process", False) else call_within(ask, self.seconds)
+            verdict = ask() if getattr(self.judge, "in_process", False) else call_within(ask, self.seconds)
         except SwayedError:
             self.counts.swayed += 1
             raise
-        except UsageError:  # the user's mistake: it would come again with every answer
+        except UsageError:  # the user's mistake, which would recur with every answer
             raise
         except Exception as error:
             self.counts.failed += 1
             if isinstance(error, NoVerdictError):
                 raise
             raise NoVerdictError(f"judge {name} failed: {type(error).__name__}: {error}") from error
-        if not fits(found):
+        if not fits(verdict):
             self.counts.failed += 1
-            raise NoVerdictError(f"judge {name} replied with {found!r:.80}, which is no verdict")
-        return found
+            raise NoVerdictError(f"judge {name} replied with {verdict!r:.80}, which is no verdict")
+        return verdict
 
 
-def _is_bool(found: object) -> bool:
-    """Returns whether an object is True or False itself: 1, 0.5, NaN and "yes" are no verdicts."""
-    return found is True or found is False
+def _is_bool(verdict: object) -> bool:
+    """Returns whether an object is exactly True or False; 1, 0.5, NaN and "yes" are not verdicts."""
+    return verdict is True or verdict is False
 
 
 def unfit(answer: str) -> bool:
-    """Returns whether an answer is of articles and punctuation alone, or is longer than `MAX_ANSWER_CHARACTERS`."""
+    """Returns whether an answer consists only of articles and punctuation, or exceeds `MAX_ANSWER_CHARACTERS`."""
     return len(answer) > MAX_ANSWER_CHARACTERS or not norm(normalise_answer(answer))

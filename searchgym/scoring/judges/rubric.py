@@ -1,4 +1,4 @@
-"""Rubrics as data, and the scores that are made of a judge's verdicts on them."""
+"""Rubrics of questions, and scores computed from a judge's verdicts on them."""
 
 from __future__ import annotations
 
@@ -17,74 +17,74 @@ from searchgym.scoring import golds_with_words, normalise_answer
 from searchgym.scoring.judges.judge import Checked, Criterion
 
 RUBRIC: Final = "rubric"
-"""Key of a question's metadata with the criteria of its answer, as a list of mappings (the fields of `Criterion`)."""
+"""Metadata key of a question's criteria, a list of mappings with the fields of `Criterion`."""
 WANTED: Final = "wanted"
-"""Key of a question's metadata with all answers that are wanted: a list of lists of accepted spellings."""
+"""Metadata key of a question's full set of answers, a list of lists of accepted spellings."""
 PART_SEPARATOR: Final = ";"
-"""Text between the parts of an answer that gives several; the end of a line separates them too."""
+"""Separator of the parts of an answer with several parts; line ends separate them too."""
 
 
 def rubric_of(question: Question) -> tuple[Criterion, ...]:
-    """Returns the criteria by which answers to a question are judged.
+    """Returns the rubric of a question.
 
-    Without a rubric in its metadata there is one: that the answer gives a gold answer.
+    Without a rubric in its metadata, the only criterion is that the answer gives a gold answer.
 
     Raises:
         DataError: The rubric is not a list of criteria; the message names the question and the key.
     """
-    given = question.metadata.get(RUBRIC)
-    if given is None:
+    rows = question.metadata.get(RUBRIC)
+    if rows is None:
         return (Criterion(f"It gives the answer {question.answers[0]!r}.", (tuple(golds_with_words(question.golds)),)),)
     where = f"question {question.id!r}: {RUBRIC}"
-    if not isinstance(given, (list, tuple)) or not given:
-        raise DataError(f"{where}: expected a list of criteria such as {{text: ..., says: [[...]]}}, got {given!r:.80}")
+    if not isinstance(rows, (list, tuple)) or not rows:
+        raise DataError(f"{where}: expected a list of criteria such as {{text: ..., says: [[...]]}}, got {rows!r:.80}")
     try:
-        return tuple(read(Criterion, row, f"{where}[{number}]") for number, row in enumerate(given))
+        return tuple(read(Criterion, row, f"{where}[{number}]") for number, row in enumerate(rows))
     except CardError as error:
         raise DataError(str(error)) from None
 
 
 def wanted_of(question: Question) -> list[tuple[str, ...]]:
-    """Returns all answers that a question wants, each with its accepted spellings; without a list, its one answer.
+    """Returns all answers that a complete response must give, each with its accepted spellings; by default one answer.
 
     Raises:
-        DataError: The metadata has something other than a list of lists of texts.
+        DataError: The metadata value is not a list of lists of texts.
     """
-    given: Any = question.metadata.get(WANTED)
-    if given is None:
+    metadata: Any = question.metadata.get(WANTED)
+    if metadata is None:
         return [question.golds]
-    rows: list[Any] = list(given) if isinstance(given, (list, tuple)) else [None]
+    rows: list[Any] = list(metadata) if isinstance(metadata, (list, tuple)) else [None]
     if not rows or not all(
         isinstance(row, (list, tuple)) and row and all(isinstance(name, str) for name in row) for row in rows
     ):
-        raise DataError(f"question {question.id!r}: {WANTED}: expected [[name, other name], ...], got {given!r:.80}")
+        raise DataError(f"question {question.id!r}: {WANTED}: expected [[name, other name], ...], got {metadata!r:.80}")
     return [tuple(row) for row in rows]
 
 
 def parts_of(answer: str) -> list[str]:
-    """Returns the parts of an answer that gives several, separated by semicolons or lines, without empty ones."""
+    """Splits an answer into its parts at semicolons and line ends; drops empty ones."""
     return [part.strip() for line in answer.splitlines() for part in line.split(PART_SEPARATOR) if part.strip()]
 
 
-def coverage(answer: str, wanted: Sequence[Sequence[str]]) -> float:
-    """Returns the F1 between the parts of an answer and the wanted answers, each found by exact match of one part.
+def coverage(answer: str, golds: Sequence[Sequence[str]]) -> float:
+    """Returns the F1 between the parts of an answer and the gold answers, matched one to one by exact match.
 
-    A part that gives a wanted answer a second time counts as wrong, so that repeating and listing earn nothing. Ours;
-    papers with several answers score sets in this way (ASQA, QAMPARI).
+    A repeated gold answer counts as wrong, so repeating and listing earn nothing. The definition is ours; data sets
+    with several answers are scored similarly (ASQA, QAMPARI).
     """
-    left = [{normalise_answer(name) for name in names} for names in wanted]
+    left = [{normalise_answer(name) for name in names} for names in golds]
     parts = [normalise_answer(part) for part in parts_of(answer)]
-    found = 0
+    matches = 0
     for part in parts:
-        place = next((n for n, names in enumerate(left) if part and part in names), None)
-        if place is not None:
-            left.pop(place)
-            found += 1
-    return 2 * found / (len(parts) + len(wanted)) if found else 0.0
+        index = next((n for n, names in enumerate(left) if part and part in names), None)
+        if index is not None:
+            left.pop(index)
+            matches += 1
+    return 2 * matches / (len(parts) + len(golds)) if matches else 0.0
 
 
 def weighted_share(passed: Sequence[bool], criteria: Sequence[Criterion]) -> float:
-    """Returns the share of a rubric's weight that an answer passes.
+    """Returns the weight of the passed criteria as a fraction of the rubric's total weight.
 
     Source: DR-Rubric, arXiv 2606.01091, ``R = 1/|R_p| sum_c J_c(x)`` (read in notes on it); the weights are ours.
     """
@@ -93,11 +93,11 @@ def weighted_share(passed: Sequence[bool], criteria: Sequence[Criterion]) -> flo
 
 
 def gated(passed: Sequence[bool], criteria: Sequence[Criterion], legal: float, delta: float) -> float:
-    """Returns the product of a gate and the weighted share of the criteria that are no bottom lines.
+    """Returns the product of a gate and the weighted share of the criteria other than bottom lines.
 
-    The gate is the delta-smoothed geometric mean of the n bottom-line scores b, the share of legal calls among them:
-    ``(prod (b_i + delta))^(1/n) - delta``. It is 1 if all are 1, and near 0 if one is 0: then nothing else counts. An
-    answer that passes no criterion, as an empty one, scores 0 however legal its calls were, which is ours.
+    The gate is the delta-smoothed geometric mean of n scores b, those of the bottom lines and the share of legal calls:
+    ``(prod (b_i + delta))^(1/n) - delta``. It is 1 if all are 1, and about delta^(1/n) if one is 0. An answer that
+    passes no criterion, such as an empty one, scores 0 even if all calls were legal; this rule is ours.
 
     Source: SearchLLM, arXiv 2603.10473 (read in notes on it): a gate of factuality, quality and format times a weighted
     mean of behaviours. That the smoothing has this form, and delta, are inferred.
@@ -105,7 +105,7 @@ def gated(passed: Sequence[bool], criteria: Sequence[Criterion], legal: float, d
     Args:
         passed: Whether the answer passes each criterion.
         criteria: The rubric.
-        legal: Share of the episode's calls that had the form their role asks for, in [0, 1].
+        legal: Fraction of the episode's calls whose output their role's parser accepted, in [0, 1].
         delta: Smoothing, above 0.
     """
     if not any(passed):
@@ -119,31 +119,31 @@ def gated(passed: Sequence[bool], criteria: Sequence[Criterion], legal: float, d
 def best_of_candidates(rows: npt.NDArray[np.float64], weights: npt.NDArray[np.float64]) -> float:
     """Returns the mean over weightings of the best candidate's weighted reward, ``mean_w max_y w . r(y)``.
 
-    A set of candidates is rewarded for covering what different weightings ask for, not for one compromise.
+    A set of candidates is rewarded for having a good candidate under each weighting, not for one compromise.
 
     Source: VPO, arXiv 2605.22817 (read in notes on it), its set reward with w drawn from a Dirichlet distribution.
 
     Args:
-        rows: (M, D) rewards of M candidates, at least 1, each a vector.
-        weights: (W, D) weightings, each at least 0 with sum 1; the same for all sets of one question.
+        rows: (M, D) float64 reward vectors of M >= 1 candidates.
+        weights: (W, D) float64 weightings, nonnegative with row sums of 1; the same for all sets of one question.
     """
     return float((weights @ rows.T).max(axis=1).mean())
 
 
 def weightings(question_id: str, size: int, draws: int) -> npt.NDArray[np.float64]:
-    """Returns weightings of a question's criteria, (draws, size) float64: Dirichlet(1), drawn from the id alone."""
+    """Returns (draws, size) float64 weightings of criteria, sampled from Dirichlet(1) with the question id as seed."""
     digest = hashlib.blake2b(question_id.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    drawn: npt.NDArray[np.float64] = np.random.default_rng(int.from_bytes(digest, "little")).dirichlet(
+    weights: npt.NDArray[np.float64] = np.random.default_rng(int.from_bytes(digest, "little")).dirichlet(
         np.ones(size), draws
     )
-    return drawn
+    return weights
 
 
 def rubric_score(judge: Checked, question: Question, answer: str) -> float:
-    """Returns the share of its rubric's weight that an answer passes, in [0, 1].
+    """Returns an answer's score on the question's rubric, in [0, 1]; see `weighted_share`.
 
     Raises:
-        NoVerdictError: The judge gave no verdict.
+        NoVerdictError: The judge failed to give a verdict.
     """
     criteria = rubric_of(question)
     return weighted_share(judge.passes(question.text, answer, criteria), criteria)

@@ -1,4 +1,4 @@
-"""Tournaments of answers: pairs are compared by a judge, and an answer scores by the comparisons that it wins."""
+"""Tournaments of answers: a judge compares pairs, and an answer's score is based on its wins."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from searchgym.scoring.judges.judge import Checked, Criterion, unfit
 
 
 class Standing(NamedTuple):
-    """Outcome of the tournaments of a group."""
+    """Result of the tournaments among a group of answers."""
 
     scores: list[float | None]
-    """One score in [0, 1] per answer; None for one that the judge was asked about, and gave no verdict on at all."""
+    """One score in [0, 1] per answer; None if the judge was asked about the answer but never gave a verdict on it."""
     decided: int
     """Number of matches in which the judge gave a verdict."""
 
@@ -31,50 +31,51 @@ def tournament(
 ) -> Standing:
     """Plays knock-out tournaments among answers to one question.
 
-    In each of `rounds` tournaments the answers are shuffled into pairs; the better of a pair gets a point and goes on,
-    until one is left. An answer without a partner goes on without a point. With s the points of an answer, its score is
-    ``(s - min s) / (max s - min s)``, and 0.5 for all if their points are equal. A missing answer, and one that sways
-    the judge, takes no part and scores 0. Equal texts are never compared: one of them, drawn, goes on without a point.
+    In each of `rounds` tournaments the answers are shuffled into pairs; the better of a pair gets a point and advances,
+    until one is left. An answer without a partner advances without a point. With s the points of an answer, its score
+    is ``(s - min s) / (max s - min s)``, and 0.5 for all if their points are equal. An unfit answer, and one that sways
+    the judge, does not take part and scores 0. Equal texts are never compared: one of them, chosen at random, advances
+    without a point.
 
     Source: Tournament-GRPO (its repository; K = 4 tournaments among groups of 8, pairs, a model with a rubric as
-    judge). Deviation: where the judge gives no verdict there nobody wins a point and one of the two, drawn, goes on
-    (theirs: a random winner).
+    judge). Deviation: if the judge gives no verdict, neither gets a point and a random one of the two advances (theirs:
+    a random winner).
     """
-    sound, asked, judged = list[int](), set[int](), set[int]()
-    for place, answer in enumerate(answers):
+    sound, queried, judged = list[int](), set[int](), set[int]()
+    for index, answer in enumerate(answers):
         if unfit(answer):
             continue
         try:
             judge.meets(question, answer, ())
-            sound.append(place)
+            sound.append(index)
         except SwayedError:
             continue
         except NoVerdictError:
-            asked.add(place)
+            queried.add(index)
     points, decided = dict.fromkeys(sound, 0), 0
     for _ in range(rounds):
         alive: list[int] = rng.permutation(sound).tolist()
         while len(alive) > 1:
             winners = alive[len(alive) - len(alive) % 2 :]
             for one, other in zip(alive[::2], alive[1::2], strict=False):
-                drawn = one if rng.random() < 0.5 else other
+                winner = one if rng.random() < 0.5 else other
                 won: int | None = None
                 if answers[one].strip() != answers[other].strip():
-                    asked |= {one, other}
+                    queried |= {one, other}
                     with contextlib.suppress(NoVerdictError):
                         won = judge.better(question, (answers[one], answers[other]), criteria)
                         decided += 1
                         judged |= {one, other}
                 if won is not None:
-                    drawn = other if won else one
-                    points[drawn] += 1
-                winners.append(drawn)
+                    winner = other if won else one
+                    points[winner] += 1
+                winners.append(winner)
             alive = winners
     least, most = min(points.values(), default=0), max(points.values(), default=0)
     spread = most - least
     scores = [
-        0.0 if place not in points else 0.5 if not spread else (points[place] - least) / spread
-        for place in range(len(answers))
+        0.0 if index not in points else 0.5 if not spread else (points[index] - least) / spread
+        for index in range(len(answers))
     ]
-    silent = asked - judged
-    return Standing([None if place in silent else score for place, score in enumerate(scores)], decided)
+    silent = queried - judged
+    return Standing([None if index in silent else score for index, score in enumerate(scores)], decided)

@@ -93,7 +93,7 @@ class Credit:
         counts, before = self._context.judge.counts, self._judged
         if not any(term.asks_judge for term in self._terms.values()):
             return {}
-        self._judged = (counts.asked, counts.failed, counts.swayed, self._unjudged)
+        self._judged = (counts.queries, counts.failed, counts.swayed, self._unjudged)
         now = zip(("asked", "failed", "swayed", "unjudged"), self._judged, before, strict=True)
         return {name: float(count - earlier) for name, count, earlier in now}
 

@@ -156,12 +156,12 @@ def demonstration_of(question: Question, early: bool, rng: random.Random, rules:
     queries, titles = queries_of(question), list(question.gold_titles or ())
     answer = question.answers[0]
     if early:
-        answer = rng.choice(choices_of(question) or [steps_of(question)[0].found])
+        answer = rng.choice(choices_of(question) or [steps_of(question)[0].answer])
         queries = queries[:1]
     turns, pages, words = list[str](), rules.pages, rules.max_observation_words
     for query, title, target in zip(queries, titles, [*queries[1:], answer], strict=False):
         turns.append(f"<search> {query}</search>")
-        indices = pages.places(title) if pages is not None else []
+        indices = pages.find(title) if pages is not None else []
         if pages is None or not indices:
             continue
         text = pages.at(indices[0]).text
@@ -181,7 +181,7 @@ def _primed(
     steps = steps_of(question)
     goes_on = len(steps) > 1 and not choices and not demonstration.early and not is_masked(question)
     checked = queries_of(question)[0] if choices or is_masked(question) else question.answers[0]
-    titles, first_answer = list(question.gold_titles or ()), steps[0].found if goes_on else None
+    titles, first_answer = list(question.gold_titles or ()), steps[0].answer if goes_on else None
     occasion = Occasion(question.text, demonstration.turns, titles, first_answer, checked)
     for name in rng.sample(behaviours, len(behaviours)):
         if (turns := WRITERS[name](occasion)) is not None:

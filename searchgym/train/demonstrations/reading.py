@@ -127,9 +127,9 @@ def reading_questions(question: Question, pages: Mapping[str, Passage]) -> Itera
         )
     if question.hops and question.evidences and len(question.hops) == len(question.evidences) == len(titles):
         for number, (step, title) in enumerate(zip(steps_of(question), titles, strict=False)):
-            if len(titles) > 1 and _says(pages[title], step.found):
+            if len(titles) > 1 and _says(pages[title], step.answer):
                 kind = f"step {question.evidences[number].relation}"
-                yield ReadingQuestion(f"{question.id}/{number}", step.filled, step.found, (title,), kind)
+                yield ReadingQuestion(f"{question.id}/{number}", step.filled, step.answer, (title,), kind)
 
 
 def _says(page: Passage, answer: str) -> bool:

@@ -40,7 +40,7 @@ def load_recipe(name: str, overrides: Iterable[str] = (), say: Say = lambda text
     try:
         path = find_card("train", name)
     except UnknownNameError as error:
-        raise UnknownNameError("recipe", name, error.known, error.hint) from None
+        raise UnknownNameError("recipe", name, error.accepted, error.hint) from None
     return read_recipe(path, overrides, say)
 
 

@@ -1,1 +1,1 @@
-"""Judges that ship: one module for each, with one class; users list them by `searchgym.options.kinds`."""
+"""Shipped judges: one module with one class each; `searchgym.options.kinds` lists them."""

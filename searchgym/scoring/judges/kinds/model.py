@@ -16,15 +16,15 @@ from searchgym.scoring.judges.judge import Checked, Judge
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelJudge(Judge):
-    """Asks a language model one closed question at a time, to which prose is no reply; see `PromptedJudge`."""
+    """Judge by a language model, which answers one closed question at a time; see `PromptedJudge`."""
 
     model: str
-    """A frozen model key of the recipe, or a model: a folder, a name, or ``URL#NAME`` behind an OpenAI-compatible
-    server."""
+    """Judging model: a frozen model key of the recipe, a folder, a name, or ``URL#NAME`` of a model on an
+    OpenAI-compatible server."""
     seconds: Annotated[float, Gt(0)] = 60.0
-    """Seconds that one verdict may take."""
+    """Time limit of one verdict, in seconds."""
     template: dict[str, Any] = field(default_factory=dict)
-    """Arguments of the chat template of a model that is no key of the recipe, and the ``date`` that it shows."""
+    """Chat-template arguments, including the ``date`` in its text, for a model that is not a key of the recipe."""
 
     @property
     @override
@@ -33,7 +33,7 @@ class ModelJudge(Judge):
 
     @override
     def open(self, models: Mapping[str, Any]) -> Checked:
-        # what asks a model is imported by name, as it stands above the judges
+        # # imported by name, since the package of rollouts comes after this one in the order of packages
         prompted = importlib.import_module("searchgym.rollout.judge").PromptedJudge
         if self.model in models:
             return Checked(prompted(models[self.model]), self.seconds)

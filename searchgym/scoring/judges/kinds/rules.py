@@ -1,4 +1,4 @@
-"""Judge ``rules``: words that must stand together in one sentence; equal answers get equal verdicts."""
+"""Judge ``rules``: checks whether required names occur together in one sentence. Deterministic."""
 
 from __future__ import annotations
 
@@ -14,28 +14,29 @@ from searchgym.scoring.judges.judge import Criterion, Judge
 from searchgym.text import holds, norm, sentences
 
 MOST_WORDS: Final = 40
-"""Words of a sentence above which it states nothing: a list of all names would hold every pair of them."""
+"""Maximum number of words of a sentence that counts; a longer one could list all names and so contain every pair."""
 MOST_CLAIMS: Final = 3
-"""Sentences that hold all groups of a criterion but one, above which none is believed: they try out values."""
+"""Maximum number of different sentences that contain all groups of a criterion but at most one; an answer with more is
+guessing values and meets nothing."""
 HEDGES: Final = frozenset(
     norm(
         "not never no nor neither nobody cannot false untrue wrong unknown unclear or either perhaps maybe possibly "
         "probably allegedly might if whether"
     ).split()
 )
-"""Words with which a sentence denies or leaves open what it would state without them."""
+"""Words that negate or weaken a statement."""
 _SHORT_NOT: Final = re.compile(r"n['’]t\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleJudge(Judge):
-    """Judge by rules: it refutes well, and proves little.
+    """Judge by word matching: reliable when it rejects an answer, weak evidence when it accepts one.
 
     A criterion's statement counts as true if one sentence of at most `MOST_WORDS` words, without a word of `HEDGES`,
-    has a name of each group of `Criterion.says`, as consecutive words. A name in which such a word stands ("Neither
-    Shore") is taken as a whole. Of three groups or more, such as subject, relation and value, at most `MOST_CLAIMS`
-    different sentences may hold all but one: an answer that tries out values states none. Pronouns are not resolved,
-    other wordings than those of the groups are not known, and one sentence that lists several values passes.
+    contains a name of each group of `Criterion.says` as consecutive words. A hedge word inside a name ("Neither Shore")
+    does not count as one. With three groups or more, such as subject, relation and value, at most `MOST_CLAIMS`
+    different sentences may contain all groups but one: an answer that guesses values meets nothing. Pronouns are not
+    resolved, paraphrases are not recognised, and one sentence that lists several values passes.
     """
 
     in_process: ClassVar = True
@@ -66,7 +67,7 @@ class RuleJudge(Judge):
 
 
 def _tries_out(texts: Collection[str], says: Sequence[Sequence[str]]) -> bool:
-    """Returns whether different sentences, normalised, give one criterion more values than a report would."""
+    """Returns whether an answer's normalised sentences try too many values for one criterion; see `MOST_CLAIMS`."""
     if len(says) < 3:
         return False
     groups = [[f" {norm(name)} " for name in names] for names in says]
@@ -75,15 +76,15 @@ def _tries_out(texts: Collection[str], says: Sequence[Sequence[str]]) -> bool:
 
 
 def _states(sentence: str, says: Sequence[Sequence[str]]) -> bool:
-    """Returns whether a sentence states what a criterion asks for; see `RuleJudge`."""
+    """Returns whether a sentence makes a criterion's statement; see `RuleJudge`."""
     text = f" {norm(sentence)} "
     if len(text.split()) > MOST_WORDS or _SHORT_NOT.search(sentence):
         return False
     rest = text
     for names in says:
-        found = [name for name in map(norm, names) if name and f" {name} " in text]
-        if not found:
+        hits = [name for name in map(norm, names) if name and f" {name} " in text]
+        if not hits:
             return False
-        for name in sorted(found, key=len, reverse=True):
+        for name in sorted(hits, key=len, reverse=True):
             rest = rest.replace(f" {name} ", " ")
     return HEDGES.isdisjoint(rest.split())
