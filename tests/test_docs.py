@@ -293,8 +293,8 @@ def test_the_question_source_of_the_docs_is_asked_and_trained_on(tmp_path, monke
 
 @pytest.fixture
 def team_of_the_docs(tmp_path, monkeypatch):
-    """The files of docs/do/agents.md in the working folder, by name."""
-    page = (ROOT / "docs/do/agents.md").read_text()
+    """The team of docs/do/agents.md in the working folder, its files by name."""
+    page = (ROOT / "docs/do/agents.md").read_text().partition("## Train a team")[2]
     files = dict(re.findall(r"`([\w./]+)`:\n\n```\w+\n(.*?)^```", page, re.DOTALL | re.MULTILINE))
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
