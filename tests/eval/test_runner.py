@@ -101,7 +101,7 @@ def test_an_interrupted_run_goes_on(tmp_path, kept):
 def test_a_finished_run_is_refused_and_can_be_overwritten(tmp_path):
     out = tmp_path / "run"
     before = run(out)
-    with pytest.raises(RunExistsError, match="holds a run: --resume goes on with it, --overwrite replaces it"):
+    with pytest.raises(RunExistsError, match="holds a run: --resume continues it, --overwrite replaces it"):
         run(out, "closed-book")
     assert json.loads((out / "scores.json").read_text()) == before
     assert run(out, resume=True) == before

@@ -156,7 +156,7 @@ def test_unreadable_retrievers(tmp_path):
     file = tmp_path / "mine.yaml"
     for text, message in [
         ("kind: [bm25", "mine.yaml: cannot be read as YAML"),
-        ("kind: bm25\nkind: lucene\n", "key 'kind' stands twice"),
+        ("kind: bm25\nkind: lucene\n", "key 'kind' occurs twice"),
         ("- bm25\n", "mine.yaml: a retriever card is keys and values"),
         ("", "mine.yaml: a retriever card is keys and values"),
         ("kind: bm25\nk1: '1'\n", "mine.yaml:2: k1: expected a number, got '1'"),

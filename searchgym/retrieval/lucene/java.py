@@ -157,7 +157,8 @@ def find_jdk() -> Path:
         raise UsageError(
             f"no JDK {JDK} or newer with the module jdk.incubator.vector in JAVA_HOME ({java_home or 'not set'}), on "
             f"the PATH or in {', '.join(PLACES)}: install one "
-            f"(Debian: openjdk-{JDK}-jdk or temurin-{JDK}-jdk; elsewhere: adoptium.net), and set JAVA_HOME if it is elsewhere"
+            f"(Debian: openjdk-{JDK}-jdk or temurin-{JDK}-jdk; elsewhere: adoptium.net), and set JAVA_HOME if it is "
+            "elsewhere"
         )
     return home
 
