@@ -27,5 +27,5 @@ def test_types_defaults_and_kinds_by_hand():
 
 def test_credit_terms_and_their_options():
     terms = {term.name: term for term in credit_terms()}
-    assert terms["costs"].options == "turn=0.0, search=0.0" and terms["costs"].text.startswith("Charges an episode")
+    assert terms["costs"].options == "turn=0.0, search=0.0" and terms["costs"].text.startswith("Deducts the cost")
     assert [option.name for option in term_options("costs")][-2:] == ["credit.costs.turn", "credit.costs.search"]

@@ -339,7 +339,7 @@ def test_a_damaged_part_is_refused(folder: Path, tmp_path: Path, suffix: str) ->
 
 
 def test_a_part_of_other_passages_is_refused(folder: Path, tmp_path: Path) -> None:
-    for size, problem in ((1_999, "counts 1999 passages, not 2000"), (2_000, "has another passage 0 than the corpus")):
+    for size, problem in ((1_999, "counts 1999 passages, not 2000"), (2_000, "differs from the corpus in passage 0")):
         passages = [Passage(f"q{n}", "", p.text) for n, p in enumerate(generated(size))]
         other = tmp_path / str(size)
         build_index(passages, other, CARD)
@@ -413,7 +413,7 @@ def test_an_index_of_another_corpus_does_not_become_a_folder(made: Made, tmp_pat
 def test_cards_that_stand_on_lucene(made: Made) -> None:
     noisy = open_lucene(made.raw, None, {"kind": "noise", "of": CARD, "start": 0.0})
     assert noisy.search(["zebra"], 2) == open_lucene(made.raw).search(["zebra"], 2)
-    with pytest.raises(UsageError, match="is an index of Lucene alone: it has no part of kind 'bm25'"):
+    with pytest.raises(UsageError, match="is only a Lucene index: it has no part of kind 'bm25'"):
         open_lucene(made.raw, None, {"kind": "bm25"})
     with pytest.raises(UsageError, match="HttpRetriever searches elsewhere"):
         open_lucene(made.raw, None, find_retriever("http://localhost:1/retrieve"))

@@ -128,7 +128,7 @@ def test_a_token_is_written_nowhere(monkeypatch):
 def test_a_card_names_no_other_secret(monkeypatch):
     monkeypatch.setenv("OTHER_KEY", "secret")
     for name in ("OTHER_KEY", "SEARCHGYM_TOKENS", "", "HOME"):
-        with pytest.raises(CardError, match="token_env is SEARCHGYM_TOKEN or begins with"):
+        with pytest.raises(CardError, match="token_env must be SEARCHGYM_TOKEN or begin with"):
             find_retriever({"kind": "http", "url": "http://localhost:1", "token_env": name})
     with pytest.raises(UsageError, match="SEARCHGYM_TOKEN_NONE, which is not set"):
         Sources().open(HttpCard(url="http://localhost:1", token_env="SEARCHGYM_TOKEN_NONE"))

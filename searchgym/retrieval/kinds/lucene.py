@@ -34,4 +34,4 @@ class LuceneCard(PartCard):
     @override
     def problems(self) -> Iterable[str]:
         if not re.fullmatch(r"[1-9]\d*[kmgtKMGT]?", self.memory):
-            yield f"memory is a number of bytes such as 512m or 4g, got {self.memory!r}"
+            yield f"memory must be a number of bytes such as 512m or 4g, got {self.memory!r}"
