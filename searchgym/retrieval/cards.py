@@ -137,8 +137,8 @@ class PartCard(RetrieverCard):
 
     searches_corpus: ClassVar = True
     back_end: ClassVar[str]
-    """Module with the functions ``needs``, ``builder`` and ``load``, which take the card and the arguments of the methods
-    of those names. It is imported at the first call, so that its libraries are needed only then."""
+    """Module with the functions ``needs``, ``builder`` and ``load``, which take the card and the arguments of the
+    methods of those names. It is imported at the first call, so that its libraries are needed only then."""
     at_search: ClassVar[tuple[str, ...]] = ()
     """Fields that affect searching only: two cards that differ only in these share a part."""
     takes: ClassVar[Literal["vectors", "lucene"] | None] = None
@@ -234,7 +234,7 @@ class Sources:
         """Returns the retriever of a card for any use, such as inside another retriever.
 
         Raises:
-            UsageError: The hits depend on the environment's questions, or the retriever needs a corpus and none is given.
+            UsageError: The hits depend on the environment's questions, or a corpus is needed and not given.
         """
         opened: Any = card.open(dataclasses.replace(self, questions=None))
         if card.searches_corpus and corpus_of(opened) is None:

@@ -181,7 +181,7 @@ def test_questions_come_from_the_cache_without_network(hub):
     (table,) = cache.rglob("*.arrow")
     shutil.copytree(table.parent, cache / "own___set/hotpot/0.0.0" / ("a" * 40))  # where one from the hub would be
     assert read_questions("hf:own/set:hotpot/validation") == questions
-    with pytest.raises(DataMissingError, match="in its cache: LookupError: the cache does not say which revision"):
+    with pytest.raises(DataMissingError, match="in its cache: LookupError: the cache does not record its revision"):
         read_questions("hf:own/set:hotpot@v1/validation")
 
 

@@ -158,7 +158,7 @@ def test_files_that_are_no_corpus(tmp_path):
             None,
             "item 2: page 'B': expected a list of sentences, got ['b', 1]",
         ),
-        ("hotpotqa", '{"A": ["a"], "A": ["b"]}', None, "an object holds the key 'A' twice"),
+        ("hotpotqa", '{"A": ["a"], "A": ["b"]}', None, "an object has the key 'A' twice"),
     ],
 )
 def test_a_row_that_does_not_fit(tmp_path, name, content, line, reason):

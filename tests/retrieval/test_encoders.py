@@ -199,7 +199,7 @@ def test_what_the_model_cannot_do_is_refused(
     [
         ({"query": "query:"}, r"query must contain \{text\}"),
         ({"passage": "{title}"}, r"passage must contain \{text\}"),
-        ({"query": "{title} {text}"}, r"query holds \{title\}"),
+        ({"query": "{title} {text}"}, r"query contains \{title\}"),
         ({"batch": 0}, "batch must be at least 1, got 0"),
         ({"max_tokens": 0}, "max_tokens must be at least"),
     ],

@@ -290,9 +290,9 @@ def test_nothing_to_index_is_refused_and_leaves_nothing(tmp_path: Path, passages
 
 
 def test_repeated_ids_are_refused_and_leave_nothing(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="has the id 'g' again"):
+    with pytest.raises(DataError, match="repeats the id 'g'"):
         build_index([*BIRDS, BIRDS[0]], tmp_path / "out")
-    with pytest.raises(DataError, match="has the id 'g' again"):
+    with pytest.raises(DataError, match="repeats the id 'g'"):
         build_in_memory([*BIRDS, BIRDS[0]])
     assert list(tmp_path.iterdir()) == []
 

@@ -487,7 +487,7 @@ def test_without_a_jdk_or_pyserini_what_to_install_is_told(place: Path, monkeypa
 
 @pytest.mark.parametrize("memory", ["", "2", "2q", "-1g", "1k", "999999t", "2 g", "lots"])
 def test_a_memory_that_is_none_is_refused(memory: str) -> None:
-    with pytest.raises(UsageError, match="memory of Java is a size such as 512m or 2g"):
+    with pytest.raises(UsageError, match="memory of Java must be a size such as 512m or 2g"):
         java.start_java(memory)
 
 

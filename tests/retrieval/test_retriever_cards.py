@@ -183,7 +183,7 @@ def test_cards_made_in_python_are_checked_as_deep_as_they_go():
 
 @pytest.mark.parametrize("memory", ["2 gigs", "", "0g", "-1g"])
 def test_a_heap_that_is_no_size_is_refused(memory):
-    with pytest.raises(CardError, match="memory is a number of bytes such as 512m or 4g"):
+    with pytest.raises(CardError, match="memory must be a number of bytes such as 512m or 4g"):
         find_retriever({"kind": "lucene", "memory": memory})
 
 

@@ -52,8 +52,8 @@ def contents(passage: Passage) -> str:
 class BM25Retriever(LocalRetriever):
     """Retriever that searches a BM25 index. Several threads may share it.
 
-    Ties are broken by passage order, also at rank k. A hit always has a score above 0, so a query without known
-    words has no hits. The constructor compiles the code (or loads it from numba's cache), so that no search waits for it.
+    Ties are broken by passage order, also at rank k. A hit always has a score above 0, so a query without known words
+    has no hits. The constructor compiles the code (or loads it from numba's cache), so that no search waits for it.
 
     Args:
         model: A bm25s index of `passages`, from `build.merge` or `build.load_model`.
