@@ -109,7 +109,7 @@ def iter_jsonl(
             continue
         yield number, row
     if blank:
-        raise DataError("the file holds blank lines only: get or make it again", path)
+        raise DataError("the file holds blank lines only: download or create it again", path)
 
 
 def text_lines(path: FilePath) -> Iterator[tuple[int, str]]:
@@ -176,7 +176,7 @@ def raw_lines(path: FilePath, most: int) -> Iterator[tuple[int, bytes]]:
     with _reading(path), reading.open_file(path) as raw:
         magic = cast(io.BufferedReader, raw).peek(2)[:2]
         if not magic:
-            raise DataError("the file is empty: get or make it again", path)
+            raise DataError("the file is empty: download or create it again", path)
         packed = magic == GZIP_MAGIC
         stream = gzip.GzipFile(fileobj=raw) if packed else raw
         left = max(MAX_LINE, MAX_RATIO * os.fstat(raw.fileno()).st_size)
@@ -185,11 +185,11 @@ def raw_lines(path: FilePath, most: int) -> Iterator[tuple[int, bytes]]:
                 number += 1
                 left -= len(line)
                 if left < 0:
-                    reason = f"unpacks to more than {MAX_RATIO} times its size: get it again, or unpack it first"
+                    reason = f"unpacks to more than {MAX_RATIO} times its size: download it again, or unpack it first"
                     raise DataError(reason, path, number)
                 yield number, line
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            reason = f"damaged gzip data ({error}): the file was cut or altered, get or make it again"
+            reason = f"damaged gzip data ({error}): the file was cut or altered, download or create it again"
             raise DataError(reason, path, number + 1) from error
 
 
@@ -197,7 +197,7 @@ def _whole_lines(path: FilePath, limit: int) -> Iterator[tuple[int, bytes]]:
     """Yields the lines of `raw_lines`, without a byte order mark; a line of more than `limit` bytes is an error."""
     for number, line in raw_lines(path, limit + 1):
         if len(line) > limit:
-            raise DataError(f"a line of more than {limit:,} bytes: get or make the file again", path, number)
+            raise DataError(f"a line of more than {limit:,} bytes: download or create the file again", path, number)
         yield number, line.removeprefix(BOM) if number == 1 else line
 
 

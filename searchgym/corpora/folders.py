@@ -33,7 +33,7 @@ def bundled_file(name: str) -> Path:
     """
     package = Path(__file__).parent.parent
     if not (package / name).resolve().is_relative_to(package.resolve()):
-        raise UsageError(f"{name!r} is no file of the package")
+        raise UsageError(f"{name!r} is not a file of the package")
     return package / name
 
 

@@ -137,7 +137,7 @@ def _numbered(table: Iterable[Any], source: HubSource) -> Iterator[tuple[int, An
     try:
         for number, row in enumerate(table, start=1):
             yield number, row
-    except Exception as error:  # each storage format raises other types when a stream breaks off
+    except Exception as error:  # each storage format raises its own types when a stream ends early
         reason = f"reading stopped after row {number} ({type(error).__name__}: {error!s:.200})"
         raise DataError(reason, source) from error
 

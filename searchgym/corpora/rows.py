@@ -165,7 +165,7 @@ def find_format(rows: Rows, shape: Callable[[Row], str | None], expected: str) -
         if (format := shape(row)) is not None:
             return format, Rows(rows.source, rows.unit, itertools.chain(first, stream))
     if not objects:
-        raise DataError("holds no rows: get or make it again", rows.source)
+        raise DataError("holds no rows: download or create it again", rows.source)
     raise DataError(f"unknown format: the first row has keys {listed(objects[0])}; expected {expected}", rows.source)
 
 
@@ -196,4 +196,4 @@ def parse_rows(rows: Rows, parse: Parser[Record], bad: BadLines) -> Iterator[Rec
             continue
         yield record
     if not len(first_rows):
-        raise DataError("holds no valid row: get or make it again", rows.source)
+        raise DataError("holds no valid row: download or create it again", rows.source)

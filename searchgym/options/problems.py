@@ -51,7 +51,7 @@ def sentences(errors: Iterable[Any], data: Any, source: Source) -> Iterator[str]
     for e in errors:
         path: list[Any] = []
         here = data
-        for part in e["loc"]:  # skips the labels of union members, which are no keys
+        for part in e["loc"]:  # skips the labels of union members, which are not keys
             if (isinstance(here, dict) and part in here) or (isinstance(here, list) and part in range(len(here))):
                 path, here = [*path, part], here[part]
         path += [e["loc"][-1]] if e["type"] == "missing" else []

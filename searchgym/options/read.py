@@ -143,7 +143,7 @@ def check_kind(kind: Kind | Unloaded, setting: Setting) -> list[str]:
     """Returns a kind's objections to the settings of a run; none for a kind that is not imported yet."""
     try:
         return [] if isinstance(kind, Unloaded) else list(kind.check(setting))
-    except Exception as error:  # whatever the class of another package raises
+    except Exception as error:  # a class of another package may raise anything
         return [f"its check failed: {type(error).__name__}: {error}"]
 
 
@@ -234,7 +234,7 @@ def _section(cls: Any, value: Any, handler: Any) -> Any:
         raise reworded(error, cls) from None
     try:
         texts = "; ".join(options.problems())
-    except Exception as error:  # whatever the class of another package raises
+    except Exception as error:  # a class of another package may raise anything
         raise problem("problem", f"its check failed: {type(error).__name__}: {error}") from error
     if texts:
         raise problem("problem", texts)

@@ -80,7 +80,7 @@ AnyRetriever = Retriever | QuestionRetriever
 
 def corpus_of(retriever: object) -> CorpusRetriever | None:
     """Returns a retriever whose corpus is on this machine; None for any other."""
-    # Only `passages` is checked: isinstance reads every member, and `corpus_sha256` of a client would ask its server.
+    # Only `passages` is checked: isinstance reads every member, and `corpus_sha256` of a client would query its server.
     return cast(CorpusRetriever, retriever) if callable(getattr(retriever, "passages", None)) else None
 
 

@@ -71,5 +71,5 @@ def random_numbers(seed: int, step: int | None, query: str) -> Iterator[int]:
 
 
 def draw_noise(probability: float, numbers: Iterator[int]) -> bool:
-    """Returns whether a query gets noise; takes a number only if the probability is above 0."""
+    """Returns whether a query gets noise; draws a number only if the probability is above 0."""
     return probability > 0 and next(numbers) < probability * WORDS  # exact: p * 2**64 only moves the binary point

@@ -91,7 +91,7 @@ class Wrapper:
         return self
 
     def identity(self) -> dict[str, Any]:
-        """Returns the settings that the hits depend on, besides the corpus."""
+        """Returns the settings that the hits depend on, apart from the corpus."""
         return {"of": [identify(each) for each in self.inner]}
 
     def at_step(self, step: int | None, steps: int) -> None:

@@ -379,11 +379,11 @@ def test_without_stored_documents_the_corpus_is_asked_for(made: Made, tmp_path: 
         open_lucene(made.bare)
     assert list(open_lucene(made.bare, made.store).passages()) == made.passages
     build_index([Passage("other", "", "other")], tmp_path / "other", {"kind": "bm25"})
-    with pytest.raises(IndexMismatchError, match=r"bare holds '0', which is no passage of the corpus given"):
+    with pytest.raises(IndexMismatchError, match=r"bare holds '0', which is not a passage of the given corpus"):
         open_lucene(made.bare, PassageStore(tmp_path / "other"))
     ends = [made.passages[0], made.passages[-1]]
     build_index(ends, tmp_path / "ends", {"kind": "bm25"})
-    with pytest.raises(RetrieverError, match="which is no passage of the corpus given"):
+    with pytest.raises(RetrieverError, match="which is not a passage of the given corpus"):
         open_lucene(made.bare, PassageStore(tmp_path / "ends")).search(["number"], 50)
 
 
@@ -401,7 +401,7 @@ def test_an_index_of_pyserini_becomes_an_index_folder(made: Made, tmp_path: Path
 
 def test_an_index_of_another_corpus_does_not_become_a_folder(made: Made, tmp_path: Path) -> None:
     (tmp_path / "other.jsonl").write_text('{"id": "x", "contents": "other"}\n')
-    with pytest.raises(IndexMismatchError, match="which is no passage of the corpus given"):
+    with pytest.raises(IndexMismatchError, match="which is not a passage of the given corpus"):
         convert_index(made.bare, tmp_path / "out", CARD, tmp_path / "other.jsonl")
     with pytest.raises(UsageError, match="--storeRaw"):
         convert_index(made.bare, tmp_path / "out", CARD)

@@ -22,7 +22,7 @@ _CHILD: Final = Path(__file__).with_name("office_child.py")
 
 
 def readable(suffix: str) -> bool:
-    """Returns whether the package for a kind of documents is installed."""
+    """Returns whether the package for a kind of document is installed."""
     return suffix in PACKAGES and importlib.util.find_spec(PACKAGES[suffix]) is not None
 
 

@@ -43,9 +43,9 @@ def parquet_rows(path: str | os.PathLike[str]) -> Iterator[tuple[int, dict[str, 
         for number, row in enumerate(_rows(str(path)), start=1):
             yield number, row
     except DataError as error:
-        raise DataError(f"after row {number}: {error.reason}: get or make the file again", path) from None
+        raise DataError(f"after row {number}: {error.reason}: download or create the file again", path) from None
     except (pyarrow.ArrowException, OSError) as error:
-        reason = f"damaged parquet data after row {number} ({error}): get or make the file again"
+        reason = f"damaged parquet data after row {number} ({error}): download or create the file again"
         raise DataError(reason, path) from error
 
 

@@ -80,8 +80,8 @@ class BM25Retriever(LocalRetriever):
         self.search_within([""], 1, [np.zeros(1, np.int64)])
 
     def identity(self) -> dict[str, Any]:
-        """Returns the settings that the hits depend on, besides the corpus."""
-        # Not the version that built it: where the terms are those of an earlier one, so are the hits.
+        """Returns the settings that the hits depend on, apart from the corpus."""
+        # Without the version that built the index: if the terms are the same, so are the hits.
         analyser = f"{analysis.NAME} {self.model.scores['terms_since']}"
         return {"kind": "bm25", "k1": self.model.k1, "b": self.model.b, "analyser": analyser}
 

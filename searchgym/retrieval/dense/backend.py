@@ -122,7 +122,7 @@ def load(
     """Returns a dense retriever over a part, after comparing the encoder with the probes; see `PartCard.load`.
 
     Raises:
-        IndexMismatchError: The part does not match its facts or the passages, or the encoder gives other vectors.
+        IndexMismatchError: The part does not match its facts or the passages, or the encoder returns other vectors.
         UsageError: The card's device is not available, or the encoder cannot be used; see `Encoder`.
         DataMissingError: The encoder's model cannot be loaded.
     """
@@ -209,7 +209,7 @@ class DenseRetriever(LocalRetriever):
         self._turn: Any = contextlib.nullcontext() if on_cpu else threading.Lock()  # on a GPU, one thread at a time
 
     def identity(self) -> dict[str, Any]:
-        """Returns the settings that the hits depend on, besides the corpus."""
+        """Returns the settings that the hits depend on, apart from the corpus."""
         card = self._card
         names = {"flat": (), "ivf-sq8": ("nprobe",), "hnsw": ("ef_search",)}[card.index]
         settings = {name: getattr(card, name) for name in names}

@@ -1,6 +1,6 @@
 """Builds index folders from a corpus that is read once, as a stream of shards; an interrupted build can be resumed.
 
-Until it is complete, the index lies in the hidden folder ``.NAME.building`` next to its final name, where
+Until it is complete, the index is in the hidden folder ``.NAME.building`` next to its final name, where
 ``.build.json`` lists the finished shards. The next build of the same name reads the corpus again, skips the shards
 whose checksums have not changed, and continues with the first one that is new or different.
 """
@@ -281,7 +281,7 @@ def _complete(
 
 
 def _move(building: Path, out: Path, overwrite: bool) -> None:
-    """Removes what only the build needed, and renames it to its final name, replacing an old index."""
+    """Removes the temporary files of a build and renames the folder to its final name, replacing an old index."""
     if (building / _SHARDS).exists():
         shutil.rmtree(building / _SHARDS)
     for name in (STATE, ENDS):

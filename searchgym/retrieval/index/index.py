@@ -71,7 +71,7 @@ class IndexManifest(Options):
     passages: int
     """Number of passages."""
     retriever: dict[str, Any]
-    """Retriever card by which the index is searched unless another one is given, as plain data."""
+    """Retriever card for searching the index unless another one is given, as plain data."""
     parts: dict[str, IndexPart]
     """The parts, by the names of their folders."""
     versions: dict[str, str]
@@ -198,7 +198,7 @@ def inspect_index(folder: FilePath, verify: bool = False) -> dict[str, Any]:
 
 
 def shipped_parts(parts: Mapping[str, IndexPart]) -> dict[str, PartCard]:
-    """Returns the cards of the parts whose kind comes with this package, by name."""
+    """Returns the cards of the parts whose kind ships with this package, by name."""
     cards = {name: find_retriever(part.card) for name, part in parts.items() if not names_code(part.card)}
     return {name: card for name, card in cards.items() if isinstance(card, PartCard)}
 

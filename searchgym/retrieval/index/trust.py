@@ -38,7 +38,7 @@ def check_own(folder: Path, manifest: bytes, card: RetrieverCard | None) -> Retr
         card: Its own card; None if that names code.
 
     Raises:
-        UsageError: The card names one of these; the message names it and tells how to allow it.
+        UsageError: The card names one of these; the message names it and the way to allow it.
     """
     if card is None:
         raise UsageError(f"{folder}: its own card names code: name one that you trust (card=, --retriever)")
@@ -75,7 +75,7 @@ def check_whole(data: Any) -> None:
 
 
 def shipped_encoders() -> set[tuple[str, str | None]]:
-    """Returns (model, revision) of the encoder cards that come with the package."""
+    """Returns (model, revision) of the encoder cards that ship with the package."""
     cards = (load_card(EncoderCard, path) for path in list_cards("encoders").values())
     return {(card.model, card.revision) for card in cards}
 

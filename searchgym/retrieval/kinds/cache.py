@@ -1,4 +1,4 @@
-"""Retriever ``cache``: caches the hits of another one."""
+"""Retriever ``cache``: caches the hits of another retriever."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class CacheCard(RetrieverCard):
 
 
 class CacheRetriever(Wrapper):
-    """Retriever that caches the hits of another one for each query and k. Threads may share it; faults are not cached.
+    """Retriever that caches another one's hits for each query and k. Threads may share it; faults are not cached.
 
     If the wrapped retriever's hits change with the training step, as with noise, each step empties the cache.
 

@@ -47,7 +47,7 @@ class DenseCard(PartCard):
 
     @override
     def built_of(self) -> dict[str, Any]:
-        # Named, since a class with slots is made twice, and super() without arguments would mean the first.
+        # Without super(): a dataclass with slots is created twice, and super() would refer to the first class.
         return PartCard.built_of(self) | {"encoder": self.encoder.vectors()}
 
     def search_memory(self, passages: int) -> int:

@@ -39,7 +39,7 @@ class HttpCard(RetrieverCard):
 
     @override
     def problems(self) -> Iterable[str]:
-        # A card from elsewhere must not make the client send another secret of this machine to its server.
+        # A card made by somebody else must not make the client send another secret of this machine to its server.
         if self.token_env != TOKEN and not self.token_env.startswith(f"{TOKEN}_"):
             yield f"token_env must be {TOKEN} or begin with {TOKEN}_, got {self.token_env!r}"
 

@@ -1,4 +1,4 @@
-"""Retriever ``hybrid``: the hits of several others, merged by reciprocal rank fusion."""
+"""Retriever ``hybrid``: the hits of several retrievers, merged by reciprocal rank fusion."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class HybridCard(RetrieverCard):
 
 
 class HybridRetriever(Wrapper):
-    """Retriever that merges the hits of several others by rank, since their scores may have different scales.
+    """Retriever that merges the hits of several retrievers by rank, since their scores may have different scales.
 
     The score of a passage is the sum of 1 / (constant + rank) over the lists that hold it, ranks counted from 1. Ties
     go to the passage with the best single rank, then to that of the earlier retriever. Source: Cormack, Clarke and

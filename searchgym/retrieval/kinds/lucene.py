@@ -23,7 +23,7 @@ class LuceneCard(PartCard):
     extra: ClassVar = "lucene"
 
     k1: Annotated[float, Interval(ge=0, le=1e6)] = 0.9
-    """Saturation of term frequency: the smaller, the less repeats of a term count."""
+    """Saturation of term frequency: with smaller values, repeats of a term count less."""
     b: Annotated[float, Interval(ge=0, le=1)] = 0.4
     """Strength of length normalisation, from 0 (none) to 1 (full)."""
     threads: Annotated[int, Interval(ge=0, le=4096)] = 0

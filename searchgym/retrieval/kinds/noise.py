@@ -1,4 +1,4 @@
-"""Retriever ``noise``: another one that sometimes returns random passages, more often as training goes on.
+"""Retriever ``noise``: another retriever whose hits are sometimes random passages, more often as training progresses.
 
 It follows the curriculum of ZeroSearch (Sun et al., arXiv 2505.04588): a policy learns to doubt what it reads only if
 some searches fail. ZeroSearch's noise is written by a model; here it consists of passages of the corpus.
@@ -24,7 +24,7 @@ from searchgym.retrieval.wrapper import Wrapper
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseCard(NoiseSchedule):
-    """Another retriever whose hits are sometimes replaced by random passages, more often as training goes on."""
+    """Another retriever whose hits are sometimes random passages, more often as training progresses."""
 
     of: RetrieverCard
     """Card of the retriever whose hits are replaced."""

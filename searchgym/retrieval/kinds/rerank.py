@@ -1,4 +1,4 @@
-"""Retriever ``rerank``: the first hits of another one, reordered by an encoder or a cross-encoder."""
+"""Retriever ``rerank``: the first hits of another retriever, reordered by an encoder or a cross-encoder."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class RerankCard(RetrieverCard):
     of: RetrieverCard
     """Card of the retriever whose hits are reordered."""
     encoder: EncoderCard | None = None
-    """Encoder whose vectors score the hits. Give this or `cross_encoder`."""
+    """Encoder whose vectors score the hits. Set either this or `cross_encoder`."""
     cross_encoder: str | None = None
     """Cross-encoder that scores query and passage together: a name on the Hugging Face hub, or a folder."""
     first: Annotated[int, Interval(ge=1, le=1e5)] = 50
@@ -110,7 +110,7 @@ def scorer_of(card: RerankCard) -> Scorer:
     """Returns the scorer that a card names: an encoder or a cross-encoder.
 
     Raises:
-        UsageError: The libraries are not installed, or the model is no encoder or cross-encoder.
+        UsageError: The libraries are not installed, or the model is neither an encoder nor a cross-encoder.
         DataMissingError: The model cannot be loaded.
     """
     if card.encoder is not None:

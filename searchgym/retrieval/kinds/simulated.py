@@ -17,7 +17,7 @@ from searchgym.retrieval.schedule import NoiseSchedule
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedCard(NoiseSchedule):
-    """A language model that writes the pages, useful ones or, more often as training goes on, noisy ones.
+    """A language model that writes the pages, useful ones or, more often as training progresses, noisy ones.
 
     Source: ZeroSearch (Sun et al.), arXiv 2505.04588.
     """

@@ -40,8 +40,8 @@ _turn = threading.RLock()
 """Lock for every use of Lucene.
 
 pyjnius stores the object that a method is called on in the method itself, which all objects of a class share: two
-threads that search two indexes could both search the same one. The threads of one search need no lock among each other,
-because they call methods of the same objects; where they do not, they take `_reading`.
+threads that search two indexes could both search the same one. The threads of one search need no lock between them,
+because they call methods of the same objects; otherwise they acquire `_reading`.
 """
 _reading = threading.Lock()
 """Lock for reading stored documents, for which each call uses a separate object."""
@@ -110,7 +110,7 @@ class LuceneRetriever:
                 self._check()
             self._sort = None
             info = java(f"{INDEX}.FieldInfos").getMergedFieldInfos(self._reader).fieldInfo("id")
-            # pyserini's order of hits, by score and then by id, which an index of Lucene 8, say, cannot be sorted by
+            # pyserini's order of hits, by score and then by id, which older indexes (Lucene 8) do not support
             if not self._in_order and info is not None and info.getDocValuesType().toString() == "BINARY":
                 field = java(f"{_SEARCH}.SortField")
                 by_id = field("id", java(f"{_SEARCH}.SortField$Type").STRING_VAL)
@@ -137,7 +137,7 @@ class LuceneRetriever:
         return self._stored(position, position + 1)[0] if self._passages is None else self._passages[position]
 
     def identity(self) -> dict[str, Any]:
-        """Returns the settings that the hits depend on, besides the corpus."""
+        """Returns the settings that the hits depend on, apart from the corpus."""
         return {"kind": "lucene", "k1": self.card.k1, "b": self.card.b, "analyser": ANALYSER.rpartition(".")[2]}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> LuceneRetriever:
@@ -202,7 +202,7 @@ class LuceneRetriever:
         try:
             return self._passages[self._passages.position(id)]
         except KeyError:
-            raise RetrieverError(f"{self.folder} found {id!r}, which is no passage of the corpus given") from None
+            raise RetrieverError(f"{self.folder} found {id!r}, which is not a passage of the given corpus") from None
 
     @leaves_java
     def _stored(self, start: int, end: int) -> list[Passage]:
@@ -240,7 +240,7 @@ class LuceneRetriever:
                     store.position(document.get("id"))
                 except KeyError:
                     raise IndexMismatchError(
-                        f"{self.folder} holds {document.get('id')!r}, which is no passage of the corpus given"
+                        f"{self.folder} holds {document.get('id')!r}, which is not a passage of the given corpus"
                     ) from None
 
 
