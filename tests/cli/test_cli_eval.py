@@ -68,6 +68,23 @@ def test_an_unknown_environment_with_questions_gets_the_command_without_it(cli):
     assert err.strip().endswith(f"Your own questions need no environment: {command}")
 
 
+def test_eval_prints_the_first_questions_with_answers_in_the_width(cli, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "48")
+    status, out, err = cli("eval", "Demo", "--agent", "closed-book", "--out", "run")
+    assert status == 0, err
+    printed = out[out.index("the first 3 of 12 questions") :].splitlines()
+    assert printed[2:5] == [
+        "question  In which town was the surveyor who ...",
+        "gold      Dunmere",
+        "answer    wrong: (empty)",
+    ]
+    assert [line.split()[0] for line in printed if line][1:] == ["question", "gold", "answer"] * 3
+    assert max(map(len, printed)) <= 48
+    right = cli("eval", "Demo", "--agent", "oracle", "--limit", "3")[1]
+    assert right.count("answer    right: ") == 3
+    assert "the questions\n" in right
+
+
 # -- evaluation data -----------------------------------------------------------------------------------------------
 
 
