@@ -103,6 +103,7 @@ def _on_env(
     if run.resume and not holds_run(folder):
         say(f"nothing to resume in {folder}: a new run")
     say(f"run folder: {folder}")
+    say_notes(task, agent, named)
     with open_models(named, task, how) as models:
         scores = run_evaluation(task, agent, folder, models, eval_options(run), run.ceilings, trained)
     return {"env": task.card.id, "agent": agent.name, "out": str(folder)} | scores, task
@@ -129,6 +130,7 @@ def _on_suite(
         raise UsageError(f"suite {suite.name}: its parts write different protocols: choose one with --protocol")
     check_parts(suite.name, tasks)
     say(f"run folder: {folder}")
+    say_notes(next(iter(tasks.values())), agent, named)
     with open_models(named, next(iter(tasks.values())), how) as models:
 
         def one(part: str, task: Task, out: Path, options: EvalOptions) -> Scores:
@@ -191,6 +193,15 @@ def with_dialect(choice: TaskChoice, env: str | None, named: Mapping[str, str | 
     for note in notes:
         say(note)
     return dataclasses.replace(choice, dialect=dialect)
+
+
+def say_notes(task: Task, agent: LoadedAgent, named: Mapping[str, str | Path]) -> None:
+    """Prints notes on scores that would mislead; see `searchgym.cli.evaluation.notes`."""
+    from searchgym.cli.evaluation.notes import model_notes, oracle_note
+
+    for note in (oracle_note(agent, task), *model_notes(named.values(), task)):
+        if note is not None:
+            say(f"note: {note}")
 
 
 @contextlib.contextmanager
