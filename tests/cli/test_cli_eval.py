@@ -12,6 +12,7 @@ from support import command_line, json_of
 
 from searchgym.agents.base import load_agent, with_max_tokens
 from searchgym.cli.evaluation.notes import model_notes
+from searchgym.cli.evaluation.printed import print_scores
 from searchgym.corpora.folders import bundled_file
 from searchgym.envs.registration import find_env
 from searchgym.envs.task import load_task
@@ -86,6 +87,15 @@ def test_eval_prints_the_first_questions_with_answers_in_the_width(cli, monkeypa
     right = cli("eval", "Demo", "--agent", "oracle", "--limit", "3")[1]
     assert right.count("answer    right: ") == 3
     assert "the questions\n" in right
+
+
+def test_resumed_has_a_printed_name_and_no_row_where_it_is_0(capsys):
+    scores = {"n": 1, "splits": {}, "legal_by_role": {}, "refused": [], "notes": {}, "legal": None, "em": 1.0}
+    scores |= {"full_contexts": 0, "answered": 1.0, "retriever_errors": 0}
+    for value, printed in ((2.0, True), (0.0, False)):
+        print_scores("t", scores | {"resumed": value, "resumed_ci95": [value, value]})
+        out = capsys.readouterr().out
+        assert ("continued after a stop string" in out, "resumed" in out) == (printed, False)
 
 
 def test_an_oracle_without_gold_pages_is_noted(cli):

@@ -38,6 +38,8 @@ from searchgym.version import __version__
 
 SHARD: Final = 100_000
 """Default number of passages in a shard, which is held in memory and is the most that an interruption loses."""
+RESTART: Final = "--restart (in Python restart=True)"
+"""Option that discards an interrupted build, for error messages."""
 STATE: Final = ".build.json"
 """File that lists the finished shards of a build."""
 _SHARDS: Final = ".shards"
@@ -156,7 +158,7 @@ def _put_in_place(
     """Renames a build that was interrupted just before its renaming, and returns its manifest."""
     manifest = read(IndexManifest, json.loads((building / MANIFEST).read_bytes()), str(building / MANIFEST))
     if manifest.retriever != _comparable(plain(card)) or corpus_sha256(passages) != manifest.corpus_sha256:
-        raise RunExistsError(f"{building} holds a finished build of another card or corpus: --restart throws it away")
+        raise RunExistsError(f"{building} holds a finished build of another card or corpus: {RESTART} throws it away")
     _move(building, out, overwrite)
     return manifest
 
@@ -173,11 +175,13 @@ def _state(building: Path, requested: BuildState, restart: bool) -> BuildState:
         try:
             saved = read(BuildState, json.loads(path.read_bytes()), str(path))
         except (ValueError, CardError) as error:
-            raise RunExistsError(f"{building}: an unreadable interrupted build ({error}): --restart") from error
+            raise RunExistsError(
+                f"{building}: an unreadable interrupted build ({error}): {RESTART} throws it away"
+            ) from error
         if dataclasses.replace(saved, shards=[]) != requested:
             raise RunExistsError(
                 f"{building} holds {len(saved.shards)} shards of an interrupted build with other settings: build with "
-                "those to go on with it, or pass --restart to throw it away"
+                f"those to go on with it; {RESTART} throws it away"
             )
         return saved
     for path in building.iterdir():
