@@ -53,6 +53,8 @@ def read_questions(
 ) -> list[Question]:
     """Reads questions with their gold answers.
 
+    A `DataWarning` names the keys of handwritten forms that are not used; see `unused_keys`.
+
     Args:
         path: The file, or a data set ``hf:OWNER/NAME:CONFIG/SPLIT`` on the hub.
         format: One of `FORMATS`. Default: detected from the content.
