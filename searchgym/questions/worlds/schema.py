@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -32,6 +33,14 @@ class WorldSpec(Options):
     strata: tuple[str, ...] = ()
     """Ranks (``full`` only) at which a search for the question's text finds its gold pages: a selection of ``1``,
     ``2-5``, ``6-20`` and ``reformulation`` (below rank 20). Empty: all of them."""
+
+
+_QUESTION_ID: Final = re.compile(rf"(?:{'|'.join(LEVELS)})-[a-z]+-\d+-\d+")
+
+
+def is_world_question(id: str) -> bool:
+    """Returns whether an id is that of a world's question: ``LEVEL-SPLIT-SEED-NUMBER``, as `build_world` gives it."""
+    return _QUESTION_ID.fullmatch(id) is not None
 
 
 @dataclass(frozen=True, slots=True)
