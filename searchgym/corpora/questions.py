@@ -9,7 +9,7 @@ The format is detected from the content:
 ``musique``    JSON lines with ``paragraphs`` and ``question_decomposition``
 ``flashrag``   JSON lines ``{id, question, golden_answers, metadata}``, also with ``answers`` for the golds
 ``kilt``       JSON lines ``{id, input, output: [{answer, provenance: [{title, ...}]}]}``
-``search-r1``  parquet ``{data_source, prompt, reward_model, extra_info}``
+``search-r1``  parquet ``{data_source, prompt, reward_model, extra_info}``; the kind is the data source
 ``searchgym``  JSON lines of `Question`'s fields: what `write_questions` writes
 ``beir``       ``queries.jsonl``: texts without answers, for `read_queries` only
 =============  =====================================================================================================

@@ -156,9 +156,17 @@ class PartCard(RetrieverCard):
         data: dict[str, Any] = plain(self)
         return {name: value for name, value in data.items() if name not in ("name", "summary", *self.at_search)}
 
-    def search_memory(self, passages: int) -> int:
-        """Returns the bytes of main memory that searching so many passages takes. Default: 0, files are mapped."""
-        return 0
+    def search_memory(self, passages: int, gpus: int) -> dict[str, int]:
+        """Returns the bytes that a search holds in memory, by device. Default: none, since files are mapped.
+
+        Args:
+            passages: Number of passages.
+            gpus: Number of GPUs of the machine.
+
+        Raises:
+            UsageError: The card searches on a device that the machine lacks.
+        """
+        return {}
 
     def needs(self, passages: int, text: int) -> Needs:
         """Returns the memory and disk space of a build.

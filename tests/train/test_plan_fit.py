@@ -6,6 +6,7 @@ import pytest
 from transformers import AutoConfig
 
 from searchgym.cli import main
+from searchgym.errors import UsageError
 from searchgym.options.cards import list_cards
 from searchgym.train.plan.fit import fits_of, hours, suggestions, with_values
 from searchgym.train.plan.plan import Part, check_plan, plan
@@ -127,7 +128,7 @@ def test_vectors_that_are_searched_in_main_memory_are_counted(tmp_path, monkeypa
     name = "qwen2.5-7b-grpo"
 
     def gib(*changes):
-        return vectors_gib(load_recipe(name, changes))
+        return vectors_gib(load_recipe(name, changes), 8).get("cpu", 0.0)
 
     assert gib() == pytest.approx(21_015_324 * 768 * 4 / 2**30)
     assert gib("env_options={questions: x, retriever: bm25}") == 0.0
@@ -135,9 +136,49 @@ def test_vectors_that_are_searched_in_main_memory_are_counted(tmp_path, monkeypa
     (tmp_path / "index" / "manifest.json").write_text('{"passages": 1000}')
     corpus = f"questions: x, corpus: {tmp_path / 'index'}"
     assert gib(f"env_options={{{corpus}, retriever: e5-flat}}") == pytest.approx(1000 * 768 * 4 / 2**30)
-    on_gpu = "{kind: dense, encoder: e5-base-v2, device: cuda}"
-    assert gib(f"env_options={{{corpus}, retriever: {on_gpu}}}") == 0.0
     assert gib(f"env_options={{{corpus}, retriever: e5-ivf}}") == pytest.approx(1000 * (768 + 8) / 2**30)
+
+
+WIKI_GIB = 21_015_324 * 768 * 4 / 2**30
+"""E5's vectors of wiki-18 in float32."""
+
+
+@pytest.mark.parametrize(
+    ("options", "gpus", "each"),
+    [
+        ("device: cuda", range(8), WIKI_GIB),  # a copy on each
+        ("device: cuda, float16: true", range(8), WIKI_GIB / 2),
+        ("device: cuda, shard: true", range(8), WIKI_GIB / 8),
+        ("device: cuda, shard: true, float16: true", range(8), WIKI_GIB / 16),
+        ("device: 'cuda:3'", [3], WIKI_GIB),
+    ],
+)
+def test_vectors_that_are_searched_on_gpus_are_counted_there(options, gpus, each):
+    """With 1.5 GiB that FAISS reserves on each."""
+    retriever = f"{{kind: dense, encoder: e5-base-v2, index: flat, {options}}}"
+    recipe = load_recipe("qwen2.5-7b-grpo", [f"env_options={{questions: x, retriever: {retriever}}}"])
+    parts = plan(recipe, gpus=8)
+    vectors = {part.device: part.gib for part in parts if part.what == "retriever: vectors"}
+    assert vectors == {f"cuda:{gpu}": pytest.approx(each + 1.5) for gpu in gpus}
+    fits = {fit.device: fit.left >= 0 for fit in fits_of(parts, {f"cuda:{gpu}": 79.0 for gpu in range(8)})}
+    assert fits["cuda:3"] == (each < 20)  # 49.8 GiB are in use without it
+    contexts = [part.device for part in parts if part.what == "retriever: CUDA context"]
+    assert contexts == list(vectors)  # the ranks are processes of their own
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ("device: 'cuda:8'", "the retriever searches on device cuda:8, there are 8 GPUs"),
+        ("device: gpu", "device of a dense card is cpu, cuda or cuda:N, got 'gpu'"),
+        ("device: cuda, index: hnsw", "FAISS searches hnsw on the CPU only"),
+    ],
+)
+def test_a_plan_refuses_devices_that_cannot_be_searched(options, reason):
+    retriever = f"{{kind: dense, encoder: e5-base-v2, {options}}}"
+    recipe = load_recipe("qwen2.5-7b-grpo", [f"env_options={{questions: x, retriever: {retriever}}}"])
+    with pytest.raises(UsageError, match=reason):
+        plan(recipe, gpus=8)
 
 
 def test_an_engines_share_is_among_the_changes(cli):

@@ -108,15 +108,22 @@ def _searched(recipe: Recipe) -> RetrieverCard | Literal["elsewhere"] | None:
     return "elsewhere" if brought or options.get("distractors") else retriever
 
 
-def vectors_gib(recipe: Recipe) -> float:
-    """Returns the size in GiB of the vectors that a recipe searches in main memory.
+def vectors_gib(recipe: Recipe, gpus: int) -> dict[str, float]:
+    """Returns the GiB of the vectors that a recipe searches, by device.
 
-    Counts the vectors of retriever cards that do not use a GPU, over a corpus whose number of passages is known (an
-    index folder, or the corpus of a card). BM25's postings do not count: they are read from disk as needed.
+    Counts vectors over a corpus whose number of passages is known (an index folder, or the corpus of a card), and what
+    FAISS reserves on each GPU that it searches on. BM25's postings do not count: they are read from disk as needed.
+
+    Args:
+        recipe: Recipe of the training.
+        gpus: Number of GPUs of the machine.
+
+    Raises:
+        UsageError: The retriever searches on a GPU that the machine lacks.
     """
     options, retriever = env_options(recipe.env, recipe.env_options), _searched(recipe)
     if not isinstance(retriever, RetrieverCard):
-        return 0.0
+        return {}
     name = str(options.get("corpus") or find_env(recipe.env).corpus)
     manifest = Path(name) / MANIFEST
     if manifest.is_file():
@@ -124,4 +131,8 @@ def vectors_gib(recipe: Recipe) -> float:
     else:
         shipped = list_cards("corpora")
         passages = (load_card(CorpusCard, shipped[name]).passages or 0) if name in shipped else 0
-    return sum(part.search_memory(passages) for part in parts_of(retriever)) / 2**30
+    sizes: dict[str, float] = {}
+    for part in parts_of(retriever):
+        for device, size in part.search_memory(passages, gpus).items():
+            sizes[device] = sizes.get(device, 0.0) + size / 2**30
+    return sizes
