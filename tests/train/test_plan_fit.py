@@ -8,11 +8,12 @@ from transformers import AutoConfig
 from searchgym.cli import main
 from searchgym.errors import UsageError
 from searchgym.options.cards import list_cards
+from searchgym.rollout.folders import only_on_hub
 from searchgym.train.plan.fit import fits_of, hours, suggestions, with_values
 from searchgym.train.plan.plan import Part, check_plan, plan
 from searchgym.train.plan.shapes import KNOWN, model_shape
 from searchgym.train.recipe.load import load_recipe
-from searchgym.train.recipe.preflight import vectors_gib
+from searchgym.train.recipe.preflight import missing_data, vectors_gib
 
 LARGE = [name for name in list_cards("train") if name.startswith("qwen")]
 
@@ -231,13 +232,47 @@ def test_the_plan_of_a_large_recipe_says_what_data_are_missing(cli, name, tmp_pa
         return
     questions = [line for line in lines if line.startswith("questions ")]
     assert questions and all("hf:" in line or "get them from" in line for line in questions)
-    lines = [line for line in lines if line not in questions]
-    assert "corpus 'wiki-18'" in lines[0] and "searchgym corpus get wiki-18" in lines[0]
+    models = [line for line in lines if line.startswith("model ")]
+    lines = [line for line in lines if line not in (*questions, *models)]
+    assert "corpus 'wiki-18'" in lines[0] and "(wiki-18.jsonl.gz); get it by `searchgym corpus get wiki-18`" in lines[0]
     dense = load_recipe(name).env_options["retriever"] == "e5-flat"
     assert dense == ("mask" not in name and "jade" not in name)
     assert len(lines) == 1 + dense
+    assert (f"model {load_recipe(name).model}: downloaded when the training starts" in models) == (
+        only_on_hub(load_recipe(name).model)
+    )
     if dense:
         assert "the retriever e5-flat searches an index folder, which is not here: convert" in lines[1]
+        assert f"`--out {tmp_path / 'indexes' / 'wiki-18'}`" in lines[1]
+
+
+def test_models_that_neither_folder_nor_cache_holds_are_missing(tmp_path, monkeypatch):
+    """The cache has files as the hub's library writes them; a configuration alone is no model."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setenv("SEARCHGYM_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    recipe = load_recipe("qwen2.5-7b-grpo")
+    ends = "downloaded when the training starts"
+    qwen, e5 = f"model Qwen/Qwen2.5-7B: {ends}", f"model intfloat/e5-base-v2: {ends}"
+    assert missing_data(recipe)[-2:] == [qwen, e5]
+    cached = tmp_path / "hub" / "models--Qwen--Qwen2.5-7B"
+    (cached / "refs").mkdir(parents=True)
+    (cached / "refs" / "main").write_text("abc")
+    (cached / "snapshots" / "abc").mkdir(parents=True)
+    (cached / "snapshots" / "abc" / "config.json").write_text("{}")
+    assert missing_data(recipe)[-2:] == [qwen, e5]
+    (cached / "snapshots" / "abc" / "model.safetensors").touch()
+    assert qwen not in missing_data(recipe) and e5 in missing_data(recipe)
+    (tmp_path / "intfloat" / "e5-base-v2").mkdir(parents=True)
+    assert not any(line.startswith("model ") for line in missing_data(recipe))
+    assert not any(only_on_hub(name) for name in ("tiny", "./a/b", "package:a/b", *list_cards("pretrained")))
+
+
+def test_a_plan_without_a_gpu_says_so_first(cli):
+    line = "this machine has no GPU: the plan is for its processors; --gpus N plans for another machine"
+    assert cli("tiny-grpo", "--plan")[2].splitlines()[0] == line
+    assert line not in cli("tiny-grpo", "--plan", "--gpus", 1)[2]
+    assert line not in cli("tiny-grpo", "--plan", "learner.device=cpu")[2]
 
 
 HUB = "hf:RUC-NLPIR/FlashRAG_datasets:hotpotqa/dev"

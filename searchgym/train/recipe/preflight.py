@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from searchgym.agents.base import load_agent
+from searchgym.agents.base import load_agent, read_agent
 from searchgym.corpora.files import read_json
 from searchgym.envs.data import find_corpus, lacks_index, no_index
 from searchgym.envs.options import named_options, own_questions, with_options
 from searchgym.envs.registration import env_options, find_env
 from searchgym.envs.reward import get_reward
 from searchgym.errors import DataMissingError
-from searchgym.options.cards import CorpusCard, list_cards, load_card
+from searchgym.options.cards import CorpusCard, EncoderCard, list_cards, load_card
 from searchgym.retrieval.cards import RetrieverCard, find_retriever, parts_of
 from searchgym.retrieval.index.index import MANIFEST
-from searchgym.rollout.folders import check_files, local_folder, model_folder
-from searchgym.train.recipe.keys import check_credit, keys_of
+from searchgym.rollout.folders import check_files, local_folder, model_folder, only_on_hub
+from searchgym.train.recipe.keys import Key, check_credit, keys_of
 from searchgym.train.recipe.load import with_code
 from searchgym.train.recipe.recipe import Recipe
 
@@ -44,11 +44,8 @@ def check_names(recipe: Recipe) -> None:
             find_retriever(retriever)
     get_reward(options.get("reward") or card.reward)
     agent = load_agent(recipe.agent)
-    keys = keys_of(recipe, agent.roles, agent.name)
+    models = _models(recipe, keys_of(recipe, agent.roles, agent.name))
     check_credit(with_code(recipe), agent.roles)
-    models = [key.recipe.model for key in keys]
-    if recipe.has_critic and recipe.critic.model:
-        models.append(recipe.critic.model)
     for model in dict.fromkeys(models):
         folder = model_folder(model, ["config.json"])
         if local_folder(model) is not None:
@@ -56,7 +53,9 @@ def check_names(recipe: Recipe) -> None:
 
 
 def missing_data(recipe: Recipe) -> list[str]:
-    """Returns the questions and corpora of a recipe that are missing on this machine, one line each.
+    """Returns the questions, corpora and models of a recipe that are missing on this machine, one line each.
+
+    Models are those that are trained or sampled, and those of retrievers.
 
     Raises:
         UnknownNameError: An environment, retriever or corpus does not exist.
@@ -68,17 +67,28 @@ def missing_data(recipe: Recipe) -> list[str]:
     missing = list(
         dict.fromkeys([*_missing_questions(recipe.env, options), *_missing_questions(recipe.env, validation)])
     )
+    models = _models(recipe, keys_of(recipe, read_agent(recipe.agent)[1], recipe.agent))  # imports no workflow
     retriever = _searched(recipe)
-    if retriever == "elsewhere":
-        return missing
-    path = None
-    try:
-        path = find_corpus(str(options.get("corpus") or find_env(recipe.env).corpus))
-    except DataMissingError as error:
-        missing.append(" ".join(str(error).split()))
-    if isinstance(retriever, RetrieverCard) and lacks_index(path, retriever):
-        missing.append(no_index(retriever))
-    return missing
+    if retriever != "elsewhere":
+        path, corpus = None, str(options.get("corpus") or find_env(recipe.env).corpus)
+        try:
+            path = find_corpus(corpus)
+        except DataMissingError as error:
+            missing.append("; ".join(line.strip() for line in str(error).splitlines()))
+        if isinstance(retriever, RetrieverCard):
+            if lacks_index(path, retriever):
+                missing.append(no_index(retriever, corpus))
+            for model in (model for card in retriever.walk() for model in card.models):
+                models.append(model.model if isinstance(model, EncoderCard) else model)
+    return missing + [
+        f"model {model}: downloaded when the training starts" for model in dict.fromkeys(models) if only_on_hub(model)
+    ]
+
+
+def _models(recipe: Recipe, keys: Sequence[Key]) -> list[str]:
+    """Returns the names of the models that a recipe with these keys trains or samples."""
+    models = [key.recipe.model for key in keys]
+    return models + ([recipe.critic.model] if recipe.has_critic and recipe.critic.model else [])
 
 
 def _missing_questions(env: str, options: Mapping[str, Any]) -> list[str]:
