@@ -116,13 +116,29 @@ def lacks_index(path: Path | None, card: RetrieverCard) -> bool:
     return large and any(part.slow for part in parts_of(card))
 
 
+<<<<<<< HEAD
 def no_index(card: RetrieverCard) -> str:
     """Returns instructions for getting a missing index."""
+=======
+def no_index(card: RetrieverCard, corpus: str = "") -> str:
+    """Returns what to do about an index that is not here.
+
+    Args:
+        card: Card of the retriever.
+        corpus: Corpus as it was named. The index of a corpus card has a folder in which it is searched.
+    """
+>>>>>>> plan58
     name = card.name or card.kind
+    shipped = corpus in list_cards("corpora")
+    folder = str(home() / "indexes" / corpus) if shipped else "FOLDER"
+    elsewhere = (
+        "give FOLDER as the corpus: `--corpus FOLDER`, or `corpus: FOLDER` in a recipe's env_options, which an "
+        "override replaces as a whole"
+    )
     return (
         f"the retriever {name} searches an index folder, which is not here: convert a published one by "
-        f"`searchgym index convert`, or build it by `searchgym index build CORPUS --retriever {name} --out FOLDER` "
-        "(days without a GPU), and pass corpus=FOLDER"
+        f"`searchgym index convert`, or build it by `searchgym index build CORPUS --retriever {name}` (days without a "
+        f"GPU), each with `--out {folder}`; {'there it is searched without an option' if shipped else elsewhere}"
     )
 
 

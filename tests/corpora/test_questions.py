@@ -294,10 +294,10 @@ def search_r1(index: int, source: str = "nq", **changes) -> dict:
 
 def test_search_r1_parquet(tmp_path):
     path = tmp_path / "test.parquet"
-    facts = {"title": ["A"], "sent_id": [3]}
+    metadata = {"type": "bridge", "supporting_facts": {"title": ["A"], "sent_id": [3]}}
     rows = [
         search_r1(0) | {"id": "test_0", "question": "who?", "metadata": None},
-        search_r1(0, "hotpotqa") | {"id": "test_0", "question": None, "metadata": {"supporting_facts": facts}},
+        search_r1(0, "hotpotqa") | {"id": "test_0", "question": None, "metadata": metadata},
     ]
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
     first, second = read_questions(path)
@@ -306,6 +306,8 @@ def test_search_r1_parquet(tmp_path):
     assert first.answers == second.answers == ("May 18, 2018", "18 May")
     assert (first.supporting_facts, second.supporting_facts) == (None, (SupportingFact("A", 3),))
     assert first.metadata == {"data_source": "nq", "ability": "fact-reasoning"}
+    assert (first.kind, second.kind) == ("nq", "hotpotqa")  # scores by kind are those by data set
+    assert second.metadata["type"] == "bridge"
 
 
 def test_search_r1_text_target_and_its_faults(tmp_path):

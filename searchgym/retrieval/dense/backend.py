@@ -256,18 +256,21 @@ class DenseRetriever(LocalRetriever):
 
 def _check_device(card: DenseCard) -> None:
     """Raises a UsageError if a card's device is unknown, not available, or unsupported for its index."""
-    kind, _, number = card.device.partition(":")
+    card.check_device()
     if card.device == "cpu":
         return
+<<<<<<< HEAD
     if kind != "cuda" or not (number.isdecimal() or card.device == "cuda"):
         raise UsageError(f"device of a dense card must be cpu, cuda or cuda:N, got {card.device!r}")
     if card.index == "hnsw":
         raise UsageError("FAISS searches hnsw on the CPU only: set device to cpu, or index to flat or ivf-sq8")
+=======
+>>>>>>> plan58
     if not hasattr(_FAISS, "StandardGpuResources"):
         raise UsageError(
             f"device {card.device}: the FAISS that is installed has no GPU support: pip uninstall faiss-cpu, then "
             f"{install_command('gpu')}"
         )
     gpus = _FAISS.get_num_gpus()
-    if int(number or 0) >= gpus:
+    if int(card.device.partition(":")[2] or 0) >= gpus:
         raise UsageError(f"device {card.device}: FAISS finds {gpus} GPUs here")
