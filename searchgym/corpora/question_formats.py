@@ -149,9 +149,6 @@ def _kilt(row: Row, position: int) -> Question:
 
 
 def _search_r1(row: Row, position: int) -> Question:
-<<<<<<< HEAD
-    """Makes a question from a Search-R1 row; its id joins source, split and index, because ``id`` is not unique."""
-=======
     """Makes a question from a Search-R1 row, whose kind is its data source, since a file may mix data sets.
 
     The id joins source, split and index, as ``id`` is not unique. A kind in the row's metadata stays there as ``type``.
@@ -159,7 +156,6 @@ def _search_r1(row: Row, position: int) -> Question:
     fields = _flashrag_metadata(row, ("id", "question", "golden_answers", "prompt", "reward_model", "extra_info"))
     kind = {} if fields["kind"] is None else {"type": fields["kind"]}
     source = text_field(row, "data_source")
->>>>>>> plan58
     extra, truth = object_field(row, "extra_info"), object_field(object_field(row, "reward_model"), "ground_truth")
     return Question(
         id=f"{source}_{text_field(extra, 'split')}_{id_field(extra, 'index')}",

@@ -10,13 +10,8 @@ The format is detected from the content:
 ``flashrag``   JSON lines ``{id, question, golden_answers, metadata}``, also with ``answers`` for the golds, and with
                ``supporting_facts`` beside them
 ``kilt``       JSON lines ``{id, input, output: [{answer, provenance: [{title, ...}]}]}``
-<<<<<<< HEAD
-``search-r1``  parquet ``{data_source, prompt, reward_model, extra_info}``
-``searchgym``  JSON lines of `Question`'s fields, written by `write_questions`
-=======
 ``search-r1``  parquet ``{data_source, prompt, reward_model, extra_info}``; the kind is the data source
 ``searchgym``  JSON lines of `Question`'s fields: what `write_questions` writes
->>>>>>> plan58
 ``beir``       ``queries.jsonl``: texts without answers, for `read_queries` only
 =============  =====================================================================================================
 

@@ -116,10 +116,6 @@ def lacks_index(path: Path | None, card: RetrieverCard) -> bool:
     return large and any(part.slow for part in parts_of(card))
 
 
-<<<<<<< HEAD
-def no_index(card: RetrieverCard) -> str:
-    """Returns instructions for getting a missing index."""
-=======
 def no_index(card: RetrieverCard, corpus: str = "") -> str:
     """Returns what to do about an index that is not here.
 
@@ -127,7 +123,6 @@ def no_index(card: RetrieverCard, corpus: str = "") -> str:
         card: Card of the retriever.
         corpus: Corpus as it was named. The index of a corpus card has a folder in which it is searched.
     """
->>>>>>> plan58
     name = card.name or card.kind
     shipped = corpus in list_cards("corpora")
     folder = str(home() / "indexes" / corpus) if shipped else "FOLDER"

@@ -157,11 +157,6 @@ class PartCard(RetrieverCard):
         data: dict[str, Any] = plain(self)
         return {name: value for name, value in data.items() if name not in ("name", "summary", *self.at_search)}
 
-<<<<<<< HEAD
-    def search_memory(self, passages: int) -> int:
-        """Returns the bytes of main memory for searching this many passages. Default: 0, because files are mapped."""
-        return 0
-=======
     def search_memory(self, passages: int, gpus: int) -> dict[str, int]:
         """Returns the bytes that a search holds in memory, by device. Default: none, since files are mapped.
 
@@ -173,7 +168,6 @@ class PartCard(RetrieverCard):
             UsageError: The card searches on a device that the machine lacks.
         """
         return {}
->>>>>>> plan58
 
     def needs(self, passages: int, text: int) -> Needs:
         """Returns the memory and disk space of a build.

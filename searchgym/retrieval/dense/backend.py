@@ -259,13 +259,6 @@ def _check_device(card: DenseCard) -> None:
     card.check_device()
     if card.device == "cpu":
         return
-<<<<<<< HEAD
-    if kind != "cuda" or not (number.isdecimal() or card.device == "cuda"):
-        raise UsageError(f"device of a dense card must be cpu, cuda or cuda:N, got {card.device!r}")
-    if card.index == "hnsw":
-        raise UsageError("FAISS searches hnsw on the CPU only: set device to cpu, or index to flat or ivf-sq8")
-=======
->>>>>>> plan58
     if not hasattr(_FAISS, "StandardGpuResources"):
         raise UsageError(
             f"device {card.device}: the FAISS that is installed has no GPU support: pip uninstall faiss-cpu, then "

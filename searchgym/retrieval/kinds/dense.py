@@ -54,18 +54,13 @@ class DenseCard(PartCard):
         # Without super(): a dataclass with slots is created twice, and super() would refer to the first class.
         return PartCard.built_of(self) | {"encoder": self.encoder.vectors()}
 
-<<<<<<< HEAD
-    def search_memory(self, passages: int) -> int:
-        """Returns the bytes of the index; 0 if it is on a GPU."""
-        return self.vector_bytes(passages) if self.device == "cpu" else 0
-=======
     def check_device(self) -> None:
         """Raises a UsageError if the device has no valid name, or cannot search this type of index."""
         kind, _, number = self.device.partition(":")
         if self.device == "cpu":
             return
         if kind != "cuda" or not (number.isdecimal() or self.device == "cuda"):
-            raise UsageError(f"device of a dense card is cpu, cuda or cuda:N, got {self.device!r}")
+            raise UsageError(f"device of a dense card must be cpu, cuda or cuda:N, got {self.device!r}")
         if self.index == "hnsw":
             raise UsageError("FAISS searches hnsw on the CPU only: set device to cpu, or index to flat or ivf-sq8")
 
@@ -82,7 +77,6 @@ class DenseCard(PartCard):
             size //= 2
         copies = 1 if self.shard else len(numbers)
         return {f"cuda:{number}": size * copies // len(numbers) + SCRATCH for number in numbers}
->>>>>>> plan58
 
     def vector_bytes(self, passages: int) -> int:
         """Returns the bytes of an index of this many vectors, without the centres of ``ivf-sq8``."""
