@@ -63,7 +63,7 @@ class Stratum:
         self.searched += 1
         for k in RANKS:
             self.raw[str(k)] = self.raw.get(str(k), 0) + searched.all_within(k)
-            self.asked[str(k)] = self.asked.get(str(k), 0) + searched.all_within(k, asked=True)
+            self.asked[str(k)] = self.asked.get(str(k), 0) + searched.all_within(k, by_name=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,7 +110,8 @@ def write_set(
             counts_text = ", ".join(f"{split} {count}" for split, count in counts.items())
             raise DataError(
                 f"gives no questions for {' and '.join(lacking)} ({counts_text}): {why(question_set, len(passages))}: "
-                "give more pages or more shapes, or other shares of the splits (a split with a share of 0 needs no question)"
+                "give more pages or more shapes, or other shares of the splits (a split with a share of 0 needs no "
+                "question)"
             )
     except DataError:
         shutil.rmtree(building)

@@ -156,8 +156,8 @@ def find_jdk() -> Path:
     if version < JDK:
         raise UsageError(
             f"no JDK {JDK} or newer with the module jdk.incubator.vector in JAVA_HOME ({java_home or 'not set'}), on "
-            f"the PATH or in {', '.join(PLACES)}: install one (Debian: openjdk-{JDK}-jdk or temurin-{JDK}-jdk; elsewhere: "
-            "adoptium.net), and set JAVA_HOME if it is elsewhere"
+            f"the PATH or in {', '.join(PLACES)}: install one (Debian: openjdk-{JDK}-jdk or temurin-{JDK}-jdk; "
+            "elsewhere: adoptium.net), and set JAVA_HOME if it is elsewhere"
         )
     return home
 

@@ -155,7 +155,7 @@ def demonstration_of(question: Question, early: bool, rng: random.Random, rules:
     queries, titles = queries_of(question), list(question.gold_titles or ())
     answer = question.answers[0]
     if early:
-        answer = rng.choice(choices_of(question) or [steps_of(question)[0].found])
+        answer = rng.choice(choices_of(question) or [steps_of(question)[0].answer])
         queries = queries[:1]
     turns, pages, words = list[str](), rules.pages, rules.max_observation_words
     for query, title, wanted in zip(queries, titles, [*queries[1:], answer], strict=False):
