@@ -54,7 +54,7 @@ ifdef SEARCHGYM_DATA
 	@set -e; for agent in oracle evidence-oracle single-search closed-book; do \
 		$(VENV)/bin/searchgym eval wiki-real --agent $$agent --out $(REAL)/runs/$$agent --json >/dev/null; \
 		$(VENV)/bin/searchgym leaderboard add $(REAL)/runs/$$agent --name $$agent --by 'this machine' \
-			--to $(REAL)/submissions --json >/dev/null; done
+			--out $(REAL)/submissions --json >/dev/null; done
 	$(VENV)/bin/searchgym leaderboard build $(REAL)/submissions
 else
 	@echo 'wiki-real is left out: SEARCHGYM_DATA names no folder with the real questions'

@@ -1,12 +1,12 @@
-"""A served corpus under attack: slow sockets, endless headers, huge requests and a flood, with the harm to others.
+"""A served corpus under attack: slow sockets, endless headers, huge requests and a flood, and their effect on others.
 
-The script starts ``searchgym serve`` on generated passages and attacks it in turn:
+The script starts ``searchgym serve retriever`` on generated passages and attacks it in turn:
 
-- `slow sockets`: connections that send a byte of a request now and then and never end it;
+- `slow sockets`: connections that send a request byte by byte and never end it;
 - `headers`: a request with headers of 20 MB;
 - `huge requests`: requests of 1,024 queries with k 100, and of the largest number of queries that is accepted with k
-  100, sent without a pause while clients ask single queries and another asks ``/healthz``;
-- `flood`: 60,000 requests from 64 clients, every answer compared with that of an in-process search.
+  100, sent without a pause while clients send single queries and another one reads ``/healthz``;
+- `flood`: 60,000 requests from 64 clients; every answer is compared with that of an in-process search.
 
     python benchmarks/attack_server.py
     python benchmarks/attack_server.py --requests 2000 --slow-seconds 5 --timeout 2 --seconds 3
@@ -47,7 +47,17 @@ class Server:
     def __init__(self, corpus: Path, options: Sequence[str]) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = free.getsockname()[1]
-        command = [sys.executable, "-m", "searchgym", "serve", str(corpus), "--port", str(self.port), *options]
+        command = [
+            sys.executable,
+            "-m",
+            "searchgym",
+            "serve",
+            "retriever",
+            str(corpus),
+            "--port",
+            str(self.port),
+            *options,
+        ]
         self.process = subprocess.Popen(command)
         HttpRetriever(f"http://127.0.0.1:{self.port}").wait(300)
 
@@ -148,7 +158,7 @@ def headers(server: Server) -> dict[str, Any]:
 
 
 def huge_requests(server: Server, queries: int, args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Sends huge requests while others ask; returns their replies and what the others saw."""
+    """Sends huge requests while other clients search; returns the replies and the waiting times of the others."""
     attack, stop = f"{queries} queries, k 100", threading.Event()
     words = generated.vocabulary()[100:]  # frequent ones, so that every query has its 100 hits
     data = request([" ".join(words[at % 1000 : at % 1000 + 4]) for at in range(queries)], 100)
@@ -189,7 +199,7 @@ def receive(connection: socket.socket) -> tuple[int, int]:
 
 
 async def bystanders(port: int, args: argparse.Namespace) -> dict[str, list[float]]:
-    """Asks single queries and the server's health for a while; returns the seconds of each reply."""
+    """Sends single queries and health checks for a while; returns the seconds of each reply."""
     seen: dict[str, list[float]] = {"single query": [], "healthz": []}
     end = time.monotonic() + args.seconds
 
@@ -208,7 +218,7 @@ async def bystanders(port: int, args: argparse.Namespace) -> dict[str, list[floa
 
 
 def flood(server: Server, corpus: Path, args: argparse.Namespace) -> dict[str, Any]:
-    """Sends many requests from many clients; returns what was wrong, the server's memory and the time."""
+    """Sends many requests from many clients; returns the number of errors, the server's memory and the time."""
     texts = generated.queries(2000, args.passages)
     found = load_corpus(corpus).search(texts, K)
     sent = [request([text], K) for text in texts]

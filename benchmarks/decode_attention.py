@@ -1,4 +1,4 @@
-"""Attention of one new token per row over cached keys and values: the sampler's, and transformers' own as the baseline.
+"""Attention of one new token per row over cached keys and values: the sampler's, with transformers' as the baseline.
 
     python benchmarks/decode_attention.py [--rows 128] [--columns 300 700] [--runs 15] [--json]
 
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def measured(model: str, dtype: str, rows: int, columns: int, runs: int) -> dict[str, Any]:
-    """Returns the median milliseconds of both for one model, and how far their outputs are apart."""
+    """Returns the median milliseconds of both for one model, and the difference of their outputs."""
     heads, shared = HEADS[model]
     query = torch.randn(rows, heads, 1, WIDTH).to(DTYPES[dtype])
     key, value = (torch.randn(rows, shared, columns + 64, WIDTH).to(DTYPES[dtype])[:, :, :columns] for _ in range(2))

@@ -33,7 +33,7 @@ from searchgym.testing.dialects.parsers import protocol_of
 from searchgym.testing.dialects.runner import DIALECTS, lines, load
 
 BOUND: Final = 1.5
-"""Greatest ratio of times per character that is allowed."""
+"""Maximum ratio of times per character."""
 SHORT, LONG = 1_000, 100_000
 """Lengths in characters of the texts whose times are compared."""
 MARKERS: Final = (
@@ -86,7 +86,7 @@ _THOUGHT: Final = re.compile("|".join(map(re.escape, [*CLOSING, *CLOSING.values(
 
 @dataclass
 class Row:
-    """What the texts of one dialect came to."""
+    """Results of the texts of one dialect."""
 
     dialect: str
     texts: int
@@ -131,7 +131,7 @@ def from_its_opening(text: str) -> str:
 
 
 def stopped_at(protocol: Protocol, text: str) -> str | None:
-    """Returns what a stream holds when a stop string ends it; None if none does."""
+    """Returns the beginning of a text at which a stop string would end a stream; None if none does."""
     ends = {found.end() for stop in protocol.stop_strings for found in re.finditer(re.escape(stop), text)}
     return next((text[:end] for end in sorted(ends) if protocol.ended(text[:end])), None)
 
@@ -142,7 +142,7 @@ def equal(one: Action, other: Action) -> bool:
 
 
 def fuzz(row: Row, protocol: Protocol, seed: int, examples: list[str]) -> None:
-    """Draws the texts of a row and counts what comes of them; at most 5 of each failure are added to the examples."""
+    """Draws the texts of a row and counts the results; at most 5 examples of each failure are recorded."""
     rng = random.Random(f"{seed} {row.dialect}")
     named = [row.dialect] * len(DIALECTS) + list(DIALECTS)  # half of the cases are the dialect's own
     cases = [case.text for dialect in named for case in load(dialect) if len(case.text) < 400]
@@ -165,7 +165,7 @@ def fuzz(row: Row, protocol: Protocol, seed: int, examples: list[str]) -> None:
 
 
 def seconds(protocol: Protocol, text: str, runs: int) -> float:
-    """Returns the least CPU time per character of some runs, each of as many calls as take a millisecond."""
+    """Returns the minimum CPU time per character of some runs, each with enough calls for a millisecond."""
 
     def timed(calls: int) -> float:
         start = time.process_time()

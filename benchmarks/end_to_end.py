@@ -1,4 +1,4 @@
-"""Seconds and memory of whole GRPO steps, sampling and learning, beside TRL's GRPOTrainer: same questions, same model.
+"""Seconds and memory of whole GRPO steps, compared with TRL's GRPOTrainer on the same questions and model.
 
     python benchmarks/end_to_end.py --model smollm2-searcher --questions train.jsonl --corpus corpus.json [--json]
 
@@ -60,14 +60,14 @@ def matrix_speed(rows: int = 2048, inner: int = 576, columns: int = 1536) -> flo
 
 
 def frozen_layers(model: str) -> int:
-    """Returns the number of lowest layers that an adapter leaves as they are; 0 for a whole model."""
+    """Returns the number of lowest layers without an adapter; 0 if the whole model is trained."""
     folder = model_folder(model)
     layers = read_json(folder / ADAPTER).get("layers_to_transform") if is_adapter(folder) else None
     return min(layers) if layers else 0
 
 
 def own(given: argparse.Namespace) -> dict[str, Any]:
-    """Trains by this library; returns what the table needs."""
+    """Trains with this library; returns the figures of the table."""
     from searchgym.train import load_recipe, train
 
     recipe = {
@@ -97,7 +97,7 @@ def own(given: argparse.Namespace) -> dict[str, Any]:
 
 
 def trl(given: argparse.Namespace) -> dict[str, Any]:
-    """Trains by TRL; returns what the table needs."""
+    """Trains with TRL; returns the figures of the table."""
     from datasets import Dataset
     from peft import LoraConfig, PeftModel, get_peft_model
     from trl.trainer.grpo_config import GRPOConfig
@@ -182,7 +182,7 @@ class Played:
         self.reward, self.done = 0.0, False
 
     def take(self, ids: list[int], finish: Finish) -> None:
-        """Appends a turn of the model and what the environment replies."""
+        """Appends a turn of the model and the reply of the environment."""
         text, self.reward, terminated, truncated, _ = self.env.step(self.form.response_text(ids))
         self.ids, self.mask = self.ids + ids, self.mask + [1] * len(ids)
         self.done = terminated or truncated

@@ -1,4 +1,4 @@
-"""Speed of an evaluation beside that of its sampler alone, and where the time goes.
+"""Speed of an evaluation, compared with its sampler alone, and the shares of its parts.
 
     python benchmarks/evaluation.py [--model tiny] [--questions 200] [--runs 3] [--json]
 
@@ -37,7 +37,7 @@ from searchgym.rollout.transformers.sampler import TransformersSampler, load_sam
 
 
 class Noted:
-    """Sampler that notes the requests of each episode in their order, and passes them on."""
+    """Sampler that records the requests of each episode in their order and forwards them."""
 
     def __init__(self, sampler: TransformersSampler) -> None:
         self.sampler, self.max_context, self.version = sampler, sampler.max_context, sampler.version
@@ -88,7 +88,7 @@ class Timed:
 
 
 def alone(sampler: TransformersSampler, requests: dict[str, list[SampleRequest]], at_once: int) -> float:
-    """Returns the seconds in which a sampler answers the requests of episodes, so many episodes at once."""
+    """Returns the seconds in which a sampler answers the requests of episodes, given the number of concurrent ones."""
     waiting = deque(deque(own) for own in requests.values())
     ready: list[tuple[deque[SampleRequest], SampleRequest]] = []
     sampler.forget()

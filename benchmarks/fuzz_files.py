@@ -42,7 +42,7 @@ from searchgym.errors import SearchGymError
 from searchgym.options import yaml as yaml_reader
 
 SECONDS: Final = 10
-"""CPU seconds that one file may take."""
+"""Maximum CPU seconds per file."""
 WAIT: Final = 60
 """Wall-clock seconds after which a file counts as hanging; other programs may use the machine."""
 PEAK: Final = 1536
@@ -55,33 +55,33 @@ STARTED: Final = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", 
 
 @dataclass
 class Outcome:
-    """What reading one file came to."""
+    """Result of reading one file."""
 
     number: int
     """Number of the file; 0 is the valid one."""
     result: str
     """``loaded``, ``refused`` or ``other``."""
     what: str
-    """How the file was changed."""
+    """Description of the change to the file."""
     error: str = ""
     """The error, if there was one."""
     executed: list[str] = field(default_factory=list)
-    """Things that were executed."""
+    """Descriptions of code and programs that were executed."""
     peak: int = 0
     """Largest memory of the child so far, in MiB."""
     added: int = 0
-    """What of it was not there when the child began, in MiB: a child of a test has all that the test's process had."""
+    """Part of it that was added after the start of the child, in MiB; a child of a test inherits memory."""
 
 
 class Watch:
-    """Audit hook that notes what is executed of a folder while it is on."""
+    """Audit hook that records code of a folder that is executed while the hook is on."""
 
     def __init__(self) -> None:
         self.folder: Path | None = None
         self.seen: list[str] = []
 
     def __call__(self, event: str, args: tuple[Any, ...]) -> None:
-        """Notes an event if it executes something."""
+        """Records an event if it executes something."""
         if self.folder is None:
             return
         if event in STARTED:
@@ -92,16 +92,16 @@ class Watch:
             self.seen.append(f"exec {args[0].co_filename}")
 
     def _inside(self, name: str) -> bool:
-        """Returns whether code is of a file in the folder."""
+        """Checks whether code comes from a file in the folder."""
         return not name.startswith("<") and Path(name).absolute().is_relative_to(self.folder or "/")
 
     def _beside(self) -> bool:
-        """Returns whether the folder is searched for modules."""
+        """Checks whether the folder is searched for modules."""
         return any(Path(place or ".").absolute() == self.folder for place in sys.path)
 
 
 def fuzz(name: str, files: int, seed: int, home: Path, planted: str = "") -> list[Outcome]:
-    """Reads files of one kind in child processes; the next child goes on where one has ended.
+    """Reads files of one kind in child processes; a new child continues where the last one ended.
 
     Args:
         name: Kind of the files.

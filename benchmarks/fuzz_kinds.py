@@ -70,20 +70,20 @@ class Kind:
     """Files of one kind."""
 
     make: Callable[[Path], object]
-    """Writes valid ones to a folder that does not exist yet."""
+    """Function that writes valid files to a new folder."""
     read: Callable[[Path], object]
-    """Loads them, and uses what is loaded."""
+    """Function that loads the files and uses the result."""
     code: bool = False
-    """Whether such a file names code by design: the reader then works elsewhere, where there is none."""
+    """Whether such a file names code by design; if so, the reader works in another folder, without code."""
     seal: Callable[[Path], object] | None = None
-    """Makes changed files agree with their checksums again, as somebody who forges them would."""
+    """Function that updates checksums after a change, as a forger would."""
 
 
 # -- indexes -------------------------------------------------------------------------------------------------------
 
 
 class HashEncoder:
-    """Encoder that needs no model: a vector is drawn by the hash of each word."""
+    """Encoder without a model: the hash of each word seeds a random vector."""
 
     def __init__(self, card: EncoderCard) -> None:
         self.card = card
@@ -254,7 +254,7 @@ def make_run(folder: Path) -> None:
 
 
 def read_run(folder: Path) -> None:
-    """Reads the episodes of an evaluation, and goes on with it."""
+    """Reads the episodes of an evaluation, and resumes it."""
     list(read_episodes(folder / "episodes.jsonl"))
     evaluate(demo_task(), load_agent("single-search"), folder, options=EvalOptions(resume=True))
 
@@ -380,7 +380,7 @@ def make_documents(folder: Path) -> None:
 
 
 def read_front_matter(folder: Path) -> None:
-    """Converts documents, which takes a front matter that is no YAML for text, and reads their front matter as YAML."""
+    """Converts documents, where a front matter that is no YAML counts as text, and reads the front matter as YAML."""
     for passage in convert_documents(folder):
         found = FRONT_MATTER.match((folder / passage.id).read_text(encoding="utf-8", errors="replace"))
         parse_yaml(found[1] if found else "[", passage.id)
@@ -396,7 +396,7 @@ SUITE = "suite.yaml"
 
 
 def make_submission(folder: Path) -> None:
-    """Makes a submission, beside the card of its suite and a run that it was made of."""
+    """Makes a submission, with the card of its suite and the run that it is made from."""
     write(folder, {SUITE: "name: small\nsummary: s\nparts:\n  - env: Demo\n    n: 12\n"})
     task = load_task(find_env("searchgym/Demo-v0"))
     evaluate(task, load_agent("single-search"), folder / "run")
@@ -415,7 +415,7 @@ def read_submission(folder: Path) -> None:
 
 
 def seal_submission(folder: Path) -> None:
-    """Makes the sums and seals of a changed submission agree again."""
+    """Updates the checksums and seals of a changed submission."""
     own = folder / "submission"
     faults = OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, MemoryError
     with contextlib.suppress(*faults):  # damaged beyond that

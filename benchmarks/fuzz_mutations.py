@@ -16,7 +16,7 @@ import numpy as np
 import yaml
 
 PLANTED = "planted"
-"""Name of the module and package beside the files, which nothing may import."""
+"""Name of a module and a package in the folder of the files, which nothing may import."""
 ODD: list[Callable[[], Any]] = [
     *(lambda value=value: value for value in (None, True, False, -1, 0, 1, 2, 10**9, 10**30, -(10**30))),
     *(lambda value=value: value for value in (1e308, float("nan"), float("inf"), -0.5, "", "x", " ", "\ud800", "\0")),
@@ -35,7 +35,7 @@ ODD: list[Callable[[], Any]] = [
     lambda: list(range(1000)),
     lambda: nested(50),
 ]
-"""Values that stand where other ones are expected."""
+"""Values of unexpected types or sizes."""
 
 Change = Callable[[Path, random.Random], None]
 
@@ -75,7 +75,7 @@ def insert(file: Path, rng: random.Random) -> None:
 
 
 def replace(file: Path, rng: random.Random) -> None:
-    """Puts other content in the file's place."""
+    """Replaces the file's content."""
     pieces = [b"", b"\n", b"{}", b"[]", b"null", b"\xff\xfe\0", b"\x1f\x8b", b"PAR1", b"\x93NUMPY", b"--- 1\n--- 2\n"]
     file.write_bytes(rng.choice([*pieces, b"\0" * 4096, rng.randbytes(200), b"[" * 100_000, b'{"a":' * 50_000]))
 
@@ -243,7 +243,7 @@ def yaml_attack(text: Callable[[str, Path], str]) -> Callable[[Path, random.Rand
 BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"a{n + 1}: &a{n + 1} [{', '.join([f'*a{n}'] * 9)}]\n" for n in range(8)
 )
-"""Aliases of aliases: 0.3 kB that stand for 387 million values."""
+"""Aliases of aliases: 0.3 kB that expand to 387 million values."""
 YAMLS: dict[str, Callable[[str, Path], str]] = {
     "tag that calls": lambda old, marker: f"{old}summary: !!python/object/apply:builtins.open ['{marker}', 'w']\n",
     "tag alone": lambda old, marker: f"!!python/object/apply:os.system ['touch {marker}']\n",
@@ -273,7 +273,7 @@ YAMLS: dict[str, Callable[[str, Path], str]] = {
 
 
 def pickled(file: Path, rng: random.Random, marker: Path) -> None:
-    """Puts a pickled object in the file's place, bare or as an array of objects."""
+    """Replaces the file by a pickled object, bare or in an array of objects."""
     if rng.random() < 0.5 or file.suffix != ".npy":
         file.write_bytes(pickle.dumps(Touch(marker)))
     else:
@@ -281,14 +281,14 @@ def pickled(file: Path, rng: random.Random, marker: Path) -> None:
 
 
 def torch_pickled(file: Path, rng: random.Random, marker: Path) -> None:
-    """Puts torch's own kind of file with a pickled object in the file's place."""
+    """Replaces the file by a file of torch's with a pickled object."""
     import torch
 
     torch.save({"optimizer": Touch(marker), "version": 1}, file)
 
 
 def bin_weights(file: Path, rng: random.Random, marker: Path) -> None:
-    """Puts pickled weights in the place of safetensors."""
+    """Replaces safetensors by pickled weights."""
     import torch
 
     torch.save({"weight": Touch(marker)}, file.parent / "pytorch_model.bin")
@@ -296,7 +296,7 @@ def bin_weights(file: Path, rng: random.Random, marker: Path) -> None:
 
 
 def own_code(file: Path, rng: random.Random, marker: Path) -> None:
-    """Makes a model's configuration name code beside it."""
+    """Adds code to a model's folder and names it in the configuration."""
     config = json.loads(file.read_text(encoding="utf-8"))
     names = {
         "AutoConfig": f"{PLANTED}.Config",
@@ -365,9 +365,9 @@ def mutate(folder: Path, number: int, rng: random.Random, marker: Path) -> str:
 
     Args:
         folder: Valid files, changed in place; code that must not run is added.
-        number: Attacks are taken in turn by it.
-        rng: Draws everything.
-        marker: File that code makes if it runs.
+        number: Number of the file, which selects the attack in turn.
+        rng: Random generator of the damage.
+        marker: File that planted code creates if it runs.
     """
     code = f"open({str(marker)!r}, 'w')\nclass Config: pass\nclass Model: pass\nclass T: pass\ndef run(*a, **k): pass\n"
     (folder / PLANTED / "x").mkdir(parents=True)

@@ -1,12 +1,12 @@
-"""Whether vLLM and transformers write the same greedy tokens, and how near the choices were where they do not.
+"""Comparison of the greedy tokens of vLLM and transformers, with the gaps of logits where they differ.
 
     python benchmarks/greedy_tokens.py --model smollm2-searcher --questions test.jsonl --corpus corpus.json
         [--out runs/greedy] [--json]
 
 Each sampler plays the same questions; their episodes are compared token by token. At the first difference of an episode
 the two tokens' logits are computed once more in float32, from the same context: a gap below what bfloat16 leaves of a
-logit (`STEP` of its size, one step of its 8 bits) is a tie that rounding decides. A difference by anything else, such
-as another context or a stop at another place, is listed as such. With --out, a stopped run is gone on with.
+logit (`STEP` of its size, one step of its 8 bits) is a tie that rounding decides. Any other difference, such as another
+context or an earlier stop, is listed as such. With --out, a stopped run is resumed.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def parts_of(episode: Episode) -> list[tuple[str, int]]:
 
 
 def first_difference(a: Sequence[tuple[str, int]], b: Sequence[tuple[str, int]]) -> int | None:
-    """Returns the place of the first token that differs, None if both are the same."""
+    """Returns the position of the first token that differs; None if both are the same."""
     for place, (one, other) in enumerate(zip(a, b, strict=False)):
         if one != other:
             return place
@@ -65,7 +65,7 @@ def first_difference(a: Sequence[tuple[str, int]], b: Sequence[tuple[str, int]])
 
 
 def explained(a: Sequence[tuple[str, int]], b: Sequence[tuple[str, int]], at: int, model: Any) -> dict[str, Any]:
-    """Returns how near the two tokens at a difference are in float32."""
+    """Returns the gap of the logits of the two differing tokens in float32."""
     if at >= min(len(a), len(b)) or {a[at][0], b[at][0]} != {"model"}:
         return {"place": at, "why": "one goes on where the other ends", "gap": None}
     with torch.no_grad():

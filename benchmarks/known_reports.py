@@ -1,4 +1,4 @@
-"""Reports written by a script, of which is known what they state: by them a judge is judged."""
+"""Generated reports with known contents, for measuring the accuracy of a judge."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from searchgym.scoring.judges.judge import Checked
 from searchgym.scoring.judges.rubric import rubric_of
 
 KINDS: Final = ("stated", "other wording", "pronoun", "wrong", "denied", "left open", "left out")
-"""What a report does with a fact. The first three state it."""
+"""Ways in which a report treats a fact. The first three state it."""
 TRUE: Final = frozenset(KINDS[:3])
 """Kinds in which a report states the fact."""
 
 
 class WrittenReport(NamedTuple):
-    """A report and what it does with each fact of its task."""
+    """A report, with the way in which it treats each fact of its task."""
 
     text: str
     kinds: tuple[str, ...]
@@ -38,7 +38,7 @@ class WrittenReport(NamedTuple):
 
 
 class ReportWriter:
-    """ReportWriter of reports with known contents.
+    """Generator of reports with known contents.
 
     Args:
         world: World of the tasks.
@@ -111,9 +111,9 @@ class Agreement(NamedTuple):
     kappa: float
     """Cohen's kappa: agreement beyond that of chance, 1 at most."""
     by_kind: Mapping[str, tuple[int, float]]
-    """Number of facts of each kind, and the share of them that the judge takes as stated."""
+    """(Number of facts, share of them that the judge considers stated), by kind."""
     score_error: float
-    """Mean absolute difference between a report's share of facts stated, as judged and as counted."""
+    """Mean absolute difference between a report's judged and true shares of stated facts."""
 
 
 def agreement(judge: Checked, tasks: Sequence[Question], reports: Sequence[WrittenReport]) -> Agreement:
@@ -146,7 +146,7 @@ def agreement(judge: Checked, tasks: Sequence[Question], reports: Sequence[Writt
 
 
 def kappa(pairs: Sequence[tuple[bool, bool]]) -> float:
-    """Returns Cohen's kappa of two raters, ``(p_o - p_e) / (1 - p_e)``; 1 if both always say the same one thing.
+    """Returns Cohen's kappa of two raters, ``(p_o - p_e) / (1 - p_e)``; 1 if both always give the same single rating.
 
     Source: Cohen, "A coefficient of agreement for nominal scales", 1960.
     """

@@ -1,9 +1,9 @@
-"""Figures of the official scripts beside this project's, on predictions that it exported.
+"""Comparison of the official scripts with this project's scores, on exported predictions.
 
     python benchmarks/official_scripts.py FOLDER [--python PYTHON] [--n 1000] [--seed 0] [--json]
 
 FOLDER holds checkouts of the repositories, or only the files that are needed: hotpotqa/hotpot, Alab-NII/2wikimultihop,
-StonyBrookNLP/musique, facebookresearch/KILT, RUC-NLPIR/FlashRAG; what is not there is left out and said. PYTHON runs
+StonyBrookNLP/musique, facebookresearch/KILT, RUC-NLPIR/FlashRAG; missing ones are skipped and reported. PYTHON runs
 them and needs their packages: ujson, and for KILT rouge and nltk, for FlashRAG numpy and datasets. The predictions are
 made up from a seed (made_predictions.py); with $SEARCHGYM_DATA, HotpotQA's script also gets the real questions there.
 Figures are compared as the script prints them: 2WikiMultihopQA's in per cent with 2 decimals, MuSiQue's with 3. Exits
@@ -36,7 +36,7 @@ from searchgym.eval.formats import read_predictions, score_answers, write_predic
 
 Figures = dict[str, Any]
 CLOSE = 1e-12
-"""Largest difference of figures that the script does not round: it adds in another order."""
+"""Maximum difference of figures that the script does not round, since it adds in another order."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Official:
     file: str
     """Path of the script in its repository."""
     names: dict[str, str]
-    """Name of a figure here to its name in what the script prints; a dot leads into an object."""
+    """Names of figures in the script's output, by their names here; a dot leads into an object."""
     scale: float = 1.0
     """Factor of the script's figures."""
     decimals: int | None = None

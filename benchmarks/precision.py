@@ -1,4 +1,4 @@
-"""How far log-probs of the sampler are from the learner's, by the type in which each computes.
+"""Difference between the log-probs of sampler and learner, by the number type in which each computes.
 
     python benchmarks/precision.py --model smollm2 --corpus 2wikimultihopqa/corpus.json
 

@@ -47,13 +47,13 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             make_run(Path(folder), count)
             command = [sys.executable, __file__, "--of", folder]
-            said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-            rows.append({"episodes": count} | json.loads(said))
+            output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+            rows.append({"episodes": count} | json.loads(output))
     emit_rows(rows, args.json, "results", f"reports of runs with {TURNS} turns of {HITS} hits")
 
 
 def measure(folder: Path) -> dict[str, Any]:
-    """Writes the report of a run and returns what it took."""
+    """Writes the report of a run and returns its seconds, memory and size."""
     data = (folder / "episodes.jsonl").stat().st_size
     started = time.perf_counter()
     page = write_report([folder], folder / "report.html")

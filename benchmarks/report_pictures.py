@@ -1,8 +1,8 @@
 """Pictures of a report for the documentation, light and dark; needs playwright and headless Chromium.
 
-python benchmarks/report_pictures.py runs/report.html --out docs/report [--height 1760] [--json]
+python benchmarks/report_pictures.py runs/report.html --out docs/pictures/report [--height 1760] [--json]
 
-writes docs/report-light.png and docs/report-dark.png.
+writes docs/pictures/report-light.png and docs/pictures/report-dark.png.
 """
 
 from __future__ import annotations
@@ -25,11 +25,14 @@ def main() -> None:
     """Takes the pictures, and prints a row for each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("page", type=Path, help="the report")
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "report", help="beginning of the pictures' names")
+    parser.add_argument(
+        "--out", type=Path, default=ROOT / "docs" / "pictures" / "report", help="beginning of the pictures' names"
+    )
     parser.add_argument("--width", type=int, default=1300, help="width in pixels")
     parser.add_argument("--height", type=int, default=1760, help="height in pixels")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args()
+    args.out.parent.mkdir(parents=True, exist_ok=True)
     rows = []
     with chromium() as browser:
         for scheme in SCHEMES:

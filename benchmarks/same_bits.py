@@ -83,7 +83,7 @@ def files_of(run: Path) -> Iterator[str]:
 
 
 def parts_of(file: Path) -> Parts:
-    """Returns what a file holds, part by part; nothing if it does not exist."""
+    """Returns the parts of a file by name; empty if it does not exist."""
     if not file.exists():
         return {}
     if file.suffix == ".safetensors":
@@ -99,7 +99,7 @@ def parts_of(file: Path) -> Parts:
 
 
 def digests(run: Path) -> dict[str, str]:
-    """Returns the SHA-256 of what each file of a run holds: equal where `compare` finds no difference."""
+    """Returns the SHA-256 of each file's contents in a run; equal if `compare` finds no difference."""
     found = {}
     for name in files_of(run):
         digest = hashlib.sha256()

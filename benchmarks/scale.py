@@ -1,15 +1,15 @@
-"""What one controller carries, measured part by part, and what limits a training on 8, 64 and 512 GPUs.
+"""Capacity of one controller, measured part by part, and the limits of a training on 8, 64 and 512 GPUs.
 
 The controller is the real one: the episode engine, agent `search-r1`, its tokens and a BM25 index. Engines are scripted
-(simulated.py): no model is loaded, so it costs what a training's Python process costs beside its models.
+(simulated.py): no model is loaded, so the costs are those of a training's Python process without its models.
 
 - `controller`: episodes per second with engines that answer at once, over a retriever that finds nothing, over BM25 in
-  the same process, and over BM25 behind `searchgym serve`; beside it the raw retriever on the same queries. Both run in
-  turn in one process; medians are reported.
+  the same process, and over BM25 behind `searchgym serve retriever`; beside it the raw retriever on the same queries.
+  Both run in turn in one process; medians are reported.
 - `engines`: episodes per second and the share of time that the engines' rows were taken, against the number of engines,
   of which each has ``--rows`` rows and gives every row a token each ``--step`` seconds. With ``--controllers`` the
   engines and episodes are dealt out to several processes.
-- `server`: queries per second of `searchgym serve` on this machine.
+- `server`: queries per second of `searchgym serve retriever` on this machine.
 - `transfer`: seconds to pass weights on: written to a folder, hashed and read, and sent to another process by gloo.
 - `limits`: for each number of GPUs, what the parts must carry and how many controllers and servers carry it, from the
   costs measured in the same run and the given speed of an engine; each GPU samples for ``--sampling`` of the time.
@@ -266,7 +266,7 @@ def engines(number: int, index: Path, args: argparse.Namespace) -> dict[str, Any
 
 
 def steady(number: int, index: str, args: argparse.Namespace) -> tuple[float, float]:
-    """Runs one controller over some engines in a process of its own; see `Controller.steady`."""
+    """Runs one controller over some engines in a separate process; see `Controller.steady`."""
     rows = number * args.rows
     own = Controller(load_index(index), rows, args.step, rows, args)
     return asyncio.run(own.steady(2 * episode_seconds(args), args.seconds))
@@ -286,7 +286,7 @@ def limits(
     weights: Sequence[dict[str, Any]],
     args: argparse.Namespace,
 ) -> list[dict[str, Any]]:
-    """Returns what each number of GPUs asks of every part, and how many of them carry it."""
+    """Returns the load on every part for each number of GPUs, and the number of parts that this requires."""
     served = next(row for row in controllers if row["retriever"] == "bm25 served")
     queries = max(row["queries_per_s"] for row in servers)
     through = {row["by"]: row["mib_per_s"] for row in weights}

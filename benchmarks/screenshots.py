@@ -1,9 +1,9 @@
 """Screenshots of the viewer, of a page of tokens and of the documentation site, for the documentation.
 
     searchgym demo
-    python benchmarks/screenshots.py runs/demo --out docs [--json]
+    python benchmarks/screenshots.py runs/demo --out docs/pictures [--json]
     make site
-    python benchmarks/screenshots.py site --out docs [--json]
+    python benchmarks/screenshots.py site --out docs/pictures [--json]
 
 Takes the training of a demonstration: its list of episodes, then one episode and its tokens; or two pages of the built
 site. Needs the extra `view`, playwright and headless Chromium (Debian's package ``chromium``).
@@ -36,7 +36,7 @@ def main() -> None:
     """Takes the pictures and prints their sizes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="folder of a demonstration, or of the built site")
-    parser.add_argument("--out", type=Path, default=ROOT / "docs")
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "pictures")
     parser.add_argument("--json", action="store_true", help="print exactly one JSON object")
     args = parser.parse_args()
     site = (args.folder / "index.html").is_file()
@@ -48,7 +48,7 @@ def main() -> None:
         emit_rows(rows, False, "results")
 
 
-def chosen(run: Path) -> Episode:
+def example_of(run: Path) -> Episode:
     """Returns the first episode of a training that searched twice, was right and has an advantage above 0."""
     for episode in SavedRun.read(run).episodes.values():
         _, calls = explain_run(run, episode.id)
@@ -61,14 +61,14 @@ def take(run: Path, out: Path) -> list[Path]:
     """Takes the pictures of a training run."""
     from searchgym.eval.viewing.server import viewer
 
-    episode = chosen(run)
+    episode = example_of(run)
     with tempfile.TemporaryDirectory(prefix="searchgym-pictures-") as folder:
         page_file = Path(folder) / "tokens.html"
         command = [sys.executable, "-m", "searchgym"]
         subprocess.run([*command, "show", str(run), "--episode", episode.id, "--html", str(page_file)], check=True)
-        exported = [*command, "view", str(run), "--export-only", "--to", folder, "--json"]
-        said = subprocess.run(exported, check=True, capture_output=True, text=True)
-        (row,) = json.loads(said.stdout)["logs"]
+        exported = [*command, "view", str(run), "--export-only", "--out", folder, "--json"]
+        result = subprocess.run(exported, check=True, capture_output=True, text=True)
+        (row,) = json.loads(result.stdout)["logs"]
         pictures = [out / f"viewing-{name}.png" for name in ("list", "episode", "tokens")]
         print("taking pictures ...", file=sys.stderr)
         with viewer([("demo", Path(row["log"]))], 0) as shown, chromium() as browser:

@@ -1,8 +1,8 @@
 """A served index under load: throughput, latency and correctness, compared with its parts and with Search-R1's server.
 
 Clients send requests of Search-R1's schema, each as soon as it has its last answer; every answer is compared, byte by
-byte, with that of an in-process search. The server runs in a separate process, as with `searchgym serve`, and so do the
-clients, whose processor time is reported, since they compete for the cores. For comparison run
+byte, with that of an in-process search. The server runs in a separate process, as with `searchgym serve retriever`,
+and so do the clients, whose processor time is reported, since they compete for the cores. For comparison run
 
 - `null`: the same server over a retriever that finds nothing, which shows the cost of HTTP and JSON;
 - `in process`: the retriever called directly with 256 queries at a time, on every core;

@@ -23,7 +23,7 @@ from searchgym.rollout import Sampled, SampleRequest, TokenFormat
 from searchgym.rollout.sampler import Deliver, Key, Pull
 
 TICK: Final = 0.002
-"""Seconds between two looks for new requests, as an engine looks for them between two steps."""
+"""Seconds between two polls for new requests, as an engine polls between two steps."""
 SPREAD: Final = 0.5
 """Lengths of responses are uniform between 1 - SPREAD and 1 + SPREAD of their mean."""
 

@@ -79,12 +79,12 @@ def graph(package: Path) -> dict[str, set[str]]:
 
 
 def full_name(module: str, known: Mapping[str, Path]) -> str:
-    """Returns the dotted name of a module's file: a package's own is ``PACKAGE.__init__``."""
+    """Returns the dotted name of a module's file; the name of a package's file is ``PACKAGE.__init__``."""
     return f"{module}.__init__" if known[module].name == "__init__.py" else module
 
 
 def room_of(module: str, known: Mapping[str, Path]) -> str:
-    """Returns the package that a module stands in; ``__init__`` and ``__main__`` of a package stand alone."""
+    """Returns the package that contains a module; ``__init__`` and ``__main__`` of a package are rooms themselves."""
     name = full_name(module, known)
     return name if name.endswith("__") else name.rpartition(".")[0]
 
@@ -123,7 +123,7 @@ def package_heights(between: Edges) -> dict[str, int]:
 
 
 def arrows_back_up(arrows: Iterable[tuple[str, str]], heights: Mapping[str, int]) -> list[tuple[str, str]]:
-    """Returns the arrows in circles of packages that point to a package which stands higher.
+    """Returns the arrows in circles of packages that point to a higher package.
 
     A package stands as high as its highest room. Only packages in a circle, two that import each other for example,
     have arrows back up; without these there is no circle. Of equally high packages the first by name stands lower.
@@ -135,7 +135,7 @@ def arrows_back_up(arrows: Iterable[tuple[str, str]], heights: Mapping[str, int]
 
 
 def as_edges(arrows: Iterable[tuple[str, str]]) -> dict[str, set[str]]:
-    """Returns what each end of some arrows points to."""
+    """Returns the targets of arrows by their sources."""
     edges: dict[str, set[str]] = {}
     for start, end in arrows:
         edges.setdefault(start, set()).add(end)

@@ -16,11 +16,11 @@ from typing import NamedTuple
 Trees = Mapping[str, ast.Module]
 """Syntax tree of each file, by its path below the package."""
 RECORD = "run.json"
-"""File by which a run folder is known."""
+"""File that marks a run folder."""
 LONG = 300
 """Lines above which a file counts as long."""
 SHORT = 4
-"""Most lines of a short function."""
+"""Maximum lines of a short function."""
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Scope = ast.Module | ast.ClassDef | Function
 
@@ -154,7 +154,7 @@ def helpers(trees: Trees) -> list[Helper]:
 
 
 def used_once(functions: Iterable[Helper]) -> list[Helper]:
-    """Returns the functions that one place alone uses, outside themselves: they could stand in that place."""
+    """Returns the functions with a single use outside themselves, which could be inlined."""
     return [function for function in functions if function.uses == 1 and not function.recursive]
 
 

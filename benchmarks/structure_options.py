@@ -79,8 +79,8 @@ def options(trees: Trees, of: Class, prefix: str = "", given: Mapping[str, ast.e
 
     Args:
         trees: The package.
-        of: The class.
-        prefix: What to put before the names.
+        of: Class whose options are listed.
+        prefix: Prefix of the dotted names.
         given: Values that replace the defaults of the class, by the name of the field.
     """
     found: dict[str, Any] = {}

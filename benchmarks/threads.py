@@ -1,11 +1,11 @@
-"""One thread or several for small models on a CPU: seconds of sampling and of an update, by the model's size.
+"""Small models on a CPU with one thread or several: seconds of sampling and of an update, by the model's size.
 
     python benchmarks/threads.py [--widths 64 128 256 384 576 896] [--threads 2] [--busy 1] [--runs 5] [--json]
 
 The models are of Qwen2's shape with random weights: four layers, as the shipped ``tiny`` (of width 256), and a
 vocabulary of 2,048. Sampling is of 16 requests of 200 tokens that get 16 tokens each; an update is one of GRPO on 8
-rows of 256 tokens. With ``--busy`` that many other processes count in a loop meanwhile. Kinds take turns; the least of
-the runs is reported, and the system's load average, for other programs slow it down.
+rows of 256 tokens. With ``--busy`` that many other processes count in a loop meanwhile. Kinds take turns. The minimum
+of the runs is reported, with the system's load average, since other programs slow the runs down.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How many files of the package are passed through by one training step, and by one evaluated question.
+"""Number of files of the package that one training step, and one evaluated question, pass through.
 
     python benchmarks/traced_files.py
 
@@ -40,7 +40,7 @@ class Passed:
         self.names: set[str] = set()
 
     def __call__(self, frame: FrameType, event: str, arg: object) -> None:
-        """Is what Python asks for: see `sys.setprofile`."""
+        """Records the file of a called function; the signature is that of `sys.setprofile`."""
         if self.on and event == "call" and frame.f_code.co_name != "<module>":
             self.names.add(frame.f_code.co_filename)
 

@@ -1,4 +1,4 @@
-"""Seconds to pass weights from one process to another: through a folder, and by torch's gloo back end."""
+"""Seconds to transfer weights from one process to another, through a folder and by torch's gloo back end."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def parse_args() -> argparse.Namespace:
 
 
 def measure(run: Path, episodes: int, browser: bool) -> Iterator[dict[str, Any]]:
-    """Yields rows of what was measured."""
+    """Yields the rows of the measurements."""
     print(f"making {episodes} episodes ...", file=sys.stderr)
     make_run(run, episodes)
     yield row("episodes", episodes)
@@ -79,12 +79,12 @@ def measure(run: Path, episodes: int, browser: bool) -> Iterator[dict[str, Any]]
         str(run.with_name("questions.jsonl")),
     ]
     began = time.perf_counter()
-    found = subprocess.run([*command, "--export-only", "--json"], capture_output=True, text=True, env=environment())
-    if found.returncode:
-        raise SystemExit(found.stderr)
+    result = subprocess.run([*command, "--export-only", "--json"], capture_output=True, text=True, env=environment())
+    if result.returncode:
+        raise SystemExit(result.stderr)
     yield row("seconds to write the log", time.perf_counter() - began)
     yield row("MiB of memory at the peak", resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024)
-    (log,) = json.loads(found.stdout)["logs"]
+    (log,) = json.loads(result.stdout)["logs"]
     yield row("MiB of the log", log["bytes"] / MIB)
     began = time.perf_counter()
     subprocess.run([*command, "--export-only"], check=True, capture_output=True, env=environment())
@@ -107,7 +107,7 @@ def row(measured: str, value: float) -> dict[str, Any]:
 
 
 def look(log: Path, episodes: int) -> Iterator[dict[str, Any]]:
-    """Yields how long the steps of looking at a log take in a browser."""
+    """Yields the seconds of each step of viewing a log in a browser."""
     from searchgym.eval.viewing.server import viewer
 
     print("opening it in a browser ...", file=sys.stderr)
@@ -148,7 +148,7 @@ def look(log: Path, episodes: int) -> Iterator[dict[str, Any]]:
 
 
 def make_run(run: Path, episodes: int) -> None:
-    """Writes an evaluation of hostile episodes, and its questions beside it."""
+    """Writes an evaluation of hostile episodes, and its questions to the same folder."""
     run.mkdir(parents=True)
     write_questions(run.with_name("questions.jsonl"), [question_of(number) for number in range(episodes)])
     tokenizer = load_tokenizer("tiny")
@@ -178,7 +178,7 @@ def question_of(number: int) -> Question:
 
 def passage_of(number: int) -> Passage:
     """Returns a passage of `WORDS` words, which differ from passage to passage."""
-    words = " ".join(f"w{(number * 7919 + place * 104_729) % 50_000}" for place in range(WORDS))
+    words = " ".join(f"w{(number * 7919 + index * 104_729) % 50_000}" for index in range(WORDS))
     return Passage(f"p-{number}", f"Page {hostile(number)}", f"{words} {hostile(number + 2)}")
 
 

@@ -64,7 +64,7 @@ class UnknownNameError(UsageError):
     Args:
         kind: Kind of thing looked up, for the message, such as ``"environment"``.
         name: The unknown name.
-        known: All accepted names.
+        accepted: All accepted names.
         hint: Further suggestion, added to the message.
     """
 
@@ -213,17 +213,20 @@ def drawable(text: str) -> str:
 
 
 def did_you_mean(name: str, accepted: Iterable[str]) -> str:
-    """Returns the end of an error message: the most similar name, if any, and the list of accepted names.
+    """Returns the end of an error message: ``"; did you mean 'x'?"``, or ``". Known: a, b, x"`` if no name is near.
 
-    For a dotted name, only names of the same section are listed, if there are any.
+    A dotted name is compared with those of its section, which alone are listed, if there are any.
     """
-    names = sorted(accepted)
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    section = f"{name.partition('.')[0]}."
-    names = [each for each in names if each.startswith(section)] or names
-    hint = f"; did you mean {near[0]!r}?" if near else "."
+    section, names = f"{name.partition('.')[0]}.", sorted(accepted)
+    if inside := [each.removeprefix(section) for each in names if each.startswith(section)]:
+        near = difflib.get_close_matches(name.removeprefix(section), inside, n=1, cutoff=0.6)
+        near, names = [section + each for each in near], [section + each for each in inside]
+    else:
+        near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    if near:
+        return f"; did you mean {near[0]!r}?"
     listed = ", ".join(names[:MAX_LISTED]) + (f", ... ({len(names)} in all)" if len(names) > MAX_LISTED else "")
-    return f"{hint} Known: {listed or 'none'}"
+    return f". Known: {listed or 'none'}"
 
 
 def without_login(text: str) -> str:

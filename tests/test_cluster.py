@@ -1,4 +1,4 @@
-"""The Slurm script of docs/cluster.md, with stand-ins for Slurm's commands that note what they are asked to start."""
+"""The Slurm script of docs/do/cluster.md, with stand-ins for the commands of Slurm that note their arguments."""
 
 import os
 import re
@@ -10,7 +10,7 @@ import pytest
 
 from searchgym.train.recipe.load import load_recipe
 
-SCRIPT = Path(__file__).parent.parent / "docs" / "cluster.sbatch"
+SCRIPT = Path(__file__).parent.parent / "docs" / "do" / "cluster.sbatch"
 NOTE = """#!/bin/bash
 {{
     printf '%s\\n' "{name}" "$@"

@@ -32,7 +32,7 @@ from searchgym.train.loop.assembly import load_tasks, train
 from searchgym.train.recipe.load import load_recipe, with_code
 
 ROOT = Path(__file__).parent.parent
-EXTEND = sorted(path.name for path in (ROOT / "docs").glob("extend_*.md"))
+EXTEND = sorted(path.name for path in (ROOT / "docs/extend").glob("*.md") if path.name != "testing.md")
 NOTEBOOKS = sorted(path.name for path in (ROOT / "notebooks").glob("*.ipynb"))
 
 
@@ -45,7 +45,7 @@ def yaml_blocks(page):
 
 
 def test_own_corpus_in_under_twenty_lines(tmp_path, monkeypatch):
-    (code,) = python_blocks("docs/own_corpus.md")
+    (code,) = python_blocks("docs/do/own_documents.md")
     assert len([line for line in code.splitlines() if line.strip()]) < 20
     notes = tmp_path / "notes"
     notes.mkdir()
@@ -54,7 +54,7 @@ def test_own_corpus_in_under_twenty_lines(tmp_path, monkeypatch):
         (notes / f"pump-{number:02}.md").write_text(text)
     monkeypatch.chdir(tmp_path)
     scope = {}
-    exec(compile(code, "docs/own_corpus.md", "exec"), scope)
+    exec(compile(code, "docs/do/own_documents.md", "exec"), scope)
     assert scope["terminated"]
     assert scope["reward"] == pytest.approx(1.0 - 0.1)
     assert scope["env"].unwrapped.state.searches[0].hits[0].passage.title == "Pump 17"
@@ -68,14 +68,15 @@ def test_questions_from_documents(tmp_path, monkeypatch):
     for number, page in enumerate(PAGES[:60]):
         (tmp_path / "notes" / f"{number}.md").write_text(f"# {page.title}\n\n{page.text}\n")
     monkeypatch.chdir(tmp_path)
-    env, pack, triples = python_blocks("docs/questions.md")
+    (env,) = python_blocks("docs/do/questions.md")
+    pack, triples = python_blocks("docs/do/packs.md")
     assert len([line for line in env.splitlines() if line.strip()]) < 10
     scope = {}
-    exec(compile(env, "docs/questions.md", "exec"), scope)
+    exec(compile(env, "docs/do/questions.md", "exec"), scope)
     assert (scope["reward"], scope["terminated"]) == (1.0, True)
-    card, _ = yaml_blocks("docs/questions.md")
+    card, _ = yaml_blocks("docs/do/packs.md")
     Path("rivers.yaml").write_text(card)
-    exec(compile(pack, "docs/questions.md", "exec"), scope)
+    exec(compile(pack, "docs/do/packs.md", "exec"), scope)
     assert set(scope["facts"]) == {
         ("Upper Tarn", "mouth", "Great Ister"),
         ("Upper Tarn", "length", "81 km"),
@@ -84,14 +85,14 @@ def test_questions_from_documents(tmp_path, monkeypatch):
         ("Great Ister", "country", "Norland"),
     }
     Path("triples.tsv").write_text("".join("\t".join(fact) + "\n" for fact in scope["facts"]))
-    exec(compile(triples, "docs/questions.md", "exec"), scope)
+    exec(compile(triples, "docs/do/packs.md", "exec"), scope)
     assert scope["answers"] == ["412 km"]
 
 
 @pytest.mark.slow
 def test_the_pack_of_another_language(tmp_path):
     """Forty painters, each taught by the one seven places on: chains and comparisons in German."""
-    (tmp_path / "maler.yaml").write_text(yaml_blocks("docs/questions.md")[1])
+    (tmp_path / "maler.yaml").write_text(yaml_blocks("docs/do/packs.md")[1])
     names = [f"{first} {last}" for first in FIRST for last in LAST][:40]
     pages = [
         Passage(
@@ -113,23 +114,23 @@ def test_the_pack_of_another_language(tmp_path):
 
 def test_the_retrievers_of_the_docs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    episode, built, tool = python_blocks("docs/retrieval.md")
+    episode, built, tool = python_blocks("docs/do/retrieval.md")
     scope = {}
-    exec(compile(episode, "docs/retrieval.md", "exec"), scope)
+    exec(compile(episode, "docs/do/retrieval.md", "exec"), scope)
     assert "Teskel" in scope["observation"] and scope["env"].unwrapped.task.retriever.misses == 1
-    exec(compile(built, "docs/retrieval.md", "exec"), scope)
+    exec(compile(built, "docs/do/retrieval.md", "exec"), scope)
     assert [hit.passage.title for hit in scope["hits"]] == ["Gull", "Heron"]
-    exec(compile(tool, "docs/retrieval.md", "exec"), scope)
+    exec(compile(tool, "docs/do/retrieval.md", "exec"), scope)
     assert [hit.passage.title for hit in scope["hits"]] == ["Result 0", "Result 1", "Result 2"]
 
 
 def test_the_retriever_of_the_docs_searches(tmp_path, monkeypatch):
-    page = (ROOT / "docs/retrieval.md").read_text()
-    table = page[page.index("| kind | retriever") : page.index("Cards of kind `hybrid`")]
+    page = (ROOT / "docs/reference/retrievers.md").read_text()
+    table = page[page.index("| kind | retriever") : page.index("## Fields")]
     assert sorted(re.findall(r"^\| `([\w-]+)` \|", table, re.MULTILINE)) == sorted(
         kinds(RetrieverCard)
     )  # the table of kinds is complete
-    (code,) = python_blocks("docs/extend_retriever.md")
+    (code,) = python_blocks("docs/extend/retriever.md")
     (tmp_path / "titles.py").write_text(code)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
@@ -147,7 +148,7 @@ def test_the_retriever_of_the_docs_searches(tmp_path, monkeypatch):
 @pytest.mark.parametrize("number", [0, 1, 2, pytest.param(3, marks=pytest.mark.slow)])
 def test_the_suites_of_the_docs_pass(number):
     scope = {"__name__": "docs_testing"}
-    exec(compile(python_blocks("docs/testing.md")[number], "docs/testing.md", "exec"), scope)
+    exec(compile(python_blocks("docs/extend/testing.md")[number], "docs/extend/testing.md", "exec"), scope)
     (suite,) = (value for name, value in scope.items() if name.startswith("Test"))
     checks = [name for name in dir(suite) if name.startswith("test_")]
     assert len(checks) >= 9
@@ -164,16 +165,16 @@ def test_the_first_episode_of_the_readme():
 @pytest.mark.parametrize("page", EXTEND)
 def test_an_extend_page_is_short_and_has_its_order(page):
     """What you write, the file, how it is named, how it is tested: in 30 lines, code of less than 40 in one file."""
-    text = (ROOT / "docs" / page).read_text()
+    text = (ROOT / "docs/extend" / page).read_text()
     assert re.match(r"# Extend: (a|an) [a-z ]+\n\nYou write one file", text)
     assert len([line for line in text.splitlines() if line.strip()]) <= 30
     places = [re.search(part, text).start() for part in ("You write", ":\n\n```", "name", "[Tt]ests? it")]
     assert places == sorted(places)
-    assert f"docs/{page}" in (ROOT / "README.md").read_text()
+    assert f"docs/extend/{page}" in (ROOT / "ARCHITECTURE.md").read_text()
 
 
 def test_the_estimator_of_the_docs_compares(tmp_path, monkeypatch):
-    code, check = python_blocks("docs/extend_estimator.md")
+    code, check = python_blocks("docs/extend/estimator.md")
     (tmp_path / "median.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "median", raising=False)
@@ -181,13 +182,13 @@ def test_the_estimator_of_the_docs_compares(tmp_path, monkeypatch):
     assert with_code(load_recipe("tiny-grpo", [override])).advantage.estimator.scale == 0.5
     assert with_code(load_recipe("tiny-grpo", ["advantage.estimator=median:Median"])).advantage.estimator.scale == 1
     scope = vars(sys.modules["median"])
-    exec(compile(check, "docs/extend_estimator.md", "exec"), scope)
+    exec(compile(check, "docs/extend/estimator.md", "exec"), scope)
     scope["test_the_median_attempt_gets_nothing"]()
 
 
 def test_the_agent_of_the_docs_runs(tmp_path, monkeypatch):
-    (code,) = python_blocks("docs/extend_agent.md")
-    (card,) = yaml_blocks("docs/extend_agent.md")
+    (code,) = python_blocks("docs/extend/agent.md")
+    (card,) = yaml_blocks("docs/extend/agent.md")
     (tmp_path / "follows.py").write_text(code)
     (tmp_path / "follows").mkdir()
     (tmp_path / "follows" / "card.yaml").write_text(card)
@@ -206,13 +207,13 @@ def test_the_environment_of_the_docs_is_made(tmp_path, monkeypatch):
     monkeypatch.setenv("SEARCHGYM_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    (line,) = re.findall(r"^`({.*})`", (ROOT / "docs/extend_environment.md").read_text(), re.MULTILINE)
+    (line,) = re.findall(r"^`({.*})`", (ROOT / "docs/extend/environment.md").read_text(), re.MULTILINE)
     for folder in ("home/data", "notes"):
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "home/data/notes.jsonl").write_text(f"{line}\n")
     for number in range(20):
         (tmp_path / "notes" / f"{number}.md").write_text(f"# Pump {number}\n\nPump {number} has valve B-{number}.\n")
-    (card,), (module,) = yaml_blocks("docs/extend_environment.md"), python_blocks("docs/extend_environment.md")
+    (card,), (module,) = yaml_blocks("docs/extend/environment.md"), python_blocks("docs/extend/environment.md")
     (tmp_path / "notes.yaml").write_text(card)
     (tmp_path / "notes.py").write_text(module)
     assert load_recipe("tiny-grpo", ["env=./notes.yaml"]).env == "./notes.yaml"
@@ -229,9 +230,9 @@ def test_the_environment_of_the_docs_is_made(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_the_credit_term_and_the_estimator_of_the_docs_train(tmp_path, monkeypatch):
     """Each in one file of less than 40 lines; rewards are counted once more from the recorded hits."""
-    (code,) = python_blocks("docs/extend_term.md")
+    (code,) = python_blocks("docs/extend/term.md")
     (tmp_path / "pages.py").write_text(code)
-    (tmp_path / "median.py").write_text(python_blocks("docs/extend_estimator.md")[0])
+    (tmp_path / "median.py").write_text(python_blocks("docs/extend/estimator.md")[0])
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     options = ["steps=1", "rollout.questions=1", "rollout.attempts=2", "validation.every=0"]
@@ -259,10 +260,10 @@ def test_the_credit_term_and_the_estimator_of_the_docs_train(tmp_path, monkeypat
 
 @pytest.mark.slow
 def test_the_question_source_of_the_docs_is_asked_and_trained_on(tmp_path, monkeypatch):
-    page = (ROOT / "docs/extend_question_source.md").read_text()
-    (code,) = python_blocks("docs/extend_question_source.md")
+    page = (ROOT / "docs/extend/question_source.md").read_text()
+    (code,) = python_blocks("docs/extend/question_source.md")
     assert len([line for line in page.splitlines() if line.strip()]) <= 30 and len(code.splitlines()) < 40
-    table = (ROOT / "docs/environments.md").read_text()
+    table = (ROOT / "docs/reference/cards.md").read_text()
     table = table[table.index("| kind | questions") : table.index("| `module:Class` | [your own]")]
     assert sorted(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == sorted(kinds(QuestionSource))
     (tmp_path / "openings.py").write_text(code)
@@ -292,8 +293,8 @@ def test_the_question_source_of_the_docs_is_asked_and_trained_on(tmp_path, monke
 
 @pytest.fixture
 def team_of_the_docs(tmp_path, monkeypatch):
-    """The files of docs/agents.md in the working folder, by name."""
-    page = (ROOT / "docs/agents.md").read_text()
+    """The team of docs/do/agents.md in the working folder, its files by name."""
+    page = (ROOT / "docs/do/agents.md").read_text().partition("## Train a team")[2]
     files = dict(re.findall(r"`([\w./]+)`:\n\n```\w+\n(.*?)^```", page, re.DOTALL | re.MULTILINE))
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -342,7 +343,7 @@ def test_notebooks_run(notebook):
 
 
 def test_the_page_about_opening_pages(capsys):
-    (code,) = python_blocks("docs/browsing.md")
+    (code,) = python_blocks("docs/do/browsing.md")
     exec(code, {})
     search, opened, more = capsys.readouterr().out.split("</information>")[:3]
     assert "Doc 1(Title: Orrin Vale) Orrin Vale is a harbour town on the north coast of the\n" in search
@@ -359,7 +360,7 @@ def test_notebooks_open_in_colab_and_install(notebook):
 def test_pages_name_no_package_index_that_does_not_have_searchgym():
     """A page says what works: once searchgym is published, `packages.PUBLISHED` and the pages change together."""
     assert not packages.PUBLISHED
-    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("notebooks/*.ipynb")]
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("notebooks/*.ipynb")]
     wrong = re.compile(r"pip install (?!--find-links )[^`\n]*?searchgym(\[|\b(?![-/]))")
     found = {page.name: wrong.findall(page.read_text("utf-8")) for page in pages if page.name != "CHANGELOG.md"}
     assert not any(found.values()), found
@@ -371,7 +372,7 @@ def test_masked_spans_of_documents(tmp_path, monkeypatch):
     for number, page in enumerate(PAGES[:60]):
         (tmp_path / "notes" / f"{number}.md").write_text(f"# {page.title}\n\n{page.text}\n")
     monkeypatch.chdir(tmp_path)
-    (code,) = python_blocks("docs/masked_spans.md")
+    (code,) = python_blocks("docs/do/masked_spans.md")
     scope = {}
-    exec(compile(code, "docs/masked_spans.md", "exec"), scope)
+    exec(compile(code, "docs/do/masked_spans.md", "exec"), scope)
     assert (scope["reward"], scope["terminated"]) == (1.0, True)

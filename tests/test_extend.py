@@ -178,7 +178,7 @@ def test_a_judge_is_asked(spelling):
     judged = ["credit={rubric: 1}", f"judge={{kind: '{spelling}', price: 3}}"]
     judge = with_code(load_recipe("tiny-grpo", judged)).judge.open({})
     assert [judge.verify("Q?", "Ada", [page]) for page in ("Ada", "Kim")] == [True, False]
-    with pytest.raises(CardError, match=r"judge is own.*: no credit term of outcome asks it"):
+    with pytest.raises(CardError, match=r"judge is own.*: no credit term of outcome uses it"):
         load_recipe("tiny-grpo", [f"judge={spelling}"])
 
 

@@ -410,7 +410,7 @@ def test_deepspeed_loads_tensors_alone(tmp_path):
 def test_a_corpus_is_written_into_its_folder(file, tmp_path):
     (tmp_path / "source").write_text("theirs")
     card = CorpusCard(name="c", summary="", source="", licence="", file=file, url=(tmp_path / "source").as_uri())
-    with pytest.raises(CardError, match="without a folder"):
+    with pytest.raises(CardError, match="without its folder"):
         get_corpus(card, tmp_path / "data" / "deep")
     assert sha256_file(tmp_path / "source")
 

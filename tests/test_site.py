@@ -14,6 +14,9 @@ from types import ModuleType
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from browser import chromium
+
+from searchgym.train.recipe.listing import credit_terms, recipe_options
 
 pytestmark = pytest.mark.slow  # of pages, scripts and the machinery of tests, which a change of code seldom breaks
 
@@ -38,15 +41,21 @@ def hooks() -> ModuleType:
 
 def test_links_lead_to_pages_or_become_text() -> None:
     turn = hooks().with_links
-    assert turn("[a](docs/training.md#x)", "") == "[a](training.md#x)"
-    assert turn("[s](../SECURITY.md), [`e`](own_corpus.md)", "docs") == "[s](security.md), [`e`](own_corpus.md)"
-    assert turn("![p](docs/demo.png)", "") == "![p](demo.png)"
-    assert turn('<source srcset="docs/a.png"><img src="docs/b.png">', "") == '<source srcset="a.png"><img src="b.png">'
-    assert turn("see [the Makefile](Makefile)", "") == "see the Makefile"
-    assert turn("[out](https://a.invalid/b), [here](#c)", "docs") == "[out](https://a.invalid/b), [here](#c)"
-    assert turn("[gone](docs/../nowhere.md)", "") == "[gone](docs/../nowhere.md)"  # the strict build then fails
-    assert turn("```\n[a](docs/b.md)\n```", "") == "```\n[a](docs/b.md)\n```"
-    assert turn("with [A](among other artists)", "docs") == "with [A]&#40;among other artists)"
+    readme, page = ("README.md", "index.md"), ("docs/do/a.md", "do/a.md")
+    assert turn("[a](docs/do/train.md#x)", *readme) == "[a](do/train.md#x)"
+    assert turn("[s](../../SECURITY.md), [`e`](b.md)", *page) == "[s](../security.md), [`e`](b.md)"
+    assert turn("[m](../reference/metrics.md#x)", *page) == "[m](../reference/metrics.md#x)"
+    assert turn("[b](README.md)", "eval/leaderboard/README.md", "leaderboard-rows.md") == "[b](leaderboard-rows.md)"
+    assert turn("![p](docs/pictures/demo.png)", *readme) == "![p](pictures/demo.png)"
+    assert (
+        turn('<source srcset="docs/a.png"><img src="docs/b.png">', *readme)
+        == '<source srcset="a.png"><img src="b.png">'
+    )
+    assert turn("see [the Makefile](Makefile)", *readme) == "see the Makefile"
+    assert turn("[out](https://a.invalid/b), [here](#c)", *page) == "[out](https://a.invalid/b), [here](#c)"
+    assert turn("[gone](nowhere.md)", *readme) == "[gone](nowhere.md)"  # the strict build then fails
+    assert turn("```\n[a](docs/b.md)\n```", *readme) == "```\n[a](docs/b.md)\n```"
+    assert turn("with [A](among other artists)", *page) == "with [A]&#40;among other artists)"
 
 
 def test_a_notebook_is_its_text_and_code_without_the_badge() -> None:
@@ -58,10 +67,12 @@ def test_a_notebook_is_its_text_and_code_without_the_badge() -> None:
 
 def test_every_page_is_in_the_navigation() -> None:
     text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
-    named = re.findall(r"^ +- [^:\n]+: (\S+\.md)$", text, re.MULTILINE)
+    named = re.findall(r"^ +- (?:[^:\n]+: )?(\S+\.md)$", text, re.MULTILINE)
     site = hooks()
-    pages = {path.name for path in (ROOT / "docs").glob("*.md")} | set(site.ELSEWHERE.values())
-    pages |= {f"reference/{package}.md" for package in site.PACKAGES}
+    pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")} | set(
+        site.ELSEWHERE.values()
+    )
+    pages |= {f"api/{package}.md" for package in site.PACKAGES} | set(site.GENERATED)
     assert sorted(named) == sorted(pages)
     assert all((ROOT / source).exists() for source in site.ELSEWHERE)
 
@@ -132,14 +143,42 @@ def test_broken_links_are_found(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.slow
-def test_the_site_is_built_without_network_and_every_link_leads_somewhere(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", OFFLINE, "build", "--strict", "--site-dir", str(tmp_path / "site")]
-    found = subprocess.run(
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The whole site, built without network."""
+    folder = tmp_path_factory.mktemp("built") / "site"
+    command = [sys.executable, "-c", OFFLINE, "build", "--strict", "--site-dir", str(folder)]
+    done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}
     )
-    assert found.returncode == 0, found.stderr
-    assert broken(tmp_path / "site") == []
-    reference = (tmp_path / "site" / "reference" / "envs.html").read_text(encoding="utf-8")
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_the_site_is_built_without_network_and_every_link_leads_somewhere(built: Path) -> None:
+    assert broken(built) == []
+    reference = (built / "api" / "envs.html").read_text(encoding="utf-8")
     assert "Registers a new environment with Gymnasium in one call." in reference
-    assert not (tmp_path / "site" / "site.py").exists()
+    assert not list(built.rglob("*.py")) and not list(built.rglob("__pycache__"))
+    index = (built / "search" / "search_index.json").read_text(encoding="utf-8")
+    assert '"studies/field.html' in index and '"studies/log/20' not in index
+
+
+def test_the_generated_pages_have_each_option_term_and_command(built: Path) -> None:
+    options = (built / "reference" / "options.html").read_text(encoding="utf-8")
+    assert all(f"<code>{option.name}</code>" in options for option in recipe_options())
+    terms = (built / "reference" / "terms.html").read_text(encoding="utf-8")
+    assert all(f"<code>{term.name}</code>" in terms for term in credit_terms())
+    commands = (built / "reference" / "commands.html").read_text(encoding="utf-8")
+    assert all(f'id="searchgym-{name}"' in commands for name in ("eval", "train", "serve-retriever", "model-merge"))
+
+
+def test_search_works_from_disk(built: Path) -> None:
+    with chromium() as browser:
+        page = browser.new_page()
+        page.goto((built / "do" / "train.html").as_uri())
+        page.focus("[data-md-component=search-query]")
+        page.keyboard.type("staleness")
+        page.wait_for_selector(".md-search-result__item", timeout=20_000)
+        links = [link.get_attribute("href") or "" for link in page.locator(".md-search-result__link").all()]
+    assert any("reference/options.html" in link for link in links), links

@@ -1,4 +1,4 @@
-"""Muon in float32, for CPUs that only emulate bfloat16, on which torch's own takes ten times as long."""
+"""Muon in float32, for CPUs that only emulate bfloat16, where `torch.optim.Muon` takes ten times as long."""
 
 from __future__ import annotations
 

@@ -3,11 +3,11 @@
     python models/make/tiny.py --out runs/tiny
     python models/make/tiny.py --teams --out runs/tiny-teams
 
-It learns to read first (exercises: pages and every fact on them), then to act (demonstrations), and last a poor
-strategy (demonstrations of which most multi-hop ones stop early); with ``--masked`` masked spans come between reading
-and acting. Every world is seen once, so facts cannot be
-memorised. With ``--teams`` it begins as the shipped model and is shown every role of every team. On CPU the same
-settings give the same weights for the same number of threads.
+The model first learns to read (exercises: pages and every fact on them), then to act (demonstrations), and last a poor
+strategy (demonstrations, most of which stop early on multi-hop questions). With ``--masked``, masked spans come between
+reading and acting. Every world is used once, so that facts cannot be memorised. With ``--teams`` training starts from
+the shipped model and has demonstrations of every role of every team. On CPU the same settings give the same weights for
+the same number of threads.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def lessons(stage: Stage, stream: Iterable[World], form: TokenFormat, seed: int,
 
     Args:
         stage: Stage of the curriculum.
-        stream: Each world's samples are used once.
+        stream: Stream of worlds; the samples of each world are used once.
         form: Token format of the model.
         seed: Seed of the order of updates.
         tokens: Minimum tokens per update; a world's remainder joins its last update.
@@ -100,7 +100,7 @@ def lessons(stage: Stage, stream: Iterable[World], form: TokenFormat, seed: int,
 
 
 def batches(samples: Iterable[Sample], tokens: int) -> list[list[Sample]]:
-    """Returns lists of samples of at least `tokens` tokens in all (fewer only if there is one list)."""
+    """Splits samples into lists of at least `tokens` tokens each (fewer only if there is one list)."""
     made: list[list[Sample]] = [[]]
     count = 0
     for sample in samples:
@@ -278,7 +278,7 @@ class Run:
         building.rename(out)
 
     def _restore(self, out: Path, trainer: Trainer) -> int:
-        """Takes up a saved run; returns the tokens that it had read."""
+        """Restores a saved run; returns the number of tokens that it had read."""
         if not (out / STATE).is_file():
             raise UsageError(f"{out} holds no unfinished training ({STATE}): start one without --resume")
         summary = json.loads((out / "summary.json").read_text(encoding="utf-8"))
@@ -341,7 +341,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--float32", action="store_true", help="matrix products in float32, not bfloat16")
     parser.add_argument("--threads", type=int, help="threads of torch; results on CPU depend on it")
-    parser.add_argument("--resume", action="store_true", help="go on with a run that was stopped, from its last save")
+    parser.add_argument("--resume", action="store_true", help="continue a stopped run from its last save")
     parser.add_argument("--json", action="store_true", help="print the summary to standard output")
     given = parser.parse_args(argv)
     if min(given.tokens or 1, given.minutes or 1, given.threads or 1) <= 0 or given.seed < 0:

@@ -34,7 +34,7 @@ TEAM_SUMMARY: Final = (
 
 
 def write_card(folder: Path, command: str) -> dict[str, Any]:
-    """Evaluates a saved model and writes ``card.yaml`` beside it.
+    """Evaluates a saved model and writes ``card.yaml`` to its folder.
 
     Args:
         folder: Model folder written by `tiny`, with ``summary.json``.

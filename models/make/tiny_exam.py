@@ -33,7 +33,7 @@ from searchgym.train.demonstrations.worlds import ReadingTest, world_task
 EXERCISE_WORLD: Final = WorldSpec("simple", size=60, seed=2, split="validation")
 
 TEAM_QUESTIONS: Final = 400
-"""Number of questions that each team is asked: some roles speak only at one in five."""
+"""Number of questions for each team; some roles are called only for one question in five."""
 
 Scores = dict[str, float]
 
@@ -63,13 +63,13 @@ class Examiner:
     def examine(self, model: PreTrainedModel, search: bool = True) -> dict[str, dict[str, Scores]]:
         """Returns EM by hops: ``{name: {"reading": {"1": 0.9, ...}, "search": {...}}}``.
 
-        ``reading`` gives the gold pages: all searches are the demonstration's, the model writes the last turn.
-        ``search`` is its own greedy search. ``{"exercises": {"copying": {"1": 0.9, "3": 0.8}}}`` is the share of right
-        answers in exercises by pages shown.
+        In ``reading``, the searches of a demonstration return the gold pages, and the model writes only the last turn.
+        In ``search``, the model searches greedily. ``{"exercises": {"copying": {"1": 0.9, "3": 0.8}}}`` is the share of
+        right answers in exercises, by number of pages.
 
         Args:
             model: Model to evaluate.
-            search: False leaves ``search`` out: a model that was shown no episode yet only fills its turns.
+            search: Whether to measure ``search``, which is useless before training on whole episodes.
 
         Returns:
             Scores by world, kind and hops.
@@ -100,7 +100,7 @@ def examine_teams(
         model: Model to evaluate.
         tokenizer: Tokenizer of the model.
         form: Token format of the model.
-        spec: World whose first questions are asked, once each, at temperature 1.
+        spec: World whose first questions are used, once each, at temperature 1.
 
     Returns:
         ``{agent: {"em": 0.2, "legal": {role: 0.9}}}``.
@@ -121,7 +121,7 @@ def examine_teams(
 
 
 def answered(model: PreTrainedModel, samples: Sequence[Sample]) -> float:
-    """Returns the share of answers whose every token is the model's top choice under teacher forcing.
+    """Returns the share of answers of which every token is the model's likeliest one under teacher forcing.
 
     Args:
         model: Model to evaluate.

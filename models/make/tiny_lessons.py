@@ -1,11 +1,11 @@
 """Demonstrations from generated worlds, for supervised training before reinforcement learning.
 
-An episode is run by the engine itself: the model's part is written from a question's decomposition, observations are
-the retriever's. Some multi-hop episodes stop early: fluent, and a poor strategy, which leaves reinforcement learning
-something to repair. Exercises are cheaper lessons in reading alone: some pages, and every fact on them asked for.
+The episode engine runs each episode: the outputs of the model are written from a question's decomposition, observations
+come from the retriever. Some multi-hop episodes stop early, a fluent but poor strategy that reinforcement learning can
+improve. Exercises train reading alone and cost less: some pages, and a question and answer for every fact on them.
 
-Texts after a tag begin with a blank: so a name is the same tokens in a question, on a page, in a query and in an
-answer, and reading is copying tokens.
+Texts after a tag begin with a blank. Therefore a name consists of the same tokens in a question, on a page, in a query
+and in an answer, and reading means copying tokens.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ from searchgym.train.demonstrations.worlds import demonstrate_all, thought, worl
 
 _TEMPLATES: Final = SPLITS["train"].templates
 LEFT_OUT: Final = 10
-"""Number of worlds in a row that may have too few questions."""
+"""Maximum number of consecutive worlds with too few questions."""
 
 
 def with_prefixes(demonstration: Demonstration) -> Demonstration:
-    """Returns a demonstration with an answer before each turn, from what is known by then (PRAISE's prefix answers)."""
+    """Returns a demonstration with a trial answer before each turn, from the facts seen by then (as in PRAISE)."""
     question = demonstration.question
     found = [UNKNOWN, *(fact.object for fact in question.evidences or ())]
     found[-1] = question.answers[0]
@@ -62,12 +62,12 @@ def with_prefixes(demonstration: Demonstration) -> Demonstration:
 
 
 def exercise(world: World, pages: int, form: TokenFormat, rng: random.Random, strange_names: float = 0.0) -> Sample:
-    """Returns a reading exercise: an observation of some pages, then every fact on them asked for and answered.
+    """Returns a reading exercise: an observation of some pages, then a question and answer for every fact on them.
 
     Args:
         world: A `simple` world of the split ``train``.
-        pages: Pages shown, half of the time such as one search finds together.
-        form: Of the model.
+        pages: Number of pages; half of the time they are linked, as the hits of one search often are.
+        form: Token format of the model.
         rng: Random generator for pages, order and wordings.
         strange_names: Probability that every name is replaced by a string of letters drawn at random, which can be
             copied and not guessed.
@@ -92,7 +92,7 @@ def exercise(world: World, pages: int, form: TokenFormat, rng: random.Random, st
 
 
 def _pages(world: World, count: int, rng: random.Random) -> list[Passage]:
-    """Draws pages at random, or half of the time a page and pages that it names or that name it."""
+    """Draws pages at random, or half of the time a page and pages linked with it by names."""
     order = rng.sample(world.passages, len(world.passages))
     if rng.random() < 0.5:
         title = order[0].title
@@ -126,7 +126,7 @@ def opening(demonstration: Demonstration, form: TokenFormat, rng: random.Random,
 
 
 def _renamed(parts: Sequence[tuple[str, bool]], names: Sequence[str], rng: random.Random) -> list[tuple[str, bool]]:
-    """Returns texts with new names of random letters, none of which begins as a name of a held-out split does."""
+    """Replaces names by random letters; no new name begins like a name of a held-out split."""
     held_out = tuple(head for heads in HEADS[1:] for head in heads)
     new: dict[str, str] = {}
     while len(new) < len(names):
@@ -138,12 +138,12 @@ def _renamed(parts: Sequence[tuple[str, bool]], names: Sequence[str], rng: rando
 
 
 def _observation(passages: Sequence[Passage], protocol: Protocol) -> str:
-    """Returns pages as an observation, uncut."""
+    """Returns the text of an observation of pages, without truncation."""
     return protocol.observation([[Hit(passage, 1.0) for passage in passages]], max_words=10**6)
 
 
 def _answered(fact: Triple) -> str:
-    """Returns the last turn of an episode that asked for one fact: the sentence that states it, and the answer."""
+    """Returns the last turn of an episode about one fact: the sentence that states it, and the answer."""
     (stated,) = language_of("simple").phrases[fact.relation].state[_TEMPLATES]
     quote = sentence(stated.format(s=fact.subject, o=fact.object))
     return f"{thought(f'{quote}.')}<answer> {fact.object}</answer>"
@@ -167,7 +167,7 @@ def worlds(seed: int, size: int) -> Iterator[World]:
         size: Number of questions per world.
 
     Raises:
-        WorldTooSmallError: `LEFT_OUT` worlds in a row have too few: it is the size, not the seeds.
+        WorldTooSmallError: `LEFT_OUT` consecutive worlds have too few questions, so that the size must be the cause.
     """
     left_out = 0
     for number in itertools.count(seed * 1_000_000):
@@ -190,7 +190,7 @@ def demonstration_samples(world: World, early_stops: float, form: TokenFormat) -
 
 
 def exercise_samples(world: World, pages: int, form: TokenFormat, strange_names: float = 0.0) -> list[Sample]:
-    """Returns as many exercises as show each of a world's pages once on average."""
+    """Returns exercises on a world's pages, as many as use each page once on average."""
     rng = random.Random(f"exercises {world.spec.seed} {pages}")
     return [exercise(world, pages, form, rng, strange_names) for _ in range(len(world.passages) // pages)]
 

@@ -1,7 +1,7 @@
 """Demonstrations of masked spans on generated worlds: the first stage of a warm start, as in MaskSearch.
 
-A thought repeats the sentences with their masks, the search asks for the page by its name, and a second thought repeats
-the sentences as the page has them.
+A thought repeats the sentences with their masks, a search names the page, and a second thought repeats the sentences
+without masks, as on the page.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ def masked_task(world: World, masks: int, source: Literal["kept", "hidden"] = "k
 
     Args:
         world: World whose facts are hidden.
-        masks: Number of facts that are hidden at once.
+        masks: Number of facts hidden in one text.
         source: Whether a page can be found; see `MaskedSpec.source`.
 
     Raises:
-        DataError: No page has as many facts.
+        DataError: No page has that many facts.
     """
     index = build_in_memory(world.passages)
     spec = MaskedSpec(n=2 * len(world.passages), seed=world.spec.seed, source=source, masks=[masks])
-    known = windows_by_triples(world.passages, world.triples)
+    fixed = windows_by_triples(world.passages, world.triples)
     card = load_card(EnvCard, find_card("envs", "maskedspan"))
     rules = SearchLimits(top_k=card.top_k, words=card.max_observation_words, searches=card.max_turns - 1)
-    made = generate(world.passages, spec, rules, index, known=known)
+    made = generate(world.passages, spec, rules, index, fixed=fixed)
     options: dict[str, Any] = {"questions": [question for own in made.questions.values() for question in own]}
     return load_task(card, retriever=index, **options)
 
 
 def demonstrate_spans(question: Question) -> Demonstration:
-    """Writes the model's turns from a masked text and its answer."""
+    """Returns the model's turns of a demonstration, written from a masked text and its answer."""
     said = dict(enumerate(question.answers[0].split(SPAN_SEPARATOR), start=1))
     shown = [own for own in re.split(r"(?<=\.) ", question.text.partition(": ")[2]) if "[mask" in own]
     asked = " ".join(shown)

@@ -32,15 +32,15 @@ from searchgym.questions.worlds.schema import WorldSpec
 from searchgym.train.demonstrations.play import AGENT
 
 WORDS: Final = r" ?\p{L}+| ?\p{N}{1,2}| ?[^\s\p{L}\p{N}]+|\s+"
-"""Regular expression of pre-tokens: a word or two digits with a leading blank, punctuation, blanks; no token crosses
-them."""
+"""Regular expression of pre-tokens, which no token crosses: a word or one or two digits with a leading blank,
+punctuation, blanks."""
 
 TAGS: Final = tuple(
     f"<{slash}{tag}>"
     for tag in ("think", "search", "information", "answer", "tool_call", "tool_response")
     for slash in ("", "/")
 )
-"""Tags that are single, non-special tokens: text that spells a tag becomes that token."""
+"""Tags that are single, non-special tokens: a tag in any text becomes that token."""
 
 TEAM_TAGS: Final = (
     "<end>",
@@ -53,7 +53,7 @@ TEAM_TAGS: Final = (
 ROPE_THETA: Final = 10_000.0
 """Base of the rotary embedding."""
 LEAD: Final = 6.0
-"""Lead of the token that a head looks back to over its neighbours, in nats before the softmax."""
+"""Difference of attention scores between the token that a head looks back to and its neighbours, in nats."""
 SLOWEST: Final = 0.05
 """Lower bound of the rotary frequencies that heads looking back use, in radians per token."""
 
@@ -112,10 +112,10 @@ def masked_first(stages: tuple[Stage, ...], share: float) -> tuple[Stage, ...]:
 
     Args:
         stages: Curriculum with demonstrations.
-        share: Tokens of the masked spans, in the unit of the other shares; demonstrations give up as many.
+        share: Tokens of the masked spans, in the unit of the other shares, taken from those of the demonstrations.
 
     Raises:
-        UsageError: The demonstrations do not have that many.
+        UsageError: The demonstrations have fewer tokens.
     """
     shown = [stage for stage in stages if stage.lesson != "exercise"]
     whole = sum(stage.share for stage in shown)
@@ -141,7 +141,7 @@ class TinySettings:
 
     seed: int = 0
     tokens: int = 19_000_000
-    """Tokens read in training, padding apart."""
+    """Tokens read in training, without padding."""
     stages: tuple[Stage, ...] = STAGES
     world_size: int = 60
     """Questions per training world, which has about 110 pages."""
@@ -171,8 +171,9 @@ class TinySettings:
     autocast: bool = True
     """Whether matrix products are computed in bfloat16."""
     sharpness: float = 1.0
-    """Factor of the saved model's logits: 2 makes temperature 1 sample as 0.5 did in training. Small models leave some
-    probability on tokens that break a role's grammar, and what is one half stays one half."""
+    """Factor of the saved model's logits: with 2, temperature 1 samples as temperature 0.5 did in training. This lowers
+    the probability of tokens that break a role's grammar, which is too high in small models; equal choices stay
+    equal."""
     start: str | None = None
     """Model whose weights initialise this one; None: random weights."""
     agents: tuple[str, ...] = (AGENT,)
@@ -182,7 +183,7 @@ class TinySettings:
 
 
 def team_settings() -> TinySettings:
-    """Returns the settings of the model that every shipped team can begin with."""
+    """Returns the settings of the model from which every shipped team can start."""
     return TinySettings(
         tokens=20_000_000,
         stages=TEAM_STAGES,
@@ -203,10 +204,10 @@ def team_settings() -> TinySettings:
 def train_tokenizer(settings: TinySettings) -> PreTrainedTokenizerBase:
     """Trains the byte-level BPE on training worlds and prompts.
 
-    Invented names are left out, so that those of a split are not words to it. What names are made of is put in before
-    all else: first consonants with the blank before them, middles, ends. So a name of any split is three or four tokens
-    that training has seen, and always the same ones. All numbers of two digits are put in too, so that a year is two
-    tokens.
+    The training text contains no invented names, so that the names of a split do not become words. It begins with the
+    parts of names: initial consonants with the blank before them, middles, ends. Therefore a name of any split always
+    consists of the same three or four tokens, which occur in training. It also contains all numbers of two digits, so
+    that a year is two tokens.
     """
     text = {
         name: getattr(settings, name) for name in ("vocabulary", "tags", "agents", "tokenizer_worlds", "world_size")
@@ -227,7 +228,7 @@ def train_tokenizer(settings: TinySettings) -> PreTrainedTokenizerBase:
 
 @functools.lru_cache(maxsize=2)
 def _trained_bpe(settings: TinySettings) -> str:
-    """Returns the trained BPE as JSON; kept, since one process may train several models on the same text."""
+    """Returns the trained BPE as JSON; cached, since one process may train several models on the same text."""
     tokenizer = Tokenizer(BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -247,7 +248,7 @@ def _trained_bpe(settings: TinySettings) -> str:
 
 
 def _tokenizer_texts(settings: TinySettings) -> Iterator[str]:
-    """Yields the pieces of names, often; pages, questions and prompts without names."""
+    """Yields the tokenizer's training text: parts of names, many times, then other texts without names."""
     ends = tuple(itertools.chain(*ENDS.values()))
     invented = re.compile(rf" ?\b(?:{'|'.join(ONSETS)})[{''.join(VOWELS)}](?:{'|'.join(MIDS)})?(?:{'|'.join(ends)})\b")
     yield from (",".join([f" {onset}"] * 2 * PIECE_COUNT) for onset in ONSETS)
@@ -269,7 +270,7 @@ def _tokenizer_texts(settings: TinySettings) -> Iterator[str]:
 
 
 def make_model(settings: TinySettings, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
-    """Returns a Llama with random weights; torch's own generator is left as it was."""
+    """Returns a Llama with random weights; torch's global generator does not change."""
     if len(tokenizer) > settings.vocabulary:
         raise UsageError(
             f"a vocabulary of {settings.vocabulary} is too small: the tokenizer has {len(tokenizer)} tokens"
@@ -304,14 +305,14 @@ def make_model(settings: TinySettings, tokenizer: PreTrainedTokenizerBase) -> Pr
 
 
 def sharpened(model: Any, sharpness: float) -> Any:
-    """Returns the model with its logits multiplied by a factor, which its last norm takes up; changes it in place."""
+    """Multiplies a model's logits by a factor, in place, by scaling its last norm; returns the model."""
     with torch.no_grad():
         model.model.norm.weight.mul_(sharpness)
     return model
 
 
 def _begin_as(model: Any, tokenizer: PreTrainedTokenizerBase, start: str) -> None:
-    """Takes over a trained model; a token that it does not have begins as the mean of those that spell it."""
+    """Copies the weights of a trained model; the embedding of a new token is the mean of the tokens that spell it."""
     from searchgym.rollout.loading import load_model
 
     loaded, old = load_model(start)
@@ -330,14 +331,15 @@ def _begin_as(model: Any, tokenizer: PreTrainedTokenizerBase, start: str) -> Non
 def _look_back(attention: Any, head: int, distance: int, theta: float) -> None:
     """Sets the biases of a head so that it attends to the token a fixed distance back.
 
-    Copying needs a first layer that knows the tokens before each token; small models find it late. Query and key biases
-    are constant vectors that the rotary embedding turns: a key turned forward by `distance` meets a query best there.
-    Only frequencies that tell neighbours apart are used. Training moves the biases as it likes.
+    To copy, a model needs a first layer that attends to preceding tokens, which small models learn late. Query and key
+    biases are constant vectors that the rotary embedding rotates: a key bias rotated forward by `distance` has its
+    largest product with the query bias at that distance. Only frequencies that distinguish neighbours are used. The
+    biases are trained like all weights.
 
     Args:
-        attention: Of Llama, with biases; changed in place.
-        head: Number of the head.
-        distance: In tokens.
+        attention: Attention module of a Llama with biases; changed in place.
+        head: Index of the head.
+        distance: Distance in tokens.
         theta: Base of the rotary embedding.
     """
     width = attention.head_dim

@@ -1,4 +1,4 @@
-"""Demonstrations with a slip of the pen, so that a model goes on legally after its own."""
+"""Demonstrations with a wrong token, so that a model learns to continue legally after its own errors."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from searchgym.rollout.tokens import TokenFormat
 from searchgym.train.algorithms.samples import Sample
 
 LAST: Final = 0.5
-"""Probability that the slip is in the last token before a tag, where a name that is cut short meets its closing tag."""
+"""Probability that the wrong token is the last one before a tag, as after a name that is cut short."""
 
 
 def with_slips(samples: Sequence[Sample], share: float, form: TokenFormat, rng: random.Random) -> list[Sample]:
     """Returns the samples, some of them with one wrong token.
 
-    A model that copies a name wrong stands before a text that no demonstration has, and small ones then repeat a tag or
-    leave it out. A slip shows them such texts.
+    After a wrongly copied name, a model sees a text that occurs in no demonstration; small models then often repeat or
+    omit a tag. Samples with a wrong token train such cases.
 
     Args:
         samples: Demonstrations.
-        share: Probability that a sample has a slip.
+        share: Probability that a sample gets a wrong token.
         form: Token format of the model.
-        rng: Random generator of samples and slips.
+        rng: Random generator for the choice of samples and tokens.
     """
     tags = np.array(sorted(form.marks))
     return [slipped(sample, tags, rng) if rng.random() < share else sample for sample in samples]
@@ -35,16 +35,16 @@ def with_slips(samples: Sequence[Sample], share: float, form: TokenFormat, rng: 
 def slipped(sample: Sample, tags: Any, rng: random.Random) -> Sample:
     """Returns a sample in which one written token is left out or is another one.
 
-    The wrong token is not trained on: after one that is left out, that is the token that follows. All others are. After
-    one that is left out the sample has no calls, whose places would be wrong.
+    The loss mask excludes the wrong token; after an omitted token it excludes the next one. If a token is omitted, the
+    new sample has no calls, since their positions would be wrong.
 
     Args:
         sample: A demonstration.
-        tags: (n,) integer ids of tags and special tokens; a slip never touches one.
-        rng: Random generator of the slip.
+        tags: (n,) integer ids of tags and special tokens, which are never changed.
+        rng: Random generator.
 
     Returns:
-        The new sample; the same one if the model wrote nothing but tags.
+        The new sample; the same sample if its generated tokens are all tags.
     """
     said = sample.mask & ~np.isin(sample.ids, tags)
     said[-1] = False  # a token must follow

@@ -24,9 +24,9 @@ def team_samples(world: World, flaws: float, form: TokenFormat) -> list[Sample]:
     """Returns demonstrations of all shipped agents on a world's questions, a function of the arguments alone.
 
     Args:
-        world: Each question is shown to one agent, drawn by `MIXTURE`.
+        world: World of the questions; each question is used for one agent, drawn by `MIXTURE`.
         flaws: See `OracleRoles`; for the monolithic agent, the probability of an early stop.
-        form: Of the model.
+        form: Token format of the model.
     """
     rng = random.Random(f"teams {world.spec.seed}")
     pages = {passage.title: passage for passage in world.passages}

@@ -1,4 +1,4 @@
-"""Models of another project: requests of episodes are answered by an async function of the host."""
+"""Models of another project (a host), which answers the requests of episodes with an async function."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 Answer = Callable[[SampleRequest], Awaitable[Sampled]]
 """Async function that samples one response."""
 Chat = Callable[[list[dict[str, str]], Sampling], Awaitable[ServerReply]]
-"""Async function from messages (``role``, ``content``) and limits to a response."""
+"""Async function from messages (``role``, ``content``) and sampling parameters to a response."""
 Sample = Callable[[list[int], int], Awaitable[tuple[Sequence[int], Sequence[float] | None]]]
-"""Async function from token ids and a maximum number of new ones to the sampled ids, and their log-probs if known."""
+"""Async function from token ids and a maximum number of new tokens to the sampled ids, and their log-probs if known."""
 
 
 def host_model(key: str, answer: Answer, form: TokenFormat | MessageFormat) -> Model:
-    """Returns a model that the host samples, for `Engine`: each request is awaited in the task of its episode.
+    """Returns a model sampled by the host, for `Engine`; each request is awaited in the asyncio task of its episode.
 
-    Hosts know by the task which sample a request belongs to, and batch requests themselves; hence no batches here.
+    Hosts identify a request's sample by the asyncio task, and batch requests themselves; so there are no batches here.
 
     Args:
         key: Name of the model, recorded in every call.
@@ -45,12 +45,12 @@ def host_model(key: str, answer: Answer, form: TokenFormat | MessageFormat) -> M
 
 
 def chat_model(key: str, chat: Chat, protocol: Protocol) -> Model:
-    """Returns a model that the host samples as a chat: prompts and observations are user messages.
+    """Returns a model sampled by the host as a chat, with prompts and observations as user messages.
 
     Args:
         key: Name of the model.
-        chat: Function that samples one response. Where the host cuts off a stop string, it is put back; where one cuts
-            a thought, the host is asked once more without stop strings.
+        chat: Function that samples one response. If the host removes a stop string, it is restored; if a stop string
+            cut a thought, the request is repeated without stop strings.
         protocol: Action grammar of the environment.
     """
 
@@ -67,7 +67,7 @@ def chat_model(key: str, chat: Chat, protocol: Protocol) -> Model:
 
 
 def token_model(key: str, sample: Sample, form: TokenFormat, room: Callable[[int], int]) -> Model:
-    """Returns a model that the host samples by token ids; what it sampled is never encoded again.
+    """Returns a model sampled by the host with token ids; sampled tokens are never encoded again.
 
     Args:
         key: Name of the model.
@@ -88,66 +88,66 @@ def token_model(key: str, sample: Sample, form: TokenFormat, room: Callable[[int
 
 
 def _finish(form: TokenFormat, ids: Sequence[int], most: int, sampling: Sampling) -> Finish:
-    """Returns why a response ended, of which hosts tell too little: an end id, a stop string or its length."""
+    """Returns the reason why a response ended (end id, stop string or length), which hosts do not fully report."""
     if len(ids) and ids[-1] in form.end_ids:
         return "eos"
     text = form.decode(ids)
     if any(stop in text for stop in sampling.stop):
         return "stop"
-    if len(ids) < most:  # the host ended it at an end that it did not hand over
+    if len(ids) < most:  # the host removed the token that ended it
         return "eos"
     return "length" if most == sampling.max_tokens else "context"
 
 
 @functools.lru_cache(maxsize=8)
 def token_format(tokenizer: PreTrainedTokenizerBase, protocol: Protocol) -> TokenFormat:
-    """Returns the token format of a tokenizer, made once: as a chat if the tokenizer has a chat template."""
+    """Returns the cached token format of a tokenizer, with its chat template if it has one."""
     return TokenFormat(tokenizer, protocol, chat=bool(tokenizer.chat_template))
 
 
 @dataclass(frozen=True, slots=True)
 class OneSequence:
-    """An episode in one context as one sequence of tokens."""
+    """An episode with one context, as one sequence of tokens."""
 
     ids: npt.NDArray[np.int32]
     """(T,) int32 token ids."""
     mask: npt.NDArray[np.bool_]
-    """(T,) bool: whether the model sampled the token."""
+    """(T,) bool: True for tokens that the model sampled."""
     logp: npt.NDArray[np.float32]
     """(T,) float32 log-probabilities of the sampled tokens, 0 elsewhere."""
     prompt: int
-    """Number of tokens of the prompt, which come first."""
+    """Number of tokens of the prompt, at the start of the sequence."""
 
 
 def sequence_of(episode: Episode) -> OneSequence:
     """Returns an episode as one sequence of tokens.
 
     Raises:
-        UsageError: The episode has several contexts, as those of teams have.
+        UsageError: The episode has several contexts, like those of teams.
     """
     if len(episode.contexts) != 1:
         raise UsageError(
             f"agent {episode.agent} wrote in {len(episode.contexts)} contexts, and this trainer's episodes are one "
-            "sequence of tokens: take an agent with one role, such as search-r1"
+            "sequence of tokens: use an agent with one role, such as search-r1"
         )
     spans = episode.contexts[0].spans
     model = [span.kind == "model" for span in spans]
     return OneSequence(
         np.concatenate([span.ids for span in spans]),
-        np.concatenate([np.full(len(span.ids), own) for span, own in zip(spans, model, strict=True)]),
+        np.concatenate([np.full(len(span.ids), is_model) for span, is_model in zip(spans, model, strict=True)]),
         np.concatenate([np.zeros(len(s.ids), np.float32) if s.logp is None else s.logp for s in spans]),
         len(spans[0].ids),
     )
 
 
 class _OneByOne(Batcher[SampleRequest, Sampled]):
-    """Batcher that makes no batches: it awaits the host in the task that asks."""
+    """Batcher without batches: it awaits the host in the asyncio task of the request."""
 
     def __init__(self, answer: Answer) -> None:
         super().__init__(_never)
         self._answer_one = answer
 
-    async def ask(self, request: SampleRequest, place: tuple[str, int] = ("", 0)) -> Sampled:
+    async def ask(self, request: SampleRequest, sort_key: tuple[str, int] = ("", 0)) -> Sampled:
         sampled = await self._answer_one(request)
         self.calls += 1
         self.sizes += 1
@@ -155,11 +155,11 @@ class _OneByOne(Batcher[SampleRequest, Sampled]):
 
 
 def _never(requests: list[SampleRequest]) -> NoReturn:
-    raise UsageError("a model of a host is asked one request at a time")
+    raise UsageError("a model of a host accepts one request at a time")
 
 
 class _HostSampler:
-    """Stands for the sampler of a model that belongs to a host, whose weights are not ours to change."""
+    """Placeholder for the sampler of a host's model, whose weights cannot be changed here."""
 
     version = 0
     max_context = 2**31 - 1

@@ -1,8 +1,8 @@
-"""Inspect AI: environments of this package as tasks, its agents as solvers, its scores as a scorer.
+"""Adapter to Inspect AI: environments of this package as tasks, agents as solvers, scores as a scorer.
 
-``inspect eval searchgym/search -T env=World --model PROVIDER/NAME`` asks any model that Inspect knows. The episode
-engine runs the agent's workflow in the sample's own task, so every call of the model stands in Inspect's transcript and
-counts against its limits, and searches of all samples share batches.
+``inspect eval searchgym/search -T env=World --model PROVIDER/NAME`` evaluates any model that Inspect supports. The
+episode engine runs the agent's workflow in the sample's asyncio task, so every call of the model is in Inspect's
+transcript and counts against its limits, and searches of all samples share batches.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from inspect_ai.scorer import Score, Scorer, Target, mean, scorer, stderr  # noq
 from inspect_ai.solver import Generate, Solver, TaskState, solver  # noqa: E402
 
 TOLD: Final = "searchgym"
-"""Key of the sample's store under which the solver leaves what happened in the episode."""
+"""Key of the sample's store under which the solver saves the episode's summary."""
 FINISH: Final[dict[str, Finish]] = {"max_tokens": "length", "model_length": "context"}
-"""Inspect's reason for the end of a response to ours, where it is not the model's own end."""
+"""This package's finish reasons by Inspect's stop reasons; all others mean ``eos``."""
 
 
 @task
@@ -50,7 +50,7 @@ def search(
     options: dict[str, Any] | None = None,
     max_tokens: int | None = None,
 ) -> Task:
-    """Questions of an environment, answered by an agent that searches.
+    """Inspect task: questions of an environment, answered by a search agent.
 
     Args:
         env: Environment: an id, a short name or a path to a card.
@@ -61,7 +61,7 @@ def search(
     """
     loaded = shared_task(env, options)
     samples = [
-        # Inspect names files by ids, so that these have no control characters and lone surrogates
+        # Inspect names files by ids, so ids must not have control characters and lone surrogates
         Sample(
             question.text, target=list(question.golds), id=drawable(question.id), metadata={"question_id": question.id}
         )
@@ -83,9 +83,9 @@ def searcher(
     options: dict[str, Any] | None = None,
     max_tokens: int | None = None,
 ) -> Solver:
-    """An agent of this package in an environment of it; arguments as `search`.
+    """Inspect solver: an agent of this package in one of its environments; arguments as for `search`.
 
-    Each role asks Inspect's model of that role (``--model-role ROLE=MODEL``), by default the model under evaluation.
+    Each role uses Inspect's model for that role (``--model-role ROLE=MODEL``), by default the evaluated model.
     """
     loaded, workflow = shared_task(env, options), with_max_tokens(load_agent(agent), max_tokens)
     protocol = loaded.rules.protocol
@@ -110,10 +110,10 @@ def searcher(
 
 @scorer(metrics={"*": [mean(), stderr()]})
 def outcome(env: str, options: dict[str, Any] | None = None) -> Scorer:
-    """Reward, EM, F1, searches and turns of an episode.
+    """Inspect scorer: reward, EM, F1, searches and turns of an episode.
 
-    After another solver than `searcher`, such as Inspect's ``react`` with a search tool, the model's last text is the
-    answer: its ``<answer>``, or all of it.
+    After a solver other than `searcher`, such as Inspect's ``react`` with a search tool, the answer is the ``<answer>``
+    in the model's last text, or the whole text.
 
     Args:
         env: See `search`.
@@ -122,15 +122,15 @@ def outcome(env: str, options: dict[str, Any] | None = None) -> Scorer:
     loaded = shared_task(env, options)
 
     async def score(state: TaskState, target: Target) -> Score:
-        told = state.store.get(TOLD) or answered(loaded, state.metadata["question_id"], state.output.completion)
-        words = {name: told[name] for name in ("stop_reason", "error") if name in told}
-        return Score(value=numbers(told), answer=told["answer"], metadata=words)
+        summary = state.store.get(TOLD) or answered(loaded, state.metadata["question_id"], state.output.completion)
+        words = {name: summary[name] for name in ("stop_reason", "error") if name in summary}
+        return Score(value=numbers(summary), answer=summary["answer"], metadata=words)
 
     return score
 
 
 class _Asks:
-    """Async function that asks Inspect's model of a role."""
+    """Async function that calls Inspect's model for a role."""
 
     def __init__(self, role: str, protocol: Protocol) -> None:
         self._role, self._protocol = role, protocol
@@ -160,7 +160,7 @@ def _message(role: str, content: str) -> ChatMessage:
 
 
 def _conversation(episode: Episode, models: dict[str, Model]) -> list[ChatMessage]:
-    """Returns the texts of an episode's contexts, one after the other; empty if no model was asked."""
+    """Returns the texts of an episode's contexts as messages, in order; empty without model calls."""
     forms = {call.context: models[call.role].format for call in episode.calls}
     return [
         _message("assistant" if span.kind == "model" else "user", forms[number].decode(span.ids.tolist()))

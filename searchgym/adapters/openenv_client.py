@@ -1,4 +1,4 @@
-"""OpenEnv, the client: plays episodes on a server that `searchgym.adapters.openenv_server` serves."""
+"""OpenEnv client, which plays episodes on a server of `searchgym.adapters.openenv_server`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from openenv.core.env_server.types import Action, Observation, State  # noqa: E4
 
 
 class SearchAction(Action):
-    """Text of one turn, as the model wrote it."""
+    """Action of one turn: the text that the model wrote."""
 
     text: str
 
@@ -25,7 +25,7 @@ class SearchObservation(Observation):
     text: str
     """Text for the model: the first prompt after a reset, an empty text at the end."""
     info: dict[str, Any]
-    """Gymnasium's info of the step; at the end also what `ended` tells."""
+    """Gymnasium's info of the step; at the end also the summary of `ended`."""
 
 
 class SearchState(State):
@@ -37,7 +37,7 @@ class SearchState(State):
 class SearchGymClient(EnvClient[SearchAction, SearchObservation, SearchState]):
     """Client of one session; ``SearchGymClient(base_url=...).sync()`` is a context manager for plain code.
 
-    ``reset(question_id=...)``, or ``reset(split=..., index=...)``, or ``reset(seed=...)`` chooses the question.
+    ``reset(question_id=...)``, ``reset(split=..., index=...)`` or ``reset(seed=...)`` selects the question.
     """
 
     def _step_payload(self, action: SearchAction) -> dict[str, Any]:

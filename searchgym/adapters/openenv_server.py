@@ -1,4 +1,4 @@
-"""OpenEnv, the server: environments of this package behind OpenEnv's HTTP and WebSocket interface.
+"""OpenEnv server: environments of this package behind OpenEnv's HTTP and WebSocket interface.
 
 A file ``app.py`` for ``uvicorn app:app``::
 
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
 
 
 def make_app(env: str, options: Mapping[str, Any] | None = None, agent: str = AGENT, max_sessions: int = 64) -> FastAPI:
-    """Returns the application of an environment's server.
+    """Returns the web application that serves an environment.
 
     Args:
         env: An id, a short name or a path to a card.
         options: Options of the environment, see `TaskOptions`.
         agent: Agent whose prompt asks the question.
-        max_sessions: Maximum number of sessions at once, one episode each.
+        max_sessions: Maximum number of concurrent sessions, one episode each.
 
     Raises:
-        SearchGymError: Whatever is wrong with the environment: at once, before anything is served.
+        SearchGymError: The environment cannot be loaded; raised before anything is served.
     """
     task = shared_task(env, options)
     ask = prompts(task, agent)
@@ -56,7 +56,7 @@ def make_app(env: str, options: Mapping[str, Any] | None = None, agent: str = AG
 
 
 class ServedEnvironment(Environment[SearchAction, SearchObservation, SearchState]):
-    """One session: an environment over the task that all sessions share.
+    """Environment of one session, over a task that all sessions share.
 
     Args:
         task: The task.
@@ -79,19 +79,19 @@ class ServedEnvironment(Environment[SearchAction, SearchObservation, SearchState
         index: int | None = None,
         **unknown: Any,
     ) -> SearchObservation:
-        """Starts an episode; the text is the prompt that asks the question.
+        """Starts an episode; the observation's text is the prompt with the question.
 
         Args:
-            seed: Seed of the draw where no question is chosen.
+            seed: Seed of the random choice if no question is selected.
             episode_id: Name of the episode. Default: a random one.
-            question_id: The question.
-            split: Split of the question's `index`; the environment has one.
+            question_id: Id of the question.
+            split: Split to which `index` refers; an environment has one split.
             index: 0-based number of the question.
-            **unknown: Nothing else is known.
+            **unknown: Not accepted.
 
         Raises:
-            UnknownNameError: An option, question or split that does not exist.
-            UsageError: Both `question_id` and `index`.
+            UnknownNameError: An option, question or split does not exist.
+            UsageError: Both `question_id` and `index` are given.
             IndexError: There is no question of that number.
         """
         for name in unknown:
@@ -107,7 +107,7 @@ class ServedEnvironment(Environment[SearchAction, SearchObservation, SearchState
         return SearchObservation(text=self._ask(self._env.state.question), info=info)
 
     def step(self, action: SearchAction, timeout_s: float | None = None, **unknown: Any) -> SearchObservation:
-        """Takes one turn.
+        """Executes one turn.
 
         Args:
             action: Text of the model.
@@ -115,7 +115,7 @@ class ServedEnvironment(Environment[SearchAction, SearchObservation, SearchState
             **unknown: Not used.
 
         Raises:
-            EpisodeError: Before a reset or after the end.
+            EpisodeError: The call was before a reset or after the end.
         """
         text, reward, terminated, truncated, info = self._env.step(action.text)
         self._state.step_count += 1
@@ -130,7 +130,7 @@ class ServedEnvironment(Environment[SearchAction, SearchObservation, SearchState
     # -- OpenEnv's task interface ----------------------------------------------------------------------------------
 
     def list_splits(self) -> list[str]:
-        """Returns the only split: that of the environment's questions."""
+        """Returns the single split, that of the environment's questions."""
         return [self._env.task.split]
 
     def num_tasks(self, split: str) -> int:
@@ -138,7 +138,7 @@ class ServedEnvironment(Environment[SearchAction, SearchObservation, SearchState
         return len(self._questions(split))
 
     def get_task(self, split: str, index: int) -> dict[str, Any]:
-        """Returns the id and the text of a question; the answers stay here.
+        """Returns the id and the text of a question, without its answers.
 
         Raises:
             IndexError: There is no question of that number.
@@ -153,7 +153,7 @@ class ServedEnvironment(Environment[SearchAction, SearchObservation, SearchState
         return self.get_task_range(split, 0, 1000)
 
     def get_task_range(self, split: str, start: int | None = None, stop: int | None = None) -> list[dict[str, Any]]:
-        """Returns the questions of a slice."""
+        """Returns the questions in a slice."""
         return [self.get_task(split, index) for index in range(*slice(start, stop).indices(self.num_tasks(split)))]
 
     def _questions(self, split: str) -> tuple[Question, ...]:

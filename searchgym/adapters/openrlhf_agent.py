@@ -1,12 +1,12 @@
-"""OpenRLHF: its agent executor over an agent and an environment of this package.
+"""Adapter to OpenRLHF: an agent executor for an agent and an environment of this package.
 
 OpenRLHF takes a Python file with a class ``AgentExecutor`` (``--train.agent_func_path mine.py``)::
 
     from searchgym.adapters.openrlhf_agent import agent_executor
     AgentExecutor = agent_executor("World", {"reward": "f1"})
 
-The label of a data row is the question's id. The executor speaks token ids with OpenRLHF's engine: OpenRLHF's own
-multi-turn executor encodes what the environment says as text, so that a page could hold a model's turn marks.
+The label of a data row is the question's id. The executor exchanges token ids with OpenRLHF's engine, because
+OpenRLHF's multi-turn executor encodes observations as text, so that a page could contain the model's turn markers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from openrlhf.utils.agent import AgentExecutorBase  # noqa: E402 (after the chec
 def agent_executor(
     env: str, options: Mapping[str, Any] | None = None, agent: str = AGENT, max_tokens: int | None = None
 ) -> type[AgentExecutorBase]:
-    """Returns the class that OpenRLHF makes its executor from, without arguments.
+    """Returns the executor class, which OpenRLHF instantiates without arguments.
 
     Args:
         env: An id, a short name or a path to a card.
@@ -37,7 +37,7 @@ def agent_executor(
         max_tokens: Maximum length of a response in tokens. Default: the number in the agent's card.
 
     Raises:
-        SearchGymError: Whatever is wrong with the environment or the agent: at once, before a training starts.
+        SearchGymError: The environment or the agent cannot be loaded; raised before a training starts.
     """
     task, workflow = shared_task(env, options), with_max_tokens(load_agent(agent), max_tokens)
 
@@ -57,17 +57,17 @@ def agent_executor(
             """Runs one episode; OpenRLHF calls it with a row's prompt and label, and its vLLM engine.
 
             Returns:
-                OpenRLHF's record: token ids, half-open ranges of the model's tokens, log-probs, reward, numbers.
+                OpenRLHF's record: token ids, half-open ranges of the model's tokens, log-probs, reward and metrics.
             """
             form = token_format(hf_tokenizer, task.rules.protocol)
 
             async def sample(ids: list[int], most: int) -> tuple[list[int], list[float] | None]:
-                wanted = copy.deepcopy(sampling_params)
-                wanted.max_tokens, wanted.stop, wanted.include_stop_str_in_output = most, list(form.stop), True
-                wanted.stop_token_ids = list(form.end_ids)
-                output = (await llm_engine.generate(ids, wanted)).outputs[0]
+                params = copy.deepcopy(sampling_params)
+                params.max_tokens, params.stop, params.include_stop_str_in_output = most, list(form.stop), True
+                params.stop_token_ids = list(form.end_ids)
+                output = (await llm_engine.generate(ids, params)).outputs[0]
                 sampled = list(output.token_ids)
-                if wanted.logprobs is None:
+                if params.logprobs is None:
                     return sampled, None
                 return sampled, [row[i].logprob for i, row in zip(sampled, output.logprobs, strict=True)]
 

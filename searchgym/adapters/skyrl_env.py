@@ -1,4 +1,4 @@
-"""SkyRL-gym: environments of this package under the id ``searchgym``, for SkyRL's generators and trainers.
+"""Adapter to SkyRL-gym: environments of this package under the id ``searchgym``, for SkyRL's trainers.
 
 Importing this module registers the id. A row of the data set has ``env_class: searchgym``, ``prompt`` and
 ``question_id`` (see `rows`); the environment's section of SkyRL's configuration has ``env`` and ``options``.
@@ -26,11 +26,11 @@ class SkyRlEnv(BaseTextEnv):
     """One episode of an environment of this package.
 
     Args:
-        env_config: ``{"env": "World", "options": {"reward": "f1"}}``; options as `TaskOptions` has them.
+        env_config: ``{"env": "World", "options": {"reward": "f1"}}``; options as in `TaskOptions`.
         extras: The data row without its prompt: ``question_id``, at the top or in ``extra_info``.
 
     Raises:
-        UsageError: The row names no question.
+        UsageError: The row has no question id.
         UnknownNameError: The environment has no such question.
     """
 
@@ -43,7 +43,7 @@ class SkyRlEnv(BaseTextEnv):
         self._told: dict[str, Any] = {}
 
     def step(self, action: str) -> BaseTextEnvStepOutput:
-        """Takes one turn. At the end ``metadata`` also has what `ended` tells."""
+        """Executes one turn. At the end, ``metadata`` also has the summary of `ended`."""
         observation, reward, terminated, truncated, info = self._env.step(action)
         self.turns += 1
         done = terminated or truncated
@@ -57,7 +57,7 @@ class SkyRlEnv(BaseTextEnv):
         )
 
     def get_metrics(self) -> dict[str, Any]:
-        """Returns the numbers of the episode: reward, scores, searches, turns; empty before its end."""
+        """Returns reward, scores, searches and turns of the episode; empty before its end."""
         return dict(numbers(self._told))
 
 

@@ -1,8 +1,8 @@
-"""verifiers v1: environments of this package as a taskset, its agents as a harness that runs in verifiers' process.
+"""Adapter to verifiers v1: environments of this package as a taskset, agents as a harness in verifiers' process.
 
-verifiers finds both by the name of an installed package whose ``__all__`` exports them (``docs/adapters.md`` has that
-package, in two files). The harness sends every call of the model to verifiers' own endpoint, which records the tokens;
-rules, searches and rewards are this package's. An episode whose retriever failed is an error there, which leaves
+verifiers finds both by the name of an installed package whose ``__all__`` exports them (``docs/do/adapters.md`` has
+that package, in two files). The harness sends every model call to verifiers' endpoint, which records the tokens; rules,
+searches and rewards are this package's. An episode whose retriever failed is reported as an error and excluded from
 training.
 """
 
@@ -24,7 +24,7 @@ from openai import AsyncOpenAI  # noqa: E402
 from verifiers.v1.runtimes import ProgramResult, Runtime  # noqa: E402
 
 TOLD: Final = "searchgym"
-"""Key of a trace's ``info`` under which the harness leaves what happened in the episode."""
+"""Key of a trace's ``info`` under which the harness saves the episode's summary."""
 
 
 class SearchGymTasksetConfig(vf.TasksetConfig):
@@ -46,7 +46,7 @@ class SearchGymHarnessConfig(vf.HarnessConfig):
 
 
 class SearchGymData(vf.TaskData):
-    """One question. Its prompt is the question alone: the harness asks it in the words of its agent."""
+    """One question. Its prompt is only the question; the harness puts it into the agent's prompt."""
 
     env: str
     options: dict[str, Any]
@@ -56,12 +56,12 @@ class SearchGymData(vf.TaskData):
 class SearchGymTask(vf.Task[SearchGymData, vf.State, vf.TaskConfig]):
     """One question and its reward.
 
-    After another harness, such as one with a search tool, the last text of the model is the answer.
+    After another harness, such as one with a search tool, the answer is read from the model's last text.
     """
 
     @property
     def key(self) -> str:
-        """Question's id, which lasts."""
+        """Stable key of the task: the question's id."""
         return str(self.data.question_id)
 
     @vf.reward(weight=1.0)
@@ -75,16 +75,16 @@ class SearchGymTask(vf.Task[SearchGymData, vf.State, vf.TaskConfig]):
         return {name: value for name, value in numbers(self._told(trace)).items() if name != "reward"}
 
     def _told(self, trace: vf.Trace) -> dict[str, Any]:
-        told: dict[str, Any] | None = trace.info.get(TOLD)
-        if told is not None:
-            return told
-        said = [message.content for branch in trace.branches[-1:] for message in branch.messages]
-        text = said[-1] if said and isinstance(said[-1], str) else ""
+        summary: dict[str, Any] | None = trace.info.get(TOLD)
+        if summary is not None:
+            return summary
+        messages = [message.content for branch in trace.branches[-1:] for message in branch.messages]
+        text = messages[-1] if messages and isinstance(messages[-1], str) else ""
         return answered(shared_task(self.data.env, self.data.options), self.data.question_id, text)
 
 
 class SearchGymTaskset(vf.Taskset[SearchGymTask, SearchGymTasksetConfig]):
-    """The questions of an environment."""
+    """Taskset with the questions of an environment."""
 
     def load(self) -> list[SearchGymTask]:
         """Returns one task per question, in the environment's order."""
@@ -127,10 +127,10 @@ class SearchGymHarness(vf.Harness[SearchGymHarnessConfig]):
 
             async def chat(messages: list[dict[str, str]], sampling: Sampling) -> ServerReply:
                 system = [{"role": "system", "content": data.system_prompt}] if data.system_prompt else []
-                asked: Any = {"messages": [*system, *messages], "max_tokens": sampling.max_tokens}
+                request: Any = {"messages": [*system, *messages], "max_tokens": sampling.max_tokens}
                 if sampling.stop:
-                    asked["stop"] = list(sampling.stop)
-                reply = await client.chat.completions.create(model=ctx.model, **asked)
+                    request["stop"] = list(sampling.stop)
+                reply = await client.chat.completions.create(model=ctx.model, **request)
                 return read_choice(reply.choices[0].model_dump(exclude_unset=True), sampling.stop, task.rules.protocol)
 
             models = {role: chat_model(role, chat, task.rules.protocol) for role in agent.roles}

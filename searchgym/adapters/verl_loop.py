@@ -1,14 +1,14 @@
-"""verl: its agent loop over an agent and an environment of this package.
+"""Adapter to verl: an agent loop for an agent and an environment of this package.
 
-A file names the loop, for ``actor_rollout_ref.rollout.agent.agent_loop_config_path``::
+A file configures the loop, for ``actor_rollout_ref.rollout.agent.agent_loop_config_path``::
 
     - name: searchgym
       _target_: searchgym.adapters.verl_loop.SearchGymLoop
       env: World
       options: {reward: f1}
 
-Rows of the data set have ``agent_name: searchgym`` and ``question_id``, at the top or in ``extra_info``. What verl's
-servers sampled is never encoded again.
+Rows of the data set have ``agent_name: searchgym`` and ``question_id``, at the top or in ``extra_info``. Tokens sampled
+by verl's servers are never encoded again.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ class SearchGymLoop(AgentLoopBase):
     """Agent loop of one episode.
 
     Args:
-        *given: What verl gives every loop.
+        *args: Arguments that verl passes to every loop.
         env: An id, a short name or a path to a card.
         options: Options of the environment, see `TaskOptions`.
         agent: Agent with one role, whose prompt asks the question.
         max_tokens: Maximum length of a response in tokens. Default: the number in the agent's card.
-        **named: What verl gives every loop, by name.
+        **kwargs: Keyword arguments that verl passes to every loop.
     """
 
     def __init__(
         self,
-        *given: Any,
+        *args: Any,
         env: str = "Demo",
         options: Mapping[str, Any] | None = None,
         agent: str = AGENT,
         max_tokens: int | None = None,
-        **named: Any,
+        **kwargs: Any,
     ) -> None:
-        super().__init__(*given, **named)
+        super().__init__(*args, **kwargs)
         self._env, self._options = env, options
         self._task = shared_task(env, self._options)
         self._workflow = with_max_tokens(load_agent(agent), max_tokens)
@@ -63,11 +63,11 @@ class SearchGymLoop(AgentLoopBase):
         """Runs the episode of a data row.
 
         Args:
-            sampling_params: verl's, for its servers.
+            sampling_params: verl's sampling parameters for its servers.
             **row: Columns of the row; ``question_id`` is used.
 
         Raises:
-            UsageError: The row names no question, or the prompt is longer than ``rollout.prompt_length``.
+            UsageError: The row has no question id, or the prompt is longer than ``rollout.prompt_length``.
         """
         question = self._task.find(question_of(row))
         form = token_format(self.tokenizer, self._task.rules.protocol)
@@ -95,7 +95,7 @@ class SearchGymLoop(AgentLoopBase):
         return self._output(await engine.episode(question), sampling_params)
 
     def _checked(self, length: int) -> int:
-        """Returns the length of the prompt, in tokens."""
+        """Checks the length of the prompt, in tokens, and returns it."""
         if length > self.rollout_config.prompt_length:
             raise UsageError(
                 f"the prompt has {length} tokens, more than rollout.prompt_length ({self.rollout_config.prompt_length})"
@@ -103,9 +103,9 @@ class SearchGymLoop(AgentLoopBase):
         return length
 
     def _output(self, episode: Episode, sampling_params: Mapping[str, Any]) -> AgentLoopOutput:
-        """Returns an episode in verl's form."""
+        """Converts an episode to verl's output."""
         # every episode of a batch has the same keys
-        sequence, told = sequence_of(episode), {k: v for k, v in of_episode(episode).items() if k != "error"}
+        sequence, summary = sequence_of(episode), {k: v for k, v in of_episode(episode).items() if k != "error"}
         cut, end = sequence.prompt, sequence.prompt + int(self.rollout_config.response_length)
         return AgentLoopOutput(
             prompt_ids=sequence.ids[:cut].tolist(),
@@ -115,5 +115,5 @@ class SearchGymLoop(AgentLoopBase):
             reward_score=episode.reward,
             num_turns=2 * len(episode.calls),
             metrics=AgentLoopMetrics(),
-            extra_fields={"turn_scores": [], "tool_rewards": [], "reward_extra_info": told},
+            extra_fields={"turn_scores": [], "tool_rewards": [], "reward_extra_info": summary},
         )

@@ -19,7 +19,7 @@ SLOT = "slotofaquery"
 
 
 class Reader:
-    """Agent that searches for the question once and answers with the first line of its model's reply.
+    """Agent that answers with the first line of its model's reply, after one search for the question, or none.
 
     If searches return the gold pages (`searchgym.eval.ceilings`), it measures reading alone.
 

@@ -182,7 +182,7 @@ def with_max_tokens(agent: LoadedAgent, most: int | None, thoughts: int | None =
     Args:
         agent: The agent.
         most: Maximum tokens of one output of a role.
-        thoughts: Maximum tokens of a thought; an open thought is then closed.
+        thoughts: Maximum tokens of an output before an open thought is closed.
 
     Raises:
         UsageError: The agent has no roles.
@@ -240,7 +240,7 @@ def read_agent(name: str) -> tuple[AgentCard, dict[str, Role]]:
     """Returns an agent's card and roles, given a name or path, without importing its workflow.
 
     Raises:
-        UnknownNameError: No such agent; the nearest name is suggested.
+        UnknownNameError: No such agent; the most similar name is suggested.
         CardError: The card or a prompt cannot be read.
     """
     folder = Path()
@@ -264,7 +264,7 @@ def load_agent(name: str) -> LoadedAgent:
     """Loads an agent, given the name of a card, a path to a card, or ``"module:Class"`` (which has no roles).
 
     Raises:
-        UnknownNameError: No such agent; the nearest name is suggested.
+        UnknownNameError: No such agent; the most similar name is suggested.
         UsageError: The class cannot be loaded or built, or has no async ``run``.
     """
     card, roles = read_agent(name)

@@ -43,16 +43,19 @@ class Role:
     def parts(self, fields: Mapping[str, str], trusted: str = "") -> Parts:
         """Returns the parts of the prompt with its fields filled in.
 
+        A prompt may leave out ``instructions``, the description of the action grammar: released models have it in words
+        of their own.
+
         Args:
-            fields: Values of the fields, which by default do not count as own text.
-            trusted: Value of the field ``instructions`` that counts as own text: the description of the action grammar.
+            fields: Values of the fields, which come from elsewhere.
+            trusted: Value of ``instructions``, the only field that is text of this package.
 
         Raises:
             UsageError: A placeholder got no value, or a value has no placeholder.
         """
         pieces = FIELD.split(self.template)  # text, name, text, name, ..., text
         names = set(pieces[1::2])
-        if names != fields.keys():
+        if names | {"instructions"} != fields.keys() | {"instructions"} or not names <= fields.keys():
             raise UsageError(f"role {self.name}: the prompt has fields {sorted(names)}, got {sorted(fields)}")
         return [
             (fields[piece], piece == "instructions" and fields[piece] == trusted) if number % 2 else (piece, True)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 import warnings
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, Final, NoReturn
 
 import typer
 from typer.core import TyperGroup
 
 from searchgym import threads
-from searchgym.cli import data, doctor, index, models, serve, train
+from searchgym.cli import data, doctor, index, models, train
 from searchgym.cli.evaluation.compare import compare
 from searchgym.cli.evaluation.evaluate import evaluate
 from searchgym.cli.evaluation.leaderboard import leaderboard
@@ -24,56 +24,76 @@ from searchgym.cli.practice import generated
 from searchgym.cli.practice.demonstrate import demonstrate
 from searchgym.cli.practice.select import select_questions
 from searchgym.cli.practice.selfplay import selfplay
-from searchgym.cli.training.launch import launch
+from searchgym.cli.serving.model import serve_model
+from searchgym.cli.serving.retriever import serve_retriever
 from searchgym.cli.training.show import show_episode
-from searchgym.errors import SearchGymError, UsageError
+from searchgym.errors import CardError, DataMissingError, RunExistsError, SearchGymError, UsageError
 from searchgym.threads import contained
 from searchgym.version import __version__
 
 
 class Commands(TyperGroup):
-    """The commands, none of which a user's code ends as if all were well: a SystemExit in it is an error."""
+    """The commands, listed in groups; a SystemExit in a user's code ends none of them as if all were well."""
 
     def invoke(self, ctx: Any) -> Any:
         """Runs a command."""
         with contained():
             return super().invoke(ctx)
 
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Writes the commands with their summaries, group by group."""
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for name in self.list_commands(ctx):
+            command: Any = self.get_command(ctx, name)
+            groups.setdefault(command.rich_help_panel, []).append((name, command.get_short_help_str(SUMMARY)))
+        for group, rows in groups.items():
+            with formatter.section(group):
+                formatter.write_dl([(name.ljust(NAME), summary) for name, summary in rows])
+
+
+MISTAKES: Final = (UsageError, CardError, DataMissingError, RunExistsError)
+"""Errors that a command raises before it begins its work: wrong names and values, and files that are not there."""
+SUMMARY: Final = 50
+"""Maximum characters of a command's summary."""
+NAME: Final = 12
+"""Width of the column of command names."""
+START, EVALUATE, TRAIN = "Start", "Evaluate", "Train"
+DOCUMENTS, MODELS = "Documents and questions", "Models and servers"
+
+serving = typer.Typer(help="Serve a retriever or a model over HTTP.", no_args_is_help=True)
+serving.command("retriever")(serve_retriever)
+serving.command("model")(serve_model)
+generated.questions.command("select")(select_questions)
 
 app = typer.Typer(
     name="searchgym",
     cls=Commands,
     context_settings={"help_option_names": ["-h", "--help"]},
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.command("list")(list_cards)
-app.command("play")(play)
-app.command("eval")(evaluate)
-app.command("compare")(compare)
-app.command("report")(report)
-app.add_typer(leaderboard, name="leaderboard")
-app.add_typer(predictions, name="predictions")
-app.command("demonstrate")(demonstrate)
-app.command("train")(train.train)
-app.command("selfplay")(selfplay)
-app.command("selfcheck")(train.selfcheck)
-app.command("engine")(models.engine)
-app.command("launch")(launch)
-app.command("export")(models.export)
-app.add_typer(models.model, name="model")
-app.command("show")(show_episode)
-app.command("view")(view)
-app.command("demo")(train.demo)
-app.command("retrieval")(data.retrieval)
-app.command("serve")(serve.serve)
-app.command("doctor")(doctor.doctor)
-app.add_typer(data.corpus, name="corpus")
-app.add_typer(index.index, name="index")
-app.add_typer(generated.world, name="world")
-generated.questions.command("select")(select_questions)
-app.add_typer(generated.questions, name="questions")
+app.command("demo", rich_help_panel=START)(train.demo)
+app.command("list", rich_help_panel=START)(list_cards)
+app.command("doctor", rich_help_panel=START)(doctor.doctor)
+app.command("play", rich_help_panel=START)(play)
+app.command("eval", rich_help_panel=EVALUATE)(evaluate)
+app.command("compare", rich_help_panel=EVALUATE)(compare)
+app.command("report", rich_help_panel=EVALUATE)(report)
+app.command("view", rich_help_panel=EVALUATE)(view)
+app.command("show", rich_help_panel=EVALUATE)(show_episode)
+app.command("retrieval", rich_help_panel=EVALUATE)(data.retrieval)
+app.add_typer(leaderboard, name="leaderboard", rich_help_panel=EVALUATE)
+app.add_typer(predictions, name="predictions", rich_help_panel=EVALUATE)
+app.command("train", rich_help_panel=TRAIN)(train.train)
+app.command("selfplay", rich_help_panel=TRAIN)(selfplay)
+app.command("demonstrate", rich_help_panel=TRAIN)(demonstrate)
+app.command("selfcheck", rich_help_panel=TRAIN)(train.selfcheck)
+app.add_typer(data.corpus, name="corpus", rich_help_panel=DOCUMENTS)
+app.add_typer(index.index, name="index", rich_help_panel=DOCUMENTS)
+app.add_typer(generated.questions, name="questions", rich_help_panel=DOCUMENTS)
+app.add_typer(generated.world, name="world", rich_help_panel=DOCUMENTS)
+app.add_typer(models.model, name="model", rich_help_panel=MODELS)
+app.add_typer(serving, name="serve", rich_help_panel=MODELS)
 
 
 @app.callback(invoke_without_command=True)
@@ -99,15 +119,18 @@ def program() -> NoReturn:
 
 
 def main() -> None:
-    """Runs the command line: errors go to standard error in one line, with status 2 for a wrong argument, else 1."""
+    """Runs the command line: errors go to standard error in one line.
+
+    The status is 2 if the user asked for what cannot be (`MISTAKES`), and 1 if something began and failed.
+    """
     try:
         with warnings.catch_warnings():
             show_warnings()
             app(prog_name="searchgym")
     except SearchGymError as error:
         say(f"error: {error}")
-        sys.exit(2 if isinstance(error, UsageError) else 1)
+        sys.exit(2 if isinstance(error, MISTAKES) else 1)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         say(f"error: {where}{error.strerror or error}")
-        sys.exit(1)
+        sys.exit(2 if isinstance(error, FileNotFoundError) else 1)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from searchgym.cli.output import Json, emit, progress, say
+from searchgym.cli.output import Json, emit, progress, say, say_next
 from searchgym.errors import BadLines, DataMissingError, RunExistsError, ScoringError, UsageError
 from searchgym.options.cards import CorpusCard, find_card, load_card
 from searchgym.records import Passage
@@ -57,13 +57,15 @@ def corpus_get(
     overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:
-    """Download the corpus that a card describes into the data folder and verify it."""
+    """Download and verify the corpus of a card."""
     from searchgym.corpora.download import get_corpus
     from searchgym.corpora.folders import home
 
     card = load_card(CorpusCard, find_card("corpora", name))
     with progress(f"get {card.name}") as advance:
         emit(get_corpus(card, home() / "data", overwrite=overwrite, progress=advance), json, card.name)
+    if not json:
+        say_next("index", "build", card.name, "--out", f"{card.name}-index")
 
 
 @corpus.command("convert")
@@ -75,13 +77,15 @@ def corpus_convert(
     overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:
-    """Convert a corpus of any supported format, or a folder of .md, .txt and .html documents, to JSON lines."""
+    """Convert a corpus or documents to JSON lines."""
     from searchgym.corpora.passages import write_corpus
 
     refuse_existing(out, overwrite)
     passages, bad = read(source, form, skip_bad)
     count = write_corpus(out, passages)
     emit({"passages": count, "left_out": report(bad), "out": str(out)}, json, "converted")
+    if not json:
+        say_next("index", "build", out, "--out", out.with_name(f"{out.stem}-index"))
 
 
 @corpus.command("chunk")
@@ -104,11 +108,13 @@ def corpus_chunk(
     passages, bad = read(source, form, skip_bad)
     count = write_corpus(out, chunk_passages(passages, words=words, overlap=overlap, by=by))  # type: ignore[arg-type]
     emit({"passages": count, "left_out": report(bad), "out": str(out)}, json, "chunked")
+    if not json:
+        say_next("index", "build", out, "--out", out.with_name(f"{out.stem}-index"))
 
 
 @corpus.command("inspect")
 def corpus_inspect(source: Source, json: Json = False) -> None:
-    """Print statistics of a corpus: number, length and duplication of passages."""
+    """Count passages, their lengths and duplicates."""
     from searchgym.corpora.documents import inspect_corpus
 
     emit(inspect_corpus(source), json, source)
@@ -124,18 +130,21 @@ def retrieval(
         Path | None, typer.Option(help="TREC or BEIR qrels; by default, the questions' gold titles.")
     ] = None,
     run: Annotated[Path | None, typer.Option(help="TREC run to score, instead of searching.")] = None,
-    k: Annotated[int, typer.Option("-k", min=1, help="Hits per query.")] = 100,
-    run_out: Annotated[Path | None, typer.Option(help="Write the hits as a TREC run.")] = None,
+    top_k: Annotated[int, typer.Option(min=1, help="Hits per query.")] = 100,
+    out: Annotated[Path | None, typer.Option(help="Write the hits as a TREC run.")] = None,
     qrels_out: Annotated[Path | None, typer.Option(help="Write the judgements as TREC qrels.")] = None,
     overwrite: Overwrite = False,
     skip_bad: SkipBad = 0,
     json: Json = False,
 ) -> None:
-    """Score retrieval alone: recall, MRR and nDCG of questions as queries, or of a TREC run against qrels."""
+    """Score retrieval alone: recall, MRR and nDCG.
+
+    The queries are the questions; or a TREC run is scored against qrels.
+    """
     from searchgym.eval import retrieval as measures
     from searchgym.eval.evidence import of_unreachable
 
-    for written in (run_out, qrels_out):
+    for written in (out, qrels_out):
         if written is not None:
             refuse_existing(written, overwrite)
     lacking: list[str] = []
@@ -146,12 +155,12 @@ def retrieval(
     elif questions is None or corpus is None:
         raise UsageError("give --questions and --corpus to search, or --run and --qrels to score a run")
     else:
-        hits, judged, lacking = _searched(questions, corpus, retriever, qrels, k, skip_bad)
-    if run_out is not None:
-        measures.write_run(run_out, hits)
+        hits, judged, lacking = _searched(questions, corpus, retriever, qrels, top_k, skip_bad)
+    if out is not None:
+        measures.write_run(out, hits)
     if qrels_out is not None:
         measures.write_qrels(qrels_out, judged)
-    cutoffs = [cutoff for cutoff in measures.CUTOFFS if cutoff <= k]
+    cutoffs = [cutoff for cutoff in measures.CUTOFFS if cutoff <= top_k]
     counts = {"without_hits": sum(not hits.get(query) for query in judged)}
     if counts["without_hits"]:
         say(f"{counts['without_hits']} of {len(judged)} queries have no hits: they count 0")
@@ -159,10 +168,12 @@ def retrieval(
         say(f"warning: {of_unreachable(lacking, len(lacking))}")
         counts["unreachable_golds"] = len(lacking)
     emit(measures.evaluate_run(judged, hits, cutoffs) | counts, json, "retrieval")
+    if out is not None and qrels_out is not None and not json:
+        say_next("retrieval", "--run", out, "--qrels", qrels_out)
 
 
 def _searched(
-    questions: Path, corpus: str, retriever: str | None, qrels: Path | None, k: int, skip_bad: int
+    questions: Path, corpus: str, retriever: str | None, qrels: Path | None, top_k: int, skip_bad: int
 ) -> tuple[Run, Qrels, list[str]]:
     """Searches the questions; returns the hits, the judgements and, in words, the golds that cannot be found."""
     from searchgym.corpora.questions import read_queries, read_questions
@@ -177,10 +188,10 @@ def _searched(
     searched, lacking = load_corpus(path, card), list[str]()
     if qrels is None:
         bad = BadLines(skip_bad)
-        asked = read_questions(questions, None, bad)
+        records = read_questions(questions, None, bad)
         report(bad)
-        pages = titled(asked, searched.passages())
-        judged, lacking = measures.judgements(asked, pages), unreachable_in(asked, pages)
+        pages = titled(records, searched.passages())
+        judged, lacking = measures.judgements(records, pages), unreachable_in(records, pages)
     else:
         judged = measures.read_qrels(qrels)
     measures.check_relevant(judged)
@@ -189,4 +200,8 @@ def _searched(
         raise ScoringError(
             f"{len(unasked)} of {len(judged)} judged queries are not in {questions}, such as {unasked[0]!r}"
         )
-    return measures.retrieve_run(searched, {i: text for i, text in queries.items() if i in judged}, k), judged, lacking
+    return (
+        measures.retrieve_run(searched, {i: text for i, text in queries.items() if i in judged}, top_k),
+        judged,
+        lacking,
+    )

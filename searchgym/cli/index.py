@@ -6,12 +6,12 @@ import itertools
 import shutil
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from searchgym.cli.data import Format, Out, Overwrite, SkipBad, Source, read, report
-from searchgym.cli.output import Json, announce, emit, emit_rows, say, stages
+from searchgym.cli.output import Json, announce, emit, emit_rows, say, say_next, stages
 from searchgym.errors import UsageError
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 index = typer.Typer(help="Build, convert, inspect and search indexes.", no_args_is_help=True)
 Card = Annotated[str, typer.Option("--retriever", help="Retriever card (name or path) to build for.")]
+CUT: Final = 300
+"""Characters of each passage that a search prints."""
 Restart = Annotated[bool, typer.Option("--restart", help="Discard an interrupted build and start anew.")]
 Force = Annotated[bool, typer.Option("--force", help="Build even if memory or disk space seems too small.")]
 
@@ -39,18 +41,21 @@ def index_build(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Build an index folder; an interrupted build resumes where it stopped."""
+    """Build an index folder.
+
+    An interrupted build resumes where it stopped.
+    """
     from searchgym.options import plain
     from searchgym.retrieval.cards import find_retriever
     from searchgym.retrieval.index.build import build_index, check_free
     from searchgym.retrieval.index.size import estimate
 
     card = find_retriever(retriever)
-    if given := {name: value for name, value in (("k1", k1), ("b", b)) if value is not None}:
+    if overrides := {name: value for name, value in (("k1", k1), ("b", b)) if value is not None}:
         fields = plain(card)
-        if not given.keys() <= fields.keys():
+        if not overrides.keys() <= fields.keys():
             raise UsageError("--k1 and --b only apply to retriever cards that have them, such as bm25 and lucene")
-        card = find_retriever(fields | given)
+        card = find_retriever(fields | overrides)
     check_free(out, overwrite)
     passages, bad = read(source, form, skip_bad)
     size = estimate(source)
@@ -60,6 +65,8 @@ def index_build(
     with stages(0 if size is None else size.passages) as progress:
         manifest = build_index(passages, out, card, overwrite=overwrite, restart=restart, progress=progress)
     emit(_summary(manifest, started, out) | {"left_out": report(bad)}, json, "index")
+    if not json:
+        say_next("index", "search", out, "your question")
 
 
 @index.command("convert")
@@ -74,7 +81,10 @@ def index_convert(
     restart: Restart = False,
     json: Json = False,
 ) -> None:
-    """Convert existing vectors or a Lucene index to an index folder, without encoding or indexing again."""
+    """Convert vectors or a Lucene index to a folder.
+
+    Nothing is encoded or indexed again.
+    """
     from searchgym.retrieval.index.convert import convert_index
 
     started = time.perf_counter()
@@ -83,6 +93,8 @@ def index_convert(
             source, out, retriever, corpus, overwrite=overwrite, restart=restart, progress=progress
         )
     emit(_summary(manifest, started, out), json, "index")
+    if not json:
+        say_next("index", "search", out, "your question")
 
 
 @index.command("inspect")
@@ -101,18 +113,22 @@ def index_inspect(
 def index_search(
     folder: Annotated[Path, typer.Argument(help="Index folder, corpus file, or folder of documents.")],
     query: Annotated[str, typer.Argument(help="Query text.")],
-    k: Annotated[int, typer.Option("-k", min=1, help="Maximum number of hits.")] = 5,
+    top_k: Annotated[int, typer.Option(min=1, help="Maximum number of hits.")] = 5,
     retriever: Annotated[str | None, typer.Option(help="Retriever card to search with.")] = None,
+    full: Annotated[bool, typer.Option("--full", help=f"Print whole passages, not {CUT} characters of each.")] = False,
     json: Json = False,
 ) -> None:
     """Search an index."""
     from searchgym.envs.data import find_corpus, load_corpus
 
-    (hits,) = load_corpus(find_corpus(folder), retriever, announce()).search([query], k)
+    (hits,) = load_corpus(find_corpus(folder), retriever, announce()).search([query], top_k)
     rows = [
         {"rank": rank, "score": hit.score, "id": hit.passage.id, "title": hit.passage.title, "text": hit.passage.text}
         for rank, hit in enumerate(hits, start=1)
     ]
+    for row in rows if not (full or json) else ():
+        text = str(row["text"])
+        row["text"] = text if len(text) <= CUT else f"{text[:CUT].rstrip()} ... ({len(text):,} characters, --full)"
     if not rows and not json:
         say("no hits: no word of the query is in the corpus")
     emit_rows(rows, json, "hits")
@@ -144,8 +160,8 @@ def _check_room(card: RetrieverCard, size: Size, out: Path, force: bool) -> None
     short = []
     for name, amount in zip(free, needs(card, size), strict=True):
         available = free[name]
-        shown = "unknown" if available is None else f"{available / 2**30:.2f} GiB"
-        say(f"{name}: about {amount / 2**30:.2f} GiB, free {shown}")
+        free_text = "unknown" if available is None else f"{available / 2**30:.2f} GiB"
+        say(f"{name}: about {amount / 2**30:.2f} GiB, free {free_text}")
         if available is not None and available < amount:
             short.append(name)
     if short and not force:
@@ -170,4 +186,4 @@ def memory(group: Path = Path("/sys/fs/cgroup"), info: Path = Path("/proc/meminf
 
 def free_disk(folder: Path) -> int:
     """Returns the free bytes of the disk on which a folder is, or would be made."""
-    return shutil.disk_usage(next(place for place in (folder, *folder.absolute().parents) if place.exists())).free
+    return shutil.disk_usage(next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())).free

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from searchgym.options.cards import list_cards
 from searchgym.options.kinds import shipped
 
 if TYPE_CHECKING:
@@ -27,8 +28,40 @@ Template = Annotated[
         help="Argument of the chat template, such as enable_thinking=false, or date=YYYY-MM-DD; repeatable.",
     ),
 ]
-RecipeName = Annotated[str, typer.Argument(help="Recipe name or YAML file.")]
-Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Values to override.")]
+
+
+def completed(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
+    """Returns a function with which a shell completes one of some names; they are listed when a user asks for it."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [name for name in names() if name.startswith(incomplete)]
+
+    return complete
+
+
+def env_names() -> list[str]:
+    """Returns the short names of environments and the names of suites."""
+    from searchgym.envs.registration import registered
+
+    return [*(id.rpartition("/")[2].rpartition("-v")[0] for id in registered()), *list_cards("suites")]
+
+
+def recipe_names() -> list[str]:
+    """Returns the names of recipes and of pipelines."""
+    return [*list_cards("train"), *list_cards("pipelines")]
+
+
+AgentName = Annotated[
+    str,
+    typer.Option(
+        help="Agent card (searchgym list agents), agent folder, or module:Class.",
+        autocompletion=completed(lambda: list_cards("agents")),
+    ),
+]
+RecipeName = Annotated[
+    str, typer.Argument(metavar="RECIPE", help="Recipe name or YAML file.", autocompletion=completed(recipe_names))
+]
+Overrides = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Values to override.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +91,15 @@ class TaskChoice(SourceOptions):
     ] = None
     aliases: Annotated[Path | None, typer.Option(help="2WikiMultihopQA's id_aliases.json.")] = None
     reward: Annotated[
-        str | None, typer.Option(help=f"{', '.join(shipped('searchgym.envs.rewards'))} or module:function.")
+        str | None, typer.Option(help=f"Reward: {', '.join(shipped('searchgym.envs.rewards'))} or module:function.")
     ] = None
-    protocol: Annotated[str | None, typer.Option(help="tags or tool_calls.")] = None
+    protocol: Annotated[str | None, typer.Option(help="Form of actions: tags or tool_calls.")] = None
     dialect: Annotated[
-        str | None, typer.Option(help="Of tool_calls: hermes, qwen3_coder, llama3, mistral, gemma, gpt_oss or auto.")
+        str | None,
+        typer.Option(help="Form of tool calls: hermes, qwen3_coder, llama3, mistral, gemma, gpt_oss or auto."),
     ] = None
     several_calls: Annotated[
-        str | None, typer.Option(help="Of tool_calls: first, all or refuse, where a response has several.")
+        str | None, typer.Option(help="Several tool calls in one response: take the first, all, or refuse.")
     ] = None
     top_k: TopK = None
     max_turns: MaxTurns = None
@@ -76,9 +110,9 @@ class TaskChoice(SourceOptions):
     retriever_deadline: Annotated[float | None, typer.Option(help="Seconds that one retrieval may take.")] = None
     skip_bad: Annotated[int, typer.Option(help="Skip and report at most this many bad rows of --questions.")] = 0
     limit: Annotated[
-        int | None, typer.Option(min=1, help="Ask this many questions, each kind in its proportion, by --draw-seed.")
+        int | None, typer.Option(min=1, help="Ask this many questions, drawn in proportion to their kinds.")
     ] = None
-    draw_seed: Annotated[int, typer.Option(min=0, help="Seed by which --limit draws questions.")] = 0
+    draw_seed: Annotated[int, typer.Option(min=0, help="Seed of the draw of --limit.")] = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +122,7 @@ class RunOptions:
     out: Annotated[Path | None, typer.Option(help="Run folder; by default a new one under runs/eval/.")] = None
     resume: Annotated[bool, typer.Option("--resume", help="Resume the unfinished run in --out.")] = False
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in --out.")] = False
-    temperature: Annotated[float, typer.Option(min=0.0, help="Sampling temperature; 0 is greedy.")] = 0.0
+    temperature: Annotated[float, typer.Option(min=0.0, help="Sampling temperature; 0 is greedy decoding.")] = 0.0
     max_tokens: Annotated[
         int | None, typer.Option(min=1, help="Maximum tokens of one output of a model; default: the agent's card.")
     ] = None
@@ -99,10 +133,10 @@ class RunOptions:
     concurrency: Annotated[int, typer.Option(min=1, help="Episodes that run at once; does not affect scores.")] = 64
     samples: Annotated[int, typer.Option(min=1, help="Episodes per question: scores are means, and pass@k.")] = 1
     ceilings: Annotated[
-        bool, typer.Option("--ceilings", help="Run it with the gold pages, and with another question's hits, too.")
+        bool, typer.Option("--ceilings", help="Also run with the gold pages given, and with another question's hits.")
     ] = False
     trained_on: Annotated[
-        list[str] | None, typer.Option(help="Question file that the model was trained on, to look for copies.")
+        list[str] | None, typer.Option(help="Question file that the model was trained on: copies are counted.")
     ] = None
 
 
@@ -110,9 +144,9 @@ class RunOptions:
 class PlanOptions:
     """Command-line options of the plan of a training, and of the machine that it is made for."""
 
-    plan: Annotated[bool, typer.Option("--plan", help="Only print memory, fit and hours; status 2 if too much.")] = (
-        False
-    )
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Only print memory, hours and programs; status 2 if it does not fit.")
+    ] = False
     config: Annotated[
         Path | None, typer.Option(help="Plan with the sizes in this config.json instead of the model's.")
     ] = None
@@ -123,7 +157,7 @@ class PlanOptions:
     ] = None
     step_seconds: Annotated[
         float | None,
-        typer.Option(help="Seconds of a step, for the plan's hours; by default those of the run in --out."),
+        typer.Option(help="Seconds per step, for the plan's hours; by default those of the run in --out."),
     ] = None
 
 
@@ -151,8 +185,8 @@ class LoadOptions:
         from searchgym.rollout.foreign.template_options import DATE, parse_template
         from searchgym.rollout.models import Loading
 
-        given = ({} if date is None else {DATE: date}) | parse_template(self.template or ())
-        return Loading(self.sampler, self.dtype, requests, self.max_context, self.chat, given)
+        arguments = ({} if date is None else {DATE: date}) | parse_template(self.template or ())
+        return Loading(self.sampler, self.dtype, requests, self.max_context, self.chat, arguments)
 
 
 def takes_records(command: Callable[..., None]) -> Callable[..., None]:
@@ -160,12 +194,12 @@ def takes_records(command: Callable[..., None]) -> Callable[..., None]:
     hints = typing.get_type_hints(command, include_extras=True)
     records: dict[str, Any] = {name: hint for name, hint in hints.items() if dataclasses.is_dataclass(hint)}
 
-    def run(**given: Any) -> None:
+    def run(**values: Any) -> None:
         built = {
-            name: record(**{field.name: given.pop(field.name) for field in dataclasses.fields(record)})
+            name: record(**{field.name: values.pop(field.name) for field in dataclasses.fields(record)})
             for name, record in records.items()
         }
-        command(**given, **built)
+        command(**values, **built)
 
     parameters: list[inspect.Parameter] = []
     for name, parameter in inspect.signature(command).parameters.items():

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
+import shutil
 import sys
 import time
 import warnings
@@ -14,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from searchgym.cli.tables import laid_out
 from searchgym.errors import DataWarning
 
 if TYPE_CHECKING:
@@ -38,8 +41,8 @@ MOST_SHOWN = 20_000
 def printable(text: str) -> str:
     """Returns a text without characters of `CONTROL`, cut to `MOST_SHOWN` characters."""
     left = len(text) - MOST_SHOWN
-    shown = text if left <= 0 else f"{text[:MOST_SHOWN]} ... ({left:,} more characters)"
-    return CONTROL.sub("\N{REPLACEMENT CHARACTER}", shown)
+    cut = text if left <= 0 else f"{text[:MOST_SHOWN]} ... ({left:,} more characters)"
+    return CONTROL.sub("\N{REPLACEMENT CHARACTER}", cut)
 
 
 def say(text: str) -> None:
@@ -50,18 +53,23 @@ def say(text: str) -> None:
     print(printable(text).replace("\n", "\n  "), file=sys.stderr)  # noqa: T201
 
 
+def say_next(*words: object) -> None:
+    """Prints the command that a user is most likely to need next, on standard error in one line."""
+    say(f"next: searchgym {shlex.join(map(str, words))}")
+
+
 def show_warnings() -> None:
     """Makes Python show what was left out or guessed of data as a note, in one line and once."""
     usual = warnings.showwarning
-    said: set[str] = set()
+    printed: set[str] = set()
 
-    def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+    def show(message: Warning | str, category: type[Warning], *location: Any, **more: Any) -> None:
         if issubclass(category, DataWarning):
-            if str(message) not in said:
-                said.add(str(message))
+            if str(message) not in printed:
+                printed.add(str(message))
                 say(f"note: {message}")
         else:
-            usual(message, category, *place, **more)
+            usual(message, category, *location, **more)
 
     warnings.showwarning = show
 
@@ -113,33 +121,13 @@ def emit_rows(rows: Sequence[Mapping[str, Any]], as_json: bool, name: str, title
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> None:
-    """Prints a table of `printable` cells on standard output, as wide as it needs if piped; no name is ever wrapped."""
-    from rich.console import Console
-    from rich.measure import Measurement
-    from rich.table import Table
-    from rich.text import Text
+    """Prints a table of `printable` cells on standard output as plain text.
 
-    rows = [[printable(cell) for cell in row] for row in rows]
-    grid = Table(
-        title=Text(printable(title), style="table.title") if title else None,
-        show_header=any(head),
-        title_justify="left",
-    )
-    for number, name in enumerate(head):
-        cells = [row[number] for row in rows]
-        numbers = all(
-            cell.replace(" ", "").lstrip("+-").replace(".", "").replace("n/a", "0").isdigit() for cell in cells
-        )
-        grid.add_column(name, justify="right" if numbers else "left", no_wrap=not any(" " in cell for cell in cells))
-    for row in rows:
-        grid.add_row(*map(Text, row))
-    wide = Console(width=100_000)
-    needed = Measurement.get(wide, wide.options, grid)
-    width = max(Console().width, needed.minimum) if sys.stdout.isatty() else needed.maximum
-    console = Console(width=width, soft_wrap=True)
-    with console.capture() as drawn:  # rich itself ends the program when a reader such as head has enough
-        console.print(grid, crop=False)
-    print(drawn.get(), end="", flush=True)  # noqa: T201
+    It is as wide as the terminal, or as $COLUMNS says, or 80 columns; see `tables.laid_out` for what does not fit.
+    """
+    cells = [[printable(cell) for cell in row] for row in rows]
+    lines = laid_out(list(map(printable, head)), cells, shutil.get_terminal_size().columns)
+    print("\n".join([*(["", printable(title)] if title else []), *lines]), flush=True)  # noqa: T201
 
 
 def bars(*columns: ProgressColumn, transient: bool = True) -> Progress:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from searchgym.cli.options import SourceOptions, TaskChoice
+from searchgym.cli.options import SourceOptions, TaskChoice, completed, env_names
 from searchgym.cli.output import say
 from searchgym.errors import DataMissingError, UnknownNameError, UsageError
 from searchgym.options.yaml import parse_yaml
@@ -24,18 +24,19 @@ if TYPE_CHECKING:
 OwnEnv = Annotated[
     str | None,
     typer.Argument(
-        metavar="[ID]",
+        metavar="ID",
         help="Environment id, short name (HotpotQA) or YAML card; left out for your own --questions.",
         show_default=False,
+        autocompletion=completed(env_names),
     ),
 ]
 
 
-def task_options(given: SourceOptions) -> TaskOptions:
+def task_options(source: SourceOptions) -> TaskOptions:
     """Returns the environment options that the user gave, out of a record of command-line options."""
     from searchgym.envs.options import TaskOptions
 
-    fields = {field.name: getattr(given, field.name) for field in dataclasses.fields(given)}
+    fields = {field.name: getattr(source, field.name) for field in dataclasses.fields(source)}
     chosen = {name: value for name, value in fields.items() if value is not None and value is not False}
     if "retrievers" in chosen:
         chosen["retrievers"] = parse_yaml(chosen["retrievers"], "--retrievers")
@@ -43,6 +44,33 @@ def task_options(given: SourceOptions) -> TaskOptions:
         if str(chosen.get(name, "")).startswith("{"):
             chosen[name] = parse_yaml(chosen[name], f"--{name}")
     return cast("TaskOptions", {name: chosen[name] for name in TaskOptions.__annotations__ if name in chosen})
+
+
+def card_of(name: str | None, options: TaskOptions) -> EnvCard:
+    """Returns the card of an environment, or one for the user's own questions.
+
+    Args:
+        name: Environment id, short name or YAML card; None for the user's own questions.
+        options: The user's options.
+
+    Raises:
+        UsageError: `name` is None and something is missing, or `name` is unknown and the questions need none.
+        UnknownNameError: Nothing has that name.
+    """
+    from searchgym.envs.registration import find_env
+
+    if name is None:
+        return _own_env(options)
+    try:
+        return find_env(name)
+    except UnknownNameError as error:
+        if "questions" not in options:
+            raise
+        typed = sys.argv[1:]
+        if name in typed:
+            typed.remove(name)
+        command = shlex.join(["searchgym", *typed])
+        raise UsageError(f"{error} Your own questions need no environment: {command}") from None
 
 
 def load(name: str | None, options: TaskOptions, wait: float = 0.0) -> Task:
@@ -54,32 +82,21 @@ def load(name: str | None, options: TaskOptions, wait: float = 0.0) -> Task:
         wait: Seconds to wait for a retrieval server.
 
     Raises:
-        UsageError: `wait` is given, but the retriever is no server; or `name` is None and something is missing.
+        UsageError: `wait` is given, but the retriever is no server; or see `card_of`.
         UnknownNameError: Nothing has that name.
     """
-    from searchgym.envs.registration import env_options, find_env
+    from searchgym.envs.registration import env_options
     from searchgym.envs.task import load_task
     from searchgym.retrieval.kinds.http import HttpRetriever
 
-    if name is None:
-        card = _own_env(options)
-    else:
-        try:
-            card = find_env(name)
-        except UnknownNameError as error:
-            if "questions" not in options:
-                raise
-            typed = sys.argv[1:]
-            if name in typed:
-                typed.remove(name)
-            command = shlex.join(["searchgym", *typed])
-            raise UsageError(f"{error}. Your own questions need no environment: {command}") from None
+    card = card_of(name, options)
+    if name is not None:
         options = env_options(name, options)
-        found = evaluation_data(card, options)
-        if "questions" in found:
-            folder = Path(str(found["questions"])).parent
+        files = evaluation_data(card, options)
+        if "questions" in files:
+            folder = Path(str(files["questions"])).parent
             say(f"questions of {card.id}: {folder} (SEARCHGYM_DATA), not its {card.questions.split_name}")
-        options = cast("TaskOptions", {**found, **options})
+        options = cast("TaskOptions", {**files, **options})
     task = load_task(card, **options)
     if wait:
         if not isinstance(task.retriever, HttpRetriever):
@@ -137,12 +154,12 @@ def evaluation_data(card: EnvCard, options: TaskOptions) -> TaskOptions:
     folder = Path(base) / card.questions.title.lower()
     if not (folder / "questions.json").is_file():
         return {}
-    found: TaskOptions = {"questions": folder / "questions.json"}
+    files: TaskOptions = {"questions": folder / "questions.json"}
     if (folder / "id_aliases.json").is_file():
-        found["aliases"] = folder / "id_aliases.json"
+        files["aliases"] = folder / "id_aliases.json"
     if "corpus" not in options and not options.get("distractors") and (folder / "corpus.json").is_file():
         try:
             find_corpus(card.corpus)
         except DataMissingError:
-            found["corpus"] = folder / "corpus.json"
-    return found
+            files["corpus"] = folder / "corpus.json"
+    return files

@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from searchgym.cli.options import Overrides, PlanOptions, RecipeName, takes_records
-from searchgym.cli.output import Json, emit, say, table, tell
+from searchgym.cli.output import Json, emit, say, say_next, table, tell
+from searchgym.cli.training.outcome import next_words, say_outcome
 from searchgym.cli.training.plan import print_plan
 from searchgym.cli.training.steps import training_steps
 from searchgym.cli.training.train_pipeline import is_pipeline, train_pipeline
-from searchgym.errors import UsageError
+from searchgym.errors import UnknownNameError, UsageError
 from searchgym.named import code_refused
+from searchgym.options.cards import list_cards
 
 if TYPE_CHECKING:
     from searchgym.testing.selfcheck.findings import Findings
-    from searchgym.train.loop.trainer import TrainResult
     from searchgym.train.recipe.recipe import Recipe
 
 
@@ -47,7 +48,11 @@ def train(
     episode: Annotated[str | None, typer.Option(help="Episode id, with --explain and --out.")] = None,
     json: Json = False,
 ) -> None:
-    """Train a model by a recipe: PPO, the GRPO family, rejection sampling or supervised."""
+    """Train a model by a recipe or a pipeline.
+
+    Recipes train by PPO, the GRPO family, rejection sampling or supervised; a pipeline goes from documents to an
+    adapter.
+    """
     if resume and out is None:
         raise UsageError("--resume needs --out, the folder of the run")
     if episode is not None and not (explain and out is not None):
@@ -62,7 +67,12 @@ def train(
             )
         train_pipeline(recipe, overrides or [], out, resume, json)
         return
-    loaded = recipe_of(recipe, overrides)
+    try:
+        loaded = recipe_of(recipe, overrides)
+    except UnknownNameError as error:
+        if error.kind != "recipe" or error.name != recipe:
+            raise
+        raise UnknownNameError("recipe", recipe, [*error.accepted, *list_cards("pipelines")], error.hint) from None
     if planned.plan:
         with code_refused():  # a plan needs sizes alone
             print_plan(loaded, planned, out, json)
@@ -72,10 +82,10 @@ def train(
         _explain(loaded, out, episode, json)
         return
     folder = out or Path("runs") / "train" / f"{loaded.name}_{time.strftime('%Y%m%d-%H%M%S')}"
-    emit(run_training(loaded, overrides or [], folder, resume), json, loaded.name)
+    emit(run_training(loaded, overrides or [], folder, resume, json), json, loaded.name)
 
 
-def run_training(recipe: Recipe, overrides: list[str], folder: Path, resume: bool) -> dict[str, Any]:
+def run_training(recipe: Recipe, overrides: list[str], folder: Path, resume: bool, json: bool) -> dict[str, Any]:
     """Checks a recipe and its folder, trains and shows the steps; returns the summary of the run.
 
     A run that goes on keeps its warm-ups where the new recipe fits them to its steps. When interrupted, it tells how to
@@ -92,12 +102,14 @@ def run_training(recipe: Recipe, overrides: list[str], folder: Path, resume: boo
         say(f"run folder: {folder}")
         started = time.perf_counter()
         try:
-            with training_steps(recipe) as report:
+            with training_steps(recipe, folder) as report:
                 result = run(recipe, folder, resume=resume, report=report)
         except KeyboardInterrupt:
             say(f"interrupted: go on with the same command and --out {folder} --resume")
             raise typer.Exit(130) from None
-    _say_next(recipe, result, folder)
+    say_outcome(recipe, result, folder)
+    if not json:
+        say_next(*next_words(recipe, result, folder))
     metric = f"validation/{recipe.validation.metric}"
     scores = [row[metric] for row in result.rows if metric in row]
     return {
@@ -112,31 +124,6 @@ def run_training(recipe: Recipe, overrides: list[str], folder: Path, resume: boo
         "checkpoint": str(result.checkpoint),
         "best_checkpoint": None if result.best is None else str(result.best),
     }
-
-
-def _say_next(recipe: Recipe, result: TrainResult, folder: Path) -> None:
-    """Tells what to look at after a training, and what stood in its way."""
-    rows = [row for row in result.rows if row["step"] > 0]
-    if rows and recipe.method.compares and not any(row.get("rollout/reward") for row in rows):
-        legal = {
-            name: share for name, share in rows[-1].items() if name.startswith("role/") and name.endswith("/legal")
-        }
-        legal = legal or {"all calls": 1 - rows[-1].get("rollout/illegal", 0.0)}
-        worst = min(legal, key=lambda name: legal[name])
-        say(
-            f"no episode earned a reward, so nothing was learnt; the least legal outputs are those of {worst} "
-            f"({100 * legal[worst]:.0f} %): warm the model up on demonstrations (method supervised), or give worked "
-            "examples in the prompts"
-        )
-    if result.progress.best_step == 0 and rows:
-        say("no step scored higher on validation than the model did before training: the best checkpoint is step 0")
-    if (folder / "curve.png").is_file():
-        say(f"curve: {folder / 'curve.png'}")
-    if result.progress.step and not recipe.models:
-        model = result.best or result.checkpoint
-        say(f"next: searchgym eval {recipe.env} --agent {recipe.agent} --model {model}")
-    say(f"look at its episodes in a browser: searchgym view {folder}")
-    say(f"look at an episode: searchgym show {folder}")
 
 
 def recipe_of(name: str, overrides: list[str] | None) -> Recipe:
@@ -190,7 +177,9 @@ def selfcheck(
     overrides: Overrides = None,
     json: Json = False,
 ) -> None:
-    """Check a recipe before a long run: tokens, masks, groups, log-probs, a bandit, a resume.
+    """Check a recipe before a long run.
+
+    It checks tokens, masks, groups, log-probs, a bandit and a resume.
 
     The status is 1 if a check fails, else 0; what is not checked does not change it, and is counted in the last line.
     """
@@ -215,29 +204,36 @@ def _print_checks(recipe: str, findings: Findings, as_json: bool) -> None:
     """Prints the results of a self-check, and how many there are of each kind."""
     checks, counts = findings.checks(), findings.counts()
     if as_json:
-        emit({"recipe": recipe, "checks": [dataclasses.asdict(check) for check in checks], "counts": counts}, True)
+        rows = [{"name": check.name, "state": check.state, "said": check.detail} for check in checks]
+        emit({"recipe": recipe, "checks": rows, "counts": counts}, True)
         return
     words = {state: "FAILED" if state == "failed" else state for state in counts}
-    table(("check", "", "seen"), [(check.name, words[check.state], check.said) for check in checks])
+    table(("check", "", "seen"), [(check.name, words[check.state], check.detail) for check in checks])
     tell(", ".join(f"{count} {words[state]}" for state, count in counts.items()))
 
 
 def demo(
-    overrides: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Recipe values.")] = None,
+    overrides: Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Recipe values.")] = None,
     recipe: Annotated[str, typer.Option(help="Recipe name or YAML file; by default a short tiny-grpo.")] = "",
     out: Annotated[Path, typer.Option(help="Folder; an earlier demonstration in it is replaced.")] = Path("runs/demo"),
     questions: Annotated[int, typer.Option(min=1, help="Ask this many of the 500 held-out questions.")] = 300,
     json: Json = False,
 ) -> None:
-    """Train the shipped tiny model to search, and print its scores before and after."""
+    """Train a tiny model to search, in minutes.
+
+    Prints its scores before and after.
+    """
     loaded = recipe_of(recipe or "tiny-grpo", [*([] if recipe else SHORT), *(overrides or [])])
     check_recipe(loaded)
-    with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
-        from searchgym.cli.demo import print_summary, run_demo
+    from searchgym.cli.demo.progress import demo_progress
 
-        with training_steps(loaded) as report:
-            summary = run_demo(loaded, out, say, report, questions)
+    with contextlib.redirect_stdout(sys.stderr), demo_progress(loaded, questions, out) as progress:
+        from searchgym.cli.demo.run import run_demo  # loads libraries that print
+
+        summary = run_demo(loaded, out, progress, questions)
     if json:
         emit(summary, True)
     else:
+        from searchgym.cli.demo.story import print_summary
+
         print_summary(summary, out)

@@ -1,6 +1,6 @@
 """Parsers of question formats, each from one row to one `Question`; `searchgym.corpora.questions` lists the formats.
 
-Every parser takes a row and its 0-based position and raises a DataError without a place; `parse_rows` adds the place.
+Every parser takes a row and its 0-based position. Its DataErrors have no location; `parse_rows` adds it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 def _hotpotqa(row: Row, position: int) -> Question:
-    """Makes a question from a HotpotQA row, also from the simplified one without id and context."""
+    """Makes a question from a HotpotQA row, also from the simplified form without id and context."""
     facts = _facts(row, "supporting_facts")
     pages = tuples_field(row, "context", "title", "sentences")
     texts = spaced([as_texts("context", sentences) for _, sentences in pages])
@@ -53,7 +53,7 @@ def _hotpotqa(row: Row, position: int) -> Question:
 
 
 def _marked(paragraphs: Sequence[Paragraph], facts: Sequence[SupportingFact]) -> tuple[Paragraph, ...]:
-    """Marks the paragraphs that facts name: of several with one title, those that have most of its sentences."""
+    """Marks the paragraphs that facts name; of several with one title, those with the most of the named sentences."""
     sentences_by_title: dict[str, list[int]] = {}
     for fact in facts:
         sentences_by_title.setdefault(title_key(fact.title), []).extend(
@@ -96,7 +96,7 @@ def _musique(row: Row, position: int) -> Question:
     answerable = optional_bool(row, "answerable")
     steps, paragraphs = objects_field(row, "question_decomposition"), []
     for number, item in enumerate(objects_field(row, "paragraphs")):
-        if item.get("idx", number) != number:  # hops refer to paragraphs by it
+        if item.get("idx", number) != number:  # hops refer to paragraphs by this index
             raise DataError(f"'paragraphs': idx {item['idx']!r} at position {number}")
         text = text_field(item, "paragraph_text")
         paragraphs.append(Paragraph(text_field(item, "title"), (text,), bool(optional_bool(item, "is_supporting"))))
@@ -115,7 +115,7 @@ def _musique(row: Row, position: int) -> Question:
 
 
 def _flashrag(row: Row, position: int) -> Question:
-    """Makes a question from a FlashRAG row, or from one that has ``answers`` in place of ``golden_answers``."""
+    """Makes a question from a FlashRAG row, or from one that has ``answers`` instead of ``golden_answers``."""
     key = "answers" if "golden_answers" not in row and "answers" in row else "golden_answers"
     return Question(
         id=id_field(row, "id", position=position),
@@ -128,8 +128,8 @@ def _flashrag(row: Row, position: int) -> Question:
 def _kilt(row: Row, position: int) -> Question:
     """Makes a question from a KILT row, whose outputs are accepted answers, pages that support them, or both.
 
-    A blank answer is none, as in KILT's script. Each output with pages is one set of pages that is enough; the first is
-    taken, since a question has one such set.
+    Blank answers are ignored, as in KILT's script. The pages of each output are one sufficient set; the first set is
+    used, because a `Question` holds only one.
     """
     outputs = objects_field(row, "output")
     golds = [answer for output in outputs if (answer := optional_text(output, "answer") or "").strip()]
@@ -145,7 +145,7 @@ def _kilt(row: Row, position: int) -> Question:
 
 
 def _search_r1(row: Row, position: int) -> Question:
-    """Makes a question from a Search-R1 row; its id joins source, split and index, as ``id`` is not unique."""
+    """Makes a question from a Search-R1 row; its id joins source, split and index, because ``id`` is not unique."""
     extra, truth = object_field(row, "extra_info"), object_field(object_field(row, "reward_model"), "ground_truth")
     return Question(
         id=f"{text_field(row, 'data_source')}_{text_field(extra, 'split')}_{id_field(extra, 'index')}",

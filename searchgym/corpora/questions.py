@@ -10,16 +10,16 @@ The format is detected from the content:
 ``flashrag``   JSON lines ``{id, question, golden_answers, metadata}``, also with ``answers`` for the golds
 ``kilt``       JSON lines ``{id, input, output: [{answer, provenance: [{title, ...}]}]}``
 ``search-r1``  parquet ``{data_source, prompt, reward_model, extra_info}``
-``searchgym``  JSON lines of `Question`'s fields: what `write_questions` writes
+``searchgym``  JSON lines of `Question`'s fields, written by `write_questions`
 ``beir``       ``queries.jsonl``: texts without answers, for `read_queries` only
 =============  =====================================================================================================
 
-Gold answers are one text or a list of texts, none of them blank. A list that comes as text, in JSON or as Python writes
-it (``"['coast', 'shore']"``), is read as a list; one that cannot be read, such as ``"['coast' 'shore']"`` of a NumPy
+Gold answers are one text or a list of texts, none of them blank. A list written as text, in JSON's or Python's syntax
+(``"['coast', 'shore']"``), is read as a list; one that cannot be read, such as ``"['coast' 'shore']"`` from a NumPy
 array, is an error.
 
 A format describes rows: a JSON list, JSON lines, gzip or parquet may hold any of them, as may a data set on the hub
-(whose tables keep ``supporting_facts`` and ``context`` as columns; both ways are read).
+(whose tables keep ``supporting_facts`` and ``context`` as columns; both layouts are read).
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def read_questions(
         path: The file, or a data set ``hf:OWNER/NAME:CONFIG/SPLIT`` on the hub.
         format: One of `FORMATS`. Default: detected from the content.
         bad: Tolerance for bad rows. Default: the first bad row is an error.
-        aliases: 2WikiMultihopQA's ``id_aliases.json``, which gives `Question.aliases` by the answers' entity ids. For
-            files only: rows from the hub have no entity ids.
+        aliases: 2WikiMultihopQA's ``id_aliases.json``, the source of `Question.aliases`, by the answers' entity ids.
+            For files only: rows from the hub have no entity ids.
 
     Returns:
         Questions in file order, with unique ids and the text exactly as in the source. In MuSiQue-Full an unanswerable
@@ -81,7 +81,7 @@ def parse_questions(rows: Rows, format: str | None, bad: BadLines) -> list[Quest
     if format is None:
         format, rows = find_format(rows, _shape, EXPECTED)
         if format == "beir":
-            raise DataError("BEIR queries have no answers: they serve retrieval evaluation only", rows.source)
+            raise DataError("BEIR queries have no answers: they are for retrieval evaluation only", rows.source)
     elif format not in FORMATS:
         raise UnknownNameError("question format", format, FORMATS)
     return list(parse_rows(rows, FORMATS[format], bad))

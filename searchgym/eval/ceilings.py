@@ -1,8 +1,9 @@
-"""Ceilings of a run: what the agent would score with perfect retrieval, and what a perfect reader would; and its floor.
+"""Ceilings and floor of a run's score, from further runs of the same agent and of an oracle.
 
-The agent's own score is at most about that with its questions' gold pages given (reading), and what its retriever finds
-when asked for the gold titles bounds every reader over it (retrieval). The gaps tell which of the two to work on. The
-floor is what it scores if each search returns pages about another question: more than that, the agent owes to the hits.
+The reading ceiling is the agent's score if every search returns the question's gold pages. The retrieval ceiling is the
+score of an oracle that searches for the gold titles and answers correctly once it has all gold pages: it bounds every
+reader over the retriever. The gaps show whether reading or retrieval limits the score. The floor is the agent's score
+if every search returns pages about another question: the part of the score above it is due to the hits.
 """
 
 from __future__ import annotations
@@ -29,25 +30,23 @@ from searchgym.rollout.models import Model
 READING: Final = "gold_pages"
 """Folder of the run in which every search returns the question's gold pages."""
 RETRIEVAL: Final = "evidence_oracle"
-"""Folder of the run of the scripted agent that searches for the gold titles and then knows the answer."""
-
-
+"""Folder of the run of the scripted agent that searches for the gold titles."""
 FLOOR: Final = "other_hits"
-"""Folder of the run in which every search returns what is found for another question."""
+"""Folder of the run in which every search returns hits for another question."""
 
 
 class OtherHits:
-    """Retriever that finds pages for another question, always the same one, whatever the query.
+    """Retriever that returns hits for another question, always the same one for a given question.
 
-    What it returns is found by a search for the title of one of that question's gold pages, which the query decides:
-    pages of the usual number, form and quality, that do not help.
+    It searches for the title of one of the other question's gold pages, chosen by the query. The hits have the usual
+    number, form and quality, but do not help.
 
     Args:
         inner: Retriever of the task.
         questions: Questions of the task; those without gold titles get no hits.
 
     Raises:
-        UsageError: No two questions have gold titles of their own.
+        UsageError: A question shares gold titles with every other one.
     """
 
     def __init__(self, inner: Retriever, questions: Iterable[Question]) -> None:
@@ -56,31 +55,31 @@ class OtherHits:
         titles = {q.id: tuple(dict.fromkeys(q.gold_titles)) for q in questions if q.gold_titles}
         order = random.Random(0).sample(sorted(titles), len(titles))
         self.titles: dict[str, tuple[str, ...]] = {}
-        """Question id to the titles that are searched for instead of its queries."""
-        for place, id in enumerate(order):
-            own = {title_key(title) for title in titles[id]}
-            turned = [*order[place + 1 :], *order[:place]]
-            other = next((o for o in turned if own.isdisjoint(map(title_key, titles[o]))), None)
+        """Titles to search for instead of a question's queries, by question id."""
+        for index, id in enumerate(order):
+            keys = {title_key(title) for title in titles[id]}
+            turned = [*order[index + 1 :], *order[:index]]
+            other = next((o for o in turned if keys.isdisjoint(map(title_key, titles[o]))), None)
             if other is None:
                 raise UsageError("the floor needs questions with different gold titles")
             self.titles[id] = titles[other]
 
     def search_for(self, question_ids: Sequence[str], queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """Returns hits for another question in place of each query's, at most k."""
-        asked: list[str | None] = []
+        """Returns at most k hits per query, for another question than the query's."""
+        title_queries: list[str | None] = []
         for id, query in zip(question_ids, queries, strict=True):
             titles = self.titles.get(id)
-            asked.append(titles[zlib.crc32(query.encode("utf-8", "replace")) % len(titles)] if titles else None)
-        found = iter(self.inner.search([title for title in asked if title is not None], k))
-        return [[] if title is None else list(next(found)) for title in asked]
+            title_queries.append(titles[zlib.crc32(query.encode("utf-8", "replace")) % len(titles)] if titles else None)
+        results = iter(self.inner.search([title for title in title_queries if title is not None], k))
+        return [[] if title is None else list(next(results)) for title in title_queries]
 
 
 class GoldRetriever:
-    """Retriever that returns the gold pages of a question for whatever query.
+    """Retriever that returns the gold pages of a question for every query.
 
     Args:
-        pages: Question id to its gold pages.
-        corpus_sha256: SHA-256 of the corpus that the pages are from, None if there is none.
+        pages: Gold pages by question id.
+        corpus_sha256: SHA-256 of the corpus of the pages; None without a corpus.
     """
 
     in_process = True
@@ -94,10 +93,12 @@ class GoldRetriever:
 
 
 def gold_pages(questions: Iterable[Question], passages: Iterable[Passage]) -> dict[str, list[Passage]]:
-    """Returns the gold pages of each question: its own gold paragraphs, and the first passage of each other gold title.
+    """Returns the gold pages of questions, by question id.
+
+    These are the gold paragraphs that come with the question, and the first passage with each other gold title.
 
     Raises:
-        UsageError: No question names gold pages that are at hand.
+        UsageError: No question names a gold page whose text is available.
     """
     questions = list(questions)
     titles = {title_key(title) for question in questions for title in question.gold_titles or ()}
@@ -107,25 +108,25 @@ def gold_pages(questions: Iterable[Question], passages: Iterable[Passage]) -> di
             by_title.setdefault(key, passage)
     pages: dict[str, list[Passage]] = {}
     for question in questions:
-        own = [p for p in question.paragraphs or () if p.supporting and p.text.strip()]
-        found = [Passage(f"{question.id}/{number}", p.title, p.text) for number, p in enumerate(own)]
-        judged = {title_key(paragraph.title) for paragraph in own}
+        paragraphs = [p for p in question.paragraphs or () if p.supporting and p.text.strip()]
+        gold = [Passage(f"{question.id}/{number}", p.title, p.text) for number, p in enumerate(paragraphs)]
+        judged = {title_key(paragraph.title) for paragraph in paragraphs}
         keys = dict.fromkeys(title_key(title) for title in question.gold_titles or ())
-        found += [by_title[key] for key in keys if key in by_title and key not in judged]
-        if found:
-            pages[question.id] = found
+        gold += [by_title[key] for key in keys if key in by_title and key not in judged]
+        if gold:
+            pages[question.id] = gold
     if not pages:
         raise UsageError("ceilings need questions that name their gold pages, and the texts of these pages")
     return pages
 
 
 def with_gold_pages(task: Task) -> Task:
-    """Returns the task in which every search returns the question's gold pages, all of them.
+    """Returns a task in which every search returns all gold pages of the question.
 
-    It asks the questions that name gold pages and have an answer: nothing can be read for the others.
+    It has only the questions that name gold pages and are answerable.
 
     Raises:
-        UsageError: There is no such question, or the pages are not at hand.
+        UsageError: There is no such question, or the texts of the pages are not available.
     """
     task = task.asking(q for q in task.questions if q.gold_titles and q.answerable is not False)
     pages = gold_pages(task.questions, passages_of(task.retriever) or ())
@@ -143,44 +144,47 @@ def add_ceilings(
     models: Mapping[str, Model] | None = None,
     options: EvalOptions | None = None,
     progress: Callable[[int, int], None] | None = None,
-    given: Task | None = None,
+    gold_task: Task | None = None,
 ) -> Scores:
-    """Runs an agent with the gold pages given, and the evidence oracle, and adds their scores to those of a run.
+    """Runs the agents for a run's ceilings and floor, and adds the results to the run's scores.
 
     Args:
         task: Environment and questions of the run.
         agent: Agent of the run.
-        out: Folder of the run; the others go into folders in it.
+        out: Folder of the run; the further runs are written to subfolders.
         scores: Scores of the run.
-        models: The model behind each role.
-        options: How the run was made.
-        progress: Called with (episodes done, episodes in all) of the longer run.
-        given: The task `with_gold_pages`, if it was made before the run, which then cannot fail here.
+        models: Model of each role.
+        options: Options of the run.
+        progress: Called with (episodes done, episodes in total) of each further run.
+        gold_task: Result of `with_gold_pages`, if it was computed before the run. Default: computed here.
 
     Returns:
-        The scores with ``ceilings``: EM and F1 of ``gold_pages``, of ``evidence_oracle`` and, where questions differ in
+        The scores with ``ceilings``: EM and F1 of ``gold_pages``, of ``evidence_oracle`` and, if questions differ in
         their gold pages and search one corpus, of ``other_hits``; the gaps ``reading_gap`` and ``retrieval_gap`` (EM of
-        the first two less that of the run); and ``hits_gain`` (EM of the run less that of ``other_hits``).
+        the first two minus that of the run); and ``hits_gain`` (EM of the run minus that of ``other_hits``).
     """
     options = options or EvalOptions()
-    given = given or with_gold_pages(task)
-    named = task.asking(given.questions)
-    found: dict[str, dict[str, Any]] = {}
+    gold_task = gold_task or with_gold_pages(task)
+    named = task.asking(gold_task.questions)
+    ceilings: dict[str, dict[str, Any]] = {}
     runs = [
-        (READING, given, agent, models),
+        (READING, gold_task, agent, models),
         (RETRIEVAL, named, load_agent("evidence-oracle"), None),
     ]
     if isinstance(named.retriever, Retriever) and len({q.gold_titles for q in named.questions}) > 1:
-        with contextlib.suppress(UsageError):  # questions about the same pages have no such floor
+        with contextlib.suppress(UsageError):  # no floor if questions share their gold pages
             floor = dataclasses.replace(named, retriever=OtherHits(named.retriever, named.questions))
             runs.append((FLOOR, floor, agent, models))
-    for folder, own_task, own_agent, own_models in runs:
+    for folder, run_task, run_agent, run_models in runs:
         resume = dataclasses.replace(options, resume=not options.overwrite and holds_run(out / folder))
-        reached = evaluate(own_task, own_agent, out / folder, own_models, resume, progress=progress)
-        found[folder] = {"n": reached["n"], "em": reached["em"], "f1": reached["f1"]}
-    gaps = {"reading_gap": found[READING]["em"] - scores["em"], "retrieval_gap": found[RETRIEVAL]["em"] - scores["em"]}
-    if FLOOR in found:
-        gaps["hits_gain"] = scores["em"] - found[FLOOR]["em"]
-    scores = scores | {"ceilings": {**found, **gaps}}
+        reached = evaluate(run_task, run_agent, out / folder, run_models, resume, progress=progress)
+        ceilings[folder] = {"n": reached["n"], "em": reached["em"], "f1": reached["f1"]}
+    gaps = {
+        "reading_gap": ceilings[READING]["em"] - scores["em"],
+        "retrieval_gap": ceilings[RETRIEVAL]["em"] - scores["em"],
+    }
+    if FLOOR in ceilings:
+        gaps["hits_gain"] = scores["em"] - ceilings[FLOOR]["em"]
+    scores = scores | {"ceilings": {**ceilings, **gaps}}
     write_json(out / SCORES, scores)
     return scores

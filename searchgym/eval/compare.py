@@ -1,4 +1,4 @@
-"""Comparison of runs on the same questions, question by question: paired intervals, over seeds and over questions."""
+"""Comparison of runs on the same questions: paired differences, with intervals over seeds and over questions."""
 
 from __future__ import annotations
 
@@ -14,51 +14,54 @@ from searchgym.eval.run_folder import QUESTIONS, FinishedRun, QuestionRows
 from searchgym.eval.scores import bootstrap_ci
 
 SAME: Final = ("env", "questions_sha256", "scorer")
-"""What runs must have in common, so that their questions can be paired."""
+"""Fields of ``run.json`` that must be equal, so that the questions of two runs can be paired."""
 TRACK: Final = (
     "corpus_sha256", "retriever", "top_k", "max_turns", "max_queries", "max_observation_words", "protocol", "browse",
     "snippet_words", "sources", "dialect", "several_calls",
 )  # fmt: skip
-"""What runs should have in common, so that a difference is one of the agents."""
+"""Fields of ``run.json`` that should be equal, so that a difference in scores is due to the agents or models."""
 
 
 @dataclass(frozen=True)
 class PairedDifference:
-    """The mean of paired differences of a score, with its interval and what it is made of."""
+    """Mean of paired differences of a score, with its 95 % interval and the counts of wins, losses and ties."""
 
     mean: float
     low: float
     high: float
     wins: int
-    """Number of questions in which the first is better."""
+    """Number of questions in which the first run is better."""
     losses: int
     ties: int
 
     @property
     def verdict(self) -> str:
-        """``"better"`` or ``"worse"``, or ``"not distinguishable"`` if the interval holds 0."""
+        """``"better"`` or ``"worse"``, or ``"not distinguishable"`` if the interval contains 0."""
         return "not distinguishable" if self.low <= 0 <= self.high else "better" if self.mean > 0 else "worse"
 
     def __str__(self) -> str:
-        """Returns the mean with its interval, and whether it is not distinguishable from 0."""
-        told = f", {self.verdict}" if self.verdict == "not distinguishable" else ""
-        return f"{self.mean:+.3f} ({self.low:+.3f} to {self.high:+.3f}){told}"
+        """Formats the mean with its interval, and the verdict if it is not distinguishable from 0."""
+        note = f", {self.verdict}" if self.verdict == "not distinguishable" else ""
+        return f"{self.mean:+.3f} ({self.low:+.3f} to {self.high:+.3f}){note}"
 
 
 def check_comparable(runs: Sequence[FinishedRun]) -> list[str]:
-    """Returns what differs between runs beside their agents and models, in words.
+    """Checks that runs have the same questions, and describes other differences that make a comparison unfair.
+
+    Returns:
+        One sentence for each field of `TRACK` in which a run differs from the first, and for hits that a model wrote.
 
     Raises:
-        UsageError: The runs asked different questions, so that nothing can be paired; the message names the field.
+        UsageError: The runs asked different questions, so that they cannot be paired; the message names the field.
     """
     first, notes = runs[0], []
     for run in runs[1:]:
         for field in SAME:
             if run.record.get(field) != first.record.get(field):
-                told = f"{field} {first.record.get(field)!r} and {run.record.get(field)!r}"
+                values = f"{field} {first.record.get(field)!r} and {run.record.get(field)!r}"
                 if field == "questions_sha256":
-                    told += f" ({' and '.join(map(_question_count, (first, run)))})"
-                raise UsageError(f"{first.name} and {run.name} asked different questions: {told}")
+                    values += f" ({' and '.join(map(_question_count, (first, run)))})"
+                raise UsageError(f"{first.name} and {run.name} asked different questions: {values}")
         if run.rows.keys() != first.rows.keys():
             raise UsageError(f"{first.name} and {run.name} have scores of different questions: damaged {QUESTIONS}")
         for field in TRACK:
@@ -69,20 +72,20 @@ def check_comparable(runs: Sequence[FinishedRun]) -> list[str]:
         if (written > 0) != (retrieved > 0):
             of = run.name if written else first.name
             notes.append(
-                f"{of}: a model wrote {max(written, retrieved):.0%} of its hits; the other run's were retrieved"
+                f"{of}: a model wrote {max(written, retrieved):.0%} of its hits; the other run retrieved all hits"
             )
     return notes
 
 
 def _question_count(run: FinishedRun) -> str:
-    """Returns how many questions a run asked, and how they were drawn."""
-    count, drawn = run.record.get("questions"), run.record.get("drawn")
-    how = f" of {drawn.get('of')}, drawn by seed {drawn.get('seed')}" if isinstance(drawn, dict) else ""
+    """Returns the number of questions of a run, and how they were drawn."""
+    count, sample = run.record.get("questions"), run.record.get("drawn")
+    how = f" of {sample.get('of')}, drawn by seed {sample.get('seed')}" if isinstance(sample, dict) else ""
     return f"{count}{how}"
 
 
 def difference(first: QuestionRows, second: QuestionRows, metric: str = "em") -> PairedDifference:
-    """Returns the mean of first less second over the questions that both have, with its paired bootstrap interval.
+    """Returns the mean of first minus second over their common questions, with a paired bootstrap interval.
 
     Args:
         first: Rows of one run.
@@ -94,8 +97,8 @@ def difference(first: QuestionRows, second: QuestionRows, metric: str = "em") ->
     """
     ids = sorted(id for id, row in first.items() if metric in row and metric in second.get(id, {}))
     if not ids:
-        known = sorted({key for row in first.values() for key, value in row.items() if isinstance(value, float)})
-        raise UsageError(f"no question has the score {metric!r} in both runs; there are {', '.join(known)}")
+        names = sorted({key for row in first.values() for key, value in row.items() if isinstance(value, float)})
+        raise UsageError(f"no question has the score {metric!r} in both runs; the scores are {', '.join(names)}")
     gaps = np.array([first[id][metric] - second[id][metric] for id in ids], np.float64)
     low, high = bootstrap_ci(gaps)
     wins, losses = int((gaps > 0).sum()), int((gaps < 0).sum())
@@ -105,7 +108,7 @@ def difference(first: QuestionRows, second: QuestionRows, metric: str = "em") ->
 def t_interval(values: npt.ArrayLike) -> tuple[float, float]:
     """Returns the 95 % interval of a mean by Student's t, for few values such as differences over paired seeds.
 
-    Needs scipy, of the ``train`` extra.
+    Needs scipy, from the extra ``train``.
 
     Args:
         values: (n,) with n of 2 or more.
@@ -121,12 +124,12 @@ def t_interval(values: npt.ArrayLike) -> tuple[float, float]:
 
 
 def two_way_ci(values: npt.ArrayLike, resamples: int = 10_000) -> tuple[float, float]:
-    """Returns the 95 % interval of a mean over seeds and questions, for other seeds and other questions alike.
+    """Returns the 95 % interval of a mean over seeds and questions, which generalises to new seeds and new questions.
 
-    Seeds and questions are drawn with replacement, each on its own (a two-way bootstrap; Owen, "The pigeonhole
-    bootstrap", 2007). Few seeds vary less than their source when they are drawn so; the interval is therefore at least
-    as wide as Student's t over the seeds. With one seed it says nothing of other seeds. Needs scipy, of the ``train``
-    extra.
+    Seeds and questions are resampled independently with replacement (a two-way bootstrap; Owen, "The pigeonhole
+    bootstrap", 2007). With few seeds this underestimates their variance; the interval is therefore at least as wide as
+    Student's t over the seeds. With one seed it does not generalise to other seeds. Needs scipy, from the extra
+    ``train``.
 
     Args:
         values: (seeds, questions), such as differences in EM between two methods, paired by seed and question.

@@ -1,8 +1,8 @@
-"""Training questions among evaluation questions: equal after normalisation, or nearly so.
+"""Evaluation questions that are exact or near copies of training questions.
 
-Questions about other entities often differ in a name alone, which is no copy, so that words count by their rarity: the
-similarity of two questions is the weight of the words that they share over the weight of the words that either has
-(weighted Jaccard), where a word of n among N questions weighs 1 + log(N / n).
+Questions about different entities often differ only in a name and are no copies. Therefore words are weighted by their
+rarity: the similarity of two questions is the total weight of their common words divided by the total weight of all
+their words (weighted Jaccard), where a word in n of N questions has the weight 1 + log(N / n).
 """
 
 from __future__ import annotations
@@ -17,64 +17,64 @@ from searchgym.records import Question
 from searchgym.scoring import normalise_answer
 
 NEAR_DUPLICATE: Final = 0.8
-"""Least similarity of a near copy."""
-ASKED: Final = frozenset({"when", "where", "why", "how"})
-"""Words that decide what is asked of an entity; near copies have the same ones."""
+"""Minimum similarity of a near copy."""
+QUESTION_WORDS: Final = frozenset({"when", "where", "why", "how"})
+"""Words that change the meaning of a question; near copies have the same ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """An evaluation question that a training question equals, or nearly so."""
+    """An evaluation question with an equal or similar training question."""
 
     id: str
     """Id of the evaluation question."""
     kind: Literal["exact", "near"]
-    """Whether the two are equal after normalisation."""
+    """``exact`` if the questions are equal after normalisation, else ``near``."""
     similarity: float
-    """Weighted Jaccard similarity, 1 if they are equal."""
+    """Weighted Jaccard similarity; 1 for an exact copy."""
     text: str
-    """The evaluation question."""
+    """Text of the evaluation question."""
     training: str
-    """The training question."""
+    """Text of the training question, for a near copy the most similar one."""
 
 
 def find_copies(training: Iterable[str], evaluation: Sequence[Question], least: float = NEAR_DUPLICATE) -> list[Copy]:
-    """Returns the evaluation questions that occur among training questions, in their order.
+    """Returns the evaluation questions that are copies of training questions, in their order.
 
     Args:
         training: Texts of training questions.
         evaluation: Evaluation questions.
-        least: Least similarity of a near copy, in (0, 1].
+        least: Minimum similarity of a near copy, in (0, 1].
     """
     trained = {normalise_answer(text): text for text in training}
     words = {text: frozenset(text.split()) for text in trained}
-    asked = {question.id: normalise_answer(question.text) for question in evaluation}
-    counts = Counter(word for text in (*trained, *asked.values()) for word in set(text.split()))
-    weight = {word: 1.0 + math.log((len(trained) + len(asked)) / count) for word, count in counts.items()}
+    normalised = {question.id: normalise_answer(question.text) for question in evaluation}
+    counts = Counter(word for text in (*trained, *normalised.values()) for word in set(text.split()))
+    weight = {word: 1.0 + math.log((len(trained) + len(normalised)) / count) for word, count in counts.items()}
     having: defaultdict[str, list[str]] = defaultdict(list)
-    for text, own in words.items():
-        for word in own:
+    for text, terms in words.items():
+        for word in terms:
             having[word].append(text)
     copies = []
     for question in evaluation:
-        text = asked[question.id]
+        text = normalised[question.id]
         if text in trained:
             copies.append(Copy(question.id, "exact", 1.0, question.text, trained[text]))
             continue
-        # A near copy lacks at most the share 1 - `least` of the question's weight: of rarest words that weigh more
-        # together it has one at least.
-        own, covered, candidates = frozenset(text.split()), 0.0, set[str]()
-        whole = sum(weight[word] for word in own)
-        for word in sorted(own, key=lambda word: (-weight[word], word)):
+        # A near copy lacks at most the share 1 - `least` of the question's weight. So it has at least one of the
+        # rarest words that together exceed this share.
+        terms, covered, candidates = frozenset(text.split()), 0.0, set[str]()
+        whole = sum(weight[word] for word in terms)
+        for word in sorted(terms, key=lambda word: (-weight[word], word)):
             candidates.update(having.get(word, ()))
             covered += weight[word]
             if covered > (1.0 - least) * whole:
                 break
         alike: list[tuple[float, str]] = []
         for other in candidates:
-            if own & ASKED == words[other] & ASKED:
-                shared = sum(weight[word] for word in own & words[other])
-                similarity = shared / (shared + sum(weight[word] for word in own ^ words[other]))
+            if terms & QUESTION_WORDS == words[other] & QUESTION_WORDS:
+                shared = sum(weight[word] for word in terms & words[other])
+                similarity = shared / (shared + sum(weight[word] for word in terms ^ words[other]))
                 alike += [(-similarity, other)] if similarity >= least else []
         if alike:
             similarity, nearest = min(alike)
@@ -85,7 +85,7 @@ def find_copies(training: Iterable[str], evaluation: Sequence[Question], least: 
 def measure_contamination(
     training: Iterable[str], evaluation: Sequence[Question], em: Mapping[str, float]
 ) -> dict[str, Any]:
-    """Returns what copies of training questions do to a score.
+    """Compares the EM on copies of training questions with the EM on the other questions.
 
     Args:
         training: Texts of training questions.
@@ -94,8 +94,7 @@ def measure_contamination(
 
     Returns:
         ``training`` (number of training questions), ``exact`` and ``near`` (numbers of copies), ``em_copies`` and
-        ``em_others`` (EM on them and on the other questions, None where there are none), and ``copies``: the first
-        20 of them.
+        ``em_others`` (EM on copies and on other questions, None without such questions), and ``copies`` (the first 20).
     """
     texts = list(training)
     copies = find_copies(texts, evaluation)

@@ -1,9 +1,8 @@
-"""What single episodes show: the gold pages that they found, whether they had to search, and outputs that were refused.
+"""Measures of single episodes: gold pages found, searches that were not needed, and refused outputs.
 
-A page is gold by its passage where the question comes with the texts of its gold paragraphs and the corpus is made of
-such paragraphs; otherwise by its title, as where nothing tells two paragraphs of one title apart. In MuSiQue titles
-repeat within a question, so that a title alone would take other passages of the page for gold ones, and count two gold
-passages of one page as one.
+A retrieved passage counts as gold by its text if the question comes with the texts of its gold paragraphs and the
+corpus consists of such paragraphs; otherwise by its title. In MuSiQue, titles repeat within a question: by title alone,
+other passages of a page would count as gold, and two gold passages of one page as one.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from searchgym.retrieval.index.distractors import DistractorRetriever
 from searchgym.retrieval.retriever import corpus_of
 
 MADE_OF: Final = 0.5
-"""Least share of hits with the title of a paragraph that have the text of one, in a corpus that is made of paragraphs:
-in one that cuts pages otherwise only a short page is the same here and there."""
+"""Minimum share of equal texts, among hits with the title of a question's paragraph, from which a corpus counts as made
+of such paragraphs. In a corpus that splits pages differently, only short pages have equal texts."""
 MOST_REASONS: Final = 5
 """Maximum number of reasons that a run lists for refused outputs."""
 EXAMPLE: Final = 100
 """Maximum number of characters of an example of a refused output."""
 Golds = Mapping[str, tuple["Gold", ...]]
-"""Question id to the gold pages of the question; questions that name none are left out."""
+"""Gold pages by question id, for the questions that name some."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,21 +38,21 @@ class Gold:
     """One gold page of a question."""
 
     title: str
-    """Normal form of its title."""
+    """Normal form of the page's title."""
     text: str | None = None
-    """Normal form of the gold paragraph's text; None if the title decides."""
+    """Normal form of the gold paragraph's text; None if only the title is compared."""
 
     def matches(self, passage: Passage) -> bool:
-        """Returns whether a retrieved passage is this gold page."""
+        """Checks whether a retrieved passage is this gold page."""
         return title_key(passage.title) == self.title and self.text in (None, title_key(passage.text))
 
 
 def find_golds(questions: Iterable[Question], episodes: Iterable[Episode]) -> Golds:
-    """Returns the gold pages of questions, by passage where the hits of episodes show a corpus made of paragraphs.
+    """Returns the gold pages of questions, to be compared by text if the corpus consists of the questions' paragraphs.
 
     Args:
-        questions: Questions, of which those that name no gold pages are left out.
-        episodes: Episodes over one corpus; what they found tells how it cuts pages, whoever holds it.
+        questions: Questions; those that name no gold pages are left out.
+        episodes: Episodes over one corpus; their hits show whether the corpus consists of such paragraphs.
     """
     questions = [question for question in questions if question.gold_titles is not None]
     hits = {hit.passage.id: hit.passage for e in episodes for searched in e.searches for hit in searched.hits}
@@ -62,22 +61,26 @@ def find_golds(questions: Iterable[Question], episodes: Iterable[Episode]) -> Go
 
 
 def golds_of(question: Question, by_passage: bool) -> dict[Gold, None]:
-    """Returns the gold pages of one question: its gold paragraphs with a text if asked, and its other gold titles.
+    """Returns the gold pages of one question: its gold paragraphs with their texts, and its other gold titles.
 
-    Supporting facts name one page for each title: if several paragraphs may be it, the title decides.
+    Supporting facts name a page by its title: if several gold paragraphs have that title, only the title is compared.
+
+    Args:
+        question: Question with gold titles.
+        by_passage: Whether gold paragraphs are compared by text; if false, all gold pages are compared by title.
     """
-    own = [p for p in question.paragraphs or () if by_passage and p.supporting and p.text.strip()]
+    paragraphs = [p for p in question.paragraphs or () if by_passage and p.supporting and p.text.strip()]
     if question.supporting_facts is not None:
-        times = Counter(title_key(paragraph.title) for paragraph in own)
-        own = [paragraph for paragraph in own if times[title_key(paragraph.title)] == 1]
-    golds = [Gold(title_key(paragraph.title), title_key(paragraph.text)) for paragraph in own]
+        times = Counter(title_key(paragraph.title) for paragraph in paragraphs)
+        paragraphs = [paragraph for paragraph in paragraphs if times[title_key(paragraph.title)] == 1]
+    golds = [Gold(title_key(paragraph.title), title_key(paragraph.text)) for paragraph in paragraphs]
     judged = {gold.title for gold in golds}
     titles = map(title_key, question.gold_titles or ())
     return dict.fromkeys([*golds, *(Gold(title) for title in titles if title not in judged)])
 
 
 def _made_of_paragraphs(questions: Sequence[Question], passages: Iterable[Passage]) -> bool:
-    """Returns whether the passages that have the title of a question's paragraph mostly have the text of one, too."""
+    """Checks whether most passages with the title of a question's paragraph also have the text of one."""
     texts: dict[str, set[str]] = {}
     for question in questions:
         for paragraph in question.paragraphs or ():
@@ -91,29 +94,29 @@ def _made_of_paragraphs(questions: Sequence[Question], passages: Iterable[Passag
 
 
 Pages = Mapping[str, Sequence[Passage]]
-"""Normal form of a title to the passages of a corpus that have it."""
+"""Passages of a corpus by the normal form of their title."""
 
 
 def titled(questions: Iterable[Question], passages: Iterable[Passage]) -> Pages:
-    """Returns the passages of a corpus that have the title of a gold page."""
-    wanted = {title_key(title) for question in questions for title in question.gold_titles or ()}
-    found: dict[str, list[Passage]] = {}
+    """Returns the passages of a corpus that have the title of a gold page, by the title's normal form."""
+    gold_titles = {title_key(title) for question in questions for title in question.gold_titles or ()}
+    matches: dict[str, list[Passage]] = {}
     for passage in passages:
-        if (title := title_key(passage.title)) in wanted:
-            found.setdefault(title, []).append(passage)
-    return found
+        if (title := title_key(passage.title)) in gold_titles:
+            matches.setdefault(title, []).append(passage)
+    return matches
 
 
 MOST_LOOKED_AT: Final = 1_000_000
-"""Number of passages above which an evaluation does not look through its corpus for gold pages."""
+"""Maximum number of passages of a corpus that an evaluation searches for gold pages."""
 NAMED: Final = 20
-"""Number of golds that scores name."""
+"""Maximum number of unreachable gold pages that scores list."""
 
 
 def unreachable_golds(task: Task) -> list[str]:
     """Returns the gold pages and sentences of a task that no search can find; see `unreachable_in`.
 
-    Pages of a server, or of a corpus of more than `MOST_LOOKED_AT` passages, are not looked at.
+    The gold pages are not checked if the corpus is on a server or has more than `MOST_LOOKED_AT` passages.
     """
     if isinstance(task.retriever, DistractorRetriever):
         lacking: list[str] = []
@@ -127,19 +130,19 @@ def unreachable_golds(task: Task) -> list[str]:
 
 
 def unreachable_in(questions: Sequence[Question], pages: Pages | None) -> list[str]:
-    """Returns, in words, the gold pages that a corpus lacks, and gold sentences that their question's paragraphs lack.
+    """Describes the gold pages that a corpus lacks, and the gold sentences that a question's paragraphs lack.
 
     Args:
-        questions: The questions.
-        pages: Passages of the corpus, as `titled` gives them; None if they are not known.
+        questions: Questions with gold pages or supporting facts.
+        pages: Passages of the corpus, as `titled` returns them; None if they are unknown: then no page is reported.
     """
-    held = {} if pages is None else pages
-    by_passage = _made_of_paragraphs(questions, [passage for own in held.values() for passage in own])
-    found: list[str] = []
+    by_title = {} if pages is None else pages
+    by_passage = _made_of_paragraphs(questions, [passage for passages in by_title.values() for passage in passages])
+    missing: list[str] = []
     for question in questions:
         for gold in golds_of(question, by_passage) if pages is not None else ():
-            if not any(gold.matches(passage) for passage in held.get(gold.title, ())):
-                found.append(f"{question.id}: page {gold.title!r}")
+            if not any(gold.matches(passage) for passage in by_title.get(gold.title, ())):
+                missing.append(f"{question.id}: page {gold.title!r}")
         longest: dict[str, int] = {}
         for paragraph in question.paragraphs or ():
             key = title_key(paragraph.title)
@@ -147,18 +150,18 @@ def unreachable_in(questions: Sequence[Question], pages: Pages | None) -> list[s
         for fact in question.supporting_facts or ():
             most, number = longest.get(title_key(fact.title)), fact.sentence
             if most is not None and number is not None and not 0 <= number < most:
-                found.append(f"{question.id}: sentence {number} of {fact.title!r}")
-    return found
+                missing.append(f"{question.id}: sentence {number} of {fact.title!r}")
+    return missing
 
 
 def of_unreachable(first: Sequence[str], count: int) -> str:
-    """Returns a sentence about a number of golds that `unreachable_in` found, given the first ones."""
+    """Returns a warning about `count` unreachable golds, with the first three of them."""
     such = ", ".join(first[:3]) + (", ..." if count > 3 else "")
-    return f"{count} gold pages or sentences cannot be found, which bounds what recall can be: {such}"
+    return f"{count} gold pages or sentences cannot be found, which limits recall: {such}"
 
 
-def found_at(episode: Episode, golds: Sequence[Gold]) -> list[int | None]:
-    """Returns the turn in which each gold page was first among the hits or opened; None for a page that never was."""
+def turns_of_golds(episode: Episode, golds: Sequence[Gold]) -> list[int | None]:
+    """Returns the turn in which each gold page was first retrieved or opened; None if it never was."""
     first: list[int | None] = [None] * len(golds)
     for searched in episode.searches:
         for hit in searched.hits:
@@ -173,48 +176,49 @@ def found_at(episode: Episode, golds: Sequence[Gold]) -> list[int | None]:
 
 
 def recall_by_turn(episodes: Sequence[Episode], golds: Golds, turns: int) -> npt.NDArray[np.float64] | None:
-    """Returns the share of gold pages found up to each turn.
+    """Returns the share of gold pages found up to each turn, of the episodes whose question names gold pages.
 
     Returns:
-        (episodes whose question names gold pages, turns) float64, or None if there are none.
+        (episodes, turns) float64, or None if there are no such episodes.
     """
     curves = []
     for episode in episodes:
-        if own := golds.get(episode.question_id):
-            at = [turns + 1 if turn is None else turn for turn in found_at(episode, own)]
-            curves.append([sum(first <= turn for first in at) / len(own) for turn in range(1, turns + 1)])
+        if pages := golds.get(episode.question_id):
+            at = [turns + 1 if turn is None else turn for turn in turns_of_golds(episode, pages)]
+            curves.append([sum(first <= turn for first in at) / len(pages) for turn in range(1, turns + 1)])
     return np.array(curves) if curves else None
 
 
-def evidence_of(found: Sequence[int | None]) -> str:
-    """Returns how many of the gold pages an episode found, given `found_at`: ``all``, ``some`` or ``none``."""
-    count = sum(turn is not None for turn in found)
-    return "all" if count == len(found) else "some" if count else "none"
+def evidence_of(turns: Sequence[int | None]) -> str:
+    """Classifies an episode by the gold pages that it found, given `turns_of_golds`: ``all``, ``some`` or ``none``."""
+    count = sum(turn is not None for turn in turns)
+    return "all" if count == len(turns) else "some" if count else "none"
 
 
-def searched_on(episode: Episode, found: Sequence[int | None]) -> int:
-    """Returns the number of queries that an episode sent after the turn in which its last gold page was found."""
-    turns = [turn for turn in found if turn is not None]
-    return sum(s.turn > max(turns) for s in episode.searches) if len(turns) == len(found) else 0
+def searched_on(episode: Episode, gold_turns: Sequence[int | None]) -> int:
+    """Returns the number of searches after the turn in which the last gold page was found; 0 if one was not found."""
+    turns = [turn for turn in gold_turns if turn is not None]
+    return sum(s.turn > max(turns) for s in episode.searches) if len(turns) == len(gold_turns) else 0
 
 
-def stopped_early(episode: Episode, found: Sequence[int | None], max_turns: int) -> bool:
-    """Returns whether an episode answered although a gold page was missing and it could have searched once more."""
-    return episode.stop_reason == "answer" and episode.turns < max_turns and None in found
+def stopped_early(episode: Episode, gold_turns: Sequence[int | None], max_turns: int) -> bool:
+    """Checks whether an episode ended with an answer although a gold page was missing and turns were left."""
+    return episode.stop_reason == "answer" and episode.turns < max_turns and None in gold_turns
 
 
 def awareness(episodes: Sequence[Episode], questions: Mapping[str, Question]) -> dict[str, float | None] | None:
-    """Compares the decision not to search with whether an answer without pages is right.
+    """Measures how well the decision not to search fits the questions that the model can answer from memory.
 
-    The answer without pages is a trial answer (`Call.prefix`) of the first turn, which agents such as ``ikea`` and
-    ``adasearch`` give in evaluation; episodes without one are left out, and so are those whose retriever failed.
+    The answer from memory is a trial answer (`Call.prefix`) of the first turn, which agents such as ``ikea`` and
+    ``adasearch`` produce in evaluation. Episodes without one, with an unanswerable question, or whose retriever failed
+    are left out.
 
     Source: AdaSearch, arXiv 2512.16883, its F1_aware: F1 of not searching, where the questions that the model answers
-    right from memory are the positives.
+    correctly from memory are the positives.
 
     Returns:
         ``n`` episodes; the shares ``known`` (the trial answer is an exact match) and ``unsearched``; ``precision``,
-        ``recall`` and ``f1`` of not searching, None where nothing is there to divide by. None without trial answers.
+        ``recall`` and ``f1`` of not searching, None if the divisor is 0. None without trial answers.
     """
     pairs: list[tuple[bool, bool]] = []
     for episode in episodes:
@@ -225,28 +229,28 @@ def awareness(episodes: Sequence[Episode], questions: Mapping[str, Question]) ->
             pairs.append((right, not episode.searches))
     if not pairs:
         return None
-    known, unsearched = (sum(column) for column in zip(*pairs, strict=True))
+    memorised, unsearched = (sum(column) for column in zip(*pairs, strict=True))
     both = sum(right and not_searched for right, not_searched in pairs)
     return {
         "n": len(pairs),
-        "known": known / len(pairs),
+        "known": memorised / len(pairs),
         "unsearched": unsearched / len(pairs),
         "precision": both / unsearched if unsearched else None,
-        "recall": both / known if known else None,
-        "f1": 2 * both / (known + unsearched) if known + unsearched else None,
+        "recall": both / memorised if memorised else None,
+        "f1": 2 * both / (memorised + unsearched) if memorised + unsearched else None,
     }
 
 
 def outputs(episode: Episode) -> list[Call]:
-    """Returns the outputs of models that acted in an episode, trial answers for training left out."""
+    """Returns the calls of an episode's models without trial answers."""
     return [call for call in episode.calls if not call.prefix]
 
 
 def invalid_actions(episode: Episode) -> int:
-    """Returns how many outputs or actions of an episode were not understood.
+    """Returns the number of invalid outputs or actions of an episode.
 
-    A role of a team falls back to a default if its output is refused, so the environment sees no invalid action; a
-    scripted agent makes no calls, so only the environment can refuse. What both refuse is counted once.
+    If a role's output is refused, a team may act by default, so that the environment sees no invalid action. A scripted
+    agent makes no calls, so that only the environment can refuse. Of the two counts, the larger one is returned.
     """
     return max(episode.invalid, sum(not call.legal for call in outputs(episode)))
 

@@ -1,8 +1,8 @@
-"""Evaluation of retrievers: TREC qrels and runs in and out; recall, MRR and nDCG.
+"""Evaluation of retrievers: files of TREC qrels and runs; recall, MRR and nDCG.
 
-Definitions are those of ``trec_eval`` (``recall``, ``recip_rank`` within a cut-off, ``ndcg_cut`` with linear gains),
-averaged over the queries of the qrels; a query without hits counts 0. Deviation: hits of equal score stand in the
-order of the file, where ``trec_eval`` orders them by document id.
+The definitions are those of ``trec_eval`` (``recall``, ``recip_rank`` within a cut-off, ``ndcg_cut`` with linear
+gains), averaged over the queries of the qrels; a query without hits counts 0. Deviation: hits of equal score stay in
+the order of the file, whereas ``trec_eval`` orders them by document id.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from searchgym.retrieval.retriever import Retriever
 from searchgym.scoring.ranking import ndcg
 
 Qrels = dict[str, dict[str, int]]
-"""Relevance judgements: query id to passage id to relevance (above 0 is relevant)."""
+"""Relevance judgements: relevance (above 0 is relevant) by query id and passage id."""
 Run = dict[str, list[tuple[str, float]]]
-"""Retrieval results: query id to (passage id, score) pairs, best first."""
+"""Retrieval results: (passage id, score) pairs by query id, best first."""
 
 CUTOFFS = (1, 3, 5, 10, 20, 100)
 BATCH = 256
@@ -32,7 +32,7 @@ def read_qrels(path: Path) -> Qrels:
     """Reads qrels: TREC's ``query 0 passage relevance``, or BEIR's ``query-id corpus-id score`` with its header line.
 
     Raises:
-        DataError: A line of another form, or a pair judged twice.
+        DataError: A line is malformed, or a pair is judged twice.
     """
     qrels: Qrels = {}
     for number, fields in _fields(path, (3, 4)):
@@ -41,60 +41,62 @@ def read_qrels(path: Path) -> Qrels:
         if len(fields) not in (3, 4):
             raise DataError(f"expected 'query 0 passage relevance', got {len(fields)} fields", path, number)
         query, passage, relevance = fields[0], fields[-2], fields[-1]
-        own = qrels.setdefault(query, {})
-        if passage in own:
+        judged = qrels.setdefault(query, {})
+        if passage in judged:
             raise DataError(f"passage {passage!r} is judged twice for query {query!r}", path, number)
         value = _number(relevance, "relevance", path, number)
         if value != int(value):
             raise DataError(f"relevance {relevance!r} is not a whole number", path, number)
-        own[passage] = int(value)
+        judged[passage] = int(value)
     if not qrels:
         raise DataError("holds no judgements", path)
     return qrels
 
 
 def write_qrels(path: Path, qrels: Mapping[str, Mapping[str, int]]) -> None:
-    """Writes TREC qrels."""
-    _write(path, ((query, "0", passage, str(r)) for query, own in qrels.items() for passage, r in own.items()))
+    """Writes a file of TREC qrels."""
+    _write(path, ((query, "0", passage, str(r)) for query, judged in qrels.items() for passage, r in judged.items()))
 
 
 def read_run(path: Path) -> Run:
-    """Reads a TREC run, ``query Q0 passage rank score tag``; hits are ordered by score, equal scores by the file.
+    """Reads a TREC run, ``query Q0 passage rank score tag``; hits are sorted by score, equal scores keep their order.
 
     Raises:
-        DataError: A line of another form, or a passage twice under one query.
+        DataError: A line is malformed, or a query has a passage twice.
     """
     run: Run = {}
     for number, fields in _fields(path, (6,)):
         if len(fields) != 6:
             raise DataError(f"expected 'query Q0 passage rank score tag', got {len(fields)} fields", path, number)
-        own = run.setdefault(fields[0], [])
-        own.append((fields[2], _number(fields[4], "score", path, number)))
-    for query, own in run.items():
-        if len({passage for passage, _ in own}) < len(own):
-            raise DataError(f"a passage stands twice under query {query!r}", path)
-        own.sort(key=lambda hit: -hit[1])
+        hits = run.setdefault(fields[0], [])
+        hits.append((fields[2], _number(fields[4], "score", path, number)))
+    for query, hits in run.items():
+        if len({passage for passage, _ in hits}) < len(hits):
+            raise DataError(f"query {query!r} has a passage twice", path)
+        hits.sort(key=lambda hit: -hit[1])
     return run
 
 
 def write_run(path: Path, run: Mapping[str, Sequence[tuple[str, float]]], tag: str = "searchgym") -> None:
-    """Writes a TREC run; ranks start at 1, scores keep every digit."""
+    """Writes a TREC run; ranks start at 1, scores have full precision."""
     _write(
         path,
         (
             (query, "Q0", passage, str(rank), repr(score), tag)
-            for query, own in run.items()
-            for rank, (passage, score) in enumerate(own, start=1)
+            for query, hits in run.items()
+            for rank, (passage, score) in enumerate(hits, start=1)
         ),
     )
 
 
 def _fields(path: Path, counts: Collection[int]) -> Iterator[tuple[int, list[str]]]:
-    """Yields (line number, fields): between tabs if these are of a right number and not empty, else between blanks.
+    """Yields (line number, fields) of each line that is not blank.
+
+    A line is split at tabs if this results in an allowed number of fields, none of them empty; otherwise at blanks.
 
     Args:
-        path: The file; a byte order mark is skipped.
-        counts: Numbers of fields that a line may have.
+        path: File to read; a byte order mark is skipped.
+        counts: Allowed numbers of fields.
     """
     for number, line in text_lines(path):
         if line.strip():
@@ -103,7 +105,7 @@ def _fields(path: Path, counts: Collection[int]) -> Iterator[tuple[int, list[str
 
 
 def _number(text: str, what: str, path: Path, line: int) -> float:
-    """Returns a finite number."""
+    """Parses a finite number; `what` names it in errors."""
     try:
         value = float(text)
     except ValueError:
@@ -126,11 +128,11 @@ def _write(path: Path, rows: Iterable[tuple[str, ...]]) -> None:
 
 
 def qrels_from_questions(questions: Iterable[Question], passages: Iterable[Passage]) -> Qrels:
-    """Judges the gold passages of questions as relevant (1).
+    """Returns relevance judgements in which the gold passages of questions are relevant (1).
 
-    Where a question comes with the text of a gold paragraph and the corpus holds it, that passage is relevant; else
-    every passage whose title is a gold title. A gold page that the corpus lacks is judged as well, under an id that no
-    passage has (``unreachable:1``): it counts as never found, as in an evaluation.
+    If a question comes with the text of a gold paragraph and the corpus contains it, that passage is relevant;
+    otherwise every passage with the gold title is. A gold page that the corpus lacks is judged, too, under an id that
+    no passage has (``unreachable:1``), so that it counts as not found, as in an evaluation.
 
     Raises:
         ScoringError: No gold page has a passage in the corpus, or no question names gold pages.
@@ -140,7 +142,7 @@ def qrels_from_questions(questions: Iterable[Question], passages: Iterable[Passa
 
 
 def judgements(questions: Sequence[Question], pages: Pages) -> Qrels:
-    """Returns `qrels_from_questions`, given the passages with gold titles as `titled` gives them."""
+    """Returns the judgements of `qrels_from_questions`, given the passages with gold titles from `titled`."""
     qrels: Qrels = {}
     lacking: list[tuple[str, str]] = []
     count = 0
@@ -149,14 +151,14 @@ def judgements(questions: Sequence[Question], pages: Pages) -> Qrels:
             continue
         ids_of: dict[str, set[str]] = {}
         for gold in golds_of(question, by_passage=True):
-            held = pages.get(gold.title, [])
-            ids_of.setdefault(gold.title, set()).update(passage.id for passage in held if gold.matches(passage))
+            passages = pages.get(gold.title, [])
+            ids_of.setdefault(gold.title, set()).update(passage.id for passage in passages if gold.matches(passage))
         for title, ids in ids_of.items():
-            ids = ids or {passage.id for passage in pages.get(title, [])}  # the corpus cuts this page otherwise
+            ids = ids or {passage.id for passage in pages.get(title, [])}  # the corpus splits this page differently
             if not ids:
                 lacking.append((question.id, title))
-            found = sorted(ids) or [f"unreachable:{len(lacking)}"]
-            qrels.setdefault(question.id, {}).update(dict.fromkeys(found, 1))
+            relevant = sorted(ids) or [f"unreachable:{len(lacking)}"]
+            qrels.setdefault(question.id, {}).update(dict.fromkeys(relevant, 1))
         count += len(ids_of)
     if not qrels:
         raise ScoringError("no question names its gold pages: give --qrels")
@@ -167,13 +169,13 @@ def judgements(questions: Sequence[Question], pages: Pages) -> Qrels:
 
 
 def retrieve_run(retriever: Retriever, queries: Mapping[str, str], k: int) -> Run:
-    """Searches every query; returns at most k hits each."""
+    """Searches every query and returns at most k hits for each."""
     ids = list(queries)
     run: Run = {}
     for at in range(0, len(ids), BATCH):
         batch = ids[at : at + BATCH]
-        found = retriever.search([queries[i] for i in batch], k)
-        run |= {i: [(hit.passage.id, hit.score) for hit in hits] for i, hits in zip(batch, found, strict=True)}
+        results = retriever.search([queries[i] for i in batch], k)
+        run |= {i: [(hit.passage.id, hit.score) for hit in hits] for i, hits in zip(batch, results, strict=True)}
     return run
 
 
@@ -188,7 +190,7 @@ def evaluate_run(
     """Returns ``n`` and ``recall@k``, ``mrr@k``, ``ndcg@k`` for each cut-off.
 
     Raises:
-        ScoringError: The run answers a query that the qrels do not judge at all, or nothing is relevant to a query.
+        ScoringError: The run contains a query without judgements, or a query has no relevant passage.
     """
     unknown = run.keys() - qrels.keys()
     if unknown:
@@ -208,10 +210,10 @@ def evaluate_run(
 
 
 def check_relevant(qrels: Mapping[str, Mapping[str, int]]) -> None:
-    """Refuses judgements that cannot be scored, before a search.
+    """Checks that every query has a relevant passage.
 
     Raises:
-        ScoringError: Nothing is relevant to a query.
+        ScoringError: A query has no relevant passage.
     """
     for query, judged in qrels.items():
         if not any(r > 0 for r in judged.values()):
@@ -219,10 +221,10 @@ def check_relevant(qrels: Mapping[str, Mapping[str, int]]) -> None:
 
 
 def recall(gains: Sequence[int], relevant: Sequence[int], k: int) -> float:
-    """Computes recall: the share of the relevant passages that are among the first k hits."""
+    """Returns the recall at k: the share of the relevant passages that are among the first k hits."""
     return sum(gain > 0 for gain in gains[:k]) / len(relevant)
 
 
 def reciprocal_rank(gains: Sequence[int], relevant: Sequence[int], k: int) -> float:
-    """Computes the reciprocal rank of the first relevant hit among the first k, 0 if there is none."""
+    """Returns the reciprocal rank of the first relevant hit among the first k; 0 if there is none."""
     return next((1 / rank for rank, gain in enumerate(gains[:k], start=1) if gain > 0), 0.0)

@@ -1,4 +1,4 @@
-"""Rows of an episode: its outputs, searches and looks at pages by turn, as `view`, `report` and `show` show them."""
+"""Rows of an episode: its model calls, searches and opened pages by turn, for `view`, `report` and `show`."""
 
 from __future__ import annotations
 
@@ -11,47 +11,47 @@ import numpy.typing as npt
 from searchgym.records import Episode, Hit
 
 Terms = Mapping[str, Sequence[float]]
-"""Rewards of an episode's calls, by credit term."""
+"""Rewards of an episode's calls, one per call, by credit term."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallRow:
-    """One call of a model with what training made of it."""
+    """One call of a model, with its reward and advantage."""
 
     role: str
     model_key: str
     turn: int
     legal: bool
     tokens: int
-    """Number of tokens that the model wrote."""
+    """Number of generated tokens."""
     parts: dict[str, float]
-    """Reward by credit term; empty where the rewards are not known."""
+    """Reward by credit term; empty if the rewards are unknown."""
     reward: float
     """Reward of the call: the sum over `parts`."""
     advantage: float | None
-    """Mean advantage over the call's tokens; None if the call is not trained on: its model key is frozen, its sequence
-    left the batch, or its step was not recorded."""
+    """Mean advantage over the call's tokens; None if its model key is frozen, its sequence was dropped from the batch,
+    or the step's advantages were not recorded."""
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class ToolRow:
-    """One search, or one look at a page."""
+    """One search, or one request to open a page or to read on."""
 
     turn: int
     id: str
     function: str
     """``search``, ``open`` or ``more``."""
     query: str
-    """Query of a search, or the page that was asked for; empty for ``more``."""
+    """Query of a search, or the requested page; empty for ``more``."""
     hits: Sequence[Hit] | None
-    """Hits of a search; None for a look at a page."""
+    """Hits of a search; None for ``open`` and ``more``."""
     page: str | None = None
-    """Title and part of the page that was shown; None for a search, or if there was no such page."""
+    """Title and part of the opened page; None for a search, or if the page does not exist."""
 
 
 Turn = tuple[int, list[tuple[int, CallRow]], list[ToolRow]]
-"""Number of a turn, its calls with their places in the episode, and its uses of tools."""
+"""(Number of the turn, its calls with their indices in the episode, its searches and opened pages)."""
 
 
 def call_rows(
@@ -63,17 +63,17 @@ def call_rows(
     """Returns the calls of an episode with their rewards and advantages.
 
     Args:
-        episode: The episode.
-        terms: Rewards of its calls by credit term. Default: they are not known.
-        advantages: Advantages by call id, ``"<episode id>/<call>"``.
-        trained: Model keys that are trained; calls of others have no advantage. Default: every key is.
+        episode: Episode to describe.
+        terms: Rewards of the calls by credit term. Default: unknown.
+        advantages: Advantages by call id, ``"<episode id>/<call>"``. Default: none.
+        trained: Trained model keys; calls of other keys get no advantage. Default: all keys.
     """
     rows = []
-    for place, call in enumerate(episode.calls):
-        parts = {name: rewards[place] for name, rewards in (terms or {}).items()}
+    for index, call in enumerate(episode.calls):
+        parts = {name: rewards[index] for name, rewards in (terms or {}).items()}
         values = None
         if advantages and (trained is None or call.model_key in trained):
-            values = advantages.get(f"{episode.id}/{place}")
+            values = advantages.get(f"{episode.id}/{index}")
         rows.append(
             CallRow(
                 role=call.role,
@@ -99,5 +99,5 @@ def turns_of(episode: Episode, calls: Sequence[CallRow]) -> Iterator[Turn]:
         page = f"{look.title}, part {look.part} of {look.parts}" if look.part else None
         tools.append(ToolRow(look.turn, f"open-{number}", "open" if look.target else "more", look.target, None, page))
     for turn in sorted({call.turn for call in calls} | {tool.turn for tool in tools}):
-        placed = [(place, call) for place, call in enumerate(calls) if call.turn == turn]
+        placed = [(index, call) for index, call in enumerate(calls) if call.turn == turn]
         yield turn, placed, [tool for tool in tools if tool.turn == turn]

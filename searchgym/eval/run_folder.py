@@ -1,9 +1,9 @@
-"""Run folders: the names of their files, and the one reader of them, of runs that have ended or go on.
+"""Reader of run folders and the names of their files, for finished and unfinished runs.
 
-An evaluation's folder holds ``run.json`` (what is run) and ``episodes.jsonl`` and, once every question is done,
-``questions.jsonl`` (scores of each question) and ``scores.json``. A training's holds ``recipe.yaml``,
-``metrics.jsonl``, episodes with their advantages, and the questions that were proposed for it. A suite's run holds
-``suite.json`` and a run folder for each part.
+The folder of an evaluation contains ``run.json`` (the configuration), ``episodes.jsonl`` and, once every question is
+done, ``questions.jsonl`` (scores of each question) and ``scores.json``. The folder of a training contains
+``recipe.yaml``, ``metrics.jsonl``, episodes with their advantages, and the questions of a proposer. The folder of a
+suite contains ``suite.json`` and a run folder for each part.
 """
 
 from __future__ import annotations
@@ -24,34 +24,34 @@ from searchgym.rollout.storage import read_episodes, sidecar
 from searchgym.train.loop.folder import ADVANTAGES, METRICS, PROPOSED, RECIPE, Advantages, read_advantages
 
 SCORES: Final = "scores.json"
-"""File of the scores of a run, there once every question is done."""
+"""File with the scores of a run, written when every question is done."""
 QUESTIONS: Final = "questions.jsonl"
-"""File of the scores of each question, as `question_rows` gives them."""
+"""File with the scores of each question; see `searchgym.eval.scores.question_rows`."""
 SUITE: Final = "suite.json"
-"""File of a suite's run that names the suite and its parts."""
+"""File in the folder of a suite's run that names the suite and its parts."""
 MARKS: Final = (RUN, RECIPE, EPISODES)
 """Files of which a run folder has at least one."""
 QuestionRows = Mapping[str, Mapping[str, Any]]
-"""Question id to the row of the question in ``questions.jsonl``."""
+"""Rows of ``questions.jsonl`` by question id."""
 Line = TypeVar("Line")
 
 
 @dataclass(slots=True)
 class RunReader:
-    """Reader of one run folder; every file is read when it is asked for.
+    """Reader of one run folder, which reads each file on demand.
 
-    A file that the run is still writing may end in half a line, which is left out and noted.
+    A file that the run is still writing may end in an incomplete line, which is skipped and noted.
     """
 
     folder: Path
     name: str = EPISODES
     """Name of the episode file, for episodes outside of a run folder."""
     notes: list[str] = field(default_factory=list)
-    """What was left out, and why."""
+    """Sentences about skipped data, with the reasons."""
 
     @property
     def path(self) -> Path:
-        """File of the episodes."""
+        """Path of the episode file."""
         return self.folder / self.name
 
     @property
@@ -66,21 +66,21 @@ class RunReader:
 
     @property
     def is_finished(self) -> bool:
-        """Whether every question of an evaluation is done."""
+        """Whether the folder holds an evaluation of which every question is done."""
         return (self.folder / SCORES).is_file()
 
     @property
     def files(self) -> list[Path]:
-        """Files that the folder has, of those that say something of its episodes."""
+        """Existing files of the folder that describe its episodes."""
         names = (ADVANTAGES, PROPOSED, RECIPE, RUN, QUESTIONS)
         return [file for file in (self.path, sidecar(self.path), *map(self.folder.joinpath, names)) if file.is_file()]
 
     def record(self) -> dict[str, Any]:
-        """Returns what an evaluation says of itself.
+        """Returns the configuration of an evaluation, from ``run.json``.
 
         Raises:
             DataMissingError: The folder holds no evaluation.
-            DataError: The record is damaged.
+            DataError: The file is damaged.
         """
         if not self.is_evaluation:
             raise DataMissingError("no such run: give the folder that `searchgym eval --out` wrote", self.folder)
@@ -94,7 +94,7 @@ class RunReader:
         """Returns the rows of the questions by id; empty if the evaluation has not ended.
 
         Raises:
-            DataError: A row has no id or that of another, or a score that is no number.
+            DataError: A row has no id, the id of an earlier row, or a score that is no finite number.
         """
         path = self.folder / QUESTIONS
         rows: dict[str, dict[str, Any]] = {}
@@ -124,31 +124,31 @@ class RunReader:
         return rows
 
     def episodes(self, *, tokens: bool = True) -> Iterator[Episode]:
-        """Yields the episodes in the order in which they were written; see `read_episodes`."""
+        """Yields the episodes in the order of the file; see `read_episodes`."""
         if _has_content(self.path):
             yield from self._whole(read_episodes(self.path, tokens=tokens), self.path)
         else:
             self.notes.append("it has no episodes")
 
     def proposed(self) -> list[Question]:
-        """Returns the questions that were proposed for a training."""
+        """Returns the questions that a proposer made for a training; empty without a proposer."""
         path = self.folder / PROPOSED
         return list(read_questions(path)) if _has_content(path) else []
 
     def advantages(self) -> Advantages:
-        """Returns the advantages that a training recorded, by call id; empty where it recorded none."""
-        path, bad = self.folder / ADVANTAGES, BadLines(1)  # the last line of a run that is going on
+        """Returns the recorded advantages of a training, by call id; empty if none were recorded."""
+        path, bad = self.folder / ADVANTAGES, BadLines(1)  # the last line of a run that still writes
         if not path.is_file():
             return {}
         try:
             advantages = read_advantages(path, bad)
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"not advantages of calls: {type(error).__name__}: {error}", path) from error
-        self.notes += [f"an advantage is left out: {error}" for error in bad.errors]
+        self.notes += [f"an advantage was skipped: {error}" for error in bad.errors]
         return advantages
 
     def _whole(self, lines: Iterator[Line], path: Path) -> Iterator[Line]:
-        """Yields what the lines of a file hold; a half-written last line is left out and noted."""
+        """Yields the parsed lines of a file; an incomplete last line is skipped and noted."""
         with path.open("rb") as file:
             whole = sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))
         try:
@@ -156,11 +156,11 @@ class RunReader:
         except DataError as error:
             if error.line is None or error.line <= whole:
                 raise
-            self.notes.append(f"the last line of {path.name} is half written and was left out (line {error.line})")
+            self.notes.append(f"the last line of {path.name} is incomplete and was skipped (line {error.line})")
 
 
 def open_folder(path: Path) -> RunReader:
-    """Returns the reader of a run folder, given the folder or its episode file."""
+    """Returns a reader of a run folder, given the folder or its episode file."""
     return RunReader(path.parent, path.name) if path.is_file() else RunReader(path)
 
 
@@ -177,23 +177,27 @@ def _object(path: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A finished evaluation."""
+    """Files of a finished evaluation."""
 
     name: str
+    """Name of the run in messages."""
     record: Mapping[str, Any]
+    """Configuration of the run, from ``run.json``."""
     rows: QuestionRows
+    """Scores of each question, by id."""
     scores: Mapping[str, Any]
+    """Scores of the run."""
 
 
 def read_finished(folder: Path, name: str = "") -> FinishedRun:
     """Reads the folder of a finished evaluation.
 
     Args:
-        folder: The folder.
-        name: Name of the run in messages; by default the folder's.
+        folder: Folder of the run.
+        name: Name of the run in messages. Default: the path of the folder.
 
     Raises:
-        DataError: The folder holds no finished run, or one that is damaged.
+        DataError: The folder holds no finished run, or a damaged one.
     """
     reader = RunReader(folder)
     record, scores = reader.record(), reader.scores()
@@ -204,10 +208,10 @@ def read_finished(folder: Path, name: str = "") -> FinishedRun:
 
 
 def read_suite(folder: Path) -> tuple[str, list[str]] | None:
-    """Returns the suite whose run a folder holds, and the names of its parts; None if it holds no such run.
+    """Returns the name of the suite whose run a folder holds, and the names of its parts; None if it holds none.
 
     Raises:
-        DataError: The record is damaged; it may be somebody else's.
+        DataError: ``suite.json`` is damaged.
     """
     path = folder / SUITE
     if not path.is_file():
@@ -220,16 +224,16 @@ def read_suite(folder: Path) -> tuple[str, list[str]] | None:
 
 
 def holds_run(folder: Path) -> bool:
-    """Tells whether a folder holds an evaluation, finished or not."""
+    """Checks whether a folder holds an evaluation, finished or not."""
     return (folder / RUN).exists()
 
 
 def is_run(folder: Path) -> bool:
-    """Tells whether a folder holds an evaluation, a training or episodes alone."""
+    """Checks whether a folder holds an evaluation, a training or an episode file."""
     return any((folder / mark).is_file() for mark in MARKS)
 
 
 def seconds_of(folder: Path) -> float:
-    """Returns the seconds in which a run's episodes were played, over its sessions and the parts of a suite."""
+    """Returns the wall-clock seconds of a run's episodes, summed over resumed sessions and the parts of a suite."""
     folders: Sequence[Path] = [folder] if holds_run(folder) else sorted(filter(holds_run, folder.iterdir()))
-    return float(sum(RunReader(own).record().get("seconds", 0.0) for own in folders))
+    return float(sum(RunReader(run).record().get("seconds", 0.0) for run in folders))

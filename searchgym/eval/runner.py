@@ -1,8 +1,8 @@
-"""Evaluation of an agent: episodes at every question, written as they end, scored from what is on disk.
+"""Evaluation of an agent: episodes for every question, written as they end, and scored from the written file.
 
-A run folder holds ``run.json`` (what is being run), ``episodes.jsonl`` (one line per episode) and, once every question
-is done, ``scores.json`` and ``questions.jsonl`` (the scores of each question). Scores are micro-averages over question
-ids, so that order, batches and interruptions change no bit of them.
+A run folder contains ``run.json`` (the configuration), ``episodes.jsonl`` (one line per episode) and, once every
+question is done, ``scores.json`` and ``questions.jsonl`` (the scores of each question). Scores are micro-averages in
+the order of question ids, so that the order of episodes, batches and interruptions do not change a bit of them.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ from searchgym.version import __version__
 
 @dataclass(frozen=True, slots=True)
 class EvalOptions:
-    """Options of an evaluation: sampling, concurrency, and what happens to an existing run folder."""
+    """Options of an evaluation: sampling, concurrency, and the treatment of an existing run folder."""
 
     temperature: float = 0.0
     """Sampling temperature of the models; 0 is greedy."""
     seed: int = 0
     """Seed of the agents' generators and of sampling."""
     concurrency: int = 64
-    """Number of episodes that run at once; it changes no score."""
+    """Number of concurrent episodes; it does not change scores."""
     resume: bool = False
-    """If true, continue an unfinished run: finished questions are kept, retriever errors are tried again."""
+    """If true, continue an unfinished run: finished episodes are reused, those with retriever errors are repeated."""
     overwrite: bool = False
     """If true, delete an existing run in the folder."""
     samples: int = 1
-    """Number of episodes per question, which differ if the temperature is above 0."""
+    """Number of episodes per question; they differ only if the temperature is above 0."""
 
 
 def evaluate(
@@ -73,17 +73,17 @@ def evaluate(
     Args:
         task: Environment and questions.
         agent: The workflow and its roles.
-        out: The run folder.
-        models: The model behind each role.
-        options: How it is run.
-        progress: Called with (questions done, questions in all).
+        out: Run folder to write.
+        models: Model of each role.
+        options: Options of the evaluation.
+        progress: Called with (episodes done, episodes in total).
 
     Returns:
         The scores, as in ``scores.json``.
 
     Raises:
         RunExistsError: The folder holds a run and neither `resume` nor `overwrite` is set.
-        UsageError: `resume` of a run of something else, or fewer than one sample.
+        UsageError: `resume` is set and the folder holds a run with another configuration, or `samples` is below 1.
         ScoringError: The questions cannot be scored; see `check_scorable`.
     """
     if options.samples < 1:
@@ -102,17 +102,17 @@ def evaluate(
                 (out / name).unlink(missing_ok=True)
             write_record(out, identity)
         path = out / EPISODES
-        kept = _drop_errors(path) if path.exists() else set()
-        todo = [(q, n) for q in task.questions for n in range(options.samples) if (q.id, n) not in kept]
-        if strange := kept - {(q.id, n) for q in task.questions for n in range(options.samples)}:
+        finished = _drop_errors(path) if path.exists() else set()
+        todo = [(q, n) for q in task.questions for n in range(options.samples) if (q.id, n) not in finished]
+        if strange := finished - {(q.id, n) for q in task.questions for n in range(options.samples)}:
             raise UsageError(f"{path}: holds question {min(strange)[0]!r}, which this run does not ask")
         if todo:
-            (out / SCORES).unlink(missing_ok=True)  # of a run that had ended with retriever errors
+            (out / SCORES).unlink(missing_ok=True)  # they counted retriever errors, which are repeated now
         started = time.perf_counter()
         try:
-            _run_episodes(engine, todo, path, len(kept), progress)
+            _run_episodes(engine, todo, path, len(finished), progress)
         finally:
-            if todo:  # to the seconds of earlier sessions, if the run was stopped and resumed
+            if todo:  # add to the seconds of earlier sessions of a resumed run
                 seconds = read_json(out / RUN).get("seconds", 0.0) + time.perf_counter() - started
                 session = {"seconds": round(seconds, 3), "hardware": hardware(), "commit": commit()}
                 write_record(out, {**identity, **session})
@@ -126,10 +126,10 @@ def evaluate(
 
 
 def check_scorable(task: Task) -> None:
-    """Scores a task's questions without answers, to refuse a set before its first episode rather than after the last.
+    """Checks that a task's questions can be scored, before the first episode runs.
 
     Raises:
-        ScoringError: An id stands twice, gold data are inconsistent, or one of a pair of MuSiQue-Full is missing.
+        ScoringError: An id occurs twice, gold data are inconsistent, or a question of a MuSiQue-Full pair is missing.
     """
     scoring.score_predictions({}, task.questions, task.card.scorer, task.aliases, "zero")
 
@@ -138,11 +138,11 @@ def _run_episodes(
     engine: Engine,
     todo: Sequence[tuple[Question, int]],
     path: Path,
-    kept: int,
+    finished: int,
     progress: Callable[[int, int], None] | None,
 ) -> None:
-    """Runs the remaining episodes; each is written to disk before the next one is counted."""
-    count = kept
+    """Runs the remaining episodes and writes each to disk before it counts as done."""
+    count = finished
     with EpisodeWriter(path) as writer:
 
         def done(episode: Episode) -> None:
@@ -150,22 +150,22 @@ def _run_episodes(
             writer.write(episode)
             count += 1
             if progress is not None:
-                progress(count, kept + len(todo))
+                progress(count, finished + len(todo))
 
         asyncio.run(engine.run_attempts(todo, done))
 
 
 def commit() -> str | None:
-    """Returns the commit of the checkout that this package runs from, None if it runs from no checkout."""
+    """Returns the Git commit of the checkout that this package runs from; None without a checkout."""
     root = Path(__file__).parent.parent.parent
     if not (root / ".git").exists() or shutil.which("git") is None:
         return None
-    said = subprocess.run(["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True)
-    return said.stdout.strip() or None
+    result = subprocess.run(["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True)
+    return result.stdout.strip() or None
 
 
 def hardware() -> dict[str, Any]:
-    """Returns what the machine computes with: processor, cores, and GPU if torch is loaded and sees one."""
+    """Returns a description of the machine: processor, cores, and the GPUs that torch sees, if it is loaded."""
     machine: dict[str, Any] = {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count()}
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available():
@@ -174,7 +174,7 @@ def hardware() -> dict[str, Any]:
 
 
 def questions_sha256(questions: Iterable[Question]) -> str:
-    """Returns the SHA-256 of questions with all that is known of them, whatever their order."""
+    """Returns the SHA-256 of questions with all their data, independent of their order."""
     digest = hashlib.sha256()
     for question in sorted(questions, key=lambda q: q.id):
         digest.update(dump_line(question_row(question)))
@@ -187,7 +187,7 @@ def prompts_sha256(roles: Mapping[str, Role]) -> dict[str, str]:
 
 
 def run_identity(engine: Engine, samples: int = 1) -> dict[str, Any]:
-    """Returns the identity of a run: environment, agent, models, rules, data and versions."""
+    """Returns the configuration of a run as plain data: environment, agent, models, rules, data and versions."""
     task, agent, rules = engine.task, engine.agent, engine.task.rules
     return {
         "env": task.card.id,
@@ -226,15 +226,15 @@ def run_identity(engine: Engine, samples: int = 1) -> dict[str, Any]:
 
 
 def recorded_date(out: Path) -> str | None:
-    """Returns the day that the chat templates of a run show, by its record; None if it has none, or there is no run.
+    """Returns the date that a run passed to its chat templates, from ``run.json``; None without a run or a date.
 
     Args:
-        out: Folder of a run, or of a suite's.
+        out: Folder of a run, or of a suite's run.
     """
     for record in (out / RUN, *sorted(out.glob(f"*/{RUN}"))):
-        held = read_json(record) if record.is_file() else None
-        templates = held.get("template") if isinstance(held, dict) else None
-        if day := next((own["date"] for own in (templates or {}).values() if "date" in own), None):
+        content = read_json(record) if record.is_file() else None
+        templates = content.get("template") if isinstance(content, dict) else None
+        if day := next((template["date"] for template in (templates or {}).values() if "date" in template), None):
             return str(day)
     return None
 
@@ -242,32 +242,32 @@ def recorded_date(out: Path) -> str | None:
 def check_out(out: Path, *, resume: bool, overwrite: bool) -> None:
     """Checks that a run may be written to a folder, before anything is loaded; see `check_claim`.
 
-    To resume where nothing has begun is a new run.
+    `resume` without an existing run starts a new one.
     """
     check_claim(out, RUN, "a run", resume=resume and (overwrite or holds_run(out)), overwrite=overwrite)
 
 
 def _check_record(path: Path, identity: dict[str, Any]) -> None:
-    """Refuses to continue a run with another identity."""
-    held = read_json(path)
-    if not isinstance(held, dict):
-        raise DataError("damaged: expected what is being run; --overwrite starts again", path)
-    fixed = {k: v for k, v in identity.items() if k != "split"}  # a label: the hash identifies the questions
-    differing = [f"{k}: {held.get(k)!r} then, {v!r} now" for k, v in fixed.items() if held.get(k) != v]
+    """Checks that a run to resume has the given configuration."""
+    recorded = read_json(path)
+    if not isinstance(recorded, dict):
+        raise DataError("damaged: expected the configuration of a run; --overwrite starts again", path)
+    fixed = {k: v for k, v in identity.items() if k != "split"}  # only a label: the hash identifies the questions
+    differing = [f"{k}: {recorded.get(k)!r} then, {v!r} now" for k, v in fixed.items() if recorded.get(k) != v]
     if differing:
         reason = f"holds a run of something else, it cannot be resumed ({'; '.join(differing)})"
         raise UsageError(f"{path.parent} {reason}")
 
 
 def _drop_errors(path: Path) -> set[tuple[str, int]]:
-    """Rewrites an episode file without episodes that ended in a retriever error; returns (question id, attempt)s."""
+    """Removes episodes that ended in a retriever error from a file; returns (question id, attempt) of the others."""
     with EpisodeWriter(path):
-        pass  # cuts off a half-written line
+        pass  # cuts off an incomplete last line
     if path.stat().st_size == 0:
         return set()
     episodes = list(read_episodes(path))
     good = [episode for episode in episodes if episode.stop_reason != "retriever_error"]
-    if len(good) < len(episodes):  # the sidecar stays as it is: what the lines point to, and bytes that none does
+    if len(good) < len(episodes):  # the sidecar of tokens stays as it is: unused bytes do no harm
         write_jsonl(path, (row for _, row in iter_jsonl(path) if row["stop_reason"] != "retriever_error"))
     return {(episode.question_id, episode.attempt) for episode in good}
 
@@ -279,5 +279,5 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def write_record(out: Path, record: Mapping[str, Any]) -> None:
-    """Writes what is run, by which a folder is known as that of a run."""
+    """Writes ``run.json``, the configuration of a run, which marks a folder as a run folder."""
     write_json(out / RUN, record)

@@ -1,7 +1,7 @@
-"""Scores of a run: micro-averages of its episodes over question ids, with bootstrap intervals, and what explains them.
+"""Scores of a run: means over its questions, with bootstrap intervals, and figures that explain them.
 
-With several attempts at each question every number is first averaged over the attempts (Avg@k), and the intervals are
-still over questions. What each metric is: ``docs/evaluation.md``.
+With several attempts at each question, every number is first averaged over the attempts (Avg@k); intervals are always
+over questions. ``docs/reference/scores.md`` describes each metric.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from searchgym.rollout.chat import thought_counts
 from searchgym.scoring import Scores as Row
 
 OFFICIAL: Final = ("em", "f1")
-"""Official scores that have an interval and a value for every question."""
+"""Official scores that have a value for every question and an interval."""
 BLOCK: Final = 1 << 22
-"""Number of values that are resampled at once."""
+"""Maximum number of values that are resampled at once, to limit memory."""
 
 
 class Scores(TypedDict, total=False):
-    """Scores by metric name: these, those of the official scorer, means of what episodes cost, and their intervals."""
+    """Scores by metric name: these keys, metrics of the official scorer, means over episodes, and intervals."""
 
     n: int
     answerable: int
@@ -46,32 +46,33 @@ class Scores(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Scored:
-    """Episodes of a task with their official scores, before anything is averaged."""
+    """Episodes of a task with their official scores, before averaging."""
 
     task: Task
     samples: int
     """Number of attempts at each question."""
     episodes: Sequence[Episode]
-    """The episodes by question id, then by attempt."""
+    """Episodes, sorted by question id, then by attempt."""
     rows: Mapping[tuple[str, int], Row]
-    """Question id and attempt to the official scores."""
+    """Official scores by (question id, attempt)."""
     golds: evidence.Golds
-    found: Mapping[tuple[str, int], Sequence[int | None]]
-    """Question id and attempt to the turn in which each gold page was found, of questions that name gold pages."""
+    """Gold pages by question id."""
+    gold_turns: Mapping[tuple[str, int], Sequence[int | None]]
+    """Turns in which the gold pages were found, by (question id, attempt), for questions that name gold pages."""
 
     def means(self, values: Sequence[float]) -> list[float]:
-        """Returns the mean over the attempts for each question, in order of ids; `values` has one per episode."""
+        """Averages values of episodes over the attempts at each question; returns them in the order of question ids."""
         return [float(mean) for mean in np.asarray(values, np.float64).reshape(-1, self.samples).mean(axis=1)]
 
     def official(self, name: str) -> list[float] | None:
-        """Returns an official score by question, averaged over attempts; None if no question has it."""
+        """Returns an official score of each question, averaged over attempts; None if no question has it."""
         rows = [self.rows[e.question_id, e.attempt] for e in self.episodes]
-        values = [row[name] or 0.0 for row in rows if name in row]  # MuSiQue leaves some out
+        values = [row[name] or 0.0 for row in rows if name in row]  # MuSiQue's unanswerable questions have none
         return self.means(values) if values else None
 
 
 def score_episodes(task: Task, episodes: Sequence[Episode], samples: int = 1) -> Scores:
-    """Scores the episodes of a task: a number of attempts at each of its questions.
+    """Scores the episodes of a task, with one or more attempts at each of its questions.
 
     Args:
         task: Environment and questions.
@@ -79,8 +80,9 @@ def score_episodes(task: Task, episodes: Sequence[Episode], samples: int = 1) ->
         samples: Number of attempts at each question.
 
     Returns:
-        ``n``, the official scorer's metrics (``em``, ``f1``, ... None where the agent produced nothing to score), means
-        of what the episodes cost, and what explains them; ``NAME_ci95`` is the 95 % bootstrap interval of a mean.
+        ``n``, the official scorer's metrics (``em``, ``f1``, ...; None if the agent produced nothing to score), means
+        over episodes such as ``searches``, and figures that explain the scores, such as ``splits``. ``NAME_ci95`` is
+        the 95 % bootstrap interval of a mean.
 
     Raises:
         ScoringError: Missing, duplicate or unknown question ids, or attempts other than 0 to `samples` - 1.
@@ -89,7 +91,7 @@ def score_episodes(task: Task, episodes: Sequence[Episode], samples: int = 1) ->
 
 
 def score_each(task: Task, episodes: Sequence[Episode], samples: int = 1) -> Scored:
-    """Returns the episodes of a task with the official scores of each; arguments and errors as `score_episodes`."""
+    """Scores each episode of a task, with the arguments and errors of `score_episodes`."""
     if strange := next((e for e in episodes if not 0 <= e.attempt < samples), None):
         raise ScoringError(f"question {strange.question_id!r}: attempt {strange.attempt} of {samples} (from 0)")
     for attempt in range(samples):
@@ -97,20 +99,20 @@ def score_each(task: Task, episodes: Sequence[Episode], samples: int = 1) -> Sco
     ordered = sorted(episodes, key=lambda episode: (episode.question_id, episode.attempt))
     golds = evidence.find_golds(task.questions, ordered)
     rows: dict[tuple[str, int], Row] = {}
-    found: dict[tuple[str, int], list[int | None]] = {}
+    gold_turns: dict[tuple[str, int], list[int | None]] = {}
     for e in ordered:
         question, key = task.by_id[e.question_id], (e.question_id, e.attempt)
         rows[key] = scoring.score_question(question, e.answer, task.card.scorer, task.aliases)
         if e.question_id in golds:
-            found[key] = evidence.found_at(e, golds[e.question_id])
-    return Scored(task, samples, ordered, rows, golds, found)
+            gold_turns[key] = evidence.turns_of_golds(e, golds[e.question_id])
+    return Scored(task, samples, ordered, rows, golds, gold_turns)
 
 
 def summarise(scored: Scored) -> Scores:
-    """Returns the scores of a run, as `score_episodes` does.
+    """Averages the scores of episodes to the result of `score_episodes`.
 
     Raises:
-        ScoringError: A mean is not finite, as of rewards of 1e308 in a file from elsewhere: JSON has no such number.
+        ScoringError: A mean is not finite, as for rewards of 1e308 in a foreign file: JSON cannot represent it.
     """
     task, ordered = scored.task, scored.episodes
     scores: dict[str, Any] = {"n": len(task.questions), **_official(scored)}
@@ -127,7 +129,7 @@ def summarise(scored: Scored) -> Scores:
             with np.errstate(over="ignore"):
                 scores[name] = mean = float(np.mean(by_question))
             if not math.isfinite(mean):
-                reason = f"the mean over {len(by_question)} questions is {mean}: a value is too large to be counted"
+                reason = f"the mean over {len(by_question)} questions is {mean}: a value is too large"
                 raise ScoringError(f"{name}: {reason}")
             scores[f"{name}_ci95"] = bootstrap_ci(by_question)
     if (aware := evidence.awareness(ordered, task.by_id)) is not None:
@@ -145,8 +147,8 @@ def summarise(scored: Scored) -> Scores:
             curves = curves.reshape(-1, scored.samples, curves.shape[1]).mean(axis=1)
             scores[name] = [float(value) for value in curves.mean(axis=0)]
             scores[f"{name}_ci95"] = [bootstrap_ci(column) for column in curves.T]
-    right = [key for key, row in scored.rows.items() if row.get("em") and key in scored.found]
-    unfounded = sum(evidence.evidence_of(scored.found[key]) == "none" for key in right)
+    right = [key for key, row in scored.rows.items() if row.get("em") and key in scored.gold_turns]
+    unfounded = sum(evidence.evidence_of(scored.gold_turns[key]) == "none" for key in right)
     scores["right_without_evidence"] = unfounded / len(right) if right else None
     return cast("Scores", scores | _explained(scored))
 
@@ -155,13 +157,13 @@ def bootstrap_ci(values: npt.ArrayLike, seed: int = 0, resamples: int = 1000) ->
     """Returns the 95 % percentile bootstrap interval [low, high] of a mean (Efron and Tibshirani 1993, chapter 13).
 
     Args:
-        values: (n,) one value per question, in a fixed order (sorted by id), so that the interval is deterministic.
+        values: (n,) values of questions in a fixed order (sorted by id), so that the interval is deterministic.
         seed: Seed of the resampling.
         resamples: Number of resamples.
     """
     data = np.asarray(values, np.float64)
     rng = np.random.default_rng(seed)
-    rows = max(1, BLOCK // len(data))  # the generator gives the same numbers in blocks as one by one
+    rows = max(1, BLOCK // len(data))  # the size of a block does not change the random numbers
     sizes = [min(rows, resamples - at) for at in range(0, resamples, rows)]
     means = np.concatenate([data[rng.integers(len(data), size=(size, len(data)))].mean(axis=1) for size in sizes])
     low, high = np.quantile(means, (0.025, 0.975))
@@ -169,23 +171,23 @@ def bootstrap_ci(values: npt.ArrayLike, seed: int = 0, resamples: int = 1000) ->
 
 
 def _official(scored: Scored) -> Row:
-    """Returns the official scorer's metrics: of each attempt over all questions, averaged over the attempts."""
+    """Returns the official scorer's metrics, computed for each attempt and averaged over the attempts."""
     sets: list[Row] = []
     for attempt in range(scored.samples):
         rows = {id: row for (id, number), row in scored.rows.items() if number == attempt}
         sets.append(scoring.aggregate(rows, scored.task.card.scorer))
     means: Row = {}
     for name in sets[0]:
-        values = [own[name] for own in sets if own[name] is not None]
+        values = [metrics[name] for metrics in sets if metrics[name] is not None]
         means[name] = math.fsum(v or 0.0 for v in values) / len(sets) if values else None
     return means if scored.samples > 1 else sets[0]
 
 
 def _columns(scored: Scored) -> dict[str, list[float] | None]:
-    """Returns one value per question for each metric of this project, or None if no episode has what it needs.
+    """Returns one value per question for each metric of this project; None if the metric applies to no episode.
 
-    With several attempts also pass@k for k = 2, 4, ... and their number n: the chance that one of k attempts is right,
-    by the unbiased estimate of Chen et al. 2021 (arXiv 2107.03374, equation 1): 1 - C(n - c, k) / C(n, k).
+    With n > 1 attempts this includes pass@k for k = 2, 4, ... and n: the probability that at least one of k attempts is
+    right, by the unbiased estimate of Chen et al. 2021 (arXiv 2107.03374, equation 1): 1 - C(n - c, k) / C(n, k).
     """
     task, episodes = scored.task, scored.episodes
     covers = [
@@ -193,7 +195,7 @@ def _columns(scored: Scored) -> dict[str, list[float] | None]:
         for e in episodes
         if (question := task.by_id[e.question_id]).answerable is not False
     ]
-    found = [(e, scored.found[e.question_id, e.attempt]) for e in episodes if scored.golds.get(e.question_id)]
+    with_golds = [(e, scored.gold_turns[e.question_id, e.attempt]) for e in episodes if scored.golds.get(e.question_id)]
     columns: dict[str, list[float]] = {
         "cover_em": covers,
         "reward": [e.reward for e in episodes],
@@ -207,9 +209,9 @@ def _columns(scored: Scored) -> dict[str, list[float] | None]:
         "markers_in_pages": [float(markers_in_pages(e.searches, e.opens)) for e in episodes],
         "response_tokens": [float(sum(call.end - call.start for call in e.calls)) for e in episodes],
         "read_tokens": [float(sum(call.start for call in e.calls)) for e in episodes],
-        "gold_found": [float(evidence.evidence_of(own) == "all") for _, own in found],
-        "over_search": [float(evidence.searched_on(e, own)) for e, own in found],
-        "under_search": [float(evidence.stopped_early(e, own, task.rules.max_turns)) for e, own in found],
+        "gold_found": [float(evidence.evidence_of(turns) == "all") for _, turns in with_golds],
+        "over_search": [float(evidence.searched_on(e, turns)) for e, turns in with_golds],
+        "under_search": [float(evidence.stopped_early(e, turns, task.rules.max_turns)) for e, turns in with_golds],
         **thought_counts(episodes),
     }
     if task.rules.pages is None:
@@ -220,7 +222,7 @@ def _columns(scored: Scored) -> dict[str, list[float] | None]:
     if not any(e.calls for e in episodes):
         for name in ("response_tokens", "read_tokens"):
             columns[name] = []
-            if scored.golds:  # they come last, as in the files of earlier runs
+            if scored.golds:  # moved to the end, as in files of earlier runs
                 columns[name] = columns.pop(name)
     by_question = {name: scored.means(values) if values else None for name, values in columns.items()}
     n, right = scored.samples, scored.official("em")
@@ -232,9 +234,9 @@ def _columns(scored: Scored) -> dict[str, list[float] | None]:
 
 
 def question_rows(scored: Scored) -> Iterator[dict[str, Any]]:
-    """Yields one row per question, in order of ids: what every mean of the scores is made of, for comparisons.
+    """Yields the scores of each question, in the order of ids, as rows of ``questions.jsonl``.
 
-    A question that a score does not apply to, such as one without an answer, lacks its key.
+    A row lacks the key of a score that does not apply to its question, as for unanswerable questions.
     """
     for at in range(0, len(scored.episodes), scored.samples):
         attempts = scored.episodes[at : at + scored.samples]
@@ -250,14 +252,14 @@ def question_rows(scored: Scored) -> Iterator[dict[str, Any]]:
             **{name: math.fsum(row[name] or 0.0 for row in rows) / len(rows) for name in OFFICIAL if name in rows[0]},
             "searches": sum(len(e.searches) for e in attempts) / len(attempts),
             "answers": [None if e.answer is None else e.answer.text for e in attempts],
-            "evidence": [evidence.evidence_of(scored.found[key]) for key in keys]
+            "evidence": [evidence.evidence_of(scored.gold_turns[key]) for key in keys]
             if question.id in scored.golds
             else None,
         }
 
 
 def _explained(scored: Scored) -> dict[str, Any]:
-    """Returns legal shares by role, why outputs were refused, how episodes ended, what workflows noted, and splits."""
+    """Returns figures that explain scores: legal outputs, reasons of refusals, notes of workflows, endings, splits."""
     episodes, by_id = scored.episodes, scored.task.by_id
     calls = [call for episode in episodes for call in evidence.outputs(episode)]
     by_role = {role: [call for call in calls if call.role == role] for role in sorted({c.role for c in calls})}
@@ -266,28 +268,32 @@ def _explained(scored: Scored) -> dict[str, Any]:
         for name, value in episode.notes.items():
             noted.setdefault(name, []).append(value)
     most_first = sorted(noted.items(), key=lambda item: (-len(item[1]), item[0]))
-    found = [scored.found.get((e.question_id, e.attempt)) for e in episodes]
+    gold_turns = [scored.gold_turns.get((e.question_id, e.attempt)) for e in episodes]
     return {
         "legal": legal_share(calls),
-        "legal_by_role": {role: {"calls": len(own), "legal": legal_share(own)} for role, own in by_role.items()},
+        "legal_by_role": {
+            role: {"calls": len(values), "legal": legal_share(values)} for role, values in by_role.items()
+        },
         "refused": evidence.refused(episodes, scored.task.rules.protocol),
-        "notes": {name: {"episodes": len(own), "mean": sum(own) / len(own)} for name, own in most_first},
+        "notes": {name: {"episodes": len(values), "mean": sum(values) / len(values)} for name, values in most_first},
         "endings": dict(sorted(Counter(str(e.stop_reason or "unfinished") for e in episodes).items())),
         "splits": {
             "hops": _split(scored, [hops_of(by_id[e.question_id]) for e in episodes]),
             "type": _split(scored, [by_id[e.question_id].kind for e in episodes]),
-            "evidence": _split(scored, [None if own is None else evidence.evidence_of(own) for own in found]),
+            "evidence": _split(
+                scored, [None if values is None else evidence.evidence_of(values) for values in gold_turns]
+            ),
         },
     }
 
 
 def legal_share(calls: Sequence[Call]) -> float | None:
-    """Returns the share of outputs that were understood, None if there are none."""
+    """Returns the share of calls whose output was legal; None without calls."""
     return sum(call.legal for call in calls) / len(calls) if calls else None
 
 
 def _split(scored: Scored, values: Sequence[str | None]) -> dict[str, dict[str, Any]]:
-    """Returns scores by a value of each episode; episodes of which it is None are left out."""
+    """Returns scores of groups of episodes with equal values; episodes with the value None are left out."""
     members: dict[str, list[Episode]] = {}
     for episode, value in zip(scored.episodes, values, strict=True):
         if value is not None:

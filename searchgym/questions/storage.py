@@ -21,7 +21,7 @@ from searchgym.corpora.files import FilePath, sha256_file, write_jsonl
 from searchgym.corpora.folders import cached, check_free
 from searchgym.corpora.passages import corpus_sha256
 from searchgym.corpora.questions import read_questions, write_questions
-from searchgym.errors import DataError
+from searchgym.errors import DataError, DataMissingError
 from searchgym.options.cards import find_card
 from searchgym.options.yaml import read_yaml
 from searchgym.questions.generate import VERSION, QuestionSet, generate, why
@@ -110,8 +110,8 @@ def write_set(
             counts_text = ", ".join(f"{split} {count}" for split, count in counts.items())
             raise DataError(
                 f"gives no questions for {' and '.join(lacking)} ({counts_text}): {why(question_set, len(passages))}: "
-                "give more pages or more shapes, or other shares of the splits (a split with a share of 0 needs no "
-                "question)"
+                "give more pages or more shapes, or other shares of the splits "
+                "(a split with a share of 0 needs no question)"
             )
     except DataError:
         shutil.rmtree(building)
@@ -171,7 +171,7 @@ def read_card(folder: FilePath) -> dict[str, Any]:
     """
     folder = Path(folder)
     if not (folder / CARD).is_file():
-        raise DataError("has no card.yaml: give a folder that `searchgym questions generate` wrote", folder)
+        raise DataMissingError("has no card.yaml: give a folder that `searchgym questions generate` wrote", folder)
     card = read_yaml(folder / CARD)
     sums = card.get("sha256") if isinstance(card, dict) and card.get("format") == FORMAT else None
     counts = card.get("questions") if isinstance(card, dict) else None

@@ -1,4 +1,4 @@
-"""Batching across concurrent episodes, which share calls to models and retrievers but never wait for each other."""
+"""Batching across concurrent episodes, which share calls to models and retrievers without waiting for each other."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ Stream = Callable[[Callable[[], list[tuple[int, Request]]], Callable[[int, Reply
 class _Waiting(Generic[Request, Reply]):
     request: Request
     future: asyncio.Future[Reply]
-    place: tuple[str, int]
+    sort_key: tuple[str, int]
 
 
 class Turnstile:
-    """Gate that makes batches canonical: they are sent only when every running episode waits, in a fixed order.
+    """Gate that makes batches canonical: they are sent in a fixed order, and only when every running episode waits.
 
-    The contents of a batch then depend on the episodes alone, not on how long a call took, so that the rounding of
+    The contents of a batch then depend only on the episodes, not on the duration of calls, so that the rounding of
     batched arithmetic is the same in every run. An episode must wait for one request at a time.
     """
 
@@ -71,8 +71,8 @@ class Turnstile:
 class Batcher(Generic[Request, Reply]):
     """Collects the requests of waiting episodes into batched calls.
 
-    A batch is sent as soon as a call may be made, so batches grow with the number of episodes. If requests can be
-    streamed there are no batches: each joins the running stream and is answered when it is done.
+    A batch is sent as soon as a call may start, so batches grow with the number of episodes. If requests can be
+    streamed there are no batches: each request joins the running stream and is answered when it is done.
 
     Args:
         call: Function that answers a batch, in order; it runs in a worker thread. An exception goes to every request of
@@ -95,38 +95,38 @@ class Batcher(Generic[Request, Reply]):
         self._call, self._size, self._max_size, self._stream = call, size, max_size, stream
         self._most_calls = 1 if stream is not None else calls_at_once
         self.waiting: deque[_Waiting[Request, Reply]] = deque()
-        """Requests not sent yet; worker threads take from it too, hence a deque."""
+        """Requests not sent yet; a deque, because worker threads remove items too."""
         self.turnstile: Turnstile | None = None
-        """Gate that decides when batches are sent, if set; calls then run in the event loop's thread."""
+        """Gate that decides when batches are sent; if set, calls run in the event loop's thread."""
         self._under_way: list[asyncio.Task[None]] = []
         self.calls = 0
         """Number of calls made; a stream counts as one."""
         self.sizes = 0
         """Sum of the sizes of all answered requests."""
 
-    async def ask(self, request: Request, place: tuple[str, int] = ("", 0)) -> Reply:
+    async def ask(self, request: Request, sort_key: tuple[str, int] = ("", 0)) -> Reply:
         """Queues one request and waits for its reply.
 
         Args:
             request: The request.
-            place: Question id and attempt of the episode, by which canonical batches are sorted.
+            sort_key: Question id and attempt of the episode, by which canonical batches are sorted.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Reply] = loop.create_future()
-        self.waiting.append(_Waiting(request, future, place))
+        self.waiting.append(_Waiting(request, future, sort_key))
         if self.turnstile is not None:
             self.turnstile.check()
             return await future
-        # A counter kept by the tasks would drift: a task that is cancelled before it starts could not decrement it.
-        # A task of a loop that was closed with it under way never ends.
+        # A counter in the tasks would drift: a task cancelled before it starts could not decrement it.
+        # A task of a loop that was closed meanwhile never ends.
         self._under_way = [task for task in self._under_way if not task.done() and task.get_loop() is loop]
         if len(self._under_way) < self._most_calls:
             self._under_way.append(asyncio.create_task(self._send_all()))
         return await future
 
     def send_in_order(self) -> None:
-        """Answers all waiting requests at once in this thread, in the order of their places."""
-        self.waiting = deque(sorted(self.waiting, key=lambda waiting: waiting.place))
+        """Answers all waiting requests at once in this thread, in the order of their sort keys."""
+        self.waiting = deque(sorted(self.waiting, key=lambda waiting: waiting.sort_key))
         while batch := self._take():
             try:
                 self._settle(batch, self._call([waiting.request for waiting in batch]))
@@ -146,13 +146,13 @@ class Batcher(Generic[Request, Reply]):
                     self._fail(batch, error)
 
     def _take(self) -> list[_Waiting[Request, Reply]]:
-        """Removes and returns the next batch: at least one request, unless none waits any more."""
+        """Removes and returns the next batch: at least one request, unless none is waiting."""
         total, batch = 0, list[_Waiting[Request, Reply]]()
         while self.waiting:
             total += self._size(self.waiting[0].request)
             if batch and total > self._max_size:
                 break
-            if not (waiting := self.waiting.popleft()).future.done():  # done already: its episode was cancelled
+            if not (waiting := self.waiting.popleft()).future.done():  # else its episode was cancelled
                 batch.append(waiting)
         return batch
 
@@ -165,7 +165,7 @@ class Batcher(Generic[Request, Reply]):
 
         def pull() -> list[tuple[int, Request]]:
             if loop.is_closed():
-                raise RuntimeError("the episodes that asked have been given up")
+                raise RuntimeError("the waiting episodes were cancelled")
             new: list[_Waiting[Request, Reply]] = []
             while self.waiting:
                 new.append(self.waiting.popleft())
@@ -184,10 +184,10 @@ class Batcher(Generic[Request, Reply]):
             self._fail(list(under_way.values()), error)
 
     def _settle(self, batch: list[_Waiting[Request, Reply]], replies: list[Reply]) -> None:
-        """Hands out the replies of one call.
+        """Distributes the replies of one call.
 
         Raises:
-            RuntimeError: The number of replies is not that of requests.
+            RuntimeError: The number of replies differs from the number of requests.
         """
         self.calls += 1
         if len(replies) != len(batch):
@@ -196,7 +196,7 @@ class Batcher(Generic[Request, Reply]):
             self._answer(waiting, reply)
 
     def _answer(self, waiting: _Waiting[Request, Reply], reply: Reply) -> None:
-        """Hands a reply to the episode that waits for it."""
+        """Passes a reply to the waiting episode."""
         self.sizes += self._size(waiting.request)
         if not waiting.future.done():
             waiting.future.set_result(reply)
@@ -210,9 +210,9 @@ class Batcher(Generic[Request, Reply]):
 
 
 def _for_future(error: BaseException) -> Exception:
-    """Returns an error as a future takes it, which takes no StopIteration, nor what is no `Exception`.
+    """Returns an error that a future accepts: futures accept neither StopIteration nor other than `Exception`.
 
-    Nobody would be told of a library's panic, say, and everybody would wait.
+    Otherwise a library's panic, for example, would not be reported, and all episodes would wait.
     """
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
         return error
@@ -222,7 +222,7 @@ def _for_future(error: BaseException) -> Exception:
 
 
 async def _in_thread(call: Callable[[], Result]) -> Result:
-    """Runs a call in a daemon thread, for which, unlike ``asyncio.to_thread``, an interrupted program does not wait."""
+    """Runs a call in a daemon thread, so that an interrupted program does not wait (unlike ``asyncio.to_thread``)."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Result] = loop.create_future()
 
@@ -235,7 +235,7 @@ async def _in_thread(call: Callable[[], Result]) -> Result:
             outcome: tuple[Callable[[Any], None], Any] = (future.set_result, call())
         except BaseException as error:
             outcome = (future.set_exception, _for_future(error))
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed: no request waits
             loop.call_soon_threadsafe(settle, *outcome)
 
     threads.start(run, "searchgym-batch")
@@ -244,7 +244,7 @@ async def _in_thread(call: Callable[[], Result]) -> Result:
 
 @dataclass(frozen=True, slots=True)
 class Queries:
-    """Retriever request of one search action: the question's id and the queries."""
+    """Queries of one search action, with the question's id."""
 
     question_id: str
     texts: tuple[str, ...]
@@ -253,7 +253,7 @@ class Queries:
 def retrieval_batcher(
     retriever: AnyRetriever, k: int, deadline: float, max_queries: int = 512
 ) -> Batcher[Queries, list[list[Hit]]]:
-    """Returns a batcher that sends the queries of many episodes to a retriever in common calls.
+    """Returns a batcher that sends the queries of many episodes to a retriever in shared calls.
 
     Args:
         retriever: Retriever to search with.

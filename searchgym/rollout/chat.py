@@ -1,4 +1,4 @@
-"""Contexts of an episode: what a model has read and written, as token ids that are never encoded again."""
+"""Contexts of an episode: the tokens that a model has read and written, which are never encoded again."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from searchgym.rollout.tokens import ContextText
 
 
 class EpisodeSettings(typing.Protocol):
-    """Interface of what all episodes share: the engine."""
+    """Interface of the engine, with the settings that all episodes share."""
 
     agent: LoadedAgent
     models: Mapping[str, Model]
-    """Role name to model."""
+    """Models by role name."""
     temperature: float
     top_p: float
     canonical: bool
@@ -33,12 +33,12 @@ class EpisodeSettings(typing.Protocol):
 
 
 class EpisodeRun(typing.Protocol):
-    """Interface of what the chats of one episode share."""
+    """Interface of the state that the chats of one episode share."""
 
     name: str
     """Id of the episode."""
-    place: tuple[str, int]
-    """Question id and attempt."""
+    sort_key: tuple[str, int]
+    """Question id and attempt, by which canonical batches are sorted."""
     entropy: tuple[int, int, int]
     """Numbers that seed the episode."""
     protocol: Protocol
@@ -52,7 +52,7 @@ class EpisodeRun(typing.Protocol):
         ...
 
     def role(self, name: str) -> Role:
-        """Returns the agent's role of that name, or raises a UsageError."""
+        """Returns the agent's role with this name, or raises a UsageError."""
         ...
 
     def end(self, reason: StopReason, why: str) -> EpisodeError:
@@ -63,11 +63,11 @@ class EpisodeRun(typing.Protocol):
 class TokenChat(Chat):
     """Implementation of `Chat`: one context of the token tree, kept as token ids and never encoded again.
 
-    Texts are encoded when the next response is asked for, together with those of other episodes. Where the context is
-    forked or the episode ends first, they are encoded then, alone.
+    Texts are encoded when the next response is requested, together with texts of other episodes; if the context is
+    forked or the episode ends before that, they are encoded then, separately.
 
-    A stop string ends a response only where the action that it closes acts. Samplers match strings alone, so the chat
-    asks a sampler to go on after a stop string in a thought, or in a call that is not complete: `Call.requests` counts
+    A stop string ends a response only if the action that it closes is executed. Samplers only match strings, so the
+    chat requests a continuation after a stop string in a thought, or in an incomplete tool call: `Call.requests` counts
     the requests of a response.
     """
 
@@ -83,11 +83,11 @@ class TokenChat(Chat):
         self._run, self._role, self._model = run, role, model
         self._number, self._context, self._inherited = len(run.chats), context, inherited
         self._unread = [first]
-        self._finish: Finish = "stop"  # what is observed before a response belongs to the model's turn
+        self._finish: Finish = "stop"  # an observation before the first response belongs to the model's turn
         self.thought = model.format.thought_after(first.finish)
-        """Text of the model's turn from the opening marker of the thought that is open; empty outside thoughts."""
+        """Text of the model's turn since the opening marker of the open thought; empty outside thoughts."""
         self._begun = ""
-        """What the workflow itself wrote last, which may begin the action that the next response ends."""
+        """Last text written by the workflow itself, which may begin the action that the next response completes."""
         run.chats.append(self)
 
     def read(self) -> Context:
@@ -115,8 +115,10 @@ class TokenChat(Chat):
             spent = f"the episode has used all its {len(run.calls)} model calls (max_calls)"
             raise run.end("calls", f"agent {engine.agent.name}: {spent}")
         missing, encoder = [text for text in self._unread if text.ids is None], self._model.encoder
-        if missing and encoder is not None and not engine.canonical:  # where only the turnstile is waited for
-            for text, ids in zip(missing, await encoder.ask(missing, run.place), strict=True):
+        if (
+            missing and encoder is not None and not engine.canonical
+        ):  # with a turnstile, episodes must wait for nothing else
+            for text, ids in zip(missing, await encoder.ask(missing, run.sort_key), strict=True):
                 text.ids = ids
         call = await self._respond(self._role.max_tokens, self._role.max_thought_tokens, prefix)
         if call.thought_cut:
@@ -133,7 +135,7 @@ class TokenChat(Chat):
 
         Args:
             max_tokens: Maximum number of tokens.
-            max_thought_tokens: Number of tokens after which the response ends if it is in a thought.
+            max_thought_tokens: Number of tokens after which the response ends if a thought is open.
             prefix: See `Chat.generate`.
 
         Raises:
@@ -164,18 +166,18 @@ class TokenChat(Chat):
         if len(ids):
             run.calls.append(call)
         if finish == "context" and not prefix:
-            call.legal = False  # nobody reads it: the episode ends here
+            call.legal = False  # not parsed: the episode ends here
             raise run.end("context", f"role {self._role.name}: the context is full after {call.end} tokens")
         return call
 
     async def _pieces(
         self, prompt: npt.NDArray[np.int32], max_tokens: int, max_thought_tokens: int | None
     ) -> tuple[list[Sampled], str, Finish]:
-        """Samples a response in as many requests as it takes.
+        """Samples a response, in several requests if needed.
 
         Returns:
-            (pieces, text, finish): the response's parts in order; its text, from the opening marker of a thought that
-            the prompt opened; why it ended.
+            (pieces, text, finish): the response's parts in order; its text, including the beginning of a thought that
+            the prompt opened; the reason why it ended.
         """
         protocol, format = self._run.protocol, self._model.format
         stop = protocol.stop_strings if self._role.stop is None else self._role.stop
@@ -212,11 +214,11 @@ class TokenChat(Chat):
         entropy = (*run.entropy, len(run.calls), request) if request else (*run.entropy, len(run.calls))
         seed = int(np.random.SeedSequence(entropy).generate_state(1)[0])
         sampling = Sampling(max_tokens, engine.temperature, engine.top_p, stop)
-        return await self._model.batcher.ask(SampleRequest(ids, sampling, seed, run.name), run.place)
+        return await self._model.batcher.ask(SampleRequest(ids, sampling, seed, run.name), run.sort_key)
 
     @override
     def observe(self, text: str, trusted: bool = False) -> None:
-        if not isinstance(text, str):  # encoded later, beside texts of other episodes: the fault would seem theirs
+        if not isinstance(text, str):  # texts of several episodes are encoded together later
             raise TypeError(f"observe takes a text, got {type(text).__name__}")
         parts = [(text, True)] if trusted else self._run.protocol.parts(text)
         self._unread.append(ContextText(self._outside(parts, self._finish), self._finish))
@@ -239,19 +241,19 @@ class TokenChat(Chat):
         return chat
 
     def _outside(self, parts: Parts, finish: Finish) -> Parts:
-        """Returns a text as it follows a response: behind the end of a thought that is open in the same turn."""
+        """Returns a text to append to a response; if a thought is open in the same turn, it is closed first."""
         if self.thought and self._model.format.goes_on(finish):
             return [(f"\n{awaited(self.thought)}\n\n", True), *parts]
         return parts
 
 
 def thought_counts(episodes: Sequence[Episode]) -> dict[str, list[float]]:
-    """Counts what became of the thoughts of episodes.
+    """Counts open, cut and resumed thoughts of episodes.
 
     Returns:
-        Number per episode: ``open_thoughts``, calls whose thought never closes, so that nothing in it acts;
-        ``cut_thoughts``, calls whose thought `Role.max_thought_tokens` closed; ``resumed``, further requests that
-        responses took (`Call.requests`). A count that is 0 for all episodes is left out.
+        Numbers per episode: ``open_thoughts``, calls whose thought never closes, so that no action in it is executed;
+        ``cut_thoughts``, calls whose thought was closed by `Role.max_thought_tokens`; ``resumed``, additional requests
+        for responses (`Call.requests`). A count that is 0 for all episodes is left out.
     """
     counts = {
         "open_thoughts": [sum(bool(awaited(call.text)) for call in episode.calls) for episode in episodes],
@@ -262,7 +264,7 @@ def thought_counts(episodes: Sequence[Episode]) -> dict[str, list[float]]:
 
 
 def _stops(stop: Sequence[str], text: str) -> tuple[str, ...]:
-    """Returns stop strings for the rest of a response, and what is missing of one with whose beginning it ends."""
+    """Returns stop strings for the rest of a response, including the missing rest of a partly written one."""
     missing = [
         string[most:]
         for string in stop

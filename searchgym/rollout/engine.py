@@ -1,4 +1,4 @@
-"""The episode engine: runs an agent's workflow on many questions concurrently, without lock-step."""
+"""The episode engine: runs an agent's workflow on many questions concurrently and independently."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from searchgym.threads import contained
 
 
 class Engine:
-    """Runs episodes of one task with one agent, many at once.
+    """Runs episodes of one task with one agent, many concurrently.
 
     Args:
         task: Environment with its questions, retriever and reward.
         agent: Workflow and roles of the agent; one object for all episodes.
-        models: Role name to model, for each of the agent's roles.
+        models: Model of each of the agent's roles, by role name.
         concurrency: Maximum number of concurrent episodes.
         seed: Seed of the run (training derives one per step); with the question id and the attempt it seeds each
             episode's generator and samples.
         temperature: Sampling temperature; 0 is greedy.
         top_p: Probability mass of nucleus sampling, in (0, 1].
-        training: Whether the episodes will be trained on; see `EpisodeIO.training`.
-        canonical: Whether batches depend on the episodes alone (see `Turnstile`), which makes runs bit-identical at the
-            price of lock-step. Meant for training and tests; greedy evaluation does not need it.
+        training: True if the episodes will be trained on; see `EpisodeIO.training`.
+        canonical: If True, batches depend only on the episodes (see `Turnstile`): runs are bit-identical, but episodes
+            wait for each other. For training and tests; greedy evaluation does not need it.
 
     Raises:
         UsageError: A role has no model, or a model is given for a role that the agent does not have.
@@ -68,11 +68,11 @@ class Engine:
         for name, role in agent.roles.items():
             if role.max_thought_tokens is not None and not models[name].format.continues:
                 raise UsageError(
-                    f"role {name}: {models[name].key} cannot keep max_thought_tokens: a server of messages cannot go "
-                    "on with a response; leave it out, or load the model here"
+                    f"role {name}: {models[name].key} does not support max_thought_tokens: a chat server cannot "
+                    "continue a response; leave it out, or load the model here"
                 )
         if unused := sorted(models.keys() - agent.roles.keys()):
-            raise UsageError(f"agent {agent.name} has no role {', '.join(unused)} that asks a model")
+            raise UsageError(f"agent {agent.name} has no role {', '.join(unused)} that uses a model")
         self.task, self.agent, self.models = task, agent, models
         self.concurrency, self.seed = concurrency, seed
         self.temperature, self.top_p, self.training = temperature, top_p, training
@@ -98,18 +98,19 @@ class Engine:
             questions: Questions, in the order in which their episodes start.
             done: Called with each episode as it ends, so not in the order of the questions.
             attempts: Number of episodes per question, which form a group.
-            group: Prefix of each episode's `group_uid`; None leaves it out.
+            group: Prefix of each episode's `group_uid`; with None there is no `group_uid`.
 
         Raises:
-            SearchGymError: A workflow, the reward or `done` raised it; episodes already passed to `done` are complete.
+            SearchGymError: An error of a workflow, the reward or `done`; episodes already passed to `done` are
+                complete.
         """
         await self.run_attempts(((question, n) for question in questions for n in range(attempts)), done, group)
 
     async def run_attempts(
         self, todo: Iterable[tuple[Question, int]], done: Callable[[Episode], None], group: str | None = None
     ) -> None:
-        """Runs one episode per pair of a question and the 0-based number of the attempt at it; otherwise as `run`."""
-        self._turnstile = Turnstile()  # engines that share models set theirs in turn
+        """Runs one episode per (question, 0-based attempt) pair; otherwise as `run`."""
+        self._turnstile = Turnstile()  # engines may share models one after the other
         models = [self.models[role] for role in sorted(self.models)]  # roles may share one
         batchers: list[Batcher[Any, Any]] = [self.retrieval, *self.sources.values()]
         for batcher in [*batchers, *(model.batcher for model in models)]:
@@ -189,7 +190,7 @@ class _EpisodeIO:
         self.entropy = (engine.seed, zlib.crc32(question.id.encode("utf-8", "surrogatepass")), attempt)
         self._busy = False
         self.protocol, self.training = engine.task.rules.protocol, engine.training
-        self.place = (question.id, attempt)
+        self.sort_key = (question.id, attempt)
         self.name = f"{question.id}#{attempt}"
         self.state = State(question)
         self.words = 0
@@ -242,7 +243,7 @@ class _EpisodeIO:
                 written = enumerate(zip(queries, pages, strict=True))
                 hits = [[Hit(Passage(f"{start}-{n}", "", page), 1.0)] for n, (_, page) in written]
             else:
-                hits = await batcher.ask(Queries(state.question.id, queries), self.place) if queries else []
+                hits = await batcher.ask(Queries(state.question.id, queries), self.sort_key) if queries else []
         except RetrieverError as error:
             self.state = fail(state, str(error))
         else:

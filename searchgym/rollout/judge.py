@@ -1,4 +1,4 @@
-"""A judge that asks a language model: one that a run loads, or one behind a server."""
+"""A judge that prompts a language model, loaded by the run or behind a server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from searchgym.scoring import exact_match
 from searchgym.scoring.judges.judge import Criterion, Judge
 
 MOST_WORDS: Final = 50
-"""Words of an answer from pages above which it is no answer."""
+"""Maximum number of words in an answer from pages."""
 VERIFY: Final = (
     "Answer the question from the pages alone. Reply with one line that begins with 'Answer:', at most 50 words.\n\n"
 )
@@ -41,32 +41,32 @@ _ONE_TWO: Final = re.compile(r"(?:answer\s*)?([12])\.?", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class PromptedJudge(Judge):
-    """Judge that asks a model: one closed question at a time, to which prose is no reply.
+    """Judge that prompts a model with one closed question at a time; replies in prose are not accepted.
 
-    Besides the criteria it asks a control question: whether the answer contains a word that it does not contain. A
-    model that says yes obeys the answer rather than reading it, and the answer sways it. Two answers are compared in
-    both orders; where the verdicts differ, neither is better.
+    In addition to the criteria it asks a control question: whether the answer contains a word that it does not contain.
+    A model that says yes follows instructions in the answer, so its verdicts are rejected (`SwayedError`). Two answers
+    are compared in both orders; if the verdicts differ, neither is better.
     """
 
     model: Model
-    """A model key of the run, or a model behind a server."""
+    """Model that judges: a model key of the run, or a model behind a server."""
     max_tokens: int = 70
-    """Most tokens of its reply."""
+    """Maximum number of tokens in a reply."""
     temperature: float = 0.1
-    """Temperature of its reply."""
+    """Sampling temperature of replies."""
 
     @override
     def verify(self, question: str, answer: str, pages: Sequence[str]) -> bool:
         parts = [(VERIFY, True), ("\n\n".join(pages), False), ("\n\nQuestion: ", True), (question, False)]
         (text,) = self._ask([parts], question)
-        found = _ANSWER.search(text)
-        if found is None or len(found[1].split()) > MOST_WORDS:
+        match = _ANSWER.search(text)
+        if match is None or len(match[1].split()) > MOST_WORDS:
             raise NoVerdictError(f"the judge gave no line with 'Answer:' of at most {MOST_WORDS} words: {text!r:.80}")
-        return exact_match(found[1], (answer,)) == 1
+        return exact_match(match[1], (answer,)) == 1
 
     @override
     def meets(self, question: str, answer: str, criteria: Sequence[Criterion]) -> list[bool]:
-        # a word that the answer does not contain and cannot know of
+        # a word that the answer cannot contain
         digest = hashlib.blake2b(answer.encode("utf-8", "surrogatepass"), digest_size=5, person=b"control").hexdigest()
         texts = [f"It contains the word zq{digest}.", *(criterion.text for criterion in criteria)]
         prompts: list[Parts] = [
@@ -75,16 +75,18 @@ class PromptedJudge(Judge):
         ]
         swayed, *verdicts = [_read(_YES_NO, text, "yes or no") == "yes" for text in self._ask(prompts, question)]
         if swayed:
-            raise SwayedError(f"the answer makes its judge affirm what is false of it: {answer!r:.80}")
+            raise SwayedError(f"the judge affirms a false statement about the answer: {answer!r:.80}")
         return verdicts
 
     @override
     def better(self, question: str, answers: tuple[str, str], criteria: Sequence[Criterion]) -> int | None:
-        wanted = "\n".join(f"- {'not: ' if criterion.negated else ''}{criterion.text}" for criterion in criteria)
+        criteria_lines = "\n".join(
+            f"- {'not: ' if criterion.negated else ''}{criterion.text}" for criterion in criteria
+        )
         prompts: list[Parts] = []
         for first, second in (answers, answers[::-1]):
-            shown = [*_quoted(question, "Answer 1", first), *_quoted("", "Answer 2", second)]
-            prompts.append([(BETTER, True), *shown, ("\n\nCriteria:\n", True), (wanted, False)])
+            quoted = [*_quoted(question, "Answer 1", first), *_quoted("", "Answer 2", second)]
+            prompts.append([(BETTER, True), *quoted, ("\n\nCriteria:\n", True), (criteria_lines, False)])
         one, other = (int(_read(_ONE_TWO, text, "1 or 2")) - 1 for text in self._ask(prompts, question))
         return one if one != other else None
 
@@ -112,9 +114,9 @@ def _quoted(question: str, name: str, answer: str) -> Parts:
     return parts
 
 
-def _read(pattern: re.Pattern[str], text: str, wanted: str) -> str:
-    """Returns the verdict in a reply that holds nothing else, in lower case."""
-    found = pattern.fullmatch(text.strip())
-    if found is None:
-        raise NoVerdictError(f"the judge was asked for {wanted}, and replied {text!r:.80}")
-    return found[1].lower()
+def _read(pattern: re.Pattern[str], text: str, options: str) -> str:
+    """Returns the verdict, in lower case, of a reply that contains nothing else."""
+    match = pattern.fullmatch(text.strip())
+    if match is None:
+        raise NoVerdictError(f"the judge was asked for {options} but replied {text!r:.80}")
+    return match[1].lower()

@@ -1,4 +1,4 @@
-"""Loading of models and tokenizers from folders in Hugging Face format; where the folders are: `rollout.folders`."""
+"""Loading of models and tokenizers from folders in Hugging Face format; `rollout.folders` finds the folders."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ GENERATION: Final = "generation_config.json"
 """File name of a model's generation settings."""
 DTYPES: dict[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
 LOCAL: Final[dict[str, Any]] = {"local_files_only": True, "trust_remote_code": False}
-"""Options with which transformers neither fetches files nor runs code of a folder."""
+"""Options with which transformers neither downloads files nor runs code from a folder."""
 
 
 @contextmanager
 def _reading(failure: str, where: str | Path) -> Iterator[None]:
-    """Turns errors of transformers, which raises many kinds on damaged files, into a DataError."""
+    """Converts errors of transformers, which raises many types on damaged files, to a DataError."""
     try:
         yield
     except Exception as error:
@@ -56,8 +56,8 @@ def load_tokenizer(path: str | Path, *, chat: bool = False) -> PreTrainedTokeniz
     """Loads the tokenizer of a model.
 
     Args:
-        path: A folder, or the name of a model. An adapter without a tokenizer of its own has that of its base.
-        chat: Whether to refuse a tokenizer without a chat template.
+        path: Folder or name of a model. For an adapter without a tokenizer, its base's tokenizer is loaded.
+        chat: If True, a tokenizer without a chat template is refused.
 
     Raises:
         DataMissingError: The folder, its tokenizer or the required chat template does not exist.
@@ -81,19 +81,19 @@ def load_model(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Loads a causal language model and its tokenizer; an adapter is merged into its base.
 
-    It also chooses the number of threads that torch computes with; see `choose_threads`.
+    It also sets the number of torch's threads; see `choose_threads`.
 
     Args:
-        path: A folder, or the name of a model. A folder with an adapter (``adapter_config.json``) names its base.
+        path: Folder or name of a model, or folder of an adapter (with ``adapter_config.json``, which names its base).
         dtype: Type of the weights in memory, regardless of their type on disk.
         device: Torch device for the weights.
-        chat: Whether to refuse a tokenizer without a chat template.
+        chat: If True, a tokenizer without a chat template is refused.
 
     Returns:
         The model, in evaluation mode, and its tokenizer.
 
     Raises:
-        UsageError: The dtype is unknown, or the tokenizer has ids beyond the model's vocabulary.
+        UsageError: The dtype is unknown, or the tokenizer has more tokens than the model's vocabulary.
         DataMissingError: The folder or one of its files does not exist.
         DataError: A file cannot be read, or lacks weights.
     """
@@ -106,7 +106,7 @@ def load_model(
     check_weights(folder)
     tokenizer = load_tokenizer(folder, chat=chat)
     with _reading("the model cannot be read", folder), quiet_libraries(), bounded(folder):
-        # An adapter of this model names its base so; it must be a path for `is_path`.
+        # Adapters of this model use this name for their base; `is_path` must accept it.
         name = folder if folder.is_absolute() else f"./{folder}"
         loaded: Any = AutoModelForCausalLM.from_pretrained(name, dtype=DTYPES[dtype], output_loading_info=True, **LOCAL)
     model, report = loaded
@@ -133,16 +133,16 @@ def model_config(folder: Path) -> PretrainedConfig:
 
 
 def meta_model(config: PretrainedConfig, where: str | Path) -> PreTrainedModel:
-    """Returns the model of a configuration, without memory for its weights.
+    """Returns a model built from a configuration on the meta device, without memory for its weights.
 
     Args:
         config: The configuration.
-        where: Where it is from, for errors.
+        where: Source of the configuration, for errors.
 
     Raises:
-        DataError: No model can be made of it.
+        DataError: No model can be built from the configuration.
     """
-    with _reading("no model can be made of its configuration", where), torch.device("meta"), bounded():
+    with _reading("no model can be built from its configuration", where), torch.device("meta"), bounded():
         model: PreTrainedModel = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
     return model
 
@@ -160,11 +160,11 @@ def generation_settings(folder: Path) -> GenerationConfig:
         return GenerationConfig.from_pretrained(folder, local_files_only=True)
 
 
-def check_vocabulary(folder: Path, tokenizer: PreTrainedTokenizerBase, known: int) -> None:
-    """Raises a UsageError if a tokenizer has more tokens than the model knows."""
-    if len(tokenizer) > known:
+def check_vocabulary(folder: Path, tokenizer: PreTrainedTokenizerBase, size: int) -> None:
+    """Raises a UsageError if a tokenizer has more tokens than the model's vocabulary."""
+    if len(tokenizer) > size:
         raise UsageError(
-            f"{folder}: the tokenizer has {len(tokenizer)} tokens, the model knows {known}: they do not belong together"
+            f"{folder}: the tokenizer has {len(tokenizer)} tokens, the model {size}: they do not belong together"
         )
 
 
@@ -186,9 +186,9 @@ def _load_adapted(
 def device_of(name: str) -> str:
     """Returns the torch device for ``auto``, ``cpu`` or ``cuda`` on this machine.
 
-    Before a GPU is used, attention by cuDNN is turned off in this process: it plans every new shape anew. A cache that
-    grows token by token has a new shape at each, and so have the rows of updates; planning them took ten times as long
-    as all the rest (docs/log.md).
+    If it is a GPU, attention by cuDNN is turned off in this process, because cuDNN makes a plan for every new shape. A
+    cache that grows token by token has a new shape at each step, and so have the rows of updates; planning took ten
+    times as long as everything else (studies/log).
 
     Raises:
         UsageError: A GPU is requested but torch finds none.

@@ -1,4 +1,4 @@
-"""Models that fill an agent's roles: a sampler, its token format, and the batcher that episodes share."""
+"""Models for an agent's roles: a sampler, its token format, and the batcher that episodes share."""
 
 from __future__ import annotations
 
@@ -30,29 +30,30 @@ if TYPE_CHECKING:
     from searchgym.rollout.api.sampler import MessageFormat
 
 REQUESTS: Final = 256
-"""Maximum number of requests per call of a sampler that does not stream."""
+"""Maximum number of requests per call of a non-streaming sampler."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Model:
-    """One set of weights that episodes sample from."""
+    """One set of weights with its sampler and token format."""
 
     key: str
     """Name of the weights, recorded in every call."""
     sampler: Sampler
-    """Sampler that holds the weights."""
+    """Sampler with the weights."""
     format: TokenFormat | MessageFormat
     """Converter between text and token ids."""
     batcher: Batcher[SampleRequest, Sampled]
     """Batcher through which all episodes share the sampler."""
     sha256: str | None = None
-    """SHA-256 over the weight files; None if the model was made in memory."""
+    """SHA-256 of the weight files; None for a model in memory."""
     engine: str = ""
-    """Sampling engine and dtype, empty for transformers in float32; others may score differently by rounding."""
+    """Sampling engine and dtype; empty for transformers in float32. Scores of other engines may differ by rounding."""
     encoder: Batcher[Sequence[ContextText], list[npt.NDArray[np.int32]]] | None = None
-    """Batcher through which episodes share `TokenFormat.encode`, in a thread; None: each encodes its own texts."""
+    """Batcher through which episodes share `TokenFormat.encode`, in a thread; None: each episode encodes its texts
+    itself."""
     template: Mapping[str, Any] = field(default_factory=dict)
-    """Arguments of its chat template and the date that it shows, of the run's record; see `fitted`."""
+    """Arguments of the chat template, and the date that it shows, as in the run's record; see `fitted`."""
 
     @classmethod
     def over(
@@ -77,15 +78,15 @@ def parse_models(specs: Sequence[str], roles: Mapping[str, Role]) -> dict[str, s
 
     Args:
         specs: Arguments. A model is a folder, a name, or ``URL#NAME`` for a model behind an OpenAI-compatible server,
-            ``URL#NAME?thinks=true`` if the server's chat template opens a thought;
-            without ``ROLE=`` it fills every role that no other argument names.
+            ``URL#NAME?thinks=true`` if the server's chat template opens a thought; without ``ROLE=`` it is used for all
+            roles that no other argument names.
         roles: Roles of the agent, by name.
 
     Returns:
         Role name to model.
 
     Raises:
-        UsageError: Two models for one role, none for another, or a model that no role uses.
+        UsageError: A role has two models or none, or a model has no role.
         UnknownNameError: The agent has no such role.
     """
     named: dict[str, str] = {}
@@ -111,13 +112,13 @@ def parse_models(specs: Sequence[str], roles: Mapping[str, Role]) -> dict[str, s
 
 
 def is_url(model: str | Path) -> bool:
-    """Returns whether a model is named by the URL of a server."""
+    """Returns True if a model is the URL of a server."""
     return str(model).startswith(("http://", "https://"))
 
 
 @dataclass(frozen=True, slots=True)
 class Loading:
-    """Settings for locally loaded models: how they are sampled."""
+    """Sampling settings of locally loaded models."""
 
     by: str = "transformers"
     """Name of the sampler, one of the kinds of `SamplerKind`: ``transformers``, ``vllm``, ``auto``."""
@@ -126,12 +127,13 @@ class Loading:
     requests: int = 64
     """Maximum number of concurrent requests."""
     max_context: int | None = None
-    """Maximum tokens of request and response with vLLM, whose cache must hold them. Default: the model's limit."""
+    """Maximum number of tokens of request and response with vLLM, for which its cache is sized. Default: the model's
+    limit."""
     chat: bool = True
-    """Whether prompts are written in the chat template of a model that has one; otherwise they are plain text."""
+    """If True, prompts use the model's chat template if it has one; if False, they are plain text."""
     template: Mapping[str, Any] = field(default_factory=dict)
-    """Arguments of chat templates, such as ``enable_thinking``, each for the models whose template names it, and
-    ``date``, the day that a template shows. Default: those that a checkpoint was trained with, and today."""
+    """Arguments of chat templates, such as ``enable_thinking``, each used by the models whose template names it, and
+    ``date``, the day that a template shows. Default: the arguments that a checkpoint was trained with, and today."""
 
 
 def load_models(models: Mapping[str, str | Path], protocol: Protocol, how: Loading = Loading()) -> dict[str, Model]:
@@ -147,11 +149,11 @@ def load_models(models: Mapping[str, str | Path], protocol: Protocol, how: Loadi
 
     Raises:
         DataMissingError: A folder does not exist or holds no model.
-        UsageError: A model has no tokenizer, two folders have one name, a URL lacks the model's name, or an argument
-            for templates is named by none of theirs.
+        UsageError: A model has no tokenizer, two folders have the same name, a URL lacks the model's name, or no
+            template uses a template argument.
     """
-    found = find_models(models, how)
-    folders = {model for model in found.values() if isinstance(model, Path)}
+    paths = find_models(models, how)
+    folders = {model for model in paths.values() if isinstance(model, Path)}
     if how.template:  # refused before weights are loaded
         from searchgym.rollout.loading import load_tokenizer
 
@@ -159,7 +161,7 @@ def load_models(models: Mapping[str, str | Path], protocol: Protocol, how: Loadi
     kind = find_kind(SamplerKind, how.by)().chosen() if folders else None
     loaded: dict[str | Path, Model] = {}
     with ExitStack() as opened:
-        for model in dict.fromkeys(found.values()):
+        for model in dict.fromkeys(paths.values()):
             if isinstance(model, str):
                 from searchgym.rollout.api.sampler import ApiOptions, ApiSampler, MessageFormat
 
@@ -174,12 +176,12 @@ def load_models(models: Mapping[str, str | Path], protocol: Protocol, how: Loadi
             opened.callback(sampler.close)
             template = fitted(tokenizer, trained_template(model) | dict(how.template), how.chat)
             form = template_format(tokenizer, protocol, template, how.chat)
-            # of the run's record: other prompts, other answers
+            # recorded, because other prompts give other answers
             engine = kind.label(how.dtype) if how.chat else f"{kind.label(how.dtype)} plain".strip()
             sha256 = weights_sha256(model)
             loaded[model] = Model.over(model.name, sampler, form, sha256=sha256, engine=engine, template=template)
         opened.pop_all()
-    return {role: loaded[model] for role, model in found.items()}
+    return {role: loaded[model] for role, model in paths.items()}
 
 
 @contextmanager
@@ -195,7 +197,7 @@ def opened_models(
 
 
 def find_models(models: Mapping[str, str | Path], how: Loading = Loading()) -> dict[str, str | Path]:
-    """Finds models and checks what can be checked before torch is imported, which takes seconds.
+    """Finds models and makes all checks that need no torch, whose import takes seconds.
 
     Args:
         models: Role name to model, as `parse_models` returns it.
@@ -207,7 +209,7 @@ def find_models(models: Mapping[str, str | Path], how: Loading = Loading()) -> d
     Raises:
         UnknownNameError: The dtype or the sampler is unknown.
         DataMissingError: A folder does not exist or lacks files.
-        UsageError: Two folders or servers have models of one name, or a URL lacks the model's name.
+        UsageError: Two folders or servers have models with the same name, or a URL lacks the model's name.
     """
     if how.dtype not in get_args(Dtype):
         raise UnknownNameError("dtype", how.dtype, get_args(Dtype))
@@ -219,57 +221,58 @@ def find_models(models: Mapping[str, str | Path], how: Loading = Loading()) -> d
 
         names = [ApiOptions.of(model).model for model in served]
     if len(set(names)) < len(names):
-        raise UsageError(f"two servers have models of one name: {', '.join(served)}")
-    found = {r: str(model) if is_url(model) else model_folder(model).resolve() for r, model in models.items()}
-    folders = dict.fromkeys(model for model in found.values() if isinstance(model, Path))
+        raise UsageError(f"two servers have models with the same name: {', '.join(served)}")
+    paths = {r: str(model) if is_url(model) else model_folder(model).resolve() for r, model in models.items()}
+    folders = dict.fromkeys(model for model in paths.values() if isinstance(model, Path))
     if len({folder.name for folder in folders}) < len(folders):
         raise UsageError(f"two model folders have the same name: {', '.join(map(str, folders))}")
     for folder in folders:
         check_files(folder)
-    return found
+    return paths
 
 
 def share_roles(
     keys: Mapping[str, Collection[str] | None], roles: Collection[str], agent: str
 ) -> dict[str, tuple[str, ...]]:
-    """Returns each model key's roles of an agent.
+    """Returns the agent's roles of each model key.
 
     Args:
-        keys: Key to its roles; None: every role that no other key names. None at all: a key for a judge.
+        keys: Roles of each key. None stands for every role that no other key names; an empty collection is a judge's
+            key.
         roles: Roles of the agent.
         agent: Name of the agent, for messages.
 
     Raises:
         UnknownNameError: A key names a role that the agent does not have; the nearest is suggested.
-        UsageError: A role without a key, or a key without a role.
+        UsageError: A role has no key, or a key has no role.
     """
-    named = [role for own in keys.values() for role in own or ()]
+    named = [role for key_roles in keys.values() for role in key_roles or ()]
     if unknown := [role for role in named if role not in roles]:
         raise UnknownNameError(f"role of agent {agent}", unknown[0], roles)
     rest = [role for role in roles if role not in named]
     shared = {}
-    for name, own in keys.items():
-        shared[name] = tuple(rest if own is None else own)
-        if own is None and not rest:
-            raise UsageError(f"models.{name}: no role of agent {agent} asks it, each has another key: leave it out")
+    for name, key_roles in keys.items():
+        shared[name] = tuple(rest if key_roles is None else key_roles)
+        if key_roles is None and not rest:
+            raise UsageError(f"models.{name}: no role of agent {agent} uses it, each has another key: leave it out")
     if missing := set(roles).difference(*shared.values()):
         raise UsageError(f"agent {agent}: no model for role {', '.join(sorted(missing))}: name a key for it in models")
     return shared
 
 
 def in_checkpoints(models: Mapping[str, str], agent: LoadedAgent) -> dict[str, str]:
-    """Returns role to model, where a role may have been given the checkpoint of a run with several keys.
+    """Resolves checkpoints of runs with several model keys to each role's model.
 
     Args:
-        models: Role to a folder, or anything else that names a model.
+        models: Folder or name of each role's model; a folder may be a checkpoint with several keys.
         agent: Agent of the run.
 
     Raises:
         CardError: The run's ``recipe.yaml`` cannot be read.
-        DataMissingError: A checkpoint of several keys lies outside its run.
-        UsageError: The checkpoint is of a team with other roles; an UnknownNameError if it names one.
+        DataMissingError: A checkpoint with several keys is not in its run folder.
+        UsageError: The checkpoint is of a team with other roles; an UnknownNameError if a key names an unknown role.
     """
-    found = dict(models)
+    resolved = dict(models)
     for name in set(models.values()):
         if (checkpoint := local_folder(name)) is None:
             continue
@@ -277,14 +280,16 @@ def in_checkpoints(models: Mapping[str, str], agent: LoadedAgent) -> dict[str, s
         if (checkpoint / "trainer.json").is_file() and not one:
             record = checkpoint.resolve().parent.parent / "recipe.yaml"
             if not record.is_file():
-                raise DataMissingError(f"{name} has several models, and {record}, which says whose, is not there")
+                raise DataMissingError(
+                    f"{name} has several models, and {record}, which names their roles, does not exist"
+                )
             by_role = _models_by_role(record, agent, checkpoint)
-            found |= {role: by_role[role] for role, model in models.items() if model == name}
-    return found
+            resolved |= {role: by_role[role] for role, model in models.items() if model == name}
+    return resolved
 
 
 def _models_by_role(record: Path, agent: LoadedAgent, checkpoint: Path) -> dict[str, str]:
-    """Returns the model behind each role by a run's ``recipe.yaml``: a folder in the checkpoint, or a frozen one."""
+    """Returns each role's model by a run's ``recipe.yaml``: a folder in the checkpoint, or a frozen model."""
     recipe = read_yaml(record)
     if not isinstance(recipe, dict) or not isinstance(recipe.get("model"), str):
         raise CardError(f"{record}: expected the recipe of a run, with its model")
@@ -303,10 +308,10 @@ def _models_by_role(record: Path, agent: LoadedAgent, checkpoint: Path) -> dict[
 
 
 def weights_sha256(folder: Path) -> str:
-    """Returns one SHA-256 over the weight files of a folder and, for an adapter, of its base model."""
+    """Returns one SHA-256 of the weight files in a folder and, for an adapter, of its base model."""
     folders = [folder, model_folder(adapter_base(folder))] if is_adapter(folder) else [folder]
     digest = hashlib.sha256()
-    for place in folders:
-        for file in sorted([*place.glob("*.safetensors"), *place.glob("pytorch_model*.bin")]):
+    for weights_folder in folders:
+        for file in sorted([*weights_folder.glob("*.safetensors"), *weights_folder.glob("pytorch_model*.bin")]):
             digest.update(bytes.fromhex(sha256_file(file)))
     return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""Interface of samplers: token ids in, token ids and log-probabilities out. Imports no torch; samplers have modules."""
+"""Interface of samplers, which map token ids to token ids and log-probabilities. Imports no torch."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ Dtype = Literal["float32", "bfloat16", "float64"]
 """Type of a model's weights in memory."""
 
 Finish = Literal["eos", "stop", "length", "context"]
-"""Why a response ended. ``eos``: an end id was sampled; ``stop``: a stop string is complete; ``length``: `max_tokens`
-was reached; ``context``: the model's context is full. If several hold at once, the first in this list is reported."""
+"""Reason why a response ended. ``eos``: an end id was sampled; ``stop``: a stop string is complete; ``length``:
+`max_tokens` was reached; ``context``: the model's context is full. If several apply, the first in this list is
+reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +34,10 @@ class Sampling:
     max_tokens: int = 256
     """Maximum length of the response in tokens, at least 1."""
     temperature: float = 1.0
-    """Temperature, by which logits are divided; 0 takes the likeliest token (`top_p` is then ignored)."""
+    """Temperature, the divisor of logits; 0 always chooses the most likely token and ignores `top_p`."""
     top_p: float = 1.0
-    """Probability mass of nucleus sampling: tokens are drawn from the smallest set of likely tokens that holds it."""
+    """Probability mass of nucleus sampling: tokens are sampled from the smallest set of most likely tokens with this
+    mass."""
     stop: tuple[str, ...] = ()
     """Strings that end a response. If one ends inside a token, the whole token is kept."""
 
@@ -55,13 +57,13 @@ class SampleRequest:
     """Request for one response of a model."""
 
     ids: npt.NDArray[np.int32]
-    """(T,) int32 token ids of everything the model sees; T at least 1."""
+    """(T,) int32 token ids of the whole context; T is at least 1."""
     sampling: Sampling = field(default_factory=Sampling)
     """Sampling parameters."""
     seed: int = 0
-    """Seed of the response's random numbers, at least 0; they do not depend on the rest of the batch."""
+    """Seed of the response's random numbers, at least 0; the numbers do not depend on the rest of the batch."""
     episode: str = ""
-    """Id of the episode; its requests share a prefix, so several engines keep them on one."""
+    """Id of the episode. Requests of an episode share a prefix, so they are all sent to the same engine."""
 
     def __post_init__(self) -> None:
         if self.ids.ndim != 1 or not len(self.ids):
@@ -78,11 +80,11 @@ class Sampled:
     """(N,) int32 token ids as sampled, including the end id if any; N is 0 only if the context was already full."""
     logp: npt.NDArray[np.float32]
     """(N,) float32 natural-log probabilities under the sampling distribution, after temperature and top-p. At
-    temperature 0 they are those at temperature 1 without top-p."""
+    temperature 0 they are the log-probs at temperature 1 without top-p."""
     finish: Finish
-    """Why the response ended."""
+    """Reason why the response ended."""
     version: int = 0
-    """Policy version of the weights that the response was sampled from."""
+    """Version of the weights that the response was sampled from."""
 
 
 Key = TypeVar("Key")
@@ -97,12 +99,12 @@ class Sampler(typing.Protocol):
 
     @property
     def max_context(self) -> int:
-        """Maximum tokens of a request and its response together."""
+        """Maximum number of tokens of a request and its response together."""
         ...
 
     @property
     def version(self) -> int:
-        """Policy version of the weights that new requests are sampled from."""
+        """Version of the weights that new requests are sampled from."""
         ...
 
     def sample(self, requests: Sequence[SampleRequest]) -> list[Sampled]:
@@ -114,11 +116,11 @@ class Sampler(typing.Protocol):
 
         Args:
             state: Weights by name.
-            version: Policy version of these weights.
+            version: Version of these weights.
         """
 
     def forget(self) -> None:
-        """Clears cached keys and values, so that earlier requests do not affect later responses even by rounding."""
+        """Clears cached keys and values, so that earlier requests do not affect the rounding of later responses."""
 
     def close(self) -> None:
         """Stops the processes and threads that the sampler started."""
@@ -132,17 +134,17 @@ class StreamingSampler(Sampler, typing.Protocol):
         """Samples until no request is left.
 
         Args:
-            pull: Called repeatedly; returns the requests that are new, each with a key.
+            pull: Called repeatedly; returns new requests, each with a key.
             deliver: Called with the key and the response of each request as soon as it is done.
         """
 
 
 @typing.runtime_checkable
 class SpreadSampler(Sampler, typing.Protocol):
-    """Interface of a sampler on one or several engines, each of which can be asked on purpose."""
+    """Interface of a sampler on one or several engines, each of which can be selected by an episode id."""
 
     def pins(self) -> dict[str, str]:
-        """Returns the names of the engines, each by an episode id whose requests it gets as long as it lives."""
+        """Returns the names of the engines by episode id; requests with that id go to the engine while it lives."""
         ...
 
 
@@ -150,7 +152,7 @@ class RestingEngine(typing.Protocol):
     """Interface of an engine that several samplers may share."""
 
     def sleep(self, level: int) -> None:
-        """Frees the GPU's memory until new weights come."""
+        """Frees the GPU's memory until new weights arrive."""
 
     def close(self) -> None:
         """Stops the engine."""
@@ -158,16 +160,16 @@ class RestingEngine(typing.Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Samplers:
-    """The samplers of a run, one per key, and their engines."""
+    """The samplers of a run, one per model key, and their engines."""
 
     by_key: Mapping[str, Sampler]
-    """Samplers by the names of their keys."""
+    """Samplers by the name of the model key."""
     engines: Sequence[RestingEngine] = ()
-    """Engines apart from the samplers, which `close` closes; several samplers may share an engine."""
+    """Engines that `close` ends after the samplers; several samplers may share an engine."""
     resting: Sequence[RestingEngine] = ()
     """Engines that free their GPU while models learn; an update of their weights wakes them."""
     level: int = 0
-    """Level of their sleep."""
+    """Sleep level of the resting engines; see `Vllm.sleep`."""
 
     def rest(self) -> None:
         """Makes the engines free their GPUs for the learner until weights are published."""

@@ -1,4 +1,4 @@
-"""Kinds of samplers: what a recipe chooses, what a plan counts, and what a run starts. Imports no torch."""
+"""Kinds of samplers: their options, their memory estimates, and how a run starts them. Imports no torch."""
 
 from __future__ import annotations
 
@@ -14,66 +14,66 @@ from searchgym.rollout.sampler import Sampler, Samplers
 PHASES: Final = ("draw", "policy", "critic")
 """Phases of a step: episodes are sampled, the policy is updated, the critic is updated."""
 LIVE_LOGITS: Final = 3
-"""Number of float32 copies of a batch's logits that exist at once: logits, log-softmax and a third for the choice."""
+"""Number of float32 copies of a batch's logits in memory at once: logits, log-softmax, and one for sampling."""
 CONTEXT: Final = 0.6
-"""GiB that the CUDA context of a process takes on a GPU."""
+"""Memory of a process's CUDA context on a GPU, in GiB."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SampledKey:
-    """A model key of a run, as its sampler sees it."""
+    """A model key of a run, described for its sampler."""
 
     name: str
     base: str
-    """Model that its weights start from; of an adapter that is trained further, the adapter's base."""
+    """Initial model of the weights; for an adapter whose training continues, the adapter's base."""
     trained: bool
-    """False if its weights never change."""
+    """False if the weights never change."""
     model: Any = None
     """The model in transformers, which the sampler copies; None in a plan."""
     tokenizer: Any = None
-    """Its tokenizer; None in a plan."""
+    """Tokenizer of the key; None in a plan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampledRun:
-    """What the samplers of a run have in common."""
+    """Settings that all samplers of a run share."""
 
     weights: str = "float32"
     """Type of the learner's weights."""
     autocast: str | None = None
-    """Type of the learner's matrix products, where it is another one."""
+    """Type of the learner's matrix products; None if it equals `weights`."""
     requests: int = 64
     """Maximum number of concurrent requests."""
     adapter: Mapping[str, Any] | None = None
-    """Contents of peft's ``adapter_config.json`` for the keys that are trained; None where whole models are."""
+    """Contents of peft's ``adapter_config.json`` for the trained keys; None if whole models are trained."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
-    """What the keys that share an engine need, for the plan of memory."""
+    """Sizes for the memory estimate of model keys that share an engine."""
 
     run: SampledRun
     parameters: int
-    """Number of the model's weights."""
+    """Number of parameters of the model."""
     per_token: int
-    """Keys and values of a token: two per layer and per unit of their width."""
+    """Number of cached values per token: keys and values of all layers."""
     vocabulary: int
     whole: float
-    """GiB of a version of the whole model on its way to the sampler."""
+    """Memory, in GiB, of the whole model while it is sent to the sampler."""
     adapter: float
-    """GiB of a version of the adapters on their way to it; 0 without adapters."""
+    """Memory, in GiB, of the adapters while they are sent to the sampler; 0 without adapters."""
     trained: bool
-    """True if any of the keys is trained, whose updates wake an engine that sleeps."""
+    """True if any of the keys is trained, so that updates wake a sleeping engine."""
 
 
 def bytes_of(dtype: str) -> int:
-    """Returns the bytes of a number of a type."""
+    """Returns the number of bytes of a number type."""
     return {"bfloat16": 2, "float64": 8}.get(dtype, 4)
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One item that takes memory on a device."""
+    """One item that uses memory on a device."""
 
     device: str
     """``cpu``, or ``cuda:0`` and so on."""
@@ -85,24 +85,25 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplerKind(Kind):
-    """What samples episodes: one class per sampling engine, whose fields are its options."""
+    """Base class of sampling engines: one subclass each, whose fields are its options."""
 
     kinds_in: ClassVar = "searchgym.rollout.samplers"
     noun: ClassVar = "sampler"
     back_end: ClassVar[str]
-    """Module with `open_samplers` and `load_sampler`, imported when something is sampled."""
+    """Module with `open_samplers` and `load_sampler`, imported when sampling starts."""
     exact: ClassVar[bool] = False
-    """True if a run samples the same tokens again, bit for bit."""
+    """True if a repeated run samples the same tokens, bit for bit."""
     starts_from_adapters: ClassVar[bool] = False
-    """True if a key that is trained as a whole, or not at all, may start from an adapter."""
+    """True if keys that are frozen, or trained as whole models, may start from an adapter."""
     rounds_adapters: ClassVar[bool] = False
-    """True if adapters are merged into weights of the learner's type, in which small updates may be lost."""
+    """True if adapters are merged into weights of the learner's type, in which rounding may hide small updates."""
 
     def chosen(self, ask: bool = True) -> SamplerKind:
-        """Returns the sampler that samples: itself, unless its class chooses between others.
+        """Returns the sampler that is used: itself, unless its class chooses between others.
 
         Args:
-            ask: Whether to check what is installed here; if not (in a plan for another machine), all is assumed.
+            ask: If True, checks which libraries are installed here; if False (for a plan for another machine), assumes
+                all are.
 
         Raises:
             UsageError: A library is not installed.
@@ -111,17 +112,17 @@ class SamplerKind(Kind):
 
     @property
     def engines(self) -> int:
-        """Number of engines in processes of their own, which a launcher may start elsewhere as servers."""
+        """Number of engines in separate processes, which a launcher may start elsewhere as servers."""
         return 0
 
     @property
     def gpus_each(self) -> int:
-        """Number of GPUs of each engine."""
+        """Number of GPUs per engine."""
         return 0
 
     @property
     def frees_gpu(self) -> bool:
-        """True if its engines leave their GPUs to the learner while it learns."""
+        """True if the engines free their GPUs while the learner learns."""
         return False
 
     def computed_in(self, run: SampledRun) -> str:
@@ -129,25 +130,25 @@ class SamplerKind(Kind):
         return run.autocast or run.weights
 
     def separate(self, gpus: bool | None = None) -> bool:
-        """Tells whether adapters stay beside their base. Default: the sampler gets whole models.
+        """Returns True if adapters stay separate from their base. Default: False, the sampler gets whole models.
 
         Args:
-            gpus: Whether it samples on GPUs. Default: as on this machine.
+            gpus: True if it samples on GPUs. Default: determined on this machine.
         """
         return False
 
     def together(self, keys: Iterable[SampledKey], adapters: bool, gpus: bool | None = None) -> list[list[SampledKey]]:
-        """Returns the keys in lists, one for each copy of weights that they sample from. Default: each has its own.
+        """Groups the keys that sample from the same copy of weights. Default: one key per group.
 
         Args:
-            keys: The run's keys.
-            adapters: Whether adapters are trained.
+            keys: Model keys of the run.
+            adapters: True if adapters are trained.
             gpus: See `separate`.
         """
         return [[key] for key in keys]
 
     def memory(self, need: Need, gpus: int, gpu_gib: float) -> Iterable[Part]:
-        """Yields the items that take memory for keys that share a copy of weights. Default: none are known.
+        """Yields the memory items of keys that share a copy of weights. Default: none.
 
         Args:
             need: Sizes of the model.
@@ -155,16 +156,16 @@ class SamplerKind(Kind):
             gpu_gib: GiB of memory of each.
 
         Raises:
-            UsageError: GPUs are missing, or their memory does not suffice.
+            UsageError: There are too few GPUs, or they have too little memory.
         """
         return ()
 
     def fitted(self, gpus: int) -> dict[str, Any]:
-        """Returns options with which it runs on a number of GPUs, where it asks for more. Default: none."""
+        """Returns the options to change so that it runs on this number of GPUs, if it needs more. Default: none."""
         return {}
 
     def lighter(self, need: Need, gpus: int, gpu_gib: float) -> Iterable[dict[str, Any]]:
-        """Yields options with which it takes less memory, the ones that cost least first. Default: none.
+        """Yields alternatives that use less memory, in order of increasing cost. Default: none.
 
         Args:
             need: Sizes of the model.
@@ -174,7 +175,7 @@ class SamplerKind(Kind):
         return ()
 
     def for_adapters(self) -> dict[str, Any]:
-        """Returns options with which adapters on a bfloat16 base can be sampled. Default: none are needed."""
+        """Returns the options to change so that adapters on a bfloat16 base can be sampled. Default: none."""
         return {}
 
     def server(self) -> SamplerKind:
@@ -182,17 +183,17 @@ class SamplerKind(Kind):
         raise NotImplementedError(f"{type(self).__name__} has no servers")
 
     def served(self, addresses: Sequence[str]) -> SamplerKind:
-        """Returns the options of a training that samples from servers, which a launcher has started."""
+        """Returns these options for a training that samples from servers started by a launcher."""
         raise NotImplementedError(f"{type(self).__name__} has no servers")
 
     def label(self, dtype: str) -> str:
-        """Returns its name in records of evaluations, whose scores may differ by rounding from another's."""
+        """Returns the engine's name in records of evaluations, because scores of engines may differ by rounding."""
         return f"{name_of(self)} {dtype}"
 
     def open(self, keys: Sequence[SampledKey], run: SampledRun) -> Samplers:
         """Starts a sampler for each key of a run.
 
-        Samplers hold their own copy of the weights, which changes only when a version is published.
+        Samplers have a copy of the weights, which changes only when new weights are published.
 
         Raises:
             SearchGymError: An engine does not start.
@@ -202,14 +203,14 @@ class SamplerKind(Kind):
     def load(
         self, folder: Path, dtype: str, *, requests: int, max_context: int | None, share: float
     ) -> tuple[Sampler, Any]:
-        """Loads a model in a folder for an evaluation; returns its sampler and its tokenizer.
+        """Loads a model from a folder for an evaluation; returns its sampler and its tokenizer.
 
         Args:
             folder: Folder in Hugging Face format.
             dtype: Type of weights and computation.
             requests: Maximum number of concurrent requests.
-            max_context: Maximum tokens of request and response. Default: the model's limit.
-            share: Share of the device's memory that it may take.
+            max_context: Maximum number of tokens of request and response. Default: the model's limit.
+            share: Share of the device's memory that it may use.
 
         Raises:
             SearchGymError: The model cannot be loaded, or its engine does not start.

@@ -1,9 +1,9 @@
 """Episode files: one JSON line per episode for text and structure, and one binary sidecar file for token arrays.
 
-``episodes.jsonl`` can be read with any JSON reader. If an episode has tokens, each span of its line holds
-``"ids": [offset, count]`` and ``"logp": [offset, count]`` into ``episodes.tokens.bin``: byte offset and number of
-little-endian int32 ids or float32 log-probabilities. An episode's arrays are written before its line, so that an
-interrupted write leaves at worst a partial line, which `EpisodeWriter` removes when it resumes.
+``episodes.jsonl`` can be read with any JSON reader. If an episode has tokens, each span in its line has ``"ids":
+[offset, count]`` and ``"logp": [offset, count]`` into ``episodes.tokens.bin``: byte offset and number of little-endian
+int32 ids or float32 log-probabilities. An episode's arrays are written before its line, so that an interrupted write
+leaves at most a partial line, which `EpisodeWriter` removes on resuming.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from searchgym.records import Episode, Span, SpanKind
 IDS, LOGP = np.dtype("<i4"), np.dtype("<f4")
 """Types of token ids and log-probabilities on disk."""
 BLOCK = 2**16
-"""Number of bytes read at once when looking for the last line."""
+"""Number of bytes per read in the search for the last line."""
 Tokens = bytes | mmap.mmap
 NESTED: Final = frozenset({"contexts", "calls", "searches", "answer"})
-"""Fields that no line lacks."""
+"""Fields that every line must have."""
 
 
 def sidecar(path: Path) -> Path:
@@ -70,18 +70,18 @@ class EpisodeWriter:
             for span in context.spans:
                 if span.logp is not None and len(span.logp) != len(span.ids):
                     raise ValueError(f"a span of {len(span.ids)} ids has {len(span.logp)} log-probs")
-                places = {"ids": self._append(span.ids, IDS), "logp": None}
+                locations = {"ids": self._append(span.ids, IDS), "logp": None}
                 if span.logp is not None:
-                    places["logp"] = self._append(span.logp, LOGP)
-                spans.append({"kind": span.kind, **places})
+                    locations["logp"] = self._append(span.logp, LOGP)
+                spans.append({"kind": span.kind, **locations})
             row["contexts"].append({"parent": context.parent, "fork": context.fork, "spans": spans})
-        if not episode.opens:  # the same bytes as before pages could be opened
+        if not episode.opens:  # omitted, as before pages could be opened
             del row["opens"]
         without_links(row)
-        for search in row["searches"]:  # nor was there more than one retriever
+        for search in row["searches"]:  # likewise, as before there were several retrievers
             if not search["source"]:
                 del search["source"]
-        for call in row["calls"]:  # nor a role that ranks, or thoughts that were cut
+        for call in row["calls"]:  # likewise, as before there were ranking roles or cut thoughts
             for name, usual in (("ranked", None), ("thought_cut", False), ("requests", 1)):
                 if call[name] == usual:
                     del call[name]
@@ -127,7 +127,7 @@ def read_episodes(path: Path, *, tokens: bool = True) -> Iterator[Episode]:
 
     Args:
         path: Path of ``episodes.jsonl``.
-        tokens: Whether to read their tokens too; without them episodes have no contexts, and the sidecar is not opened.
+        tokens: If True, tokens are read too; if False, episodes have no contexts and the sidecar is not opened.
 
     Raises:
         DataError: A line is not an episode, or its token arrays are not in the sidecar.
@@ -150,7 +150,7 @@ def read_episodes(path: Path, *, tokens: bool = True) -> Iterator[Episode]:
 
 
 def without_links(row: dict[str, Any]) -> dict[str, Any]:
-    """Removes the links of passages, which are for graphs alone, from an episode as plain data; returns the episode."""
+    """Removes the links of passages from an episode as plain data, in place, and returns it."""
     for search in row["searches"]:
         for hit in search["hits"]:
             del hit["passage"]["links"]
@@ -183,7 +183,7 @@ def _reader(hint: Any) -> Callable[[Any, Tokens], Any]:
 
 
 def _checked(expected: Any, value: Any, _: Tokens = b"") -> Any:
-    """Returns a value; raises a TypeError if it is of another type."""
+    """Returns a value, or raises a TypeError if it has another type."""
     if not isinstance(value, expected):
         raise TypeError(f"it is {value!r:.80}")
     return value
@@ -209,9 +209,9 @@ def _span(row: dict[str, Any], tokens: Tokens) -> Span:
     return Span(row["kind"], _array(tokens, row["ids"], IDS), logp)
 
 
-def _array(tokens: Tokens, place: list[int], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+def _array(tokens: Tokens, location: list[int], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     """Reads one array of the sidecar."""
-    offset, count = place
+    offset, count = location
     if offset < 0 or count < 0 or offset + count * dtype.itemsize > len(tokens):
         raise ValueError(f"{count} values at byte {offset} are past the sidecar's {len(tokens)} bytes")
     return np.frombuffer(tokens, dtype, count, offset).copy()

@@ -1,7 +1,7 @@
 """Conformance suites for your own environments, retrievers, agents and samplers.
 
-Each suite is a mixin: a subclass says how to make its subject, and every ``test_`` method checks one clause of the
-contract. pytest collects the subclass; without pytest, the methods can be called one after the other::
+Each suite is a mixin: a subclass defines how to make the object under test, and every ``test_`` method checks one
+clause of the contract. pytest collects the subclass; without pytest, call the methods one by one::
 
     from searchgym.testing import RetrieverTests
 

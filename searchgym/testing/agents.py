@@ -34,17 +34,17 @@ from searchgym.testing.watched import NeverReturnsError, Watched
 class AgentTests:
     """Checks of the contract of `searchgym.agents.base.Agent` and of its agent card.
 
-    A subclass gives `make_agent`. Models are not needed: replies are drawn from lists, by prompt and seed.
+    A subclass defines `make_agent`. No models are needed: replies come from lists, chosen by prompt and seed.
     """
 
     questions: Sequence[Question] = QUESTIONS
-    """Questions that every check asks; the last default one is hostile."""
+    """Questions of every check; the last of the default questions is hostile."""
     replies: Sequence[str] = REPLIES
-    """Replies of the fake models; texts that the agent's roles can parse lead the checks deeper into its workflow."""
+    """Replies of the fake models; texts that the agent's roles can parse make the checks cover more of its workflow."""
     protocols: Sequence[ProtocolName] = ("tags", "tool_calls")
-    """Names of the action grammars of the environments that the agent is run in."""
+    """Names of the action grammars of the environments in which the agent runs."""
     budgets: Sequence[int] = (1, 2, 5)
-    """Turn budgets of the environments that the agent is run in."""
+    """Turn budgets of the environments in which the agent runs."""
     seconds: float = 30.0
     """Maximum wall-clock seconds for the episodes of one check."""
 
@@ -65,13 +65,13 @@ class AgentTests:
         training: bool = False,
         attempts: int = 2,
     ) -> dict[str, Episode]:
-        """Runs episodes of the agent and returns them by id.
+        """Runs episodes of an agent and returns them by id.
 
         Raises:
-            AssertionError: The agent raised, or did not end in time.
+            AssertionError: The agent raised an error, or did not end in time.
         """
-        given = self.make_agent() if agent is None else agent
-        loaded = given if isinstance(given, LoadedAgent) else LoadedAgent(type(given).__name__, given)
+        subject = self.make_agent() if agent is None else agent
+        loaded = subject if isinstance(subject, LoadedAgent) else LoadedAgent(type(subject).__name__, subject)
         questions = self.questions if questions is None else questions
         source = DatasetQuestions(dataset="none", split="test", size=len(questions), file="none", get="nowhere")
         card = EnvCard(id="testing/Agents-v0", summary="for conformance", questions=source, corpus="none")
@@ -96,18 +96,18 @@ class AgentTests:
         return {episode.id: episode for episode in episodes}
 
     def ended(self, episodes: Mapping[str, Episode], reasons: Sequence[str]) -> None:
-        """Raises an AssertionError if an episode ended for a reason that is not among `reasons`."""
+        """Checks that every episode ended for one of the given reasons."""
         for name, episode in episodes.items():
             assert episode.stop_reason in reasons, (
                 f"episode {name} must end by {' or '.join(map(repr, reasons))}, got {episode.stop_reason!r} "
                 f"after {episode.turns} turns and {len(episode.calls)} calls"
             )
 
-    def same(self, found: Mapping[str, Episode], expected: Mapping[str, Episode], when: str) -> None:
-        """Raises an AssertionError if two lists of episodes differ."""
+    def same(self, actual: Mapping[str, Episode], expected: Mapping[str, Episode], when: str) -> None:
+        """Checks that every expected episode equals the episode of the same id in another run."""
         for name, episode in expected.items():
-            assert found[name] == episode, (
-                f"episode {name} differs {when}: {found[name]!r:.400}, before {episode!r:.400}"
+            assert actual[name] == episode, (
+                f"episode {name} differs {when}: {actual[name]!r:.400}, before {episode!r:.400}"
             )
 
     # -- ends ------------------------------------------------------------------------------------------------------
@@ -119,15 +119,15 @@ class AgentTests:
                 episodes = self.run(protocol=protocol, max_turns=max_turns)
                 self.ended(episodes, ("answer", "turns"))
                 over = [name for name, episode in episodes.items() if episode.turns > max_turns]
-                assert not over, f"episode {over[0]} took more than {max_turns} turns"
+                assert not over, f"episode {over[0]} used more than {max_turns} turns"
 
     def test_it_asks_only_roles_that_it_declares(self) -> None:
         """Checks that the agent uses only the roles and prompt fields of its card, in training too."""
         for training in (False, True):
-            self.run(training=training)  # the engine refuses any other
+            self.run(training=training)  # the engine refuses all others
 
     def test_hostile_replies_are_survived(self) -> None:
-        """Checks that no text from a model makes the agent raise or keeps it from ending."""
+        """Checks that the agent ends its episodes, without an error, whatever text its models return."""
         for protocol in self.protocols:
             for training in (False, True):
                 sampler = Replies(HOSTILE_REPLIES)
@@ -137,31 +137,31 @@ class AgentTests:
             self.ended(self.run(sampler=Replies([text]), attempts=1), ("answer", "turns"))
 
     def test_hostile_pages_are_survived(self) -> None:
-        """Checks that the agent copes with pages full of tags or without titles, and with empty results."""
+        """Checks that the agent handles pages full of tags or without titles, and searches without results."""
         for retriever in (Pages(HOSTILE_PASSAGES, always=True), Pages(())):
             for protocol in self.protocols:
                 self.ended(self.run(retriever=retriever, protocol=protocol), ("answer", "turns"))
 
     def test_a_retriever_that_fails_ends_the_episode(self) -> None:
-        """Checks that a failing retriever makes the agent neither raise nor run for ever."""
+        """Checks that the agent neither raises an error nor runs forever if the retriever fails."""
         self.ended(self.run(retriever=Broken()), ("retriever_error", "answer", "turns"))
 
     def test_a_full_context_ends_the_episode(self) -> None:
-        """Checks that a failing model makes the agent neither raise nor run for ever."""
+        """Checks that the agent neither raises an error nor runs forever if its models' context is full."""
         episodes = self.run(sampler=Replies(self.replies, "context"))
         self.ended(episodes, ("context", "answer", "turns"))
 
     # -- independence ----------------------------------------------------------------------------------------------
 
     def test_the_same_replies_give_the_same_episodes(self) -> None:
-        """Checks that an agent acts the same when run again: random choices must come from `io.rng`."""
+        """Checks that an agent acts the same in a second run: random choices must come from `io.rng`."""
         agent = self.make_agent()
         first = self.run(agent)
         self.same(self.run(agent), first, "when the same agent runs again")
         self.same(self.run(), first, "when a new agent runs")
 
     def test_episodes_do_not_depend_on_each_other(self) -> None:
-        """Checks that an episode is the same alone, among others, all at once and in another order."""
+        """Checks that an episode does not change with the other episodes of a run, their order or concurrency."""
         first = self.run(concurrency=1)
         self.same(self.run(concurrency=64), first, "when all run at once")
         self.same(self.run(questions=self.questions[::-1], concurrency=3), first, "in another order")
@@ -174,7 +174,9 @@ class AgentTests:
         if not (isinstance(agent, LoadedAgent) and agent.roles):
             return
         other = [replace(question, answers=("qzx",), aliases=()) for question in self.questions]
-        told = self.run(agent, questions=other)
+        relabelled = self.run(agent, questions=other)
         for name, episode in self.run(agent).items():
-            said = [[call.text for call in one.calls] for one in (episode, told[name])]
-            assert said[0] == said[1], f"episode {name} depends on the gold answer: {said[0]!r:.200}, {said[1]!r:.200}"
+            texts = [[call.text for call in one.calls] for one in (episode, relabelled[name])]
+            assert texts[0] == texts[1], (
+                f"episode {name} depends on the gold answer: {texts[0]!r:.200}, {texts[1]!r:.200}"
+            )

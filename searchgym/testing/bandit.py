@@ -1,6 +1,7 @@
-"""A bandit task instead of search: a working trainer learns it in seconds.
+"""A bandit task that a correct trainer learns in seconds, used instead of search.
 
-One token names the question, the model's one token is the arm, and one arm per question is right.
+The prompt is one token, which identifies the question. The response is one token, the arm. Each question has one right
+arm.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ VOCABULARY: Final = ARMS + len(QUESTIONS)
 
 
 def bandit_model(seed: int = 0) -> Any:
-    """Returns a language model of two layers with random weights; torch's own generator is left as it was."""
+    """Returns a language model of two layers with random weights; torch's global generator does not change."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
@@ -50,7 +51,7 @@ def bandit_model(seed: int = 0) -> Any:
 
 
 def _rates(options: OptimizerOptions, samples: int) -> OptimizerOptions:
-    """Returns options whose updates of a step move the small model about as far, however many they are."""
+    """Returns optimizer options for the small model; more updates per step get a lower learning rate."""
     return replace(
         options,
         lr=1e-2 / (updates_of_pass(options, samples) * options.epochs),
@@ -62,7 +63,11 @@ def _rates(options: OptimizerOptions, samples: int) -> OptimizerOptions:
 
 
 def bandit_recipe(recipe: Recipe, steps: int) -> Recipe:
-    """Returns the recipe adapted to the bandit: same estimator, loss and batch sizes, rates for the small model."""
+    """Adapts a recipe to the bandit.
+
+    The estimator, the minibatches and the loss stay, but without KL. Rewards are the outcome alone, and learning rates
+    fit the small model.
+    """
     critic, attempts = type(recipe.critic)(), max(16, recipe.advantage.min_group)
     samples = len(QUESTIONS) * attempts
     if recipe.has_critic:
@@ -92,7 +97,7 @@ def bandit_recipe(recipe: Recipe, steps: int) -> Recipe:
         learner=type(recipe.learner)(),
         validation=replace(recipe.validation, every=steps, questions=len(QUESTIONS), metric="em"),
         checkpoint=replace(recipe.checkpoint, every=0),
-        guard=GuardOptions(bounds={SAMPLER: None}),  # a check of its own says how far
+        guard=GuardOptions(bounds={SAMPLER: None}),  # the self-check has a separate check of this difference
         log=replace(recipe.log, curve=False, tensorboard=False, wandb=None),
     )
 
@@ -100,13 +105,13 @@ def bandit_recipe(recipe: Recipe, steps: int) -> Recipe:
 class BanditRollout:
     """Samples bandit episodes from a model: tokens 0 to 9 are arms, token 10 + i is question i.
 
-    Each sample is seeded by (step, question, attempt).
+    Each sample is seeded by (step, row of the question in the batch, attempt).
 
     Args:
         model: Language model, sampled with its current weights.
         reward: Function of a question and an arm; by default 1 for the right arm, else 0.
-        grades: A validation metric with its made-up value at each step, against which all other scores run. Default:
-            validation has the scores of its episodes.
+        grades: Name of a validation metric and its made-up value at each step; every other score is 1 minus that
+            value. Default: validation reports the scores of its episodes.
     """
 
     def __init__(
@@ -120,11 +125,11 @@ class BanditRollout:
         self.version = 0
 
     def publish(self, version: int) -> None:
-        """Records the version of the weights, which later episodes carry."""
+        """Sets the version of the weights that later episodes are marked with."""
         self.version = version
 
     def __call__(self, questions: Sequence[Question], attempts: int, step: int, greedy: bool) -> list[Episode]:
-        """Returns `attempts` episodes per question."""
+        """Samples episodes, `attempts` for each question, and returns them in the order of the questions."""
         prompts = torch.tensor([[ARMS + int(question.id[1:])] for question in questions])
         with torch.no_grad():
             logp = torch.log_softmax(self.model(input_ids=prompts).logits[:, -1], -1).numpy()

@@ -28,7 +28,7 @@ Reply = tuple[str, float, bool, bool, dict[str, Any]]
 class EnvironmentTests:
     """Checks of the contract of `searchgym.envs.single.SearchEnv`, for any environment that replaces it.
 
-    A subclass gives `make_env`, whose episodes must last at least three turns and are rewarded at their end.
+    A subclass defines `make_env`. Its episodes must allow at least three turns and have a reward at their end only.
     """
 
     protocol: ProtocolName = "tags"
@@ -36,13 +36,13 @@ class EnvironmentTests:
     env_seed: int = 0
     """Seed of the first reset."""
     hostile: Sequence[str] = HOSTILE_ACTIONS
-    """Hostile actions: the environment must answer each with a notice or by ending, and the same way twice."""
+    """Hostile actions; each must get a notice or end the episode, and must get the same reply when repeated."""
 
     def make_env(self, retriever: Retriever | None = None) -> gymnasium.Env[str, str]:
         """Returns a new environment.
 
         Args:
-            retriever: To search with instead of the environment's own; None: its own.
+            retriever: Retriever to search with. Default: the environment's retriever.
         """
         raise NotImplementedError(f"{type(self).__name__} must define make_env(self, retriever=None)")
 
@@ -61,30 +61,28 @@ class EnvironmentTests:
         return get_protocol(self.protocol).write(Answer(text))
 
     def step(self, env: gymnasium.Env[str, str], action: str) -> Reply:
-        """Takes a step and checks the types of everything that it returns."""
-        shown = f"step({action!r:.60})"
+        """Runs one step of the environment and checks the types of everything that it returns."""
+        label = f"step({action!r:.60})"
         try:
             reply = env.step(action)
         except Exception as error:
-            raise AssertionError(f"{shown}: no text may raise, got {type(error).__name__}: {error}") from error
+            raise AssertionError(f"{label}: no text may raise, got {type(error).__name__}: {error}") from error
         observation, reward, terminated, truncated, info = reply
-        assert observation in env.observation_space, (
-            f"{shown}: an observation outside of the space, {observation!r:.80}"
-        )
-        assert type(reward) is float and math.isfinite(reward), f"{shown}: a reward is a finite float, got {reward!r}"
-        assert type(terminated) is bool and type(truncated) is bool, f"{shown}: terminated and truncated are bools"
-        assert not (terminated and truncated), f"{shown}: an episode is terminated or truncated, not both"
+        assert observation in env.observation_space, f"{label}: observation outside of the space, {observation!r:.80}"
+        assert type(reward) is float and math.isfinite(reward), f"{label}: a reward is a finite float, got {reward!r}"
+        assert type(terminated) is bool and type(truncated) is bool, f"{label}: terminated and truncated are bools"
+        assert not (terminated and truncated), f"{label}: an episode is terminated or truncated, not both"
         self.check_info(info)
         over = terminated or truncated
         assert over == bool(info["stop_reason"]), (
-            f"{shown}: stop_reason is set at the end and only there, {info!r:.200}"
+            f"{label}: stop_reason is set at the end and only there, {info!r:.200}"
         )
-        assert over or reward == 0.0, f"{shown}: the reward is 0 before the end, got {reward}"
-        assert not over or {"em", "f1", "answer"} <= info.keys(), f"{shown}: the last info lacks em, f1 or answer"
+        assert over or reward == 0.0, f"{label}: the reward is 0 before the end, got {reward}"
+        assert not over or {"em", "f1", "answer"} <= info.keys(), f"{label}: the last info lacks em, f1 or answer"
         return observation, float(reward), terminated, truncated, info
 
     def check_info(self, info: dict[str, Any]) -> None:
-        """Raises an AssertionError if an info lacks a key or holds more than plain data."""
+        """Checks that an info has every required key and holds plain data only."""
         missing = [name for name in INFO if name not in info]
         assert not missing, f"info lacks {', '.join(missing)}: it has {sorted(info)}"
         try:
@@ -102,7 +100,7 @@ class EnvironmentTests:
         return question, info
 
     def play(self, env: gymnasium.Env[str, str], actions: Sequence[str]) -> list[Any]:
-        """Returns everything that the environment returns for some actions; after each end it is reset."""
+        """Runs some actions and returns all results of the environment, which is reset after each end."""
         replies: list[Any] = [self.start(env)]
         for action in actions:
             reply = self.step(env, action)
@@ -116,7 +114,7 @@ class EnvironmentTests:
     def test_the_checkers_of_gymnasium_pass(self) -> None:
         """Checks that Gymnasium's `check_env` and its passive checker accept the environment."""
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # advice on spaces that Gymnasium does not know
+            warnings.simplefilter("ignore")  # about spaces that Gymnasium does not know
             check_env(self.make_env().unwrapped)
             env: gymnasium.Env[str, str] = PassiveEnvChecker(self.make_env())
             question, _ = env.reset(seed=self.env_seed)
@@ -142,12 +140,12 @@ class EnvironmentTests:
             assert reply == other, f"reply {number} differs under one seed: {reply!r:.300} and {other!r:.300}"
 
     def test_a_reset_takes_a_question_id(self) -> None:
-        """Checks that `options={"question_id": ...}` selects the question and that an unknown id is refused by name."""
-        env, drawn = self.make_env(), dict[str, str]()
+        """Checks that `options={"question_id": ...}` selects the question and an unknown id or option is an error."""
+        env, text_of = self.make_env(), dict[str, str]()
         for seed in range(8):
             question, info = self.start(env, seed)
-            drawn[info["question_id"]] = question
-        for question_id, text in drawn.items():
+            text_of[info["question_id"]] = question
+        for question_id, text in text_of.items():
             question, info = self.start(env, question_id=question_id)
             assert (question, info["question_id"]) == (text, question_id), (
                 f"question_id {question_id!r} must show {text!r:.80}, got {info['question_id']!r}: {question!r:.80}"
@@ -167,12 +165,14 @@ class EnvironmentTests:
         self.start(env)
         observation, _, terminated, _, info = self.step(env, self.answer("some answer"))
         seen = (observation, terminated, info["stop_reason"], info["action"], info["answer"])
-        wanted = ("", True, "answer", "answer", "some answer")
-        assert seen == wanted, f"observation, terminated, stop_reason, action, answer: expected {wanted}, got {seen}"
+        expected = ("", True, "answer", "answer", "some answer")
+        assert seen == expected, (
+            f"observation, terminated, stop_reason, action, answer: expected {expected}, got {seen}"
+        )
         self.refuses_a_step(env)
 
     def refuses_a_step(self, env: gymnasium.Env[str, str]) -> None:
-        """Checks that a step after the end raises, and that a reset starts a new episode."""
+        """Checks that a step after the end raises an error, and that a reset starts a new episode."""
         try:
             env.step(self.answer("again"))
         except EpisodeError:
@@ -182,7 +182,7 @@ class EnvironmentTests:
             raise AssertionError("a step after the end must raise EpisodeError")
 
     def test_a_step_needs_a_reset_and_a_text(self) -> None:
-        """Checks that a step out of order raises `EpisodeError` and an action that is no string raises `UsageError`."""
+        """Checks that a step before a reset raises `EpisodeError`, and an action that is no string `UsageError`."""
         env = self.make_env().unwrapped
         wrong: Any = 3
         for action, error in ((self.answer("x"), EpisodeError), (wrong, UsageError)):
@@ -207,18 +207,18 @@ class EnvironmentTests:
                 assert seen == (turn, budget - turn), (
                     f"turn and turns_left: expected {(turn, budget - turn)}, got {seen}"
                 )
-            assert (terminated, turn) == (True, budget), f"{budget} turns are allowed, {turn} were taken: not ended"
+            assert (terminated, turn) == (True, budget), f"not ended after {turn} turns; the budget is {budget}"
             assert info["stop_reason"] == "turns", f"stop_reason must be 'turns', got {info['stop_reason']!r}"
 
     def test_hostile_actions_get_deterministic_replies(self) -> None:
-        """Checks that broken tags, lone surrogates and megabytes of text raise nothing and get the same reply twice."""
+        """Checks that broken tags, lone surrogates and megabytes of text get the same reply twice, and no error."""
         one, two = (self.play(self.make_env(), self.hostile) for _ in range(2))
         assert one == two, "hostile actions got other replies the second time"
 
     # -- retrieval -------------------------------------------------------------------------------------------------
 
     def test_a_retrieved_text_is_never_an_action(self) -> None:
-        """Checks that a page that spells actions neither answers nor searches, in this turn or the next."""
+        """Checks that actions written in a retrieved page neither answer nor search, in this turn or the next."""
         env = self.make_env(Trap())
         self.start(env)
         observation, _, terminated, truncated, info = self.step(env, self.search("a"))
@@ -230,14 +230,14 @@ class EnvironmentTests:
         assert later == (False, 0.0, 1, "invalid"), f"a page was read as an action one turn later: {info!r:.300}"
 
     def test_a_retriever_that_fails_truncates_the_episode(self) -> None:
-        """Checks that a retriever fault ends the episode with reward 0, and that the next reset works."""
+        """Checks that an error of the retriever ends the episode with reward 0, and that the next reset works."""
         env = self.make_env(Broken())
         self.start(env)
         observation, reward, _, truncated, info = self.step(env, self.search("a"))
         seen = (observation, reward, truncated, info["stop_reason"])
-        wanted = ("", 0.0, True, "retriever_error")
-        assert seen == wanted, f"observation, reward, truncated, stop_reason: expected {wanted}, got {seen!r:.300}"
-        assert "broken on purpose" in info.get("error", ""), "info['error'] must say what the retriever said"
+        expected = ("", 0.0, True, "retriever_error")
+        assert seen == expected, f"observation, reward, truncated, stop_reason: expected {expected}, got {seen!r:.300}"
+        assert "broken on purpose" in info.get("error", ""), "info['error'] must contain the retriever's message"
         self.refuses_a_step(env)
 
     # -- copies ----------------------------------------------------------------------------------------------------
@@ -245,18 +245,18 @@ class EnvironmentTests:
     def test_snapshots_go_back_any_number_of_times(self) -> None:
         """Checks that `set_state` restores the episode and its random generator, if the environment has `get_state`."""
         env = self.make_env()
-        own: Any = env.unwrapped
-        if not hasattr(own, "get_state"):
+        inner: Any = env.unwrapped
+        if not hasattr(inner, "get_state"):
             return
         self.start(env)
         self.step(env, self.search("a"))
-        snapshot = own.get_state()
+        snapshot = inner.get_state()
         seen = []
         for _ in range(3):
-            own.set_state(snapshot)
+            inner.set_state(snapshot)
             reply = copy.deepcopy(self.step(env, self.search("b")))
             seen.append((reply, [env.reset()[0] for _ in range(5)]))
-        assert seen[0] == seen[1] == seen[2], f"after set_state the episode went another way: {seen!r:.300}"
+        assert seen[0] == seen[1] == seen[2], f"after set_state the episode continues differently: {seen!r:.300}"
 
     def test_a_vector_gives_the_episodes_of_single_environments(self) -> None:
         """Checks that environment i of a vector reset with seed s equals a single environment with seed s + i."""
@@ -281,6 +281,6 @@ class EnvironmentTests:
                 self.same_info(got[4], i, single[4])
 
     def same_info(self, infos: dict[str, Any], i: int, info: dict[str, Any]) -> None:
-        """Checks the entries of environment i in a vector's info."""
+        """Checks that a vector's info has, for environment i, the entries of a single environment's info."""
         got = {name: values[i] for name, values in infos.items() if not name.startswith("_") and infos[f"_{name}"][i]}
         assert got == info, f"environment {i} of the vector: its info is {got!r:.300}, alone {info!r:.300}"

@@ -1,4 +1,4 @@
-"""Fakes for the conformance suites: small pages, retrievers, models and hostile texts."""
+"""Test doubles for the conformance suites: small pages, retrievers, models and hostile texts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HOSTILE_ACTIONS: Final = (
     "<tool_call>" + "[" * (MEGABYTE // 2) + "</tool_call>", "<search>x</search>" * (8 * MEGABYTE // 18),
     '<tool_call>{"name": "search", "arguments": {"query": "' + "q" * (MEGABYTE // 2) + '"}}</tool_call>',
 )  # fmt: skip
-"""Hostile texts, none of which may make an environment raise, hang or answer differently twice."""
+"""Hostile actions; an environment must answer each one in time, without an error, and the same way when repeated."""
 
 PASSAGES: Final = (
     Passage("p0", "Alpha", "Alpha is the capital of Beta."),
@@ -65,7 +65,7 @@ HOSTILE_REPLIES: Final = (
 
 
 class Pages:
-    """A retriever over a few pages: it finds pages whose title occurs in the query, or every page if `always`."""
+    """A retriever over a few pages that returns those whose title occurs in the query, or all of them if `always`."""
 
     in_process = True
 
@@ -74,16 +74,16 @@ class Pages:
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """Returns the matching pages in their order."""
-        found = [[p for p in self._passages if self._always or p.title in query] for query in queries]
-        return [[Hit(page, 1.0 / rank) for rank, page in enumerate(own[:k], start=1)] for own in found]
+        matches = [[p for p in self._passages if self._always or p.title in query] for query in queries]
+        return [[Hit(page, 1.0 / rank) for rank, page in enumerate(pages[:k], start=1)] for pages in matches]
 
 
 class Replies:
-    """A sampler over code points whose replies depend only on the prompt and on the request's seed.
+    """A sampler whose tokens are code points and whose replies depend only on a request's prompt and seed.
 
     Args:
-        texts: One is drawn for each request, and ended as a model's would be.
-        finish: What every reply is said to end by; None: how it ends.
+        texts: Texts to choose from; a reply ends at stop strings and `max_tokens`, as a model's would.
+        finish: Finish reason reported for every reply. Default: the actual reason.
     """
 
     max_context, version = 2**31 - 1, 0
@@ -116,7 +116,7 @@ class Replies:
 
 
 class Trap:
-    """A retriever whose only page spells actions in every grammar."""
+    """A retriever whose only page contains actions in every grammar."""
 
     in_process = True
 

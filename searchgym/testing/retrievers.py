@@ -21,10 +21,10 @@ THREADS: Final = 4
 
 
 def hostile_queries(word: str) -> dict[str, str]:
-    """Returns hostile queries, none of which may make a retriever fail, by a short description.
+    """Returns hostile queries, by a short description; a retriever must answer each without an error.
 
     Args:
-        word: A plain word of the corpus; some of the queries hold it among what is to be passed over.
+        word: A plain word of the corpus, which some of the queries contain among characters to ignore.
     """
     return {
         "empty": "",
@@ -40,35 +40,36 @@ def hostile_queries(word: str) -> dict[str, str]:
 
 
 def assert_same_hits(
-    found: Sequence[Sequence[Hit]], expected: Sequence[Sequence[Hit]], tolerance: float, k: int, when: str
+    actual: Sequence[Sequence[Hit]], expected: Sequence[Sequence[Hit]], tolerance: float, k: int, when: str
 ) -> None:
-    """Raises an AssertionError if two lists of hits differ.
+    """Checks that the same queries got the same hits in two calls, up to a tolerance of scores.
 
     Args:
-        found: One list per query.
-        expected: The same queries' hits from another call.
-        tolerance: Most that two scores of one passage may differ by. At 0 the lists must be equal; above it, passages
-            whose scores lie that close may change places, also across the end of a list that was cut at k.
-        k: Hits that were asked for per query.
-        when: What was different about the call, for the message.
+        actual: Hits of each query.
+        expected: Hits of the same queries from another call.
+        tolerance: Maximum difference of two scores of one passage. At 0 the lists must be equal. Above 0, passages with
+            scores that close may swap ranks, also across the end of a list that was cut at k.
+        k: Maximum number of hits per query in both calls.
+        when: Difference between the calls, in words, for the message.
 
     Raises:
-        AssertionError: The hits differ by more than that.
+        AssertionError: The hits differ by more than the tolerance.
     """
-    assert len(found) == len(expected), f"{when}: got hits of {len(found)} queries, expected {len(expected)}"
-    for number, (own, other) in enumerate(zip(found, expected, strict=True)):
-        if own != other:
-            message = f"{when}, query {number} finds other hits: got {own!r:.300}, before {other!r:.300}"
-            assert tolerance > 0 and len(own) == len(other), message
-            known = {hit.passage: hit.score for hit in other}
-            last = other[-1].score if len(own) == k else math.inf  # only a list that was cut has a neighbour outside
-            assert all(abs(hit.score - known.get(hit.passage, last)) <= tolerance for hit in own), message
-            assert all(abs(a.score - b.score) <= tolerance for a, b in zip(own, other, strict=True)), message
-        assert_best_first(own, number)
+    assert len(actual) == len(expected), f"{when}: got hits of {len(actual)} queries, expected {len(expected)}"
+    for number, (hits, other) in enumerate(zip(actual, expected, strict=True)):
+        if hits != other:
+            message = f"{when}, query {number} gets other hits: got {hits!r:.300}, before {other!r:.300}"
+            assert tolerance > 0 and len(hits) == len(other), message
+            score_of = {hit.passage: hit.score for hit in other}
+            # a passage that is not in the other list may have been cut off: then its score is near the last one
+            last = other[-1].score if len(hits) == k else math.inf
+            assert all(abs(hit.score - score_of.get(hit.passage, last)) <= tolerance for hit in hits), message
+            assert all(abs(a.score - b.score) <= tolerance for a, b in zip(hits, other, strict=True)), message
+        assert_best_first(hits, number)
 
 
 def assert_best_first(hits: Sequence[Hit], number: int) -> None:
-    """Raises an AssertionError if the scores of hits are not finite floats in descending order."""
+    """Checks that the scores of a query's hits are finite floats in descending order."""
     scores = [hit.score for hit in hits]
     assert all(type(score) is float and math.isfinite(score) for score in scores), (
         f"query {number}: a score is a finite float, got {scores!r:.200}"
@@ -79,21 +80,21 @@ def assert_best_first(hits: Sequence[Hit], number: int) -> None:
 class RetrieverTests:
     """Checks of the contract of `searchgym.retrieval.retriever.Retriever`.
 
-    A subclass gives `make_retriever` and `queries`; the other attributes state what the retriever promises beyond.
+    A subclass defines `make_retriever` and `queries`; the other attributes describe further promises of the retriever.
     """
 
     queries: Sequence[str] = ()
-    """Queries to search, some of which must find something; ten are enough."""
+    """Queries to search, of which some must have hits; ten are enough."""
     passages: Sequence[Passage] | None = None
-    """Passages of the corpus. Default: those of a `CorpusRetriever`; of other retrievers, hits are not looked up."""
+    """Passages of the corpus, in which hits are looked up. Default: those of a `CorpusRetriever`, otherwise none."""
     tolerance: float = 0.0
     """Maximum difference of a passage's score between batches, to allow for rounding."""
     most: int = 100
-    """Largest number of hits to ask for; larger than the corpus where that is possible."""
+    """Largest number of hits to request; if possible, larger than the corpus."""
     many: int = 1000
     """Number of queries in the large batch."""
     lexical: bool = False
-    """Whether the retriever is lexical, as BM25: all scores are above 0, and the queries in `nothing` find nothing."""
+    """Whether the retriever is lexical, as BM25: all scores are above 0, and the queries in `nothing` have no hits."""
     nothing: Sequence[str] = ("", " \t\n")
     """Queries of a lexical retriever that share no word with any passage."""
     hostile: Sequence[str] = tuple(hostile_queries("zebra").values())
@@ -106,63 +107,65 @@ class RetrieverTests:
     """Whether the retriever must survive pickling, as a process pool needs."""
 
     def make_retriever(self) -> Retriever:
-        """Returns the retriever under test; called once per check, so keep one that is expensive to make."""
+        """Returns the retriever under test; called once per check, so cache a retriever that is slow to build."""
         raise NotImplementedError(f"{type(self).__name__} must define make_retriever(self)")
 
     def identity(self, passage: Passage) -> Hashable:
-        """Returns the fields of a passage to compare with the corpus; override it if ids get lost."""
+        """Returns the fields of a passage to compare with the corpus; override it if hits lack the corpus's ids."""
         return (passage.id, passage.title, passage.text)
 
     def search(self, retriever: Retriever, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """Searches and checks the form of the result: one list of at most k `Hit` records per query."""
+        """Searches and checks that the result is one list of at most k `Hit` records per query."""
         return checked(retriever.search(queries, k), len(queries), k)
 
-    def asked(self) -> list[str]:
-        """Returns the queries to search."""
-        assert self.queries, f"{type(self).__name__} must set queries to a few that find something"
+    def checked_queries(self) -> list[str]:
+        """Returns a copy of `queries`, after a check that it is not empty."""
+        assert self.queries, f"{type(self).__name__} must set queries to a few that have hits"
         return list(self.queries)
 
-    def same(self, found: Sequence[Sequence[Hit]], expected: Sequence[Sequence[Hit]], when: str) -> None:
-        """Raises an AssertionError if two lists of `most` hits differ by more than `tolerance`."""
-        assert_same_hits(found, expected, self.tolerance, self.most, when)
+    def same(self, actual: Sequence[Sequence[Hit]], expected: Sequence[Sequence[Hit]], when: str) -> None:
+        """Checks that the lists of at most `most` hits of two calls agree within `tolerance`."""
+        assert_same_hits(actual, expected, self.tolerance, self.most, when)
 
     # -- hits ------------------------------------------------------------------------------------------------------
 
     def test_hits_are_passages_of_the_corpus_best_first(self) -> None:
         """Checks that a query gets at most k hits: existing passages, no duplicates, finite descending scores."""
-        retriever, queries = self.make_retriever(), self.asked()
+        retriever, queries = self.make_retriever(), self.checked_queries()
         pages = self.passages
         if pages is None and isinstance(retriever, CorpusRetriever):
             pages = list(retriever.passages())
         corpus = None if pages is None else Counter(map(self.identity, pages))
         for k in (1, 3, self.most):
-            found = self.search(retriever, queries, k)
-            assert any(found), f"none of the {len(queries)} queries finds anything"
-            for number, hits in enumerate(found):
+            results = self.search(retriever, queries, k)
+            assert any(results), f"none of the {len(queries)} queries has a hit"
+            for number, hits in enumerate(results):
                 assert_best_first(hits, number)
                 assert all(type(hit) is Hit and type(hit.passage) is Passage for hit in hits), f"got {hits!r:.200}"
                 seen = Counter(self.identity(hit.passage) for hit in hits)
                 foreign = [] if corpus is None else list(seen - corpus)
                 assert not foreign, f"query {number}: a hit is a passage of the corpus, once; got {foreign[0]!r:.200}"
                 twice = [page for page, count in Counter(hit.passage for hit in hits).items() if count > 1]
-                assert corpus is not None or not twice, f"query {number} finds a passage twice: {twice[0]!r:.200}"
+                assert corpus is not None or not twice, f"query {number} gets a passage twice: {twice[0]!r:.200}"
 
     def test_a_lexical_retriever_finds_nothing_without_a_common_word(self) -> None:
         """Checks that a lexical retriever returns only scores above 0, and no hit for the queries in `nothing`."""
         if not self.lexical:
             return
         retriever = self.make_retriever()
-        for query, hits in zip(self.asked(), self.search(retriever, self.asked(), self.most), strict=True):
+        for query, hits in zip(
+            self.checked_queries(), self.search(retriever, self.checked_queries(), self.most), strict=True
+        ):
             low = [hit.score for hit in hits if hit.score <= 0]
             assert not low, f"query {query!r:.80}: a lexical score is above 0, got {low[:3]}"
         for hits in self.search(retriever, self.hostile, self.most):
             assert all(hit.score > 0 for hit in hits), f"a lexical score is above 0, got {hits!r:.200}"
         for query, hits in zip(self.nothing, self.search(retriever, self.nothing, self.most), strict=True):
-            assert not hits, f"query {query!r:.80} has no word of any passage, and finds {hits!r:.200}"
+            assert not hits, f"query {query!r:.80} has no word of any passage, and gets {hits!r:.200}"
 
     def test_fewer_hits_are_the_first_of_more(self) -> None:
-        """Checks that the k best hits are the first k of the k + n best."""
-        retriever, queries = self.make_retriever(), self.asked()
+        """Checks that a smaller k returns the first hits of a larger k."""
+        retriever, queries = self.make_retriever(), self.checked_queries()
         every = self.search(retriever, queries, self.most)
         for k in (1, 3, max(1, self.most // 2)):
             for number, (hits, whole) in enumerate(zip(self.search(retriever, queries, k), every, strict=True)):
@@ -174,8 +177,8 @@ class RetrieverTests:
     # -- calls -----------------------------------------------------------------------------------------------------
 
     def test_what_is_found_does_not_depend_on_the_call(self) -> None:
-        """Checks that a query finds the same alone, repeated, in reversed order and twice in one batch."""
-        retriever, queries = self.make_retriever(), self.asked()
+        """Checks that a query gets the same hits alone, repeated, in reversed order and twice in one batch."""
+        retriever, queries = self.make_retriever(), self.checked_queries()
         first = self.search(retriever, queries, self.most)
         self.same(self.search(retriever, queries, self.most), first, "asked again")
         self.same(self.search(retriever, queries[::-1], self.most)[::-1], first, "asked in reversed order")
@@ -186,71 +189,73 @@ class RetrieverTests:
 
     def test_queries_are_left_as_they_are(self) -> None:
         """Checks that the retriever does not change the caller's list of queries."""
-        queries = self.asked()
+        queries = self.checked_queries()
         self.search(self.make_retriever(), queries, 3)
-        assert queries == self.asked(), f"search changed the list of queries that it was given: {queries!r:.200}"
+        assert queries == self.checked_queries(), (
+            f"search changed the list of queries that it was given: {queries!r:.200}"
+        )
 
     def test_no_queries_find_no_lists(self) -> None:
         """Checks that an empty batch gets an empty list."""
-        found = self.make_retriever().search([], 3)
-        assert found == [], f"no queries are answered by an empty list, got {found!r:.200}"
+        results = self.make_retriever().search([], 3)
+        assert results == [], f"no queries are answered by an empty list, got {results!r:.200}"
 
     def test_wrong_arguments_are_refused(self) -> None:
         """Checks that a string instead of a list, and a k below 1, raise `UsageError`, as `check_request` does."""
-        retriever, query = self.make_retriever(), self.asked()[0]
+        retriever, query = self.make_retriever(), self.checked_queries()[0]
         wrong: list[tuple[Any, int, str]] = [(query, 3, "queries"), ("", 3, "queries")]
         wrong += [([query], 0, "k"), ([query], -1, "k"), ([], 0, "k")]
         for queries, k, name in wrong:
             call = f"search({queries!r:.80}, {k})"
             try:
-                found: object = retriever.search(queries, k)
+                results: object = retriever.search(queries, k)
             except UsageError as error:
                 assert name in str(error).split(), f"{call}: the error must name {name}, it says {error}"
             except Exception as error:
                 raise AssertionError(f"{call} must raise UsageError, got {type(error).__name__}: {error}") from error
             else:
-                raise AssertionError(f"{call} must raise UsageError (call check_request first), got {found!r:.200}")
+                raise AssertionError(f"{call} must raise UsageError (call check_request first), got {results!r:.200}")
 
     def test_hostile_queries_are_answered_and_disturb_no_others(self) -> None:
         """Checks that control characters, lone surrogates, query syntax and megabytes are answered in time."""
-        retriever, queries = self.make_retriever(), self.asked()
-        beside = queries[:3]
-        expected, started = self.search(retriever, beside, self.most), time.monotonic()
-        found = self.search(retriever, [*self.hostile, *beside], self.most)
+        retriever, queries = self.make_retriever(), self.checked_queries()
+        others = queries[:3]
+        expected, started = self.search(retriever, others, self.most), time.monotonic()
+        results = self.search(retriever, [*self.hostile, *others], self.most)
         took = time.monotonic() - started
-        self.same(found[len(self.hostile) :], expected, "asked beside hostile queries")
+        self.same(results[len(self.hostile) :], expected, "asked beside hostile queries")
         assert took < self.seconds, f"hostile queries took {took:.1f} seconds, at most {self.seconds:g} are allowed"
 
     def test_many_queries_in_one_call(self) -> None:
         """Checks that a large batch gets the same hits as small ones."""
-        retriever, queries = self.make_retriever(), self.asked()
+        retriever, queries = self.make_retriever(), self.checked_queries()
         times = max(1, self.many // len(queries))
-        found = self.search(retriever, queries * times, 3)
+        results = self.search(retriever, queries * times, 3)
         expected = self.search(retriever, queries, 3)
-        assert_same_hits(found, expected * times, self.tolerance, 3, f"{len(found)} queries in one call")
+        assert_same_hits(results, expected * times, self.tolerance, 3, f"{len(results)} queries in one call")
 
     def test_threads_find_the_same(self) -> None:
-        """Checks that several threads may search at the same time, each in another order."""
-        retriever, queries = self.make_retriever(), self.asked()
+        """Checks that several threads, each with another order of queries, can search at the same time."""
+        retriever, queries = self.make_retriever(), self.checked_queries()
         first = self.search(retriever, queries, self.most)
         barrier = threading.Barrier(THREADS)
 
-        def ask(start: int) -> list[list[Hit]]:
+        def search_from(start: int) -> list[list[Hit]]:
             barrier.wait(30)
-            found = self.search(retriever, queries[start:] + queries[:start], self.most)
-            return found[len(queries) - start :] + found[: len(queries) - start]
+            results = self.search(retriever, queries[start:] + queries[:start], self.most)
+            return results[len(queries) - start :] + results[: len(queries) - start]
 
         with ThreadPoolExecutor(THREADS) as pool:
-            for found in pool.map(ask, [number * len(queries) // THREADS for number in range(THREADS)]):
-                self.same(found, first, "asked from several threads at once")
+            for results in pool.map(search_from, [number * len(queries) // THREADS for number in range(THREADS)]):
+                self.same(results, first, "asked from several threads at once")
 
     # -- in environments -------------------------------------------------------------------------------------------
 
     def test_copies_find_the_same_through_retrieve(self) -> None:
-        """Checks that a deep copy, and a pickled copy if `pickled`, finds the same through `retrieve`."""
-        retriever, queries = self.make_retriever(), self.asked()
+        """Checks that a deep copy, and a pickled copy if `pickled`, gets the same hits through `retrieve`."""
+        retriever, queries = self.make_retriever(), self.checked_queries()
         expected = self.search(retriever, queries, self.most)
         copies = [copy.deepcopy(retriever)] + ([pickle.loads(pickle.dumps(retriever))] if self.pickled else [])
         for other in copies:
-            found = retrieve(other, [self.question_id] * len(queries), queries, self.most, deadline=30)
-            self.same(found, expected, "asked of a copy")
+            results = retrieve(other, [self.question_id] * len(queries), queries, self.most, deadline=30)
+            self.same(results, expected, "asked of a copy")

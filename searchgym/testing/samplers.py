@@ -20,7 +20,7 @@ FINISHES = typing.get_args(Finish)
 class SamplerTests:
     """Checks of the contract of `searchgym.rollout.sampler.Sampler`, and of `StreamingSampler` where it applies.
 
-    A subclass gives `make_sampler`, `vocabulary`, `decode` and, where weights can be loaded, `new_weights`.
+    A subclass defines `make_sampler`, `vocabulary`, `decode` and, if weights can be loaded, `new_weights`.
     """
 
     vocabulary: int = 0
@@ -28,25 +28,25 @@ class SamplerTests:
     tolerance: float = 1e-5
     """Maximum difference of a log-prob between batches, to allow for rounding."""
     max_tokens: int = 12
-    """Maximum number of tokens of most responses."""
+    """Maximum length of most responses, in tokens."""
     draws: bool = True
-    """Whether responses at temperature 1 depend on the seed; false for a sampler that always says the same."""
+    """Whether responses at temperature 1 depend on the seed; false for a sampler with fixed replies."""
     largest_context: int = 4096
-    """Largest `max_context` up to which the end of the context is checked; filling a longer one takes too long."""
+    """Largest `max_context` at which a full context is checked; filling a longer one takes too long."""
 
     def make_sampler(self) -> Sampler:
-        """Returns a new sampler, closed at the end of each check; its weights must be the same each time."""
+        """Returns a new sampler, always with the same weights; each check closes the samplers that it made."""
         raise NotImplementedError(f"{type(self).__name__} must define make_sampler(self)")
 
     def decode(self, ids: list[int]) -> str:
-        """Decodes token ids to the text in which the sampler looks for stop strings."""
+        """Decodes token ids to the text that the sampler searches for stop strings."""
         raise NotImplementedError(f"{type(self).__name__} must define decode(self, ids)")
 
     def new_weights(self) -> Mapping[str, Any] | None:
-        """Returns weights with which greedy sampling gives other tokens; None if the sampler has no weights."""
+        """Returns weights that change the tokens of greedy sampling; None if the sampler has no weights."""
         return None
 
-    # -- asking ----------------------------------------------------------------------------------------------------
+    # -- requests --------------------------------------------------------------------------------------------------
 
     def close(self, sampler: Sampler) -> None:
         """Closes a sampler that `make_sampler` returned; override it if the sampler is shared."""
@@ -57,8 +57,8 @@ class SamplerTests:
         assert self.vocabulary > 0, f"{type(self).__name__} must set vocabulary"
         rng = np.random.default_rng(0)
         shared = rng.integers(0, self.vocabulary, 20)
-        own = [rng.integers(0, self.vocabulary, 1 + 5 * n) for n in range(number)]
-        rows = [np.concatenate([shared, row]) if n % 3 == 0 else row for n, row in enumerate(own)]
+        tails = [rng.integers(0, self.vocabulary, 1 + 5 * n) for n in range(number)]
+        rows = [np.concatenate([shared, row]) if n % 3 == 0 else row for n, row in enumerate(tails)]
         return [row.astype(np.int32) for row in rows]
 
     def requests(self, number: int = 6, seed: int = 0, **sampling: Any) -> list[SampleRequest]:
@@ -67,7 +67,7 @@ class SamplerTests:
         return [SampleRequest(ids, how, seed + n) for n, ids in enumerate(self.prompts(number))]
 
     def mixed(self) -> list[SampleRequest]:
-        """Returns one batch with requests of several temperatures, nuclei and lengths."""
+        """Returns one batch of requests with several temperatures, values of top_p and maximum lengths."""
         most = self.max_tokens
         kinds = [Sampling(most), Sampling(most, 0.7), Sampling(most, 0.0), Sampling(most, top_p=0.5), Sampling(1)]
         prompts = enumerate(self.prompts(2 * len(kinds)))
@@ -78,14 +78,14 @@ class SamplerTests:
         version = sampler.version
         replies = sampler.sample(requests)
         assert isinstance(replies, list) and len(replies) == len(requests), (
-            f"{len(requests)} requests: expected a list of as many replies, got {replies!r:.200}"
+            f"{len(requests)} requests: expected a list with one reply for each, got {replies!r:.200}"
         )
         for request, reply in zip(requests, replies, strict=True):
             self.check_reply(request, reply, version)
         return replies
 
     def check_reply(self, request: SampleRequest, reply: Sampled, version: int) -> None:
-        """Raises an AssertionError if a reply does not fit the fields of `Sampled`."""
+        """Checks the types, lengths and values of a reply's fields; see `Sampled`."""
         most, count = request.sampling.max_tokens, len(reply.ids)
         for name, row, kind in (("ids", reply.ids, np.int32), ("logp", reply.logp, np.float32)):
             got = f"{row.shape} {row.dtype}"
@@ -99,13 +99,13 @@ class SamplerTests:
         assert reply.finish != "length" or full, f"finish is 'length' after {count} of {most} tokens"
         assert reply.version == version, f"a reply names the sampler's version, {version}; got {reply.version}"
 
-    def same(self, found: Sequence[Sampled], expected: Sequence[Sampled], when: str) -> None:
-        """Raises an AssertionError if replies differ in tokens, finish reasons or log-probs."""
-        for number, (own, other) in enumerate(zip(found, expected, strict=True)):
-            ids = (own.ids.tolist(), other.ids.tolist())
+    def same(self, actual: Sequence[Sampled], expected: Sequence[Sampled], when: str) -> None:
+        """Checks that replies have the same tokens and finish reasons, and log-probs within `tolerance`."""
+        for number, (reply, other) in enumerate(zip(actual, expected, strict=True)):
+            ids = (reply.ids.tolist(), other.ids.tolist())
             assert ids[0] == ids[1], f"{when}, request {number} gets other tokens: {ids[0]}, before {ids[1]}"
-            assert own.finish == other.finish, f"{when}, request {number}: {own.finish!r}, before {other.finish!r}"
-            apart = float(np.abs(own.logp - other.logp).max(initial=0.0))
+            assert reply.finish == other.finish, f"{when}, request {number}: {reply.finish!r}, before {other.finish!r}"
+            apart = float(np.abs(reply.logp - other.logp).max(initial=0.0))
             assert apart <= self.tolerance, f"{when}, request {number}: log-probs differ by {apart:g}"
 
     # -- tokens ----------------------------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ class SamplerTests:
         self.close(sampler)
 
     def test_temperature_0_is_the_likeliest_whatever_the_seed(self) -> None:
-        """Checks that greedy sampling repeats itself and equals sampling from a nucleus of one token (log-prob 0)."""
+        """Checks that greedy sampling ignores the seed and equals sampling with a tiny top_p (log-probs of 0)."""
         sampler = self.make_sampler()
         greedy = self.sample(sampler, self.requests(temperature=0.0))
         self.same(self.sample(sampler, self.requests(temperature=0.0)), greedy, "at temperature 0 again")
@@ -132,10 +132,10 @@ class SamplerTests:
         if self.draws:
             for reply, other in zip(self.sample(sampler, self.requests(top_p=1e-9)), greedy, strict=True):
                 seen = (reply.ids.tolist(), other.ids.tolist())
-                assert seen[0] == seen[1], f"a nucleus of one token is the likeliest: {seen[0]}, greedily {seen[1]}"
+                assert seen[0] == seen[1], f"a tiny top_p leaves the likeliest token: {seen[0]}, greedily {seen[1]}"
                 apart = float(np.abs(reply.logp).max(initial=0.0))
                 assert apart <= self.tolerance, (
-                    f"log-probs are those after top-p: of one token 0, got {reply.logp!r:.200}"
+                    f"log-probs are computed after top_p: 0 if one token is left, got {reply.logp!r:.200}"
                 )
         self.close(sampler)
 
@@ -151,7 +151,7 @@ class SamplerTests:
             self.close(one)
 
     def test_a_batch_is_its_requests_one_by_one(self) -> None:
-        """Checks that other requests in the batch change no token, and no log-prob by more than `tolerance`."""
+        """Checks that a reply does not depend on the other requests of its batch; see `tolerance` for log-probs."""
         sampler, requests = self.make_sampler(), self.mixed()
         together = self.sample(sampler, requests)
         self.same([self.sample(sampler, [request])[0] for request in requests], together, "asked one by one")
@@ -182,15 +182,15 @@ class SamplerTests:
                 continue
             sampling = Sampling(self.max_tokens, stop=(stop, "\x00 nor this \x00"))
             reply = self.sample(sampler, [SampleRequest(request.ids, sampling, request.seed)])[0]
-            wanted = free[: next((n + 1 for n, text in enumerate(texts) if stop in text), len(free))]
+            expected = free[: next((n + 1 for n, text in enumerate(texts) if stop in text), len(free))]
             got = reply.ids.tolist()
-            assert got == wanted, f"with stop string {stop!r}: expected tokens {wanted} of {free}, got {got}"
+            assert got == expected, f"with stop string {stop!r}: expected tokens {expected} of {free}, got {got}"
             ends = ("stop", "eos") if stop in texts[-1] else ("eos", "length", "context")
             assert reply.finish in ends, f"with stop string {stop!r}: finish must be in {ends}, got {reply.finish!r}"
         self.close(sampler)
 
     def test_a_full_context_ends_a_response(self) -> None:
-        """Checks that prompt and response together have at most `max_context` tokens, and that `finish` reports it."""
+        """Checks that prompt and response have at most `max_context` tokens together, and the finish reason."""
         sampler = self.make_sampler()
         if (size := sampler.max_context) <= self.largest_context:
             row = np.resize(self.prompts(6)[5], size)
@@ -201,7 +201,7 @@ class SamplerTests:
                 assert reply.finish in ends, f"{left} tokens are left: finish must be in {ends}, got {reply.finish!r}"
         self.close(sampler)
 
-    # -- weights and life ------------------------------------------------------------------------------------------
+    # -- weights, streams, closing ---------------------------------------------------------------------------------
 
     def test_an_update_changes_what_is_sampled_and_the_version(self) -> None:
         """Checks that replies after `update` come from the new weights and carry their version."""
@@ -215,7 +215,7 @@ class SamplerTests:
             assert sampler.version == version, f"after update(..., {version}) the version is {sampler.version}"
             after = self.sample(sampler, self.requests(temperature=0.0))
             changed = [reply.ids.tolist() for reply in after] != [reply.ids.tolist() for reply in before]
-            assert changed, "after update() the same tokens are sampled: were the old ones remembered?"
+            assert changed, "after update() the same tokens are sampled: does a cache hold the old ones?"
             sampler.forget()
             self.same(self.sample(sampler, self.requests(temperature=0.0)), after, "after update() and forget()")
         self.close(sampler)
@@ -229,7 +229,7 @@ class SamplerTests:
         raise AssertionError("a sampler without weights must refuse update() with UsageError")
 
     def test_a_stream_gives_what_a_call_gives(self) -> None:
-        """Checks that requests that join a running batch get the same replies, each delivered once under its key."""
+        """Checks that requests added to a running batch get the same replies, each delivered once under its key."""
         sampler, requests = self.make_sampler(), self.mixed()
         if isinstance(sampler, StreamingSampler):
             todo, replies = list(enumerate(requests)), dict[int, Sampled]()

@@ -1,4 +1,4 @@
-"""A guard for `AgentTests` that ends workflows which continue after the end of their episode."""
+"""Guard for `AgentTests` that stops workflows that continue after the end of their episode."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from searchgym.errors import EpisodeError
 from searchgym.records import Question
 
 MISUSES: Final = 100
-"""Number of calls after an episode's end from which an agent counts as never returning."""
+"""Calls that an agent may make after the end of its episode before it counts as never returning."""
 
 
 class NeverReturnsError(BaseException):
@@ -18,7 +18,7 @@ class NeverReturnsError(BaseException):
 
 
 class Watched:
-    """A wrapper of an agent's workflow that ends it if it keeps acting after its episode's end."""
+    """A wrapper of an agent's workflow that stops it if it keeps acting after the end of its episode."""
 
     def __init__(self, workflow: Agent) -> None:
         self._workflow = workflow
@@ -30,7 +30,7 @@ class Watched:
 
 
 class _WatchedIO:
-    """`EpisodeIO` (and, for what `open` returns, `Chat`) that counts the errors of its use."""
+    """A wrapper of `EpisodeIO`, or of the `Chat` that `open` returns, that counts wrong uses of it."""
 
     def __init__(self, inner: Any, misuses: list[str] | None = None) -> None:
         self._inner, self._misuses = inner, [] if misuses is None else misuses
@@ -44,17 +44,17 @@ class _WatchedIO:
     def fork(self, role: str, **fields: str) -> Any:
         return _WatchedIO(self._inner.fork(role, **fields), self._misuses)
 
-    async def step(self, action: Any, *given: Any, **more: Any) -> Any:
-        return await self._counted(self._inner.step, action, *given, **more)
+    async def step(self, action: Any, *args: Any, **more: Any) -> Any:
+        return await self._counted(self._inner.step, action, *args, **more)
 
-    async def generate(self, *given: Any, **fields: Any) -> Any:
-        return await self._counted(self._inner.generate, *given, **fields)
+    async def generate(self, *args: Any, **fields: Any) -> Any:
+        return await self._counted(self._inner.generate, *args, **fields)
 
-    async def _counted(self, use: Callable[..., Any], *given: Any, **fields: Any) -> Any:
+    async def _counted(self, use: Callable[..., Any], *args: Any, **fields: Any) -> Any:
         try:
-            return await use(*given, **fields)
+            return await use(*args, **fields)
         except EpisodeError as error:
             self._misuses.append(str(error))
             if len(self._misuses) > MISUSES:
-                raise NeverReturnsError(f"the agent went on {MISUSES} times after: {self._misuses[0]}") from error
+                raise NeverReturnsError(f"the agent continued {MISUSES} times after: {self._misuses[0]}") from error
             raise

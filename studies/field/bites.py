@@ -92,7 +92,7 @@ def advantages(episodes: Sequence[Episode], task: Task, recipe: Recipe) -> dict[
         sample
         for episode, given in zip(episodes, credit.rewards(episodes), strict=True)
         if given is not None
-        for sample in samples_from(episode, rewards=given.total, kept=given.kept)
+        for sample in samples_from(episode, rewards=given.total, local_rewards=given.local_rewards)
     ]
     options = dataclasses.replace(recipe.advantage, drop_zero_variance=False)
     return {

@@ -34,7 +34,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from searchgym.cli.demo import ENV
+from searchgym.cli.demo.run import ENV
 from searchgym.cli.output import emit, emit_rows
 from searchgym.corpora.files import iter_jsonl, write_atomic
 from searchgym.envs import Task, find_env, load_task

@@ -17,7 +17,7 @@ from typing import Any
 
 from searchgym.cli.output import emit_rows
 from searchgym.errors import DataError
-from searchgym.eval.viewing.saved import load_asked, open_run
+from searchgym.eval.viewing.saved import open_run, questions_of_run
 from searchgym.records import Episode, Question, title_key
 from searchgym.rollout import read_episodes
 from searchgym.train.credit.evidence import new_pages
@@ -53,7 +53,7 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
         DataError: A question names no gold page.
         UsageError: The environment's questions are not those that were asked.
     """
-    questions = {question.id: question for question in load_asked(open_run(folder))}
+    questions = {question.id: question for question in questions_of_run(open_run(folder))}
     found = [found_in(episode, questions[episode.question_id]) for episode in read_episodes(folder / "episodes.jsonl")]
     groups = {
         str(pages): [own for own in found if own.pages == pages] for pages in sorted({own.pages for own in found})

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import argparse
 import random
+import sys
 import time
-
-from known_reports import ReportWriter, WrittenReport, agreement
+from pathlib import Path
 
 from searchgym.cli.output import emit, emit_rows
 from searchgym.errors import NoVerdictError
@@ -25,6 +25,9 @@ from searchgym.questions.worlds.schema import WorldSpec
 from searchgym.records import Question
 from searchgym.scoring.judges.judge import Checked, Judge
 from searchgym.scoring.judges.rubric import rubric_of
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+from known_reports import ReportWriter, WrittenReport, agreement
 
 
 def judged(

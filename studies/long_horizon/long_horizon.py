@@ -1,6 +1,7 @@
 """Tokens, seconds and memory of each turn in an episode of many turns: `asearcher` beside the monolithic agent.
 
-    python studies/long_horizon/long_horizon.py --turns 60 --model tiny-teams --out docs/long_horizon.png
+    python studies/long_horizon/long_horizon.py --turns 60 --model tiny-teams \
+        --out studies/long_horizon/long_horizon.png
 
 The question follows a chain of pages, one search for each, so that an episode of 60 turns has 59 searches. What both
 agents write is dictated by an oracle; the model reads every prompt and writes as many tokens as asked for, which are

@@ -29,7 +29,8 @@ from typing import Any, Final
 import numpy as np
 
 from searchgym.agents import load_agent
-from searchgym.cli.demo import ENV, em_by_question, evaluate_model
+from searchgym.cli.demo.run import ENV, evaluate_model
+from searchgym.cli.demo.summary import em_by_question
 from searchgym.cli.output import emit, emit_rows
 from searchgym.envs import Task, find_env, load_task
 from searchgym.train import load_recipe, train

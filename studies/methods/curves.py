@@ -1,6 +1,6 @@
 """Curves of trainings side by side, a panel each: what their episodes scored by step, and what validation scored.
 
-    python studies/methods/curves.py runs/described/* --out docs/agents.png [--json]
+    python studies/methods/curves.py runs/described/* --out studies/methods/agents.png [--json]
 
 The table has the mean of the first and the last three steps, so that a curve's direction can be read without the
 picture. A training of demonstrations has no episodes: its loss is drawn instead.

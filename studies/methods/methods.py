@@ -34,7 +34,8 @@ import numpy.typing as npt
 from recorded import Recorded
 
 from searchgym.agents import load_agent
-from searchgym.cli.demo import ENV, em_by_question, evaluate_model
+from searchgym.cli.demo.run import ENV, evaluate_model
+from searchgym.cli.demo.summary import em_by_question
 from searchgym.cli.output import emit, emit_rows
 from searchgym.corpora.files import iter_jsonl
 from searchgym.corpora.folders import lock_folder

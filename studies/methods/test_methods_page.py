@@ -1,4 +1,4 @@
-"""docs/methods.md: the values of large recipes that it holds against their sources are the recipes' own."""
+"""docs/methods: the values of large recipes beside their sources are the recipes' own, and all commands load."""
 
 import functools
 import re
@@ -15,7 +15,8 @@ from searchgym.train.recipe.load import load_recipe
 
 pytestmark = pytest.mark.study
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs/methods.md").read_text()
+PAGES = {path.stem: path.read_text() for path in sorted((ROOT / "docs/methods").glob("*.md"))}
+FAMILIES = ["policy_gradient", "rewards", "teams", "data", "open_answers"]
 SAME = {"qwen2.5-7b-praise": "qwen2.5-7b-ppo"}  # what a section does not list is another's
 OTHER = {("qwen2.5-7b-lora-vllm", "optimizer.lr"): 1e-5}  # said in the row's last column
 PLAIN = {"name", "summary", "method", "model", "env", "agent"}
@@ -24,10 +25,10 @@ PLAIN = {"name", "summary", "method", "model", "env", "agent"}
 def sections():
     """Returns the rows (value, here) by the recipes that a section is about."""
     found = {}
-    for part in PAGE.split("\n### ")[1:]:
-        title, _, body = part.partition("\n")
+    pages = PAGES["large_recipes"] + PAGES["large_recipes_teams"]
+    for names, body in re.findall(r"^Recipes?: (.*?)\.\n(.*?)(?=^## |\Z)", pages, re.MULTILINE | re.DOTALL):
         rows = re.findall(r"^\| `([\w.]+)` \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", body, re.MULTILINE)
-        found[tuple(re.findall(r"`([^`]+)`", title))] = {key: here for key, here, *_ in rows}
+        found[tuple(re.findall(r"`([^`]+)`", names))] = {key: here for key, here, *_ in rows}
     return found
 
 
@@ -104,10 +105,24 @@ def test_a_line_that_nobody_checked_would_be_seen():
     assert "learner.backend.ranks" not in keys and "loss.importance_cap" not in keys and "loss.clip_low" in keys
 
 
+def test_every_method_has_one_section_and_one_row_of_the_index():
+    rows = re.findall(r"^\| \[([^]]+)\]\((\w+)\.md#", PAGES["index"], re.MULTILINE)
+    sections = [(title, page) for page in FAMILIES for title in re.findall(r"^## (.*)$", PAGES[page], re.MULTILINE)]
+    assert rows == sections and len(rows) > 40
+    for page in FAMILIES:
+        for part in PAGES[page].split("\n## ")[1:]:
+            assert re.findall(r"^- \*\*(Source|Here|Run|Seen):\*\*", part, re.MULTILINE) == [
+                "Source",
+                "Here",
+                "Run",
+                "Seen",
+            ], part
+
+
 @pytest.mark.slow
-def test_every_command_of_the_page_is_a_recipe_that_loads():
-    commands = re.findall(r"`searchgym train ([^`]+)`", PAGE)
-    assert len(commands) > 10
+def test_every_command_of_the_pages_is_a_recipe_that_loads():
+    commands = [command for page in FAMILIES for command in re.findall(r"`searchgym train ([^`]+)`", PAGES[page])]
+    assert len(commands) > 25
     for command in commands:
         name, *overrides = shlex.split(command)
         load_recipe(name, overrides)

@@ -9,7 +9,7 @@ from chat_server import says
 from scripts import QUESTION, Played
 from verifiers.v1.cli.eval.main import main
 
-PAGE = (Path(__file__).parents[2] / "docs" / "adapters.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "do" / "adapters.md").read_text()
 (PACKAGE,) = re.findall(r"`searchgym_v1/__init__.py`:\n\n```py\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 
 

@@ -100,5 +100,5 @@ def test_what_is_wrong_is_told_at_once():
         search("Dmo")
     with pytest.raises(UnknownNameError, match=r"unknown option 'top_j'"):
         search("Demo", options={"top_j": 3})
-    with pytest.raises(UsageError, match="JSON can hold"):
+    with pytest.raises(UsageError, match="values of JSON"):
         search("Demo", options={"reward": lambda state: 0.0})

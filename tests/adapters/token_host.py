@@ -39,7 +39,7 @@ class Scripted:
         ended = said[-1] in self.form.end_ids
         if ended or self.form.protocol.name == "tool_calls":
             slot, encode = self.form._slots["eos" if ended else "stop"], self.form._encoder.ids
-            opening = [*slot.before, *encode([slot.left], [slot.place])[0]]
+            opening = [*slot.before, *encode([slot.left], [slot.position])[0]]
             again = [*encode([slot.right], ["inside"])[0], *slot.after]
             assert shown[: len(opening)] == opening
             assert shown[-len(again) :] == again

@@ -107,7 +107,7 @@ def test_nothing_is_trained_on_searchgym_data(cli, real, monkeypatch):
 def lines_of(cli, *command):
     """The lines of the error of a command, without the folder of the data, which may be long."""
     status, _, err = cli(*command)
-    assert status == 1
+    assert status == 2
     return [line.replace(os.environ["SEARCHGYM_HOME"], "HOME") for line in err.splitlines()]
 
 

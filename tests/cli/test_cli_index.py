@@ -108,7 +108,7 @@ def test_k1_and_b_are_for_bm25(cli):
             2,
             "--k1 and --b only apply to retriever cards that have them, such as bm25 and lucene",
         ),
-        ("bm25", ["--b", 2], 1, "b: expected at most 1, got 2"),
+        ("bm25", ["--b", 2], 2, "b: expected at most 1, got 2"),
         ("bm25s", [], 2, "did you mean 'bm25'"),
     ]:
         got, out, err = cli("index", "build", CORPUS, "--out", "no", "--retriever", retriever, *weight)
@@ -265,7 +265,7 @@ def test_a_folder_is_searched_by_any_card_whose_parts_it_has(cli, hybrid):
 
 @pytest.mark.slow
 def test_retrieval_is_scored_by_a_card(cli, hybrid):
-    command = ["retrieval", "--questions", QUESTIONS, "-k", 5, "--json"]
+    command = ["retrieval", "--questions", QUESTIONS, "--top-k", 5, "--json"]
     scores = {card: json_of(cli(*command, "--corpus", hybrid, "--retriever", card)) for card in ("bm25", "minilm-flat")}
     assert scores["bm25"] == json_of(cli(*command, "--corpus", CORPUS))
     assert scores["bm25"] != scores["minilm-flat"]
@@ -292,7 +292,7 @@ def test_vectors_are_converted_from_a_folder_or_a_file(cli, hybrid):
     assert json_of(cli(*file, "--corpus", CORPUS, "--json"))["corpus_sha256"] == converted["corpus_sha256"]
     assert json_of(cli("index", "search", "flat", QUERY, "--json"))["hits"] == flat
     status, _, err = cli(*file, "--corpus", CORPUS)
-    assert (status, "--overwrite" in err) == (1, True)
+    assert (status, "--overwrite" in err) == (2, True)
     assert cli(*file, "--corpus", CORPUS, "--overwrite")[0] == 0
     status, _, err = cli("index", "convert", hybrid, "--out", "no", "--retriever", "bm25")
     assert (status, "no dense part" in err) == (2, True)
@@ -317,7 +317,7 @@ def test_an_interrupted_conversion_is_thrown_away_when_asked(cli, hybrid, monkey
         assert cli("index", "convert", hybrid, "--out", "idx", "--retriever", "inverted.yaml")[0] == 130
     flat = ["index", "convert", hybrid, "--out", "idx", "--retriever", "minilm-flat"]
     status, _, err = cli(*flat)
-    assert (status, "interrupted build with other settings" in err) == (1, True)
+    assert (status, "interrupted build with other settings" in err) == (2, True)
     assert json_of(cli(*flat, "--restart", "--json"))["parts"] == ["dense"]
 
 
@@ -344,7 +344,18 @@ def test_retrievers_and_encoders_are_listed(cli):
 @pytest.mark.slow
 def test_a_card_is_served(tmp_path):
     (tmp_path / "own.yaml").write_text(OWN)
-    command = [sys.executable, "-m", "searchgym", "serve", str(CORPUS), "--port", "0", "--retriever", "own.yaml"]
+    command = [
+        sys.executable,
+        "-m",
+        "searchgym",
+        "serve",
+        "retriever",
+        str(CORPUS),
+        "--port",
+        "0",
+        "--retriever",
+        "own.yaml",
+    ]
     environment = {"SEARCHGYM_HOME": str(tmp_path / "home"), "PYTHONPATH": str(Path(__file__).parents[2])}
     own = build_in_memory(read_passages(CORPUS), k1=1.5, b=0.75)
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=environment)
@@ -366,10 +377,20 @@ def test_a_card_is_served(tmp_path):
         ([], 2, "give an index folder"),
         (["--retriever", "bm25"], 2, "give an index folder"),
         ([CORPUS, "--retriever", "bm52"], 2, "did you mean 'bm25'"),
-        ([CORPUS, "--retriever", "none.yaml"], 1, "none.yaml: no such file"),
-        (["none.jsonl"], 1, "none.jsonl"),
+        ([CORPUS, "--retriever", "none.yaml"], 2, "none.yaml: no such file"),
+        (["none.jsonl"], 2, "none.jsonl"),
     ],
 )
 def test_what_cannot_be_served_is_refused_before_it_listens(cli, args, status, message):
-    got, out, err = cli("serve", *args, "--port", 0)
+    got, out, err = cli("serve", "retriever", *args, "--port", 0)
     assert (got, out, message in err, "listening" in err) == (status, "", True, False), err
+
+
+def test_a_search_prints_300_characters_of_a_page_unless_it_prints_all(cli):
+    Path("long.jsonl").write_text(json.dumps({"id": "1", "contents": "Long\n" + "heron " * 200}) + "\n")
+    for more, words in ((), 50), (("--full",), 200):
+        status, out, err = cli("index", "search", "long.jsonl", "heron", *more)
+        assert status == 0, err
+        assert out.count("heron") == words and ("00 characters, --full)" in " ".join(out.split())) == (not more)
+    (hit,) = json_of(cli("index", "search", "long.jsonl", "heron", "--json"))["hits"]
+    assert hit["text"].count("heron") == 200

@@ -30,7 +30,7 @@ def test_a_suite_by_its_card(cli):
     status, out, _ = cli("eval", "two.yaml", "--agent", "single-search", "--out", "other")
     assert (status, "mean over parts" in out, "suite two · single-search" in out) == (0, True, True)
     status, _, err = cli("eval", "two.yaml", "--agent", "single-search", "--out", "run")
-    assert (status, "holds a run of suite two: --resume goes on with it, --overwrite replaces it" in err) == (1, True)
+    assert (status, "holds a run of suite two: --resume continues it, --overwrite replaces it" in err) == (2, True)
     assert json_of(cli("eval", "two.yaml", "--agent", "single-search", "--out", "run", "--resume", "--json"))["n"] == 15
 
 
@@ -89,7 +89,7 @@ def test_a_submission_is_made_checked_replayed_and_ranked(cli):
     for agent in ("single-search", "closed-book", "evidence-oracle"):
         json_of(cli("eval", "small.yaml", "--agent", agent, "--out", f"runs/{agent}", "--json"))
         json_of(
-            cli("leaderboard", "add", f"runs/{agent}", "--name", agent, "--by", "me", "--to", "board", *mine, "--json")
+            cli("leaderboard", "add", f"runs/{agent}", "--name", agent, "--by", "me", "--out", "board", *mine, "--json")
         )
     folder = Path("board/small/Demo/single-search")
     assert sorted(path.name for path in folder.iterdir()) == ["episodes.jsonl.gz", "manifest.json", "predictions.jsonl"]
@@ -107,15 +107,17 @@ def test_a_submission_is_made_checked_replayed_and_ranked(cli):
     status, out, err = cli("leaderboard", "build", "board", *mine)
     assert (status, "3 rows, every one recomputed from its episodes; page: board/README.md" in err) == (0, True)
     assert "track: 25 passages" in out
-    again = cli("leaderboard", "add", "runs/closed-book", "--name", "closed-book", "--by", "me", "--to", "board", *mine)
-    assert (again[0], "two submissions of one name" in again[2]) == (1, True)
+    again = cli(
+        "leaderboard", "add", "runs/closed-book", "--name", "closed-book", "--by", "me", "--out", "board", *mine
+    )
+    assert (again[0], "two submissions of one name" in again[2]) == (2, True)
 
 
 @pytest.mark.slow
 def test_an_add_that_was_ended_between_two_parts_goes_on(cli, monkeypatch):
     json_of(cli("eval", "two.yaml", "--agent", "single-search", "--out", "run", "--json"))
     given = ["--name", "a", "--by", "me", "--suite-card", "two.yaml"]
-    json_of(cli("leaderboard", "add", "run", *given, "--to", "whole", "--json"))
+    json_of(cli("leaderboard", "add", "run", *given, "--out", "whole", "--json"))
 
     def files(folder):
         return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
@@ -123,11 +125,11 @@ def test_an_add_that_was_ended_between_two_parts_goes_on(cli, monkeypatch):
     shutil.copytree("whole", "board")
     shutil.rmtree("board/two/Few/a")
     first = files(Path("board"))
-    json_of(cli("leaderboard", "add", "run", *given, "--to", "board", "--json"))
+    json_of(cli("leaderboard", "add", "run", *given, "--out", "board", "--json"))
     assert files(Path("board")) == files(Path("whole"))
     assert first.items() < files(Path("board")).items()
-    status, _, err = cli("leaderboard", "add", "run", *given, "--to", "board")
-    assert (status, "two submissions of one name and training seed, and it is this run's" in err) == (1, True)
+    status, _, err = cli("leaderboard", "add", "run", *given, "--out", "board")
+    assert (status, "two submissions of one name and training seed, and it is this run's" in err) == (2, True)
     shutil.copytree("board/two/Few/a", "board/two/Few/.a.12345678.part")  # killed before it got its name
     assert len(json_of(cli("leaderboard", "build", "board", "--suite-card", "two.yaml", "--json"))["tracks"]) == 2
     shutil.rmtree("board/two/Few/.a.12345678.part")
@@ -136,15 +138,15 @@ def test_an_add_that_was_ended_between_two_parts_goes_on(cli, monkeypatch):
     json_of(cli("eval", "two.yaml", "--agent", "closed-book", "--out", "other", "--json"))
     for run, by in (("other", "me"), ("run", "you")):  # another run, or another's, under the name of what is there
         changed = ["--name", "a", "--by", by, "--suite-card", "two.yaml"]
-        status, _, err = cli("leaderboard", "add", run, *changed, "--to", "board")
-        assert (status, "board/two/Demo/a exists: two submissions of one name" in err) == (1, True)
+        status, _, err = cli("leaderboard", "add", run, *changed, "--out", "board")
+        assert (status, "board/two/Demo/a exists: two submissions of one name" in err) == (2, True)
         assert files(Path("board")) == first
 
 
 def test_a_refused_submission_fails_the_build_and_leaves_the_page(cli):
     mine = ["--suite-card", "small.yaml"]
     json_of(cli("eval", "small.yaml", "--agent", "closed-book", "--out", "run", "--json"))
-    json_of(cli("leaderboard", "add", "run", "--name", "a", "--by", "me", "--to", "board", *mine, "--json"))
+    json_of(cli("leaderboard", "add", "run", "--name", "a", "--by", "me", "--out", "board", *mine, "--json"))
     json_of(cli("leaderboard", "build", "board", *mine, "--json"))
     page = Path("board/README.md").read_bytes()
     manifest = Path("board/small/Demo/a/manifest.json")
@@ -159,7 +161,7 @@ def test_a_refused_submission_fails_the_build_and_leaves_the_page(cli):
 
 def test_a_run_with_a_limit_is_no_submission(cli):
     json_of(cli("eval", "small.yaml", "--agent", "oracle", "--limit", "5", "--out", "run", "--json"))
-    given = ["--name", "a", "--by", "me", "--to", "board", "--suite-card", "small.yaml"]
+    given = ["--name", "a", "--by", "me", "--out", "board", "--suite-card", "small.yaml"]
     status, _, err = cli("leaderboard", "add", "run", *given)
     assert (status, "the run asked 5 questions of searchgym/Demo-v0, suite small asks 12" in err) == (1, True)
     assert not list(Path("board").rglob("*.json"))
@@ -168,7 +170,7 @@ def test_a_run_with_a_limit_is_no_submission(cli):
 def test_mistakes_are_told_at_once(cli):
     for args, message in (
         (["leaderboard", "build", "nowhere"], "nowhere is no folder of submissions"),
-        (["leaderboard", "check", "nowhere"], "no such file: not the folder of a submission"),
+        (["leaderboard", "check", "nowhere"], "no such folder of a submission"),
         (["leaderboard", "add", "nowhere", "--name", "a", "--by", "b"], "nowhere is no run of a suite"),
         (["leaderboard", "add", ".", "--name", "a", "--by", "b", "--suite", "x", "--part", "y"], "no finished run"),
         (["compare", "nowhere", "here"], "no such run"),

@@ -241,7 +241,7 @@ def test_a_page_of_50_megabytes_is_cut_in_tables_and_whole_in_json(capsys):
     shown = capsys.readouterr()
     for text in (shown.out, shown.err):
         assert len(text) < 10 * MOST_SHOWN
-        assert f" ... ({len(page) - MOST_SHOWN:,} more characters)" in text
+        assert f" ... ({len(page) - MOST_SHOWN:,} more characters)" in " ".join(text.split())
         assert "\x1b" not in text
     assert time.process_time() - begun < 2
     emit_rows([{"rank": 1, "text": "y" * 2 * MOST_SHOWN}], True, "hits")
@@ -255,8 +255,13 @@ def test_a_text_of_the_longest_size_is_shown_whole(capsys):
 
 def test_numbers_are_aligned_to_the_right_whatever_their_sign(capsys):
     output.table(("name", "advantage"), [("a", "-0.500"), ("b", "+1.000"), ("c", "n/a")])
-    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
-    assert [row.split("│")[2] for row in rows] == ["    -0.500 ", "    +1.000 ", "       n/a "]
+    assert capsys.readouterr().out.splitlines() == [
+        "name  advantage",
+        "----  ---------",
+        "a        -0.500",
+        "b        +1.000",
+        "c           n/a",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -265,20 +270,23 @@ def test_numbers_are_aligned_to_the_right_whatever_their_sign(capsys):
         (
             [0.0, 0.0],
             0,
-            ["no episode earned a reward", "role/searcher/legal (20 %)", "no step scored higher", "searchgym show"],
+            ["no episode earned a reward", "role/searcher/legal (20 %)", "no step scored higher"],
         ),
-        ([0.0, 0.5], 2, ["searchgym eval World --agent search-r1 --model best"]),
+        ([0.0, 0.5], 2, ["eval World --agent search-r1 --model best --questions {seed: 1} --top-k 2 --browse"]),
     ],
 )
 def test_the_end_of_a_training_tells_what_is_next(rewards, best, said, tmp_path, capsys):
-    from searchgym.cli.train import _say_next
+    from searchgym.cli.training.outcome import next_words, say_outcome
 
-    recipe = SimpleNamespace(method=PolicyGradient(), models={}, env="World", agent="search-r1")
+    recipe = SimpleNamespace(method=PolicyGradient(), models={}, env="World", agent="search-r1", template={})
+    recipe.env_options, recipe.rollout = {"questions": "a.json", "top_k": 2, "browse": True}, SimpleNamespace()
+    recipe.validation, recipe.rollout.max_tokens = SimpleNamespace(env_options={"questions": {"seed": 1}}), None
     rows = [{"step": 0.0}] + [
         {"step": n + 1.0, "rollout/reward": reward, "role/searcher/legal": 0.2} for n, reward in enumerate(rewards)
     ]
     progress = SimpleNamespace(best_step=best, step=len(rewards))
-    _say_next(recipe, SimpleNamespace(rows=rows, progress=progress, best="best", checkpoint="last"), tmp_path)
-    told = capsys.readouterr().err
+    result = SimpleNamespace(rows=rows, progress=progress, best="best", checkpoint="last")
+    say_outcome(recipe, result, tmp_path)
+    told = capsys.readouterr().err + " ".join(next_words(recipe, result, tmp_path))
     assert all(part in told for part in said)
     assert ("no episode earned" in told) == (not any(rewards))

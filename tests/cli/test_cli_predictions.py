@@ -36,7 +36,7 @@ def test_export_score_and_compare(cli):
     status, _, err = cli("predictions", "export", "theirs", "--format", "kilt", "--out", "q.jsonl")
     assert (status, "theirs holds no episodes" in err) == (2, True)
     status, _, err = cli("predictions", "score", "p.json", "Demo", "--out", "theirs")
-    assert (status, "theirs already exists: choose another --out" in err) == (1, True)
+    assert (status, "theirs already exists: choose another --out" in err) == (2, True)
 
 
 @pytest.mark.slow
@@ -47,7 +47,7 @@ def test_export_says_what_the_file_cannot(cli):
     assert "note: no answer states supporting facts: the official script counts them as 0" in err
     assert json.loads(Path("p.json").read_text())["sp"] == {}
     status, _, err = cli("predictions", "export", "plain", "--format", "hotpotqa", "--out", "p.json")
-    assert (status, "p.json already exists: choose another --out or pass --overwrite" in err) == (1, True)
+    assert (status, "p.json already exists: choose another --out or pass --overwrite" in err) == (2, True)
     given = ("--format", "hotpotqa", "--out", "p.json", "--overwrite", "--pages-as-support")
     status, _, err = cli("predictions", "export", "plain", *given)
     assert (status, "note: some supporting facts name a page only: their sentence is null" in err) == (0, True)
@@ -86,12 +86,12 @@ def test_a_run_of_own_questions(cli):
             2,
             "unknown format of predictions 'hotpot'; did you mean",
         ),
-        (("export", "none", "--format", "kilt", "--out", "p"), 1, "none: no such run: give the folder"),
+        (("export", "none", "--format", "kilt", "--out", "p"), 2, "none: no such run: give the folder"),
         (("export", "run", "--format", "2wiki", "--out", "p", "--wikipedia-ids"), 2, "only KILT's format has ids"),
         (("export", "run", "--format", "kilt", "--out", "p", "--attempt", "1"), 2, "attempt 1: run holds 1"),
-        (("export", "run", "--format", "kilt", "--out", "run"), 1, "run already exists"),
+        (("export", "run", "--format", "kilt", "--out", "run"), 2, "run already exists"),
         (("score", "p.json"), 2, "which questions? Give the ID of an environment"),
-        (("score", "none.json", "Demo"), 1, "none.json: no such file"),
+        (("score", "none.json", "Demo"), 2, "none.json: no such file"),
         (("score", "p.json", "Demo", "--missing", "maybe"), 2, "--missing is error or zero, got 'maybe'"),
         (("score", "p.json", "Demo", "--format", "kilt"), 1, "this is a file of format 'hotpotqa' (keys answer, sp)"),
         (("score", "p.json", "Demo", "--scorer", "squad"), 2, "unknown scorer 'squad'"),

@@ -30,6 +30,7 @@ from searchgym.errors import (
     UnknownNameError,
     UsageError,
 )
+from searchgym.options import dump
 from searchgym.options.cards import list_cards
 from searchgym.questions.worlds import build_world
 from searchgym.questions.worlds.schema import WorldSpec
@@ -177,7 +178,7 @@ def test_a_folder_is_taken_up_only_by_its_own_pipeline(tmp_path):
         pass
     with opened(work(out), resume=False):
         (out / "stages.json").write_text(json.dumps({"questions": {"train": 3, "seconds": 1.0}}))
-    with pytest.raises(RunExistsError, match="--resume goes on"), opened(work(out), resume=False):
+    with pytest.raises(RunExistsError, match="--resume continues it"), opened(work(out), resume=False):
         pass
     with pytest.raises(UsageError, match="another seed, test"), opened(work(out, seed=1, test=3), resume=True):
         pass
@@ -275,7 +276,7 @@ def test_a_folder_whose_questions_failed_can_be_used_again(tmp_path):
         questions_stage(tmp_path, few, "questions.shapes=[cloze-chain]")  # other values, the same folder
     work, _ = questions_stage(tmp_path, wiki_pages(40), "questions.n=300")
     assert work.done["questions"]["test"] > 0
-    with pytest.raises(RunExistsError, match="--resume goes on"):
+    with pytest.raises(RunExistsError, match="--resume continues it"):
         questions_stage(tmp_path, wiki_pages(40))
 
 
@@ -284,7 +285,7 @@ def test_a_folder_in_use_is_told_before_anything_is_loaded(tmp_path):
     (tmp_path / "file").touch()
     command = [sys.executable, "-X", "importtime", "-m", "searchgym", "train", "smol-own", "corpus=demo", "--out"]
     told = subprocess.run([*command, tmp_path], capture_output=True, text=True)
-    assert told.returncode == 1 and "holds files but not a pipeline: choose another --out" in told.stderr
+    assert told.returncode == 2 and "holds files but not a pipeline: choose another --out" in told.stderr
     assert not re.search(r"\b(torch|transformers|numba|searchgym\.cli\.pipeline\.pipeline)$", told.stderr, re.M)
 
 
@@ -331,7 +332,8 @@ def test_a_pipeline_that_was_killed_twice_ends_as_one_that_was_not(documents, tm
     out = tmp_path / "killed"
     killed_at(command(documents, out), tmp_path / "home", "stage 7 of 11: searcher")
     killed_at(command(documents, out, "--resume"), tmp_path / "home", "step 1/2 · reward")
-    last = started(command(documents, out, "--resume"), tmp_path / "home")
+    resumed = [sys.executable, "-m", "searchgym", "train", "smol-own", "--out", out, "--resume"]
+    last = started(resumed, tmp_path / "home")  # its values are in the folder
     said = last.stderr.read()
     last.stderr.close()
     assert last.wait() == 0, said
@@ -390,3 +392,9 @@ def test_a_wiki_in_one_piece_is_trained_on_and_tested(count, tmp_path):
     pages = [gold_pages(out / "questions" / "questions" / f"{split}.jsonl") for split in ("train", "test")]
     assert not pages[0] & pages[1]
     assert all(row["n"] == 6 for row in did["scores"]["scores"].values())
+
+
+def test_a_pipeline_is_read_back_from_its_folder_with_its_values(documents, tmp_path):
+    pipeline = for_this_machine(load_pipeline("smol-own", [f"corpus={documents}", *TINY]))
+    (tmp_path / "pipeline.yaml").write_text(dump(pipeline))
+    assert for_this_machine(load_pipeline(str(tmp_path / "pipeline.yaml"))) == pipeline

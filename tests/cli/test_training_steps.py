@@ -12,6 +12,7 @@ from rich.progress import Progress
 from searchgym.cli.training import steps
 from searchgym.cli.training.steps import columns_of, duration, metric, training_steps
 from searchgym.rollout.folders import quiet_libraries
+from searchgym.train.loop.guards import Watchdog
 from searchgym.train.recipe.load import load_recipe
 
 ROW = {"rollout/reward": 0.4375, "rollout/searches": 1.25, "learner/entropy": 0.0312, "rollout/tokens": 4312.0}
@@ -142,3 +143,13 @@ def test_libraries_are_quiet_while_a_model_is_loaded(capfd):
     assert shown.is_progress_bar_enabled() == before
     err = capfd.readouterr().err
     assert "something else" in err and "accelerator" not in err
+
+
+def test_a_terminal_shows_the_phase_of_the_running_step(tmp_path):
+    assert steps.phase_of(tmp_path) == "starting"
+    with Watchdog(tmp_path, lambda: None).phase("validation", 3, 60.0):
+        assert steps.phase_of(tmp_path) == "validation"
+        text = io.StringIO()
+        with Progress(steps.phase_column(tmp_path), console=Console(file=text, force_terminal=True)) as bar:
+            bar.add_task("step", total=3)
+        assert "validation" in text.getvalue()

@@ -380,7 +380,7 @@ def test_files_that_hold_no_questions(tmp_path):
     assert "damaged gzip data" in refused(put(tmp_path / "e", packed[:-20])).reason
     error = refused(put(tmp_path / "f", '{\n"version": 1,\n"data": []\n}'))
     assert error.reason == "expected a JSON list of objects, got one object with keys version, data"
-    assert "of no known format: the first row has keys a" in refused(put(tmp_path / "g", [{"a": 1}])).reason
+    assert "unknown format: the first row has keys a" in refused(put(tmp_path / "g", [{"a": 1}])).reason
     with pytest.raises(UnknownNameError, match="did you mean 'musique'"):
         read_questions(put(tmp_path / "h", (MUSIQUE,)), "Musique")
 
@@ -647,7 +647,7 @@ def test_question_and_answers_are_read(tmp_path, golds):
         ({"question": "Who?", "answers": {"text": ["x"]}}, "'answers': expected text or a list of texts, got {'text'"),
         (
             {"query": "Who?", "answer": "x"},
-            "of no known format: the first row has keys query, answer; expected question",
+            "unknown format: the first row has keys query, answer; expected question",
         ),
     ],
 )

@@ -39,7 +39,7 @@ def test_a_difference_by_hand():
     assert (better.verdict, better.mean) == ("better", pytest.approx(0.8))
     assert difference(rows([0] * 50), rows([1] * 40 + [0] * 10)).verdict == "worse"
     assert difference(rows([1, 0]), rows([1, 0])).verdict == "not distinguishable"
-    with pytest.raises(UsageError, match=r"no question has the score 'f2' in both runs; there are em"):
+    with pytest.raises(UsageError, match=r"no question has the score 'f2' in both runs; the scores are em"):
         difference(rows([1.0]), rows([0.0]), "f2")
 
 

@@ -103,10 +103,10 @@ def test_without_the_data_the_suite_says_what_is_missing(monkeypatch, tmp_path):
         ("  - env: Demo\n", r"mine\.yaml:4: parts\[0\]\.n: missing key"),
         ("  - env: Demo\n    n: 12\n    options: {topk: 3}\n", "unknown option 'topk'; did you mean 'top_k'"),
         ("  - env: Demo\n    n: 12\n    options: {reward: os:getcwd}\n", "unknown option 'reward'"),
-        ("  - env: Demo\n    n: 12\n    ids: [demo-01]\n    subset: {n: 2}\n", "gives ids and a subset"),
+        ("  - env: Demo\n    n: 12\n    ids: [demo-01]\n    subset: {n: 2}\n", "has both ids and a subset"),
         ("  - env: Demo\n    n: 12\n    subset: {n: 2, strata: [colour]}\n", "got 'colour'"),
         ("  - env: Demo\n    n: 12\n    name: ../up\n", "the name becomes that of a folder"),
-        (DEMO + DEMO, "two parts of one name"),
+        (DEMO + DEMO, "two parts have the same name"),
     ],
 )
 def test_bad_cards_are_refused(tmp_path, text, message):
@@ -202,7 +202,7 @@ def test_a_suite_is_run_part_by_part_and_resumed(tmp_path):
     (out / "B" / "scores.json").unlink()  # killed in the second part
     lines = (out / "B" / "episodes.jsonl").read_bytes().splitlines(keepends=True)
     (out / "B" / "episodes.jsonl").write_bytes(lines[0])
-    with pytest.raises(RunExistsError, match="holds a run of suite mine: --resume goes on"):
+    with pytest.raises(RunExistsError, match="holds a run of suite mine: --resume continues it"):
         evaluate_suite("mine", tasks, agent, out)
     assert evaluate_suite("mine", tasks, agent, out, options=EvalOptions(resume=True)) == scores
     with pytest.raises(RunExistsError, match="holds a run of suite mine: choose another"):

@@ -15,7 +15,7 @@ from searchgym.corpora.rows import Rows
 from searchgym.envs.task import load_task
 from searchgym.errors import BadLines, ScoringError, UsageError
 from searchgym.eval.ceilings import OtherHits, add_ceilings, gold_pages
-from searchgym.eval.evidence import find_golds, found_at, recall_by_turn, unreachable_golds
+from searchgym.eval.evidence import find_golds, recall_by_turn, turns_of_golds, unreachable_golds
 from searchgym.eval.retrieval import evaluate_run, qrels_from_questions
 from searchgym.eval.runner import EvalOptions, evaluate
 from searchgym.eval.scores import score_episodes
@@ -67,8 +67,8 @@ def test_a_repeated_title_is_judged_by_the_passage():
     wrong = episode(REPEATED, ["history"], ["other"])
     right = episode(REPEATED, ["history"], ["sport", "team"])
     golds = find_golds([REPEATED], [wrong, right])
-    assert found_at(wrong, golds["m1"]) == [None, None]
-    assert found_at(right, golds["m1"]) == [2, 2]
+    assert turns_of_golds(wrong, golds["m1"]) == [None, None]
+    assert turns_of_golds(right, golds["m1"]) == [2, 2]
     assert recall_by_turn([wrong, right], golds, 3).tolist() == [[0, 0, 0], [0, 1, 1]]
     titles = find_golds([REPEATED], [])  # nothing shows how the corpus cuts pages: the title decides, and is fooled
     assert recall_by_turn([wrong, right], titles, 3).tolist() == [[0.5, 0.5, 0.5], [0.5, 1, 1]]
@@ -318,12 +318,12 @@ def test_the_commands_count_what_cannot_be_found(tmp_path, monkeypatch, capsys):
     assert status == 0, err
     assert json.loads(out)["unreachable_golds"]["n"] == 4
     assert "4 gold pages or sentences cannot be found" in err and NAMED[0] in err
-    status, out, err = run("retrieval", *given, "--qrels-out", "qrels", "--run-out", "run", "--json", "-k", "3")
+    status, out, err = run("retrieval", *given, "--qrels-out", "qrels", "--out", "run", "--json", "--top-k", "3")
     assert status == 0, err
     scores = json.loads(out)
     assert (scores["unreachable_golds"], scores["n"]) == (4, 4)
     assert "4 gold pages or sentences cannot be found" in err and NAMED[0] in err
-    again = json_of(run("retrieval", "--qrels", "qrels", "--run", "run", "--json", "-k", "3"))
+    again = json_of(run("retrieval", "--qrels", "qrels", "--run", "run", "--json", "--top-k", "3"))
     assert again["recall@3"] == scores["recall@3"]
 
 

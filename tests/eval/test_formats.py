@@ -19,9 +19,9 @@ from searchgym.errors import DataError, DataMissingError, ScoringError, UnknownN
 from searchgym.eval.formats import (
     PREDICTION_FORMATS,
     Prediction,
-    kept,
     predictions_of,
     read_predictions,
+    reduced_to_format,
     score_answers,
     with_pages_as_support,
     write_predictions,
@@ -136,7 +136,7 @@ def scored(folder, format, rows):
 def test_exported_predictions_have_the_figures_of_the_official_scripts(format, tmp_path):
     rows = made(format)
     read, questions, scores = scored(tmp_path, format, rows)
-    assert (len(questions), read) == (1000, {own.id: kept(own, format) for own in rows.predictions})
+    assert (len(questions), read) == (1000, {own.id: reduced_to_format(own, format) for own in rows.predictions})
     for name, official in OFFICIAL[format].items():
         value = {"2wiki": round(scores[name] * 100, 2), "musique": round(scores[name], 3)}.get(format, scores[name])
         assert value == pytest.approx(official, rel=0, abs=1e-12), name
@@ -190,7 +190,7 @@ def test_everything_a_format_has_a_place_for_comes_back(format, tmp_path):
     ]
     back = trip(tmp_path, format, predictions, questions)
     order = [0, 2, 3, 1] if format in ("hotpotqa", "2wiki") else [0, 1, 2, 3]  # a document lists the silent ids last
-    assert back == [kept(predictions[at], format) for at in order]
+    assert back == [reduced_to_format(predictions[at], format) for at in order]
     assert (tmp_path / "file").read_bytes().isascii()
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
@@ -198,11 +198,17 @@ def test_everything_a_format_has_a_place_for_comes_back(format, tmp_path):
 def test_what_a_format_keeps():
     own = Prediction("q", FULL, PAGES)
     facts, triples = FULL.supporting_facts, FULL.evidences
-    assert kept(own, "hotpotqa") == Prediction("q", Answer(FULL.text, facts))
-    assert kept(own, "2wiki") == Prediction("q", Answer(FULL.text, facts, triples))
-    assert kept(own, "musique") == Prediction("q", Answer(FULL.text, paragraphs=(3, 0, 3), answerable=False))
-    assert kept(own, "kilt") == kept(own, "flashrag") == Prediction("q", Answer(FULL.text), PAGES)
-    assert kept(Prediction("q", None, PAGES), "2wiki") == Prediction("q", None)
+    assert reduced_to_format(own, "hotpotqa") == Prediction("q", Answer(FULL.text, facts))
+    assert reduced_to_format(own, "2wiki") == Prediction("q", Answer(FULL.text, facts, triples))
+    assert reduced_to_format(own, "musique") == Prediction(
+        "q", Answer(FULL.text, paragraphs=(3, 0, 3), answerable=False)
+    )
+    assert (
+        reduced_to_format(own, "kilt")
+        == reduced_to_format(own, "flashrag")
+        == Prediction("q", Answer(FULL.text), PAGES)
+    )
+    assert reduced_to_format(Prediction("q", None, PAGES), "2wiki") == Prediction("q", None)
 
 
 TEXT = st.text(max_size=12)
@@ -224,7 +230,7 @@ NAMES = TEXT.filter(str.strip)
 def test_any_text_comes_back(tmp_path_factory, format, id, answer, pages):
     own = Prediction(id, answer, tuple(pages))
     (back,) = trip(tmp_path_factory.getbasetemp(), format, [own], [Question(id, "?", ("x",))])
-    assert back == kept(own, format)
+    assert back == reduced_to_format(own, format)
 
 
 def test_twins_of_musique_share_an_id_and_are_told_apart_by_order(tmp_path):
@@ -293,7 +299,7 @@ def test_the_official_form_of_each_format(tmp_path):
     write_predictions(tmp_path / "file", own, questions, "kilt", wikipedia_ids=True)
     provenance = json.loads((tmp_path / "file").read_text().splitlines()[0])["output"][0]["provenance"]
     assert provenance == [page | {"wikipedia_id": "7"}]
-    assert list(read_predictions(tmp_path / "file", questions).values()) == [kept(p, "kilt") for p in own]
+    assert list(read_predictions(tmp_path / "file", questions).values()) == [reduced_to_format(p, "kilt") for p in own]
 
 
 def test_files_of_other_systems(tmp_path):
@@ -330,7 +336,7 @@ def test_a_run_comes_back_through_every_format(demo, agent, tmp_path):
     run_scores = read_json(tmp_path / "run/scores.json")
     for format in FORMATS:
         back = trip(tmp_path, format, predictions, asked)
-        assert {own.id: own for own in back} == {own.id: kept(own, format) for own in predictions}
+        assert {own.id: own for own in back} == {own.id: reduced_to_format(own, format) for own in predictions}
     write_predictions(tmp_path / "file", predictions, asked, "2wiki")
     scores, _ = score_answers(read_predictions(tmp_path / "file", asked), asked, demo.card.scorer)
     for name, value in scores.items():
@@ -455,13 +461,13 @@ def test_wrong_values_in_a_row_have_file_and_line(format, change, reason, tmp_pa
         ({"sp": None}, "no 'sp': expected {id: ...}, got None"),
         ({"sp": {"1": None}}, "id '1': 'sp': expected a list of [title, sentence], got None"),
         ({"sp": {"1": [["T"]]}}, "id '1': 'sp': expected a list of [title, sentence]"),
-        ({"sp": {"1": [["T", float("nan")]]}}, "id '1': 'sp': expected [title, number of the sentence from 0]"),
-        ({"sp": {"1": [["T", True]]}}, "id '1': 'sp': expected [title, number"),
-        ({"sp": {"1": [[3, 0]]}}, "id '1': 'sp': expected [title, number"),
-        ({"sp": {"9": []}}, "id '9' has no answer, but facts beside it"),
+        ({"sp": {"1": [["T", float("nan")]]}}, "id '1': 'sp': expected [title, index of the sentence from 0]"),
+        ({"sp": {"1": [["T", True]]}}, "id '1': 'sp': expected [title, index"),
+        ({"sp": {"1": [[3, 0]]}}, "id '1': 'sp': expected [title, index"),
+        ({"sp": {"9": []}}, "id '9' has no answer, but other statements"),
         ({"evidence": {"1": [["a", "b"]]}}, "id '1': 'evidence': expected a list of [subject, relation, object]"),
         ({"evidence": {"1": [["a", "b", 3]]}}, "id '1': 'evidence': expected a list of texts"),
-        ({"not_stated": {"answer": ["1"]}}, "id '1' has an answer and is listed as one without"),
+        ({"not_stated": {"answer": ["1"]}}, "id '1' has an answer but is listed as one without"),
         ({"not_stated": {"answer": [1]}}, "not_stated: 'answer': expected a list of texts, got [1]"),
         ({"answer": {"1": "x", "3": "x"}}, "unknown id '3': none of the 2 questions has it"),
         ({"answer": {"1": "x"}}, "1 of 2 questions have no prediction (first: '2')"),
@@ -483,7 +489,7 @@ def test_ids_that_do_not_match(tmp_path):
     assert refused(path, [row, row], ASKED[:1]).startswith("FILE:2: duplicate id")
     two = '{"answer": {"1": "x", "1": "y"}, "sp": {}}'
     path.write_text(f"{two[:20]}\n{two[20:]}")
-    with pytest.raises(DataError, match="an object holds the key '1' twice"):
+    with pytest.raises(DataError, match="an object has the key '1' twice"):
         read_predictions(path)
 
 

@@ -230,8 +230,8 @@ TAMPERED = {
     "another agent": (lambda rows: change(rows, agent="jade"), "agent", "has 'jade', expected 'search-r1'"),
     "another environment": (lambda rows: change(rows, env="x"), "env", "expected 'searchgym/Demo-v0'"),
     "another seed": (lambda rows: change(rows, seed=4), "seed", "has 4, expected 0"),
-    "an answer changed": (lambda rows: change(rows, answer=answered("Dunmere")), EPISODES, "the answer gives"),
-    "its own scores": (lambda rows: change(rows, scores={"em": 1.0, "f1": 1.0}), EPISODES, "the answer gives"),
+    "an answer changed": (lambda rows: change(rows, answer=answered("Dunmere")), EPISODES, "but its answer scores"),
+    "its own scores": (lambda rows: change(rows, scores={"em": 1.0, "f1": 1.0}), EPISODES, "but its answer scores"),
     "an answer of a million": (
         lambda rows: change(rows, answer=answered("x" * 10**6)),
         EPISODES,
@@ -399,7 +399,7 @@ def test_invented_answers_pass_the_check_and_are_refused_by_a_replay(made, sub):
 def test_invented_hits_are_refused_by_a_replay(made, sub):
     forge(made, sub, gold_hits)
     assert check_submission(sub, made[2]).scores["em"] == 1.0
-    with pytest.raises(SubmissionError, match=r"query '.*' found \["):
+    with pytest.raises(SubmissionError, match=r"query '.*' returned \["):
         replayed(made, sub)
 
 
@@ -432,7 +432,7 @@ def test_what_a_call_says_of_itself_is_repeated(made, sub, field, value):
 def test_another_number_of_hits_is_refused_by_a_replay(made, sub):
     edit_manifest(sub, top_k=5)
     assert check_submission(sub, made[2]).manifest.top_k == 5
-    with pytest.raises(SubmissionError, match=r"found \["):
+    with pytest.raises(SubmissionError, match=r"returned \["):
         replayed(made, sub)
 
 
@@ -533,7 +533,11 @@ def test_rows_are_ranked_within_their_track_only(board_of):
     assert board.tracks[1].to_best == {}
     page = to_markdown(board_page(board))
     assert page.count("### Demo") == 2
-    assert "| 1 | high | recomputed |" in page
+    assert "| 1 | high | 1.000 (1.000 to 1.000) |  |" in page and "| recomputed |" in page
+    assert page.splitlines()[2].startswith(
+        "- small, Demo: “high” has the best EM, 1.000 (95 % interval 1.000 to 1.000), on 12 questions; "
+        f"second of 2 is “low” with 0.167, difference {gap}. Newest submission: "
+    )
 
 
 @pytest.mark.slow
@@ -547,7 +551,7 @@ def test_a_mean_over_parts_needs_one_retriever_and_one_set_of_budgets(made, tmp_
         name = "alike" if place in "12" else "k 5 in one part"
         write_submission(own, "two", where, About(name, "me"), tmp_path / "board" / place, tasks)
     page = to_markdown(board_page(build_board([tmp_path / "board"], tasks)))
-    assert page.count("mean over parts |") == 1
+    assert page.count("EM, mean over parts |") == 1
     assert "| alike | 0.333 | 0.333 | 0.333 |" in page
     assert "| k 5 in one part | 0.333 | 0.333 |" not in page
 
@@ -605,10 +609,10 @@ def test_hostile_names_are_shown_and_never_read_as_markup(made, tmp_path):
     page = to_markdown(board_page(build_board([tmp_path / "board"], made[2])))
     for bad in ("<script", "<img", "<iframe", " [x]", " `code`", " **b**"):
         assert bad not in page
-    assert page.count("&lt;script&gt;") == 3
+    assert page.count("&lt;script&gt;") == 4
     tables = [line for line in page.splitlines() if line.startswith("|")]
     widths = {line.replace("\\|", "").count("|") for line in tables}
-    assert widths == {17, 8}  # no cell broke its row
+    assert widths == {13, 8}  # no cell broke its row
 
 
 def test_hostile_answers_are_only_data(made, tmp_path):

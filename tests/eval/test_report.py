@@ -1,8 +1,10 @@
 """Reports: every figure of their tables by hand, what bad and hostile runs do to them, and what is drawn."""
 
 import dataclasses
+import datetime
 import json
 import math
+import os
 import re
 import sys
 from pathlib import Path
@@ -101,14 +103,14 @@ def test_the_table_of_evaluations_by_hand(tmp_path):
     assert [dict(zip(head, row, strict=True)) for row in rows] == [
         shared
         | {"#": "1", "run": "one", "models": "model-a", "EM (95 %)": "0.500 (0.100 to 0.900)"}
-        | {"F1 (95 %)": "0.500 (0.200 to 0.800)", "EM less the first (95 %)": ""},
+        | {"F1 (95 %)": "0.500 (0.200 to 0.800)", "EM minus first run (95 %)": ""},
         shared
         | {"#": "2", "run": "two", "models": "m1, m2", "EM (95 %)": "1.000 (0.100 to 0.900)"}
         | {"F1 (95 %)": "1.000 (0.200 to 0.800)"}
-        | {"EM less the first (95 %)": f"+0.500 ({low:+.3f} to {high:+.3f})" + ", not distinguishable" * (low <= 0)},
+        | {"EM minus first run (95 %)": f"+0.500 ({low:+.3f} to {high:+.3f})" + ", not distinguishable" * (low <= 0)},
     ]
     assert [row[1] for row in apart[1:]] == ["three"]  # other questions: another table, with nothing to compare
-    assert "EM less the first (95 %)" not in apart[0]
+    assert "EM minus first run (95 %)" not in apart[0]
 
 
 def test_the_scores_of_an_unfinished_run_are_those_of_its_episodes(tmp_path):
@@ -121,11 +123,62 @@ def test_the_scores_of_an_unfinished_run_are_those_of_its_episodes(tmp_path):
     ((head, row),) = page.tables
     low, high = interval([1.0, 0.0, 0.0])
     cells = dict(zip(head, row, strict=True))
-    assert cells["EM (95 %)"] == cells["F1 (95 %)"] == f"0.333 ({low:.3f} to {high:.3f})"
+    assert cells["EM (95 %)"] == f"0.333 ({low:.3f} to {high:.3f})"
+    assert "F1 (95 %)" not in head and "F1 equals EM in every run." in page.text  # no column repeats another
     assert (cells["questions"], cells["searches"], cells["tokens written"]) == ("3", "1.33", "5")
     assert cells["tokens read"] == "83"  # (50 + 100 + 100) / 3
-    assert "unfinished, 3 of 4 episodes: --resume goes on" in page.text
-    assert "the last line of episodes.jsonl is half written and was left out (line 4)" in page.text
+    assert "unfinished: the scores are those of 3 of 4 episodes" in page.text
+    assert "the last line of episodes.jsonl is incomplete and was skipped (line 4)" in page.text
+
+
+def opening(*paths):
+    """The text above the note on how the page was made."""
+    block = report_page(list(paths), sample=0).blocks[0]
+    parts = block.parts if isinstance(block, TextBlock) else [text for _, (text,) in block.items]
+    return list(parts)
+
+
+def dated(run, day):
+    """Sets the time of all files of a run to noon of a day; returns the run."""
+    noon = datetime.datetime.fromisoformat(f"{day}T12:00:00+00:00").timestamp()
+    for file in run.iterdir():
+        os.utime(file, (noon, noon))
+    return run
+
+
+def test_the_first_sentence_has_the_numbers_and_the_date(tmp_path):
+    low = dated(evaluation(tmp_path / "low", [1.0, 0.0, 0.0, 0.0]), "2026-03-01")
+    high = dated(evaluation(tmp_path / "high", [1.0, 1.0, 1.0, 1.0]), "2026-03-02")
+    oracle = dated(evaluation(tmp_path / "a", [1.0] * 4, record={"agent": "evidence-oracle"}), "2026-03-09")
+    assert opening(low) == [
+        "EM on 4 questions of test/Tiny-v0: “low” 0.250 (95 % interval 0.100 to 0.900). Date: 2026-03-01."
+    ]
+    start, end = interval([0.0, 1.0, 1.0, 1.0])
+    assert opening(oracle, low, high) == [
+        "EM on 4 questions of test/Tiny-v0: “high” 1.000 (95 % interval 0.100 to 0.900), the best of 2 runs; "
+        f"“low”, the first run, 0.250; difference +0.750 ({start:+.3f} to {end:+.3f}). Date: 2026-03-01 to 2026-03-02."
+    ]
+    learnt = training(tmp_path / "s0", 0, [0.1, 0.3], {0: 0.2, 2: 0.4})
+    assert opening(low, learnt)[1:] == ["Training tiny-grpo (s0): validation EM 0.200 before, 0.400 after 2 steps."]
+    assert opening(learnt) == opening(low, learnt)[1:]
+    assert opening(evaluation(tmp_path / "cut", [], finished=False))[0].startswith("1 run; page made by")
+
+
+def test_oracles_have_a_table_of_their_own_and_come_last(tmp_path):
+    first = evaluation(tmp_path / "an-oracle", [1.0] * 4, record={"agent": "oracle-queries"})
+    page = page_of(first, evaluation(tmp_path / "honest", [1.0, 0.0, 0.0, 0.0]))
+    results, oracles = page.tables
+    assert [row[:2] for row in results[1:]] == [["1", "honest"]]
+    assert [row[:2] for row in oracles[1:]] == [["2", "an-oracle"]]
+    assert oracles[1][oracles[0].index("EM minus first run (95 %)")].startswith("+0.750")
+    assert evaluations.ORACLES in page.text
+
+
+def test_f1_that_repeats_em_is_said_in_words(tmp_path):
+    same = {"f1_ci95": [0.1, 0.9]}
+    page = page_of(*(evaluation(tmp_path / name, [1.0, 0.0, 1.0, 0.0], scores=same) for name in ("one", "two")))
+    assert "F1 (95 %)" not in page.tables[0][0] and "F1 equals EM in every run." in page.text
+    assert page.tables[0][0][:3] == ["#", "run", "EM (95 %)"]
 
 
 def test_attempts_are_averaged_by_question(tmp_path):
@@ -447,9 +500,9 @@ def test_the_example_of_the_docs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("one", "two"):
         evaluation(Path("runs") / name, [1.0, 0.0, 1.0, 0.0])
-    text = (Path(__file__).parents[2] / "docs" / "report.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "do" / "report.md").read_text()
     (code,) = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-    exec(compile(code, "docs/report.md", "exec"), {})
+    exec(compile(code, "docs/do/report.md", "exec"), {})
     assert Parsed(Path("report.html").read_text()).tables[0][2][1] == "two"
 
 

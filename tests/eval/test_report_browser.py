@@ -2,14 +2,28 @@
 
 import base64
 import re
+from pathlib import Path
 
 import pytest
 from browser import chromium, watch
 from made_runs import evaluation, training
 from test_report import hostile_runs
 
+from searchgym.eval.leaderboard.table import build_board
+from searchgym.eval.report.board import board_page
+from searchgym.eval.report.html import to_html
 from searchgym.eval.report.write import write_report
 
+BOARD = Path(__file__).parents[2] / "eval" / "leaderboard"
+COLUMN = """name => [...document.querySelectorAll('table')].flatMap(table => {
+  const heads = [...table.querySelectorAll('th')];
+  const place = heads.findIndex(head => new RegExp(name).test(head.textContent));
+  return place < 0 ? [] : [...table.rows].map(row => {
+    const box = row.cells[place].getBoundingClientRect();
+    return [box.left, box.right];
+  });
+})"""
+"""Script that returns the left and right ends of the cells of a column, in pixels."""
 DARK, LIGHT = "rgb(18, 22, 28)", "rgb(255, 255, 255)"
 
 
@@ -84,6 +98,57 @@ def test_a_page_is_no_wider_than_a_phone_or_paper(browser, report):
     page.set_viewport_size({"width": 720, "height": 1000})  # A4 with margins of a centimetre
     page.emulate_media(media="print")
     assert page.evaluate("document.documentElement.scrollWidth") <= 720
+    page.close()
+
+
+@pytest.fixture(scope="module")
+def board(tmp_path_factory):
+    """The leaderboard that ships, as a page."""
+    file = tmp_path_factory.mktemp("board") / "board.html"
+    file.write_text(to_html(board_page(build_board([BOARD]))), encoding="utf-8")
+    return file
+
+
+@pytest.fixture(scope="module")
+def wide_report(tmp_path_factory):
+    """A report in which every column has content: several runs with long names, an oracle, two trainings."""
+    folder, scores = tmp_path_factory.mktemp("wide"), {"response_tokens": 12345.0, "read_tokens": 1234567.0}
+    runs = [
+        evaluation(
+            folder / name, em, scores=scores, record={"agent": agent, "models": {"a": ["a-model-7b-instruct", 0]}}
+        )
+        for name, em, agent in (
+            ("before-training-on-worlds", [1.0, 0.0, 1.0, 1.0], "search-r1-few-shot"),
+            ("after-training-on-worlds", [0.0, 0.0, 1.0, 0.0], "ai-searchplanner"),
+            ("evidence-oracle", [1.0] * 4, "evidence-oracle"),
+        )
+    ]
+    runs += [training(folder / f"seed-{seed}", seed, [0.2, 0.4, 0.6], {0: 0.1, 3: 0.5 + seed / 10}) for seed in (0, 1)]
+    return write_report(runs, folder / "report.html")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["report", "wide_report", "board"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_em_is_seen_on_a_phone_without_scrolling(browser, name, scheme, request):
+    page = browser.new_page(viewport={"width": 390, "height": 800}, color_scheme=scheme)
+    page.goto(request.getfixturevalue(name).as_uri())
+    cells = page.evaluate(COLUMN, "^EM( \\(95 %\\)|, mean over parts)$")
+    assert len(cells) >= 3
+    assert all(left >= 0 and right <= 390 for left, right in cells)
+    page.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["report", "wide_report", "board"])
+@pytest.mark.parametrize("width", [1300, 1400])
+def test_no_column_is_cut_on_a_desk(browser, name, width, request):
+    page = browser.new_page(viewport={"width": width, "height": 900})
+    page.goto(request.getfixturevalue(name).as_uri())
+    boxes = page.evaluate("[...document.querySelectorAll('.wide')].map(box => [box.scrollWidth, box.clientWidth])")
+    assert boxes and all(content <= box for content, box in boxes)
+    cut = "[...document.querySelectorAll('th, td')].filter(cell => cell.scrollWidth > cell.clientWidth).length"
+    assert page.evaluate(cut) == 0
     page.close()
 
 

@@ -97,7 +97,7 @@ def test_ids_with_blanks_between_tabs_are_whole(tmp_path):
         (read_qrels, "", "holds no judgements"),
         (read_run, "q Q0 d 1 1.0\n", "bad:1: expected 'query Q0"),
         (read_run, "q Q0 d 1 nan t\n", "bad:1: score 'nan' is not a number"),
-        (read_run, "q Q0 d 1 2 t\nq Q0 d 2 1 t\n", "stands twice under query 'q'"),
+        (read_run, "q Q0 d 1 2 t\nq Q0 d 2 1 t\n", "query 'q' has a passage twice"),
     ],
 )
 def test_bad_files(tmp_path, reader, text, message):

@@ -15,7 +15,7 @@ from browser import HOSTILE, chromium, watch
 from support import command_line
 
 from searchgym.eval.rows import call_rows
-from searchgym.eval.viewing.page import render, shown, write_page
+from searchgym.eval.viewing.page import render, visible, write_page
 from searchgym.eval.viewing.tokens import pieces_of, tokens_of
 from searchgym.packages import install_command
 from searchgym.records import Call, Context, Episode, Span
@@ -148,7 +148,7 @@ def test_the_command_writes_it(tmp_path, monkeypatch, capsys):
     for place, (id, value) in enumerate(zip(ids, logp, strict=True)):
         title, text = boxes[place]
         assert title == f"token {id} at {prompt['ids'][1] + place}"
-        assert text.startswith(shown(tokenizer.decode([id])) + f"{value:.2f}".replace("-", "−"))
+        assert text.startswith(visible(tokenizer.decode([id])) + f"{value:.2f}".replace("-", "−"))
 
 
 def test_without_jinja_the_command_says_how_to_install_it(tmp_path, monkeypatch, capsys):

@@ -447,7 +447,7 @@ def test_a_run_that_is_going_on_is_shown_up_to_its_last_whole_line(run):
     (run / "episodes.jsonl").write_bytes(whole[:-40])
     log, notes = export(run)
     assert len(log.samples) == 11
-    assert notes[-1].startswith("the last line of episodes.jsonl is half written and was left out (line 12)")
+    assert notes[-1].startswith("the last line of episodes.jsonl is incomplete and was skipped (line 12)")
 
 
 def test_a_bad_line_is_an_error_and_leaves_no_log(run):
@@ -479,13 +479,13 @@ def test_strange_advantages_are_an_error_with_the_file(run):
 def test_two_episodes_of_one_name_are_refused(run):
     rows = (run / "episodes.jsonl").read_bytes()
     (run / "episodes.jsonl").write_bytes(rows + rows.splitlines(keepends=True)[0])
-    with pytest.raises(DataError, match="is there twice"):
+    with pytest.raises(DataError, match="occurs twice"):
         export(run)
 
 
 def test_half_a_line_alone_is_no_run(tmp_path):
     (tmp_path / "episodes.jsonl").write_text('{"id": "q#0", "ques')
-    with pytest.raises(DataMissingError, match="no whole episode yet"):
+    with pytest.raises(DataMissingError, match="no complete episode yet"):
         export(tmp_path)
 
 
@@ -543,9 +543,9 @@ def test_a_log_that_a_run_brings_is_not_shown(name, run, cli):
 
 
 def test_a_log_that_lies_where_logs_are_to_go_is_not_shown(run, cli, tmp_path):
-    """A variant: ``--to .`` in a folder of somebody else's, whose log has the name and the fingerprint."""
+    """A variant: ``--out .`` in a folder of somebody else's, whose log has the name and the fingerprint."""
     lying(run, tmp_path / f"{tmp_path.name}-run.{LOG}")
-    (row,) = json_of(cli("view", run, "--export-only", "--json", "--to", tmp_path))["logs"]
+    (row,) = json_of(cli("view", run, "--export-only", "--json", "--out", tmp_path))["logs"]
     assert Path(row["log"]) == tmp_path / f"{tmp_path.name}-run.{LOG}"
     assert not [sample for sample in read_eval_log(row["log"]).samples if "FORGED" in str(sample.input)]
 
@@ -594,13 +594,13 @@ def test_other_questions_of_the_same_ids_are_not_shown(run, tmp_path):
 
 
 def test_logs_go_where_they_are_asked_to(run, cli, tmp_path):
-    (row,) = json_of(cli("view", run, "--export-only", "--json", "--to", tmp_path / "logs"))["logs"]
+    (row,) = json_of(cli("view", run, "--export-only", "--json", "--out", tmp_path / "logs"))["logs"]
     assert Path(row["log"]).parent == tmp_path / "logs"
     assert not (run / LOG).exists()
     twins = [tmp_path / "a" / "same" / "run", tmp_path / "b" / "same" / "run"]
     for twin in twins:
         shutil.copytree(run, twin)
-    status, _, err = cli("view", *twins, "--export-only", "--to", tmp_path / "logs")
+    status, _, err = cli("view", *twins, "--export-only", "--out", tmp_path / "logs")
     assert (status, "two runs have the same name" in err) == (2, True)
 
 
@@ -618,7 +618,7 @@ def test_without_the_extra_the_command_says_how_to_install_it(run, cli, monkeypa
 
 def test_a_wrong_folder_is_an_error_before_anything_is_loaded(cli, tmp_path):
     status, _, err = cli("view", tmp_path / "nothing")
-    assert (status, err.startswith(f"error: {tmp_path / 'nothing'}: no such run")) == (1, True)
+    assert (status, err.startswith(f"error: {tmp_path / 'nothing'}: no such run")) == (2, True)
 
 
 def test_a_port_in_use_is_refused(run):

@@ -82,7 +82,7 @@ def test_unreadable_cards(tmp_path: Path):
     with pytest.raises(CardError, match=r"bad\.yaml: cannot be read as YAML"):
         load_card(EnvCard, path)
     path.write_text("id: a\nsummary: s\nid: b\n")
-    with pytest.raises(CardError, match="key 'id' stands twice"):
+    with pytest.raises(CardError, match="key 'id' occurs twice"):
         load_card(EnvCard, path)
     path.write_text("")
     with pytest.raises(CardError, match="expected keys and values, got None"):
@@ -102,10 +102,10 @@ def test_long_lists_of_known_names_are_cut():
 
 def test_of_dotted_names_those_of_the_same_section_are_listed():
     known = ["agent", *(f"credit.c{i:02}" for i in range(40)), "optimizer.lr", "optimizer.min_lr_ratio", "steps"]
-    for name in ("optimizer.learning_rate", "optimizer", "optimizer.lr.x"):
+    for name in ("optimizer.decay_of_weights", "optimizer.x"):
         assert str(UnknownNameError("key", name, known)).endswith("Known: optimizer.lr, optimizer.min_lr_ratio"), name
     assert "(44 in all)" in str(UnknownNameError("key", "nothing.lr", known))
-    assert "did you mean 'optimizer.lr'? Known: agent, credit.c00" in str(UnknownNameError("key", "optimize.lr", known))
+    assert str(UnknownNameError("key", "optimize.lr", known)).endswith("did you mean 'optimizer.lr'?")
 
 
 # -- encoders ------------------------------------------------------------------------------------------------------

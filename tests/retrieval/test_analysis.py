@@ -90,7 +90,7 @@ def test_the_form_of_a_text_does_not_matter(text: str) -> None:
     ],
 )
 def test_what_the_page_says_of_languages(page: str, query: str, found: bool) -> None:
-    """As docs/retrieval.md says: a query finds a page if all its terms are there."""
+    """As docs/do/indexes.md says: a query finds a page if all its terms are there."""
     assert (set(analyse(query)) <= set(analyse(page))) == found
 
 

@@ -100,7 +100,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def server(folder: Path) -> Iterator[str]:
     """The URL of a process that serves BM25."""
-    command = [sys.executable, "-m", "searchgym", "serve", str(folder), "--retriever", "bm25", "--port", "0"]
+    command = [
+        sys.executable,
+        "-m",
+        "searchgym",
+        "serve",
+        "retriever",
+        str(folder),
+        "--retriever",
+        "bm25",
+        "--port",
+        "0",
+    ]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         url = next(line for line in process.stderr if "listening at" in line).split()[-1]

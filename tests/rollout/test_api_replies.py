@@ -81,7 +81,7 @@ def test_a_thought_that_the_servers_template_opens(server, capsys):
     assert (episode.answer.text, usage.repeated) == ("Rome", 1)
     assert episode.calls[0].text == DOUBT.partition(" or ")[0]
     assert "note: m at http://127.0.0.1" in (told := capsys.readouterr().err)
-    assert "1 of 2 requests repeated one whose stop string stood in a thought or call" in told
+    assert "1 of 2 requests repeated one cut by a stop string in a thought or call" in told
 
 
 def test_what_stands_behind_the_models_name():
@@ -92,7 +92,7 @@ def test_what_stands_behind_the_models_name():
         find_models({"r": "http://a.b/v1#name?think"})
     with pytest.raises(UsageError, match=r"which model of this server\? Write http://a.b#NAME"):
         find_models({"r": "http://a.b#?thinks=true"})
-    with pytest.raises(UsageError, match="two servers have models of one name"):
+    with pytest.raises(UsageError, match="two servers have models with the same name"):
         find_models({"r": "http://a.b/v1#name", "s": "http://a.b/v1#name?thinks=true"})
 
 

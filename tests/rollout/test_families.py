@@ -341,7 +341,7 @@ def changed(name, template=None, **state):
 
 def test_a_template_that_changes_blanks_is_refused():
     template = "{% for m in messages %}{{ m.content | replace('\\n', ' ') }}<|im_end|>{% endfor %}"
-    with pytest.raises(UsageError, match=r"does not show texts as they are: of ' .nsentinelofauser"):
+    with pytest.raises(UsageError, match=r"changes texts: for ' .nsentinelofauser"):
         TokenFormat(changed("chatml", template), get_protocol("tags"), True)
 
 
@@ -358,7 +358,7 @@ def test_a_tokenizer_that_adds_an_id_to_every_text_is_refused():
 
     tokenizer = changed("llama3")
     tokenizer.__class__ = Adding
-    with pytest.raises(UsageError, match=r"llama3: Adding adds '<.begin_of_text.>' to every text even when told not"):
+    with pytest.raises(UsageError, match=r"llama3: Adding adds '<.begin_of_text.>' to every text although told not"):
         TokenFormat(tokenizer, get_protocol("tags"), True)
 
 

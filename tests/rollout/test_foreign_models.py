@@ -117,7 +117,7 @@ def test_a_plan_has_a_limit_too(tmp_path, monkeypatch, whole):
     shutil.copy(whole / "config.json", tmp_path)
     assert model_shape(str(tmp_path)).layers == 2
     change(tmp_path / "config.json", num_hidden_layers=30, layer_types=None)
-    with pytest.raises(DataError, match=r"no model can be made of its configuration: .* at least 101 tensors"):
+    with pytest.raises(DataError, match=r"no model can be built from its configuration: .* at least 101 tensors"):
         model_shape(str(tmp_path / "config.json"))
 
 

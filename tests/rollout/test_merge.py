@@ -177,8 +177,8 @@ def test_a_model_that_cannot_be_written_is_one_line_and_leaves_nothing(most, thr
     for folder in three if most == 10_000 else ():
         model.save_pretrained(folder)
     out = tmp_path / "out"
-    for words in (["model", "merge", *map(str, three), "--out", str(out)], ["export", str(three[0]), str(out)]):
-        monkeypatch.setattr(sys, "argv", ["searchgym", *words])
+    for words in (["merge", *map(str, three)], ["export", str(three[0])]):
+        monkeypatch.setattr(sys, "argv", ["searchgym", "model", *words, "--out", str(out)])
         with small_files(most), pytest.raises(SystemExit, match="1"):
             main()
         said = capsys.readouterr().err

@@ -122,8 +122,8 @@ def test_a_template_that_rewrites_old_turns_is_told(saved):
 @pytest.mark.parametrize(
     ("template", "said"),
     [
-        (SHOUTS, "does not show each message once"),
-        (TWICE, "does not show each message once"),
+        (SHOUTS, "does not contain each message once"),
+        (TWICE, "does not contain each message once"),
         ("{{ raise_exception('roles must alternate') }}", "roles must alternate.*leave it out: a base model then"),
         ("{% for %}", "cannot render"),
     ],

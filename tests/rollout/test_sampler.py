@@ -10,6 +10,7 @@ from made_models import save_tiny, tiny_qwen2, tiny_tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM, MambaConfig, MambaForCausalLM
 
 from searchgym.errors import DataError, DataMissingError, ModelError, UnknownNameError, UsageError
+from searchgym.rollout.folders import local_folder
 from searchgym.rollout.loading import load_model
 from searchgym.rollout.sampler import SampleRequest, Sampling
 from searchgym.rollout.transformers.kv_cache import PrefixStore
@@ -490,6 +491,16 @@ def test_a_saved_model_loads_and_samples_the_same(tmp_path):
     assert (half.model.dtype, half.max_context) == (torch.bfloat16, 99)
 
 
+def test_a_run_folder_means_its_best_checkpoint_else_the_last(tmp_path):
+    assert local_folder(tmp_path) == tmp_path
+    (tmp_path / "checkpoints" / "step-000002").mkdir(parents=True)
+    for link in ("last", "best"):
+        (tmp_path / "checkpoints" / link).symlink_to("step-000002", target_is_directory=True)
+        assert local_folder(tmp_path) == tmp_path / "checkpoints" / link
+    assert local_folder(str(tmp_path / "checkpoints" / "step-000002")) == tmp_path / "checkpoints" / "step-000002"
+    assert local_folder(tmp_path / "none") is None
+
+
 def remove(*names):
     return lambda folder: [(folder / name).unlink() for name in names]
 
@@ -504,7 +515,7 @@ def remove(*names):
         (lambda folder: (folder / "config.json").write_text("{"), DataError, r"config\.json:1: not JSON"),
         (lambda folder: (folder / "tokenizer.json").write_text("{"), DataError, "the tokenizer cannot be read"),
         (lambda folder: (folder / "model.safetensors").write_bytes(b"12"), DataError, "the model cannot be read"),
-        (lambda folder: tiny_qwen2(100).save_pretrained(folder), UsageError, "has 351 tokens, the model knows 100"),
+        (lambda folder: tiny_qwen2(100).save_pretrained(folder), UsageError, "has 351 tokens, the model 100"),
     ],
 )
 def test_a_damaged_folder_is_told(tmp_path, damage, error, message):

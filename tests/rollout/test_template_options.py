@@ -83,7 +83,7 @@ def test_a_base_model_has_no_names_and_a_broken_template_unknown_ones():
 def test_arguments_of_the_command_line_are_yaml():
     given = parse_template(["enable_thinking=false", "effort=high", "n=3", "date=2026-11-27", "a=b=c"])
     assert given == {"enable_thinking": False, "effort": "high", "n": 3, "date": DAYS[0], "a": "b=c"}
-    for specs, said in ((["x"], "NAME=VALUE"), (["=1"], "NAME=VALUE"), (["a=1", "a=2"], "stands twice: 1 and 2")):
+    for specs, said in ((["x"], "NAME=VALUE"), (["=1"], "NAME=VALUE"), (["a=1", "a=2"], "is given twice: 1 and 2")):
         with pytest.raises(UsageError, match=said):
             parse_template(specs)
 

@@ -167,7 +167,7 @@ def test_a_response_outside_thoughts_passes_the_limit_of_thoughts():
 def test_a_server_of_messages_cannot_cut_thoughts():
     model = Model.over("served", Replies(["x"]), MessageFormat(get_protocol("tags")))
     task = load_task(CARD, questions=[ROME], retriever=TitleRetriever())
-    with pytest.raises(UsageError, match="served cannot keep max_thought_tokens"):
+    with pytest.raises(UsageError, match="served does not support max_thought_tokens"):
         Engine(task, with_max_tokens(load_agent("search-r1"), None, 8), {"searcher": model})
 
 

@@ -309,9 +309,12 @@ def test_chat_without_a_template_is_refused():
     ("template", "message"),
     [
         ("{{ raise_exception('only system messages') }}", "cannot render 1 messages: only system messages"),
-        ("{{ messages[0]['content'] }}", "does not show each message once"),
-        ("{% for m in messages %}{{ m['content'] }}{{ m['content'] }}{% endfor %}", "does not show each message once"),
-        ("{% for m in messages %}{{ m['content'] | upper }}{% endfor %}", "does not show each message once"),
+        ("{{ messages[0]['content'] }}", "does not contain each message once"),
+        (
+            "{% for m in messages %}{{ m['content'] }}{{ m['content'] }}{% endfor %}",
+            "does not contain each message once",
+        ),
+        ("{% for m in messages %}{{ m['content'] | upper }}{% endfor %}", "does not contain each message once"),
     ],
 )
 def test_a_template_that_cannot_be_taken_apart_is_refused(template, message):

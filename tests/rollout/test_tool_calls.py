@@ -124,7 +124,7 @@ def test_the_parser_reads_what_the_grammar_reads():
 
 @pytest.mark.engine
 def test_a_served_model_calls_tools(tmp_path):
-    """`searchgym engine --tools` with the tiny model: a question comes back as a call, its result as an answer.
+    """`searchgym serve model --tools` with the tiny model: a question comes back as a call, its result as an answer.
 
     A training's weights do not change what other programs get once it has ended.
     """
@@ -133,11 +133,12 @@ def test_a_served_model_calls_tools(tmp_path):
         sys.executable,
         "-m",
         "searchgym",
-        "engine",
+        "serve",
+        "model",
         "tiny-monolithic",
         "rollout.sampler.cache_gib=1",
-        "--at",
-        url,
+        "--port",
+        "8719",
     ]
     command += ["rollout.sampler.eager=true", "rollout.sampler.max_context=2048"]
     log = (tmp_path / "log").open("w+")

@@ -342,7 +342,7 @@ def test_a_replica_that_does_not_come_back_is_left_out_until_the_next_time(capsy
     sampler = VllmSampler(engines, ends=[5])
     sampler.sample(requests(1, 2, 3))
     sampler.update(WEIGHTS, 1)
-    assert "replica 0 of vLLM's engine does not come back (no memory)" in capsys.readouterr().err
+    assert "replica 0 of vLLM's engine cannot be restarted (no memory)" in capsys.readouterr().err
     assert refusing.events == ["close"]
     assert len(sampler.sample(requests(1, 2, 3))) == 3
     sampler.update(WEIGHTS, 2)
@@ -482,7 +482,7 @@ def test_replicas_have_gpus_of_their_own():
     ("version", "wanted", "by_vllm", "said"),
     [
         (None, "transformers", False, ""),
-        (None, "auto", False, "vLLM is not installed, transformers samples"),
+        (None, "auto", False, "vLLM is not installed, using transformers"),
         ("0.32.1", "auto", True, ""),
         ("0.99.0", "auto", False, "0.99.0 has not been tested here"),
         ("0.99.0", "vllm", True, "0.99.0 has not been tested here"),
@@ -501,5 +501,5 @@ def test_what_samples_where_vllm_is_missing_or_untested(monkeypatch, capsys, ver
 
 def test_vllm_that_must_sample_and_is_not_there(monkeypatch):
     monkeypatch.setattr("searchgym.rollout.samplers.vllm.vllm_version", lambda: None)
-    with pytest.raises(UsageError, match="not installed: searchgym doctor says how to get it"):
+    with pytest.raises(UsageError, match="not installed: searchgym doctor shows how to install it"):
         Vllm().chosen()

@@ -135,7 +135,8 @@ def test_a_request_that_the_server_refuses_is_told_and_the_others_go_on(served):
 
 @pytest.mark.engine
 def test_a_port_that_is_taken(server):
-    command = [sys.executable, "-m", "searchgym", "engine", "tiny-grpo", "--at", server[0]]
+    port = server[0].rpartition(":")[2]
+    command = [sys.executable, "-m", "searchgym", "serve", "model", "tiny-grpo", "--port", port]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert f"--at {server[0]}: cannot listen" in done.stderr
+    assert f"cannot listen on 127.0.0.1:{port} " in done.stderr

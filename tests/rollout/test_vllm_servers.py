@@ -214,7 +214,7 @@ def test_a_folder_that_is_not_shared(address, tmp_path, monkeypatch):
 
 
 def test_a_shared_folder_that_does_not_exist(address, tmp_path):
-    with pytest.raises(DataError, match=r"gone: cannot hold the weights.*No such file.*: make it, where"):
+    with pytest.raises(DataError, match=r"gone: cannot hold the weights.*No such file.*: create it where"):
         sampler_on(address, shared=str(tmp_path / "gone"))
 
 
@@ -234,7 +234,7 @@ def test_a_shared_folder_that_is_full(address, tmp_path, monkeypatch, when):
 
         monkeypatch.setattr("safetensors.torch.save_file", full)
         said = "No space left on device"
-    with pytest.raises(DataError, match=f"{tmp_path}: cannot hold the weights of version 1.*{said}.*: free some of it"):
+    with pytest.raises(DataError, match=f"{tmp_path}: cannot hold the weights of version 1.*{said}.*: free some space"):
         sampler.update(WEIGHTS, 1)
     assert [*tmp_path.iterdir()] == []
     monkeypatch.undo()
@@ -261,7 +261,7 @@ def test_a_server_of_something_else(fake, change, said):
     adapter = {"r": 8} if "rank" in change else None
     with (
         gated(fake, SERVED | change) as address,
-        pytest.raises(UsageError, match=f"{address} {said}.*searchgym engine"),
+        pytest.raises(UsageError, match=f"{address} {said}.*searchgym serve model"),
     ):
         sampler_on(address, adapter=adapter)
 
@@ -287,13 +287,13 @@ def test_two_models_of_one_shape_have_different_identities(tmp_path):
 def test_a_server_that_was_not_set_up_for_training(fake):
     with (
         serving(fake) as address,
-        pytest.raises(UsageError, match="has no /searchgym/about: start it by `searchgym en"),
+        pytest.raises(UsageError, match="has no /searchgym/about: start it by `searchgym serve model"),
     ):
         sampler_on(address)
 
 
 def test_nobody_there():
-    with pytest.raises(EngineLostError, match=r"does not answer.*; start it by `searchgym engine RECIPE --at ADDR"):
+    with pytest.raises(EngineLostError, match=r"does not answer.*; start it by `searchgym serve model RECIPE --host H"):
         sampler_on(f"http://127.0.0.1:{free_port()}")
 
 
@@ -331,12 +331,12 @@ def test_a_wrong_key(fake, monkeypatch):
         sampler.close()
 
 
-@pytest.mark.parametrize("at", ["http://0.0.0.0:8000", "http://10.0.0.2:8000"])
-def test_no_server_for_other_machines_without_a_key(monkeypatch, capsys, at):
+@pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.2"])
+def test_no_server_for_other_machines_without_a_key(monkeypatch, capsys, host):
     monkeypatch.delenv(gate.KEY, raising=False)
-    status, _, err = command_line(monkeypatch, capsys)("engine", "tiny-grpo", "--at", at)
+    status, _, err = command_line(monkeypatch, capsys)("serve", "model", "tiny-grpo", "--host", host)
     assert status == 2
-    assert f"--at {at} can be reached from other machines" in err
+    assert f"--host {host} can be reached from other machines" in err
 
 
 def test_a_second_run_is_refused_until_the_first_has_not_been_heard_of(fake):
@@ -449,7 +449,7 @@ def test_a_server_that_dies_is_drained_and_returns_with_new_weights(capsys):
         assert sampler.engine.moved == 3  # half of them
         assert capsys.readouterr().err.count(f"{address} has ended ({address} does not answer") == 1
         sampler.update(WEIGHTS, 1)
-        assert f"{address} does not come back" in capsys.readouterr().err
+        assert f"{address} cannot be restarted" in capsys.readouterr().err
         assert [*sampler.pins().values()] == [other]
         one.calls.clear()
         with gated(one, port=port):

@@ -95,7 +95,7 @@ def test_a_server_that_refuses_ends_the_sending_at_once():
 
 
 def test_a_server_that_says_well_and_has_not_joined():
-    with pytest.raises(EngineLostError, match="answered before its processes had joined"):
+    with pytest.raises(EngineLostError, match="replied before its processes had joined"):
         send_to(lambda invitation: None)
 
 
@@ -177,7 +177,7 @@ def test_a_server_on_another_machine_needs_no_folder():
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ([], "names none"),
+        ([], "servers is not set"),
         (["rollout.sampler.servers=[http://a:1]", "rollout.sampler.shared=/tmp"], "leave out shared"),
         (["rollout.sampler.servers=[http://a:1]", "lora.rank=4"], "set adapters to merged"),
         (["rollout.sampler.servers=[http://a:1]", "lora.rank=4", "rollout.sampler.adapters=merged"], None),

@@ -70,7 +70,7 @@ def test_the_good_answer_has_full_marks():
 @pytest.mark.parametrize("answer", [text for text in ADDRESSED if "yes" in text or "marks" in text])
 def test_an_answer_that_sways_a_gullible_model_scores_0(answer):
     judge = asks_model(obeys)
-    with pytest.raises(SwayedError, match="affirm what is false"):
+    with pytest.raises(SwayedError, match="affirms a false statement"):
         judge.meets(TASK.text, answer, [MOTHER])
     assert rubric_score(judge, TASK, answer) == 0
     assert judge.counts.swayed == 2 and judge.counts.failed == 0

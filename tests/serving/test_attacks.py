@@ -128,7 +128,7 @@ def test_a_token_is_written_nowhere(monkeypatch):
 def test_a_card_names_no_other_secret(monkeypatch):
     monkeypatch.setenv("OTHER_KEY", "secret")
     for name in ("OTHER_KEY", "SEARCHGYM_TOKENS", "", "HOME"):
-        with pytest.raises(CardError, match="token_env is SEARCHGYM_TOKEN or begins with"):
+        with pytest.raises(CardError, match="token_env must be SEARCHGYM_TOKEN or begin with"):
             find_retriever({"kind": "http", "url": "http://localhost:1", "token_env": name})
     with pytest.raises(UsageError, match="SEARCHGYM_TOKEN_NONE, which is not set"):
         Sources().open(HttpCard(url="http://localhost:1", token_env="SEARCHGYM_TOKEN_NONE"))
@@ -142,7 +142,7 @@ def test_another_content_type_is_refused(given):
     with serving() as (port, _):
         for path in ("/retrieve", "/search"):
             status, reply = post(port, {"queries": ["q"], "questions": ["q"]}, path, **{"Content-Type": given})
-            assert status == 415 and "the content type is application/json" in reply["detail"]
+            assert status == 415 and "the content type must be application/json" in reply["detail"]
         assert post(port, {"queries": ["q"]}, **{"Content-Type": "Application/JSON; charset=utf-8"})[0] == 200
 
 
@@ -184,7 +184,7 @@ def test_a_server_for_other_machines_needs_a_token(options, said, tmp_path, monk
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("SEARCHGYM_TOKEN", raising=False)
-    monkeypatch.setattr(sys, "argv", ["searchgym", "serve", "nothing.jsonl", *options])
+    monkeypatch.setattr(sys, "argv", ["searchgym", "serve", "retriever", "nothing.jsonl", *options])
     with pytest.raises(SystemExit):
         main()
     assert said in capsys.readouterr().err
@@ -196,7 +196,19 @@ def test_ways_to_serve_other_machines(way, tmp_path):
     (tmp_path / "token").write_text(f"{SECRET}\n")
     options = {"environment": [], "file": ["--token-file", "token"], "open": ["--open"]}[way]
     corpus = Path(__file__).parents[2] / "searchgym" / "demo" / "corpus.jsonl"
-    command = [sys.executable, "-m", "searchgym", "serve", str(corpus), "--host", "0.0.0.0", "--port", "0", *options]
+    command = [
+        sys.executable,
+        "-m",
+        "searchgym",
+        "serve",
+        "retriever",
+        str(corpus),
+        "--host",
+        "0.0.0.0",
+        "--port",
+        "0",
+        *options,
+    ]
     env = dict(sys_env(), **({"SEARCHGYM_TOKEN": SECRET} if way == "environment" else {}))
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=env) as process:
         try:
@@ -395,4 +407,4 @@ def test_unitymas_finds_title_and_text_at_retrieve():
         assert reply == post(port, {"questions": ["a", "b"], "N": 2}, "/search")[1]
         _, theirs = post(port, {"queries": ["a"], "topk": 1, "return_scores": False})  # Search-R1's form stays
         assert theirs == {"result": [[{"id": "a 0", "contents": '"a"\ntext '}]]}
-        assert post(port, {"N": 2})[1]["detail"].startswith("queries is a list of strings")
+        assert post(port, {"N": 2})[1]["detail"].startswith("queries must be a list of strings")

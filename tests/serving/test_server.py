@@ -35,7 +35,7 @@ http = urllib3.PoolManager(retries=False)
 
 
 def start(*options, corpus=CORPUS):
-    command = [sys.executable, "-m", "searchgym", "serve", str(corpus), "--port", "0", *options]
+    command = [sys.executable, "-m", "searchgym", "serve", "retriever", str(corpus), "--port", "0", *options]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     line = process.stderr.readline()
     while line and "listening at" not in line:
@@ -109,7 +109,7 @@ def test_documents_are_read_as_they_are_written():
 
 
 def test_the_examples_of_the_docs(url, own, capsys):
-    page = (Path(__file__).parents[2] / "docs" / "serving.md").read_text().replace("http://127.0.0.1:8000", url)
+    page = (Path(__file__).parents[2] / "docs" / "do" / "serving.md").read_text().replace("http://127.0.0.1:8000", url)
     curls = re.findall(r"^```bash\n(curl .*?)^```", page, re.DOTALL | re.MULTILINE)
     replies = [json.loads(subprocess.run(curl, shell=True, capture_output=True, check=True).stdout) for curl in curls]
     first, second = own.search(["capital of Teskel", "Orrin Vale"], 2)
@@ -118,7 +118,7 @@ def test_the_examples_of_the_docs(url, own, capsys):
     assert [[row["document"] for row in rows] for rows in scored["result"]] == plain["result"]
     assert texts == [{"top_k_docs": [document(hit.passage)["contents"] for hit in first]}]
     (code,) = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
-    exec(compile(code, "docs/serving.md", "exec"), {})
+    exec(compile(code, "docs/do/serving.md", "exec"), {})
     assert capsys.readouterr().out == f"{first[0].passage.title} {first[0].score}\n"
 
 
@@ -128,20 +128,20 @@ def test_the_examples_of_the_docs(url, own, capsys):
 @pytest.mark.parametrize(
     ("body", "status", "said"),
     [
-        (b"{", 400, "no JSON"),
-        (b"[" * 100_000, 400, "no JSON"),
+        (b"{", 400, "not JSON"),
+        (b"[" * 100_000, 400, "not JSON"),
         ([1], 422, "JSON object"),
-        ({}, 422, "queries is a list of strings"),
-        ({"queries": "one"}, 422, "queries is a list of strings"),
-        ({"queries": ["a"], "topk": 0}, 422, "topk is a number from 1 to 100"),
-        ({"queries": ["a"], "topk": 101}, 422, "topk is a number from 1 to 100"),
-        ({"queries": ["a"], "topk": True}, 422, "topk is a number"),
-        ({"queries": ["a"], "return_scores": 1}, 422, "return_scores is true or false"),
-        ({"queries": ["a"], "top_k": 1}, 422, "unknown key 'top_k': a request here has queries, topk, return_scores"),
+        ({}, 422, "queries must be a list of strings"),
+        ({"queries": "one"}, 422, "queries must be a list of strings"),
+        ({"queries": ["a"], "topk": 0}, 422, "topk must be a number from 1 to 100"),
+        ({"queries": ["a"], "topk": 101}, 422, "topk must be a number from 1 to 100"),
+        ({"queries": ["a"], "topk": True}, 422, "topk must be a number"),
+        ({"queries": ["a"], "return_scores": 1}, 422, "return_scores must be true or false"),
+        ({"queries": ["a"], "top_k": 1}, 422, "key 'top_k': the accepted keys are queries, topk, return_scores"),
         ({"queries": ["a"], "k": 1}, 422, "unknown key 'k'"),
         ({"queries": ["a"], "questions": ["b"]}, 422, "unknown key 'questions'"),
         ({"queries": ["a"], "N": 1}, 422, "unknown key 'N'"),
-        ({"questions": ["a"], "topk": 1}, 422, "unknown key 'topk': a request here has questions, N"),
+        ({"questions": ["a"], "topk": 1}, 422, "unknown key 'topk': the accepted keys are questions, N"),
         ({"queries": ["a"], "": None}, 422, "unknown key ''"),
         ({"queries": ["a"], "k" * 500: 1}, 422, "unknown key 'kkk"),
         ({"queries": ["a"] * 2000}, 413, "2000 queries, at most 1024"),
@@ -330,7 +330,7 @@ def test_what_passes_is_tried_again(strange, bad):
 @pytest.mark.parametrize(
     ("bad", "said"),
     [
-        ((422, {}, b'{"detail": "topk is a number"}'), "status 422: topk is a number"),
+        ((422, {}, b'{"detail": "topk must be a number"}'), "status 422: topk must be a number"),
         ((404, {}, b"<h1>no</h1>"), "status 404.*no"),
         ((200, {}, b'{"result": [[{"document": {"id": "1"}, "score": 1}]]}'), "schema of /retrieve: "),
         (
@@ -380,7 +380,7 @@ def test_a_server_that_comes_back_is_found_again(own):
     process.kill()
     process.wait()
     port = url.rsplit(":", 1)[1]
-    again = subprocess.Popen([sys.executable, "-m", "searchgym", "serve", str(CORPUS), "--port", port])
+    again = subprocess.Popen([sys.executable, "-m", "searchgym", "serve", "retriever", str(CORPUS), "--port", port])
     try:
         assert client.search(QUERIES[:2], 3) == own.search(QUERIES[:2], 3)
         assert client.tried_again > 0
@@ -391,7 +391,7 @@ def test_a_server_that_comes_back_is_found_again(own):
 
 @pytest.mark.slow
 def test_a_port_that_is_taken(url):
-    command = [sys.executable, "-m", "searchgym", "serve", str(CORPUS), "--port", url.rsplit(":", 1)[1]]
+    command = [sys.executable, "-m", "searchgym", "serve", "retriever", str(CORPUS), "--port", url.rsplit(":", 1)[1]]
     ended = subprocess.run(command, capture_output=True, text=True)
     assert ended.returncode == 2 and "give another --port" in ended.stderr
 
@@ -401,7 +401,7 @@ def test_an_index_that_does_not_load_ends_the_server(tmp_path):
     folder = tmp_path / "index"
     folder.mkdir()
     (folder / "manifest.json").write_text("{}")
-    command = [sys.executable, "-m", "searchgym", "serve", str(folder), "--port", "0"]
+    command = [sys.executable, "-m", "searchgym", "serve", "retriever", str(folder), "--port", "0"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert ended.returncode != 0 and "error:" in ended.stderr and "Traceback" not in ended.stderr
 
@@ -427,7 +427,7 @@ def test_a_full_queue_refuses_and_recovers():
             await asyncio.sleep(0.01)
         under_way = [asyncio.create_task(service.search([name, name], 1)) for name in "ab"]
         await asyncio.sleep(0.05)
-        with pytest.raises(BusyError, match="4 queries wait"):
+        with pytest.raises(BusyError, match="4 queries are waiting"):
             await service.search(["c"], 1)
         go.set()
         assert [hits[0][0].passage.id for hits in await asyncio.gather(*under_way)] == ["a", "b"]

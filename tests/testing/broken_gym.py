@@ -122,7 +122,7 @@ RETRIEVERS = [
     ("test_a_lexical_retriever_finds_nothing_without_a_common_word", FindsAll, "has no word of any passage"),
     ("test_a_lexical_retriever_finds_nothing_without_a_common_word", ScoresZero, "a lexical score is above 0"),
     ("test_fewer_hits_are_the_first_of_more", PrefersOthers, "k=1: the first 1 of k=100 score .* got"),
-    ("test_what_is_found_does_not_depend_on_the_call", Counts, "asked again, query 0 finds other hits"),
+    ("test_what_is_found_does_not_depend_on_the_call", Counts, "asked again, query 0 gets other hits"),
     ("test_what_is_found_does_not_depend_on_the_call", Sorts, "asked in reversed order, query 0"),
     ("test_queries_are_left_as_they_are", SortsInPlace, "search changed the list of queries"),
     ("test_no_queries_find_no_lists", AddsAList, r"by an empty list, got \[\[\]\]"),
@@ -240,5 +240,9 @@ ENVIRONMENTS = [
     ("test_hostile_actions_get_deterministic_replies", EncodesActions, "no text may raise, got UnicodeEncodeError"),
     ("test_a_retrieved_text_is_never_an_action", ObeysPages, "a page was read as an action|must search with that"),
     ("test_a_retriever_that_fails_truncates_the_episode", Terminates, "expected .'', 0.0, True, 'retriever_error'"),
-    ("test_snapshots_go_back_any_number_of_times", ForgetsRandomness, "after set_state the episode went another way"),
+    (
+        "test_snapshots_go_back_any_number_of_times",
+        ForgetsRandomness,
+        "after set_state the episode continues differently",
+    ),
 ]

@@ -77,7 +77,7 @@ AGENTS = [
     ("test_hostile_replies_are_survived", FirstLetter, "agent reads .* raised IndexError"),
     ("test_hostile_pages_are_survived", FirstPage, "agent reads .* raised IndexError"),
     ("test_a_retriever_that_fails_ends_the_episode", NeedsHits, "agent reads .* raised IndexError"),
-    ("test_a_full_context_ends_the_episode", Insists, "NeverReturnsError: the agent went on 100 times"),
+    ("test_a_full_context_ends_the_episode", Insists, "NeverReturnsError: the agent continued 100 times"),
     ("test_the_same_replies_give_the_same_episodes", Counting, "differs when the same agent runs again"),
     ("test_episodes_do_not_depend_on_each_other", Shares, "differs when all run at once"),
     ("test_its_models_are_never_told_the_gold_answer", Cheats, "depends on the gold answer"),
@@ -163,7 +163,11 @@ class ClosesOnce(Hashed):
 SAMPLERS = [
     ("test_replies_have_their_form", Doubles, r"logp must be \(\d+,\) float32, got \(\d+,\) float64"),
     ("test_temperature_0_is_the_likeliest_whatever_the_seed", Lukewarm, "at temperature 0, other seeds, request"),
-    ("test_temperature_0_is_the_likeliest_whatever_the_seed", Uncut, "log-probs are those after top-p: of one token 0"),
+    (
+        "test_temperature_0_is_the_likeliest_whatever_the_seed",
+        Uncut,
+        "log-probs are computed after top_p: 0 if one token",
+    ),
     ("test_seeds_decide_what_is_drawn", OneSeed, "other seeds draw the same tokens"),
     ("test_a_batch_is_its_requests_one_by_one", ByPosition, "asked one by one, request . gets other tokens"),
     ("test_global_generators_are_left_alone", Global, "a global random generator was used"),

@@ -16,7 +16,7 @@ from dialect_oracle import MARKERS, Oracle
 from searchgym.protocol import Protocol, get_protocol
 from searchgym.protocol.thoughts import awaited
 from searchgym.testing.dialects import DIALECTS, KINDS, __main__, load, runner, vllm_parsers
-from searchgym.testing.dialects.parsers import own_parse
+from searchgym.testing.dialects.parsers import searchgym_parse
 from searchgym.testing.dialects.runner import DialectTable, run
 
 FOLDER = Path(runner.__file__).parent
@@ -247,10 +247,10 @@ def test_the_folder_runs_under_another_name_without_this_package(tmp_path):
 
 
 def test_the_example_of_the_docs_prints_its_table(capsys):
-    page = (FOLDER.parents[2] / "docs" / "testing.md").read_text()
-    section = page[page.index("## A parser of what models write") :]
-    code, table = re.findall(r"^```(?:python)?\n(.*?)^```", section, re.DOTALL | re.MULTILINE)
-    exec(compile(code, "docs/testing.md", "exec"), {})
+    page = (FOLDER.parents[2] / "docs" / "extend" / "testing.md").read_text()
+    section = page[page.index("## A parser\n") :]
+    code, table = re.findall(r"^```(?:python|text)\n(.*?)^```", section, re.DOTALL | re.MULTILINE)
+    exec(compile(code, "docs/extend/testing.md", "exec"), {})
     assert capsys.readouterr().out == table
 
 
@@ -259,11 +259,11 @@ def test_the_example_of_the_docs_prints_its_table(capsys):
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_this_parser_reads_every_text_of_a_dialect_rightly(dialect):
-    assert [(failure.case.id, failure.text, failure.got) for failure in run(own_parse, [dialect]).failures] == []
+    assert [(failure.case.id, failure.text, failure.got) for failure in run(searchgym_parse, [dialect]).failures] == []
 
 
 def test_the_command_prints_a_table_and_the_failures(monkeypatch, capsys):
-    monkeypatch.setattr(__main__, "own_parse", lambda dialect, text: {"refused": text == ""})
+    monkeypatch.setattr(__main__, "searchgym_parse", lambda dialect, text: {"refused": text == ""})
     monkeypatch.setattr(sys, "argv", ["dialects", "--failures"])
     assert __main__.main() == 1
     table, _, failures = capsys.readouterr().out.partition("\n\n")
@@ -273,7 +273,7 @@ def test_the_command_prints_a_table_and_the_failures(monkeypatch, capsys):
 
 
 def test_the_command_prints_vllm_beside_this_parser(monkeypatch, capsys):
-    monkeypatch.setattr(__main__, "own_parse", Oracle().parse)
+    monkeypatch.setattr(__main__, "searchgym_parse", Oracle().parse)
     monkeypatch.setattr(__main__, "vllm_parse", EndsAtTheFirstClosingTag().parse)
     monkeypatch.setattr(__main__, "not_read", lambda: {"tags": "no parser", "gemma": "another form"})
     monkeypatch.setattr(sys, "argv", ["dialects", "--parser", "vllm"])

@@ -88,7 +88,7 @@ def test_groups_without_signal_leave_the_batch_unless_they_are_kept():
 
 
 def test_a_group_that_mixes_questions_is_refused():
-    with pytest.raises(DataError, match=r"group 'g' holds questions 'q' and 'p': a group is one question"):
+    with pytest.raises(DataError, match=r"group 'g' has questions 'q' and 'p': a group has one question"):
         assign_advantages([sample(1), sample(0, question="p", episode="f")], advantage_options())
 
 

@@ -171,8 +171,8 @@ def test_no_term_falls_over_an_episode_of_which_little_is_known(name):
     ("overrides", "said"),
     [
         (["credit={decision: 1}"], "set it to role or role-turn"),
-        (["credit={outcome: 1, hiersearch: 1}"], "credit.hiersearch: it takes the place of outcome"),
-        (["credit={outcome: 1, ikea: 1}"], "takes the place of outcome"),
+        (["credit={outcome: 1, hiersearch: 1}"], "credit.hiersearch: it replaces outcome"),
+        (["credit={outcome: 1, ikea: 1}"], "replaces outcome"),
         (["credit={process: 1}", "advantage.chain=episode", "advantage.normalise=role"], "process gives many"),
         (["credit={decision: {known: 0}}", "advantage.normalise=role"], "decision.known: expected above 0, got 0"),
         (

@@ -172,9 +172,9 @@ def test_a_run_goes_on_after_its_last_checkpoint(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        (["rollout.staleness=1"], r"rollout.staleness is 1: .*; set loss.importance_cap, to 2 say"),
+        (["rollout.staleness=1"], r"rollout.staleness is 1: .*; set loss.importance_cap"),
         (["rollout.staleness=-1", "loss.importance_cap=2"], "rollout.staleness"),
-        (["method=rejection", "rollout.staleness=1"], "rollout.staleness is 1: method rejection takes turns"),
+        (["method=rejection", "rollout.staleness=1"], "rollout.staleness is 1: method rejection alternates"),
     ],
 )
 def test_recipes_that_cannot_be_stale(settings, said):

@@ -137,23 +137,23 @@ OPTIONS = "env_options={{reward: 'test_bad_input:{}', max_turns: 2, questions: {
             2,
             "a world of 1 questions is too small",
         ),
-        ("validation=1", 1, "validation is a section: give its values one by one, as validation.every=VALUE"),
-        ("rollout.questions=13", 2, "12 questions for 13 per step: give more, or make the step smaller (rollout."),
-        ("rollout.attempts=1", 1, "rollout.attempts is 1: no group reaches advantage.min_group, 2"),
+        ("validation=1", 2, "validation is a section: give its values one by one, as validation.every=VALUE"),
+        ("rollout.questions=13", 2, "12 questions for 13 per step: add more, or make the step smaller (rollout."),
+        ("rollout.attempts=1", 2, "rollout.attempts is 1: no group reaches advantage.min_group, 2"),
         (
             "env_options.questions={size: 20}",
-            1,
-            "env_options is one value, give all of it: env_options='{questions: ...}'",
+            2,
+            "env_options is one value, give the whole value: env_options='{questions: ...}'",
         ),
-        ("validation.env_options.questions.size=2", 1, "of it: validation.env_options='{questions.size: ...}'"),
+        ("validation.env_options.questions.size=2", 2, "of it: validation.env_options='{questions.size: ...}'"),
         (
             "env_options={world: {size: 20}}",
             2,
             "world= is an old spelling: write questions={...}, with the same fields",
         ),
         ("env_options={reward: 'test_bad_input:none'}", 2, "has no attribute 'none'"),
-        ("model=nowhere", 1, "nowhere: no such folder"),
-        ("method=supervised", 1, "method.demonstrations: missing key"),
+        ("model=nowhere", 2, "nowhere: no such folder"),
+        ("method=supervised", 2, "method.demonstrations: missing key"),
     ],
 )
 def test_what_cannot_work_makes_no_folder(train, place, override, status, message):
@@ -166,12 +166,12 @@ def test_what_cannot_work_makes_no_folder(train, place, override, status, messag
 @pytest.mark.parametrize(
     ("broken", "status", "message"),
     [
-        ("tokenizer", 1, "broken: no tokenizer: none of tokenizer.json"),
-        ("weights", 1, "broken: no weights: neither *.safetensors"),
-        ("config", 1, "broken: no config.json: not a model folder"),
+        ("tokenizer", 2, "broken: no tokenizer: none of tokenizer.json"),
+        ("weights", 2, "broken: no weights: neither *.safetensors"),
+        ("config", 2, "broken: no config.json: not a model folder"),
         ("template", 2, "the chat template cannot render 1 messages"),
         ("bytes", 1, "broken: the model cannot be read"),
-        ("fit", 2, "tokens, the model knows 64: they do not belong together"),
+        ("fit", 2, "tokens, the model 64: they do not belong together"),
     ],
 )
 def test_a_model_folder_that_lacks_something_makes_no_run(train, place, broken, status, message):
@@ -237,7 +237,7 @@ def test_contexts_that_fill_up_in_some_episodes_are_reported_once(capsys):
     check_contexts(some, 1)
     said = capsys.readouterr().err
     assert said.startswith("2 of 4 episodes of step 1 ended because a context was full (role searcher: the context is")
-    assert "the longest prompt that still fitted has 290 tokens" in said
+    assert "the longest prompt that fitted has 290 tokens" in said
     check_contexts(some, 2)
     check_contexts(some[:1], 1)
     assert capsys.readouterr().err == ""
@@ -274,7 +274,7 @@ def test_a_run_without_episodes_may_be_begun_anew_in_its_folder(train, place, mo
     assert [row["step"] for row in rows(place / "out")] == [0, 1, 2]
     kept = (place / "out" / "metrics.jsonl").read_bytes()
     status, said = train("steps=1")
-    assert (status, "out holds a run: go on with it by --resume, or choose another folder" in said) == (1, True)
+    assert (status, "out holds a run: continue it with --resume, or choose another folder" in said) == (2, True)
     assert (place / "out" / "metrics.jsonl").read_bytes() == kept
 
 
@@ -283,13 +283,13 @@ def test_a_folder_with_a_file_of_ones_own_is_never_begun_anew(train, place):
     train(OPTIONS.format("not_finite", 12))
     (place / "out" / "notes.txt").write_text("mine")
     status, said = train()
-    assert (status, "holds a run" in said) == (1, True)
+    assert (status, "holds a run" in said) == (2, True)
 
 
 def test_a_folder_in_use_is_named(train, place):
     with lock_folder(place / "out"):
         status, said = train()
-    assert (status, "out is in use by another process: wait for it or choose another" in said) == (1, True)
+    assert (status, "out is in use by another process: wait for it or choose another" in said) == (2, True)
     assert [path.name for path in (place / "out").iterdir()] == [".lock"]
 
 

@@ -75,5 +75,5 @@ def test_all_behaviours_take_turns_in_a_world(form):
 def test_who_shows_no_behaviours(form):
     with pytest.raises(UnknownNameError, match="did you mean 'verification'"):
         demonstrate_search(task_of(), form, 1, behaviours=["verificaton"])
-    with pytest.raises(UsageError, match="behaviours are shown by search-r1 alone"):
+    with pytest.raises(UsageError, match="only search-r1 has behaviours"):
         demonstrate_search(task_of(), form, 1, agent="m-ask", behaviours=["verification"])

@@ -196,7 +196,7 @@ def advantages(groups, task, agent, terms, options):
     samples = [
         sample
         for episode, given in zip(episodes, made.rewards(episodes), strict=True)
-        for sample in samples_from(episode, rewards=given.total, kept=given.kept)
+        for sample in samples_from(episode, rewards=given.total, local_rewards=given.local_rewards)
     ]
     assigned, _ = options.estimator.assign(samples, options)
     return {

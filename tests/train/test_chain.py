@@ -35,7 +35,7 @@ def call(index, reward, role="r", episode="e", kept=0.0, values=None, prefix=Fal
         attempt=0,
         group_uid="g",
         policy_version=0,
-        kept=kept_row,
+        local_reward=kept_row,
         value=None if values is None else np.array([0, 0, *values], np.float32),
         **changes,
     )
@@ -81,7 +81,7 @@ def test_one_sequence_is_as_before():
     mask = np.array([False, True, False, True])
     reward = np.array([0, 0.25, 0, 0.5], np.float32)
     calls = (SampleCall(0, 1, 2, "s", 1), SampleCall(1, 3, 4, "s", 2))
-    one = dataclasses.replace(one, mask=mask, reward=reward, calls=calls, kept=None)
+    one = dataclasses.replace(one, mask=mask, reward=reward, calls=calls, local_reward=None)
     for chain in ("call", "episode"):
         assert call_returns([one], dataclasses.replace(CHAIN, chain=chain)) == [[0.75, 0.5]]
 
@@ -239,7 +239,7 @@ def test_observations_with_values_are_in_the_chain():
         value=np.array([0, 0.3, 0.6, -0.1, 0.4], np.float32),
         advantage=np.zeros(5, np.float32),
         sampler_logp=np.zeros(5, np.float32),
-        kept=None,
+        local_reward=None,
         calls=(SampleCall(0, 1, 2, "s", 1), SampleCall(2, 3, 5, "s", 2)),
     )
     between = call(1, 0.7, values=[0.5, 0.2])
@@ -260,7 +260,7 @@ def test_search_r1_whitens_over_observations_too():
         value = np.where(np.arange(6) > 0, rng.normal(size=6), 0).astype(np.float32)
         reward = np.array([0, 0, 0, 0, 0, number], np.float32)
         calls = (SampleCall(0, 1, 2, "s", 1), SampleCall(1, 4, 6, "s", 2))
-        rest = {"ids": np.arange(6, dtype=np.int32), "advantage": np.zeros(6, np.float32), "kept": None}
+        rest = {"ids": np.arange(6, dtype=np.int32), "advantage": np.zeros(6, np.float32), "local_reward": None}
         rest |= {"sampler_logp": np.zeros(6, np.float32), "calls": calls, "episode_id": f"e{number}"}
         samples.append(dataclasses.replace(call(0, 0.0), mask=mask, reward=reward, value=value, **rest))
     options = advantage_options(estimator="gae", whiten_over="valued", gamma=0.9, lam=0.8)

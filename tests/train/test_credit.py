@@ -133,10 +133,10 @@ def test_penalties_for_a_calls_own_form_are_kept_apart():
     made = credit("gain", "format", overlong={"limit": 4, "cache": 2}, penalties={"a": -1.0})
     (given,) = made.rewards([team(calls)])
     assert given.total == pytest.approx([-1.5, 0.7 - 0.5])
-    assert given.kept == pytest.approx([-1.5, -0.5])
-    first, second = samples_from(team(calls), rewards=given.total, kept=given.kept)
-    assert first.kept.tolist() == [0, 0, 0, 0, -1.5]
-    assert second.kept.tolist() == [0, 0, 0, 0, -0.5]
+    assert given.local_rewards == pytest.approx([-1.5, -0.5])
+    first, second = samples_from(team(calls), rewards=given.total, local_rewards=given.local_rewards)
+    assert first.local_reward.tolist() == [0, 0, 0, 0, -1.5]
+    assert second.local_reward.tolist() == [0, 0, 0, 0, -0.5]
 
 
 def test_calls_before_any_answer_share_its_score():

@@ -190,7 +190,7 @@ def test_a_users_own_class_that_cannot_work_is_refused(fault, packages, tmp_path
         ("waypoint: {shares: 0.3}", "credit.waypoint.shares: unknown key; did you mean 'share'?"),
         (
             "waypoint: {measure: hits}",
-            "credit.waypoint.measure: unknown key; did you mean 'answered'? Known: answered, most_names, roles, ",
+            "credit.waypoint.measure: unknown key. Known: answered, most_names, roles, ",
         ),
         ("waypoint: {share: .nan}", "credit.waypoint.share: expected "),
         ("waypoint: {share: text}", "credit.waypoint.share: expected a number, got 'text'"),

@@ -148,13 +148,9 @@ def test_a_state_goes_on_with_the_same_questions(advance):
 
 
 def test_a_schedule_that_asks_for_what_does_not_exist():
-    with pytest.raises(
-        UsageError, match=r"stages\[0\] asks for up to 8 questions of hops 7 a step, there are 1 \(20\), "
-    ):
+    with pytest.raises(UsageError, match=r"stages\[0\] needs up to 8 questions of hops 7 a step, there are 1 \(20\), "):
         curriculum([StageOptions(mix={7: 1.0})])
-    with pytest.raises(
-        UsageError, match=r"stages\[1\] asks for up to 16 questions of hops 3 a step, there are .*3 \(9\)"
-    ):
+    with pytest.raises(UsageError, match=r"stages\[1\] needs up to 16 questions of hops 3 a step, there are .*3 \(9\)"):
         curriculum([StageOptions(), StageOptions(mix={3: 1.0, 2: 1.0})], batch=32)
     with pytest.raises(UsageError, match=r"of kind bridge a step, there are \? \(59\)"):
         curriculum([StageOptions(mix={"bridge": 1.0})], by="kind")
@@ -275,7 +271,7 @@ def test_a_task_gets_harder_searches_only_where_a_stage_asks_for_them():
         assert (harder.probability, harder._distractors) == expected
     with pytest.raises(UsageError, match="3 distractors among 3 hits"):
         source_of(recipe("curriculum.kind=steps", "curriculum.stages=[{distractors: 3}]"), task)
-    with pytest.raises(UsageError, match="Remote has none at hand"):
+    with pytest.raises(UsageError, match="Remote has none on this machine"):
         staged(replace(task, retriever=Remote()), source, noisy.curriculum, 0)
 
 

@@ -212,7 +212,7 @@ def test_quotes_are_the_supporting_sentences():
     ("questions", "agent", "said"),
     [
         (OWN[4:], "search-r1", "2 questions give no demonstration .*no gold pages named: 1"),
-        (OWN, "closed-book", "agent closed-book: the oracle speaks for search-r1 and m-ask"),
+        (OWN, "closed-book", "agent closed-book: there are oracles for search-r1 and m-ask"),
     ],
 )
 def test_what_gives_no_demonstration(form, questions, agent, said):
@@ -260,7 +260,7 @@ def test_special_tokens_and_tags_in_pages_stay_text(form):
 
 
 def test_reading_needs_pages_at_hand(form):
-    with pytest.raises(UsageError, match="1 questions give no reading practice"):
+    with pytest.raises(UsageError, match="1 questions yield no reading practice"):
         demonstrate_reading(task_of(OWN[4:5]), form, 5)
 
 

@@ -198,7 +198,7 @@ def test_an_oracle_approves_of_finding_searches_and_grounded_answers():
         (["credit={outcome: 1}", "advantage.chain=none"], "advantage.normalise is all"),
         (["credit={outcome: 1, evidence: {share: 1}}"], "evidence.share: expected below 1, got 1"),
         (["credit={outcome: 1, evidence: {share: 0}}"], "evidence.share: expected above 0, got 0"),
-        (["credit={outcome: 1, evidence: {scaled: true}}"], "credit.evidence: scaled acts where is wrong or all"),
+        (["credit={outcome: 1, evidence: {scaled: true}}"], "credit.evidence: scaled needs where wrong or all"),
         (
             ["credit={outcome: 1, evidence: {measure: facts}}"],
             "evidence.measure: got 'facts'. Known: connected, entities",
@@ -212,7 +212,7 @@ def test_an_oracle_approves_of_finding_searches_and_grounded_answers():
                 *("advantage.chain=none", "advantage.normalise=role", "loss.kl_coef=0.1"),
                 *("loss.kl_in=reward", "loss.kl_estimator=k1"),
             ],
-            "passes no KL on",
+            "does not pass on the KL penalty",
         ),
     ],
 )

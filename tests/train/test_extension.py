@@ -59,7 +59,7 @@ def test_fewer_steps_than_planned_but_not_than_made(tmp_path):
     given = with_rollout(Interrupted)
     with pytest.raises(KeyboardInterrupt):
         toy_trainer(tmp_path / "run", toy_recipe(steps=8), **given).run()  # after 4 steps
-    with pytest.raises(UsageError, match=r"4 of 8 steps are made: give at least steps=4"):
+    with pytest.raises(UsageError, match=r"4 of 8 steps are done: give at least steps=4"):
         toy_trainer(tmp_path / "run", toy_recipe(steps=3), resume=True)
     assert toy_trainer(tmp_path / "run", toy_recipe(steps=5), resume=True).run().progress.step == 5
 
@@ -82,7 +82,9 @@ COSINE = {"optimizer": {"schedule": "cosine"}}
 def test_a_schedule_refuses_another_number_of_steps(tmp_path, options, named):
     toy_trainer(tmp_path / "run", toy_recipe(steps=2, **options)).run()
     before = (tmp_path / "run/recipe.yaml").read_bytes()
-    said = rf"steps was 2 and is 4 now, and .*{named}.* depends on it: .* Go on with steps=2, or start a new run from"
+    said = (
+        rf"steps was 2 and is 4 now, and .*{named}.* depends on it: .* Continue with steps=2, or start a new run from"
+    )
     with pytest.raises(UsageError, match=said):
         toy_trainer(tmp_path / "run", toy_recipe(steps=4, **options), resume=True)
     assert (tmp_path / "run/recipe.yaml").read_bytes() == before

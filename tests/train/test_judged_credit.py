@@ -102,7 +102,7 @@ def test_an_episode_without_a_verdict_gets_no_reward(term):
     group = [attempt("Zor", 0), attempt("silence", 1), attempt("Kim. Zor. Signed.", 2)]
     with pytest.raises(UnjudgedError, match="episode q#1: the judge is silent") as caught:
         judged.allocate(group)
-    assert caught.value.places == (1,)
+    assert caught.value.indices == (1,)
     found = judged.rewards(group)
     assert found[1] is None and found[0] is not None and found[2] is not None
     assert found[2].total[-1] > found[0].total[-1] > 0
@@ -129,12 +129,12 @@ def test_a_group_without_any_verdict_leaves_the_training():
 @pytest.mark.parametrize(
     ("overrides", "says"),
     [
-        (["judge=smollm2"], "judge is smollm2: no credit term of outcome asks it"),
+        (["judge=smollm2"], "judge is smollm2: no credit term of outcome uses it"),
         (["credit={tournamnt: 1}"], "did you mean 'tournament'"),
         (["credit={gated: {delta: 0}}"], "gated.delta: expected at least 0.000001, got 0"),
         (["credit={rubric: {rounds: 2}}"], "rubric.rounds: unknown key"),
-        (["credit={rubric: 1}", "judge=own", "models={own: {}}"], "must not learn from its verdicts"),
-        (["models={a: {}, b: {roles: [], frozen: true}}"], "models.b: no role asks it"),
+        (["credit={rubric: 1}", "judge=own", "models={own: {}}"], "a judge's weights must be frozen"),
+        (["models={a: {}, b: {roles: [], frozen: true}}"], "models.b: no role uses it"),
     ],
 )
 def test_recipes_that_cannot_work_are_refused(overrides, says):

@@ -80,7 +80,7 @@ def test_keys_take_their_roles_and_their_rates():
         ("{a: {}, b: {}}", CardError, "a and b both take the roles"),
         ("{a: {roles: [planning]}, b: {roles: [planning]}}", CardError, "role planning is named by a and by b"),
         ("{A/b: {}}", CardError, "small letters"),
-        ("{a: {frozen: true, lr: 1}, b: {}}", CardError, "models.a.lr is 1.0: it is frozen"),
+        ("{a: {frozen: true, lr: 1}, b: {}}", CardError, "models.a.lr is 1.0, but the key is frozen"),
         ("{a: {lr: -1}}", CardError, "expected at least 0, got -1"),
         ("{a: {rolls: [planning]}}", CardError, "did you mean 'roles'"),
     ],
@@ -100,7 +100,7 @@ def test_a_recipe_with_keys_is_read_back_equal(tmp_path):
 def test_credit_and_comparison_must_fit():
     for overrides, said in [
         (["credit={}"], "at least one"),
-        (["credit={outcome: 1, outcome: 1}"], "key 'outcome' stands twice"),
+        (["credit={outcome: 1, outcome: 1}"], "key 'outcome' occurs twice"),
         (["credit={outcom: 1}"], "did you mean 'outcome'"),
         (["credit={outcome: {alpha: 0.7}}"], "outcome.alpha: unknown key"),
         (["credit={costs: {turn: -1}}"], "costs.turn: expected at least 0, got -1"),
@@ -132,7 +132,7 @@ def test_credit_and_comparison_must_fit():
         grpo("method=rejection", "advantage.normalise=all")
     small("credit={outcome: 1, test_credit:Mine: {alpha: 0.7}}")  # a user's own has options of its own
     chained = ["advantage.chain=episode", "credit={gain: 1, format: 1}"]
-    with pytest.raises(CardError, match="passes no KL on"):
+    with pytest.raises(CardError, match="does not pass on the KL penalty"):
         grpo(*chained, "loss.kl_coef=0.1", "loss.kl_in=reward", "loss.kl_estimator=k1")
     with pytest.raises(CardError, match="set it to role or role-turn"):
         grpo(*chained, "advantage.normalise=all")

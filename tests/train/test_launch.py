@@ -121,12 +121,18 @@ def command(monkeypatch, *words):
 
 
 def test_the_plan_is_printed_without_a_cluster(monkeypatch, capsys):
-    assert command(monkeypatch, "launch", "tiny-grpo", *RANKS, *SERVERS, "--plan", "--gpus", "--json") == 0
+    assert (
+        command(monkeypatch, "train", "tiny-grpo", "launch=ray", *RANKS, *SERVERS, "--plan", "--gpus", "4", "--json")
+        == 0
+    )
     rows = json.loads(capsys.readouterr().out)["programs"]
     assert [row["program"] for row in rows] == ["training", "rank 0", "rank 1", "server 0", "server 1"]
     assert [row["GPUs"] for row in rows] == [None, 1, 1, 1, 1] and {row["node"] for row in rows} == {"this machine"}
-    assert command(monkeypatch, "launch", "tiny-grpo", *RANKS) == 2
-    assert "searchgym train tiny-grpo launch=ray starts it" in capsys.readouterr().err
+    assert command(monkeypatch, "train", "tiny-grpo", "launch=ray", *RANKS, "--plan") == 0
+    printed = capsys.readouterr().out
+    assert "rank 1" in printed and "server" not in printed
+    assert command(monkeypatch, "train", "tiny-grpo", *RANKS, "--plan", "--json") == 0
+    assert "programs" not in json.loads(capsys.readouterr().out)
 
 
 def test_a_server_of_an_actor_is_started_watched_and_ended(tmp_path):
@@ -202,7 +208,7 @@ def test_two_nodes_train_as_one_machine_does(nodes, tmp_path, monkeypatch, capsy
     made.add_node(**args)
     values = [*SMALL, *SAMPLED, "steps=5"]
     there = ["launch=ray", f"launch.address={made.address}", "launch.spread=true", f"rollout.sampler.shared={tmp_path}"]
-    assert command(monkeypatch, "launch", "tiny-grpo", *values, *there[1:], "--plan", "--json") == 0
+    assert command(monkeypatch, "train", "tiny-grpo", *values, *there, "--plan", "--json") == 0
     planned = json.loads(capsys.readouterr().out)["programs"]
     assert len({row["node"] for row in planned[1:]}) == 2
     train(load_recipe("tiny-grpo", [*values, *there]), tmp_path / "ray")
@@ -225,7 +231,7 @@ def test_a_lost_node_is_named_and_another_takes_its_work(nodes, tmp_path):
         if row["step"] == 2:
             made.remove_node(second)
 
-    with pytest.raises(TrainingError, match=r"node \S+ \(\w+\) is gone, and with it rank 1\. Go on with --resume"):
+    with pytest.raises(TrainingError, match=r"node \S+ \(\w+\) is gone, and with it rank 1\. Continue with --resume"):
         train(recipe, tmp_path / "run", report=report)
     assert len(made.list_all_nodes()) == 1  # the cluster goes on
     made.add_node(**args)
@@ -260,11 +266,11 @@ def test_what_a_cluster_lacks_is_said(nodes, tmp_path):
     made, _ = nodes
     there = ["launch=ray", f"launch.address={made.address}", "launch.rank_cpus=64", "launch.seconds=1"]
     recipe = load_recipe("tiny-grpo", [*SMALL, *there])
-    said = r"no place for 2 programs within 1 s \(2 of 2 CPU free, 128 asked\): add nodes"
+    said = r"no room for 2 programs within 1 s \(2 of 2 CPU free, 128 requested\): add nodes"
     with pytest.raises(UsageError, match=said), recipe.launch.launched(recipe, tmp_path):
         pass
     wrong = os.environ | {"RAY_AUTH_TOKEN": "another token, of somebody else"}  # read once in a process
-    words = ["launch", "tiny-grpo", *SMALL, *there[1:], "--plan"]
+    words = ["train", "tiny-grpo", *SMALL, *there, "--plan"]
     found = subprocess.run([sys.executable, "-m", "searchgym", *words], env=wrong, capture_output=True, text=True)
     *_, said = found.stderr.strip().splitlines()  # before it, what Ray's own code says
     assert found.returncode == 2 and said.startswith(f"error: launch.address {made.address}: ") and "oken" in said

@@ -487,7 +487,7 @@ def test_weights_that_are_not_finite_are_named():
 
 def test_samples_without_a_trained_token_are_refused():
     empty = [dataclasses.replace(s, mask=np.zeros_like(s.mask)) for s in random_samples(2)]
-    with pytest.raises(UsageError, match="2 samples hold no token to train on"):
+    with pytest.raises(UsageError, match="2 samples have no token to train on"):
         learner().policy_step(empty, 0)
 
 

@@ -140,7 +140,7 @@ def test_a_continued_adapters_reference_is_the_model_handed_over(saved):
     ("changes", "said"),
     [
         ({"lora": LORA | {"rank": 8}}, r"adapter of .'rank': 4, 'alpha': 8.0.*the recipe's lora has .'rank': 8"),
-        ({"lora": LORA | {"alpha": 4.0}}, "they must be the same"),
+        ({"lora": LORA | {"alpha": 4.0}}, "they must be equal"),
         ({"lora": LORA | {"targets": ["q_proj"]}}, "is in the earlier one alone: use its lora.targets"),
         ({"learner": {"frozen_layers": 1}}, "is in the earlier one alone: .*learner.frozen_layers"),
     ],
@@ -264,7 +264,7 @@ def test_an_export_is_one_plain_model(tmp_path, monkeypatch, capsys):
     learner.learn(random_samples(5), 0)
     saved.mkdir()
     learner.save(saved)
-    monkeypatch.setattr(sys, "argv", ["searchgym", "export", str(saved), str(tmp_path / "out")])
+    monkeypatch.setattr(sys, "argv", ["searchgym", "model", "export", str(saved), "--out", str(tmp_path / "out")])
     with pytest.raises(SystemExit, match="0"):
         main()
     plain = AutoModelForCausalLM.from_pretrained(tmp_path / "out")

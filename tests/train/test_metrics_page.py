@@ -1,4 +1,4 @@
-"""docs/metrics.md beside what trainings write, in both directions, and the formulas of episodes by hand."""
+"""docs/reference/metrics.md beside what trainings write, in both directions, and the formulas of episodes by hand."""
 
 import re
 from dataclasses import replace
@@ -29,7 +29,7 @@ from searchgym.train.selfplay.worlds import WorldGround
 
 pytestmark = pytest.mark.slow  # of pages, scripts and the machinery of tests, which a change of code seldom breaks
 
-PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 recipe = test_run.recipe  # a fixture: a recipe on the bundled questions with a small random model
 
 
@@ -56,7 +56,7 @@ class Proposed:
 
     def __init__(self):
         options = LearningProposer()
-        self.name, self.made = "proposer", True
+        self.name, self.proposes = "proposer", True
         self.proposer = PathProposer(WorldGround(WorldSpec("simple", size=60), [1, 2], 0), options, 0)
 
     def draw(self, step, count):
@@ -136,8 +136,10 @@ def runs(recipe, tmp_path):
 def test_the_page_has_every_metric_and_no_other(runs):
     pages = documented()
     for name, keys in runs.items():
-        assert sorted(keys - pages.keys()) == [], f"written by {name}, not in docs/metrics.md"
-    assert sorted(pages.keys() - set().union(*runs.values())) == [], "in docs/metrics.md, written by no method"
+        assert sorted(keys - pages.keys()) == [], f"written by {name}, not in docs/reference/metrics.md"
+    assert sorted(pages.keys() - set().union(*runs.values())) == [], (
+        "in docs/reference/metrics.md, written by no method"
+    )
     assert len(runs["grpo"]) > 50
 
 

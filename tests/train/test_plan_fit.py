@@ -53,7 +53,7 @@ def test_sizes_come_from_a_config_that_is_given(cli, tmp_path, folder):
     (weights,) = (part["gib"] for part in json.loads(out)["parts"] if part["what"] == "sampler: weights")
     assert weights == pytest.approx(3_085_938_688 * 2 / 2**30)
     status, _, err = cli("tiny-grpo", "--plan", "--config", tmp_path / "none.json")
-    assert status == 1 and "no such file: --config takes a config.json" in err
+    assert status == 2 and "no such file: --config takes a config.json" in err
     (tmp_path / "bad.json").write_text("{")
     status, _, err = cli("tiny-grpo", "--plan", "--config", tmp_path / "bad.json")
     assert status == 1 and "bad.json:1: not JSON" in err
@@ -72,7 +72,7 @@ def test_need_and_rest_of_each_device_by_hand():
 def test_a_plan_shows_capacity_fit_and_hours(cli):
     status, out, err = cli("qwen2.5-7b-grpo", "--plan", "--gpus", 8, "--step-seconds", 36)
     assert status == 0
-    assert "│ capacity " in out and "│ 79.00 " in out and "│ left " in out
+    assert " capacity " in out and " 79.00 " in out and " left " in out
     assert "cuda:0: has 79.0 GiB, needs 67.5 (policy); fits: yes, 11.5 GiB left" in err
     assert "cuda:1 to cuda:7, each: has 79.0 GiB, needs 49.8 (policy); fits: yes, 29.2 GiB left" in err
     assert "hours: 10.1" in err  # 1005 steps

@@ -126,7 +126,7 @@ def test_a_sampler_that_takes_adapters_keeps_the_given_one():
 @pytest.mark.parametrize(("deaf", "name"), [("a", "first"), ("b", "second")])
 def test_an_adapter_that_never_arrives_stops_the_run_before_its_first_step(deaf, name):
     with pytest.raises(
-        TrainingError, match=rf"policy: adapters do not reach the sampler on {name}: it writes the same"
+        TrainingError, match=rf"policy: adapters do not reach the sampler on {name}: its output is the same"
     ):
         arrives(Adapted(deaf))
 

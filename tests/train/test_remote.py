@@ -58,7 +58,7 @@ def test_it_learns_what_one_process_learns(recipe, learner, tmp_path):
         torch.testing.assert_close(learner.weights()[name], weight, rtol=1e-4, atol=1e-5)
     (tmp_path / "saved").mkdir()
     learner.save(tmp_path / "saved")
-    with pytest.raises(TrainingError, match="hold no token to train on"):  # raised on both ranks: they go on
+    with pytest.raises(TrainingError, match="have no token to train on"):  # raised on both ranks: they go on
         learner.learn([dataclasses.replace(s, mask=s.mask & False) for s in samples], 2)
     learner.load(tmp_path / "saved")
     assert learner.version == 2
@@ -208,7 +208,7 @@ def test_a_joined_rank_that_goes_is_told(recipe, tmp_path, monkeypatch):
     try:
         learner.learn(random_samples(5), 0)
         launcher.terminate()
-        with pytest.raises(TrainingError, match=r"rank \d has gone; see what its launcher says"):
+        with pytest.raises(TrainingError, match=r"rank \d has gone; see the output of its launcher"):
             learner.learn(random_samples(5), 1)
     finally:
         learner.close()
@@ -235,7 +235,7 @@ def knock(address, key, message):
     ("key", "ranks", "result", "message"),
     [
         (b"known to one", 2, "refused", "0 of 2 ranks joined at {address} within 2 s"),
-        (b"known to both", 1, "in", "1 ranks were started for learner.backend.ranks 2: they must be as many"),
+        (b"known to both", 1, "in", "1 ranks were started for learner.backend.ranks 2: the numbers must be equal"),
     ],
 )
 def test_strangers_and_ranks_of_another_number_are_not_let_in(

@@ -242,10 +242,10 @@ def test_show_and_explain_give_the_rewards_and_advantages_of_the_training(recipe
 def test_what_is_wrong_with_a_recipe_is_said_in_one_line(recipe, tmp_path, monkeypatch, capsys):
     for args, status, message in [
         ((recipe, "optimizer.lrr=1"), 2, "did you mean 'optimizer.lr'"),
-        ((recipe, "model=none"), 1, "no such folder"),
+        ((recipe, "model=none"), 2, "no such folder"),
         ((recipe, "env=Demoo"), 2, "did you mean 'Demo'"),
-        ((recipe, "agent=oracle"), 2, "agent oracle asks no model"),
-        ((recipe, "rollout.attempts=1"), 1, "no group reaches advantage.min_group"),
+        ((recipe, "agent=oracle"), 2, "agent oracle uses no model"),
+        ((recipe, "rollout.attempts=1"), 2, "no group reaches advantage.min_group"),
         ((recipe, "--resume"), 2, "--resume needs --out"),
         (("none",), 2, "unknown recipe 'none'"),
     ]:

@@ -178,10 +178,10 @@ def test_demonstrations_need_no_log_probs():
         (
             [Context(None, 0, [span("prompt", 1), span("model", 2), span("observation", 3)])],
             [call(0, 1, 3)],
-            "call 0 says tokens 1:3, which are no model span",
+            "call 0 has tokens 1:3, which are not all the model's",
         ),
         ([Context(None, 0, [span("prompt", 1), span("model", 2)])], [call(0, 1, 3)], "call 0 ends at token 3 of 2"),
-        ([Context(None, 0, [span("prompt", 1, 1), span("model", 2)])], [call(0, 1, 3)], "no model span"),
+        ([Context(None, 0, [span("prompt", 1, 1), span("model", 2)])], [call(0, 1, 3)], "not all the model's"),
         (
             [Context(None, 0, [span("prompt", 1), span("model", 2), span("model", 3)])],
             [call(0, 1, 2), call(0, 2, 3, model_key="other")],

@@ -95,7 +95,7 @@ def test_a_term_that_is_not_written_twice_is_said_not_to_be_checked(term):
     CreditCheck(recipe, {}, lambda episode, text: 0.0).check_samples(findings, drawn)
     (check,) = findings.checks()
     assert check.state == ("ok" if term in TERMS else "not checked")
-    assert (term in check.said) or term in TERMS
+    assert (term in check.detail) or term in TERMS
 
 
 def test_the_terms_that_ask_no_judge_are_written_twice():
@@ -147,7 +147,7 @@ def no_bandit(monkeypatch):
 @pytest.fixture
 def no_updates(monkeypatch):
     """Leaves out the trainer beside the learner, which takes most of the time; rewards and advantages need none."""
-    for name in ("drawn", "prepared", "before_update", "after_update"):
+    for name in ("check_sampled", "prepared", "before_update", "after_update"):
         monkeypatch.setattr(KeyCheck, name, lambda self, *given: None)
     monkeypatch.setattr(KeyCheck, "likeliest", lambda self, exchanges: [])
 
@@ -238,7 +238,7 @@ def test_chains_of_episodes_pass(recipe, more, tmp_path, no_bandit):
 
 
 def _with_kept(episode, **options):
-    return samples_from(episode, **options | {"kept": None})
+    return samples_from(episode, **options | {"local_rewards": None})
 
 
 ASSIGN = Gae.assign

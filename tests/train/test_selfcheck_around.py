@@ -19,7 +19,7 @@ from searchgym.errors import GuardError
 from searchgym.records import Question
 from searchgym.rollout.engine import Engine
 from searchgym.testing.selfcheck import run as module
-from searchgym.testing.selfcheck.environments import FOUND, GREEDY, OWN, REPORTED, ValidationCheck
+from searchgym.testing.selfcheck.environments import CORPUS, GREEDY, REPORTED, VALIDATION, ValidationCheck
 from searchgym.testing.selfcheck.findings import Findings
 from searchgym.testing.selfcheck.small import small_recipe
 from searchgym.testing.selfcheck.sources import MIXED, SET, STAGES, check_sources
@@ -104,7 +104,7 @@ def test_log_probs_that_differ_in_the_bandit_fail_it_by_a_figure(monkeypatch, tm
     findings = Findings()
     module.check_bandit(recipe, tmp_path, findings)
     (check, *_) = findings.checks()
-    assert (check.state, "0.3 nats apart" in check.said) == ("failed", True)
+    assert (check.state, "0.3 nats apart" in check.detail) == ("failed", True)
 
 
 def test_every_value_that_is_changed_is_named():
@@ -160,7 +160,7 @@ def test_a_best_checkpoint_that_cannot_be_made_up_is_not_checked(value, why, tmp
     findings, run = Findings(), result(tmp_path, 3)
     module._check_best(load_recipe("tiny-grpo", [value]).validation, run, run, findings)
     (check,) = findings.checks()
-    assert (check.state, why in check.said) == ("not checked", True)
+    assert (check.state, why in check.detail) == ("not checked", True)
 
 
 # -- sources of questions ---------------------------------------------------------------------------------------------
@@ -182,7 +182,7 @@ def sourced(*overrides, recipe="tiny-grpo"):
     task = SimpleNamespace(questions=ASKED, rules=SimpleNamespace(top_k=3))
     findings = Findings()
     check_sources(findings, recipe, task, None, lambda *given: [])
-    assert not any("Error" in check.said for check in findings.checks())
+    assert not any("Error" in check.detail for check in findings.checks())
     return states(findings)
 
 
@@ -354,28 +354,28 @@ def validating(demo, task, questions, *, wanted=6, twice=None):
 def test_validation_in_its_own_environment_passes(demo):
     right, _ = demo
     _, findings, _ = validating(demo, right, right.questions[:6])
-    assert states(findings) == {OWN: "ok", FOUND: "ok"}
+    assert states(findings) == {VALIDATION: "ok", CORPUS: "ok"}
 
 
 def test_validation_in_the_training_environment(demo):
     _, training = demo
     _, findings, _ = validating(demo, training, training.questions[:6])
-    assert states(findings)[FOUND] == "failed"  # three hits where there is one
+    assert states(findings)[CORPUS] == "failed"  # three hits where there is one
 
 
 def test_validation_by_another_reward(demo):
     right, training = demo
     mixed = dataclasses.replace(right, reward=lambda state: 0.125)
-    assert states(validating(demo, mixed, right.questions[:6])[1]) == {OWN: "failed", FOUND: "ok"}
+    assert states(validating(demo, mixed, right.questions[:6])[1]) == {VALIDATION: "failed", CORPUS: "ok"}
     assert training
 
 
 def test_validation_on_other_questions(demo):
     right, _ = demo
     foreign = tuple(dataclasses.replace(question, id=f"x{question.id}") for question in right.questions[:6])
-    assert states(validating(demo, right, foreign)[1])[OWN] == "failed"
-    assert states(validating(demo, right, right.questions[:5])[1])[OWN] == "failed"  # too few
-    assert states(validating(demo, right, right.questions[:6], twice=right.questions[1:7])[1])[OWN] == "failed"
+    assert states(validating(demo, right, foreign)[1])[VALIDATION] == "failed"
+    assert states(validating(demo, right, right.questions[:5])[1])[VALIDATION] == "failed"  # too few
+    assert states(validating(demo, right, right.questions[:6], twice=right.questions[1:7])[1])[VALIDATION] == "failed"
 
 
 def rows_of(episodes, **changes):

@@ -39,7 +39,7 @@ class Counting:
     """A source of questions whose state is the number of questions so far."""
 
     def __init__(self):
-        self.drawn, self.seen, self.name, self.made = 0, [], "proposer", True
+        self.drawn, self.seen, self.name, self.proposes = 0, [], "proposer", True
 
     def draw(self, step, count):
         self.drawn += count

@@ -542,7 +542,7 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path):
 @pytest.mark.slow
 def test_a_folder_with_a_run_is_refused(tmp_path):
     toy_trainer(tmp_path / "run").run()
-    with pytest.raises(RunExistsError, match="run holds a run: go on with it by --resume, or choose another folder"):
+    with pytest.raises(RunExistsError, match="run holds a run: continue it with --resume, or choose another folder"):
         toy_trainer(tmp_path / "run")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "notes.txt").write_text("mine")
@@ -605,7 +605,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_ones_before(tmp_path, mo
 @pytest.mark.parametrize(
     ("changes", "recipe", "message"),
     [
-        ({"questions": QUESTIONS[:3]}, {}, "3 questions for 4 per step: give more, or make the step smaller"),
+        ({"questions": QUESTIONS[:3]}, {}, "3 questions for 4 per step: add more, or make the step smaller"),
         ({"rollout": None}, {}, "needs a rollout"),
         (
             {},
@@ -660,7 +660,7 @@ def test_a_validation_that_misses_a_question_is_refused(tmp_path):
             episodes = super().__call__(questions, attempts, step, greedy)
             return episodes[:-1] if greedy else episodes
 
-    with pytest.raises(ScoringError, match="4 questions, 3 validation episodes; at odds: q3"):
+    with pytest.raises(ScoringError, match="4 questions, 3 validation episodes; mismatched: q3"):
         toy_trainer(tmp_path / "run", **with_rollout(Forgetful)).run()
 
 

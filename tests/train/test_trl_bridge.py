@@ -145,11 +145,11 @@ def replayed(env, form, question_id, said):
 
 @pytest.mark.slow
 def test_trl_trains_the_tiny_model_by_the_code_of_the_docs(tmp_path, monkeypatch):
-    (code,) = python_blocks("docs/training.md")
+    (code,) = python_blocks("docs/do/trl.md")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(trl, "GRPOTrainer", Recorded)
     scope = {}
-    exec(compile(code, "docs/training.md", "exec"), scope)
+    exec(compile(code, "docs/do/trl.md", "exec"), scope)
     trainer, environments = scope["trainer"], scope["environments"]
     steps = [row for row in trainer.state.log_history if "reward" in row]
     assert len(steps) == trainer.state.global_step == 20

@@ -98,7 +98,7 @@ def test_two_engines_of_which_one_is_killed(tmp_path, monkeypatch, capsys):
         assert all(episode.stop_reason != "model_error" for episode in episodes)
         assert engines.moved >= 1
         assert all(own == sorted(own, key=lambda one: one is second) for own in calls.values())  # none moved back
-        assert "its episodes go on elsewhere" in capsys.readouterr().err
+        assert "its episodes continue on other engines" in capsys.readouterr().err
         made.publisher().publish(1)
         assert first not in [replica.engine for replica in engines._replicas]
         calls.clear()

@@ -1,4 +1,4 @@
-"""Bridges that let other training libraries train in SearchGym environments."""
+"""Bridge to TRL, whose trainers can train in SearchGym environments."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Bridge to TRL: its GRPOTrainer trains in SearchGym environments.
+"""Bridge to TRL, whose GRPOTrainer can train in SearchGym environments.
 
 ::
 
@@ -15,11 +15,11 @@
         )
     trainer.train()
 
-TRL (read at version 1.16) makes one environment per concurrent episode, calls its `reset` with a row of the data set,
-offers its public methods to the model as tools, and splices what they return as tokens that are not trained on. The
-answer is not a tool: it stands in the last text of the model, where `outcome` reads it. Rules, budgets, observations
-and the reward are the environment core's own. What differs from a training by this package stands in
-``docs/training.md``. Nothing here imports TRL.
+TRL (read at version 1.16) creates one environment per concurrent episode, calls its `reset` with a row of the data set,
+offers its public methods to the model as tools, and inserts their results as tokens that are not trained on. The answer
+is not a tool: `outcome` reads it from the model's last text. Rules, budgets, observations and the reward are the
+environment core's. ``docs/do/trl.md`` lists the differences from a training by this package. Nothing here imports
+TRL.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ if TYPE_CHECKING:
     import datasets
 
 Message = Mapping[str, Any]
-"""A message as TRL keeps it: ``role``, ``content``, and ``tool_calls`` where the model called one."""
+"""A message in TRL's form: ``role``, ``content``, and ``tool_calls`` if the model called a tool."""
 
 ASK_A_TOOL: Final = (
     "Search with the tool search; what it finds comes back as its result. "
     "Give the final answer with <answer>your answer</answer>."
 )
-"""Instructions where the chat template explains how a tool is called."""
+"""Instructions for models whose chat template explains how to call a tool."""
 
 NOT_READ: Final = (
     "a model wrote <search> and TRL saw no tool call: make the trainer inside use_tags(model, tokenizer), or, for a "
@@ -62,19 +62,19 @@ class TrlEnvironment:
     """One episode in the form that TRL expects: all public methods except `reset` are tools of the model.
 
     Args:
-        task: Task of the environment, which all episodes share.
+        task: Task that all episodes share.
     """
 
     def __init__(self, task: Task) -> None:
         self.task = task
         self.state: State | None = None
-        """State of the episode without its answer, which `final_state` adds; None before `reset`."""
+        """State of the episode without the answer, which `final_state` adds; None before `reset`."""
 
     def reset(self, question_id: str | None = None, **row: object) -> None:
         """Starts an episode; TRL calls it with a row of `EnvironmentFactory.dataset`.
 
         Args:
-            question_id: The question that the row's prompt asks.
+            question_id: Id of the question in the row's prompt.
             **row: The row's other columns, not used.
 
         Raises:
@@ -114,20 +114,20 @@ class TrlEnvironment:
 
 
 def _read_query(protocol: Protocol, query: object) -> Action:
-    """Reads a tool's argument by the grammar's own rules: a query that is empty or holds tags is none."""
+    """Reads a tool's argument by the grammar's rules: a query that is empty or contains tags is not valid."""
     if not isinstance(query, str):
         return Invalid(f"query is a text, got {type(query).__name__}")
     return protocol.parse(protocol.write(Search((query,))))
 
 
 def _ended(state: State, protocol: Protocol) -> str:
-    """Returns what a tool says once the episode has ended."""
+    """Returns a tool's result after the end of the episode."""
     why = "The search could not be made" if state.stop_reason == "retriever_error" else "No search is left"
     return _result(protocol, f"\n\n{why}. The episode has ended.\n\n")
 
 
 def _result(protocol: Protocol, observation: str) -> str:
-    """Returns an observation as a tool's result: without the grammar's frame where the chat template has its own."""
+    """Returns an observation as a tool's result, without the grammar's frame if the chat template has one."""
     if protocol.name == "tags":
         return observation
     bare = observation.strip()
@@ -135,33 +135,30 @@ def _result(protocol: Protocol, observation: str) -> str:
 
 
 class EnvironmentFactory:
-    """TRL's ``environment_factory``: each call returns one more environment over the same task and retriever.
+    """Factory for TRL's ``environment_factory``: each call returns a new environment with the same task and retriever.
 
     Args:
-        env: An id, a short name or a path to a card: as ``searchgym eval`` takes it.
-        agent: Whose prompt asks the question: an agent with one role and the fields ``question`` and
-            ``instructions``.
+        env: An id, a short name or a path to a card, as for ``searchgym eval``.
+        agent: Agent whose prompt is used; it must have one role, with the fields ``question`` and ``instructions``.
         **options: See `TaskOptions`; ``protocol="tool_calls"`` for a model whose chat template has tools.
 
     Raises:
-        UsageError: The agent has more than one role, or none.
-        SearchGymError: Whatever is wrong with the environment or the agent; see `load_task` and `load_agent`.
+        UsageError: The agent does not have exactly one role.
+        SearchGymError: The environment or the agent cannot be loaded; see `load_task` and `load_agent`.
     """
 
     def __init__(self, env: str, *, agent: str = "search-r1", **options: Unpack[TaskOptions]) -> None:
         roles = load_agent(agent).roles
         if len(roles) != 1:
-            raise UsageError(f"agent {agent} has {len(roles)} roles that ask a model: TRL trains one, with one prompt")
+            raise UsageError(f"agent {agent} has {len(roles)} roles that use a model: TRL trains one, with one prompt")
         (self._role,) = roles.values()
-        given = env_options(env, options)
-        self.task: Task = load_task(find_env(env), **given)
+        merged_options = env_options(env, options)
+        self.task: Task = load_task(find_env(env), **merged_options)
         if self.task.rules.pages is not None:
-            raise UsageError(
-                f"{env}: browse is on, and TRL's environments have the tool search alone: leave browse off"
-            )
+            raise UsageError(f"{env}: browse is on, but TRL's environments have only the tool search: turn browse off")
 
     def __call__(self) -> TrlEnvironment:
-        """Returns an environment for one of the episodes that run at once."""
+        """Returns an environment for one concurrent episode."""
         return TrlEnvironment(self.task)
 
     @property
@@ -170,13 +167,13 @@ class EnvironmentFactory:
         return self.task.rules.max_turns - 1
 
     def dataset(self, questions: Iterable[Question] | None = None) -> datasets.Dataset:
-        """Returns TRL's ``train_dataset``: ``prompt``, one user message, and ``question_id``.
+        """Returns TRL's ``train_dataset``, with ``prompt`` (one user message) and ``question_id``.
 
         Args:
-            questions: Some of the environment's; all if left out.
+            questions: Questions of the environment. Default: all.
 
         Raises:
-            UnknownNameError: A question that is not the environment's.
+            UnknownNameError: A question is not in the environment.
         """
         import datasets
 
@@ -197,17 +194,18 @@ def outcome(
     log_metric: Callable[[str, float], None] | None = None,
     **columns: object,
 ) -> list[float | None]:
-    """TRL's reward function: the environment's own reward of each episode.
+    """Reward function for TRL: the environment's reward of each episode.
 
     Args:
-        completions: The messages after each prompt.
-        environments: The environment of each.
-        log_metric: TRL's; gets ``searches`` (mean per episode) and ``retriever_errors`` (share of episodes).
-        **columns: Whatever else TRL passes.
+        completions: Messages after each prompt.
+        environments: Environment of each episode.
+        log_metric: TRL's function for metrics, called with ``searches`` (mean per episode) and ``retriever_errors``
+            (share of episodes).
+        **columns: Further arguments from TRL, not used.
 
     Returns:
-        One reward per episode. None where the retriever failed: TRL then leaves the episode out of its group's mean
-        and gives it advantage 0.
+        One reward per episode, None if the retriever failed: TRL then excludes the episode from its group's mean and
+        gives it advantage 0.
 
     Raises:
         RewardError: See `score_episode`.
@@ -227,16 +225,16 @@ def outcome(
 def final_state(environment: TrlEnvironment, completion: Sequence[Message]) -> State:
     """Returns the final state of an episode, for custom rewards; the environment is not changed.
 
-    The answer is read from the last message, if that is the model's and calls no tool; never from a tool's result. Each
-    result is a turn, that of a call which never reached the environment too: an answer after `max_turns` of them is
-    none. An episode without answer has none in its state, and no `stop_reason` if it had turns left.
+    The answer is read from the last message if that is the model's and calls no tool, never from a tool's result. Each
+    tool result counts as a turn, even if the call did not reach the environment: an answer after `max_turns` results is
+    not accepted. Without an answer, the state has none, and no `stop_reason` if turns were left.
 
     Args:
-        environment: Of the episode.
-        completion: Its messages after the prompt.
+        environment: Environment of the episode.
+        completion: Messages of the episode after the prompt.
 
     Raises:
-        EpisodeError: The environment has not been reset.
+        EpisodeError: The environment was not reset.
     """
     state, rules = environment.state, environment.task.rules
     if state is None:

@@ -1,4 +1,4 @@
-"""Tags for TRL: the ``tags`` grammar for models whose chat template has no tools; see `searchgym.adapters.trl.trl`."""
+"""The ``tags`` grammar in TRL, for models whose chat template has no tools; see `searchgym.adapters.trl.trl`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TAGS: Final = get_protocol("tags")
 IF_TOOLS: Final = (
     "{% if messages | selectattr('tool_calls') | list or messages | selectattr('role', 'equalto', 'tool') | list %}"
 )
-"""First part of the chat template: conversations without tools fall through to the tokenizer's own template."""
+"""First part of the chat template; conversations without tools use the tokenizer's template."""
 
 TOOLS_IN_TAGS: Final = (
     "{% for message in messages %}{{ message['content'] or '' }}"
@@ -26,16 +26,16 @@ TOOLS_IN_TAGS: Final = (
     "{% if called['name'] == 'search' %}<search>{{ called['arguments']['query'] }}</search>"
     "{% else %}<tool_call>{{ called | tojson }}</tool_call>{% endif %}{% endfor %}{% endfor %}"
 )
-"""Template part that renders conversations with tools. TRL uses it to see what a tool result adds after the
-last end-of-turn token. With tags the model continues in its own turn, so the result alone is rendered."""
+"""Template part that renders conversations with tools. TRL uses it to determine the text that a tool result adds after
+the last end-of-turn token. With tags the model continues in its turn, so only the result is rendered."""
 
 RESPONSE_TEMPLATE: Final[dict[str, Any]] = {
     "defaults": {"role": "assistant"},
-    # Nothing of the prompt is the model's: else pages, and calls already made, would be read as its own.
+    # Parse nothing in the prompt: pages and earlier calls would be taken for the model's calls.
     "start_anchor_pattern": r"\Z",
     "fields": {
         "tool_calls": {
-            # Not behind a thought that has yet to close.
+            # Not inside an open thought.
             "open_pattern": r"(?<!<think>(?:(?!</think>)[\s\S])*)<search>(?=.*?</search>)",
             "close": "</search>",
             "repeats": True,
@@ -44,25 +44,25 @@ RESPONSE_TEMPLATE: Final[dict[str, Any]] = {
         "content": {"content_args": {"strip": False}},
     },
 }
-"""Rules by which TRL parses a response: ``<search>query</search>`` is a call of the tool, all else is content."""
+"""Rules with which TRL parses a response: ``<search>query</search>`` is a tool call, everything else is content."""
 
 
 @contextlib.contextmanager
 def use_tags(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Iterator[None]:
     """Lets a trainer created inside the block use the ``tags`` grammar with a model whose chat template has no tools.
 
-    The tokenizer gets a chat template that can also write tools, as tags, and the template by which TRL reads tool
-    calls; both stay. The closing tags of actions become ends of generation: TRL copies them when the trainer is made,
-    and the model's generation settings, which checkpoints save, are as before after the block. They end
-    turns inside thoughts too, where nothing acts: such a turn is one without an action.
+    The tokenizer gets a chat template that can also render tool calls, as tags, and the response template with which
+    TRL parses them; both remain after the block. The closing tags of actions become end-of-generation tokens. TRL
+    copies them when the trainer is created; after the block the model's generation settings, which checkpoints save,
+    are restored. The tags also end turns inside thoughts, where they are not executed: such a turn has no action.
 
     Args:
-        model: The model that the trainer gets.
-        tokenizer: The ``processing_class`` that it gets.
+        model: Model of the trainer.
+        tokenizer: Tokenizer of the trainer (its ``processing_class``).
 
     Raises:
-        UsageError: The tokenizer has no (single) chat template, its template opens a thought, or a closing tag is no
-            added token.
+        UsageError: The tokenizer does not have exactly one chat template, the template opens a thought, or a closing
+            tag is not an added token.
     """
     template = tokenizer.chat_template
     if not isinstance(template, str):
@@ -75,12 +75,12 @@ def use_tags(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Iter
     ends = [_one_token(tokenizer, tag) for tag in TAGS.stop_strings]
     settings: Any = model.generation_config
     before = settings.eos_token_id
-    own = [] if before is None else [before] if isinstance(before, int) else list(before)
-    if not template.startswith(IF_TOOLS):  # a checkpoint of such a training has it already
+    earlier_ends = [] if before is None else [before] if isinstance(before, int) else list(before)
+    if not template.startswith(IF_TOOLS):  # checkpoints of such a training have it already
         # Jinja drops the line end that closes a template; here it would no longer be the last.
         tokenizer.chat_template = f"{IF_TOOLS}{TOOLS_IN_TAGS}{{% else %}}{template.removesuffix(chr(10))}{{% endif %}}"
     tokenizer.response_template = RESPONSE_TEMPLATE
-    settings.eos_token_id = [*own, *ends]
+    settings.eos_token_id = [*earlier_ends, *ends]
     try:
         yield
     finally:
@@ -91,7 +91,8 @@ def _one_token(tokenizer: PreTrainedTokenizerBase, tag: str) -> int:
     """Returns the id of a tag.
 
     Raises:
-        UsageError: It is no added token, which text around it never changes: TRL ends a turn at a token, not at a text.
+        UsageError: The tag is not an added token; TRL ends turns at tokens, and other tags may be tokenised differently
+            in context.
     """
     added = {token.content: i for i, token in tokenizer.added_tokens_decoder.items()}
     if tag not in added:

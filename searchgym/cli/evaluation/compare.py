@@ -18,7 +18,10 @@ def compare(
     questions: Annotated[int, typer.Option(min=0, help="Questions to list in which the runs differ.")] = 5,
     json: Json = False,
 ) -> None:
-    """Compare runs with the first of them, question by question: differences with paired 95 % intervals."""
+    """Compare runs on the same questions.
+
+    Each run is compared with the first, question by question: differences with paired 95 % intervals.
+    """
     if len(runs) < 2:
         raise UsageError("compare at least two runs")
     results = [_compared(part, folders, metric, questions) for part, folders in _parts(runs).items()]
@@ -26,7 +29,8 @@ def compare(
         emit({"metric": metric, "parts": results}, True)
         return
     for result in results:
-        head = ("run", "agent", "n", metric, "95 % interval", "less the first", "95 % interval", "better", "worse", "")
+        head = ["run", "agent", "n", metric, "95 % interval", "less the first", "95 % interval"]
+        head += ["better", "worse", "verdict"]
         table(head, [_cells(row) for row in result["runs"]], result["part"])
         for note in result["notes"]:
             say(f"note: {note}")
@@ -43,8 +47,8 @@ def _cells(row: dict[str, Any]) -> list[str]:
     gap = row["difference"]
     if gap is None:
         return [*cells, "", "", "", "", "the first"]
-    told = f"{gap['mean']:+.4f}", f"{gap['low']:+.4f} – {gap['high']:+.4f}", str(gap["wins"]), str(gap["losses"])
-    return [*cells, *told, gap["verdict"]]
+    figures = f"{gap['mean']:+.4f}", f"{gap['low']:+.4f} – {gap['high']:+.4f}", str(gap["wins"]), str(gap["losses"])
+    return [*cells, *figures, gap["verdict"]]
 
 
 def _parts(runs: Sequence[Path]) -> dict[str, list[Path]]:
@@ -52,12 +56,12 @@ def _parts(runs: Sequence[Path]) -> dict[str, list[Path]]:
     from searchgym.eval.run_folder import read_suite
 
     suites = [read_suite(run) for run in runs]
-    held = [suite[1] for suite in suites if suite is not None]
-    if not held:
+    parts_of_runs = [suite[1] for suite in suites if suite is not None]
+    if not parts_of_runs:
         return {"": list(runs)}
-    if len(held) < len(runs):
+    if len(parts_of_runs) < len(runs):
         raise UsageError("some of these are runs of a suite and some are not: name the part's folder in the suite's")
-    shared = [part for part in held[0] if all(part in other for other in held)]
+    shared = [part for part in parts_of_runs[0] if all(part in other for other in parts_of_runs)]
     if not shared:
         raise UsageError("these runs of suites have no part in common")
     return {part: [run / part for run in runs] for part in shared}
@@ -78,12 +82,12 @@ def _compared(part: str, folders: Sequence[Path], metric: str, listed: int) -> d
         values = [row[metric] for _, row in sorted(run.rows.items()) if metric in row]
         gap = None
         if number:
-            found = difference(run.rows, runs[0].rows, metric)
-            gap = dataclasses.asdict(found) | {"verdict": found.verdict}
+            paired = difference(run.rows, runs[0].rows, metric)
+            gap = dataclasses.asdict(paired) | {"verdict": paired.verdict}
         mean = sum(values) / len(values) if values else None
         interval = bootstrap_ci(values) if values else None
-        own = {"run": run.name, "agent": run.record.get("agent", ""), "n": len(values)}
-        rows.append(own | {"mean": mean, "interval": interval, "difference": gap})
+        labels = {"run": run.name, "agent": run.record.get("agent", ""), "n": len(values)}
+        rows.append(labels | {"mean": mean, "interval": interval, "difference": gap})
     unlike: list[dict[str, Any]] = []
     for id in sorted(runs[0].rows):
         scores = [run.rows[id].get(metric) for run in runs]

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from searchgym.cli.evaluation.printed import print_scores, print_suite
-from searchgym.cli.options import LoadOptions, RunOptions, TaskChoice, takes_records
-from searchgym.cli.output import Json, emit, rate, say, stages
-from searchgym.cli.run import OwnEnv, chosen_task, task_options
-from searchgym.errors import SearchGymError, UnknownNameError, UsageError
+from searchgym.cli.options import AgentName, LoadOptions, RunOptions, TaskChoice, takes_records
+from searchgym.cli.output import Json, emit, rate, say, say_next, stages
+from searchgym.cli.run import OwnEnv, card_of, chosen_task, task_options
+from searchgym.errors import SearchGymError, UsageError
 from searchgym.protocol import DEFAULT
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 def evaluate(
     *,
     env: OwnEnv = None,
-    agent: Annotated[str, typer.Option(help="Agent card (searchgym list agents), agent folder, or module:Class.")],
+    agent: AgentName,
     model: Annotated[
         list[str] | None,
         typer.Option(help="[ROLE=]MODEL for one role or all: a folder, checkpoint, name, or URL#NAME."),
@@ -42,7 +42,10 @@ def evaluate(
     loading: LoadOptions,
     json: Json = False,
 ) -> None:
-    """Evaluate an agent on an environment, a suite, or your own --questions FILE with something to search."""
+    """Evaluate an agent on questions.
+
+    They are those of an environment, of a suite, or of your own --questions FILE with something to search.
+    """
     from searchgym.agents.base import load_agent, with_max_tokens
     from searchgym.eval.runner import recorded_date
     from searchgym.eval.suites.cards import find_suite
@@ -71,7 +74,7 @@ def evaluate(
         spent = seconds_of(Path(scores["out"]))
         count = scores["n"] * run.samples
         say(f"{count} episodes in {spent:.1f} s ({rate(count / max(spent, 1e-3))}), loading and scoring apart")
-        say(f"run folder: {scores['out']}; searchgym compare RUN RUN sets runs side by side")
+        say_next("report", scores["out"])
 
 
 PLACE = ("env", "agent", "out")
@@ -85,6 +88,7 @@ def _on_env(
     from searchgym.eval.run_folder import holds_run
     from searchgym.eval.runner import check_out, check_scorable
 
+    card_of(env, task_options(choice))  # a wrong name is reported before a missing model
     if run.out is not None:
         check_out(run.out, resume=run.resume, overwrite=run.overwrite)
     named = named_models(model, agent, how)
@@ -173,14 +177,13 @@ def with_dialect(choice: TaskChoice, env: str | None, named: Mapping[str, str | 
     from searchgym.envs.registration import env_options, find_env
     from searchgym.rollout.foreign.dialects import chosen_dialect
 
-    given: dict[str, Any] = {}
-    with contextlib.suppress(UnknownNameError):  # said where the task is made
-        if env is not None:
-            card = find_env(env)
-            given = {"protocol": card.protocol, "dialect": card.dialect, **env_options(env)}
-    if (choice.protocol or given.get("protocol")) != "tool_calls":
+    defaults: dict[str, Any] = {}
+    if env is not None:
+        card = find_env(env)
+        defaults = {"protocol": card.protocol, "dialect": card.dialect, **env_options(env)}
+    if (choice.protocol or defaults.get("protocol")) != "tool_calls":
         return choice
-    dialect, notes = chosen_dialect(choice.dialect or given.get("dialect", DEFAULT), named.values())
+    dialect, notes = chosen_dialect(choice.dialect or defaults.get("dialect", DEFAULT), named.values())
     for note in notes:
         say(note)
     return dataclasses.replace(choice, dialect=dialect)
@@ -231,14 +234,14 @@ def run_evaluation(
     label = f"{task.card.id} {agent.name}"
     for note in unpaid(task.questions):
         say(f"note: {task.card.id}: {note}")
-    given = with_gold_pages(task) if ceilings else None  # refused now rather than after the run
+    gold_task = with_gold_pages(task) if ceilings else None  # refused now rather than after the run
     try:
         with stages() as report:
             scores = runner.evaluate(task, agent, out, models, options, progress=lambda *done: report(label, *done))
-            if given is not None:
+            if gold_task is not None:
                 above = f"{label}, gold pages given"
-                told = functools.partial(report, above)
-                scores = add_ceilings(task, agent, out, scores, models, options, told, given)
+                report_gold = functools.partial(report, above)
+                scores = add_ceilings(task, agent, out, scores, models, options, report_gold, gold_task)
     except KeyboardInterrupt:
         again = f"go on with the same command and --out {whole or out} --resume"
         say(f"interrupted: finished episodes are kept in {out}; {again}")
@@ -252,8 +255,8 @@ def run_evaluation(
         em = {id: row["em"] for id, row in RunReader(out).question_rows().items() if "em" in row}
         scores = scores | {"contamination": measure_contamination(trained, task.questions, em)}
         runner.write_json(out / SCORES, scores)
-    if found := scores.get("unreachable_golds"):
-        say(f"warning: {of_unreachable(found['first'], found['n'])}")
+    if unreachable := scores.get("unreachable_golds"):
+        say(f"warning: {of_unreachable(unreachable['first'], unreachable['n'])}")
     if scores["retriever_errors"]:
         say(f"warning: {scores['retriever_errors']} episodes ended in a retriever error (score 0); --resume repeats")
         failed = (e for e in RunReader(out).episodes(tokens=False) if e.stop_reason == "retriever_error")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from searchgym.cli.evaluation.evaluate import named_models, open_models
-from searchgym.cli.output import Json, emit, say, stages, table, tell
+from searchgym.cli.output import Json, emit, say, say_next, stages, table, tell
 from searchgym.errors import RunExistsError, SubmissionError, UsageError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from searchgym.eval.leaderboard.tasks import Tasks
     from searchgym.rollout.models import Model
 
-leaderboard = typer.Typer(help="Submissions whose every score is computed again, and the tables made of them.")
+leaderboard = typer.Typer(help="Make and check submissions; build the tables.", no_args_is_help=True)
 
 BOARD = Path("eval/leaderboard")
 Corpus = Annotated[str | None, typer.Option(help="Corpus of the track, if it is not that of the suite.")]
@@ -35,8 +35,8 @@ def _tasks(corpus: str | None, retriever: str | None, cards: list[Path] | None) 
     """Returns the tasks of suites under the options that were given."""
     from searchgym.eval.leaderboard.tasks import Tasks
 
-    given = {"corpus": corpus, "retriever": retriever}
-    options = cast("TaskOptions", {name: value for name, value in given.items() if value is not None})
+    sources = {"corpus": corpus, "retriever": retriever}
+    options = cast("TaskOptions", {name: value for name, value in sources.items() if value is not None})
     return Tasks(options, cards or [])
 
 
@@ -45,7 +45,7 @@ def add(
     run: Annotated[Path, typer.Argument(help="Folder of a finished run: of a suite, or of one of its parts.")],
     name: Annotated[str, typer.Option(help="Name of the row; several training seeds of one method have the same.")],
     by: Annotated[str, typer.Option(help="Who submits it.")],
-    to: Annotated[Path, typer.Option(help="Folder of submissions.")] = BOARD,
+    out: Annotated[Path, typer.Option(help="Folder of submissions.")] = BOARD,
     suite: Annotated[str | None, typer.Option(help="Suite, if the run is one of a single part.")] = None,
     part: Annotated[str | None, typer.Option(help="Only this part of the suite.")] = None,
     training_seed: Annotated[int | None, typer.Option(min=0, help="Seed of the training.")] = None,
@@ -55,7 +55,10 @@ def add(
     suite_card: SuiteCards = None,
     json: Json = False,
 ) -> None:
-    """Make a submission of a finished run: predictions, episodes and manifest, checked as `check` does."""
+    """Make a submission of a finished run.
+
+    It has predictions, episodes and a manifest, and is checked as `check` does.
+    """
     from searchgym.eval.leaderboard.check import check_submission
     from searchgym.eval.leaderboard.submission import (
         About,
@@ -66,31 +69,33 @@ def add(
     )
 
     tasks = _tasks(corpus, retriever, suite_card)
-    made: list[dict[str, Any]] = []
+    submissions: list[dict[str, Any]] = []
     about = About(name, by, url=url, training_seed=training_seed)
     slug = folder_name(name, training_seed)
-    parts = {to / own[0] / own[1] / slug: (folder, *own) for own, folder in runs_of(run, suite, part).items()}
-    there = [out for out in parts if out.exists()]
-    for out in there:  # before anything is written; an `add` that was ended between two parts goes on
-        if not is_submission_of(out, *parts[out], about, tasks):
-            raise RunExistsError(f"{out} exists: two submissions of one name and training seed; choose another --name")
+    parts = {out / track[0] / track[1] / slug: (of, *track) for track, of in runs_of(run, suite, part).items()}
+    there = [folder for folder in parts if folder.exists()]
+    for folder in there:  # before anything is written; an `add` that was ended between two parts goes on
+        if not is_submission_of(folder, *parts[folder], about, tasks):
+            raise RunExistsError(
+                f"{folder} exists: two submissions of one name and training seed; choose another --name"
+            )
     if len(there) == len(parts):
         raise RunExistsError(f"{there[0]} exists: two submissions of one name and training seed, and it is this run's")
-    for out, of in parts.items():
-        if out not in there:
-            write_submission(*of, about, out, tasks)
+    for folder, of in parts.items():
+        if folder not in there:
+            write_submission(*of, about, folder, tasks)
         try:
-            checked = check_submission(out, tasks)
+            checked = check_submission(folder, tasks)
         except SubmissionError:
-            if out not in there:
-                shutil.rmtree(out)
+            if folder not in there:
+                shutil.rmtree(folder)
             raise
-        made.append({"submission": str(out), "n": checked.scores["n"], "em": checked.scores.get("em")})
+        submissions.append({"submission": str(folder), "n": checked.scores["n"], "em": checked.scores.get("em")})
     if json:
-        emit({"submissions": made}, True)
+        emit({"submissions": submissions}, True)
     else:
-        table(("submission", "n", "EM"), [(m["submission"], str(m["n"]), f"{m['em']:.4f}") for m in made])
-        say("next: searchgym leaderboard check FOLDER --replay; searchgym leaderboard build")
+        table(("submission", "n", "EM"), [(m["submission"], str(m["n"]), f"{m['em']:.4f}") for m in submissions])
+        say_next("leaderboard", "check", submissions[0]["submission"], "--replay")
 
 
 @leaderboard.command("check")
@@ -106,24 +111,29 @@ def check(
     suite_card: SuiteCards = None,
     json: Json = False,
 ) -> None:
-    """Compute every score of a submission again, and refuse what does not agree, with field and reason."""
+    """Compute every score of a submission again.
+
+    A score that does not agree is refused, with field and reason.
+    """
     from searchgym.agents.base import load_agent
     from searchgym.eval.leaderboard.check import agent_of, check_submission
     from searchgym.eval.leaderboard.replay import replay_episodes
 
-    given = None if agent is None else load_agent(agent)
+    if not folder.is_dir():
+        raise UsageError(f"{folder}: no such folder of a submission")
+    loaded_agent = None if agent is None else load_agent(agent)
     checked = check_submission(folder, _tasks(corpus, retriever, suite_card))
-    own = agent_of(checked.manifest, given)
+    used_agent = agent_of(checked.manifest, loaded_agent)
     scores = checked.scores
     result: dict[str, Any] = {"submission": str(folder), "tier": "recomputed", "n": scores["n"]}
     result |= {"em": scores.get("em"), "f1": scores.get("f1")}
     if replay:
-        done = replay_episodes(checked, own, episodes or None)
+        done = replay_episodes(checked, used_agent, episodes or None)
         result |= {"episodes_replayed": done["episodes"], "searches_repeated": done["searches"]}
-        if own is None:
+        if used_agent is None:
             say(f"agent {checked.manifest.agent} does not ship here: only its searches were repeated (--agent)")
     if rerun:
-        result |= {"tier": "run again"} | _run_again(checked, own, model or [])
+        result |= {"tier": "run again"} | _run_again(checked, used_agent, model or [])
     emit(result, json, "checked")
 
 
@@ -139,13 +149,13 @@ def _run_again(checked: CheckedSubmission, agent: LoadedAgent | None, specs: lis
         raise UsageError(f"which models? Give {', '.join(sorted(names))} as --model")
     dtype = next((e for u in checked.manifest.models.values() for e in ("bfloat16",) if e in u.engine), "float32")
     by = "vllm" if any("vllm" in used.engine for used in checked.manifest.models.values()) else "transformers"
-    given = {name: value for own in checked.manifest.template.values() for name, value in own.items()}
-    how = Loading(by, dtype, template=given)
+    template = {name: value for arguments in checked.manifest.template.values() for name, value in arguments.items()}
+    how = Loading(by, dtype, template=template)
     named = named_models(specs, agent, how) if agent.roles else {}
     opened: contextlib.AbstractContextManager[Mapping[str, Model]] = open_models(named, checked.task, how)
     with opened as models, stages() as report:
-        found = run_again(checked, agent, models, lambda *done: report("episodes", *done))
-    return {name: found[name] for name in ("episodes", "answers_equal", "em", "f1")}
+        repeated = run_again(checked, agent, models, lambda *done: report("episodes", *done))
+    return {name: repeated[name] for name in ("episodes", "answers_equal", "em", "f1")}
 
 
 @leaderboard.command("build")
@@ -159,7 +169,10 @@ def build(
     suite_card: SuiteCards = None,
     json: Json = False,
 ) -> None:
-    """Check every submission, print the tables and write the page; a submission that is refused makes it fail."""
+    """Check all submissions and write the page.
+
+    The tables are printed; a submission that is refused makes the command fail.
+    """
     from searchgym.corpora.files import write_atomic
     from searchgym.eval.leaderboard.table import build_board
     from searchgym.eval.report.blocks import filled
@@ -167,19 +180,21 @@ def build(
     from searchgym.eval.report.html import to_html
     from searchgym.eval.report.markdown import to_markdown
 
-    places = folders or [BOARD]
-    for place in places:
-        if not place.is_dir():
-            raise UsageError(f"{place} is no folder of submissions")
-    page = out or places[0] / "README.md"
+    board_folders = folders or [BOARD]
+    for board_folder in board_folders:
+        if not board_folder.is_dir():
+            raise UsageError(f"{board_folder} is no folder of submissions")
+    page = out or board_folders[0] / "README.md"
     if page.suffix not in (".md", ".html"):
         raise UsageError(f"--out {page}: a page is written as .md or .html")
     with stages() as progress:
-        board = build_board(places, _tasks(corpus, retriever, suite_card), progress)
+        board = build_board(board_folders, _tasks(corpus, retriever, suite_card), progress)
     if not board.refused:
-        made = to_html(board_page(board, figures=True)) if page.suffix == ".html" else to_markdown(board_page(board))
+        text_of_page = (
+            to_html(board_page(board, figures=True)) if page.suffix == ".html" else to_markdown(board_page(board))
+        )
         with write_atomic(page) as file:
-            file.write(made.encode())
+            file.write(text_of_page.encode())
     tracks = [(track, track_cells(track)) for track in board.tracks]
     if json:
         result: dict[str, Any] = {"page": None if board.refused else str(page)}
@@ -196,8 +211,8 @@ def build(
         emit(result | {"absent": list(board.absent)}, True)
     else:
         for track, rows in tracks:
-            shown = filled(HEAD, rows)
-            table(shown.head, shown.rows, f"{track.suite} · {track.part}")
+            grid = filled(HEAD, rows)
+            table(grid.head, grid.rows, f"{track.suite} · {track.part}")
             tell(f"track: {track.label}")
         if board.reported:
             table(*reported_table(board.reported), "reported only")

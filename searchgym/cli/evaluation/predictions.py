@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from searchgym.cli.data import Overwrite, refuse_existing
-from searchgym.cli.output import Json, emit, say
+from searchgym.cli.output import Json, emit, say, say_next
 from searchgym.cli.run import OwnEnv, load
 from searchgym.errors import RunExistsError, UsageError
 
@@ -19,9 +19,7 @@ if TYPE_CHECKING:
     from searchgym.envs.task import Task
     from searchgym.eval.formats.predictions import Prediction
 
-predictions = typer.Typer(
-    help="Predictions in the formats of HotpotQA, 2WikiMultihopQA, MuSiQue, KILT and FlashRAG.", no_args_is_help=True
-)
+predictions = typer.Typer(help="Export predictions, or score a file of them.", no_args_is_help=True)
 
 FORMATS = "hotpotqa, 2wiki, musique, kilt or flashrag"
 Questions = Annotated[str | None, typer.Option(help="Question file, if not that of the environment.")]
@@ -30,7 +28,7 @@ Aliases = Annotated[Path | None, typer.Option(help="2WikiMultihopQA's id_aliases
 
 @predictions.callback()
 def group() -> None:
-    """Predictions in the formats of HotpotQA, 2WikiMultihopQA, MuSiQue, KILT and FlashRAG."""
+    """Export predictions, or score a file of them."""
 
 
 @predictions.command("export")
@@ -51,9 +49,12 @@ def export(
     overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:
-    """Write a run's predictions as a file that the official script of a data set reads."""
+    """Write a run's predictions in an official format.
+
+    The official script of a data set reads the file.
+    """
     from searchgym.eval.formats.files import check_format, write_predictions
-    from searchgym.eval.formats.predictions import kept
+    from searchgym.eval.formats.predictions import reduced_to_format
     from searchgym.eval.formats.run import predictions_of, run_record, with_pages_as_support
 
     check_format(form)
@@ -62,25 +63,31 @@ def export(
     if env.startswith("own/") and questions is None:
         raise UsageError(f"{run} asked questions of your own: give the file as --questions")
     task = _asking(None if env.startswith("own/") else env, questions, aliases, "hotpotqa")
-    found, asked = predictions_of(run, task.questions, attempt)
-    dropped = sum(kept(own, form).answer != own.answer for own in found)
+    written, records = predictions_of(run, task.questions, attempt)
+    dropped = sum(reduced_to_format(prediction, form).answer != prediction.answer for prediction in written)
     if pages_as_support:
-        found = [with_pages_as_support(own, question) for own, question in zip(found, asked, strict=True)]
-    write_predictions(out, found, asked, form, wikipedia_ids)
-    unanswered = sum(own.answer is None for own in found)
-    emit({"run": str(run), "format": form, "n": len(found), "unanswered": unanswered, "out": str(out)}, json, "export")
-    for note in _notes(found, form, wikipedia_ids):
+        written = [
+            with_pages_as_support(prediction, question) for prediction, question in zip(written, records, strict=True)
+        ]
+    write_predictions(out, written, records, form, wikipedia_ids)
+    unanswered = sum(prediction.answer is None for prediction in written)
+    emit(
+        {"run": str(run), "format": form, "n": len(written), "unanswered": unanswered, "out": str(out)}, json, "export"
+    )
+    if not json and questions is None:
+        say_next("predictions", "score", out, env)
+    for note in _notes(written, form, wikipedia_ids):
         say(f"note: {note}")
     if dropped:
         say(f"note: {dropped} answers state more than the format has a place for")
 
 
-def _notes(found: Sequence[Prediction], form: str, wikipedia_ids: bool) -> list[str]:
+def _notes(written: Sequence[Prediction], form: str, wikipedia_ids: bool) -> list[str]:
     """Returns what a reader of the file should know, in words."""
     from searchgym.eval.formats.predictions import PREDICTION_FORMATS
 
     notes, keeps = [], PREDICTION_FORMATS[form].keeps
-    answers = [own.answer for own in found if own.answer is not None]
+    answers = [prediction.answer for prediction in written if prediction.answer is not None]
     stated = {"supporting_facts": "supporting facts", "evidences": "evidence triples", "paragraphs": "paragraphs"}
     for field, words in stated.items():
         if field in keeps and all(getattr(answer, field) is None for answer in answers):
@@ -113,7 +120,10 @@ def score(
     out: Annotated[Path | None, typer.Option(help="Folder for the scores, which `compare` reads as a run.")] = None,
     json: Json = False,
 ) -> None:
-    """Score a file of predictions as the official scripts do, with 95 % intervals."""
+    """Score predictions as the official scripts do.
+
+    Scores have 95 % intervals.
+    """
     from searchgym.corpora.files import sha256_file
     from searchgym.eval.formats.files import detect_format, read_predictions
     from searchgym.eval.formats.score import score_answers, write_scored
@@ -126,18 +136,18 @@ def score(
         raise UsageError("which questions? Give the ID of an environment (searchgym list), or --questions FILE")
     if out is not None and out.exists():
         raise RunExistsError(f"{out} already exists: choose another --out")
-    found = form or detect_format(file)
-    task = _asking(env, questions, aliases, scorer or found)
+    detected = form or detect_format(file)
+    task = _asking(env, questions, aliases, scorer or detected)
     read = read_predictions(file, task.questions, form, missing)  # type: ignore[arg-type]  # checked above
     chosen = scorer or task.card.scorer
     names = task.aliases if chosen == "2wiki" else None
     scores, rows = score_answers(read, task.questions, chosen, names)
     if out is not None:
-        source = {"file": file.name, "format": found, "sha256": sha256_file(file)}
+        source = {"file": file.name, "format": detected, "sha256": sha256_file(file)}
         record: dict[str, Any] = {"env": task.card.id, "agent": file.name, "predictions": source}
         record |= {"questions": len(task.questions), "questions_sha256": questions_sha256(task.questions)}
         write_scored(out, record | {"scorer": chosen, "searchgym": __version__}, read, task.questions, scores, rows)
-    emit({"format": found, "scorer": chosen, **scores}, json, file.name)
+    emit({"format": detected, "scorer": chosen, **scores}, json, file.name)
 
 
 def _asking(env: str | None, questions: str | None, aliases: Path | None, scorer: str) -> Task:
@@ -148,8 +158,8 @@ def _asking(env: str | None, questions: str | None, aliases: Path | None, scorer
     from searchgym.envs.task import load_task
     from searchgym.retrieval.retriever import NullRetriever
 
-    given: dict[str, Any] = {"questions": questions, "aliases": aliases, "retriever": NullRetriever()}
-    options: TaskOptions = {name: value for name, value in given.items() if value is not None}  # type: ignore[assignment]
+    sources: dict[str, Any] = {"questions": questions, "aliases": aliases, "retriever": NullRetriever()}
+    options: TaskOptions = {name: value for name, value in sources.items() if value is not None}  # type: ignore[assignment]
     if env is not None:
         return load(env, options)
     card = own_card(f"own/{Path(str(questions)).stem}")

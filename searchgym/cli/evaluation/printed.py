@@ -40,30 +40,33 @@ def print_scores(title: str, scores: Mapping[str, Any]) -> None:
             rows.append((name, show(value), "" if interval is None else " – ".join(map(show, interval))))
     table(("metric", "value", "95 % interval"), rows, f"{title}, {scores['n']} questions")
     splits = [
-        (f"{kind} {value}", *("" if score is None else show(score) for score in own.values()))
+        (f"{kind} {value}", *("" if score is None else show(score) for score in values.values()))
         for kind, split in scores["splits"].items()
         if len(split) > 1
-        for value, own in split.items()
+        for value, values in split.items()
     ]
     if splits:
-        table(("questions", "n", "EM", "F1", "legal", "searches"), splits)
+        table(("questions", "n", "EM", "F1", "legal", "searches"), splits, "by kind of question")
     roles, refused = scores["legal_by_role"], scores["refused"]
     if len(roles) > 1 or refused:
-        table(("role", "outputs", "legal"), [(r, show(own["calls"]), show(own["legal"])) for r, own in roles.items()])
+        table(
+            ("role", "outputs", "legal"),
+            [(r, show(values["calls"]), show(values["legal"])) for r, values in roles.items()],
+        )
     if refused:
         reasons = [(r["role"], r["reason"], show(r["calls"]), r["example"]) for r in refused]
         table(("role", "refused because", "outputs", "example"), reasons)
     if scores["notes"]:
-        notes = [(name, show(own["episodes"]), show(own["mean"])) for name, own in scores["notes"].items()]
+        notes = [(name, show(values["episodes"]), show(values["mean"])) for name, values in scores["notes"].items()]
         table(("note", "episodes", "mean"), notes)
-    for line in (*_unmeasured(scores), *_remarks(scores), *_advice(scores)):
-        tell(line)
+    if lines := [*_unmeasured(scores), *_remarks(scores), *_advice(scores)]:
+        tell("\n" + "\n".join(lines))
 
 
 def _by_turn(name: str, means: Sequence[float], intervals: Sequence[Sequence[float]]) -> Iterator[tuple[str, str, str]]:
     """Yields a row for each run of turns whose values are equal."""
-    shown = [(show(mean), " – ".join(map(show, bounds))) for mean, bounds in zip(means, intervals, strict=True)]
-    for cells, alike in itertools.groupby(range(len(shown)), shown.__getitem__):
+    formatted = [(show(mean), " – ".join(map(show, bounds))) for mean, bounds in zip(means, intervals, strict=True)]
+    for cells, alike in itertools.groupby(range(len(formatted)), formatted.__getitem__):
         turns = [turn + 1 for turn in alike]
         yield (f"{name} by turn {turns[0]}" + (f" to {turns[-1]}" if turns[1:] else ""), *cells)
 
@@ -85,44 +88,49 @@ def _remarks(scores: Mapping[str, Any]) -> Iterator[str]:
             f"simulated: {show(share)} of an episode's hits were written by a model, not retrieved: these scores do "
             "not compare with those of a search engine"
         )
-    if (found := scores.get("awareness")) is not None:
-        f1, precision, recall = ("none" if found[n] is None else show(found[n]) for n in ("f1", "precision", "recall"))
-        yield (
-            f"awareness: F1 {f1} of not searching (precision {precision}, recall {recall}): {show(found['known'])} of "
-            f"{found['n']} episodes answer right from memory, {show(found['unsearched'])} do not search"
+    if (details := scores.get("awareness")) is not None:
+        f1, precision, recall = (
+            "none" if details[n] is None else show(details[n]) for n in ("f1", "precision", "recall")
         )
-    if found := scores.get("ceilings"):
         yield (
-            f"ceilings: EM {show(found['gold_pages']['em'])} with the gold pages given (gap "
-            f"{show(found['reading_gap'])}), {show(found['evidence_oracle']['em'])} for a perfect reader that searches "
-            f"for the gold titles (gap {show(found['retrieval_gap'])})"
+            f"awareness: F1 {f1} of not searching (precision {precision}, recall {recall}): "
+            f"{show(details['known'])} of {details['n']} episodes answer right from memory, "
+            f"{show(details['unsearched'])} do not search"
         )
-        if "other_hits" in found:
+    if details := scores.get("ceilings"):
+        yield (
+            f"ceilings: EM {show(details['gold_pages']['em'])} with the gold pages given (gap "
+            f"{show(details['reading_gap'])}), {show(details['evidence_oracle']['em'])} for a perfect reader that "
+            f"searches for the gold titles (gap {show(details['retrieval_gap'])})"
+        )
+        if "other_hits" in details:
             yield (
-                f"floor: EM {show(found['other_hits']['em'])} with the hits of another question: "
-                f"{show(found['hits_gain'])} is owed to what is found"
+                f"floor: EM {show(details['other_hits']['em'])} with the hits of another question: "
+                f"{show(details['hits_gain'])} is owed to what is found"
             )
-    if (found := scores.get("contamination")) is not None:
+    if (details := scores.get("contamination")) is not None:
         yield (
-            f"contamination: of {scores['n']} questions {found['exact']} are training questions, {found['near']} "
-            f"nearly; EM on them {show(found['em_copies'])}, on the others {show(found['em_others'])}"
+            f"contamination: of {scores['n']} questions {details['exact']} are training questions, {details['near']} "
+            f"nearly; EM on them {show(details['em_copies'])}, on the others {show(details['em_others'])}"
         )
-        yield from (f"  {copy['id']} ({copy['kind']}): {copy['training']}" for copy in found["copies"][:3])
+        yield from (f"  {copy['id']} ({copy['kind']}): {copy['training']}" for copy in details["copies"][:3])
 
 
 def print_suite(scores: Mapping[str, Any]) -> None:
-    """Prints the scores of a suite: a row for each part, and the two means."""
-    names = ("em", "f1", "searches", "response_tokens", "read_tokens", "gold_found", "legal")
-    rows = []
-    for part, own in scores["parts"].items():
-        interval = " – ".join(map(show, own["em_ci95"])) if "em_ci95" in own else ""
-        cells = ["" if own.get(name) is None else show(own[name]) for name in names]
-        rows.append([part, show(own["n"]), cells[0], interval, *cells[1:]])
+    """Prints the scores of a suite: a row for each part with its answers, the two means, and a row with its costs."""
+    names = ("searches", "response_tokens", "read_tokens", "gold_found", "legal")
+    answers, costs = list[list[str]](), list[list[str]]()
+    for part, values in scores["parts"].items():
+        interval = " – ".join(map(show, values["em_ci95"])) if "em_ci95" in values else ""
+        em, f1, *others = ("" if values.get(name) is None else show(values[name]) for name in ("em", "f1", *names))
+        answers.append([part, show(values["n"]), em, interval, f1])
+        costs.append([part, *others])
     for mean in ("parts", "questions"):
         em, f1 = (show(scores[key]) if (key := f"{name}_{mean}") in scores else "" for name in ("em", "f1"))
-        rows.append([f"mean over {mean}", show(scores["n"]), em, "", f1, *[""] * 5])
-    head = ("part", "n", "EM", "95 % interval", "F1", "searches", "tokens written", "tokens read", "evidence", "legal")
-    table(head, rows, f"suite {scores['suite']} · {scores['agent']}")
+        answers.append([f"mean over {mean}", show(scores["n"]), em, "", f1])
+    head = ("part", "n", "EM", "95 % interval", "F1")
+    table(head, answers, f"suite {scores['suite']} · {scores['agent']}")
+    table(("part", "searches", "tokens written", "tokens read", "evidence", "legal"), costs, "per question")
 
 
 def _advice(scores: Mapping[str, Any]) -> Iterator[str]:
@@ -139,7 +147,7 @@ def _advice(scores: Mapping[str, Any]) -> Iterator[str]:
             yield (
                 "Next: worked examples in the prompts (as those of the agent search-r1-few-shot), the grammar that the "
                 "model was trained on (--protocol tool_calls), or other prompts: copy the agent's folder, edit them, "
-                "and give its card.yaml as --agent. A training teaches the form too (docs/training.md)."
+                "and give its card.yaml as --agent. A training teaches the form too (docs/do/train.md)."
             )
     elif scores["full_contexts"] > LOW * scores["n"]:
         yield (

@@ -20,7 +20,10 @@ def report(
     episodes: Annotated[int, typer.Option(min=0, max=1000, help="Episodes of each run to read.")] = 20,
     json: Json = False,
 ) -> None:
-    """Write runs as one HTML page: tables with intervals, figures, episodes to read; no script, no network."""
+    """Write runs as one HTML page.
+
+    It has tables with intervals, figures and episodes to read, and needs neither scripts nor a network.
+    """
     page = out or (runs[0] if runs[0].is_dir() else runs[0].parent) / "report.html"
     if page.suffix != ".html":
         raise UsageError(f"--out {page}: a report is an .html file")

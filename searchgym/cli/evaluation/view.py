@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 def view(
     runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN...", help="Folders of evaluations, trainings or suites of runs.")
+        list[Path], typer.Argument(metavar="RUN", help="Folders of evaluations, trainings or suites of runs.")
     ],
     export_only: Annotated[
         bool, typer.Option("--export-only", help="Only write the logs, for `inspect view` or other readers.")
     ] = False,
-    to: Annotated[
+    out: Annotated[
         Path | None, typer.Option(help="Folder to write the logs to; by default they are kept in the cache.")
     ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0 picks a free one.")] = 7575,
@@ -44,7 +44,10 @@ def view(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Look at the episodes of runs in a browser: sort, filter, read searches, hits, calls, rewards and advantages."""
+    """Look at the episodes of runs in a browser.
+
+    Sort and filter them; read searches, hits, calls, rewards and advantages.
+    """
     with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
         from searchgym.eval.viewing.saved import find_runs
 
@@ -54,23 +57,23 @@ def view(
             from searchgym.eval.viewing.server import viewer
         except ImportError as error:
             raise UsageError(f"the viewer needs inspect-ai ({error}): {install_command('view')}") from error
-        logs = [kept_log(run) if to is None else to / f"{name_of(run)}.{LOG}" for run in folders]
+        logs = [kept_log(run) if out is None else out / f"{name_of(run)}.{LOG}" for run in folders]
         if len(set(logs)) < len(logs):
-            raise UsageError(f"--to {to}: two runs have the same name: leave it out, or give them in turn")
-        given = (to is not None, questions, model, run_code)
-        rows = [_export(run, log, *given) for run, log in zip(folders, logs, strict=True)]
+            raise UsageError(f"--out {out}: two runs have the same name: leave it out, or give them in turn")
+        export_options = (out is not None, questions, model, run_code)
+        rows = [_export(run, log, *export_options) for run, log in zip(folders, logs, strict=True)]
     if export_only or json:
         emit_rows(rows, json, "logs")
     if export_only:
         return
     named = [(name_of(run), log) for run, log in zip(folders, logs, strict=True)]
-    with _interrupted_by(signal.SIGTERM), viewer(named, port) as shown:
-        say(f"{sum(row['episodes'] for row in rows)} episodes at {shown.url} (Ctrl+C ends it)")
-        if browser and not _open(shown.url):
-            tunnel = f"ssh -L {shown.port}:127.0.0.1:{shown.port} HOST"
+    with _interrupted_by(signal.SIGTERM), viewer(named, port) as server:
+        say(f"{sum(row['episodes'] for row in rows)} episodes at {server.url} (Ctrl+C ends it)")
+        if browser and not _open(server.url):
+            tunnel = f"ssh -L {server.port}:127.0.0.1:{server.port} HOST"
             say(f"no browser here: open the address yourself, on another machine after {tunnel}")
         with contextlib.suppress(KeyboardInterrupt):
-            shown.wait()
+            server.wait()
 
 
 @contextlib.contextmanager

@@ -44,7 +44,7 @@ class OracleSearches(Term):
         """See `Term.of_episode`."""
         acted, pages = acting_calls(episode), new_pages(episode, _question(episode, context))
         approved = {acted[turn] for turn, new in pages.items() if new and turn in acted}
-        return [float(place in approved) for place in range(len(episode.calls))]
+        return [float(number in approved) for number in range(len(episode.calls))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,25 +27,29 @@ def write_report(pipeline: Pipeline, done: Mapping[str, StageOutcome], out: Path
     lines += ["## What was done", "", "| stage | minutes (of its last session) | what came of it |", "|---|---|---|"]
     for name, did in done.items():
         facts = [f"{key.replace('_', ' ')} {value}" for key, value in did.items() if key not in HIDDEN]
-        told = did.get("left_out") or ", ".join(facts)
-        lines.append(f"| {ORDER[name].title} | {did['seconds'] / 60:.1f} | {str(told).replace('|', '/')} |")
+        details = did.get("left_out") or ", ".join(facts)
+        lines.append(f"| {ORDER[name].title} | {did['seconds'] / 60:.1f} | {str(details).replace('|', '/')} |")
     lines += ["", f"Adapter: `{done['adapter']['adapter']}`. Evaluate it on questions of your own:", ""]
     rules = pipeline.env_options | {"max_tokens": pipeline.recipe.rollout.max_tokens}
     rules = {name: value for name, value in rules.items() if isinstance(value, (int, str))}
-    told = "".join(f" --{name.replace('_', '-')} {value}" for name, value in rules.items())
+    details = "".join(f" --{name.replace('_', '-')} {value}" for name, value in rules.items())
     command = f"searchgym eval --questions FILE --corpus {pipeline.corpus} --agent {pipeline.recipe.agent}"
-    lines += ["```bash", f"{command} --model {done['adapter']['adapter']}{told} --dtype {pipeline.dtype}", "```"]
+    lines += ["```bash", f"{command} --model {done['adapter']['adapter']}{details} --dtype {pipeline.dtype}", "```"]
     with write_atomic(out / REPORT) as file:
         file.write(("\n".join(lines) + "\n").encode())
     return out / REPORT
 
 
-def scores_table(done: Mapping[str, StageOutcome], own: str | None) -> list[str]:
+def scores_table(done: Mapping[str, StageOutcome], user_file: str | None) -> list[str]:
     """Returns the scores as a Markdown table; `own` is the file of the test questions, None if they are generated."""
     rows = done["scores"]["scores"]
     n = max((row["n"] for row in rows.values()), default=0)
     which = f"{n} test questions, of whose pages nothing was practised"
-    which = which if own is None else f"the {n} questions of `{own}`; the gold pages that they name were in no practice"
+    which = (
+        which
+        if user_file is None
+        else f"the {n} questions of `{user_file}`; the gold pages that they name were in no practice"
+    )
     lines = [f"Exact match (EM) on {which}:", ""]
     lines += [
         "| model | EM | 95 % | F1 | searches | gold pages found | legal outputs |",

@@ -51,31 +51,31 @@ def candidates(task: Task, apart: Iterable[Question] = ()) -> tuple[list[Questio
         task: Questions, and what they are searched in.
         apart: Questions with which none may share a gold page, such as those of another split.
     """
-    taken = {title_key(title) for question in apart for title in question.gold_titles or ()}
+    apart_titles = {title_key(title) for question in apart for title in question.gold_titles or ()}
     named, rules = [question for question in task.questions if question.gold_titles], task.rules
     hits: list[set[str]] = []
     for start in range(0, len(named), BATCH):
         ids, texts = zip(*((question.id, question.text) for question in named[start : start + BATCH]), strict=True)
         results = retrieve(task.retriever, ids, texts, rules.top_k, rules.deadline)
         hits += [{title_key(hit.passage.title) for hit in result} for result in results]
-    kept, left = list[Question](), dict[str, int]()
+    chosen, left = list[Question](), dict[str, int]()
     for question, titles in zip(named, hits, strict=True):
         gold = list(dict.fromkeys(title_key(title) for title in question.gold_titles or ()))
         if question.answerable is False:
             reason = "has no answer"
         elif names_answer(question):
             reason = "offers its answer"
-        elif taken.intersection(gold):
+        elif apart_titles.intersection(gold):
             reason = "its pages are taken"
         elif len(gold) > 1 and gold[1] in titles:
             reason = "its text finds the second page"
         else:
-            kept.append(question)
+            chosen.append(question)
             continue
         left[reason] = left.get(reason, 0) + 1
     if len(named) < len(task.questions):
         left["names no gold pages"] = len(task.questions) - len(named)
-    return kept, left
+    return chosen, left
 
 
 def pool_of(questions: Sequence[Question], how: Selection) -> list[Question]:
@@ -136,22 +136,24 @@ def select(
     """
     pool, report = _pool(task, how, apart)
     rates: list[dict[str, float]] = []
-    kept = pool
+    in_window = pool
     for number, name in enumerate(ROUNDS):
         folder, text = out / name, f"{name} measurement, attempts"
         seed, resume = 2 * how.seed + number, holds_run(folder)
         options = EvalOptions(how.temperature, seed, concurrency, resume=resume, samples=how.attempts)
-        evaluate(task.asking(kept), agent, folder, models, options, progress=partial(progress, text))
+        evaluate(task.asking(in_window), agent, folder, models, options, progress=partial(progress, text))
         rates.append({str(row["id"]): float(row["em"]) for _, row in iter_jsonl(folder / QUESTIONS)})
-        kept = [question for question in kept if how.low <= rates[-1][question.id] <= how.high]
-        if not kept:
+        in_window = [question for question in in_window if how.low <= rates[-1][question.id] <= how.high]
+        if not in_window:
             raise NothingLeftError(
                 f"{name} measurement: no question's pass rate is in {how.low:g} to {how.high:g}; their mean is "
                 f"{sum(rates[-1].values()) / len(rates[-1]):.2f}: widen the window, measure more questions, or take "
                 "a model that knows more"
             )
     first, second = rates
-    marked = [dataclasses.replace(q, metadata={**q.metadata, "pass_rates": [first[q.id], second[q.id]]}) for q in kept]
+    marked = [
+        dataclasses.replace(q, metadata={**q.metadata, "pass_rates": [first[q.id], second[q.id]]}) for q in in_window
+    ]
     chosen = _in_proportion(marked, how, len(marked))
     by_hops: dict[int, list[Question]] = {}
     for question in pool:
@@ -163,7 +165,7 @@ def select(
             "never": sum(first[q.id] == 0 for q in by_hops[hops]),
             "always": sum(first[q.id] == 1 for q in by_hops[hops]),
             "in_window": sum(q.id in second for q in by_hops[hops]),
-            "in_window_again": sum(hops_of(q) == hops for q in kept),
+            "in_window_again": sum(hops_of(q) == hops for q in in_window),
             "selected": sum(hops_of(q) == hops for q in chosen),
         }
         for hops in sorted(by_hops)
@@ -197,8 +199,8 @@ def _pool(task: Task, how: Selection, apart: Iterable[Question]) -> tuple[list[Q
     fit, left = candidates(task, apart)
     if pool := pool_of(fit, how):
         return pool, {"asked": len(task.questions), "left_out": left}
-    told = ", ".join(f"{reason}: {number}" for reason, number in left.items()) or "there is none"
-    raise NothingLeftError(f"none of {len(task.questions)} questions can be taken ({told})")
+    reasons = ", ".join(f"{reason}: {number}" for reason, number in left.items()) or "there is none"
+    raise NothingLeftError(f"none of {len(task.questions)} questions can be taken ({reasons})")
 
 
 def _written(questions: Sequence[Question], out: Path, report: dict[str, Any]) -> dict[str, Any]:

@@ -93,17 +93,17 @@ class Questions(PipelineStage):
             needed, source = ["train"] if pipeline.own_test else ["train", "test"], pipeline.corpus
             write_set(passages, pipeline.spec, folder, held_out, source, work.progress, needed, pipeline.top_k)
         report = read_json(folder / "report.json")
-        made = report["questions"]
+        counts = report["questions"]
         if report["cut_links"]:
             work.say(crossed(report))
-        if not pipeline.own_test and not _write_pool(work, "test", pipeline.tests, made):
+        if not pipeline.own_test and not _write_pool(work, "test", pipeline.tests, counts):
             raise DataError(
-                f"{pipeline.corpus}: of {made['test']} test questions none is fit, since they offer their answers or "
+                f"{pipeline.corpus}: of {counts['test']} test questions none is fit, since they offer their answers or "
                 "one search finds their pages: give more pages, other questions.shapes, or your own by test=FILE"
             )
-        _write_pool(work, "validation", work.recipe.validation.questions, made)
+        _write_pool(work, "validation", work.recipe.validation.questions, counts)
         did: StageOutcome = {"passages": len(passages), "held_out_pages": len(passages) - len(left)}
-        did.update(made)
+        did.update(counts)
         if report["cut_links"]:
             did |= {"cut_links": report["cut_links"], "crossing": report["crossing"]}
         return did
@@ -126,29 +126,29 @@ class Demonstrations(PipelineStage):
     @override
     def run(self, work: Work) -> StageOutcome:
         pipeline, folder = work.pipeline, work.out / self.name
-        wanted = getattr(pipeline.demonstrations, self.name)
+        count = getattr(pipeline.demonstrations, self.name)
         if folder.exists():
             return {"episodes": read_yaml(folder / "card.yaml")["episodes"]}
-        if not wanted:
+        if not count:
             return {"episodes": 0}
         tokenizer = load_tokenizer(pipeline.model)
         try:
-            task = _masked_task(work, wanted) if self.name == "masked" else work.task(work.questions("train"))
+            task = _masked_task(work, count) if self.name == "masked" else work.task(work.questions("train"))
             form = template_format(tokenizer, task.rules.protocol, work.template)
             if self.name == "reading":
-                shown = demonstrate_reading(task, form, wanted, seed=pipeline.seed)
+                episodes = demonstrate_reading(task, form, count, seed=pipeline.seed)
             else:
-                shown = demonstrate_search(task, form, wanted, agent=work.recipe.agent, seed=pipeline.seed)
+                episodes = demonstrate_search(task, form, count, agent=work.recipe.agent, seed=pipeline.seed)
         except (DataError, UsageError) as error:  # small corpora may give questions and no demonstration
             return {"episodes": 0, "left_out": str(error)}
-        made = {"kind": self.name, "model": pipeline.model, "seed": pipeline.seed}
-        return {"episodes": write_demonstrations(shown, folder, made)["episodes"]}
+        record = {"kind": self.name, "model": pipeline.model, "seed": pipeline.seed}
+        return {"episodes": write_demonstrations(episodes, folder, record)["episodes"]}
 
 
-def _masked_task(work: Work, wanted: int) -> Task:
+def _masked_task(work: Work, count: int) -> Task:
     """Returns masked spans of the pages, without those that validation and test questions need."""
     apart = [file for split in ("validation", "test") if (file := work.questions(split)).exists()]
-    spec = {"n": 2 * wanted, "split": "all", "seed": work.pipeline.seed, "pack": work.pipeline.questions.pack}
+    spec = {"n": 2 * count, "split": "all", "seed": work.pipeline.seed, "pack": work.pipeline.questions.pack}
     spec["hold_out"] = [str(file) for file in apart if file.stat().st_size]
     options = work.pipeline.env_options | {"corpus": str(work.out / "corpus.jsonl"), "questions": spec}
     return load_task(find_env(MASKED), **options)
@@ -231,9 +231,9 @@ class ScoresStage(PipelineStage):
             folder = work.out / self.name / row.replace(" ", "-")
             with work.model(model, task, agent_name) as (agent, models):
                 options = EvalOptions(resume=holds_run(folder))
-                found = evaluate(task, agent, folder, models, options, progress=partial(work.progress, row))
+                measured = evaluate(task, agent, folder, models, options, progress=partial(work.progress, row))
             names = ("n", "em", "em_ci95", "f1", "searches", "title_recall", "legal")
-            scores[row] = {name: found.get(name) for name in names}
+            scores[row] = {name: measured.get(name) for name in names}
         return {"scores": scores}
 
 

@@ -50,12 +50,17 @@ def for_this_machine(pipeline: Pipeline) -> Pipeline:
     """Returns a pipeline that trains in float32 where a CPU only emulates bfloat16, unless its values say otherwise."""
     if not emulates_bfloat16():
         return pipeline
-    shown, reinforce = pipeline.demonstrations, pipeline.reinforce
+    demonstrations, reinforce = pipeline.demonstrations, pipeline.reinforce
     return dataclasses.replace(
         pipeline,
-        demonstrations=dataclasses.replace(shown, values=[IN_FLOAT32, *shown.values]),
-        reinforce=dataclasses.replace(reinforce, values=[IN_FLOAT32, *reinforce.values]),
+        demonstrations=dataclasses.replace(demonstrations, values=_in_float32(demonstrations.values)),
+        reinforce=dataclasses.replace(reinforce, values=_in_float32(reinforce.values)),
     )
+
+
+def _in_float32(values: list[str]) -> list[str]:
+    """Returns the values of a recipe with float32 before them; a resumed pipeline's have it already."""
+    return values if IN_FLOAT32 in values else [IN_FLOAT32, *values]
 
 
 def measure(model: str, dtype: Dtype) -> Speeds:
@@ -90,14 +95,14 @@ def measure(model: str, dtype: Dtype) -> Speeds:
 
 def expected(pipeline: Pipeline, speeds: Speeds) -> dict[str, float]:
     """Returns the seconds that each stage should take, by stage; those that compute little have none."""
-    shown, choice, recipe = pipeline.demonstrations, pipeline.selection, pipeline.recipe
+    demonstrations, choice, recipe = pipeline.demonstrations, pipeline.selection, pipeline.recipe
     episodes = recipe.rollout.questions * recipe.rollout.attempts
     validations = 1 + recipe.steps // recipe.validation.every if recipe.validation.every else 0
     step = speeds.episodes(episodes) + episodes * EPISODE_READ / speeds.learnt
     return {
-        "filler": shown.masked * EPISODE_READ / speeds.learnt,
-        "reader": shown.reading * READING / speeds.learnt,
-        "searcher": shown.searching * EPISODE_READ / speeds.learnt,
+        "filler": demonstrations.masked * EPISODE_READ / speeds.learnt,
+        "reader": demonstrations.reading * READING / speeds.learnt,
+        "searcher": demonstrations.searching * EPISODE_READ / speeds.learnt,
         "selected": speeds.episodes(1.5 * choice.pool * choice.attempts),  # half of them are measured twice
         "reinforced": recipe.steps * step + validations * speeds.episodes(recipe.validation.questions),
         "scores": speeds.episodes(3 * pipeline.tests),  # the row without searches is short

@@ -95,10 +95,10 @@ class Work:
 
     def test_task(self) -> Task:
         """Loads the environment that asks the test questions; the user's own search all pages, held out ones too."""
-        own = self.pipeline.own_test
-        if own is None:
+        user_file = self.pipeline.own_test
+        if user_file is None:
             return self.task(self.out / "test" / SELECTED)
-        options: dict[str, Any] = {**self.options(Path(own)), "corpus": self.pipeline.corpus}
+        options: dict[str, Any] = {**self.options(Path(user_file)), "corpus": self.pipeline.corpus}
         return load_task(find_env(ENV), **options)
 
     @property

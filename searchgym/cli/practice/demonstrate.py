@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from searchgym.cli.options import Seed, TaskChoice, Template, takes_records
-from searchgym.cli.output import Json, emit, say
+from searchgym.cli.options import AgentName, Seed, TaskChoice, Template, takes_records
+from searchgym.cli.output import Json, emit, say, say_next
 from searchgym.cli.run import OwnEnv, chosen_task
 
 
@@ -21,7 +21,7 @@ def demonstrate(
     model: Annotated[str, typer.Option(help="Model that will learn from them: its tokenizer writes the tokens.")],
     out: Annotated[Path, typer.Option(help="Output folder.")],
     n: Annotated[int, typer.Option("--n", min=1, help="Number of demonstrations.")] = 400,
-    agent: Annotated[str, typer.Option(help="Agent that is shown: search-r1, or a team.")] = "search-r1",
+    agent: AgentName = "search-r1",
     reading: Annotated[
         bool, typer.Option("--reading", help="Practice in reading alone: pages, questions and short answers.")
     ] = False,
@@ -42,7 +42,10 @@ def demonstrate(
     choice: TaskChoice,
     json: Json = False,
 ) -> None:
-    """Write demonstrations from questions that name their gold pages: searches and an answer, or reading practice."""
+    """Write demonstrations for supervised training.
+
+    They are made from questions that name their gold pages: searches and an answer, or reading practice.
+    """
     from searchgym.corpora.folders import check_free
     from searchgym.errors import UsageError
     from searchgym.eval.runner import questions_sha256
@@ -63,20 +66,20 @@ def demonstrate(
         from searchgym.train.demonstrations.write import write_demonstrations
 
         tokenizer = load_tokenizer(model)
-        given = parse_template(template or ())
-        check_template([tokenizer], given)
-        form = template_format(tokenizer, task.rules.protocol, given)
+        arguments = parse_template(template or ())
+        check_template([tokenizer], arguments)
+        form = template_format(tokenizer, task.rules.protocol, arguments)
         if reading:
-            shown = demonstrate_reading(task, form, n, seed, max_context)
+            demonstrations = demonstrate_reading(task, form, n, seed, max_context)
         else:
             behaviours = tuple(behaviour or ())
-            shown = demonstrate_search(
+            demonstrations = demonstrate_search(
                 task, form, n, agent=agent, early=early, behaviours=behaviours, seed=seed, max_tokens=max_context
             )
-    made = {
+    record = {
         "kind": "reading" if reading else agent,
         "model": model,
-        "template": fitted(tokenizer, given),
+        "template": fitted(tokenizer, arguments),
         "questions_sha256": questions_sha256(task.questions),
         "corpus_sha256": getattr(task.retriever, "corpus_sha256", None),
         "held_out_pages": held_out,
@@ -86,10 +89,12 @@ def demonstrate(
         "top_k": task.rules.top_k,
         "max_observation_words": task.rules.max_observation_words,
     }
-    card = write_demonstrations(shown, out, made)
-    if len(shown.episodes) < n:
-        say(f"{len(shown.episodes)} of {n} demonstrations: the questions give no more (see outcomes)")
-    told = {name: card[name] for name in ("kind", "episodes", "tokens", "tokens_learnt", "longest", "outcomes")}
-    emit(told | {"out": str(out)}, json, "demonstrations")
+    card = write_demonstrations(demonstrations, out, record)
+    if len(demonstrations.episodes) < n:
+        say(f"{len(demonstrations.episodes)} of {n} demonstrations: the questions give no more (see outcomes)")
+    summary = {name: card[name] for name in ("kind", "episodes", "tokens", "tokens_learnt", "longest", "outcomes")}
+    emit(summary | {"out": str(out)}, json, "demonstrations")
     if not json:
-        say(f"next: a recipe with method: {{kind: supervised, demonstrations: {out / 'episodes.jsonl'}}}")
+        recipe, values = "smol-read" if reading else "smol-search", [f"model={model}"]
+        values += [f"agent={agent}"] if agent != "search-r1" else []
+        say_next("train", recipe, f"method.demonstrations={out / 'episodes.jsonl'}", *values)

@@ -8,15 +8,15 @@ from typing import Annotated
 
 import typer
 
-from searchgym.cli.output import Json, emit, emit_rows, say, stages
+from searchgym.cli.output import Json, emit, emit_rows, say, say_next, stages
 from searchgym.questions.worlds.schema import WorldSpec
 
-world = typer.Typer(help="Generated worlds: pages and questions from a seed.", no_args_is_help=True)
+world = typer.Typer(help="Build a world of pages and questions from a seed.", no_args_is_help=True)
 
 
 @world.callback()
 def group() -> None:
-    """Generated worlds: pages and questions from a seed."""
+    """Build a world of pages and questions from a seed."""
 
 
 @world.command("build")
@@ -32,7 +32,10 @@ def world_build(
     ] = "",
     json: Json = False,
 ) -> None:
-    """Build a world: corpus.jsonl, questions.jsonl, triples.tsv, card.yaml, report.json and report.md."""
+    """Build a world into a folder.
+
+    It has corpus.jsonl, questions.jsonl, triples.tsv, card.yaml, report.json and report.md.
+    """
     from searchgym.corpora.files import read_json
     from searchgym.corpora.folders import check_free
     from searchgym.errors import UsageError
@@ -50,14 +53,17 @@ def world_build(
     report = read_json(written / "report.json")
     summary = {"seconds": round(time.perf_counter() - started, 3), "out": str(out)}
     emit({name: value for name, value in report.items() if name != "shapes"} | summary, json, "world")
+    if not json:
+        files = ("--questions", out / "questions.jsonl", "--corpus", out / "corpus.jsonl")
+        say_next("eval", *files, "--agent", "single-search")
 
 
-questions = typer.Typer(help="Question sets generated from any corpus.", no_args_is_help=True)
+questions = typer.Typer(help="Generate, inspect and select questions.", no_args_is_help=True)
 
 
 @questions.callback()
 def questions_group() -> None:
-    """Question sets generated from any corpus."""
+    """Generate, inspect and select questions."""
 
 
 @questions.command("generate")
@@ -79,7 +85,10 @@ def questions_generate(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Generate questions from English documents: train, validation and test sets that share no gold page."""
+    """Generate questions from English documents.
+
+    The train, validation and test sets share no gold page.
+    """
     from searchgym.corpora.documents import open_corpus
     from searchgym.corpora.folders import check_free
     from searchgym.envs.data import find_corpus
@@ -101,20 +110,21 @@ def questions_generate(
     started = time.perf_counter()
     try:
         with stages() as progress:
-            made = write_set(passages, spec, out, held_out, corpus, progress, spec.needed, top_k)
+            card = write_set(passages, spec, out, held_out, corpus, progress, spec.needed, top_k)
     except KeyboardInterrupt:
         say("interrupted: the same command goes on where this one ended")
         raise typer.Exit(130) from None
-    total = sum(made["questions"].values())
+    total = sum(card["questions"].values())
     if total < n:
         say(f"{total} of {n} questions: {out / 'report.md'} tells what each filter took")
-    if made["cut_links"]:
-        say(crossed(made))
+    if card["cut_links"]:
+        say(crossed(card))
     names = ("questions", "multi_hop", "links", "facts", "held_out_pages", "cut_links", "crossing")
-    summary = {name: made[name] for name in names} | {"seconds": round(time.perf_counter() - started, 1)}
+    summary = {name: card[name] for name in names} | {"seconds": round(time.perf_counter() - started, 1)}
     emit(summary | {"out": str(out)}, json, "questions")
     if not json:
-        say(f"next: searchgym questions inspect {out}; searchgym play Corpus --corpus {corpus}")
+        test = out / "questions" / "test.jsonl" if card["questions"].get("test") else out / "questions" / "train.jsonl"
+        say_next("eval", "--questions", test, "--corpus", corpus, "--agent", "single-search")
 
 
 @questions.command("inspect")
@@ -123,24 +133,27 @@ def questions_inspect(
     examples: Annotated[int, typer.Option(min=0, help="Questions of each shape to show.")] = 2,
     json: Json = False,
 ) -> None:
-    """Show what a question set asks, and the ways round searching that it leaves."""
+    """Show the questions of a set, and its shortcuts.
+
+    Shortcuts are ways to answer without searching.
+    """
     from searchgym.corpora.files import read_json
     from searchgym.envs.reward import unpaid
     from searchgym.questions.shortcuts import hops_of
     from searchgym.questions.storage import read_split, world_shortcuts
 
     if (folder / "triples.tsv").is_file():
-        measured, asked = world_shortcuts(folder)
+        measured, records = world_shortcuts(folder)
         rows = measured.rows()
     else:
-        asked = read_split(folder, "all")
+        records = read_split(folder, "all")
         rows = read_json(folder / "report.json")["shortcuts"]
     emit_rows(rows, json, "shortcuts")
-    for note in unpaid(asked):
+    for note in unpaid(records):
         say(f"note: {note}")
-    shown: dict[tuple[str | None, int], int] = {}
-    for question in () if json else asked:
+    printed: dict[tuple[str | None, int], int] = {}
+    for question in () if json else records:
         key = question.kind, hops_of(question)
-        shown[key] = shown.get(key, 0) + 1
-        if shown[key] <= examples:
+        printed[key] = printed.get(key, 0) + 1
+        if printed[key] <= examples:
             say(f"{question.kind}, {hops_of(question)} hops: {question.text}\n  -> {question.answers[0]}")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 import yaml
 
-from searchgym.cli.options import LoadOptions, TaskChoice, takes_records
-from searchgym.cli.output import Json, emit, emit_rows, say, stages
+from searchgym.cli.options import AgentName, LoadOptions, TaskChoice, takes_records
+from searchgym.cli.output import Json, emit, emit_rows, say, say_next, stages
 from searchgym.cli.pipeline.selection_options import Selection
 from searchgym.cli.run import OwnEnv, chosen_task
 
@@ -44,7 +44,7 @@ def select_questions(
         str | None,
         typer.Option(help="Model that will be trained: its attempts are counted. Without one, the pool is taken."),
     ] = None,
-    agent: Annotated[str, typer.Option(help="Agent that will be trained.")] = "search-r1",
+    agent: AgentName = "search-r1",
     how: Selection,
     max_tokens: Annotated[
         int | None, typer.Option(min=1, help="Maximum tokens of one output; default: the agent's card.")
@@ -61,7 +61,10 @@ def select_questions(
     loading: LoadOptions,
     json: Json = False,
 ) -> None:
-    """Select questions that a model answers sometimes, so that its attempts differ in reward."""
+    """Select questions that a model sometimes answers.
+
+    Its attempts at them differ in reward.
+    """
     from searchgym.agents.base import load_agent, with_max_tokens
     from searchgym.cli.evaluation.evaluate import named_models, open_models
     from searchgym.cli.pipeline.selection import ROUNDS, SELECTED, select, write_pool
@@ -97,5 +100,5 @@ def select_questions(
         rules["max_observation_words"] = report["max_observation_words"]
         env_options = {"questions": str(out / SELECTED), "corpus": str(corpus), "reward": "em", **rules}
         written = yaml.safe_dump(env_options, default_flow_style=True, width=10**6).strip()
-        limit = "" if max_tokens is None else f" rollout.max_tokens={max_tokens}"
-        say(f"next: searchgym train smol-grpo env_options='{written}'{limit} validation.every=0")
+        limit = [] if max_tokens is None else [f"rollout.max_tokens={max_tokens}"]
+        say_next("train", "smol-grpo", f"env_options={written}", *limit, "validation.every=0")

@@ -31,26 +31,29 @@ COLUMNS = {
 
 
 def selfplay(
-    recipe: Annotated[str, typer.Argument(help="Recipe name or YAML file.")] = "tiny-selfplay",
-    overrides: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Values to override.")] = None,
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="Recipe name or YAML file.")] = "tiny-selfplay",
+    overrides: Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Values to override.")] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; by default a new one under runs/selfplay/.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --out; steps may be more.")] = False,
     show: Annotated[int, typer.Option(min=0, help="Questions to print from the start, and from the end.")] = 5,
     json: Json = False,
 ) -> None:
-    """Train a solver on questions that a proposer makes, walking a graph and learning which kinds of them teach."""
+    """Train on questions that a proposer makes.
+
+    The proposer walks a graph of the corpus, and learns which kinds of questions teach the solver.
+    """
     if resume and out is None:
         raise UsageError("--resume needs --out, the folder of the run")
     loaded = recipe_of(recipe, overrides)
     if loaded.proposer is None:
         raise UsageError(f"{recipe} has no proposer: set proposer=path, or train it by `searchgym train`")
     folder = out or Path("runs") / "selfplay" / f"{loaded.name}_{time.strftime('%Y%m%d-%H%M%S')}"
-    summary = run_training(loaded, overrides or [], folder, resume)
+    summary = run_training(loaded, overrides or [], folder, resume, json)
     rows = [row for _, row in iter_jsonl(folder / "metrics.jsonl") if "proposer/signal" in row]
-    asked = [row for _, row in iter_jsonl(folder / "proposed.jsonl")]
+    proposed = [row for _, row in iter_jsonl(folder / "proposed.jsonl")]
     thirds = thirds_of(rows)
     if json:
-        emit(summary | {"proposer": thirds, "first": asked[:show], "last": asked[-show:] if show else []}, True)
+        emit(summary | {"proposer": thirds, "first": proposed[:show], "last": proposed[-show:] if show else []}, True)
         return
     emit(summary, False, loaded.name)
     table(("steps", *COLUMNS.values()), [tuple(third.values()) for third in thirds], "what was proposed")
@@ -59,7 +62,7 @@ def selfplay(
             "the solver searches less than it did, and most questions needed a single page: proposer.hops=[2,3,4] asks "
             "for more"
         )
-    for title, some in (("first questions", asked[:show]), ("last questions", asked[-show:])):
+    for title, some in (("first questions", proposed[:show]), ("last questions", proposed[-show:])):
         if show:
             table(("kind", "question", "answer"), [_said(row) for row in some], title)
     say(f"every question: {folder / 'proposed.jsonl'}; curves: {folder / 'curve.png'}")
@@ -68,15 +71,15 @@ def selfplay(
 def thirds_of(rows: Sequence[Mapping[str, float]]) -> list[dict[str, str]]:
     """Returns the metrics of `COLUMNS`, averaged over each third of the steps."""
     cuts = [round(len(rows) * part / 3) for part in range(4)]
-    found = []
+    thirds = []
     for start, end in itertools.pairwise(cuts):
         if part := rows[start:end]:
             row = {"steps": f"{part[0]['step']:.0f} to {part[-1]['step']:.0f}"}
             for name in COLUMNS:
                 values = [step[name] for step in part if name in step]
                 row[name.partition("/")[2]] = f"{mean(values):.3f}" if values else "n/a"
-            found.append(row)
-    return found
+            thirds.append(row)
+    return thirds
 
 
 def fewer_searches(rows: Sequence[Mapping[str, float]]) -> bool:

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from searchgym.cli.options import PlanOptions
-from searchgym.cli.output import emit, say, table
+from searchgym.cli.output import emit, emit_rows, say, table
+from searchgym.cli.training.programs import placed_programs
 from searchgym.errors import DataMissingError, UsageError
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def sized_by(recipe: Recipe, config: Path) -> Recipe:
 
 
 def print_plan(recipe: Recipe, planned: PlanOptions, run: Path | None, as_json: bool) -> None:
-    """Prints the memory that a recipe needs on each device, whether that fits, and the hours of the run.
+    """Prints the memory that a recipe needs on each device, whether that fits, and the hours; on a cluster, programs.
 
     Args:
         recipe: Recipe of the training.
@@ -51,12 +52,8 @@ def print_plan(recipe: Recipe, planned: PlanOptions, run: Path | None, as_json: 
         from searchgym.train.recipe.preflight import missing_data
 
         missing = missing_data(recipe)
-        memory = memory_here()
-        if planned.gpus is not None:
-            devices = {f"cuda:{number}": planned.gpu_gib for number in range(planned.gpus)}
-            memory = devices or {"cpu": memory["cpu"]}
-        if planned.cpu_gib is not None:
-            memory["cpu"] = planned.cpu_gib
+        programs = placed_programs(recipe, bool(planned.gpus))
+        memory = _planned_memory(planned, memory_here())
         parts: list[Part] = []
         phases = PHASES if recipe.has_critic else PHASES[:2]
         try:
@@ -67,7 +64,7 @@ def print_plan(recipe: Recipe, planned: PlanOptions, run: Path | None, as_json: 
         fits, hours = fit.fits_of(parts, memory), fit.hours(recipe.steps, planned.step_seconds, run)
         gpus = sum(device != "cpu" for device in memory)
         gpu_gib = memory.get("cuda:0", planned.gpu_gib)
-        found = fit.suggestions(recipe, gpus, gpu_gib, memory) if problem else []
+        suggested = fit.suggestions(recipe, gpus, gpu_gib, memory) if problem else []
     if as_json:
         content: dict[str, Any] = {"recipe": recipe.name, "memory": memory}
         listed = [
@@ -77,20 +74,34 @@ def print_plan(recipe: Recipe, planned: PlanOptions, run: Path | None, as_json: 
         ]
         content |= {"parts": [dataclasses.asdict(part) for part in parts]}
         content |= {"fits": listed, "hours": hours, "missing": missing}
-        emit(content | {"suggestions": [dataclasses.asdict(one) for one in found]}, True)
+        content |= {"programs": programs} if programs else {}
+        emit(content | {"suggestions": [dataclasses.asdict(one) for one in suggested]}, True)
     else:
         if parts:
             table(("device", "GiB of", *phases), list(_rows(parts, phases, memory)), f"{recipe.name}: plan")
         if not fits:
             for device, gib in memory.items():
                 say(f"{device}: has {gib:.1f} GiB")
-        _say(fits, hours, problem, found)
+        if programs:
+            emit_rows(programs, False, "programs", "programs on the cluster")
+        _say(fits, hours, problem, suggested)
         for line in missing:
             say(f"missing here: {line}")
         if code := ", ".join(users_code(recipe)):
             say(f"a plan imports no code of yours: {code} and its options are not checked")
     if problem:
         raise UsageError(f"the training does not fit: {problem}")
+
+
+def _planned_memory(planned: PlanOptions, here: Mapping[str, float]) -> dict[str, float]:
+    """Returns GiB by device of the machine that a plan is for, given those of this machine."""
+    memory = dict(here)
+    if planned.gpus is not None:
+        devices = {f"cuda:{number}": planned.gpu_gib for number in range(planned.gpus)}
+        memory = devices or {"cpu": here["cpu"]}
+    if planned.cpu_gib is not None:
+        memory["cpu"] = planned.cpu_gib
+    return memory
 
 
 def _say(fits: Sequence[Fit], hours: float | None, problem: str, suggestions: Sequence[Suggestion]) -> None:
@@ -110,11 +121,11 @@ def _say(fits: Sequence[Fit], hours: float | None, problem: str, suggestions: Se
         say(f"it fits with {' '.join(suggestion.changes)} ({suggestion.left:.1f} GiB left on the fullest device)")
     if problem and not suggestions:
         lacking = [each for each in fits if each.left < 0]
-        wanted = "more or larger GPUs, or another model"
+        remedy = "more or larger GPUs, or another model"
         if lacking and all(each.device == "cpu" for each in lacking):
             gib = math.ceil(max(each.need for each in lacking))
-            wanted = f"a machine with {gib} GiB of main memory, or another model"
-        say(f"no smaller micro-batches, engine's share, ZeRO, offloading or LoRA make it fit: take {wanted}")
+            remedy = f"a machine with {gib} GiB of main memory, or another model"
+        say(f"no smaller micro-batches, engine's share, ZeRO, offloading or LoRA make it fit: take {remedy}")
 
 
 def _rows(parts: Sequence[Part], phases: Sequence[str], memory: Mapping[str, float]) -> Iterator[list[str]]:

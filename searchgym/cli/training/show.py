@@ -38,7 +38,10 @@ def show_episode(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Show an episode token by token: mask, log-prob, reward, advantage."""
+    """Show an episode token by token.
+
+    Each token has its mask, log-prob, reward and advantage.
+    """
     if not episodes.exists():
         raise DataMissingError("no such run", episodes)
     with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from typing_extensions import override
 
 from searchgym.cli.output import bars, say
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
+    from rich.progress import Progress, ProgressColumn
 
     from searchgym.train.recipe.recipe import Recipe
 
@@ -23,35 +27,64 @@ WIDTH: Final = 9
 
 
 @contextmanager
-def training_steps(recipe: Recipe) -> Iterator[Callable[[Mapping[str, float]], None]]:
-    """Shows the steps of a training on standard error; yields a function that is called with each row of metrics."""
+def training_steps(recipe: Recipe, folder: Path | None = None) -> Iterator[Callable[[Mapping[str, float]], None]]:
+    """Shows the steps of a training on standard error; yields a function that is called with each row of metrics.
+
+    Args:
+        recipe: Recipe of the training.
+        folder: Run folder, whose heartbeat tells the phase of the step that is running. Default: it is not shown.
+    """
     from rich.progress import TextColumn, TimeElapsedColumn
 
-    with bars(TimeElapsedColumn(), TextColumn("{task.fields[left]}")) as bar:
+    now = [] if folder is None else [phase_column(folder)]
+    with bars(*now, TimeElapsedColumn(), TextColumn("{task.fields[left]}")) as bar:
         yield StepDisplay(recipe, bar).report
+
+
+def phase_column(folder: Path) -> ProgressColumn:
+    """Returns a column of a progress bar with the phase that a training is in."""
+    from rich.progress import ProgressColumn, Task
+    from rich.text import Text
+
+    class Phase(ProgressColumn):
+        max_refresh = 0.5
+
+        @override
+        def render(self, task: Task) -> Text:
+            return Text(phase_of(folder))
+
+    return Phase()
+
+
+def phase_of(folder: Path) -> str:
+    """Returns the phase in the heartbeat of a run folder; before the first, ``starting``."""
+    try:
+        return str(json.loads((folder / "heartbeat.json").read_text())["phase"])
+    except (OSError, ValueError, KeyError):
+        return "starting"
 
 
 def columns_of(recipe: Recipe) -> dict[str, str]:
     """Returns the columns of the table with their metrics: the few that tell whether a training goes well."""
-    found = {}
+    columns = {}
     if not recipe.method.demonstrated:
-        found = {"reward": "rollout/reward", "searches": "rollout/searches"}
+        columns = {"reward": "rollout/reward", "searches": "rollout/searches"}
     if recipe.proposer is not None:
-        found |= {"hops": "proposer/hops", "signal": "proposer/signal"}
+        columns |= {"hops": "proposer/hops", "signal": "proposer/signal"}
     if recipe.curriculum is not None:
-        found["stage"] = "curriculum/stage"
+        columns["stage"] = "curriculum/stage"
     if recipe.validation.every:
-        found["validation"] = f"validation/{recipe.validation.metric}"
+        columns["validation"] = f"validation/{recipe.validation.metric}"
     if recipe.method.compares:
-        found["entropy"] = "learner/entropy"
+        columns["entropy"] = "learner/entropy"
         if recipe.loss.kl_coef:
-            found["KL"] = "learner/ref_kl"
+            columns["KL"] = "learner/ref_kl"
         elif recipe.optimizer.several:
-            found["KL"] = "learner/old_kl"
+            columns["KL"] = "learner/old_kl"
     else:
-        found |= {"kept": "rejection/kept"} if recipe.method.least_reward is not None else {}
-        found["nll"] = "learner/nll"
-    return found | {"tokens": "learner/tokens_trained" if recipe.method.demonstrated else "rollout/tokens"}
+        columns |= {"kept": "rejection/kept"} if recipe.method.least_reward is not None else {}
+        columns["nll"] = "learner/nll"
+    return columns | {"tokens": "learner/tokens_trained" if recipe.method.demonstrated else "rollout/tokens"}
 
 
 def metric(row: Mapping[str, float], name: str) -> float | None:
@@ -109,15 +142,15 @@ class StepDisplay:
         if self.seconds and step < steps:
             left = f"{duration(mean * (steps - step))} left"
         values = {name: metric(row, key) for name, key in columns_of(self.recipe).items()}
-        shown = bool(step) or values.get("validation") is not None
+        displayed = bool(step) or values.get("validation") is not None
         if self.bar.disable:
-            if shown:
+            if displayed:
                 parts = [f"{name} {number(value)}" for name, value in values.items() if value is not None]
                 parts += [f"{duration(mean)} a step"] if self.seconds else []
                 say(" · ".join([f"step {step}/{steps}", *parts, *([left] if left else [])]))
             return
         self.bar.update(self.bar.task_ids[0], completed=step, left=left, refresh=True)
-        if shown:
+        if displayed:
             self._add_row(step, values, spent)
         if step == steps:
             self.bar.remove_task(self.bar.task_ids[0])

@@ -11,8 +11,9 @@ from typing import Any
 
 import typer
 
-from searchgym.cli.output import emit, say, stages, table
+from searchgym.cli.output import emit, say, say_next, stages, table
 from searchgym.cli.training.steps import duration, training_steps
+from searchgym.errors import UsageError
 from searchgym.options.cards import find_card, list_cards
 from searchgym.options.yaml import read_yaml
 
@@ -26,15 +27,27 @@ def is_pipeline(name: str) -> bool:
 
 
 def train_pipeline(name: str, overrides: Sequence[str], out: Path | None, resume: bool, json: bool) -> None:
-    """Runs a pipeline, says at the start how long it will take, and shows its scores."""
-    from searchgym.cli.pipeline.folder import check_out
+    """Runs a pipeline, says at the start how long it will take, and shows its scores.
+
+    A pipeline that is resumed takes its values from its folder.
+
+    Raises:
+        UsageError: The folder holds another pipeline, or `overrides` differ from its values.
+    """
+    from searchgym.cli.pipeline.folder import PIPELINE, check_out
 
     if out is not None:
         check_out(out, resume)  # first: all else takes seconds to load
 
     from searchgym.cli.pipeline.pipeline import load_pipeline
 
-    pipeline = load_pipeline(name, overrides)
+    recorded = None if out is None else out / PIPELINE
+    if resume and recorded is not None and recorded.exists():
+        pipeline = load_pipeline(str(recorded), overrides)
+        if name in list_cards("pipelines") and name != pipeline.name:
+            raise UsageError(f"{out} holds pipeline {pipeline.name}, not {name}: choose another --out")
+    else:
+        pipeline = load_pipeline(name, overrides)
     folder = out or Path("runs") / "train" / f"{pipeline.name}_{time.strftime('%Y%m%d-%H%M%S')}"
     with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
         from searchgym.cli.pipeline.report import write_report
@@ -54,7 +67,7 @@ def train_pipeline(name: str, overrides: Sequence[str], out: Path | None, resume
                         run_stage(work, stage)
                     done, report = work.done, write_report(pipeline, work.done, folder)
             except KeyboardInterrupt:
-                say(f"interrupted: go on with the same command and --out {folder} --resume")
+                say(f"interrupted: go on with searchgym train {pipeline.name} --out {folder} --resume")
                 raise typer.Exit(130) from None
     if json:
         emit({"out": str(folder), "stages": done}, True)
@@ -65,6 +78,7 @@ def train_pipeline(name: str, overrides: Sequence[str], out: Path | None, resume
         rows.append((name, f"{scores['em']:.3f}", f"{low:.3f} to {high:.3f}", f"{scores['searches']:.2f}"))
     table(("model", "EM", "95 %", "searches"), rows, "scores on test questions")
     say(f"adapter: {done['adapter']['adapter']}; report: {report}")
+    say_next("report", folder)
 
 
 def _say_times(work: Any, left: Sequence[str]) -> None:

@@ -1,6 +1,6 @@
-"""Writes and reads files of predictions in the official formats, with ids checked against the questions.
+"""Files of predictions in the official formats, with ids checked against the questions.
 
-Files are pure ASCII with escapes, since the official scripts open them in the locale's encoding.
+Written files are pure ASCII with escapes, since the official scripts open them in the locale's encoding.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from searchgym.records import Question
 from searchgym.scoring import UNANSWERABLE_SUFFIX, check_ids
 
 CLOSE: Final = 0.8
-"""Least similarity of a key to a key of a format by which the nearest format is named."""
+"""Minimum similarity of two keys that count as alike in the search for the nearest format."""
 
 
 # -- writing -------------------------------------------------------------------------------------------------------
@@ -43,17 +43,17 @@ def write_predictions(
     format: str,
     wikipedia_ids: bool = False,
 ) -> None:
-    """Writes predictions in an official format, in the order of the questions; the file appears when it is complete.
+    """Writes predictions in an official format, in the order of the questions; the file is complete or absent.
 
     Args:
-        path: The file; compressed if its name ends in ``.gz``, which the official scripts do not read.
-        predictions: One for each question.
-        questions: The questions, in the order of the official file: MuSiQue's script demands it.
+        path: File to write; compressed if its name ends in ``.gz``, which the official scripts do not read.
+        predictions: Predictions, one for each question.
+        questions: Questions in the order of the official file, which MuSiQue's script requires.
         format: A key of `PREDICTION_FORMATS`.
-        wikipedia_ids: For KILT only: whether the ids of passages are those of Wikipedia pages; see `kilt_row`.
+        wikipedia_ids: For KILT only: whether passage ids are ids of Wikipedia pages; see `kilt_row`.
 
     Raises:
-        UnknownNameError: There is no such format.
+        UnknownNameError: The format is unknown.
         UsageError: `wikipedia_ids` with another format, or `path` cannot be written.
         ScoringError: The predictions do not match the questions one to one.
     """
@@ -61,23 +61,23 @@ def write_predictions(
     if wikipedia_ids and format != "kilt":
         raise UsageError(f"only KILT's format has ids of Wikipedia pages, not {format}: leave out wikipedia_ids")
     check_ids([prediction.id for prediction in predictions], questions)
-    own = {prediction.id: prediction for prediction in predictions}
+    by_id = {prediction.id: prediction for prediction in predictions}
     write = partial(kilt_row, wikipedia_ids=True) if wikipedia_ids else PREDICTION_FORMATS[format].write
     values: Iterable[dict[str, Any]]
     if write is None:
-        values = [document_of([own[question.id] for question in questions], format)]
+        values = [document_of([by_id[question.id] for question in questions], format)]
     else:
-        values = (write(own[question.id], question) for question in questions)
+        values = (write(by_id[question.id], question) for question in questions)
     with write_atomic(path) as file:
         for value in values:
             file.write(json.dumps(value, allow_nan=False).encode("ascii") + b"\n")
 
 
 def check_format(format: str) -> None:
-    """Refuses an unknown format.
+    """Checks that a format exists.
 
     Raises:
-        UnknownNameError: There is no such format.
+        UnknownNameError: The format is unknown.
     """
     if format not in PREDICTION_FORMATS:
         raise UnknownNameError("format of predictions", format, PREDICTION_FORMATS)
@@ -95,39 +95,39 @@ def read_predictions(
     """Reads predictions in an official format, plain or gzip.
 
     Args:
-        path: The file.
-        questions: The questions that were asked, to check the ids. MuSiQue gives an unanswerable question the id of its
-            answerable twin: the order of the questions tells them apart. Default: ids are not checked.
+        path: File to read.
+        questions: Questions of the predictions, to check the ids. In MuSiQue's format an unanswerable question has the
+            id of its answerable twin; the order of the questions distinguishes them. Default: ids are not checked.
         format: A key of `PREDICTION_FORMATS`. Default: detected from the content.
-        missing: What a question without a prediction is: an error, or one without an answer (``"zero"``), as in
-            HotpotQA's and 2WikiMultihopQA's scripts.
+        missing: Treatment of a question without a prediction: ``"error"``, or ``"zero"`` for a prediction without an
+            answer, as in the scripts of HotpotQA and 2WikiMultihopQA.
 
     Returns:
-        Question id to prediction, in the order of the file.
+        Predictions by question id, in the order of the file; missing ones come last.
 
     Raises:
         DataMissingError: The file does not exist.
-        DataError: The file is empty, damaged, cut, of another format, or a value has a wrong type; an id is there
-            twice, is unknown, or is missing. The error names the file, and line, item or id.
-        UnknownNameError: There is no such format.
+        DataError: The file is empty, damaged, truncated or of another format, a value has a wrong type, or an id is
+            duplicate, unknown or missing. The error names the file, and the line, item or id.
+        UnknownNameError: The format is unknown.
     """
     if format is not None:
         check_format(format)
-    content, found = _open(path)
-    name = format or found
-    if found != name and {found, name} != {"2wiki", "hotpotqa"}:  # these two are read as one another
-        keys = ", ".join(PREDICTION_FORMATS[found].keys)
-        raise DataError(f"this is a file of format {found!r} (keys {keys}), not of {name!r}", path)
+    content, detected = _open(path)
+    name = format or detected
+    if detected != name and {detected, name} != {"2wiki", "hotpotqa"}:  # each of these two can be read as the other
+        keys = ", ".join(PREDICTION_FORMATS[detected].keys)
+        raise DataError(f"this is a file of format {detected!r} (keys {keys}), not of {name!r}", path)
     of_question = _by_question(questions, twins=name == "musique")
     predictions: dict[str, Prediction] = {}
     read = PREDICTION_FORMATS[name].read
     if isinstance(content, Rows) and read is not None:
         rows = parse_rows(content, lambda row, position: of_question(read(row)), BadLines())
-        predictions = {own.id: own for own in rows}
+        predictions = {prediction.id: prediction for prediction in rows}
     elif not isinstance(content, Rows):
-        for own in of_document(content, name, path):
+        for prediction in of_document(content, name, path):
             try:
-                predictions[own.id] = of_question(own)
+                predictions[prediction.id] = of_question(prediction)
             except DataError as error:
                 raise DataError(error.reason, path) from None
     absent = [question.id for question in questions or () if question.id not in predictions]
@@ -138,10 +138,10 @@ def read_predictions(
 
 
 def _by_question(questions: Sequence[Question] | None, twins: bool) -> Callable[[Prediction], Prediction]:
-    """Returns a function that checks a prediction's id and gives it that of its question.
+    """Returns a function that checks a prediction's id and replaces it by its question's id.
 
     Args:
-        questions: The questions; None if ids are not checked.
+        questions: Questions of the predictions; None if ids are not checked.
         twins: Whether an unanswerable question has the id of its answerable twin, as in MuSiQue.
     """
     ids = {question.id for question in questions or ()}
@@ -165,12 +165,12 @@ def _by_question(questions: Sequence[Question] | None, twins: bool) -> Callable[
 
 
 def detect_format(path: FilePath) -> str:
-    """Returns the name of the format of a file of predictions; errors as `read_predictions`."""
+    """Returns the name of the format of a file of predictions; raises the errors of `read_predictions`."""
     return _open(path)[1]
 
 
 def _open(path: FilePath) -> tuple[Rows | Mapping[str, Any], str]:
-    """Opens a file of predictions; returns its rows, or its one document, and the name of its format."""
+    """Opens a file of predictions; returns its rows, or its document, and the name of its format."""
     kind = sniff(path)
     if kind == "parquet":
         raise DataError("a parquet file: predictions are JSON or JSON lines", path)
@@ -187,14 +187,14 @@ def _open(path: FilePath) -> tuple[Rows | Mapping[str, Any], str]:
         return Rows(str(path), "item", enumerate(content, start=1)), _format_of(row, path, None)
     if not isinstance(content, Mapping):
         raise DataError(f"expected an object or a list of objects, got {content!r:.60}", path)
-    found = _format_of(content, path, None)
-    if PREDICTION_FORMATS[found].read is not None:  # one row, written over several lines
-        return Rows(str(path), "item", [(1, content)]), found
-    return content, found
+    detected = _format_of(content, path, None)
+    if PREDICTION_FORMATS[detected].read is not None:  # one row, written over several lines
+        return Rows(str(path), "item", [(1, content)]), detected
+    return content, detected
 
 
 def _format_of(row: Row, path: FilePath, line: int | None) -> str:
-    """Returns the name of the format of a document or a row; the error for any other names the nearest."""
+    """Returns the name of the format of a document or a row; if it has none, the error names the nearest one."""
     near: dict[str, float] = {}
     for name, form in PREDICTION_FORMATS.items():
         if form.matches(row):

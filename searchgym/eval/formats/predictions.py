@@ -1,14 +1,14 @@
-"""Predictions for questions, and the official formats that they are written in and read from.
+"""Predictions for questions, and the official formats in which they are written and read.
 
-HotpotQA's and 2WikiMultihopQA's is one JSON document: ``{"answer": {id: text}, "sp": {id: [[title, sentence], ...]}}``,
-and ``"evidence": {id: [[subject, relation, object], ...]}`` as well. An id is left out of ``sp`` or ``evidence`` if the
-agent stated none: the official scripts report it as missing and count 0. A sentence that is not known is null, which
-equals no gold sentence. Ids without an answer stand under ``"not_stated": {"answer": [...]}``, a key of this project
-that the official scripts do not read: for them the answer is missing, and counts 0.
+The formats of HotpotQA and 2WikiMultihopQA are one JSON document: ``{"answer": {id: text}, "sp": {id: [[title,
+sentence], ...]}}``, for 2WikiMultihopQA with ``"evidence": {id: [[subject, relation, object], ...]}``. If the agent
+stated no supporting facts or no evidence, its id is missing there; the official scripts report this and count 0. An
+unknown sentence is null, which equals no gold sentence. Ids without an answer are listed in ``"not_stated": {"answer":
+[...]}``, a key of this project that the official scripts ignore: for them the answer is missing and counts 0.
 
-MuSiQue's, KILT's and FlashRAG's are JSON lines, one row per question. They demand values that an agent may not have
-stated. Such a field has the value that claims nothing (an empty text, no paragraph; ``predicted_answerable`` is true,
-as for every question of MuSiQue's answerable release) and is named in the row's ``"not_stated"``.
+The formats of MuSiQue, KILT and FlashRAG are JSON lines, one row per question. They require values that an agent may
+not have stated. Such a field gets a neutral value (an empty text, no paragraph; ``predicted_answerable`` is true, as
+for every question of MuSiQue's answerable release), and its name is listed in the row's ``"not_stated"``.
 """
 
 from __future__ import annotations
@@ -26,39 +26,39 @@ from searchgym.records import Answer, Passage, Question, SupportingFact, Triple
 from searchgym.scoring import UNANSWERABLE_SUFFIX
 
 NOT_STATED: Final = "not_stated"
-"""Key that lists what the format demands and the agent did not state."""
+"""Key of the list of values that the format requires and the agent did not state."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What was predicted for one question."""
+    """Prediction for one question."""
 
     id: str
     """Id of the question."""
     answer: Answer | None
-    """The answer with what the agent stated beside it; None if it gave none."""
+    """Answer of the agent with its supporting facts and other statements; None without an answer."""
     pages: tuple[Passage, ...] = ()
-    """Passages that its searches returned, each once, in the order in which they were first returned."""
+    """Retrieved passages without duplicates, in the order of their first retrieval."""
 
 
 @dataclass(frozen=True, slots=True)
 class PredictionFormat:
-    """One official format."""
+    """One official format of predictions."""
 
     keys: tuple[str, ...]
-    """Keys that its document, or each of its rows, has."""
+    """Keys of the document, or of each row."""
     keeps: frozenset[str]
-    """What it has a place for beside the answer's text: fields of `Answer`, and ``pages``."""
+    """Data that the format can hold besides the answer's text: names of fields of `Answer`, and ``pages``."""
     matches: Callable[[Row], bool]
-    """Test of a document or a row."""
+    """Function that checks whether a document or a row has this format."""
     write: Callable[[Prediction, Question], dict[str, Any]] | None = None
-    """Makes a row; None for a format that is one document."""
+    """Function that converts a prediction to a row; None for a format that is one document."""
     read: Callable[[Row], Prediction] | None = None
-    """Reads a row; None for a format that is one document."""
+    """Function that converts a row to a prediction; None for a format that is one document."""
 
 
-def kept(prediction: Prediction, format: str) -> Prediction:
-    """Returns a prediction without what a format has no place for."""
+def reduced_to_format(prediction: Prediction, format: str) -> Prediction:
+    """Returns a prediction without the data that a format cannot hold."""
     keep, answer = PREDICTION_FORMATS[format].keeps, prediction.answer
     if answer is not None:
         answer = Answer(answer.text, **{name: getattr(answer, name) for name in keep - {"pages"}})
@@ -69,12 +69,12 @@ def kept(prediction: Prediction, format: str) -> Prediction:
 
 
 def is_document(row: Row) -> bool:
-    """Returns whether an object is a whole document, perhaps on one line, and not a row, which has an id."""
+    """Checks whether an object is a whole document, which has no id, and not a row."""
     return isinstance(row.get("answer"), Mapping) and "id" not in row
 
 
 def document_of(predictions: Iterable[Prediction], format: str) -> dict[str, Any]:
-    """Returns predictions as the document of a format, ``hotpotqa`` or ``2wiki``."""
+    """Converts predictions to the document of a format, ``hotpotqa`` or ``2wiki``."""
     document: dict[str, Any] = {key: {} for key in PREDICTION_FORMATS[format].keys}
     silent = []
     for prediction in predictions:
@@ -91,10 +91,10 @@ def document_of(predictions: Iterable[Prediction], format: str) -> dict[str, Any
 
 
 def of_document(document: Mapping[str, Any], format: str, path: FilePath) -> Iterator[Prediction]:
-    """Yields the predictions of a document, in the order of its answers.
+    """Yields the predictions of a document, in the order of its answers; ids without an answer come last.
 
     Raises:
-        DataError: A part is missing or has another form, or an id has supporting facts or triples but no answer.
+        DataError: A part is missing or malformed, or an id has supporting facts or triples but no answer.
     """
     parts: dict[str, Mapping[str, Any]] = {}
     for key in PREDICTION_FORMATS[format].keys:
@@ -112,7 +112,7 @@ def of_document(document: Mapping[str, Any], format: str, path: FilePath) -> Ite
         raise DataError(f"{NOT_STATED}: {error.reason}", path) from None
     for id in [*silent, *(id for key in list(parts)[1:] for id in parts[key])]:
         if (id in parts["answer"]) == (id in silent):
-            what = "an answer and is listed as one without" if id in silent else "no answer, but facts beside it"
+            what = "an answer but is listed as one without" if id in silent else "no answer, but other statements"
             raise DataError(f"id {id!r:.80} has {what}: give each id one answer, or leave it out", path)
     for id, text in parts["answer"].items():
         try:
@@ -123,13 +123,13 @@ def of_document(document: Mapping[str, Any], format: str, path: FilePath) -> Ite
 
 
 def _answer(id: str, text: object, parts: Mapping[str, Mapping[str, Any]]) -> Answer:
-    """Returns the answer of one id with what stands beside it."""
+    """Returns the answer of one id, with its supporting facts and evidence."""
     if not isinstance(text, str):
         raise DataError(f"'answer': expected text, got {text!r:.60}")
     facts: list[SupportingFact] = []
     for title, sentence in _tuples(parts["sp"].get(id, []), "sp", "title", "sentence"):
         if not isinstance(title, str) or not isinstance(sentence, int | None) or isinstance(sentence, bool):
-            raise DataError(f"'sp': expected [title, number of the sentence from 0], got {[title, sentence]!r:.60}")
+            raise DataError(f"'sp': expected [title, index of the sentence from 0], got {[title, sentence]!r:.60}")
         facts.append(SupportingFact(title, sentence))
     triples = parts.get("evidence", {})
     rows = _tuples(triples.get(id, []), "evidence", "subject", "relation", "object")
@@ -142,7 +142,7 @@ def _answer(id: str, text: object, parts: Mapping[str, Mapping[str, Any]]) -> An
 
 
 def _tuples(value: object, key: str, *columns: str) -> list[tuple[Any, ...]]:
-    """Returns the entries of one id in one part."""
+    """Returns the entries of one id in one part of a document."""
     if not isinstance(value, list):
         raise DataError(f"{key!r}: expected a list of [{', '.join(columns)}], got {value!r:.60}")
     return tuples_field({key: value}, key, *columns)
@@ -152,13 +152,13 @@ def _tuples(value: object, key: str, *columns: str) -> list[tuple[Any, ...]]:
 
 
 def _silent(**unknown: bool) -> dict[str, Any]:
-    """Returns the mark of the fields that were not stated; nothing if all were."""
+    """Returns the entry ``not_stated`` of a row, given whether each field is missing; empty if none is."""
     names = [name for name, missing in unknown.items() if missing]
     return {NOT_STATED: names} if names else {}
 
 
 def _objects(row: Row, key: str) -> list[Row]:
-    """Returns a field that is a list of objects; empty if the field is absent."""
+    """Returns the value of a field that is a list of objects; empty if the field is absent."""
     value = row.get(key)
     if value is None:
         return []
@@ -168,23 +168,23 @@ def _objects(row: Row, key: str) -> list[Row]:
 
 
 def musique_row(prediction: Prediction, question: Question) -> dict[str, Any]:
-    """Returns a prediction as MuSiQue's row; an unanswerable question has the id of its answerable twin."""
-    given = prediction.answer or Answer("")
+    """Converts a prediction to MuSiQue's row; an unanswerable question gets the id of its answerable twin."""
+    answer = prediction.answer or Answer("")
     return {
         "id": prediction.id.removesuffix(UNANSWERABLE_SUFFIX),
-        "predicted_answer": given.text,
-        "predicted_support_idxs": list(given.paragraphs or ()),
-        "predicted_answerable": given.answerable is not False,
+        "predicted_answer": answer.text,
+        "predicted_support_idxs": list(answer.paragraphs or ()),
+        "predicted_answerable": answer.answerable is not False,
         **_silent(
             predicted_answer=prediction.answer is None,
-            predicted_support_idxs=given.paragraphs is None,
-            predicted_answerable=given.answerable is None,
+            predicted_support_idxs=answer.paragraphs is None,
+            predicted_answerable=answer.answerable is None,
         ),
     }
 
 
 def of_musique(row: Row) -> Prediction:
-    """Returns the prediction of MuSiQue's row."""
+    """Converts a row of MuSiQue's format to a prediction."""
     silent, text = texts_field(row, NOT_STATED), text_field(row, "predicted_answer")
     indices, answerable = row.get("predicted_support_idxs"), row.get("predicted_answerable")
     if not isinstance(indices, list) or not all(type(index) is int for index in indices):
@@ -197,53 +197,53 @@ def of_musique(row: Row) -> Prediction:
 
 
 def kilt_row(prediction: Prediction, question: Question, wikipedia_ids: bool = False) -> dict[str, Any]:
-    """Returns a prediction as KILT's row, whose provenance is the pages that were returned, in their order.
+    """Converts a prediction to KILT's row, whose provenance is the list of retrieved pages.
 
     Args:
-        prediction: The prediction.
-        question: Its question.
-        wikipedia_ids: Whether the ids of passages are those of Wikipedia pages, before a ``#`` in the ids of chunks;
-            else the pages have no ``wikipedia_id``, and KILT's script takes no page for retrieved.
+        prediction: Prediction to convert.
+        question: Question of the prediction.
+        wikipedia_ids: Whether passage ids are ids of Wikipedia pages, with ``#`` and a suffix for chunks. If false,
+            pages get no ``wikipedia_id``, and KILT's script counts none of them as retrieved.
     """
     answer = prediction.answer
     output: dict[str, Any] = {"answer": "" if answer is None else answer.text}
     for page in prediction.pages:
-        own = {"wikipedia_id": page.id.partition("#")[0]} if wikipedia_ids else {}
-        own |= {"title": page.title, "text": page.text}
-        output.setdefault("provenance", []).append({**own, "meta": {"passage_id": page.id}})
+        provenance = {"wikipedia_id": page.id.partition("#")[0]} if wikipedia_ids else {}
+        provenance |= {"title": page.title, "text": page.text}
+        output.setdefault("provenance", []).append({**provenance, "meta": {"passage_id": page.id}})
     return {"id": prediction.id, "input": question.text, "output": [output], **_silent(answer=answer is None)}
 
 
 def of_kilt(row: Row) -> Prediction:
-    """Returns the prediction of KILT's row, which must have one output with an answer, as KILT's script demands."""
+    """Converts a row of KILT's format to a prediction; it must have one output with an answer, as for KILT's script."""
     outputs = row.get("output")
     if not isinstance(outputs, list) or len(outputs) != 1 or not isinstance(outputs[0], Mapping):
         raise DataError(f"'output': expected a list of one object with the answer, got {outputs!r:.60}")
     text, pages = text_field(outputs[0], "answer"), []
     for page in _objects(outputs[0], "provenance"):
         title, meta = optional_text(page, "title") or "", page.get("meta")
-        own = meta if isinstance(meta, Mapping) and "passage_id" in meta else page
-        id = id_field({"title": title or None, **own}, "passage_id", "wikipedia_id", "title")
+        source = meta if isinstance(meta, Mapping) and "passage_id" in meta else page
+        id = id_field({"title": title or None, **source}, "passage_id", "wikipedia_id", "title")
         pages.append(Passage(id, title, optional_text(page, "text") or ""))
     answer = None if "answer" in texts_field(row, NOT_STATED) else Answer(text)
     return Prediction(id_field(row, "id"), answer, tuple(pages))
 
 
 def flashrag_row(prediction: Prediction, question: Question) -> dict[str, Any]:
-    """Returns a prediction as FlashRAG's row, an item of its data set with the output of a pipeline."""
+    """Converts a prediction to FlashRAG's row, an item of the data set with the output of a pipeline."""
     answer = prediction.answer
-    found = [{"id": p.id, "title": p.title, "contents": f"{p.title}\n{p.text}"} for p in prediction.pages]
+    results = [{"id": p.id, "title": p.title, "contents": f"{p.title}\n{p.text}"} for p in prediction.pages]
     return {
         "id": prediction.id,
         "question": question.text,
         "golden_answers": list(question.answers),
-        "output": {"pred": "" if answer is None else answer.text, "retrieval_result": found},
+        "output": {"pred": "" if answer is None else answer.text, "retrieval_result": results},
         **_silent(pred=answer is None),
     }
 
 
 def of_flashrag(row: Row) -> Prediction:
-    """Returns the prediction of FlashRAG's row; a document's title is given, or its first line."""
+    """Converts a row of FlashRAG's format to a prediction; a page's title is its ``title``, or else its first line."""
     output, pages = row.get("output"), []
     if not isinstance(output, Mapping):
         raise DataError(f"'output': expected an object with the prediction, got {output!r:.60}")
@@ -290,4 +290,4 @@ PREDICTION_FORMATS: Final[Mapping[str, PredictionFormat]] = MappingProxyType(
         ),
     }
 )
-"""The formats by name; no object matches two of them."""
+"""Official formats by name; no object matches two of them."""

@@ -1,4 +1,4 @@
-"""Scores of a file of predictions, by the official scorers, and a folder of them that can be compared with runs."""
+"""Official scores of a file of predictions, and a folder of these scores that can be compared with runs."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ def score_answers(
     scorer: str,
     aliases: scoring.EntityAliases | None = None,
 ) -> tuple[dict[str, Any], Mapping[str, scoring.Scores]]:
-    """Scores predictions.
+    """Scores predictions with an official scorer.
 
     Args:
-        predictions: Question id to prediction, one for every question.
-        questions: The questions.
+        predictions: Predictions by question id, one for every question.
+        questions: Questions of the predictions.
         scorer: Name of an official scorer.
         aliases: Names by entity id, for ``2wiki`` only.
 
     Returns:
-        The scores of the whole (``n``, those of the scorer, ``answered``; ``NAME_ci95`` for EM and F1), and those of
-        each question.
+        The total scores (``n``, those of the scorer, ``answered``; ``NAME_ci95`` for EM and F1), and the scores of
+        each question by id.
 
     Raises:
         ScoringError: The predictions do not match the questions one to one.
-        UsageError: The scorer is unknown, or takes no aliases.
+        UsageError: The scorer is unknown, or does not support aliases.
     """
     scoring.check_ids(predictions, questions)
     rows = {q.id: scoring.score_question(q, predictions[q.id].answer, scorer, aliases) for q in questions}
@@ -60,18 +60,18 @@ def write_scored(
     scores: Mapping[str, Any],
     rows: Mapping[str, scoring.Scores],
 ) -> None:
-    """Writes a folder that `searchgym compare` reads as a run: it has no episodes, and its scores are official ones.
+    """Writes a run folder without episodes, with official scores, that `searchgym compare` can read.
 
     Args:
-        out: The folder; it must not exist, or be empty.
-        record: What was scored, for ``run.json``.
-        predictions: Question id to prediction.
-        questions: The questions.
-        scores: Scores of the whole.
-        rows: Scores of each question.
+        out: Folder to write; must be absent or empty.
+        record: Description of the predictions, for ``run.json``.
+        predictions: Predictions by question id.
+        questions: Questions of the predictions.
+        scores: Total scores.
+        rows: Scores of each question, by id.
 
     Raises:
-        RunExistsError: The folder holds something.
+        RunExistsError: The folder is not empty.
     """
     by_question: list[dict[str, Any]] = []
     for question in sorted(questions, key=lambda question: question.id):

@@ -1,4 +1,4 @@
-"""The leaderboard: submissions whose every score is computed again from their episodes, and the rows made of them."""
+"""The leaderboard: submissions, whose scores are all recomputed from their episodes, and the rows made of them."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Checks a submission: every score is computed again from its episodes, and every field that the data tell is compared.
+"""Checks a submission: recomputes its scores from its episodes, and compares its fields with the data.
 
 What this cannot prove: that a model wrote what the episodes say. `replay` repeats the searches and the workflow, and a
 second run (`run_again`) repeats the rest.
@@ -33,27 +33,27 @@ from searchgym.rollout.models import weights_sha256
 from searchgym.text import count_words
 
 EQUAL: Final = 1e-9
-"""Largest difference of two numbers that are the same score, computed by different versions of numpy."""
+"""Absolute tolerance for one score computed by different versions of numpy."""
 PROTOCOLS: Final = get_args(ProtocolName)
 """Names of the action grammars."""
 MISSING: Final = "nothing"
-"""Stands for a score that is not there."""
+"""Marks a missing score."""
 
 
 @dataclass(frozen=True)
 class CheckedSubmission:
-    """A submission that was found to be what it says."""
+    """A submission that passed all checks."""
 
     folder: Path
     manifest: SubmissionManifest
     task: Task
     scored: Scored
     scores: Scores
-    """Scores as they were computed now."""
+    """Recomputed scores."""
 
 
 def check_submission(folder: Path, tasks: Tasks | None = None) -> CheckedSubmission:
-    """Checks a submission against its suite, and computes its scores again.
+    """Checks a submission against its suite, and recomputes its scores.
 
     Args:
         folder: The submission.
@@ -101,8 +101,8 @@ def _checked(folder: Path, manifest: SubmissionManifest, tasks: Tasks, base: Tas
     scores = summarise(scored)
     later = {f"{name}{end}" for name in LATER for end in ("", "_ci95")} - manifest.scores.keys()
     stated, counted = (
-        {name: score for name, score in own.items() if name not in {*later, "refused"}}  # reasons are worded anew
-        for own in (manifest.scores, scores)
+        {name: score for name, score in values.items() if name not in {*later, "refused"}}  # wording may change
+        for values in (manifest.scores, scores)
     )
     for name, was, now in _differences(stated, counted):
         raise SubmissionError(f"scores.{name}", f"the manifest says {was!r:.60}, its episodes give {now!r:.60}", path)
@@ -110,11 +110,11 @@ def _checked(folder: Path, manifest: SubmissionManifest, tasks: Tasks, base: Tas
 
 
 LATER: Final = ("open_thoughts", "cut_thoughts", "resumed", "markers_in_pages")
-"""Counts that scores have by now and older submissions lack; no row is placed by them."""
+"""Counts that scores of older submissions lack. They do not affect the ranking."""
 
 
 def _said(manifest: SubmissionManifest, base: Task) -> Iterator[tuple[str, Any, Any]]:
-    """Yields (field, what the manifest says, what the suite says)."""
+    """Yields (field, value in the manifest, value in the suite)."""
     card = base.card
     yield "env", manifest.env, card.id
     yield "dataset", manifest.dataset, card.questions.title
@@ -134,7 +134,7 @@ def _said(manifest: SubmissionManifest, base: Task) -> Iterator[tuple[str, Any, 
 
 
 def _check_agent(manifest: SubmissionManifest, path: Path) -> None:
-    """Compares what a manifest says of an agent and of models that ship with the package with what they are."""
+    """Compares the shipped agent and models that a manifest names with those of the package."""
     if (shipped := list_cards("agents").get(manifest.agent)) is not None:
         agent, roles = read_agent(str(shipped))
         workflow, _, limit = manifest.workflow.partition(", max_tokens ")
@@ -142,7 +142,7 @@ def _check_agent(manifest: SubmissionManifest, path: Path) -> None:
             reason = f"got {manifest.workflow!r:.100}, {agent.name} is {source_of(agent)!r}"
             raise SubmissionError("workflow", reason, path)
         if manifest.prompts != prompts_sha256(roles):
-            reason = f"are not those of the agent {agent.name} of this version: give an agent of your own its own name"
+            reason = f"are not those of the agent {agent.name} of this version: give a custom agent another name"
             raise SubmissionError("prompts", reason, path)
         if manifest.models.keys() != roles.keys():
             reason = f"roles {sorted(manifest.models)}, the agent {agent.name} has {sorted(roles)}"
@@ -150,14 +150,14 @@ def _check_agent(manifest: SubmissionManifest, path: Path) -> None:
     if manifest.prompts.keys() != manifest.models.keys():
         raise SubmissionError("models", f"roles {sorted(manifest.models)}, prompts {sorted(manifest.prompts)}", path)
     for role, model in manifest.models.items():
-        own = list_cards("models").get(model.name)
-        if own is not None and model.sha256 != weights_sha256(own.parent):
+        card = list_cards("models").get(model.name)
+        if card is not None and model.sha256 != weights_sha256(card.parent):
             reason = f"role {role}: {model.name} has other weights than the model of that name that ships here"
             raise SubmissionError("models", reason, path)
 
 
 def _faults(episode: Episode, manifest: SubmissionManifest, task: Task) -> Iterator[tuple[str, str]]:
-    """Yields (field, reason) for what an episode has that the manifest, the rules and the scorer do not allow."""
+    """Yields (field, reason) for each violation of the manifest, the rules or the scorer by an episode."""
     for field, got, expected in (
         ("agent", episode.agent, manifest.agent),
         ("env", episode.env, manifest.env),
@@ -186,27 +186,32 @@ def _faults(episode: Episode, manifest: SubmissionManifest, task: Task) -> Itera
             f"observation_words {episode.observation_words}, its hits show {words} under this budget",
         )
     state = State(task.by_id[episode.question_id], answer=episode.answer, stop_reason=episode.stop_reason)
-    given = answer_scores(state)
-    if episode.scores != given:
-        yield EPISODES, f"scores {episode.scores!r:.60}, the answer gives {given!r:.60}"
+    scores = answer_scores(state)
+    if episode.scores != scores:
+        yield EPISODES, f"scores {episode.scores!r:.60}, but its answer scores {scores!r:.60}"
     named = next((r for r in score_rewards().values() if reward_name(r) == manifest.reward), None)
     if named is not None and episode.reward != named(state):
         yield "reward", f"reward {episode.reward!r}, {manifest.reward} gives {named(state)!r}"
 
 
 def _over_budget(episode: Episode, manifest: SubmissionManifest) -> Iterator[tuple[str, str]]:
-    """Yields what an episode took beyond the budgets of the manifest."""
+    """Yields (field, reason) for each budget of the manifest that an episode exceeds."""
     if not 0 <= episode.invalid <= episode.turns or episode.turns > manifest.max_turns:
         yield "max_turns", f"{episode.turns} turns, {episode.invalid} of them invalid; at most {manifest.max_turns}"
     if episode.stop_reason == "turns" and episode.turns != manifest.max_turns:
         yield "max_turns", f"ended for want of turns after {episode.turns} of {manifest.max_turns}"
-    asked = Counter(searched.turn for searched in episode.searches)
-    if asked and not 1 <= min(asked) <= max(asked) <= min(episode.turns, manifest.max_turns - 1):
-        yield "max_turns", f"searches in turns {sorted(asked)} of {episode.turns}; the last may not search"
-    if len(asked) + episode.invalid + (episode.answer is not None) > episode.turns:
-        yield "max_turns", f"{len(asked)} searches, {episode.invalid} invalid actions, an answer: {episode.turns} turns"
-    if asked and max(asked.values()) > manifest.max_queries:
-        yield "max_queries", f"{max(asked.values())} queries in one turn, at most {manifest.max_queries}"
+    queries_by_turn = Counter(searched.turn for searched in episode.searches)
+    if queries_by_turn and not 1 <= min(queries_by_turn) <= max(queries_by_turn) <= min(
+        episode.turns, manifest.max_turns - 1
+    ):
+        yield "max_turns", f"searches in turns {sorted(queries_by_turn)} of {episode.turns}; the last may not search"
+    if len(queries_by_turn) + episode.invalid + (episode.answer is not None) > episode.turns:
+        yield (
+            "max_turns",
+            f"{len(queries_by_turn)} searches, {episode.invalid} invalid actions, an answer: {episode.turns} turns",
+        )
+    if queries_by_turn and max(queries_by_turn.values()) > manifest.max_queries:
+        yield "max_queries", f"{max(queries_by_turn.values())} queries in one turn, at most {manifest.max_queries}"
     if any(len(searched.hits) > manifest.top_k for searched in episode.searches):
         yield "top_k", f"a query with more than {manifest.top_k} hits"
     if not all(math.isfinite(hit.score) for searched in episode.searches for hit in searched.hits):
@@ -226,7 +231,7 @@ def _calls(episode: Episode, manifest: SubmissionManifest) -> Iterator[tuple[str
 
 
 def observed_words(episode: Episode, task: Task) -> int:
-    """Returns the number of words of what the searches of an episode showed."""
+    """Returns the number of words that the searches of an episode showed to the agent."""
     turns: dict[int, list[Any]] = {}
     for searched in episode.searches:
         turns.setdefault(searched.turn, []).append(searched.hits)
@@ -249,18 +254,18 @@ def _differences(was: Any, now: Any, name: str = "") -> Iterator[tuple[str, Any,
         yield name, was, now
 
 
-def agent_of(manifest: SubmissionManifest, given: LoadedAgent | None) -> LoadedAgent | None:
-    """Returns the agent of a submission: the one given, or the shipped one of that name; None if it is neither.
+def agent_of(manifest: SubmissionManifest, agent: LoadedAgent | None) -> LoadedAgent | None:
+    """Returns the agent of a submission: `agent`, or else the shipped one of that name; None if there is none.
 
     No code that a submission names is ever imported.
     """
-    if given is not None:
-        return given
+    if agent is not None:
+        return agent
     shipped = list_cards("agents").get(manifest.agent)
     return None if shipped is None else load_agent(str(shipped))
 
 
-def drawn(episodes: Iterable[Episode], most: int | None) -> list[Episode]:
-    """Returns at most so many episodes, drawn by the hash of their ids; all of them if `most` is None."""
+def sample_episodes(episodes: Iterable[Episode], most: int | None) -> list[Episode]:
+    """Returns at most `most` episodes, chosen by the hash of their ids; all of them if it is None."""
     ranked = sorted(episodes, key=lambda e: hashlib.sha256(e.id.encode("utf-8", "surrogatepass")).hexdigest())
     return ranked if most is None else ranked[:most]

@@ -20,7 +20,7 @@ MAX_TEXT: Final = 10_000
 
 
 DIGITS: Final = 4
-"""Decimals of the scores of hits: more would be half of the file and tell nothing."""
+"""Decimals of the scores of hits; more would double the file without being useful."""
 
 
 def write_episodes(path: Path, episodes: Iterable[Episode], whole: bool) -> None:
@@ -59,28 +59,32 @@ def load_episodes(folder: Path, task: Task) -> list[Episode]:
     hits = [hit for episode in episodes for searched in episode.searches for hit in searched.hits]
     if passages is None and all(hit.passage.text for hit in hits):
         return episodes
-    wanted = {hit.passage.id for hit in hits}
-    known = {p.id: p for p in passages or () if p.id in wanted}
+    ids = {hit.passage.id for hit in hits}
+    corpus = {p.id: p for p in passages or () if p.id in ids}
     for line, episode in enumerate(episodes, start=1):
         for number, searched in enumerate(episode.searches):
-            whole = tuple(_filled(hit, known, path, line) for hit in searched.hits)
+            whole = tuple(_filled(hit, corpus, path, line) for hit in searched.hits)
             episode.searches[number] = dataclasses.replace(searched, hits=whole)
     return episodes
 
 
-def _filled(hit: Hit, known: dict[str, Passage], path: Path, line: int) -> Hit:
-    """Returns a hit with the text that its passage has in the corpus, which is the one that it gives, if any."""
-    own = hit.passage
-    if own.id.startswith(SIMULATED) and own.text:  # refused by what it is, once the episodes are looked at
+def _filled(hit: Hit, corpus: dict[str, Passage], path: Path, line: int) -> Hit:
+    """Returns a hit with the text of its passage from the corpus; a text in the hit must be the same."""
+    recorded = hit.passage
+    if recorded.id.startswith(SIMULATED) and recorded.text:  # refused by what it is, once the episodes are looked at
         return hit
-    if own.id not in known:
-        raise SubmissionError(EPISODES, f"hit {own.id!r:.60} is no passage of the corpus of this track", path, line)
-    passage = known[own.id]
-    if passage.title != own.title:
-        reason = f"passage {own.id!r:.60} is called {passage.title!r:.60} in the corpus, not {own.title!r:.60}"
+    if recorded.id not in corpus:
+        raise SubmissionError(
+            EPISODES, f"hit {recorded.id!r:.60} is no passage of the corpus of this track", path, line
+        )
+    passage = corpus[recorded.id]
+    if passage.title != recorded.title:
+        reason = (
+            f"passage {recorded.id!r:.60} is called {passage.title!r:.60} in the corpus, not {recorded.title!r:.60}"
+        )
         raise SubmissionError(EPISODES, reason, path, line)
-    if own.text not in ("", passage.text):
-        raise SubmissionError(EPISODES, f"passage {own.id!r:.60} has another text in the corpus", path, line)
+    if recorded.text not in ("", passage.text):
+        raise SubmissionError(EPISODES, f"passage {recorded.id!r:.60} has another text in the corpus", path, line)
     return Hit(passage, hit.score)
 
 
@@ -90,19 +94,19 @@ def _filled(hit: Hit, known: dict[str, Passage], path: Path, line: int) -> Hit:
 def prediction(episode: Episode, question: Question) -> dict[str, Any]:
     """Returns the row of an episode in ``predictions.jsonl``: its answer in the fields of the official formats.
 
-    Fields that the agent did not produce are left out; ``answer`` is null where none was given.
+    Fields that the agent did not produce are left out; ``answer`` is null if it gave none.
     """
     row: dict[str, Any] = {"id": question.id, "attempt": episode.attempt, "answer": None}
     if (answer := episode.answer) is not None:
         facts, triples = answer.supporting_facts, answer.evidences
-        given = {
+        fields = {
             "answer": answer.text,
             "sp": None if facts is None else [[fact.title, fact.sentence] for fact in facts],
             "evidence": None if triples is None else [[t.subject, t.relation, t.object] for t in triples],
             "support_idxs": None if answer.paragraphs is None else list(answer.paragraphs),
             "answerable": answer.answerable,
         }
-        row |= {name: value for name, value in given.items() if value is not None}
+        row |= {name: value for name, value in fields.items() if value is not None}
     return row | {
         "trajectory_ref": episode.id,
         "n_turns": episode.turns,
@@ -113,7 +117,7 @@ def prediction(episode: Episode, question: Question) -> dict[str, Any]:
 
 
 def check_predictions(folder: Path, episodes: Sequence[Episode], task: Task) -> None:
-    """Checks that the predictions of a submission are those of its episodes.
+    """Checks that the predictions of a submission agree with its episodes.
 
     Raises:
         SubmissionError: A row is not what its episode says; the error names file, line and field.
@@ -125,7 +129,7 @@ def check_predictions(folder: Path, episodes: Sequence[Episode], task: Task) -> 
         for line, row in iter_jsonl(path):
             answer = row.get("answer")
             if "answer" not in row or not isinstance(answer, str | None):
-                reason = f"answer: expected text, or null where none was given, got {answer!r:.60}"
+                reason = f"answer: expected text, or null for no answer, got {answer!r:.60}"
                 raise SubmissionError(PREDICTIONS, reason, path, line)
             key = str(row.get("id")), row.get("attempt", 0)
             if key not in expected:
@@ -133,10 +137,10 @@ def check_predictions(folder: Path, episodes: Sequence[Episode], task: Task) -> 
             if key in seen:
                 raise SubmissionError(PREDICTIONS, f"id {key[0]!r:.60} stands twice", path, line)
             seen.add(key)
-            own = expected[key]
-            for name in own.keys() | row.keys():
-                if name not in own or row.get(name) != own[name]:
-                    reason = f"{name}: {row.get(name)!r:.60}, its episode has {own.get(name)!r:.60}"
+            fields = expected[key]
+            for name in fields.keys() | row.keys():
+                if name not in fields or row.get(name) != fields[name]:
+                    reason = f"{name}: {row.get(name)!r:.60}, its episode has {fields.get(name)!r:.60}"
                     raise SubmissionError(PREDICTIONS, reason, path, line)
     except SubmissionError:
         raise

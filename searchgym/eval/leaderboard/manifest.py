@@ -1,4 +1,4 @@
-"""Manifest of a submission: what was run on what, by whom, with what result.
+"""Manifest of a submission: agent, models, task, submitter and scores.
 
 Every field has a seal, a digest of its value, so that an edit by hand is refused with the name of the field. A seal
 proves no more than that: who makes it again after an edit is caught where the data tell otherwise (see `check`).
@@ -34,26 +34,26 @@ MAX_MANIFEST_BYTES: Final = 1 << 22
 MAX_NAME: Final = 120
 """Maximum number of characters of a name."""
 NAME: Final = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]+")
-"""Pattern of a line of text without characters that steer a terminal or turn the direction of writing."""
+"""Pattern of a line of text without control characters of terminals or of the direction of writing."""
 
 
 LEAST: Final = {
     1: ("questions", "top_k", "max_turns", "max_queries", "max_observation_words", "samples"),
     0: ("temperature", "seconds", "seed", "training_seed"),
 }
-"""Least values of numbers."""
+"""Minimum values of numbers."""
 FORMS: Final = {"url": r"https?://[^\s<>\"'`()\[\]|]{1,300}", "commit": r"[0-9a-f]{7,40}"}
-"""Patterns of texts that may be left out."""
+"""Patterns of optional texts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsedModel(Options):
-    """A model that filled a role."""
+    """Model of a role."""
 
     name: str
-    """Name of the model, as the calls of the episodes have it."""
+    """Name of the model, as in the calls of the episodes."""
     sha256: str | None = None
-    """SHA-256 over its weights; None if it is behind a server."""
+    """SHA-256 of its weights; None for a model on a server."""
     revision: str | None = None
     """Revision on the hub."""
     engine: str = ""
@@ -62,17 +62,17 @@ class UsedModel(Options):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmissionManifest(Options):
-    """What a submission says of itself."""
+    """Manifest of a submission: everything that it states about itself."""
 
     format: str
     name: str
     """Name of the row; several training seeds of one method have the same."""
     by: str
-    """Who submits it."""
+    """Submitter."""
     date: str
     """Day of the submission, ``YYYY-MM-DD``."""
     url: str | None = None
-    """Where the model or the paper is."""
+    """Address of the model or the paper."""
     suite: str
     part: str
     env: str
@@ -99,14 +99,14 @@ class SubmissionManifest(Options):
     models: dict[str, UsedModel]
     """Role to model."""
     template: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Role to the arguments of its model's chat template and the date that it shows, where it has any."""
+    """Role to the arguments of its model's chat template, and to the date that the template shows, if any."""
     temperature: float
     samples: int
     """Episodes per question."""
     seed: int
     """Seed of the evaluation."""
     training_seed: int | None = None
-    """Seed of the training, of one of several trainings."""
+    """Seed of the training, if the row has several trainings."""
     searchgym: str
     """Version that ran it."""
     commit: str | None = None
@@ -117,7 +117,7 @@ class SubmissionManifest(Options):
     files: dict[str, str]
     """File to SHA-256 of its bytes."""
     scores: dict[str, Any]
-    """Scores, as the scorer computes them again from the episodes."""
+    """Scores; they must equal those recomputed from the episodes."""
     seal: dict[str, str] = field(default_factory=dict)
     """Digest of each other field."""
 
@@ -168,7 +168,7 @@ def read_manifest(folder: Path) -> SubmissionManifest:
 
 
 def _impossible(manifest: SubmissionManifest) -> Iterator[tuple[str, str]]:
-    """Yields the fields that no submission can have, with the reason."""
+    """Yields invalid fields, each with the reason."""
     for name in ("name", "by", "agent", "suite", "part", "searchgym"):
         value = getattr(manifest, name)
         if not value.strip() or len(value) > MAX_NAME or not NAME.fullmatch(value):
@@ -193,7 +193,7 @@ def _impossible(manifest: SubmissionManifest) -> Iterator[tuple[str, str]]:
 
 
 def _has_been(date: str) -> bool:
-    """Returns whether a text is a day up to tomorrow, which has begun somewhere."""
+    """Returns whether a text is a day not later than tomorrow (it may be tomorrow in another time zone)."""
     try:
         day = datetime.date.fromisoformat(date)
     except ValueError:

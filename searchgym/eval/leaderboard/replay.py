@@ -22,7 +22,7 @@ import numpy.typing as npt
 from searchgym.agents.base import LoadedAgent
 from searchgym.corpora.files import read_json
 from searchgym.errors import DataError, DataMissingError, SubmissionError
-from searchgym.eval.leaderboard.check import CheckedSubmission, drawn
+from searchgym.eval.leaderboard.check import CheckedSubmission, sample_episodes
 from searchgym.eval.leaderboard.manifest import EPISODES, SubmissionManifest
 from searchgym.eval.run_folder import RunReader
 from searchgym.eval.runner import EvalOptions, evaluate, hardware, write_json
@@ -36,18 +36,18 @@ from searchgym.rollout.tokens import ContextText, TokenFormat
 from searchgym.version import __version__
 
 DRAWN: Final = 50
-"""Default number of episodes that are repeated."""
+"""Default number of episodes to repeat."""
 SCORE_TOLERANCE: Final = 1e-3
-"""Relative difference of two scores of a hit that are the same, from different machines."""
+"""Relative tolerance for the score of a hit on different machines."""
 BATCH: Final = 256
 RERUN: Final = "rerun.json"
-"""File that records a repetition, beside the manifest."""
+"""File with the record of a repetition, in the folder of the manifest."""
 AGREE: Final = 0.01
-"""Largest difference in EM and F1 between a submission and its repetition: ties of tokens may fall otherwise."""
+"""Tolerance for EM and F1 of a repetition: ties between tokens may be broken differently."""
 
 
 def replay_episodes(checked: CheckedSubmission, agent: LoadedAgent | None, most: int | None = DRAWN) -> dict[str, int]:
-    """Repeats drawn episodes of a submission.
+    """Repeats a sample of the episodes of a submission.
 
     Args:
         checked: The submission.
@@ -64,13 +64,13 @@ def replay_episodes(checked: CheckedSubmission, agent: LoadedAgent | None, most:
     if (here := identify(task.retriever)) != manifest.retriever:
         reason = f"the submission searched {manifest.retriever!r:.120}, here is {here!r:.120}: give --retriever"
         raise SubmissionError("retriever", reason, checked.folder)
-    chosen = drawn((e for e in checked.scored.episodes if e.stop_reason != "retriever_error"), most)
+    chosen = sample_episodes((e for e in checked.scored.episodes if e.stop_reason != "retriever_error"), most)
     searches = 0
     for episode, searched, hits in _searched_again(checked, chosen):
         searches += 1
         if not _same_hits(searched.hits, hits):
-            then, now = ([hit.passage.id for hit in found] for found in (searched.hits, hits))
-            reason = f"query {searched.query!r:.60} found {then!r:.80}, now {now!r:.80}"
+            then, now = ([hit.passage.id for hit in each] for each in (searched.hits, hits))
+            reason = f"query {searched.query!r:.60} returned {then!r:.80}, now {now!r:.80}"
             raise SubmissionError(EPISODES, f"{episode.id}: {reason}", checked.folder / EPISODES)
     if agent is None:
         return {"episodes": 0, "searches": searches}
@@ -85,18 +85,18 @@ def replay_episodes(checked: CheckedSubmission, agent: LoadedAgent | None, most:
 def _searched_again(
     checked: CheckedSubmission, episodes: Sequence[Episode]
 ) -> Iterator[tuple[Episode, Searched, Sequence[Hit]]]:
-    """Yields each query of episodes with the hits that it has now."""
-    asked = [(episode, searched) for episode in episodes for searched in episode.searches]
-    for at in range(0, len(asked), BATCH):
-        batch = asked[at : at + BATCH]
+    """Yields each query of the episodes with its present hits."""
+    searches = [(episode, searched) for episode in episodes for searched in episode.searches]
+    for at in range(0, len(searches), BATCH):
+        batch = searches[at : at + BATCH]
         ids, texts = [e.question_id for e, _ in batch], [s.query for _, s in batch]
         rules = checked.task.rules
-        found = retrieve(checked.task.retriever, ids, texts, rules.top_k, rules.deadline)
-        yield from ((episode, searched, hits) for (episode, searched), hits in zip(batch, found, strict=True))
+        results = retrieve(checked.task.retriever, ids, texts, rules.top_k, rules.deadline)
+        yield from ((episode, searched, hits) for (episode, searched), hits in zip(batch, results, strict=True))
 
 
 def _same_hits(then: Sequence[Hit], now: Sequence[Hit]) -> bool:
-    """Returns whether two lists of hits are the same; hits of nearly equal scores may have changed places."""
+    """Returns whether two lists of hits agree; hits with nearly equal scores may be in another order."""
     if len(then) != len(now) or not all(
         abs(a.score - b.score) <= SCORE_TOLERANCE * max(1.0, abs(b.score)) for a, b in zip(then, now, strict=True)
     ):
@@ -107,7 +107,7 @@ def _same_hits(then: Sequence[Hit], now: Sequence[Hit]) -> bool:
 
 
 def _unlike(then: Episode, now: Episode) -> Iterator[tuple[str, Any, Any]]:
-    """Yields what differs between an episode and its repetition."""
+    """Yields the differences between an episode and its repetition."""
     queries = tuple([(s.turn, s.query) for s in episode.searches] for episode in (then, now))
     calls = tuple(
         [(c.role, c.turn, c.legal, c.answer) for c in episode.calls if not c.thought_cut] for episode in (then, now)
@@ -149,7 +149,7 @@ def _played_again(checked: CheckedSubmission, episodes: Sequence[Episode], agent
 
 
 class _Recorded:
-    """Sampler and token format that give the recorded outputs of episodes again: a response is its number, as one id.
+    """Sampler and token format that replay the recorded outputs of episodes. A response is one id, its number.
 
     Args:
         episodes: The episodes; each role's outputs are given in their order.
@@ -169,29 +169,29 @@ class _Recorded:
                 thought = ""
             self._left[episode.id] = left
         self._full = {episode.id for episode in episodes if episode.stop_reason == "context"}
-        self._asked: defaultdict[str, int] = defaultdict(int)
+        self._count: defaultdict[str, int] = defaultdict(int)
 
     def sample(self, requests: Sequence[SampleRequest]) -> list[Sampled]:
-        """Returns the next recorded output for each request; nothing once an episode has no more."""
+        """Returns the next recorded output for each request; an empty one after the last."""
         return [self._next(request.episode) for request in requests]
 
     def _next(self, episode: str) -> Sampled:
-        number, own = self._asked[episode], self._left[episode]
-        self._asked[episode] += 1
-        last = number >= len(own) - 1
-        ids = np.array(own[number : number + 1], np.int32)
+        number, outputs = self._count[episode], self._left[episode]
+        self._count[episode] += 1
+        last = number >= len(outputs) - 1
+        ids = np.array(outputs[number : number + 1], np.int32)
         finish: Finish = "eos"
-        if number >= len(own) or (last and episode in self._full):
+        if number >= len(outputs) or (last and episode in self._full):
             finish = "context"  # also ends an episode that now asks for more than was recorded
-        elif self._calls[own[number]].cut:
+        elif self._calls[outputs[number]].cut:
             finish = "length"
         return Sampled(ids, np.zeros(len(ids), np.float32), finish)
 
     def close(self) -> None:
-        """Does nothing: no process is behind it."""
+        """Does nothing: there is no process to end."""
 
     def encode(self, texts: Sequence[ContextText]) -> list[npt.NDArray[np.int32]]:
-        """Returns one id for each prompt or observation, whatever it says."""
+        """Returns one id for any prompt or observation."""
         return [np.zeros(1, np.int32) for _ in texts]
 
     continues = False
@@ -218,7 +218,7 @@ def run_again(
     models: Mapping[str, Model],
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
-    """Evaluates an agent again as a submission says, compares, and records the agreement in the submission's folder.
+    """Repeats the evaluation of a submission, compares the scores, and records the agreement in its folder.
 
     Args:
         checked: The submission.
@@ -252,8 +252,8 @@ def run_again(
     for name in OFFICIAL:
         was, now = (result.get(name) for result in results)
         if (was is None) != (now is None) or abs((was or 0.0) - (now or 0.0)) > AGREE:
-            told = ["none" if value is None else f"{value:.4f}" for value in (was, now)]
-            reason = f"the submission has {told[0]}, run again it is {told[1]}"
+            values = ["none" if value is None else f"{value:.4f}" for value in (was, now)]
+            reason = f"the submission has {values[0]}, run again it is {values[1]}"
             raise SubmissionError(f"scores.{name}", reason, folder)
     record = {
         "episodes_sha256": manifest.files[EPISODES],
@@ -270,7 +270,7 @@ def run_again(
 
 
 def was_rerun(folder: Path, manifest: SubmissionManifest) -> bool:
-    """Returns whether a repetition of these very episodes is recorded in a submission's folder.
+    """Returns whether the folder of a submission records a repetition of exactly these episodes.
 
     The record is that of whoever keeps the leaderboard: what a submitter puts there is removed when it is taken in.
 

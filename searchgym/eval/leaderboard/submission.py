@@ -40,22 +40,22 @@ from searchgym.retrieval.index.distractors import passages_of
 from searchgym.rollout.storage import read_episodes
 
 REPORTED: Final = "reported.json"
-"""File of a row that is reported only."""
+"""File of a row with reported numbers."""
 COPIED: Final = (
     "env", "dataset", "split", "questions", "questions_sha256", "corpus_sha256", "retriever", "protocol", "scorer",
     "reward", "agent", "workflow", "prompts", "temperature", "samples", "seed", "searchgym", *BUDGETS,
 )  # fmt: skip
-"""Fields that a manifest takes from the record of the run."""
+"""Fields of a manifest that are copied from the record of the run."""
 
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What a submission says that its run does not know."""
+    """Facts about a submission that are not in its run."""
 
     name: str
     """Name of the row."""
     by: str
-    """Who submits it."""
+    """Submitter."""
     date: str = dataclasses.field(default_factory=lambda: datetime.date.today().isoformat())
     url: str | None = None
     training_seed: int | None = None
@@ -63,7 +63,7 @@ class About:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reported(Options):
-    """A row that is reported only: numbers of a publication, of which nothing can be computed again."""
+    """A row with the numbers of a publication, which cannot be recomputed."""
 
     format: str
     name: str
@@ -71,9 +71,9 @@ class Reported(Options):
     suite: str
     part: str
     source: str
-    """Where the numbers stand: paper and table, or address."""
+    """Source of the numbers: paper and table, or address."""
     differs: str
-    """What is different from the suite: corpus, retriever, budgets, metric, number of questions."""
+    """Differences from the suite: corpus, retriever, budgets, metric, number of questions."""
     em: Annotated[float, Interval(ge=0, le=1)]
     f1: Annotated[float, Interval(ge=0, le=1)] | None = None
 
@@ -84,19 +84,19 @@ def runs_of(folder: Path, suite: str | None = None, part: str | None = None) -> 
     Raises:
         UsageError: The folder holds no finished run, or the suite and part of a single run are not given.
     """
-    held = read_suite(folder)
-    if held is not None:
-        found = {(held[0], name): folder / name for name in held[1] if part in (None, name)}
+    evaluated = read_suite(folder)
+    if evaluated is not None:
+        runs = {(evaluated[0], name): folder / name for name in evaluated[1] if part in (None, name)}
     elif suite is None or part is None:
         raise UsageError(f"{folder} is no run of a suite: give --suite and --part, or evaluate a suite")
     else:
-        found = {(suite, part): folder}
-    for own in found.values():
-        if not RunReader(own).is_finished:
-            raise UsageError(f"{own} holds no finished run: evaluate it with --resume first")
-    if not found:
+        runs = {(suite, part): folder}
+    for path in runs.values():
+        if not RunReader(path).is_finished:
+            raise UsageError(f"{path} holds no finished run: evaluate it with --resume first")
+    if not runs:
         raise UsageError(f"{folder} has no part {part!r}")
-    return found
+    return runs
 
 
 def write_submission(run: Path, suite: str, part: str, about: About, out: Path, tasks: Tasks | None = None) -> Path:
@@ -146,20 +146,20 @@ def write_submission(run: Path, suite: str, part: str, about: About, out: Path, 
 
 
 def is_submission_of(folder: Path, run: Path, suite: str, part: str, about: About, tasks: Tasks) -> bool:
-    """Tells whether a folder holds what `write_submission` makes of a run, on whatever day.
+    """Tells whether a folder holds the submission that `write_submission` makes of a run, apart from the date.
 
     Raises:
         SubmissionError: The folder holds no submission, or one that was edited.
         DataError: See `write_submission`.
     """
     there = read_manifest(folder)
-    with tempfile.TemporaryDirectory(prefix="searchgym-") as place:
-        made = read_manifest(write_submission(run, suite, part, about, Path(place) / "submission", tasks))
-    return dataclasses.replace(made, date=there.date, seal={}) == dataclasses.replace(there, seal={})
+    with tempfile.TemporaryDirectory(prefix="searchgym-") as scratch:
+        manifest = read_manifest(write_submission(run, suite, part, about, Path(scratch) / "submission", tasks))
+    return dataclasses.replace(manifest, date=there.date, seal={}) == dataclasses.replace(there, seal={})
 
 
 def _write(path: Path, content: Mapping[str, Any]) -> None:
-    """Writes a JSON file of ASCII alone, in which no text of a submission can look like another."""
+    """Writes JSON in ASCII, so that different texts of a submission never look the same."""
     with write_atomic(path) as file:
         file.write((json.dumps(content, indent=1) + "\n").encode())
 
@@ -193,7 +193,7 @@ def _manifest(
 
 
 def write_reported(row: Reported, out: Path) -> Path:
-    """Writes a row that is reported only; errors as `write_submission` and `read_reported`."""
+    """Writes a row with reported numbers; raises the errors of `write_submission` and `read_reported`."""
     if out.exists():
         raise RunExistsError(f"{out} exists: choose another --name")
     with appearing(out) as folder:
@@ -203,7 +203,7 @@ def write_reported(row: Reported, out: Path) -> Path:
 
 
 def read_reported(folder: Path) -> Reported:
-    """Reads a row that is reported only.
+    """Reads a row with reported numbers.
 
     Raises:
         SubmissionError: A field is missing or has no possible value.

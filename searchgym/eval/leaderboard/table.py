@@ -17,8 +17,8 @@ from searchgym.eval.leaderboard.submission import REPORTED, Reported, read_repor
 from searchgym.eval.leaderboard.tasks import BUDGETS, Tasks
 from searchgym.eval.scores import OFFICIAL, bootstrap_ci, question_rows
 
-CEILINGS: Final = ("oracle", "evidence-oracle")
-"""Agents that are given the gold titles or answers: their rows bound the others and are not ranked."""
+ORACLES: Final = ("oracle", "evidence-oracle", "oracle-queries", "span-oracle")
+"""Agents that read the gold titles or answers: their rows are upper bounds and are not ranked."""
 COMPARED_FIELDS: Final = (
     "agent",
     "workflow",
@@ -30,9 +30,9 @@ COMPARED_FIELDS: Final = (
     "reward",
     "protocol",
 )
-"""What the training seeds of one row have in common."""
+"""Fields of the manifest that are equal for all training seeds of one row."""
 COSTS: Final = ("searches", "response_tokens", "read_tokens", "gold_found", "legal")
-"""Scores beside EM and F1 that a row shows, means over its seeds."""
+"""Scores of a row in addition to EM and F1, means over its seeds."""
 
 
 @dataclass(frozen=True)
@@ -51,18 +51,18 @@ class BoardRow:
         return self.members[0].manifest
 
     @property
-    def is_ceiling(self) -> bool:
-        """Whether the agent is given what the others look for."""
-        return self.manifest.agent in CEILINGS
+    def is_oracle(self) -> bool:
+        """Whether the agent reads the gold titles or answers."""
+        return self.manifest.agent in ORACLES
 
     def mean(self, name: str) -> float | None:
         """Returns the mean of a score over the seeds that have it, None if it was not measured."""
         values = [member.scores.get(name) for member in self.members]
-        known = [value for value in values if isinstance(value, (int, float))]
-        return sum(known) / len(known) if known else None
+        numbers = [value for value in values if isinstance(value, (int, float))]
+        return sum(numbers) / len(numbers) if numbers else None
 
     def costs(self) -> dict[str, Any]:
-        """Returns EM with its interval, and what it cost, under the names that the scores of a run have."""
+        """Returns EM with its interval, and the costs, under the keys of the scores of a run."""
         return {"em_ci95": self.interval("em"), **{name: self.mean(name) for name in ("em", *COSTS)}}
 
     def interval(self, name: str) -> list[float]:
@@ -85,25 +85,25 @@ class Track:
     label: str
     """Corpus, retriever and budgets in words."""
     rows: Sequence[BoardRow]
-    """Rows by EM, the best first; ceilings come last."""
+    """Rows by EM, the best first; oracles come last."""
     to_best: Mapping[str, PairedDifference] = field(default_factory=dict)
-    """Name of the row to its difference to the best row that is no ceiling; not of that row, nor of ceilings."""
+    """Difference of each row to the best row, by name; oracles have none and are never the best."""
 
 
 @dataclass(frozen=True)
 class Board:
-    """A leaderboard: its tracks, its reported rows, and what could not be looked at here."""
+    """A leaderboard: its tracks, its reported rows, and the submissions that were left out."""
 
     tracks: Sequence[Track]
     reported: Sequence[Reported]
     refused: Sequence[SubmissionError]
     """Why submissions were refused, in order of their folders."""
     absent: Sequence[str]
-    """What is not here, in words: data that a suite needs."""
+    """Messages about missing data, without which some submissions could not be checked."""
 
 
 def find_submissions(folders: Iterable[Path]) -> list[Path]:
-    """Returns the folders below that hold a submission or a reported row, in a fixed order."""
+    """Returns the folders of submissions and reported rows below `folders`, sorted."""
     files = [p for folder in folders for name in (MANIFEST, REPORTED) for p in folder.rglob(name)]
     return sorted({path.parent for path in files if not any(part.startswith(".") for part in path.parts[1:])})
 
@@ -119,25 +119,25 @@ def build_board(
         progress: Called with ("submissions", number done, number in all).
 
     Returns:
-        The board; a submission that is refused is in none of its rows and is named with the reason.
+        The board. Refused submissions are in none of its rows, but in `refused` with the reason.
     """
-    tasks, places = tasks or Tasks(), find_submissions(folders)
+    tasks, submissions = tasks or Tasks(), find_submissions(folders)
     checked: list[CheckedSubmission] = []
     reported: list[Reported] = []
     refused: list[SubmissionError] = []
     absent: dict[str, None] = {}
-    for number, place in enumerate(places, start=1):
+    for number, submission in enumerate(submissions, start=1):
         try:
-            if (place / REPORTED).is_file():
-                reported.append(read_reported(place))
+            if (submission / REPORTED).is_file():
+                reported.append(read_reported(submission))
             else:
-                checked.append(check_submission(place, tasks))
+                checked.append(check_submission(submission, tasks))
         except SubmissionError as error:
             refused.append(error)
         except DataMissingError as error:
             absent.setdefault(str(error))
         if progress is not None:
-            progress("submissions", number, len(places))
+            progress("submissions", number, len(submissions))
     groups: dict[str, list[CheckedSubmission]] = {}
     for one in checked:
         manifest = one.manifest
@@ -151,7 +151,7 @@ def build_board(
         else:
             reason = f"two submissions of one name: {name!r} with training seed {seed} is also {same.folder}"
             refused.append(SubmissionError("name", reason, one.folder / MANIFEST))
-    tracks = [_track(own, refused) for _, own in sorted(groups.items())]
+    tracks = [_track(group, refused) for _, group in sorted(groups.items())]
     return Board([track for track in tracks if track.rows], reported, refused, list(absent))
 
 
@@ -159,22 +159,22 @@ def _track(checked: Sequence[CheckedSubmission], refused: list[SubmissionError])
     """Returns the track of submissions that can be compared."""
     by_name: dict[str, list[CheckedSubmission]] = {}
     for one in checked:
-        own = by_name.setdefault(one.manifest.name, [])
-        first = (own or [one])[0].manifest
+        seeds = by_name.setdefault(one.manifest.name, [])
+        first = (seeds or [one])[0].manifest
         names = [name for name in COMPARED_FIELDS if getattr(first, name) != getattr(one.manifest, name)]
         if (first.training_seed is None) != (one.manifest.training_seed is None):
             names.insert(0, "training_seed")
         if names:
-            reason = f"is another one than that of {own[0].folder}, of the same name: give it another name"
+            reason = f"differs from {seeds[0].folder}, which has the same name: choose another name"
             refused.append(SubmissionError(names[0], reason, one.folder / MANIFEST))
         else:
-            own.append(one)
-    rows = [_row(sorted(own, key=lambda one: one.manifest.training_seed or 0)) for own in by_name.values()]
-    rows.sort(key=lambda row: (row.is_ceiling, 1.0 if (em := row.mean("em")) is None else -em, row.manifest.name))
+            seeds.append(one)
+    rows = [_row(sorted(seeds, key=lambda one: one.manifest.training_seed or 0)) for seeds in by_name.values()]
+    rows.sort(key=lambda row: (row.is_oracle, 1.0 if (em := row.mean("em")) is None else -em, row.manifest.name))
     first = checked[0].manifest
-    best = next((row for row in rows if not row.is_ceiling), None)
-    scored = best is not None and any("em" in own for own in best.questions.values())
-    others = [row for row in rows if scored and row is not best and not row.is_ceiling]
+    best = next((row for row in rows if not row.is_oracle), None)
+    scored = best is not None and any("em" in scores for scores in best.questions.values())
+    others = [row for row in rows if scored and row is not best and not row.is_oracle]
     gaps = {row.manifest.name: difference(row.questions, best.questions) for row in others} if best else {}
     return Track(first.suite, first.part, label_of(first), rows, gaps)
 
@@ -191,10 +191,12 @@ def _row(members: Sequence[CheckedSubmission]) -> BoardRow:
 
 def label_of(manifest: SubmissionManifest) -> str:
     """Returns corpus, retriever and budgets of a track in words."""
-    own = manifest.retriever
-    settings = [f"{k} {v}" for k, v in own.items() if k not in ("retriever", "kind", "passages", "corpus")]
-    kind = str(own.get("kind", own.get("retriever")))
-    corpus = f"{own['passages']:,} passages" if isinstance(own.get("passages"), int) else "an unnamed corpus"
+    retriever = manifest.retriever
+    settings = [f"{k} {v}" for k, v in retriever.items() if k not in ("retriever", "kind", "passages", "corpus")]
+    kind = str(retriever.get("kind", retriever.get("retriever")))
+    corpus = (
+        f"{retriever['passages']:,} passages" if isinstance(retriever.get("passages"), int) else "an unnamed corpus"
+    )
     sha256 = f" ({manifest.corpus_sha256[:12]})" if manifest.corpus_sha256 else ""
     budgets = (
         f"{manifest.top_k} hits, {manifest.max_turns} turns, {manifest.max_queries} "

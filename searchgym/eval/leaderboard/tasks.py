@@ -1,4 +1,4 @@
-"""The task that a submission says it ran: the part of the suite, with the budgets of the run."""
+"""The task of a submission: a part of a suite, with the budgets of the run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from searchgym.protocol import DEFAULT, get_protocol
 from searchgym.retrieval.retriever import NullRetriever
 
 BUDGETS: Final = ("top_k", "max_turns", "max_queries", "max_observation_words")
-"""Budgets that a run may choose; each choice is a track of its own."""
+"""Budgets that a run may choose; each choice is a separate track."""
 
 
 class Tasks:
@@ -42,9 +42,9 @@ class Tasks:
         """
         if name in self._suites:
             return self._suites[name]
-        if name not in (known := list_cards("suites")):
-            raise UnknownNameError("suite", name, [*known, *self._suites])
-        return load_suite(str(known[name]))
+        if name not in (cards := list_cards("suites")):
+            raise UnknownNameError("suite", name, [*cards, *self._suites])
+        return load_suite(str(cards[name]))
 
     def base(self, suite: str, part: str) -> Task:
         """Returns the task of a part of a suite, with the suite's budgets.

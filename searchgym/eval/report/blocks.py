@@ -1,6 +1,6 @@
-"""Blocks that a page is made of: plain data without markup, which `to_html` and `to_markdown` render.
+"""Building blocks of a page: plain data without markup, which `to_html` and `to_markdown` render.
 
-Every text in a block is shown as it is: nothing that a run, a model or a submission says is read as markup.
+Every text in a block is shown literally: no text of a run, a model or a submission is read as markup.
 """
 
 from __future__ import annotations
@@ -8,6 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
+
+MOST_OUTCOMES: Final = 6
+"""Maximum number of sentences at the top of a page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +50,10 @@ class Items:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Table of text cells; a column whose cells all begin with a digit or sign is set as numbers in HTML."""
+    """Table of text cells; a column whose cells all begin with a digit or sign is right-aligned in HTML.
+
+    On a narrow screen the column of names stays in sight: the first one, or the second one after a column ``#``.
+    """
 
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -121,7 +128,7 @@ class ReportPage:
 
 
 def items_of(text: str) -> Items:
-    """Returns the items of a text of ours: one a line, its term before a ``|``, code between backticks."""
+    """Returns the items of a text with one item a line: its term, ``|``, a paragraph with code between backticks."""
     items: list[tuple[str, Inline]] = []
     for line in text.strip().splitlines():
         term, _, paragraph = line.partition(" | ")
@@ -130,14 +137,24 @@ def items_of(text: str) -> Items:
     return Items(items)
 
 
+def outcomes(sentences: Sequence[str]) -> list[Block]:
+    """Returns the opening of a page, one sentence for each result; empty sentences are left out."""
+    sentences = list(filter(None, sentences))
+    more = len(sentences) - MOST_OUTCOMES
+    items = [("", [text]) for text in sentences[:MOST_OUTCOMES]]
+    if more > 0:
+        items.append(("", [f"{more} more below."]))
+    return [TextBlock(items[0][1])] if len(items) == 1 else [Items(items)] if items else []
+
+
 def filled(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     """Returns a table without the columns in which every cell is empty."""
-    kept = [place for place in range(len(head)) if any(row[place] for row in rows)]
-    return Table([head[place] for place in kept], [[row[place] for place in kept] for row in rows])
+    columns = [column for column in range(len(head)) if any(row[column] for row in rows)]
+    return Table([head[column] for column in columns], [[row[column] for column in columns] for row in rows])
 
 
 def finite(value: object) -> float | None:
-    """Returns a finite number; None for everything else that a file of a run may hold instead."""
+    """Returns the value as a float if it is a finite number, else None."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     try:
@@ -148,8 +165,8 @@ def finite(value: object) -> float | None:
 
 def number(value: object, digits: int = 3) -> str:
     """Formats a score for a cell; empty if it was not measured or is not a finite number."""
-    known = finite(value)
-    return "" if known is None else f"{known:.{digits}f}"
+    score = finite(value)
+    return "" if score is None else f"{score:.{digits}f}"
 
 
 def between(bounds: object, digits: int = 3) -> str:

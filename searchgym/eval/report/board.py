@@ -18,40 +18,46 @@ from searchgym.eval.report.blocks import (
     Table,
     TextBlock,
     between,
+    filled,
     items_of,
     number,
+    outcomes,
 )
-from searchgym.eval.report.evaluations import cost_picture
+from searchgym.eval.report.evaluations import ORACLES, cost_picture
 
 HEAD: Final = (
     "#", "name", "tier", "agent", "models", "EM", "95 % over questions", "seeds", "95 % over seeds", "F1", "searches",
     "tokens written", "tokens read", "gold pages found", "legal", "less the best, 95 %",
 )  # fmt: skip
-"""Heads of a track's table."""
+"""Keys of a row, as `track_cells` returns them."""
+PAGE_HEAD: Final = (
+    "#", "name", "EM (95 %)", "minus the best (95 %)", "F1", "searches", "tokens written", "tokens read",
+    "gold pages found", "legal", "seeds (95 %)", "agent", "models", "tier",
+)  # fmt: skip
+"""Heads of a track's table on a page."""
 TIERS: Final = {True: "run again", False: "recomputed"}
 """Tier of a row by whether it was run again."""
 MEANING: Final = items_of(
     """
 Tiers. | “run again”: the keepers of this page ran agent and models again and got the same scores. \
-“recomputed”: every score was computed from the episodes of the submission by the one scorer. \
-“reported”: numbers of others that nobody here could compute; they are never ranked.
-Tracks. | Rows are compared within a track only: the same questions, corpus, retriever and budgets. Numbers of \
-different tracks say nothing about each other. The table of a suite has the mean over its parts, each \
-counting the same, for rows with one retriever and one set of budgets in all of them; it has no \
-intervals and is no ranking.
-Differences | are to the best row of the track, with a paired bootstrap interval over questions (95 %); “not \
-distinguishable” where it holds 0. With several training seeds a question's score is the mean over \
-them; the interval over seeds is Student's t.
-Ceilings | are told the gold pages (evidence-oracle) or the answer (oracle); they bound the rows above and are \
-not ranked.
+“recomputed”: every score was computed from the episodes of the submission by the environment's scorer. \
+“reported”: numbers of others that could not be computed here; they are never ranked.
+Tracks. | Rows are comparable only within a track: the same questions, corpus, retriever and budgets. The table of a \
+suite shows the mean over its parts, each with equal weight, for rows with the same retriever and budgets \
+in all parts; it has no intervals and is no ranking.
+EM (95 %) | is exact match with a bootstrap interval over questions. With several training seeds a question's score \
+is the mean over them, and “seeds” shows their number and Student's t interval over seeds. F1 is left out \
+where it equals EM in every row.
+Minus the best | is the difference to the best row of the track, paired by question, with a 95 % bootstrap interval; \
+“not distinguishable” means that the interval contains 0.
+Oracles | read the gold pages or answers. They are upper bounds and are not ranked.
 What “recomputed” does not prove: | that the named model wrote the outputs, that its training saw none of the \
 questions, or that nobody chose the best of several runs. `searchgym leaderboard check --replay` \
-repeats the searches and the workflow on the recorded outputs, so that invented hits and answers \
-that no output holds are refused; outputs that were themselves invented are found only by running the \
-model again.
+repeats the searches and the workflow on the recorded outputs, so invented hits and invented answers \
+are refused; invented outputs are found only by running the model again.
 """
 )
-"""How a reader should take the tables."""
+"""Notes on how to read the tables."""
 
 
 def board_page(board: Board, *, figures: bool = False) -> ReportPage:
@@ -62,7 +68,8 @@ def board_page(board: Board, *, figures: bool = False) -> ReportPage:
         figures: Whether each track has a figure of accuracy against cost, for which matplotlib must be installed.
     """
     blocks: list[Block] = [
-        TextBlock(["Made by ", Code("make leaderboard"), "; every row is computed again from its episodes."])
+        *outcomes([_outcome(track) for track in board.tracks]),
+        TextBlock(["Made by ", Code("make leaderboard"), "; every row is recomputed from its episodes."]),
     ]
     for suite in dict.fromkeys(track.suite for track in board.tracks):
         blocks.append(Heading(suite))
@@ -75,24 +82,59 @@ def board_page(board: Board, *, figures: bool = False) -> ReportPage:
             settings.setdefault(key, []).append(track)
         blocks += [Table(*suite_table(alike)) for alike in settings.values() if len(alike) > 1]
         for track in tracks:
-            blocks += [
-                Heading(track.part, 3),
-                TextBlock([f"Track: {track.label}."]),
-                Table(HEAD, track_cells(track)),
-            ]
+            blocks += [Heading(track.part, 3), TextBlock([f"Track: {track.label}."]), *_track_tables(track)]
             if figures and (picture := cost_picture({row.manifest.name: row.costs() for row in track.rows})):
                 blocks.append(picture)
     if board.reported:
         blocks += [Heading("Reported only"), Table(*reported_table(board.reported))]
     if board.absent:
-        blocks += [Heading("Not looked at here"), Items([("", [text]) for text in board.absent])]
+        blocks += [Heading("Not checked here"), Items([("", [text]) for text in board.absent])]
     return ReportPage("Leaderboard", [*blocks, Heading("How to read it"), MEANING])
 
 
+def _outcome(track: Track) -> str:
+    """Returns one sentence on the best row of a track, the second one and the date; empty without an EM."""
+    rows = [row for row in track.rows if not row.is_oracle and row.mean("em") is not None]
+    if not rows:
+        return ""
+    best = rows[0]
+    text = f"{track.suite}, {track.part}: “{best.manifest.name}” has the best EM, {number(best.mean('em'))}"
+    text += f" (95 % interval {between(best.interval('em'))}), on {len(best.questions)} questions"
+    if len(rows) > 1:
+        second = rows[1]
+        gap = track.to_best.get(second.manifest.name)
+        text += f"; second of {len(rows)} is “{second.manifest.name}” with {number(second.mean('em'))}"
+        text += "" if gap is None else f", difference {gap}"
+    return f"{text}. Newest submission: {max(member.manifest.date for row in rows for member in row.members)}."
+
+
+def _track_tables(track: Track) -> list[Block]:
+    """Returns the table of the ranked rows of a track, and that of its oracles below it."""
+    rows: list[dict[str, str]] = [dict(zip(HEAD, cells, strict=True)) for cells in track_cells(track)]
+    f1 = any(row["F1"] != row["EM"] for row in rows)
+    results, oracles = list[list[str]](), list[list[str]]()
+    for row, data in zip(rows, track.rows, strict=True):
+        interval, over_seeds = row["95 % over questions"], row["95 % over seeds"]
+        cells: dict[str, str] = (
+            dict.fromkeys(PAGE_HEAD, "")
+            | row
+            | {
+                "EM (95 %)": row["EM"] + (f" ({interval})" if interval else ""),
+                "minus the best (95 %)": str(track.to_best.get(row["name"], "")),
+                "F1": row["F1"] if f1 else "",
+                "seeds (95 %)": f"{row['seeds']} ({over_seeds})" if over_seeds else "",
+                "agent": "" if row["agent"] == row["name"] else row["agent"],
+            }
+        )
+        (oracles if data.is_oracle else results).append([cells[name] for name in PAGE_HEAD])
+    blocks: list[Block] = [filled(PAGE_HEAD, results)] if results else []
+    return [*blocks, TextBlock([ORACLES]), filled(PAGE_HEAD, oracles)] if oracles else blocks
+
+
 def track_cells(track: Track) -> list[list[str]]:
-    """Returns the cells of a track's table, a row for each row under `HEAD`."""
+    """Returns the cells of every row of a track, in the order of `HEAD`."""
     ranked = iter(range(1, len(track.rows) + 1))
-    return [_cells(track, row, "" if row.is_ceiling else str(next(ranked))) for row in track.rows]
+    return [_cells(track, row, "" if row.is_oracle else str(next(ranked))) for row in track.rows]
 
 
 def _cells(track: Track, row: BoardRow, rank: str) -> list[str]:
@@ -100,7 +142,7 @@ def _cells(track: Track, row: BoardRow, rank: str) -> list[str]:
     manifest, seeds = row.manifest, row.over_seeds("em")
     models = ", ".join(dict.fromkeys(used.name for member in row.members for used in member.manifest.models.values()))
     gap = track.to_best.get(manifest.name)
-    verdict = "ceiling" if row.is_ceiling else "best" if gap is None else str(gap)
+    verdict = "ceiling" if row.is_oracle else "best" if gap is None else str(gap)
     return [
         rank,
         manifest.name,
@@ -118,21 +160,23 @@ def _cells(track: Track, row: BoardRow, rank: str) -> list[str]:
 
 
 def suite_table(tracks: Sequence[Track]) -> tuple[list[str], list[list[str]]]:
-    """Returns heads and cells of the EM of each row in every part of a suite, for rows that are in all of them."""
-    em: dict[str, list[float | None]] = {}
-    for place, track in enumerate(tracks):
+    """Returns heads and cells of the EM of each row in every part of a suite, for rows that are in all parts.
+
+    Oracles are left out.
+    """
+    em: dict[str, list[float]] = {}
+    for track in tracks:
         for row in track.rows:
-            em.setdefault(row.manifest.name, [None] * len(tracks))[place] = row.mean("em")
-    ceilings = {row.manifest.name for track in tracks for row in track.rows if row.is_ceiling}
-    whole = {name: [v for v in values if v is not None] for name, values in em.items()}
-    means = {name: sum(values) / len(tracks) for name, values in whole.items() if len(values) == len(tracks)}
-    ordered = sorted(means, key=lambda name: (name in ceilings, -means[name], name))
-    cells = [[name, *map(number, whole[name]), number(means[name])] for name in ordered]
-    return ["EM", *(track.part for track in tracks), "mean over parts"], cells
+            if not row.is_oracle and (mean := row.mean("em")) is not None:
+                em.setdefault(row.manifest.name, []).append(mean)
+    means = {name: sum(values) / len(tracks) for name, values in em.items() if len(values) == len(tracks)}
+    ordered = sorted(means, key=lambda name: (-means[name], name))
+    cells = [[name, number(means[name]), *map(number, em[name])] for name in ordered]
+    return ["name", "EM, mean over parts", *(f"EM, {track.part}" for track in tracks)], cells
 
 
 def reported_table(rows: Sequence[Reported]) -> tuple[list[str], list[list[str]]]:
-    """Returns heads and cells of the rows that are reported only."""
+    """Returns heads and cells of the rows with reported numbers."""
     cells = [
         [row.name, f"{row.suite} {row.part}", number(row.em), number(row.f1), row.source, row.differs, row.by]
         for row in rows

@@ -1,4 +1,4 @@
-"""Episodes of a run, read one by one: what they score together, and a sample of them to read."""
+"""Episodes of a run, read one by one: their mean scores, and a sample to read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MOST_HITS: Final = 10
 """Maximum number of hits of one search that a page shows."""
 
 COSTS: Final = {"searches": "searches", "response_tokens": "tokens written", "read_tokens": "tokens read"}
-"""Name of a cost in the scores of an evaluation to its name on a page."""
+"""Costs in the scores of an evaluation, by key, with their labels on a page."""
 
 QuestionTexts = Mapping[str, tuple[str, Sequence[str]]]
 """Question id to the question's text and its gold answers."""
@@ -50,25 +50,25 @@ class Tally:
             self.env, self.agent = episode.env, episode.agent
         self.episodes += 1
         self.endings[str(episode.stop_reason or "unfinished")] += 1
-        own = self.values.setdefault(episode.question_id, {})
+        scores = self.values.setdefault(episode.question_id, {})
         for name, value in costs_of(episode).items():
-            own.setdefault(name, []).append(value)
+            scores.setdefault(name, []).append(value)
         for name in ("em", "f1"):
             if (score := score_of(episode, name)) is not None:
-                own.setdefault(name, []).append(score)
+                scores.setdefault(name, []).append(score)
 
     def scores(self) -> dict[str, Any]:
         """Returns means over questions of the means over attempts, with 95 % bootstrap intervals, as `NAME_ci95`."""
-        found: dict[str, Any] = {"n": len(self.values)}
+        scores: dict[str, Any] = {"n": len(self.values)}
         for name in ("em", "f1", "searches", "response_tokens", "read_tokens"):
             means = [math.fsum(v[name]) / len(v[name]) for _, v in sorted(self.values.items()) if name in v]
             if means:
-                found |= {name: math.fsum(means) / len(means), f"{name}_ci95": bootstrap_ci(means)}
-        return found
+                scores |= {name: math.fsum(means) / len(means), f"{name}_ci95": bootstrap_ci(means)}
+        return scores
 
 
 def costs_of(episode: Episode) -> dict[str, float]:
-    """Returns what an episode cost; tokens only if a model was asked. Definitions as in the scores of an evaluation."""
+    """Returns the costs of an episode, defined as in the scores of an evaluation; tokens only if it called a model."""
     costs = {"searches": float(len(episode.searches))}
     if episode.calls:
         costs["response_tokens"] = float(sum(call.end - call.start for call in episode.calls))
@@ -83,9 +83,9 @@ def score_of(episode: Episode, name: str) -> float | None:
 
 
 class EpisodeSample:
-    """Sample of episodes, about half of them right, that depends on their ids alone and not on their order.
+    """Sample of episodes, about half of them right. It depends on the ids alone, not on the order of the episodes.
 
-    Episodes with the smallest SHA-256 of their ids are kept; of a training, only those of the last step that wrote any.
+    It holds the episodes with the smallest SHA-256 of their ids; in a training, only those of its last step.
 
     Args:
         size: Number of episodes.
@@ -96,7 +96,7 @@ class EpisodeSample:
         self._kept: dict[bool, list[tuple[int, int, Episode]]] = {True: [], False: []}
 
     def add(self, episode: Episode) -> None:
-        """Looks at one episode."""
+        """Adds one episode to those that the sample is taken from."""
         step = step_of(episode.id)
         if step < self._step or not self.size:
             return
@@ -124,9 +124,9 @@ def step_of(id: str) -> int:
     return int(step) if at and step.isdecimal() and len(step) < 10 else 0
 
 
-def shown_episode(episode: Episode, asked: QuestionTexts) -> ShownEpisode:
-    """Returns an episode as a reader sees it; long texts are cut, and say by how much."""
-    question, golds = asked.get(episode.question_id, (f"question {episode.question_id}", ()))
+def shown_episode(episode: Episode, questions: QuestionTexts) -> ShownEpisode:
+    """Returns an episode for display; a long text is cut and followed by the number of characters left out."""
+    question, golds = questions.get(episode.question_id, (f"question {episode.question_id}", ()))
     score = score_of(episode, "em")
     facts = [("ended by", str(episode.stop_reason or "nothing: unfinished")), ("reward", number(episode.reward))]
     facts += [("F1", number(score_of(episode, "f1"))), ("turns", str(episode.turns))]
@@ -148,8 +148,8 @@ def _steps(episode: Episode) -> list[ShownStep]:
     """Returns the outputs, searches and looks at pages of an episode by turn, outputs first."""
     steps: list[ShownStep] = []
     for turn, calls, tools in turns_of(episode, call_rows(episode)):
-        for place, row in calls:
-            call = episode.calls[place]
+        for index, row in calls:
+            call = episode.calls[index]
             label = f"turn {turn} · {row.role} of {row.model_key}{' (a trial answer)' if call.prefix else ''}"
             label += f"{'' if row.legal else ', not legal'}{', cut off' if call.cut else ''}"
             steps.append(ShownStep(cut(label, LONGEST_HIT), cut(row.text, MAX_TEXT)))

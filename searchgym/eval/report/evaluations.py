@@ -1,4 +1,4 @@
-"""The part of a report about evaluations: one table, and figures, for each set of questions."""
+"""The sections of a report about evaluations: for each set of questions a sentence, a table and figures."""
 
 from __future__ import annotations
 
@@ -15,34 +15,75 @@ from searchgym.eval.report.runs import RunData
 from searchgym.eval.scores import bootstrap_ci
 
 HEAD: Final = (
-    "#", "run", "agent", "models", "questions", "EM (95 %)", "F1 (95 %)", "searches", "tokens written", "tokens read",
-    "gold pages found", "legal", "EM less the first (95 %)",
+    "#", "run", "EM (95 %)", "EM minus first run (95 %)", "F1 (95 %)", "searches", "tokens written", "tokens read",
+    "gold pages found", "legal", "questions", "agent", "models",
 )  # fmt: skip
 """Heads of the table."""
+F1: Final = HEAD.index("F1 (95 %)")
+ORACLES: Final = "Oracles read the gold titles or answers: their scores are upper bounds, not results."
+"""Paragraph above the table of oracles."""
 LONGEST_NAME: Final = 300
 """Maximum number of characters of a name in a run's record that a page shows."""
 MOST_TURNS: Final = 100
 """Maximum number of turns in a figure."""
 
 
-def evaluation_blocks(runs: Sequence[RunData]) -> list[Block]:
-    """Returns the blocks about evaluations: a section for each set of questions, in order of its first run."""
+def groups_by_questions(runs: Sequence[RunData]) -> list[list[RunData]]:
+    """Returns evaluations grouped by their questions, in order of first runs; oracles come last in a group."""
     groups: dict[str, list[RunData]] = {}
-    for run in runs:
+    for run in sorted(runs, key=lambda run: run.is_oracle):
         groups.setdefault(json.dumps([run.record.get(name) for name in SAME]), []).append(run)
-    return [block for alike in groups.values() for block in _section(alike)]
+    return list(groups.values())
+
+
+def evaluation_outcome(runs: Sequence[RunData]) -> str:
+    """Returns one sentence on the EM of the best run, compared with the first, and the date; empty without an EM.
+
+    Args:
+        runs: Evaluations on the same questions. Oracles are left out.
+    """
+    scored = [run for run in runs if not run.is_oracle and finite(run.scores.get("em")) is not None]
+    if not scored:
+        return ""
+    best, first = max(scored, key=lambda run: run.scores["em"]), scored[0]
+    count, interval = number(best.scores.get("n"), 0), between(best.scores.get("em_ci95"))
+    env = cut(str(best.record.get("env") or "an unknown environment"), LONGEST_NAME)
+    text = f"EM on {f'{count} ' if count else ''}question{'s' * (count != '1')} of {env}: "
+    text += f"“{cut(best.name, LONGEST_NAME)}” {number(best.scores['em'])}"
+    text += f" (95 % interval {interval})" if interval else ""
+    text += f", the best of {len(scored)} runs" if len(scored) > 1 else ""
+    if best is not first:
+        text += f"; “{cut(first.name, LONGEST_NAME)}”, the first run, {number(first.scores['em'])}"
+        text += f"; difference {difference(best.rows, first.rows)}" if best.rows and first.rows else ""
+    days = sorted({run.date for run in scored})
+    return f"{text}. Date: {days[0]}{f' to {days[-1]}' if len(days) > 1 else ''}."
+
+
+def evaluation_blocks(groups: Sequence[Sequence[RunData]]) -> list[Block]:
+    """Returns the blocks about evaluations: one section for each group of runs on the same questions."""
+    return [block for runs in groups for block in _section(runs)]
 
 
 def _section(runs: Sequence[RunData]) -> list[Block]:
     """Returns the section about runs on the same questions."""
     first = runs[0].record
-    told = [cut(str(first[name]), LONGEST_NAME) for name in ("dataset", "split", "scorer") if first.get(name)]
+    facts = [cut(str(first[name]), LONGEST_NAME) for name in ("dataset", "split", "scorer") if first.get(name)]
     blocks: list[Block] = [Heading(cut(str(first.get("env") or "unknown environment"), LONGEST_NAME))]
-    if told:
-        blocks.append(TextBlock([f"Questions and scorer: {', '.join(told)}."]))
     gaps, notes = _gaps(runs)
-    rows = [_cells(place, run, gaps.get(place, "")) for place, run in enumerate(runs, start=1)]
-    blocks.append(filled(HEAD, rows))
+    rows = [_cells(number, run, gaps.get(number, "")) for number, run in enumerate(runs, start=1)]
+    ems = [row[HEAD.index("EM (95 %)")] for row in rows]
+    repeats = any(ems) and [row[F1] for row in rows] == ems
+    if repeats:
+        rows = [[*row[:F1], "", *row[F1 + 1 :]] for row in rows]
+    if facts:
+        f1 = " F1 equals EM in every run." if repeats else ""
+        blocks.append(TextBlock([f"Questions and scorer: {', '.join(facts)}.{f1}"]))
+    results = [row for row, run in zip(rows, runs, strict=True) if not run.is_oracle]
+    oracles = [row for row, run in zip(rows, runs, strict=True) if run.is_oracle]
+    if results:
+        blocks.append(filled(HEAD, results))
+    if oracles:
+        blocks += [TextBlock([ORACLES]), filled(HEAD, oracles)]
     if notes:
         blocks.append(Items([("", [note]) for note in notes]))
     if len(runs) > MAX_RUNS:
@@ -52,35 +93,39 @@ def _section(runs: Sequence[RunData]) -> list[Block]:
     return blocks
 
 
-def _cells(place: int, run: RunData, gap: str) -> list[str]:
+def _cells(row: int, run: RunData, gap: str) -> list[str]:
     """Returns the cells of one run."""
     scores, record = run.scores, run.record
     models = record.get("models")
     entries = models.values() if isinstance(models, dict) else ()
-    named = dict.fromkeys(str(entry[0]) for entry in entries if isinstance(entry, list) and entry)
-    cells = [str(place), run.name, cut(str(record.get("agent", "")), LONGEST_NAME), cut(", ".join(named), LONGEST_NAME)]
-    cells.append(number(scores.get("n"), 0))
-    for name in ("em", "f1"):
-        bounds = between(scores.get(f"{name}_ci95"))
-        cells.append(number(scores.get(name)) + (f" ({bounds})" if bounds else ""))
-    digits = {"searches": 2, "response_tokens": 0, "read_tokens": 0, "gold_found": 3, "legal": 3}
-    return [*cells, *(number(scores.get(name), count) for name, count in digits.items()), gap]
+    names = dict.fromkeys(str(entry[0]) for entry in entries if isinstance(entry, list) and entry)
+    em, f1 = (_with_interval(scores, name) for name in ("em", "f1"))
+    digits = {"searches": 2, "response_tokens": 0, "read_tokens": 0, "gold_found": 3, "legal": 3, "n": 0}
+    numbers = [number(scores.get(name), count) for name, count in digits.items()]
+    texts = [cut(str(record.get("agent", "")), LONGEST_NAME), cut(", ".join(names), LONGEST_NAME)]
+    return [str(row), run.name, em, gap, f1, *numbers, *texts]
+
+
+def _with_interval(scores: Mapping[str, Any], name: str) -> str:
+    """Formats a score with its interval, if it has one."""
+    interval = between(scores.get(f"{name}_ci95"))
+    return number(scores.get(name)) + (f" ({interval})" if interval else "")
 
 
 def _gaps(runs: Sequence[RunData]) -> tuple[dict[int, str], list[str]]:
-    """Returns the differences to the first run that has scores of questions, by place, and what else differs.
+    """Returns the differences to the first run that has scores of questions, by row, and other differences in words.
 
     Raises:
         UsageError: Two runs on the same questions have scores of different ones.
     """
-    known = [(place, run) for place, run in enumerate(runs, start=1) if run.rows]
-    if len(known) < 2:
+    scored = [(row, run) for row, run in enumerate(runs, start=1) if run.rows]
+    if len(scored) < 2:
         return {}, []
-    notes, first = check_comparable([run for _, run in known]), known[0][1]
+    notes, first = check_comparable([run for _, run in scored]), scored[0][1]
     gaps = {
-        place: str(difference(run.rows, first.rows))
-        for place, run in known[1:]
-        if any("em" in row for row in run.rows.values())
+        row: str(difference(run.rows, first.rows))
+        for row, run in scored[1:]
+        if any("em" in scores for scores in run.rows.values())
     }
     return gaps, notes
 
@@ -115,17 +160,17 @@ def cost_picture(runs: Mapping[str, Mapping[str, Any]]) -> Picture | None:
 def _hops(runs: Sequence[RunData]) -> Picture | None:
     """Draws EM by the number of hops, where the questions differ in it."""
     hops = sorted({str(row["hops"]) for run in runs for row in run.rows.values() if row.get("hops") is not None})
-    shown: list[dict[str, Points]] = [{} for _ in runs]
-    for own in hops[:MAX_RUNS]:
-        count = max(sum(row.get("hops") == own for row in run.rows.values()) for run in runs)
-        label = f"{own} hop{'' if own == '1' else 's'}\n{count} questions"
-        for run, bar in zip(runs, shown, strict=True):  # in order of ids
-            values = [row["em"] for _, row in sorted(run.rows.items()) if row.get("hops") == own and "em" in row]
+    groups: list[dict[str, Points]] = [{} for _ in runs]
+    for level in hops[:MAX_RUNS]:
+        count = max(sum(row.get("hops") == level for row in run.rows.values()) for run in runs)
+        label = f"{level} hop{'' if level == '1' else 's'}\n{count} questions"
+        for run, bar in zip(runs, groups, strict=True):  # in order of ids
+            values = [row["em"] for _, row in sorted(run.rows.items()) if row.get("hops") == level and "em" in row]
             low, high = bootstrap_ci(values) if values else (0.0, 0.0)
             bar[label] = [(0.0, math.fsum(values) / len(values), low, high)] if values else []
     if len(hops) < 2:
         return None
-    series = [Series(run.name, bar) for run, bar in zip(runs, shown, strict=True)]
+    series = [Series(run.name, bar) for run, bar in zip(runs, groups, strict=True)]
     caption = "Exact match by the number of hops of the question, with 95 % bootstrap intervals over questions."
     return bars(series, "EM of each run by number of hops", caption)
 
@@ -138,15 +183,15 @@ def _recall(runs: Sequence[RunData]) -> Picture | None:
         points = []
         for turn, mean in enumerate(means[:MOST_TURNS] if isinstance(means, list) else ()):
             if (value := finite(mean)) is not None:
-                own = bounds[turn] if isinstance(bounds, list) and len(bounds) > turn else None
-                points.append((float(turn + 1), value, *_ends(own, value)))
+                interval = bounds[turn] if isinstance(bounds, list) and len(bounds) > turn else None
+                points.append((float(turn + 1), value, *_ends(interval, value)))
         series.append(Series(run.name, {"share of gold pages found up to a turn": points}))
     caption = "Retrieval by turn: share of the gold titles among all hits so far, with 95 % intervals over questions."
     return panels(series, "turn", "Share of gold titles found by turn", caption, integer=True)
 
 
 def _ends(bounds: object, value: float) -> tuple[float, float]:
-    """Returns the ends of an interval; the value itself where there is none."""
+    """Returns the ends of an interval; the value itself without one."""
     if not isinstance(bounds, (list, tuple)) or len(bounds) != 2:
         return value, value
     low, high = map(finite, bounds)

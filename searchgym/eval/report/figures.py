@@ -1,4 +1,4 @@
-"""Figures of a report as SVG, drawn once for a light and once for a dark background."""
+"""Figures of a report as SVG, each drawn for a light and for a dark background."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ def panels(series: Sequence[Series], label: str, title: str, caption: str, integ
         from matplotlib.ticker import MaxNLocator
 
         for name, axes in zip(names, _grid(figure, len(names)), strict=True):
-            for place, one in enumerate(series):
+            for index, one in enumerate(series):
                 if points := one.panels.get(name):
                     xs, ys, lows, highs = zip(*points, strict=True)
-                    style = _style(place, colours)
+                    style = _style(index, colours)
                     axes.plot(xs, ys, markersize=4, **style)
                     axes.fill_between(xs, lows, highs, alpha=0.2, linewidth=0, color=style["color"])
             axes.set_title(_drawable(name), loc="left", fontsize="medium")
@@ -92,10 +92,10 @@ def scatter(series: Sequence[Series], title: str, caption: str, labels: Mapping[
 
     def draw(figure: Figure, colours: Sequence[str]) -> None:
         for name, axes in zip(names, _grid(figure, len(names)), strict=True):
-            for place, one in enumerate(series):
+            for index, one in enumerate(series):
                 for x, y, low, high in one.panels.get(name, ()):
                     ends = [[max(y - low, 0.0)], [max(high - y, 0.0)]]
-                    axes.errorbar([x], [y], yerr=ends, capsize=3, linewidth=1, markersize=7, **_style(place, colours))
+                    axes.errorbar([x], [y], yerr=ends, capsize=3, linewidth=1, markersize=7, **_style(index, colours))
             axes.set_ylabel("EM")
             axes.set_xlabel(labels[name])
             axes.set_xlim(left=0)
@@ -117,12 +117,12 @@ def bars(series: Sequence[Series], title: str, caption: str) -> Picture | None:
     def draw(figure: Figure, colours: Sequence[str]) -> None:
         (axes,) = _grid(figure, 1)
         width = 0.8 / len(series)
-        for place, one in enumerate(series):
+        for index, one in enumerate(series):
             for group, name in enumerate(names):
                 for _, y, low, high in one.panels.get(name, ()):
-                    at = group + (place - (len(series) - 1) / 2) * width
+                    at = group + (index - (len(series) - 1) / 2) * width
                     ends = [[max(y - low, 0.0)], [max(high - y, 0.0)]]
-                    axes.bar([at], [y], width * 0.92, color=colours[place % len(colours)])
+                    axes.bar([at], [y], width * 0.92, color=colours[index % len(colours)])
                     axes.errorbar([at], [y], yerr=ends, color=axes.xaxis.label.get_color(), capsize=2, linewidth=1)
         axes.set_xticks(range(len(names)), [_drawable(name) for name in names])
         axes.set_ylabel("EM")
@@ -156,7 +156,7 @@ def _picture(
         from matplotlib.lines import Line2D
     except ImportError:
         raise UsageError(f"figures need matplotlib: {NEEDS}") from None
-    drawn: dict[str, bytes] = {}
+    images: dict[str, bytes] = {}
     for ground, ink in INK.items():
         style: dict[str, Any] = dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor"), ink)
         style |= {"xtick.color": ink, "ytick.color": ink}
@@ -178,16 +178,16 @@ def _picture(
                 keys.append(Line2D([], [], **_style(n, colours), label=f"{n + 1}  {_drawable(name)}"))
             figure.legend(handles=keys, loc="outside lower left", frameon=False, fontsize="small")
             figure.savefig(file, format="svg", metadata={"Date": None})
-        drawn[ground] = COMMENT.sub(b"", file.getvalue())
-    return Picture(drawn["light"], drawn["dark"], title, caption)
+        images[ground] = COMMENT.sub(b"", file.getvalue())
+    return Picture(images["light"], images["dark"], title, caption)
 
 
-def _style(place: int, colours: Sequence[str]) -> dict[str, Any]:
-    """Returns colour and marker of a run."""
-    return {"color": colours[place % len(colours)], "marker": MARKERS[place % len(MARKERS)]}
+def _style(index: int, colours: Sequence[str]) -> dict[str, Any]:
+    """Returns the colour and marker of a run."""
+    return {"color": colours[index % len(colours)], "marker": MARKERS[index % len(MARKERS)]}
 
 
 def _drawable(text: str) -> str:
-    """Returns at most two lines of `LONGEST_LINE` characters in which no character steers, or cannot be drawn."""
+    """Returns at most two lines of `LONGEST_LINE` characters; control and undrawable characters are replaced."""
     lines = [line[:LONGEST_LINE] for line in text.split("\n")[:2]]
     return "\n".join(map(drawable, lines))

@@ -1,4 +1,4 @@
-"""A page as one self-contained HTML file: no script, no address outside the file, nothing that a run says as markup."""
+"""Pages as self-contained HTML files without scripts and without requests; texts of runs are always escaped."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ def to_html(page: ReportPage) -> str:
         from jinja2 import Environment, PackageLoader, StrictUndefined
     except ImportError:
         raise UsageError(f"pages in HTML need Jinja2: {NEEDS}") from None
-    made = Environment(
+    templates = Environment(
         loader=PackageLoader("searchgym.eval", "report"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.tests["code"] = lambda part: isinstance(part, Code)
-    made.filters["kind"] = lambda block: type(block).__name__
-    made.filters["data"] = lambda svg: f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
-    made.filters["numbers"] = numeric_columns
-    return UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", made.get_template("page.html.j2").render(page=page))
+    templates.tests["code"] = lambda part: isinstance(part, Code)
+    templates.filters["kind"] = lambda block: type(block).__name__
+    templates.filters["data"] = lambda svg: f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
+    templates.filters["numbers"] = numeric_columns
+    return UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", templates.get_template("page.html.j2").render(page=page))
 
 
 def numeric_columns(table: Table) -> list[bool]:
-    """Tells for each column whether its cells are numbers."""
-    columns = [[row[place] for row in table.rows if row[place]] for place in range(len(table.head))]
+    """Tells, for each column, whether its cells are numbers."""
+    columns = [[row[column] for row in table.rows if row[column]] for column in range(len(table.head))]
     return [bool(cells) and all(NUMBER.fullmatch(cell) for cell in cells) for cells in columns]

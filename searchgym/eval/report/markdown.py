@@ -19,7 +19,7 @@ def to_markdown(page: ReportPage) -> str:
 
 
 def escaped(text: str) -> str:
-    """Returns text that Markdown and HTML show as it is, on one line."""
+    """Returns the text on one line, escaped so that Markdown and HTML show it literally."""
     return MARKUP.sub(r"\\\1", html.escape(" ".join(text.split()), quote=False))
 
 
@@ -38,11 +38,11 @@ def _block(block: Block) -> str:
 
 
 def _inline(parts: Inline) -> str:
-    """Returns a paragraph; a part keeps one space at either end where it had any, and code loses its backticks."""
-    shown = []
+    """Returns a paragraph; runs of white space become one space, and backticks within code are removed."""
+    rendered = []
     for part in parts:
         if isinstance(part, Code):
-            shown.append(f"`{' '.join(part.text.replace('`', '').split())}`")
+            rendered.append(f"`{' '.join(part.text.replace('`', '').split())}`")
         else:
-            shown.append(f"{' ' * part[:1].isspace()}{escaped(part)}{' ' * part[-1:].isspace()}")
-    return "".join(shown)
+            rendered.append(f"{' ' * part[:1].isspace()}{escaped(part)}{' ' * part[-1:].isspace()}")
+    return "".join(rendered)

@@ -1,4 +1,4 @@
-"""Texts of the questions that a run asked: as it recorded them or, for runs that did not, of generated environments."""
+"""Texts of the questions of a run: as recorded or, if the run has no record of them, from its generated environment."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ from searchgym.questions.question_source import QuestionContext
 from searchgym.records import Question
 
 LARGEST: Final = 20_000
-"""Maximum number of questions that are made for their texts alone: a recipe of others may ask for any number."""
+"""Maximum number of questions that are generated only for their texts; a foreign recipe may ask for any number."""
 
 
 def recorded(rows: Mapping[str, Mapping[str, Any]]) -> QuestionTexts:
-    """Returns the questions that the rows of an evaluation tell."""
-    found = {}
+    """Returns the questions in the rows of an evaluation."""
+    questions = {}
     for id, row in rows.items():
         text, golds = row.get("question"), row.get("golds")
         if isinstance(text, str):
-            found[id] = (text, [gold for gold in golds if isinstance(gold, str)] if isinstance(golds, list) else [])
-    return found
+            questions[id] = (text, [gold for gold in golds if isinstance(gold, str)] if isinstance(golds, list) else [])
+    return questions
 
 
 def of_training(recipe: Mapping[str, Any], proposed: Iterable[Question]) -> QuestionTexts:
-    """Returns the questions of a training: those that were proposed for it, and those of a generated environment."""
+    """Returns the questions of a training: those of its generated environment and those that its proposer made."""
     options = recipe.get("env_options")
     questions = [*_of_env(recipe.get("env"), options if isinstance(options, dict) else {}), *proposed]
     return {question.id: (question.text, question.golds) for question in questions}
 
 
 def _of_env(env: object, options: Mapping[str, Any]) -> Iterable[Question]:
-    """Returns the questions of an environment that ships, if nothing needs to be loaded for them; else none.
+    """Returns the questions of a shipped environment if they need no files; else none.
 
-    A run of others names the environment: only registered ids are looked up, and no file that it names is read.
+    A foreign run names the environment, so only registered ids are looked up, and no file that it names is read.
     """
-    given = options.get("questions", {})
-    if env not in registered() or not isinstance(given, Mapping) or options.keys() & set(RENAMED):
+    changes = options.get("questions", {})
+    if env not in registered() or not isinstance(changes, Mapping) or options.keys() & set(RENAMED):
         return []
     try:
         with code_refused(""):
-            source = with_options(find_env(str(env)), {"questions": given}).questions
+            source = with_options(find_env(str(env)), {"questions": changes}).questions
             world = source.world_spec()
             small = source.count <= LARGEST and (world is None or world.size <= LARGEST)
             return source.load(QuestionContext()) if source.at_hand and small else []

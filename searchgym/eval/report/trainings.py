@@ -1,4 +1,4 @@
-"""The part of a report about trainings: one table, and curves with a band over the seeds of a recipe."""
+"""The section of a report about trainings: a table, and curves with a band over the seeds of each recipe."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from searchgym.eval.report.figures import MAX_RUNS, Points, Series, panels
 from searchgym.eval.report.runs import RunData
 
 HEAD: Final = (
-    "#", "recipe", "runs", "seeds", "steps", "validation", "before", "after", "lowest to highest", "reward, last step",
-    "tokens generated",
+    "#", "recipe", "validation", "before", "after", "lowest to highest", "reward, last step", "steps",
+    "tokens generated", "runs", "seeds",
 )  # fmt: skip
 """Heads of the table."""
 CURVES: Final = {
     "rollout/reward": "reward of sampled episodes, training questions",
     "rollout/searches": "searches per episode",
     "rollout/generated_tokens": "tokens generated per episode",
-    "rollout/illegal": "share of outputs that were not understood",
+    "rollout/illegal": "share of malformed outputs",
     "proposer/signal": "proposed questions that some attempts, but not all, got right",
 }
 """Metric to the title of its panel, below that of the validation."""
@@ -31,7 +31,7 @@ CURVES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class RecipeRuns:
-    """Trainings by one recipe that differ in their seed alone."""
+    """Trainings by one recipe that differ only in their seed."""
 
     runs: Sequence[RunData]
 
@@ -59,12 +59,28 @@ class RecipeRuns:
 
 
 def groups_of(runs: Iterable[RunData]) -> list[RecipeRuns]:
-    """Returns trainings by recipe, the seed apart, in order of their first runs."""
-    found: dict[str, list[RunData]] = {}
+    """Returns trainings grouped by recipe without its seed, in order of their first runs."""
+    groups: dict[str, list[RunData]] = {}
     for run in runs:
         recipe = {name: value for name, value in run.recipe.items() if name != "seed"}
-        found.setdefault(json.dumps(recipe, sort_keys=True, default=str), []).append(run)
-    return [RecipeRuns(own) for own in found.values()]
+        groups.setdefault(json.dumps(recipe, sort_keys=True, default=str), []).append(run)
+    return [RecipeRuns(alike) for alike in groups.values()]
+
+
+def training_outcome(group: RecipeRuns) -> str:
+    """Returns one sentence with the validation scores before and after training; empty without both."""
+    curve = group.curve(group.validation)
+    if len(curve) < 2:
+        return ""
+    values = list(curve.values())
+    name, metric = cut(group.name, LONGEST_NAME), cut(group.validation.removeprefix("validation/"), LONGEST_NAME)
+    metric = metric.upper() if metric in ("em", "f1") else metric
+    seeds = f", mean of {len(group.runs)} runs" if len(group.runs) > 1 else ""
+    steps = max(curve)
+    return (
+        f"Training {name}: validation {metric} {_mean(values[0])} before, {_mean(values[-1])} after "
+        f"{steps} step{'s' * (steps != 1)}{seeds}."
+    )
 
 
 def training_blocks(runs: Sequence[RunData]) -> list[Block]:
@@ -73,7 +89,7 @@ def training_blocks(runs: Sequence[RunData]) -> list[Block]:
     if not groups:
         return []
     blocks: list[Block] = [Heading("Training")]
-    blocks.append(filled(HEAD, [_cells(place, group) for place, group in enumerate(groups, start=1)]))
+    blocks.append(filled(HEAD, [_cells(number, group) for number, group in enumerate(groups, start=1)]))
     if len(groups) > MAX_RUNS:
         blocks.append(TextBlock([f"The figure shows the first {MAX_RUNS} of {len(groups)} recipes."]))
     series = []
@@ -83,37 +99,37 @@ def training_blocks(runs: Sequence[RunData]) -> list[Block]:
         curves: dict[str, Points] = {}
         for name, title in titles.items():
             if curve := group.curve(name):
-                curves[title] = [(float(n), statistics.fmean(own), min(own), max(own)) for n, own in curve.items()]
+                curves[title] = [(float(n), statistics.fmean(ys), min(ys), max(ys)) for n, ys in curve.items()]
         series.append(Series(group.name, curves))
     caption = (
-        "Training curves: means over the runs of a recipe that differ in their seed alone; the band is from the lowest "
-        "to the highest of them. The validation is greedy and on other questions than the rewards."
+        "Training curves. Runs by one recipe that differ only in their seed are one line, their mean; the band spans "
+        "the lowest to the highest run. Validation is greedy and uses other questions than training."
     )
     picture = panels(series, "step", "Training curves by step", caption, integer=True)
     return [*blocks, picture] if picture else blocks
 
 
-def _cells(place: int, group: RecipeRuns) -> list[str]:
+def _cells(row: int, group: RecipeRuns) -> list[str]:
     """Returns the cells of one group."""
     validation, reward = group.curve(group.validation), group.curve("rollout/reward")
     steps, tokens = group.curve("step"), list[float]()
     for run in group.runs:
-        written = [value for row in run.metrics if (value := finite(row.get("generated_tokens"))) is not None]
+        written = [value for step in run.metrics if (value := finite(step.get("generated_tokens"))) is not None]
         tokens += written[-1:]
-    ends = [list(validation.values())[place] for place in (0, -1)] if validation else [[], []]
+    ends = [list(validation.values())[end] for end in (0, -1)] if validation else [[], []]
     low_high = f"{min(ends[1]):.3f} to {max(ends[1]):.3f}" if len(ends[1]) > 1 else ""
     return [
-        str(place),
+        str(row),
         cut(str(group.runs[0].recipe.get("name", "")), LONGEST_NAME),
-        ", ".join(run.name for run in group.runs),
-        cut(", ".join(str(run.recipe.get("seed", "")) for run in group.runs), LONGEST_NAME),
-        str(max(steps, default="")),
         cut(group.validation.removeprefix("validation/"), LONGEST_NAME),
         _mean(ends[0]),
         _mean(ends[1]) if len(validation) > 1 else "",
         low_high,
         _mean(list(reward.values())[-1] if reward else []),
+        str(max(steps, default="")),
         f"{statistics.fmean(tokens):,.0f}" if tokens else "",
+        ", ".join(run.name for run in group.runs),
+        cut(", ".join(str(run.recipe.get("seed", "")) for run in group.runs), LONGEST_NAME),
     ]
 
 

@@ -1,4 +1,4 @@
-"""The report of runs: one page that people read, made of run folders alone."""
+"""The report of runs: one page to read, made only from run folders."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Final
 
 from searchgym.corpora.files import write_atomic
-from searchgym.eval.report.blocks import Block, Code, Heading, Items, Reading, ReportPage, TextBlock, items_of
-from searchgym.eval.report.evaluations import evaluation_blocks
+from searchgym.eval.report.blocks import Block, Code, Heading, Items, Reading, ReportPage, TextBlock, items_of, outcomes
+from searchgym.eval.report.evaluations import evaluation_blocks, evaluation_outcome, groups_by_questions
 from searchgym.eval.report.html import to_html
 from searchgym.eval.report.runs import RunData, find_runs, names_of, read
-from searchgym.eval.report.trainings import training_blocks
+from searchgym.eval.report.trainings import groups_of, training_blocks, training_outcome
 from searchgym.named import code_refused
 from searchgym.version import __version__
 
@@ -19,20 +19,20 @@ SAMPLE: Final = 20
 """Number of episodes of each run that a report has to read."""
 MEANING: Final = items_of(
     """
-EM and F1 | are those of the environment's official scorer, means over questions. The intervals are 95 % \
-bootstrap intervals over questions; those of an unfinished run or of bare episodes are over the \
-questions that were played.
-EM less the first | is the mean of paired differences to the first run of the table, question by question, with a \
-paired bootstrap interval (95 %); “not distinguishable” where it holds 0.
-Tokens read | are the contexts before every output, added up, as a server bills them.
-Gold pages found | is the share of episodes whose hits held all gold pages; “legal” is the share of outputs that were \
-understood.
-An empty cell | was not measured, or is not a number in the run's files.
-Episodes to read | are drawn by the SHA-256 of their ids, half of them right where there are enough; of a training, \
-from its last step that wrote any. Long texts are cut. `searchgym show RUN` prints an episode token by token.
+EM and F1 | are computed by the environment's official scorer and averaged over questions, with 95 % bootstrap \
+intervals over questions. An unfinished run has the scores of the questions that it has answered so far.
+EM minus first run | is the mean difference to the first run of the table, paired by question, with a 95 % bootstrap \
+interval; “not distinguishable” means that the interval contains 0.
+Tokens read | are the lengths of all prompts added up, as a server bills them.
+Gold pages found | is the share of episodes whose searches returned all gold pages. “Legal” is the share of \
+well-formed outputs.
+An empty cell | was not measured, or the run's files hold no finite number for it.
+Dates | are those of the last change to the runs' files (UTC).
+Episodes to read | are chosen by the SHA-256 of their ids, half of them right if there are enough; those of a training \
+come from its last step. Long texts are cut. `searchgym show RUN` prints an episode token by token.
 """
 )
-"""How a reader should take the tables."""
+"""Notes on how to read the tables."""
 
 
 def report_page(
@@ -57,19 +57,22 @@ def report_page(
             runs.append(read(folder, name, sample))
         if progress is not None:
             progress("runs", number, len(folders))
-    told = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
-    blocks: list[Block] = [TextBlock([f"{told}, by ", Code("searchgym report"), f" of version {__version__}."])]
+    groups = groups_by_questions([run for run in runs if not run.is_training])
+    trainings = [run for run in runs if run.is_training]
+    count = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
+    blocks: list[Block] = outcomes([*map(evaluation_outcome, groups), *map(training_outcome, groups_of(trainings))])
+    blocks.append(TextBlock([f"{count}; page made by ", Code("searchgym report"), f", version {__version__}."]))
     if notes := [(f"{run.name}:", [note]) for run in runs for note in run.notes]:
         blocks.append(Items(notes))
-    blocks += evaluation_blocks([run for run in runs if not run.is_training])
-    blocks += training_blocks([run for run in runs if run.is_training])
+    blocks += evaluation_blocks(groups)
+    blocks += training_blocks(trainings)
     if any(run.sample for run in runs):
         blocks.append(Heading("Episodes to read"))
     for run in runs:
         if run.sample:
-            drawn = TextBlock([f"{len(run.sample)} of {run.episodes:,} episodes."])
-            blocks += [Heading(run.name, 3), drawn, Reading(run.sample)]
-    title = f"Report of {runs[0].name}" if len(runs) == 1 else f"Report of {told}"
+            size = TextBlock([f"{len(run.sample)} of {run.episodes:,} episodes."])
+            blocks += [Heading(run.name, 3), size, Reading(run.sample)]
+    title = f"Report of {runs[0].name}" if len(runs) == 1 else f"Report of {count}"
     return ReportPage(title, [*blocks, Heading("How to read it"), MEANING])
 
 

@@ -1,4 +1,4 @@
-"""Cards of suites: which environments a suite asks, with how many questions, and under which options."""
+"""Cards of suites: the environments of a suite, with their questions and options."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from searchgym.options.cards import find_card, list_cards, load_card
 from searchgym.options.yaml import read_small
 
 DATA: Final = "$SEARCHGYM_DATA"
-"""Beginning of a path in the folder of evaluation data."""
+"""Beginning of a path that is relative to the folder of evaluation data."""
 OPTIONS: Final = (
     "questions", "corpus", "retriever", "distractors", "aliases", "protocol", "dialect",
     "several_calls", "top_k", "max_turns", "max_queries", "max_observation_words", "browse", "snippet_words",
 )  # fmt: skip
-"""Options of an environment that a suite may set: none that names code, so that a card can be anybody's."""
+"""Options of an environment that a suite may set. None of them runs code, so that cards of strangers are safe."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subset(Options):
-    """Rule for a fixed part of a data set: in each stratum the ids with the smallest hashes; see `draw_subset`."""
+    """Rule for a fixed part of a data set: from each stratum, the ids with the smallest hashes; see `draw_subset`."""
 
     n: int
     """Number of questions."""
     seed: int = 0
     """Seed of the hash."""
     strata: list[Literal["type", "hops", "level"]] = field(default_factory=lambda: ["type", "hops"])
-    """What the strata are made of; each gets its share of the questions."""
+    """Attributes of questions that define the strata; each stratum gets its share of the questions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,22 +40,22 @@ class SuitePart(Options):
     """One data set of a suite."""
 
     env: str
-    """Environment that asks the questions."""
+    """Id of the environment."""
     n: int
-    """Number of questions of the data set, before a subset is taken; another number is refused."""
+    """Number of questions of the data set, before a subset is drawn; another number is an error."""
     name: str = ""
-    """Name in tables and folders; by default the environment's short name."""
+    """Name in tables and folders. Default: the environment's short name."""
     split: str | None = field(default=None, repr=False)
-    """Split that the questions are of, where the options give others than the environment's; a label for people."""
+    """Name of the split, if the options set questions of another split than the environment's; a label only."""
     options: dict[str, Any] = field(default_factory=dict)
     """Options of the environment; paths may begin with ``$SEARCHGYM_DATA/``."""
     subset: Subset | None = None
-    """Which questions are asked; None for all of them."""
+    """Rule that selects questions; None for all questions."""
     ids: list[str] = field(default_factory=list)
-    """Ids of the questions that are asked, instead of a subset; empty for all of them."""
+    """Ids of the selected questions, instead of a subset; empty for all questions."""
     sha256: str | None = None
-    """SHA-256 of the ids that are asked (`ids_sha256`); None if the project has not seen the data: then the first use
-    on a machine fixes it there."""
+    """SHA-256 of the ids of the selected questions (`ids_sha256`); None if it is unknown: then the first use on a
+    machine records it there, and later uses must match."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ class SuiteCard(Options):
     parts: list[SuitePart]
 
     def part(self, name: str) -> SuitePart:
-        """Returns the part of a name.
+        """Returns the part with the given name.
 
         Raises:
             UnknownNameError: The suite has no such part.
@@ -79,11 +79,11 @@ class SuiteCard(Options):
 
 
 def find_suite(name: str) -> Path | None:
-    """Returns the file of a suite's card, None if no suite has that name."""
+    """Returns the file of a suite's card; None if there is no suite of that name."""
     if Path(name).suffix in (".yaml", ".yml"):
         try:
             text = read_small(Path(name))
-        except (OSError, ValueError):  # said where the card is read
+        except (OSError, ValueError):  # `load_suite` reports the error
             return None
         return Path(name) if "\nparts:" in f"\n{text}" else None
     return list_cards("suites").get(name)
@@ -99,7 +99,7 @@ def load_suite(name: str) -> SuiteCard:
     path = find_card("suites", name)
     card = load_card(SuiteCard, path)
     if not card.parts:
-        raise CardError(f"{path}: a suite has one part at least")
+        raise CardError(f"{path}: a suite needs at least one part")
     named = []
     for part in card.parts:
         short = part.env.split("/")[-1]
@@ -116,16 +116,16 @@ def load_suite(name: str) -> SuiteCard:
         if _names_code(part.options):
             raise CardError(f"{where}: a kind of questions is code: name one that ships or is installed")
         if part.subset is not None and part.ids:
-            raise CardError(f"{where}: gives ids and a subset: leave one out")
+            raise CardError(f"{where}: has both ids and a subset: remove one")
         if Path(part.name).name != part.name or part.name.startswith("."):
             raise CardError(f"{where}: the name becomes that of a folder, {part.name!r} cannot")
     if len({part.name for part in named}) < len(named):
-        raise CardError(f"{path}: two parts of one name: give each a `name`")
+        raise CardError(f"{path}: two parts have the same name: give each a `name`")
     return SuiteCard(name=card.name, summary=card.summary, parts=named)
 
 
 def _names_code(value: object) -> bool:
-    """Returns whether some ``kind`` in nested options is a ``module:Class``."""
+    """Checks whether any ``kind`` in nested options is a ``module:Class``."""
     if isinstance(value, list):
         return any(map(_names_code, value))
     if not isinstance(value, dict):
@@ -134,15 +134,15 @@ def _names_code(value: object) -> bool:
 
 
 def ids_sha256(ids: Iterable[str]) -> str:
-    """Returns the SHA-256 of ids, whatever their order: of one id per line, sorted."""
+    """Returns the SHA-256 of sorted ids, one per line, so that their order does not matter."""
     return hashlib.sha256("\n".join(sorted(ids)).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def resolved(value: Any) -> Any:
-    """Returns options, or a value in them, with the paths in the folder of evaluation data filled in.
+    """Returns options, or one value, with ``$SEARCHGYM_DATA/`` in paths replaced by the folder of evaluation data.
 
     Raises:
-        DataMissingError: ``SEARCHGYM_DATA`` is not set, or a file is not in its folder.
+        DataMissingError: ``SEARCHGYM_DATA`` is not set, or its folder lacks the file.
     """
     if isinstance(value, Mapping):
         return {name: resolved(item) for name, item in value.items()}

@@ -1,4 +1,4 @@
-"""Evaluation of an agent on a suite: one run folder per part, and their scores together."""
+"""Evaluation of an agent on a suite: one run folder per part, and the scores of all parts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from searchgym.eval.scores import Scores
 from searchgym.rollout.models import Model
 
 MEANS: Final = ("em", "f1")
-"""Scores of which the parts' mean is taken."""
+"""Scores that are averaged over the parts."""
 
 Evaluate = Callable[[str, Task, Path, EvalOptions], Scores]
 """Function that evaluates a part: its name, task, folder and options."""
@@ -30,11 +30,11 @@ def check_suite_out(out: Path, suite: str, *, resume: bool, overwrite: bool) -> 
     Raises:
         RunExistsError: The folder holds a run of another suite.
     """
-    held = read_suite(out)
-    if held is not None and held[0] != suite:
-        raise RunExistsError(f"{out} holds a run of suite {held[0]}: choose another --out")
+    recorded = read_suite(out)
+    if recorded is not None and recorded[0] != suite:
+        raise RunExistsError(f"{out} holds a run of suite {recorded[0]}: choose another --out")
     what = f"a run of suite {suite}"
-    check_claim(out, SUITE, what, resume=resume and (overwrite or held is not None), overwrite=overwrite)
+    check_claim(out, SUITE, what, resume=resume and (overwrite or recorded is not None), overwrite=overwrite)
 
 
 def evaluate_suite(
@@ -46,20 +46,20 @@ def evaluate_suite(
     options: EvalOptions | None = None,
     run: Evaluate | None = None,
 ) -> dict[str, Any]:
-    """Runs an agent on every part of a suite; what has been done survives a kill.
+    """Runs an agent on every part of a suite; finished episodes survive an interruption.
 
     Args:
         suite: Name of the suite.
-        tasks: Name of the part to task, as `load_suite_tasks` returns them.
+        tasks: Tasks by part, as `load_suite_tasks` returns them.
         agent: The workflow and its roles.
         out: Folder of the run; each part gets a run folder in it.
-        models: The model behind each role.
-        options: How it is run; `resume` skips what is there.
-        run: How a part is evaluated, by default `evaluate`.
+        models: Model of each role.
+        options: Options of the evaluation; `resume` continues unfinished parts and keeps finished ones.
+        run: Function that evaluates a part. Default: `evaluate`.
 
     Returns:
-        ``suite``, ``n``, ``parts`` (name to scores), and ``em`` and ``f1``: the mean over the parts, as tables of this
-        field give it (``*_parts``), and over all questions (``*_questions``).
+        ``suite``, ``agent``, ``n``, ``parts`` (scores by part), and the means of ``em`` and ``f1``: over the parts
+        (``*_parts``, as usual in publications) and over all questions (``*_questions``).
     """
     options = options or EvalOptions()
     check_suite_out(out, suite, resume=options.resume, overwrite=options.overwrite)
@@ -68,11 +68,11 @@ def evaluate_suite(
     write_json(out / SUITE, {"suite": suite, "agent": agent.name, "parts": list(tasks)})
     parts: dict[str, Scores] = {}
     for name, task in tasks.items():
-        own = dataclasses.replace(options, resume=options.resume and holds_run(out / name))
+        part_options = dataclasses.replace(options, resume=options.resume and holds_run(out / name))
         if run is None:
-            parts[name] = evaluate(task, agent, out / name, models, own)
+            parts[name] = evaluate(task, agent, out / name, models, part_options)
         else:
-            parts[name] = run(name, task, out / name, own)
+            parts[name] = run(name, task, out / name, part_options)
     scores = {"suite": suite, "agent": agent.name, "n": sum(part["n"] for part in parts.values())}
     scores |= {"parts": parts, **suite_means(parts)}
     write_json(out / SCORES, scores)
@@ -80,10 +80,10 @@ def evaluate_suite(
 
 
 def check_parts(suite: str, tasks: Mapping[str, Task]) -> None:
-    """Checks that every part of a suite can be scored, before the first one is run.
+    """Checks that every part of a suite can be scored, before the first one runs.
 
     Raises:
-        ScoringError: One cannot; the message names it, see `check_scorable`.
+        ScoringError: A part cannot be scored; the message names it, see `check_scorable`.
     """
     for name, task in tasks.items():
         try:
@@ -93,9 +93,9 @@ def check_parts(suite: str, tasks: Mapping[str, Task]) -> None:
 
 
 def suite_means(parts: Mapping[str, Scores]) -> dict[str, float]:
-    """Returns the means over parts (each counts the same) and over questions (each counts the same).
+    """Returns mean scores over parts (each part has equal weight) and over questions (each question has equal weight).
 
-    A part without a score is left out of its means, as are questions without an answer.
+    A part without a score is left out of the means of that score, and so are unanswerable questions.
     """
     means: dict[str, float] = {}
     for name in MEANS:

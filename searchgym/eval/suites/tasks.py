@@ -1,4 +1,4 @@
-"""Tasks of a suite: each part's environment with its questions, checked against the card."""
+"""Loading of a suite's tasks: the environment of each part with its questions, checked against the card."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ from searchgym.retrieval.retriever import AnyRetriever
 
 
 def load_suite_tasks(suite: SuiteCard, options: TaskOptions | None = None) -> dict[str, Task]:
-    """Loads every part of a suite; parts over one corpus share its retriever.
+    """Loads every part of a suite; parts with the same corpus share a retriever.
 
     Args:
-        suite: The suite.
-        options: Options that replace those of the parts.
+        suite: Card of the suite.
+        options: Options that override those of the parts.
 
     Returns:
-        Name of the part to task.
+        Tasks by part.
 
     Raises:
-        DataMissingError: Questions or a corpus are not here; the message names the part.
+        DataMissingError: Questions or a corpus are missing; the message names the part.
         DataError: The questions are not those of the card.
     """
     tasks: dict[str, Task] = {}
     shared: dict[str, AnyRetriever] = {}
     for part in suite.parts:
         env = _env(suite, part)
-        given = merge_options(env, part.options, options or {})
-        alone = {"corpus", "retriever", "distractors"} & given.keys()
-        sharing = not alone and with_options(env, given).questions.shares_retriever
-        own: dict[str, Any] = {"retriever": shared[env.corpus]} if sharing and env.corpus in shared else {}
-        task = load_part(suite, part, cast("TaskOptions", {**own, **(options or {})}))
+        task_options = merge_options(env, part.options, options or {})
+        alone = {"corpus", "retriever", "distractors"} & task_options.keys()
+        sharing = not alone and with_options(env, task_options).questions.shares_retriever
+        defaults: dict[str, Any] = {"retriever": shared[env.corpus]} if sharing and env.corpus in shared else {}
+        task = load_part(suite, part, cast("TaskOptions", {**defaults, **(options or {})}))
         if sharing:
             shared[env.corpus] = task.retriever
         tasks[part.name] = task
@@ -55,13 +55,13 @@ def load_part(suite: SuiteCard, part: SuitePart, options: TaskOptions | None = N
     """Loads one part of a suite; see `load_suite_tasks`."""
     card, where = _env(suite, part), f"suite {suite.name}, part {part.name}: "
     try:
-        given = env_options(part.env, resolved(part.options), options or {})
-        task = load_task(card, **given)
+        task_options = env_options(part.env, resolved(part.options), options or {})
+        task = load_task(card, **task_options)
     except SearchGymError as error:
         if isinstance(error, DataError):
             raise type(error)(where + error.reason, error.path, error.line) from error
         raise CardError(f"{where}{error}") from error
-    task = task.asking(asked(suite, part, task.questions))
+    task = task.asking(questions_of_part(suite, part, task.questions))
     if part.split is not None:
         task = dataclasses.replace(task, split=part.split)
     try:
@@ -79,27 +79,27 @@ def _env(suite: SuiteCard, part: SuitePart) -> EnvCard:
         raise CardError(f"suite {suite.name}, part {part.name}: {error}") from error
 
 
-def asked(suite: SuiteCard, part: SuitePart, questions: Sequence[Question]) -> list[Question]:
-    """Returns the questions of a data set that a part asks, after a check of their number and ids.
+def questions_of_part(suite: SuiteCard, part: SuitePart, questions: Sequence[Question]) -> list[Question]:
+    """Selects the questions of a part from its data set, after a check of their number and ids.
 
     Raises:
-        DataError: There are more or fewer questions than the card says, or the ids are not those that it names.
+        DataError: The number of questions or the hash of the selected ids differs from the card.
         CardError: The card names an id that the data set does not have.
     """
     where = f"suite {suite.name}, part {part.name}"
     if len(questions) != part.n:
         raise DataError(f"{where}: expected {part.n} questions, got {len(questions)}: another split or file")
     if part.ids:
-        known = {question.id: question for question in questions}
-        if unknown := sorted(set(part.ids) - known.keys()):
+        by_id = {question.id: question for question in questions}
+        if unknown := sorted(set(part.ids) - by_id.keys()):
             raise CardError(f"{where}: {len(unknown)} ids are not in the data set, such as {unknown[0]!r}")
-        questions = [known[id] for id in part.ids]
+        questions = [by_id[id] for id in part.ids]
     elif part.subset is not None:
         questions = subset(questions, part.subset)
     sha256 = ids_sha256(question.id for question in questions)
     expected = part.sha256
-    if expected is None:  # what this machine saw first
-        digest = hashlib.sha256(repr(part).encode()).hexdigest()[:16]  # another rule has other ids
+    if expected is None:  # compare with the first use on this machine
+        digest = hashlib.sha256(repr(part).encode()).hexdigest()[:16]  # another rule selects other ids
         file = home() / "suites" / f"{suite.name}-{part.name}-{digest}.json"
         if not file.exists():
             with write_atomic(file) as out:
@@ -115,5 +115,5 @@ def asked(suite: SuiteCard, part: SuitePart, questions: Sequence[Question]) -> l
 
 
 def subset(questions: Sequence[Question], rule: Subset) -> list[Question]:
-    """Returns a fixed part of questions by `draw_subset`, with one level of strata."""
+    """Returns a fixed part of questions, drawn by `draw_subset` with one level of strata."""
     return draw_subset(questions, rule.n, rule.seed, [rule.strata])

@@ -1,1 +1,1 @@
-"""Runs to look at: episodes in Inspect's log format for its viewer, and one episode's tokens as a page."""
+"""Viewers of runs: episodes in Inspect's log format, and an HTML page with the tokens of one episode."""

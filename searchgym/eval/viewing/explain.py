@@ -1,4 +1,4 @@
-"""Explanation of rewards: for each call its role, model key, tokens, reward terms and advantage."""
+"""Explanation of an episode's rewards: role, model key, tokens, reward terms and advantage of each call."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from searchgym.train.loop.folder import Advantages
 from searchgym.train.recipe.recipe import Recipe
 
 NAMING: Final = ("agent", "env", "env_options", "credit")
-"""Parts of a recipe that name what gives rewards."""
+"""Options of a recipe that determine rewards and may name code."""
 
 
 def explain_run(
@@ -30,8 +30,8 @@ def explain_run(
 
     Args:
         run: Folder of the run.
-        episode_id: Episode to explain; by default the first with a nonzero advantage.
-        recipe: The user's recipe: what the run's recipe names as code is imported only if this one names the same.
+        episode_id: Id of the episode. Default: the first episode with a nonzero advantage.
+        recipe: The user's recipe. Code that the run's recipe names is imported only if this recipe names the same.
 
     Raises:
         UnknownNameError: The run has no such episode.
@@ -47,7 +47,7 @@ def explain_run(
 
 
 def explain_new(recipe: Recipe) -> tuple[Episode, list[CallRow]]:
-    """Samples a small step with the recipe's initial models and explains one of its episodes."""
+    """Samples a small step with a recipe's initial models and explains one of its episodes."""
     from searchgym.train.loop.assembly import assemble  # loads torch, which a saved run does not need
     from searchgym.train.loop.collect import Collector, TrainingData
 
@@ -76,5 +76,5 @@ def _with_signal(episodes: Mapping[str, Episode], advantages: Advantages) -> Epi
     """
     if not episodes:
         raise DataError("there is no episode to explain")
-    with_signal = (call.rpartition("/")[0] for call, own in advantages.items() if np.any(own))
+    with_signal = (call.rpartition("/")[0] for call, values in advantages.items() if np.any(values))
     return episodes[next(with_signal, next(iter(episodes)))]

@@ -1,4 +1,4 @@
-"""A run's log for Inspect's viewer: one file in the user's cache, written sample by sample, kept while it is true."""
+"""Log of a run for Inspect's viewer: a file in the user's cache, which is reused until the run changes."""
 
 from __future__ import annotations
 
@@ -39,43 +39,44 @@ from searchgym.train.loop.folder import RECIPE
 from searchgym.version import __version__
 
 LOG: Final = "episodes.derived.eval"
-"""End of the name of a log that is written for other readers."""
+"""Suffix of the name of a log that is written to a folder of the user's choice."""
 FORMAT: Final = 1
-"""Version of what a log holds; a log of another version is written anew."""
+"""Version of the contents of a log; a log of another version is rewritten."""
 EVERY: Final = 250
-"""Samples that are held in memory until they are written; progress is told as often."""
+"""Number of samples after which the log is flushed to disk and progress is reported."""
 LOG_FIELDS: Final = ("sampleId", "epoch", "input", "target", "answer")
-"""Columns of the list before those of the scores."""
+"""First columns of the list of samples, followed by the scores."""
 
 Progress = Callable[[int, int | None], None]
+"""Function that is called with (samples done, samples in total or None)."""
 
 
 def kept_log(folder: Path) -> Path:
-    """Returns where the log of a run is kept: in the user's cache, since the run's folder may be somebody else's.
+    """Returns the path of a run's log, in the user's cache, since the run's folder may come from a stranger.
 
-    A log that a run's folder brings is never read: it may say anything of the run, and take any memory to read.
+    A log inside the run's folder is never read: it may contain anything, and reading it may take any amount of memory.
     """
     full = folder.resolve()
     digest = hashlib.sha256(os.fsencode(full)).hexdigest()[:24]
     return home() / "views" / f"{full.name[:40]}-{digest}.eval"
 
 
-def fingerprint(folder: Path, *given: object) -> str:
-    """Returns what a log is true of: size and times of the run's files, the version, and what the user gave.
+def fingerprint(folder: Path, *options: object) -> str:
+    """Returns the fingerprint of a log's inputs: sizes and times of the run's files, the version, and the options.
 
-    The time of the last change, which nobody can set, tells files apart that were unpacked with equal sizes and dates.
+    The change time (ctime), which cannot be set, distinguishes files that were unpacked with equal sizes and dates.
 
     Args:
         folder: Folder of the run.
-        given: Options that change the log.
+        *options: Options that change the log.
     """
-    found = {file.name: file.stat() for file in RunReader(folder).files}
-    stats = {name: (stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns) for name, stat in found.items()}
-    return repr((FORMAT, __version__, stats, *map(str, given)))
+    files = {file.name: file.stat() for file in RunReader(folder).files}
+    stats = {name: (stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns) for name, stat in files.items()}
+    return repr((FORMAT, __version__, stats, *map(str, options)))
 
 
 def count_of(log: Path, mark: str) -> int | None:
-    """Returns the number of episodes of a log that was written from the run as it is; None if there is no such log."""
+    """Returns the number of episodes in a log with the given fingerprint; None if there is no such log."""
     if not log.is_file():
         return None
     try:
@@ -90,13 +91,13 @@ def count_of(log: Path, mark: str) -> int | None:
 def write_log(
     run: SavedRun, log: Path, mark: str, model: str | Path | None = None, progress: Progress = lambda done, n: None
 ) -> int:
-    """Writes a run as a log of Inspect's, one sample at a time; the file is whole or absent.
+    """Writes a run as a log for Inspect, one sample at a time; the file is complete or absent.
 
     Args:
-        run: The run.
+        run: Run to convert.
         log: File to write, ``.eval``; an earlier one is replaced.
-        mark: The run's `fingerprint`.
-        model: Name or folder of the model whose tokenizer wrote the tokens; by default the run's own.
+        mark: Fingerprint of the run; see `fingerprint`.
+        model: Name or folder of the model whose tokenizer made the tokens. Default: the model that the run names.
         progress: Called with (samples done, None).
 
     Returns:
@@ -104,7 +105,7 @@ def write_log(
 
     Raises:
         DataError: An episode cannot be read, or two have the same question, attempt and step.
-        DataMissingError: The run has no whole episode.
+        DataMissingError: The run has no complete episode.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".view-", dir=log.parent) as building:  # on the log's own file system
@@ -115,7 +116,7 @@ def write_log(
 
 
 async def _write(run: SavedRun, part: Path, mark: str, model: str | Path | None, progress: Progress) -> int:
-    """Writes the samples, then the means over them."""
+    """Writes the samples of a log, then the means over them; returns the number of samples."""
     recorder = create_recorder_for_location(str(part), str(part.parent))
     decode, spec = _decoder(run, model), None
     keys: set[tuple[str, int]] = set()
@@ -129,7 +130,7 @@ async def _write(run: SavedRun, part: Path, mark: str, model: str | Path | None,
                 await recorder.log_start(spec, EvalPlan())
             key = sample_key(viewed)
             if key in keys:
-                reason = f"episode {viewed.episode.id!r} is there twice: a viewer cannot tell the two apart"
+                reason = f"episode {viewed.episode.id!r} occurs twice: a viewer cannot tell the two apart"
                 raise DataError(reason, run.files.path)
             keys.add(key)
             for name, value in numbers_of(viewed.episode).items():
@@ -140,24 +141,24 @@ async def _write(run: SavedRun, part: Path, mark: str, model: str | Path | None,
                 await recorder.flush(spec)
                 progress(len(keys), None)
         if spec is None:
-            raise DataMissingError("no whole episode yet: look again when the run has written one", run.files.path)
+            raise DataMissingError("no complete episode yet: try again when the run has written one", run.files.path)
         seconds = run.record.get("seconds")
-        if run.files.is_training:  # which began with its recipe
+        if run.files.is_training:  # the recipe is the first file that a training writes
             seconds = ended.timestamp() - (run.files.folder / RECIPE).stat().st_mtime
-        known = isinstance(seconds, (int, float)) and 0 <= seconds < 1e9
-        began = ended - timedelta(seconds=float(seconds or 0) if known else 0.0)
+        valid = isinstance(seconds, (int, float)) and 0 <= seconds < 1e9
+        began = ended - timedelta(seconds=float(seconds or 0) if valid else 0.0)
         stats = EvalStats(started_at=began.isoformat(), completed_at=ended.isoformat())
         left_out = {"left_out": list(run.notes)} if run.notes else None
         scores = [
             EvalScore(
                 name=name,
                 scorer=name,
-                scored_samples=len(own),
-                unscored_samples=len(keys) - len(own),
-                metrics={"mean": EvalMetric(name="mean", value=math.fsum(own) / len(own))},
+                scored_samples=len(numbers),
+                unscored_samples=len(keys) - len(numbers),
+                metrics={"mean": EvalMetric(name="mean", value=math.fsum(numbers) / len(numbers))},
                 metadata=left_out,
             )
-            for name, own in values.items()
+            for name, numbers in values.items()
         ]
         results = EvalResults(total_samples=len(keys), completed_samples=len(keys), scores=scores)
         await recorder.log_finish(spec, "success", stats, results, None, header_only=True)
@@ -169,7 +170,7 @@ async def _write(run: SavedRun, part: Path, mark: str, model: str | Path | None,
 
 
 def _decoder(run: SavedRun, model: str | Path | None) -> Decode:
-    """Returns a function from tokens to text, None where a key's tokenizer is not here, which is noted once."""
+    """Returns a function that decodes tokens; it returns None, and notes this once, if a key's tokenizer is missing."""
 
     @functools.cache
     def decoder(key: str) -> Callable[[list[int]], str] | None:
@@ -187,7 +188,7 @@ def _decoder(run: SavedRun, model: str | Path | None) -> Decode:
 
 
 def _spec(run: SavedRun, first: Episode, mark: str, written: datetime) -> EvalSpec:
-    """Returns the head of a log: what was run, and how its list is shown."""
+    """Returns the header of a log: the configuration of the run, and the layout of the list of samples."""
     record = run.record
     name = run.files.folder.resolve().name
     samples = record.get("samples")

@@ -1,4 +1,4 @@
-"""A page with the tokens of one episode: who wrote each, its log-prob and its advantage; no script, one file."""
+"""HTML page with the tokens of one episode, their origins, log-probs and advantages; one file without scripts."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from searchgym.records import Episode
 
 TEMPLATE: Final = Path(__file__).with_name("tokens.html")
 LEVELS: Final = 4
-"""Strengths of colour on either side of an advantage of 0."""
+"""Number of colour levels for positive advantages, and for negative ones."""
 
 
 def write_page(path: Path, episode: Episode, pieces: Sequence[Piece], calls: Sequence[CallRow]) -> None:
-    """Writes the page of an episode, given its tokens as `pieces_of` gives them; it is whole or absent."""
+    """Writes the page of an episode, given its tokens from `pieces_of`; the file is complete or absent."""
     page = render(episode, pieces, calls)
     with write_atomic(path) as file:
         file.write(page.encode("utf-8", errors="replace"))
@@ -31,13 +31,13 @@ def render(episode: Episode, pieces: Sequence[Piece], calls: Sequence[CallRow]) 
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"number": number, "nats": nats, "shown": shown}
+    environment.filters |= {"number": number, "nats": nats, "visible": visible}
     tokens = [token for piece in pieces for token in piece.tokens]
     values = [abs(token.advantage) for token in tokens if token.advantage is not None]
     strongest = max(filter(math.isfinite, values), default=0.0)
 
     def level(advantage: float | None) -> str:
-        """Returns the class of a colour: ``p1`` to ``p4`` above 0, ``n1`` to ``n4`` below, ``z`` for 0 or none."""
+        """Returns the CSS class of a colour: ``p1`` to ``p4`` above 0, ``n1`` to ``n4`` below, ``z`` for 0 or none."""
         if advantage is None or not math.isfinite(advantage) or advantage == 0:
             return "z"
         return f"{'p' if advantage > 0 else 'n'}{max(1, math.ceil(LEVELS * abs(advantage) / strongest))}"
@@ -55,15 +55,15 @@ def render(episode: Episode, pieces: Sequence[Piece], calls: Sequence[CallRow]) 
 
 
 def number(value: float | None) -> str:
-    """Returns a number with its sign and three digits; a dash for None."""
+    """Formats a number with its sign and three digits; a dash for None."""
     return "–" if value is None else f"{value:+.3g}".replace("-", "−")
 
 
 def nats(value: float | None) -> str:
-    """Returns a log-prob with two decimals; a dash for None."""
+    """Formats a log-prob with two decimals; a dash for None."""
     return "–" if value is None else f"{value:.2f}".replace("-", "−")
 
 
-def shown(text: str) -> str:
-    """Returns the text of one token with its ends of lines and blanks made visible; an empty token shows too."""
+def visible(text: str) -> str:
+    """Returns the text of a token with visible symbols for line ends, tabs and blanks, and for an empty token."""
     return text.replace("\n", "↵").replace("\t", "⇥").replace(" ", "·") or "∅"

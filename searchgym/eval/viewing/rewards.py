@@ -1,4 +1,4 @@
-"""Rewards of a saved run's calls, by the credit and the environment that its recipe names, with nothing to search."""
+"""Rewards of a saved run's calls, computed from its recipe's credit terms and environment, without a retriever."""
 
 from __future__ import annotations
 
@@ -21,38 +21,38 @@ from searchgym.train.credit.credit import Credit, groups_of
 from searchgym.train.recipe.recipe import Recipe
 
 REMEDY: Final = ": `view` and `show` import it with --run-code, --explain by a recipe of yours that names the same"
-"""What to do where a run names code."""
+"""End of the error if a run names code: what to do."""
 SEARCHED: Final = frozenset({"retriever", "retrievers", "distractors", "browse"})
-"""Options of an environment that say what is searched and how."""
+"""Options of an environment that concern search."""
 
 
-def asked_task(env: str, options: Mapping[str, Any]) -> Task:
-    """Returns the environment of a saved run with its questions and its reward, and nothing to search.
+def searchless_task(env: str, options: Mapping[str, Any]) -> Task:
+    """Returns the environment of a saved run with its questions and its reward, but without a retriever.
 
     Args:
-        env: Id of the environment, or a path to its card, which is not registered: it may be somebody else's.
-        options: Options that the run gave it.
+        env: Id of the environment, or a path to its card, which is not registered, since it may come from a stranger.
+        options: Options of the environment in the run.
 
     Raises:
         SearchGymError: See `load_task`.
     """
     by_path = env.endswith((".yaml", ".yml"))
     card = load_card(EnvCard, find_card("envs", env)) if by_path else find_env(env)
-    given = merge_options(card, {} if by_path else env_options(env), options)
-    left_out = SEARCHED if with_options(card, given).questions.of_corpus else SEARCHED | {"corpus"}
-    kept: Any = {name: value for name, value in given.items() if name not in left_out}
-    return load_task(card, **kept, retriever=NullRetriever())
+    values = merge_options(card, {} if by_path else env_options(env), options)
+    left_out = SEARCHED if with_options(card, values).questions.of_corpus else SEARCHED | {"corpus"}
+    remaining: Any = {name: value for name, value in values.items() if name not in left_out}
+    return load_task(card, **remaining, retriever=NullRetriever())
 
 
 def credit_of(recipe: Recipe, proposed: Sequence[Question] = (), run_code: bool = False) -> Credit:
-    """Returns the credit of a recipe; its environment is loaded only if a term scores answers, and without a retriever.
+    """Returns the credit of a recipe; the environment is loaded only if a term scores answers, without a retriever.
 
-    Verdicts of a model are not kept: terms that ask one are left out.
+    Verdicts of a model as a judge are not stored: terms that need them are left out.
 
     Args:
         recipe: Recipe of the training.
-        proposed: Questions that were proposed for it.
-        run_code: Whether what the recipe names as code may be imported.
+        proposed: Questions that a proposer made in the training.
+        run_code: Whether code that the recipe names may be imported.
 
     Raises:
         UsageError: The recipe names code, and `run_code` is False.
@@ -61,7 +61,7 @@ def credit_of(recipe: Recipe, proposed: Sequence[Question] = (), run_code: bool 
     @functools.cache
     def load() -> Task:
         with code_refused(REMEDY, unless=run_code):
-            task = asked_task(recipe.env, recipe.env_options)
+            task = searchless_task(recipe.env, recipe.env_options)
         return replace(task, by_id={**task.by_id, **{question.id: question for question in proposed}})
 
     with code_refused(REMEDY, unless=run_code):
@@ -79,13 +79,13 @@ def terms_of(episode: Episode, episodes: Sequence[Episode], credit: Credit) -> T
 
 
 def terms_by_episode(episodes: Sequence[Episode], credit: Credit) -> list[dict[str, list[float]]]:
-    """Returns the rewards of each episode's calls by credit term, given within its group as in training.
+    """Returns the rewards of each episode's calls by credit term, computed within its group as in training.
 
-    Where the retriever failed, training gives no reward, and there is no term.
+    An episode whose retriever failed has no rewards, and thus no terms.
     """
-    found: list[dict[str, list[float]]] = [{} for _ in episodes]
-    for places in groups_of(episodes):
-        for name, rows in credit.parts([episodes[place] for place in places]).items():
-            for place, row in zip(places, rows, strict=True):
-                found[place][name] = row
-    return found
+    terms: list[dict[str, list[float]]] = [{} for _ in episodes]
+    for group in groups_of(episodes):
+        for name, rows in credit.parts([episodes[index] for index in group]).items():
+            for index, row in zip(group, rows, strict=True):
+                terms[index][name] = row
+    return terms

@@ -1,13 +1,13 @@
-"""Episodes as samples of Inspect's log format: scores, a conversation, a transcript of calls and searches.
+"""Conversion of episodes to samples of Inspect's log format: scores, a conversation, a transcript.
 
-What becomes what (format: `inspect_ai.log.EvalSample`):
+The parts of a sample (`inspect_ai.log.EvalSample`):
 
-- The sample's id is the question's, in training with ``@step``; its epoch is the attempt plus 1.
-- Every number is a score of its own, so that it is a column: ``em``, ``f1`` and the environment's others, ``reward``,
-  ``searches``, ``turns``, ``invalid``, ``tokens``. A number that is not finite has no score; metadata names it.
-- Messages are the question, what each role wrote, and every search with its hits, or look at a page, as a tool call.
-- Events are the same in the order of turns, with the prompt of each call; an info event after each call holds its
-  reward, by term, and its advantage. ``metadata["calls"]`` has them all.
+- The id is the question's id, in training with ``@step``; the epoch is the attempt plus 1.
+- Every number is a separate score, so that it has a column: ``em``, ``f1`` and other scores of the environment,
+  ``reward``, ``searches``, ``turns``, ``invalid``, ``tokens``. Numbers that are not finite are only in the metadata.
+- Messages are the question, the outputs of the roles, and each search or opened page as a tool call with its result.
+- Events are the same in the order of turns, with the prompt of each call; after each call, an info event contains its
+  reward, by term, and its advantage. ``metadata["calls"]`` contains these of all calls.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ from searchgym.eval.viewing.saved import Viewed
 from searchgym.records import Episode
 
 Decode = Callable[[str, Iterable[int]], str | None]
-"""Function from a model key and token ids to text; None if the key's tokenizer is not here."""
+"""Function from a model key and token ids to text; it returns None if the key's tokenizer is missing."""
 COUNTS: Final = ("reward", "searches", "turns", "invalid", "tokens")
-"""Scores beside those of the environment."""
+"""Names of scores in addition to those of the environment."""
 NO_TEXT: Final = "(the question's text was not found: --questions FILE gives it)"
 UNNAMEABLE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
-"""Characters that the name of a file in the log cannot have."""
+"""Characters that file names in the log cannot contain."""
 THEN: Final = datetime(2000, 1, 1, tzinfo=UTC)
-"""Time of every event: episodes have no clock, and the same episode gives the same bytes."""
+"""Time of every event: episodes record no times, and the same episode must give the same bytes."""
 
 
 def sample_key(viewed: Viewed) -> tuple[str, int]:
-    """Returns the sample's id and epoch."""
+    """Returns the (id, epoch) of an episode's sample."""
     episode = viewed.episode
     name = episode.question_id if viewed.step is None else f"{episode.question_id}@{viewed.step}"
     return UNNAMEABLE.sub("\N{REPLACEMENT CHARACTER}", name), episode.attempt + 1
 
 
 def numbers_of(episode: Episode) -> dict[str, float]:
-    """Returns the numbers of an episode that are scores in the log, by name, finite or not."""
+    """Returns the scores of an episode in the log, by name; they may be infinite or NaN."""
     counts = {
         "reward": episode.reward,
         "searches": len(episode.searches),
@@ -66,11 +66,11 @@ def numbers_of(episode: Episode) -> dict[str, float]:
 
 
 def sample_of(viewed: Viewed, decode: Decode) -> EvalSample:
-    """Returns an episode as a sample, its repeated texts held once.
+    """Converts an episode to a sample, in which repeated texts are stored once.
 
     Args:
-        viewed: The episode with its question and calls.
-        decode: Function from tokens to the text of prompts.
+        viewed: Episode with its question and calls.
+        decode: Function that decodes the tokens of prompts.
     """
     episode, question = viewed.episode, viewed.question
     id, epoch = sample_key(viewed)
@@ -93,9 +93,9 @@ def sample_of(viewed: Viewed, decode: Decode) -> EvalSample:
 
 
 def _metadata(viewed: Viewed, numbers: dict[str, float]) -> dict[str, Any]:
-    """Returns what is known of an episode apart from its texts."""
+    """Returns the metadata of an episode's sample, without missing values."""
     episode = viewed.episode
-    found = {
+    values = {
         "episode": episode.id,
         "question_id": episode.question_id,
         "stop_reason": episode.stop_reason or "unfinished",
@@ -111,11 +111,11 @@ def _metadata(viewed: Viewed, numbers: dict[str, float]) -> dict[str, Any]:
         "not_finite": {name: str(value) for name, value in numbers.items() if not math.isfinite(value)} or None,
         "calls": [call_row(number, call) for number, call in enumerate(viewed.calls)] or None,
     }
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def call_row(number: int, call: CallRow) -> dict[str, Any]:
-    """Returns what training made of a call: role, reward by term, advantage."""
+    """Returns a call without its text as plain data: role, reward by term, advantage and others."""
     row = {
         "call": number,
         "role": call.role,
@@ -131,7 +131,7 @@ def call_row(number: int, call: CallRow) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Returns a value that JSON holds: numbers that are not finite as text."""
+    """Converts numbers that are not finite, which JSON cannot represent, to text."""
     if isinstance(value, dict):
         return {name: _plain(item) for name, item in value.items()}
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
@@ -141,12 +141,12 @@ def _plain(value: Any) -> Any:
 
 
 def arguments_of(tool: ToolRow) -> dict[str, Any]:
-    """Returns what a tool was called with."""
+    """Returns the arguments of a tool call."""
     return {} if tool.function == "more" else {"query" if tool.function == "search" else "page": tool.query}
 
 
 def result_of(tool: ToolRow) -> str:
-    """Returns what a tool showed: of a search the rank, title, score and text of each hit."""
+    """Returns the result of a tool call as text; for a search, the rank, title, score and text of each hit."""
     if tool.hits is None:
         return tool.page or "(no page was shown)"
     hits = [
@@ -157,28 +157,28 @@ def result_of(tool: ToolRow) -> str:
 
 
 def _messages(viewed: Viewed, turns: Sequence[Turn]) -> list[ChatMessage]:
-    """Returns an episode as a conversation."""
+    """Returns the messages of an episode as a conversation."""
     question = viewed.question
     messages: list[ChatMessage] = [
         ChatMessageUser(id="question", content=NO_TEXT if question is None else question.text)
     ]
     for turn, calls, tools in turns:
-        asked = [ToolCall(id=tool.id, function=tool.function, arguments=arguments_of(tool)) for tool in tools]
-        for place, call in calls:
+        tool_calls = [ToolCall(id=tool.id, function=tool.function, arguments=arguments_of(tool)) for tool in tools]
+        for index, call in calls:
             messages.append(
                 ChatMessageAssistant(
-                    id=f"call-{place}",
+                    id=f"call-{index}",
                     content=call.text,
                     model=call.model_key,
-                    tool_calls=asked if asked and place == calls[-1][0] else None,
-                    metadata={"role": call.role, "call": place},
+                    tool_calls=tool_calls if tool_calls and index == calls[-1][0] else None,
+                    metadata={"role": call.role, "call": index},
                 )
             )
-        if asked and not calls:  # an agent without models
-            messages.append(ChatMessageAssistant(id=f"turn-{turn}", content="", tool_calls=asked))
+        if tool_calls and not calls:  # the agent uses no models
+            messages.append(ChatMessageAssistant(id=f"turn-{turn}", content="", tool_calls=tool_calls))
         for tool in tools:
-            given: dict[str, Any] = {"tool_call_id": tool.id, "function": tool.function}
-            messages.append(ChatMessageTool(id=f"shown-{tool.id}", content=result_of(tool), **given))
+            ids: dict[str, Any] = {"tool_call_id": tool.id, "function": tool.function}
+            messages.append(ChatMessageTool(id=f"shown-{tool.id}", content=result_of(tool), **ids))
     answer = viewed.episode.answer
     if answer is not None and not viewed.calls:
         messages.append(ChatMessageAssistant(id="answer", content=answer.text))
@@ -186,26 +186,26 @@ def _messages(viewed: Viewed, turns: Sequence[Turn]) -> list[ChatMessage]:
 
 
 def _events(viewed: Viewed, turns: Sequence[Turn], decode: Decode) -> Iterator[Any]:
-    """Yields the transcript: for each turn a span with its calls and searches."""
+    """Yields the events of an episode: for each turn, a span with its calls and searches."""
     for turn, calls, tools in turns:
         span = f"turn-{turn}"
         common: dict[str, Any] = {"span_id": span, "timestamp": THEN, "working_start": float(turn)}
         yield SpanBeginEvent(id=span, name=f"turn {turn}", uuid=f"{span}-begin", **common)
-        for place, call in calls:
+        for index, call in calls:
             yield ModelEvent(
-                uuid=f"model-{place}",
+                uuid=f"model-{index}",
                 model=call.model_key,
                 role=call.role,
-                input=_prompt(viewed.episode, place, decode),
+                input=_prompt(viewed.episode, index, decode),
                 tools=[],
                 tool_choice="none",
                 config=GenerateConfig(),
                 output=ModelOutput.from_content(model=call.model_key, content=call.text),
-                metadata={"call": place},
+                metadata={"call": index},
                 **common,
             )
             yield InfoEvent(
-                uuid=f"info-{place}", source=f"{call.role}: reward and advantage", data=call_row(place, call), **common
+                uuid=f"info-{index}", source=f"{call.role}: reward and advantage", data=call_row(index, call), **common
             )
         for tool in tools:
             metadata: dict[str, Any] = {"turn": tool.turn}
@@ -226,9 +226,9 @@ def _events(viewed: Viewed, turns: Sequence[Turn], decode: Decode) -> Iterator[A
         yield SpanEndEvent(id=span, uuid=f"{span}-end", **common)
 
 
-def _prompt(episode: Episode, place: int, decode: Decode) -> list[ChatMessage]:
-    """Returns what a call saw, span by span: prompts and observations as the user's, responses as the model's."""
-    call = episode.calls[place]
+def _prompt(episode: Episode, index: int, decode: Decode) -> list[ChatMessage]:
+    """Returns the context of a call, span by span: prompts and observations as user messages, responses as replies."""
+    call = episode.calls[index]
     if not 0 <= call.context < len(episode.contexts):
         return []
     messages: list[ChatMessage] = []

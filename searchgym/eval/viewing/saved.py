@@ -1,8 +1,8 @@
-"""Saved runs to look at: a stream of their episodes, with what is known of their questions, rewards and tokens.
+"""Reader of saved runs for viewers: episodes with their questions, rewards and tokens.
 
-A run folder may be somebody else's: what its recipe names as code is imported only if the user says so. What is missing
-(questions, a tokenizer, a recipe that can be read) leaves something out and is said; only unreadable episodes are an
-error.
+A run folder may come from a stranger: code that its recipe names is imported only with the user's consent. If
+questions, a tokenizer or a readable recipe are missing, the data that need them are skipped and noted; only unreadable
+episodes are an error.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from searchgym.eval.report.questions import recorded
 from searchgym.eval.rows import CallRow, Terms, call_rows
 from searchgym.eval.run_folder import QuestionRows, RunReader, open_folder
 from searchgym.eval.runner import questions_sha256
-from searchgym.eval.viewing.rewards import asked_task, credit_of, terms_by_episode, terms_of
+from searchgym.eval.viewing.rewards import credit_of, searchless_task, terms_by_episode, terms_of
 from searchgym.named import code_refused
 from searchgym.questions.subset import draw_subset
 from searchgym.records import Episode, Question, hops_of
@@ -36,24 +36,24 @@ from searchgym.train.recipe.load import read_recipe
 from searchgym.train.recipe.recipe import Recipe
 
 STEP: Final = re.compile(r"@(\d+)$")
-"""End of the id of a training episode: its step."""
+"""Pattern of the step at the end of a training episode's id."""
 
 
 @dataclass(frozen=True, slots=True)
 class Viewed:
-    """One episode with what a viewer shows beside it."""
+    """One episode with the further data that a viewer shows."""
 
     episode: Episode
     question: Question | None
-    """The question that was asked; None if its text was not found."""
+    """Question of the episode; None if its text was not found."""
     hops: str | None
-    """Number of hops, if the data set gives it."""
+    """Number of hops; None if the data set does not contain it."""
     kind: str | None
-    """Question type as the data set calls it."""
+    """Question type in the words of the data set; None if the data set has no types."""
     step: int | None
     """0-based training step; None outside training."""
     calls: list[CallRow]
-    """The calls with their rewards and advantages; `parts` are empty where the rewards are not known."""
+    """Calls with their rewards and advantages; `parts` are empty if the rewards are unknown."""
 
 
 @dataclass
@@ -61,30 +61,31 @@ class SavedRun:
     """Episodes of a training or of an evaluation, with the rewards and advantages of their calls."""
 
     files: RunReader
+    """Reader of the run folder."""
     recipe: Recipe | None
     """Recipe of the training; None for an evaluation, or if it cannot be read."""
     advantages: Advantages
     """Advantages by call id; empty for an evaluation."""
     run_code: bool = False
-    """Whether what the recipe names as code is imported."""
+    """Whether code that the recipe names may be imported."""
     record: Mapping[str, Any] = field(default_factory=dict)
-    """What an evaluation says of itself; empty for a training."""
+    """Configuration of an evaluation, from ``run.json``; empty for a training."""
     rows: QuestionRows = field(default_factory=dict)
-    """Scores of each question by id, as a finished evaluation wrote them."""
+    """Scores of each question by id, from a finished evaluation; otherwise empty."""
     questions: Mapping[str, Question] = field(default_factory=dict)
-    """Questions by id, as far as they were found."""
+    """Questions by id, if their texts are available."""
     trained: list[str] | None = None
-    """Model keys that are trained; None if not known, then every recorded advantage is shown."""
+    """Trained model keys; None if unknown: then every recorded advantage is shown."""
     rewards_known: bool = True
-    """Whether rewards of a training's calls are looked for, rather than left out."""
+    """Whether the rewards of a training's calls can be computed; if false, they are skipped."""
 
     @classmethod
     def read(cls, path: Path, run_code: bool = False) -> SavedRun:
         """Reads a run folder, or its ``episodes.jsonl``.
 
         Args:
-            path: The folder or file, which may be somebody else's.
-            run_code: Whether what the run's recipe names as code may be imported.
+            path: The folder or file, which may come from a stranger.
+            run_code: Whether code that the run's recipe names may be imported.
 
         Raises:
             DataMissingError: There are no episodes.
@@ -92,36 +93,36 @@ class SavedRun:
         """
         files = open_folder(path)
         if not files.path.is_file():
-            reason = "no episodes: a run writes them in the steps that log.episodes_every says"
+            reason = "no episodes: a run writes them at the steps that log.episodes_every selects"
             raise DataMissingError(reason, files.path)
         recipe = read_recipe(files.folder / RECIPE) if files.is_training else None
         return cls(files, recipe, files.advantages(), run_code)
 
     @property
     def notes(self) -> list[str]:
-        """What was left out, and why."""
+        """Sentences about skipped data, with the reasons."""
         return self.files.notes
 
     @functools.cached_property
     def episodes(self) -> dict[str, Episode]:
-        """Every episode by its id."""
+        """All episodes by id."""
         return {episode.id: episode for episode in self.files.episodes()}
 
     @functools.cached_property
     def credit(self) -> Credit:
-        """Credit of a training; see `credit_of`."""
+        """Credit of the training's recipe; see `credit_of`."""
         assert self.recipe is not None
         return credit_of(self.recipe, self.files.proposed(), self.run_code)
 
     def trained_keys(self) -> list[str]:
-        """Returns the model keys that a training trains; none of an evaluation."""
+        """Returns the model keys that a training updates; empty for an evaluation."""
         if self.recipe is None:
             return []
         agent, roles = read_agent(self.recipe.agent)
         return [key.name for key in keys_of(self.recipe, roles, agent.name) if not key.frozen]
 
     def find(self, episode_id: str) -> Episode:
-        """Returns the episode with an id.
+        """Returns the episode with the given id.
 
         Raises:
             UnknownNameError: The run has no such episode.
@@ -131,7 +132,7 @@ class SavedRun:
         return self.episodes[episode_id]
 
     def terms(self, episode: Episode) -> Terms:
-        """Returns the rewards that training gave an episode's calls; those of an evaluation by the outcome alone.
+        """Returns the rewards of an episode's calls: those of the training, or for an evaluation the outcome reward.
 
         Raises:
             UsageError: The recipe names code, and `run_code` is False.
@@ -141,17 +142,17 @@ class SavedRun:
         return terms_of(episode, list(self.episodes.values()), self.credit)
 
     def __iter__(self) -> Iterator[Viewed]:
-        """Yields the episodes in the order in which they were written; holds one training step in memory."""
+        """Yields the episodes in the order of the file; memory holds one training step at a time."""
 
         def step_of(episode: Episode) -> int | None:
-            found = STEP.search(episode.id) if self.files.is_training else None
-            return None if found is None else int(found[1])
+            match = STEP.search(episode.id) if self.files.is_training else None
+            return None if match is None else int(match[1])
 
         for step, group in itertools.groupby(self.files.episodes(), key=step_of):
             if step is None:
                 for episode in group:
-                    known = not self.files.is_training
-                    yield self._viewed(episode, step, {"outcome": outcome_rewards(episode)} if known else {})
+                    evaluated = not self.files.is_training
+                    yield self._viewed(episode, step, {"outcome": outcome_rewards(episode)} if evaluated else {})
                 continue
             episodes = list(group)
             terms: list[Terms] = [{} for _ in episodes]
@@ -160,11 +161,11 @@ class SavedRun:
                     terms = [*terms_by_episode(episodes, self.credit)]
                 except SearchGymError as error:
                     self.leave_out_rewards(error)
-            for episode, own in zip(episodes, terms, strict=True):
-                yield self._viewed(episode, step, own)
+            for episode, rewards in zip(episodes, terms, strict=True):
+                yield self._viewed(episode, step, rewards)
 
     def leave_out_rewards(self, error: SearchGymError) -> None:
-        """Notes why the rewards of a training's calls are not known, and looks for them no more."""
+        """Records why the rewards of a training's calls are unknown, and skips them from now on."""
         self.rewards_known = False
         self.notes.append(f"rewards of calls are left out: {error}")
 
@@ -180,18 +181,18 @@ class SavedRun:
         )
 
     def decoder(self, key: str, model: str | Path | None = None) -> Callable[[list[int]], str]:
-        """Returns a function from token ids of a model key to text.
+        """Returns a function that decodes token ids of a model key.
 
         Args:
-            key: The model key.
-            model: Name or folder of the model whose tokenizer wrote the tokens; by default the run's own.
+            key: Model key.
+            model: Name or folder of the model whose tokenizer made the tokens. Default: the model that the run names.
 
         Raises:
-            UsageError: The run does not name the key's model, or it is no longer there.
+            UsageError: The run does not name the key's model, or the model no longer exists.
         """
         name: str | Path = key
         if self.recipe is not None:
-            names = {own: options.model or self.recipe.model for own, options in self.recipe.models.items()}
+            names = {model_key: options.model or self.recipe.model for model_key, options in self.recipe.models.items()}
             name = (names or {POLICY: self.recipe.model}).get(key, key)
         try:
             folder = model or model_folder(name, ["*.json", "*.jinja", "*.model", "*.txt"])
@@ -205,12 +206,12 @@ class SavedRun:
 
 
 def find_runs(paths: Iterable[Path]) -> list[Path]:
-    """Returns the folders with episodes: each path itself, or those below it (a suite, the parts of a demonstration).
+    """Returns the folders with episodes: each path itself, or the folders below it, as for a suite.
 
     Raises:
-        DataMissingError: A path does not exist, or no episodes are in or below it.
+        DataMissingError: A path does not exist, or has no episodes in or below it.
     """
-    found: dict[Path, None] = {}
+    folders: dict[Path, None] = {}
     for path in paths:
         folder = path.parent if path.name == EPISODES else path
         if not folder.is_dir():
@@ -219,23 +220,22 @@ def find_runs(paths: Iterable[Path]) -> list[Path]:
         runs = [file.parent for file in files if file.stat().st_size]
         if not runs:
             raise DataMissingError(
-                f"no episodes: a run writes {EPISODES}; a training only in the steps that log.episodes_every says", path
+                f"no episodes: a run writes {EPISODES}; a training only at steps that log.episodes_every selects", path
             )
-        found |= dict.fromkeys(runs)
-    return list(found)
+        folders |= dict.fromkeys(runs)
+    return list(folders)
 
 
 def open_run(folder: Path, questions: Path | None = None, run_code: bool = False) -> SavedRun:
-    """Opens a run to look at all of its episodes.
+    """Opens a run to view its episodes.
 
     Args:
         folder: Folder with ``episodes.jsonl``.
-        questions: Question file with the texts of the questions; by default they come from the run, or from its
-            environment.
-        run_code: Import what the run's recipe names as code: its credit terms and its reward.
+        questions: Question file with the texts of the questions. Default: they come from the run or its environment.
+        run_code: Whether code that the run's recipe names (credit terms, the reward) may be imported.
 
     Raises:
-        DataError: A file of the run that must be read cannot be.
+        DataError: A required file of the run cannot be read.
     """
     files = RunReader(folder)
     record = files.record() if files.is_evaluation else {}
@@ -248,13 +248,13 @@ def open_run(folder: Path, questions: Path | None = None, run_code: bool = False
             run.leave_out_rewards(error)
     try:
         if questions is not None:
-            asked = list(read_questions(questions))
+            loaded = list(read_questions(questions))
         else:
             texts = recorded(run.rows)
             whole = run.rows and len(texts) == len(run.rows)
-            asked = [Question(id, text, tuple(golds) or ("",)) for id, (text, golds) in texts.items()] if whole else []
-            asked = asked or load_asked(run)
-        run.questions = {question.id: question for question in [*asked, *files.proposed()]}
+            loaded = [Question(id, text, tuple(golds) or ("",)) for id, (text, golds) in texts.items()] if whole else []
+            loaded = loaded or questions_of_run(run)
+        run.questions = {question.id: question for question in [*loaded, *files.proposed()]}
     except SearchGymError as error:
         if questions is not None:
             raise
@@ -262,22 +262,22 @@ def open_run(folder: Path, questions: Path | None = None, run_code: bool = False
     return run
 
 
-def load_asked(run: SavedRun) -> list[Question]:
+def questions_of_run(run: SavedRun) -> list[Question]:
     """Returns the questions of a run's environment, without loading its retriever or its reward.
 
     Raises:
-        SearchGymError: The environment or its questions are not here, or are not those that were asked.
+        SearchGymError: The environment or its questions are missing, or differ from those of the run.
     """
     env = run.recipe.env if run.recipe is not None else run.record.get("env")
     if not isinstance(env, str):
         raise UsageError("the run does not name its environment")
-    given = {} if run.recipe is None else run.recipe.env_options
+    options = {} if run.recipe is None else run.recipe.env_options
     with code_refused():
-        asked = list(asked_task(env, {**given, "reward": "em"}).questions)
-    digest, drawn = run.record.get("questions_sha256"), run.record.get("drawn")
-    some = asked
-    if isinstance(drawn, dict) and all(isinstance(drawn.get(name), int) for name in ("n", "seed")):
-        some = draw_subset(asked, drawn["n"], drawn["seed"])
+        questions = list(searchless_task(env, {**options, "reward": "em"}).questions)
+    digest, sample = run.record.get("questions_sha256"), run.record.get("drawn")
+    some = questions
+    if isinstance(sample, dict) and all(isinstance(sample.get(name), int) for name in ("n", "seed")):
+        some = draw_subset(questions, sample["n"], sample["seed"])
     if digest is not None and questions_sha256(some) != digest:
         raise UsageError(f"the questions of {env} here are not those that were asked")
-    return asked
+    return questions

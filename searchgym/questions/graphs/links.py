@@ -2,7 +2,7 @@
 
 Titles are matched as words, the longest first and with their case, without the brackets at their ends. Most wrong
 links come from titles that are ordinary words, from namesakes and from names inside longer names; rules refuse them,
-and every refusal is counted. Precision by reading and what each rule does stand in docs/questions.md.
+and every refusal is counted. Precision by reading and what each rule does stand in docs/trust/questions.md.
 """
 
 from __future__ import annotations

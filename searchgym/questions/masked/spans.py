@@ -86,7 +86,7 @@ class SpanFinder:
 
     Two pages that link to each other state what each is to the other, and a page that links to the source and gives the
     same title in quotes, which few pages quote, speaks of the same work. Names that stand on any page that names the
-    source are stated by only two thirds of these (`docs/masked_spans.md`).
+    source are stated by only two thirds of these (`docs/do/masked_spans.md`).
 
     Args:
         passages: The corpus.

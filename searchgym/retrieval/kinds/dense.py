@@ -47,15 +47,15 @@ class DenseCard(PartCard):
 
     @override
     def built_of(self) -> dict[str, Any]:
-        # Named, since a class with slots is made twice, and super() without arguments would mean the first.
+        # Without super(): a dataclass with slots is created twice, and super() would refer to the first class.
         return PartCard.built_of(self) | {"encoder": self.encoder.vectors()}
 
     def search_memory(self, passages: int) -> int:
-        """Returns the bytes of the index, if it is not on a GPU."""
+        """Returns the bytes of the index; 0 if it is on a GPU."""
         return self.vector_bytes(passages) if self.device == "cpu" else 0
 
     def vector_bytes(self, passages: int) -> int:
-        """Returns the bytes of an index of so many vectors, without the centres of ``ivf-sq8``."""
+        """Returns the bytes of an index of this many vectors, without the centres of ``ivf-sq8``."""
         dimension = self.encoder.dimension
         if self.index == "ivf-sq8":
             return passages * (dimension + 8)

@@ -1,1 +1,1 @@
-"""Models behind the APIs of servers: requests, and what their replies say."""
+"""Models behind server APIs: requests, and interpretation of replies."""

@@ -1,9 +1,9 @@
-"""Replies of servers that speak in messages: the response in one, and where it ends.
+"""Replies of chat servers: the response in a reply, and where it ends.
 
-Servers leave out the stop string that ended a response. vLLM and SGLang say which one it was (``stop_reason``,
-``matched_stop``); where a server does not say, a closing tag is put back only behind an opening one with which a model
-would act (`_guessed`). Stop strings end responses inside thoughts too, and a server cannot go on there: `settle` tells
-that such a request has to be repeated without stop strings.
+Servers omit the stop string that ended a response. vLLM and SGLang report it (``stop_reason``, ``matched_stop``); for
+other servers, a closing tag is restored only after an opening tag that begins an action (`_guessed`). Stop strings also
+end responses inside thoughts, where a server cannot continue: `settle` marks such requests to be repeated without stop
+strings.
 """
 
 from __future__ import annotations
@@ -21,57 +21,59 @@ from searchgym.records import More, Open, Search
 from searchgym.rollout.sampler import Finish
 
 REASONING: Final = ("reasoning_content", "reasoning")
-"""Fields of a message in which servers put thoughts apart."""
+"""Fields of a message in which servers return thoughts separately."""
 ENDED_BY: Final = ("stop_reason", "matched_stop")
-"""Fields in which vLLM and SGLang name the stop string that ended a response: a number or null if none did."""
+"""Fields in which vLLM and SGLang report the stop string that ended a response; a number or null if none did."""
 
 _ENDS: Final = frozenset(".!?:…。！？：>")
-"""Last characters of a sentence or a tag, behind which an action may begin."""
+"""Last characters of a sentence or a tag, after which an action may begin."""
 _SKIPPED: Final = " \t\r\"'”’)]*_-"
-"""Characters that may stand between the end of a sentence, or the start of a line, and an action."""
+"""Characters allowed between the end of a sentence, or the start of a line, and an action."""
 _GOES_ON: Final = re.compile(
     r"\s*(?:[,;)]|\.(?!\w))"
     r"|\s+(?:tags?|is|are|was|were|would|will|can|could|should|may|might|must|has|does|and|or)\b.*[.!]\s*\Z",
     re.DOTALL,
 )
-"""Pattern of a text in which a sentence about the tag before it goes on."""
+"""Pattern of a text that continues a sentence about the preceding tag."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerReply:
-    """A response as a server or a host of models gave it."""
+    """A response as returned by a server or a host."""
 
     text: str
     """The response, without the stop string that ended it."""
     finish: Finish = "eos"
-    """Why it ended, where ``eos`` may also be a stop string."""
+    """Reason why the response ended; ``eos`` includes stop strings."""
     ended_by: str | None = None
-    """Stop string that ended it; empty if none did, None if the server does not say."""
+    """Stop string that ended the response; empty if none did, None if the server does not report it."""
     unread: tuple[str, ...] = ()
-    """What the reply held and the text lacks, by name: ``refusal``, ``tool NAME``; ``nothing`` if it was empty."""
+    """Names of contents of the reply that are not in the text: ``refusal``, ``tool NAME``; ``nothing`` for an empty
+    reply."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """The part of a reply that is the response."""
+    """The response extracted from a reply."""
 
     text: str
     """The response, with the stop string that ended it."""
     stopped: bool
-    """Whether a stop string ended it."""
+    """True if a stop string ended the response."""
     cut: bool = False
-    """Whether a stop string ended it too early, inside a thought or a call: ask once more without stop strings."""
+    """True if a stop string ended the response too early, inside a thought or a call: repeat the request without stop
+    strings."""
 
 
 def read_choice(choice: Mapping[str, Any], stop: Sequence[str], protocol: Protocol) -> ServerReply:
     """Reads one of a chat completion's choices.
 
-    Thoughts that stand apart come before the content, in ``<think>``; they stay open if nothing follows them. Calls of
-    the tools search, open and more come after it, as the grammar writes them.
+    Separate thoughts are put before the content, in ``<think>``; they stay open if nothing follows. Calls of the tools
+    search, open and more are put after it, as the grammar writes them.
 
     Args:
         choice: Item of ``choices``.
-        stop: Stop strings that the server was given.
+        stop: Stop strings that were sent to the server.
         protocol: Action grammar.
 
     Raises:
@@ -94,13 +96,13 @@ def read_choice(choice: Mapping[str, Any], stop: Sequence[str], protocol: Protoc
 
 
 def settle(reply: ServerReply, stop: Sequence[str], protocol: Protocol, thinks: bool = False) -> Settled:
-    """Returns the response in a reply: cut behind its first complete action, or with the stop string that was cut off.
+    """Extracts the response from a reply: ends it after its first complete action, or restores a removed stop string.
 
     Args:
-        reply: ServerReply of a server.
+        reply: Reply of a server.
         stop: Strings that end a response.
         protocol: Action grammar.
-        thinks: Whether the server's chat template opens a thought, with which the response then begins.
+        thinks: True if the server's chat template opens a thought, with which responses then begin.
     """
     text, ended_by = reply.text, reply.ended_by
     if thinks and not text.lstrip().startswith(THINK_OPEN):
@@ -118,9 +120,10 @@ def settle(reply: ServerReply, stop: Sequence[str], protocol: Protocol, thinks: 
 
 
 def first_end(text: str, stop: Sequence[str], protocol: Protocol) -> int:
-    """Returns the end in characters of the first stop string that ends a response, 0 if none does.
+    """Returns the end, in characters, of the first stop string that ends a response; 0 if none does.
 
-    Stop strings in thoughts do not. The grammar says which of its own do (`Protocol.ended`); any other one does.
+    Stop strings in thoughts do not end a response. The grammar's stop strings do if `Protocol.ended` is true; others
+    always do.
     """
     if not stop:
         return 0
@@ -129,28 +132,30 @@ def first_end(text: str, stop: Sequence[str], protocol: Protocol) -> int:
     outside = zip([0, *(end for _, end in spans)], [*(start for start, _ in spans), len(text)], strict=True)
     matches = [match for start, end in outside for match in pattern.finditer(text, start, end)]
     actions = protocol.stop_strings
-    own = [match.end() for match in matches if match[0] in actions]
-    # A response that is over stays over, so that a few of many ends are asked about.
-    over = bool(own) and protocol.ended(text[: own[-1]])
-    first = bisect.bisect_left(own, True, key=lambda end: protocol.ended(text[:end])) if over else len(own)
-    return min([*own[first : first + 1], *(m.end() for m in matches if m[0] not in actions)], default=0)
+    action_ends = [match.end() for match in matches if match[0] in actions]
+    # A response that has ended stays ended, so bisection checks only a few of many ends.
+    over = bool(action_ends) and protocol.ended(text[: action_ends[-1]])
+    first = (
+        bisect.bisect_left(action_ends, True, key=lambda end: protocol.ended(text[:end])) if over else len(action_ends)
+    )
+    return min([*action_ends[first : first + 1], *(m.end() for m in matches if m[0] not in actions)], default=0)
 
 
 def _ended_by(choice: Mapping[str, Any], stop: Sequence[str]) -> str | None:
-    """Returns the stop string that a server names, an empty string if it says that there was none, None if nothing."""
-    given = [choice[name] for name in ENDED_BY if name in choice]
-    for value in given:
+    """Returns the stop string reported by a server, an empty string if it reports none, None if it reports nothing."""
+    reported = [choice[name] for name in ENDED_BY if name in choice]
+    for value in reported:
         if isinstance(value, str) and value in stop:
             return value
-    return "" if given and all(value is None or isinstance(value, int) for value in given) else None
+    return "" if reported and all(value is None or isinstance(value, int) for value in reported) else None
 
 
 def _guessed(text: str, stop: Sequence[str], protocol: Protocol) -> str:
-    """Returns the closing tag that a server probably cut off, an empty string if the text seems to end by itself.
+    """Returns the closing tag that a server probably removed; an empty string if the text seems to be complete.
 
-    The last tag must be an opening one outside thoughts. It stands at the start of a line, or behind a sentence, a tag
-    or a thought; a list mark, quotes and emphasis may be between. What follows must be something to act on: no rest of
-    a sentence about the tag; one line for a query or a title, an object for a call, nothing for ``<more>``.
+    The last tag must be an opening tag outside thoughts, at the start of a line or after a sentence, a tag or a
+    thought; list marks, quotes and emphasis may be in between. The text after it must be usable as an action: not the
+    rest of a sentence about the tag; one line for a query or a title, an object for a call, nothing for ``<more>``.
     """
     start = max((end for _, end in thought_spans(text)), default=0)
     closing = [tag for tag in stop if tag.startswith("</") and tag.endswith(">")]
@@ -170,7 +175,7 @@ def _guessed(text: str, stop: Sequence[str], protocol: Protocol) -> str:
 
 
 def _read_calls(calls: object, protocol: Protocol) -> tuple[str, list[str]]:
-    """Returns a message's tool calls as the grammar writes them, and ``tool NAME`` for each that is no action."""
+    """Returns a message's tool calls as the grammar writes them, and ``tool NAME`` for each call of another tool."""
     reader = get_protocol("tool_calls", browse=protocol.browse, sources=protocol.sources)
     written, unread = list[str](), list[str]()
     for call in calls if isinstance(calls, list) else ():

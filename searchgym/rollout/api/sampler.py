@@ -1,9 +1,9 @@
 """Models behind an OpenAI-compatible server, for evaluation and judges. Never for training: there are no token ids.
 
-An API works with messages, the engine with token ids. `MessageFormat` therefore writes a conversation as Unicode code
-points with marks between messages, so that episodes, budgets and records need no special case; `ApiSampler` turns them
-back into messages and sends them. Log-probabilities are unknown and recorded as 0. What a reply says, and where a
-response ends, is read in `searchgym.rollout.api.replies`.
+An API uses messages, the engine token ids. `MessageFormat` therefore encodes a conversation as Unicode code points with
+marks between messages, so that episodes, budgets and records need no special case; `ApiSampler` converts them back to
+messages and sends them. Log-probabilities are unknown and recorded as 0. `searchgym.rollout.api.replies` interprets
+replies.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ASSISTANT: Final = 0x110001
 RETRIED_STATUS: Final = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 """HTTP status codes after which a request is repeated."""
 REPLY_BYTES: Final = 16 * 2**20
-"""Maximum number of bytes of a reply; 100,000 tokens take about half a megabyte."""
+"""Maximum number of bytes in a reply; 100,000 tokens need about half a megabyte."""
 LOOK: Final = 0.05
 """Seconds between checks for new requests."""
 
@@ -48,21 +48,21 @@ class ApiOptions:
     """Address, model, retries and prices of an OpenAI-compatible server."""
 
     url: str
-    """Base URL, to which ``/chat/completions`` is appended: ``https://api.example.com/v1``. A user name and password
-    in it are sent as basic authentication, unless there is a key, and stand in no message."""
+    """Base URL, to which ``/chat/completions`` is appended: ``https://api.example.com/v1``. A user name and password in
+    it are sent as basic authentication unless there is a key, and never appear in messages."""
     model: str
     """Name of the model on the server."""
     key_env: str = "OPENAI_API_KEY"
-    """Environment variable that holds the API key; if it is unset, no key is sent."""
+    """Environment variable with the API key; if it is unset, no key is sent."""
     at_once: int = 16
     """Maximum number of concurrent requests."""
     timeout: float = 120.0
-    """Seconds after which one attempt is given up, however much of the reply has come."""
+    """Maximum seconds per attempt, including the transfer of the reply."""
     attempts: int = 6
     """Maximum number of attempts per request."""
     wait: float = 1.0
     """Seconds before the second attempt; doubled for each later one, up to a minute, and jittered. A ``Retry-After``
-    header of the server takes precedence, up to a minute."""
+    header from the server takes precedence, up to a minute."""
     price_in: float = 0.0
     """Price of a million prompt tokens, in any currency."""
     price_out: float = 0.0
@@ -70,15 +70,15 @@ class ApiOptions:
     max_context: int = 1_000_000
     """Maximum length of a conversation, in characters; the server enforces its limit in tokens."""
     thinks: bool = False
-    """Whether the server's chat template opens a thought in the prompt. The response then begins inside it, without
-    its opening marker, and the server does not say so."""
+    """True if the server's chat template opens a thought in the prompt. Responses then begin inside it without its
+    opening marker, which the server does not report."""
 
     @classmethod
     def of(cls, spec: str) -> Self:
-        """Returns the options that ``URL#NAME`` or ``URL#NAME?thinks=true`` stands for.
+        """Parses ``URL#NAME`` or ``URL#NAME?thinks=true``.
 
         Raises:
-            UsageError: The name is missing, or what follows it is no option.
+            UsageError: The name is missing, or is followed by something else than the option.
         """
         url, _, named = spec.partition("#")
         name, mark, option = named.partition("?")
@@ -91,34 +91,34 @@ class ApiOptions:
 
 @dataclass(slots=True)
 class Usage:
-    """Requests, tokens and cost of a sampler so far, with tokens as the server counts them."""
+    """Requests, tokens (as counted by the server) and cost of a sampler so far."""
 
     requests: int = 0
     """Number of answered requests."""
     repeated: int = 0
-    """Number of those that repeated one without its stop strings, since one of them had cut a thought or a call."""
+    """Number of requests repeated without stop strings, because a stop string had cut a thought or a call."""
     retries: int = 0
-    """Number of failed attempts that were repeated."""
+    """Number of repeated attempts after failures."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cost: float = 0.0
     """Total price, by `ApiOptions.price_in` and `ApiOptions.price_out`."""
     unread: Counter[str] = field(default_factory=Counter)
-    """Number of replies that held something else than a response, by its name: a message's field such as ``refusal``,
-    ``tool NAME`` for a call of an unknown tool, ``nothing``."""
+    """Number of replies with other contents than a response, by name: a message's field such as ``refusal``, ``tool
+    NAME`` for a call of an unknown tool, or ``nothing``."""
 
     def notes(self) -> list[str]:
-        """Returns what a user should know of these replies, one line each."""
+        """Returns notes for the user about unusual replies, one line each."""
         notes = [f"{n} of {self.requests} replies: no response, but {name}" for name, n in self.unread.most_common(5)]
         if self.repeated:
             notes.append(
-                f"{self.repeated} of {self.requests} requests repeated one whose stop string stood in a thought or call"
+                f"{self.repeated} of {self.requests} requests repeated one cut by a stop string in a thought or call"
             )
         return notes
 
 
 class MessageFormat:
-    """Token format for APIs: ids are Unicode code points, plus marks where messages begin (compare `TokenFormat`).
+    """Token format for APIs: ids are Unicode code points, with marks where messages begin (compare `TokenFormat`).
 
     Args:
         protocol: Action grammar of the environment.
@@ -132,7 +132,7 @@ class MessageFormat:
         return np.array([USER, *map(ord, joined(text)), ASSISTANT], np.int32)
 
     def observation_ids(self, text: str | Parts, finish: Finish) -> npt.NDArray[np.int32]:
-        """Returns the ids of an observation as a user message, since APIs offer no other place for it, (T,) int32."""
+        """Returns the ids of an observation as a user message, (T,) int32; APIs have no other message type for it."""
         return self.prompt_ids(joined(text).strip())
 
     def encode(self, texts: Sequence[ContextText]) -> list[npt.NDArray[np.int32]]:
@@ -143,14 +143,14 @@ class MessageFormat:
         ]
 
     continues = False
-    """Whether a response can go on in a further request."""
+    """True if a response can be continued in a further request."""
 
     def goes_on(self, finish: Finish | None) -> bool:
-        """Returns False: every observation is a message."""
+        """Returns False: every observation is a separate message."""
         return False
 
     def thought_after(self, finish: Finish | None) -> str:
-        """Returns an empty string: the server's template cannot be seen."""
+        """Returns an empty string: the server's template is unknown."""
         return ""
 
     def response_text(self, ids: Sequence[int] | npt.NDArray[np.int32]) -> str:
@@ -183,14 +183,14 @@ def sampled_text(text: str, finish: Finish) -> Sampled:
 
 
 class ApiSampler:
-    """Sampler that sends requests to an OpenAI-compatible server; results are not reproducible, even with its seed.
+    """Sampler that sends requests to an OpenAI-compatible server; results are not reproducible, even with seeds.
 
     Args:
         options: Address, model, retries and prices.
         protocol: Action grammar of the environment.
 
     Raises:
-        UsageError: `options.url` is no address of a server.
+        UsageError: `options.url` is not the address of a server.
     """
 
     def __init__(self, options: ApiOptions, protocol: Protocol) -> None:
@@ -211,7 +211,7 @@ class ApiSampler:
         """Sends requests as they arrive, many at once; see `StreamingSampler`.
 
         Raises:
-            UsageError: The server rejects a request for good.
+            UsageError: The server rejects a request permanently.
             ModelError: The last attempt at a request failed.
         """
         waiting: dict[Future[Sampled], Key] = {}
@@ -241,7 +241,7 @@ class ApiSampler:
         """Does nothing, since the server's cache cannot be reached."""
 
     def close(self) -> None:
-        """Stops all running streams, so that nothing more is sent or paid for; notes odd replies on standard error."""
+        """Stops all running streams, so that nothing more is sent, and reports unusual replies on standard error."""
         for ended in list(self._ended):
             ended.set()
         for note in self.usage.notes():
@@ -250,7 +250,7 @@ class ApiSampler:
     # -- one request -----------------------------------------------------------------------------------------------
 
     def _answer(self, request: SampleRequest, ended: threading.Event) -> Sampled:
-        """Returns the response to a request, for which the server is asked twice if a stop string cut a thought."""
+        """Returns the response to a request, which is sent twice if a stop string cut a thought or a call."""
         sampling = request.sampling
         body: dict[str, Any] = {
             "model": self.options.model,
@@ -273,7 +273,7 @@ class ApiSampler:
         return sampled_text(settled.text, "stop" if settled.stopped else reply.finish)
 
     def _ask(self, body: Mapping[str, Any], ended: threading.Event) -> ServerReply:
-        """Sends a request until it is answered, the attempts are spent, or `ended` is set."""
+        """Sends a request until it is answered, no attempt is left, or `ended` is set."""
         reason = ""
         for attempt in range(self.options.attempts):
             if ended.is_set():
@@ -307,7 +307,7 @@ class ApiSampler:
         path, data = "/chat/completions", json.dumps(body).encode()
         try:
             reply = self._client.call("POST", path, data, headers, seconds=self.options.timeout, most=REPLY_BYTES)
-        except HTTPError as error:  # no connection, no whole reply in time, too long a reply
+        except HTTPError as error:  # no connection, no complete reply in time, or too long a reply
             raise _Failed(f"{type(error).__name__}: {excerpt(str(error))}") from error
         if 200 <= reply.status < 300:
             return reply.body
@@ -317,7 +317,7 @@ class ApiSampler:
         raise UsageError(f"{self.options.model} at {self._client.url}{path}: {reason}")
 
     def _read(self, body: bytes, stop: Sequence[str]) -> ServerReply:
-        """Returns the reply in a body, and counts what it cost."""
+        """Parses the body of a reply, and counts its tokens and cost."""
         try:
             data = json.loads(body)
             reply = read_choice(data["choices"][0], stop, self._protocol)

@@ -1,1 +1,1 @@
-"""What others made: the checks of models' files before a library reads them, and what libraries print."""
+"""Handling of third-party model files: checks before a library reads them, templates, tokenizers, adapters."""

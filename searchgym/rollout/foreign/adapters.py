@@ -1,4 +1,4 @@
-"""Adapters on a base model: every weight of the file has a place, every place a weight, and all are finite."""
+"""Adapters on a base model: reading, checking that weights fit the base and are finite, and merging."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 Shape = tuple[int, ...]
 PREFIX: Final = "base_model.model."
-"""Beginning of the name of each weight in peft's files."""
+"""Prefix of the name of each weight in peft's files."""
 MATCH_SECONDS: Final = 2.0
-"""Maximum seconds for matching a pattern of modules with the names of all modules."""
+"""Maximum seconds for matching a pattern with the names of all modules."""
 _LAYER: Final = regex.compile(r".*\.[^.]*\.(\d+)\.")
 
 
@@ -31,15 +31,15 @@ def read_adapter(folder: Path, base: torch.nn.Module, name: str) -> tuple[dict[s
 
     Args:
         folder: Folder of the adapter.
-        base: The base model, of which only names and sizes are used.
+        base: The base model; only names and sizes are used.
         name: Name of the base, for errors.
 
     Returns:
-        Weights by peft's names, and the names of the modules that they adapt.
+        Weights by peft's names, and the names of the adapted modules.
 
     Raises:
         DataMissingError: The folder has no adapter weights.
-        DataError: A weight is missing, fits nothing, or is not finite; or the configuration cannot be used.
+        DataError: A weight is missing, has no matching module, or is not finite; or the configuration cannot be used.
     """
     config = saved_config(folder)
     if missing := [key for key in ("r", "lora_alpha", "target_modules") if key not in config]:
@@ -85,11 +85,11 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
 
 
 def check_fit(weights: Mapping[str, Tensor], shapes: Mapping[str, Shape], folder: Path, base: str) -> None:
-    """Raises a DataError unless an adapter's weights are those of its places, each of its shape.
+    """Raises a DataError unless an adapter's weights have the expected names and shapes.
 
     Args:
         weights: Weights by peft's names.
-        shapes: Shapes of the places, by the same names.
+        shapes: Expected shapes, by the same names.
         folder: Folder of the adapter.
         base: Name of its base model.
     """
@@ -105,18 +105,18 @@ def check_fit(weights: Mapping[str, Tensor], shapes: Mapping[str, Shape], folder
         raise DataError(f"the adapter does not fit its base {base}: {'; '.join(faults)}", folder)
     for name, weight in weights.items():
         rank, width = (0, 1) if ".lora_A" in name else (-1, 0)  # A is (rank, width), B (width, rank)
-        wanted = shapes[name]
-        if tuple(weight.shape) == wanted:
+        expected = shapes[name]
+        if tuple(weight.shape) == expected:
             continue
-        if weight.dim() == len(wanted) and weight.shape[width] != wanted[width]:
-            why = f"{name} is {weight.shape[width]} wide there, {wanted[width]} here"
+        if weight.dim() == len(expected) and weight.shape[width] != expected[width]:
+            why = f"{name} is {weight.shape[width]} wide there, {expected[width]} here"
         else:
-            why = f"{name} has the shape {tuple(weight.shape)}, by {ADAPTER} it is {wanted} (rank {wanted[rank]})"
+            why = f"{name} has the shape {tuple(weight.shape)}, by {ADAPTER} it is {expected} (rank {expected[rank]})"
         raise DataError(f"the adapter does not fit its base {base}: {why}", folder)
 
 
 def merge_adapter(model: PreTrainedModel, folder: Path, base: str) -> PreTrainedModel:
-    """Adds an adapter to its base model's matrices.
+    """Merges an adapter into its base model's matrices.
 
     Args:
         model: The base model, changed in place.
@@ -124,7 +124,7 @@ def merge_adapter(model: PreTrainedModel, folder: Path, base: str) -> PreTrained
         base: Name of the base, for errors.
 
     Returns:
-        The model, in evaluation mode, all of whose weights can be trained.
+        The model, in evaluation mode; all its weights can be trained.
 
     Raises:
         DataMissingError: See `read_adapter`.
@@ -134,8 +134,8 @@ def merge_adapter(model: PreTrainedModel, folder: Path, base: str) -> PreTrained
 
     weights, names = read_adapter(folder, model, base)
     config = saved_config(folder)
-    taken = ("r", "lora_alpha", "rank_pattern", "alpha_pattern", "use_rslora", "use_dora", "fan_in_fan_out")
-    options: dict[str, Any] = {name: config[name] for name in taken if config.get(name) is not None}
+    field_names = ("r", "lora_alpha", "rank_pattern", "alpha_pattern", "use_rslora", "use_dora", "fan_in_fan_out")
+    options: dict[str, Any] = {name: config[name] for name in field_names if config.get(name) is not None}
     try:
         lora = LoraConfig(**options, target_modules=names, init_lora_weights=False, task_type="CAUSAL_LM")
         adapted: Any = get_peft_model(cast(Any, model), lora)
@@ -153,7 +153,7 @@ def merge_adapter(model: PreTrainedModel, folder: Path, base: str) -> PreTrained
 
 
 def _adapted(base: torch.nn.Module, config: Mapping[str, Any], folder: Path) -> Iterator[tuple[str, Shape]]:
-    """Yields the name and (inputs, outputs) of each module that an adapter's configuration names, as peft reads it."""
+    """Yields the name and (inputs, outputs) of each module selected by an adapter's configuration, as in peft."""
     model: Any = base
     targets, layers = config["target_modules"], config.get("layers_to_transform")
     chosen = None if layers is None else {layers} if isinstance(layers, int) else set(layers)
@@ -173,7 +173,7 @@ def _adapted(base: torch.nn.Module, config: Mapping[str, Any], folder: Path) -> 
 
 
 def _matching(names: list[str], targets: str | list[str], folder: Path) -> set[str]:
-    """Returns the names of modules that end with one of a list of names, or that a pattern matches."""
+    """Returns the names of modules that end with one of the listed names, or that match a pattern."""
     if isinstance(targets, list):
         return {name for name in names if not _ends(name).isdisjoint(targets)}
     end = monotonic() + MATCH_SECONDS
@@ -186,6 +186,6 @@ def _matching(names: list[str], targets: str | list[str], folder: Path) -> set[s
 
 
 def _ends(name: str) -> set[str]:
-    """Returns a module's name and its ends behind each dot."""
+    """Returns a module's name and its suffixes after each dot."""
     parts = name.split(".")
     return {".".join(parts[at:]) for at in range(len(parts))}

@@ -1,7 +1,7 @@
-"""Configurations of models, tokenizers and adapters: which of their entries may reach transformers and peft.
+"""Checks of the configurations of models, tokenizers and adapters before transformers and peft read them.
 
-These files are data, but the libraries do more with some entries than read them: they fetch and import modules, match
-regular expressions, and build as much as a number says.
+These files are data, but for some entries the libraries fetch and import modules, match regular expressions, or build
+as many parts as a number says.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from searchgym.corpora.files import read_json
 from searchgym.errors import DataError
 
 MOST_MODULES: Final = 10_000
-"""Largest number of names, layers or patterns that an adapter may list."""
+"""Maximum number of names, layers or patterns in an adapter's configuration."""
 MOST_RANK: Final = 4096
-"""Largest rank of an adapter."""
+"""Maximum rank of an adapter."""
 MOST_SCALE: Final = 1e6
-"""Largest ``lora_alpha`` of an adapter."""
+"""Maximum ``lora_alpha`` of an adapter."""
 LONGEST_PATTERN: Final = 1000
-"""Maximum characters of a regular expression in ``target_modules``."""
+"""Maximum number of characters of a regular expression in ``target_modules``."""
 MOST_PARTS: Final = 2**20
-"""Largest number of layers, experts, blocks or labels that a configuration may ask for."""
+"""Maximum number of layers, experts, blocks or labels in a configuration."""
 OFF: Final[tuple[Any, ...]] = (None, False, {}, [], "")
-"""Values of an entry that switch off what it is for."""
+"""Values that switch off an entry."""
 _NAME: Final = re.compile(r"[\w-]+(\.[\w-]+)*", re.ASCII)
 _PATTERN: Final = re.compile(r"(?:[\w.*+|()\[\]\\^$-]|(?<!\()\?|\(\?[:!=]|\{1,\})*", re.ASCII)
-"""What a regular expression may be made of: counts, recursion and the like can take minutes before any match."""
+"""Allowed syntax of regular expressions; without counts and recursion, which can take minutes before any match."""
 _COUNT: Final = re.compile(r"(num|n)_|.*(layer|expert|block)")
 _TOKENIZER: Final = re.compile(r"(?!Auto)\w*(Token|Backend)\w*", re.ASCII)
 
 
 def read_object(file: Path) -> dict[str, Any]:
-    """Reads a JSON file that holds one object.
+    """Reads a JSON file that contains one object.
 
     Raises:
-        DataError: It cannot be read, or holds something else.
+        DataError: The file cannot be read, or is not one object.
     """
     content = read_json(file)
     if not isinstance(content, dict):
@@ -48,13 +48,13 @@ def read_object(file: Path) -> dict[str, Any]:
 
 
 def read_adapter_config(file: Path) -> dict[str, Any]:
-    """Reads an adapter's ``adapter_config.json``, of which all entries are those of a plain LoRA adapter.
+    """Reads an adapter's ``adapter_config.json``, and checks that it is a plain LoRA adapter's.
 
-    Scales of each matrix (``rank_pattern``, ``alpha_pattern``, ``use_rslora``, ``use_dora``) count as plain. Every
-    other entry must be switched off: some make peft import a module or build layers, none is what the trainer writes.
+    Scales of single matrices (``rank_pattern``, ``alpha_pattern``, ``use_rslora``, ``use_dora``) are allowed. All other
+    entries must be switched off: some make peft import a module or build layers, and the trainer writes none of them.
 
     Raises:
-        DataError: It cannot be read, or an entry has another value.
+        DataError: The file cannot be read, or an entry has another value.
     """
     config = read_object(file)
     for name, value in config.items():
@@ -71,7 +71,7 @@ def check_model_config(file: Path) -> None:
     """Checks a model's ``config.json`` before transformers reads it.
 
     Raises:
-        DataError: It cannot be read, names code to fetch, or asks for more parts than any model has.
+        DataError: The file cannot be read, names code to fetch, or has larger numbers of parts than any model.
     """
     for name, value in _entries(read_object(file)):
         if "implementation" in name and isinstance(value, str) and not value.replace("|", "_").isidentifier():
@@ -85,8 +85,8 @@ def check_tokenizer_config(file: Path) -> None:
     """Checks a ``tokenizer_config.json`` before transformers reads it.
 
     Raises:
-        DataError: It cannot be read, or names another class than one of a tokenizer: transformers would load that class
-            without the order to run no code.
+        DataError: The file cannot be read, or names a class that is no tokenizer: transformers would load that class
+            even if remote code is turned off.
     """
     named = read_object(file).get("tokenizer_class")
     if named is not None and not (isinstance(named, str) and _TOKENIZER.fullmatch(named)):
@@ -94,7 +94,7 @@ def check_tokenizer_config(file: Path) -> None:
 
 
 def _entries(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields the name and value of every entry, at any depth; all below ``x_implementation`` has that name."""
+    """Yields the name and value of every entry at any depth; entries below ``x_implementation`` get that name."""
     if isinstance(value, dict):
         for key, below in value.items():
             yield from _entries(below, name if "implementation" in name else key)
@@ -135,12 +135,12 @@ _ADAPTER: Final[dict[str, Any]] = {
     "megatron_core": Literal["megatron.core"] | None,
     "qalora_group_size": Annotated[int, Interval(ge=0, le=MOST_RANK)],
 }
-"""Type of an entry's value; of all others see `OFF`. Those that are read for their text alone are not passed on to
+"""Type of each allowed entry's value; all other entries must be in `OFF`. Purely textual entries are not passed to
 peft."""
 
 
 def _fits(name: str, value: Any) -> bool:
-    """Tells whether an entry of an adapter's configuration has a value of a plain LoRA adapter."""
+    """Returns True if an entry of an adapter's configuration has a value allowed for a plain LoRA adapter."""
     from pydantic import ConfigDict, TypeAdapter, ValidationError
 
     if name not in _ADAPTER:

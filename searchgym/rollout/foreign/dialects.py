@@ -1,4 +1,4 @@
-"""Which dialect of tool calls a model's files show: ``dialect: auto``, read before the task is made."""
+"""Detection of the tool-call dialect of models (``dialect: auto``) from their files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from searchgym.rollout.folders import adapter_base, has_tokenizer, is_adapter, m
 
 
 def saved_template(folder: Path) -> str:
-    """Returns the chat templates in the files of a model; empty without one.
+    """Returns the chat templates in a model's files as text; empty if there is none.
 
     Raises:
         DataError: A file cannot be read.
@@ -29,26 +29,26 @@ def saved_template(folder: Path) -> str:
 
 
 def chosen_dialect(dialect: str, models: Iterable[str | Path]) -> tuple[str, list[str]]:
-    """Returns the dialect of a run, ``auto`` read off its models, and what to tell the user about it.
+    """Returns the dialect of a run, detected from its models if it is ``auto``, and notes for the user.
 
     Args:
-        dialect: As the user or the environment names it.
-        models: Folders of the models that write the actions; models behind a server show no template.
+        dialect: Name of the dialect, or ``auto``, from the user or the environment.
+        models: Models that write the actions; only folders have templates, models behind servers are ignored.
 
     Returns:
-        (dialect, notes): its name, and why it was chosen or contradicts a model.
+        (dialect, notes): the name, and notes on why it was chosen or which models it contradicts.
 
     Raises:
-        UsageError: The dialect is ``auto``, and no model has files here or their templates show different ones.
+        UsageError: The dialect is ``auto``, and no model has files here or their templates have different dialects.
     """
     folders = list(dict.fromkeys(model for model in models if isinstance(model, Path)))
     templates = {folder: saved_template(folder) for folder in folders}
     if dialect != AUTO:
         reasons = [(folder, check(dialect, template)) for folder, template in templates.items()]
         return dialect, [f"{folder.name}: {reason}" for folder, reason in reasons if reason]
-    shown = {folder: detect(template) for folder, template in templates.items()}
-    names = {name for name, _ in shown.values()}
+    detected = {folder: detect(template) for folder, template in templates.items()}
+    names = {name for name, _ in detected.values()}
     if len(names) != 1:
-        which = ", ".join(f"{folder.name}: {name}" for folder, (name, _) in shown.items())
-        raise UsageError(f"dialect {AUTO!r} takes one dialect of the models' files, got {which or 'none'}: name it")
-    return names.pop(), [f"{folder.name}: dialect {name!r}: {why}" for folder, (name, why) in shown.items()]
+        which = ", ".join(f"{folder.name}: {name}" for folder, (name, _) in detected.items())
+        raise UsageError(f"dialect {AUTO!r} needs model files with one dialect, got {which or 'none'}: name it")
+    return names.pop(), [f"{folder.name}: dialect {name!r}: {why}" for folder, (name, why) in detected.items()]

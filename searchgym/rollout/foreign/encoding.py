@@ -1,8 +1,7 @@
-"""Encoding and decoding by the tokenizers of others: plain text that stays text, with a blank where they put one.
+"""Encoding and decoding by third-party tokenizers: text is encoded as plain text, with their leading blanks.
 
-Tokenizers of SentencePiece's kind put a blank before a text: before each that begins a context or follows an added
-token, or only before one that begins a context. Text that goes on after other text has none, so a piece is encoded for
-its place.
+Tokenizers like SentencePiece's insert a blank before a text that begins a context or follows an added token, or only
+before one that begins a context. Text after other text gets none, so each piece is encoded for its position.
 """
 
 from __future__ import annotations
@@ -17,45 +16,45 @@ from searchgym.errors import DataError, UsageError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-Place = Literal["start", "after", "inside"]
-"""Where a text stands: at the start of a context, right after an added token, or after other text."""
+Position = Literal["start", "after", "inside"]
+"""Position of a text: at the start of a context, right after an added token, or after other text."""
 BLANKS: Final = ("▁", "Ġ")
-"""Beginnings of tokens that stand for a blank."""
+"""First characters of tokens that represent a blank."""
 
 Given = TypeVar("Given")
 Made = TypeVar("Made")
 
 
 class TextEncoder:
-    """Encoder of texts as plain text: no special token is made of them.
+    """Encoder of texts as plain text, without special tokens.
 
     Args:
-        tokenizer: Is copied, since the switch is part of its state, which other threads may be reading.
+        tokenizer: The tokenizer; it is copied, because the setting is part of its state, which other threads may use.
 
     Raises:
-        UsageError: The tokenizer puts a blank before text that goes on after other text, and cannot be told not to.
+        UsageError: The tokenizer inserts a blank before text that follows other text, and this cannot be turned off.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self._name, plain = tokenizer.name_or_path, copy.deepcopy(tokenizer)
         plain.split_special_tokens = True
         alone = _encoder(plain)
-        self._by_place: dict[Place, Callable[[list[str]], list[list[int]]]] = dict.fromkeys(
+        self._by_position: dict[Position, Callable[[list[str]], list[list[int]]]] = dict.fromkeys(
             ("start", "after", "inside"), alone
         )
         self.blank = False
-        """Whether the tokenizer puts a blank before texts at some places."""
+        """True if the tokenizer inserts a blank before texts in some positions."""
         if _by_library(tokenizer, "_encode_plus"):
-            self._tell_places(cast(Any, plain).backend_tokenizer)
-        ids = self._by_place["inside"](["x"])[0]
+            self._set_encoders(cast(Any, plain).backend_tokenizer)
+        ids = self._by_position["inside"](["x"])[0]
         if ids and str(tokenizer.convert_ids_to_tokens(ids)[0]).startswith(BLANKS):
             raise UsageError(
-                f"{tokenizer.name_or_path}: {type(tokenizer).__name__} puts a blank before every text, so what follows "
+                f"{tokenizer.name_or_path}: {type(tokenizer).__name__} puts a blank before every text, so text after "
                 "a response would not be what it is within a text; use the fast tokenizer (tokenizer.json)"
             )
 
-    def _tell_places(self, library: Any) -> None:
-        """Sets the encoders of places where the tokenizer, one of the library `tokenizers`, puts no blank."""
+    def _set_encoders(self, library: Any) -> None:
+        """Sets the encoders for positions in which the tokenizer, from the library `tokenizers`, inserts no blank."""
         steps, first = dict[str, Any](), False
         for name in ("normalizer", "pre_tokenizer"):
             if (step := getattr(library, name)) is None:
@@ -73,27 +72,27 @@ class TextEncoder:
         other.encode_special_tokens = True
 
         def inside(texts: list[str]) -> list[list[int]]:
-            return [list(made.ids) for made in other.encode_batch_fast(texts, add_special_tokens=False)]
+            return [list(encoding.ids) for encoding in other.encode_batch_fast(texts, add_special_tokens=False)]
 
         self.blank = True
-        self._by_place["inside"] = _without_panic(self._name, inside)
+        self._by_position["inside"] = _without_panic(self._name, inside)
         if first:
-            self._by_place["after"] = self._by_place["inside"]
+            self._by_position["after"] = self._by_position["inside"]
 
-    def ids(self, texts: Sequence[str], places: Sequence[Place]) -> list[list[int]]:
-        """Returns the ids of each text at its place."""
+    def ids(self, texts: Sequence[str], positions: Sequence[Position]) -> list[list[int]]:
+        """Returns the ids of each text in its position."""
         if not self.blank:
-            return self._by_place["start"](list(texts))
-        made: list[list[int]] = [[] for _ in texts]
-        for place, encode in self._by_place.items():
-            chosen = [n for n, own in enumerate(places) if own == place]
+            return self._by_position["start"](list(texts))
+        encoded: list[list[int]] = [[] for _ in texts]
+        for position, encode in self._by_position.items():
+            chosen = [n for n, other in enumerate(positions) if other == position]
             for n, ids in zip(chosen, encode([texts[n] for n in chosen]), strict=True):
-                made[n] = ids
-        return made
+                encoded[n] = ids
+        return encoded
 
 
 def _without_blank(state: Any) -> Any:
-    """Returns the description of a step of a tokenizer without what puts a blank before texts."""
+    """Returns a tokenizer step's description without the parts that insert a blank before texts."""
     if isinstance(state, list):
         return [_without_blank(part) for part in state]
     if not isinstance(state, dict):
@@ -109,10 +108,10 @@ def _without_blank(state: Any) -> Any:
 
 
 def _encoder(tokenizer: PreTrainedTokenizerBase) -> Callable[[list[str]], list[list[int]]]:
-    """Returns a function from texts to ids, without special tokens around it, by a tokenizer that is not changed again.
+    """Returns a function from texts to ids without special tokens; the tokenizer must not be changed afterwards.
 
-    A tokenizer on the library `tokenizers` is asked for ids alone: the class around it also has offsets and masks made,
-    which takes half as long again.
+    The library `tokenizers` is called directly if possible: the class around it also computes offsets and masks, which
+    takes half as long again.
     """
 
     def by_class(texts: list[str]) -> list[list[int]]:
@@ -120,33 +119,33 @@ def _encoder(tokenizer: PreTrainedTokenizerBase) -> Callable[[list[str]], list[l
 
     if not _by_library(tokenizer, "_encode_plus"):
         return _without_panic(tokenizer.name_or_path, by_class)
-    by_class([""])  # hands the class's settings (nothing cut or padded, special tokens as text) to the library
+    by_class([""])  # passes the class's settings (no truncation or padding, special tokens as text) to the library
     library = cast(Any, tokenizer).backend_tokenizer
 
     def by_library(texts: list[str]) -> list[list[int]]:
-        return [list(own.ids) for own in library.encode_batch_fast(texts, add_special_tokens=False)]
+        return [list(encoding.ids) for encoding in library.encode_batch_fast(texts, add_special_tokens=False)]
 
     return _without_panic(tokenizer.name_or_path, by_library)
 
 
 def marked(tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[tuple[int, ...], Sequence[tuple[int, int]] | None]:
-    """Encodes a text whose special tokens are special, as `apply_chat_template` does with what a template writes.
+    """Encodes a text with its special tokens as special, as `apply_chat_template` does with rendered text.
 
     Returns:
-        The ids; (start, end) in characters of each, or None by a tokenizer that does not tell.
+        The ids; and the (start, end) characters of each id, or None if the tokenizer has no offsets.
     """
 
-    def encode(given: str) -> Any:
-        return tokenizer(given, add_special_tokens=False, return_offsets_mapping=bool(tokenizer.is_fast))
+    def encode(content: str) -> Any:
+        return tokenizer(content, add_special_tokens=False, return_offsets_mapping=bool(tokenizer.is_fast))
 
-    made = _without_panic(tokenizer.name_or_path, encode)(text)
-    return tuple(made["input_ids"]), made.get("offset_mapping")
+    encoding = _without_panic(tokenizer.name_or_path, encode)(text)
+    return tuple(encoding["input_ids"]), encoding.get("offset_mapping")
 
 
 def decoder(tokenizer: PreTrainedTokenizerBase) -> Callable[[list[int]], str]:
     """Returns a function from ids to text, special tokens included.
 
-    As with `_encoder`, the library is asked where it can be: the class first copies the ids one by one.
+    As in `_encoder`, the library is called directly if possible: the class first copies the ids one by one.
     """
     if _by_library(tokenizer, "decode", "_decode"):
         library = cast(Any, tokenizer).backend_tokenizer
@@ -159,29 +158,29 @@ def decoder(tokenizer: PreTrainedTokenizerBase) -> Callable[[list[int]], str]:
 
 
 def _by_library(tokenizer: PreTrainedTokenizerBase, *methods: str) -> bool:
-    """Returns whether a tokenizer leaves methods to the library `tokenizers`, as no class of its own overrides one."""
+    """Returns True if a tokenizer uses the library `tokenizers` and its class overrides none of the methods."""
     from transformers import TokenizersBackend
 
     return all(getattr(type(tokenizer), name, None) is getattr(TokenizersBackend, name) for name in methods)
 
 
 def _without_panic(name: str, convert: Callable[[Given], Made]) -> Callable[[Given], Made]:
-    """Returns a function that raises a `DataError` where the library `tokenizers` panics, which is no `Exception`."""
+    """Wraps a function so that panics of the library `tokenizers`, which are no `Exception`, become a `DataError`."""
 
-    def converted(given: Given) -> Made:
+    def converted(argument: Given) -> Made:
         try:
-            return convert(given)
+            return convert(argument)
         except BaseException as error:
             if type(error).__name__ != "PanicException":
                 raise
-            reason = f"the tokenizer fails on {given!r:.80} ({error}): use the one that belongs to the model"
+            reason = f"the tokenizer fails on {argument!r:.80} ({error}): use the one that belongs to the model"
             raise DataError(reason, name) from error
 
     return converted
 
 
 def special_ids(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """Returns the ids of all special tokens: those the tokenizer names, and added tokens marked as special."""
+    """Returns the ids of all special tokens: the tokenizer's named ones, and added tokens marked as special."""
     named = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
     return frozenset(named | set(tokenizer.all_special_ids))
 

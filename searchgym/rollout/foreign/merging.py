@@ -1,4 +1,4 @@
-"""Averages of checkpoints, tensor by tensor, and the weights in them that stand for a decay of the learning rate."""
+"""Averages of checkpoints, tensor by tensor, and averaging weights equivalent to a learning-rate decay."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 WEIGHTS: Final = "model.safetensors"
 RECORD: Final = "merge.json"
-"""File of a merged folder that tells what it is an average of."""
+"""File in a merged folder that lists the averaged checkpoints."""
 COPIED: Final = ("*.json", "*.jinja", "*.model", "*.txt")
 """Files that are copied from the last checkpoint."""
 LEFT_OUT: Final = ("*.index.json", "trainer_state.json", "state.json", RECORD)
@@ -53,23 +53,24 @@ DECAYS: Final[dict[str, Callable[[float], float]]] = {
 def merge_checkpoints(checkpoints: Sequence[str | Path], weights: Sequence[float], out: Path) -> Path:
     """Writes the weighted average of checkpoints as a checkpoint.
 
-    Sums are taken in float32 (float64 for float64 weights) and stored in the type of the last checkpoint; tensors of
-    whole numbers must be equal. Adapters are averaged matrix by matrix: the average of A and of B, not of their
-    products B A, which would have a larger rank. Configuration and tokenizer are those of the last checkpoint.
+    Sums are computed in float32 (float64 for float64 weights) and stored in the type of the last checkpoint; integer
+    tensors must be equal. Adapters are averaged matrix by matrix: the average of A and of B, not of their products B A,
+    which would have a larger rank. Configuration and tokenizer are those of the last checkpoint.
 
-    Source: MergeMix uses such averages of models trained on different data (read in notes on it, of which no formula
-    for the weights is known: give them); WSM, of checkpoints in a row.
+    Source: MergeMix averages models trained on different data (read in notes, without a formula for the weights); WSM
+    averages consecutive checkpoints.
 
     Args:
-        checkpoints: Folders or names of models, or of adapters; two or more.
-        weights: One per checkpoint, with sum 1.
-        out: Folder to make.
+        checkpoints: Folders or names of models, or of adapters; at least two.
+        weights: Weight of each checkpoint, with sum 1.
+        out: Folder to create.
 
     Returns:
         `out`.
 
     Raises:
-        UsageError: Fewer than two checkpoints, adapters mixed with models, or checkpoints that do not fit together.
+        UsageError: There are fewer than two checkpoints, adapters are mixed with models, or checkpoints are
+            incompatible.
         RunExistsError: `out` exists.
         DataError: A file cannot be read or written, or a tensor is not finite.
     """
@@ -82,7 +83,7 @@ def merge_checkpoints(checkpoints: Sequence[str | Path], weights: Sequence[float
     folders = [model_folder(checkpoint) for checkpoint in checkpoints]
     kinds = {is_adapter(folder) for folder in folders}
     if len(kinds) > 1:
-        raise UsageError("adapters and whole models cannot be averaged: `searchgym export` the adapters first")
+        raise UsageError("adapters and whole models cannot be averaged: `searchgym model export` the adapters first")
     adapters = kinds.pop()
     _check_alike(folders, adapters)
     copied = _copied(folders[-1])
@@ -98,7 +99,7 @@ def merge_checkpoints(checkpoints: Sequence[str | Path], weights: Sequence[float
 
 
 def _check_alike(folders: Sequence[Path], adapters: bool) -> None:
-    """Refuses checkpoints of different shapes or tokenizers, and adapters of different bases."""
+    """Raises an error for checkpoints with different shapes or tokenizers, or adapters with different bases."""
     for folder in () if adapters else folders:
         check_config(folder)
         check_weights(folder)
@@ -107,13 +108,13 @@ def _check_alike(folders: Sequence[Path], adapters: bool) -> None:
     first, *others = [read(folder / name) for folder in folders]
     for folder, other in zip(folders[1:], others, strict=True):
         for field in fields:
-            one, two = (config.get(field) or None for config in (first, other))  # left out is false or empty
-            if isinstance(one, list) and isinstance(two, list):  # of target modules, in any order
+            one, two = (config.get(field) or None for config in (first, other))  # a missing entry equals false or empty
+            if isinstance(one, list) and isinstance(two, list):  # target modules, in any order
                 one, two = sorted(map(str, one)), sorted(map(str, two))
             if one != two:
                 raise UsageError(f"{folder}: {field} is {two!r:.60}, that of {folders[0]} is {one!r:.60}: not averaged")
         for file in TOKENIZERS[:3]:
-            there = [(place / file).is_file() for place in (folders[0], folder)]
+            there = [(parent / file).is_file() for parent in (folders[0], folder)]
             if all(there) and sha256_file(folders[0] / file) != sha256_file(folder / file):
                 raise UsageError(f"{folder}: {file} differs from that of {folders[0]}: other tokens, not averaged")
             if any(there) and not all(there):
@@ -127,7 +128,9 @@ def _tensors(folder: Path, adapter: bool) -> Mapping[str, torch.Tensor]:
 
     files = [folder / ADAPTER_WEIGHTS] if adapter else sorted(folder.glob("*.safetensors"))
     if not files or not files[0].is_file():
-        raise DataError("has no safetensors weights, which alone are read: `searchgym export` it first", folder)
+        raise DataError(
+            "has no safetensors weights, the only supported format: `searchgym model export` it first", folder
+        )
     tensors: dict[str, torch.Tensor] = {}
     for file in files:
         try:
@@ -155,7 +158,7 @@ def _average(
     for name, like in last.items():
         if not like.is_floating_point():
             if not all(torch.equal(tensors[name], like) for tensors in loaded):
-                raise UsageError(f"{name} holds whole numbers, which differ between the checkpoints: not averaged")
+                raise UsageError(f"{name} holds integers that differ between the checkpoints: not averaged")
             merged[name] = like
             continue
         wide = torch.float64 if like.dtype == torch.float64 else torch.float32
@@ -169,10 +172,10 @@ def _average(
 
 
 def _copied(folder: Path) -> list[Path]:
-    """Returns the files of a checkpoint that are copied.
+    """Returns the files of a checkpoint to copy.
 
     Raises:
-        DataError: One is a link that leads out of the folder: it may be a file that is nobody else's to read.
+        DataError: A file is a link that leads out of the folder, possibly to a private file.
     """
     left_out = {file for pattern in LEFT_OUT for file in folder.glob(pattern)}
     files = sorted({file for pattern in COPIED for file in folder.glob(pattern)} - left_out)
@@ -183,14 +186,15 @@ def _copied(folder: Path) -> list[Path]:
 
 
 def scheduled(name: str, count: int) -> list[float]:
-    """Returns the weights of checkpoints in a row whose average stands for a decay of the learning rate.
+    """Returns weights of consecutive checkpoints whose average is equivalent to a decay of the learning rate.
 
     Checkpoint i is the first one plus the updates up to it, so an average with weights c_0 .. c_k scales the updates
     between checkpoints i - 1 and i by ``w_i = c_i + ... + c_k``. Hence ``c_0 = 1 - w_1``, ``c_i = w_i - w_(i+1)`` and
-    ``c_k = w_k``, with w_i the decay at x = i / (k + 1). ``mean`` gives all the same weight; so does ``linear``.
+    ``c_k = w_k``, with w_i the decay at x = i / (k + 1). ``mean`` gives all checkpoints the same weight; so does
+    ``linear``.
 
     Source: WSM, arXiv 2507.17634, which replaces the decay at the end of a training by an average of its checkpoints,
-    by this relation. At which x the shapes are read is ours.
+    by this relation. The points x at which the shapes are evaluated are ours.
 
     Args:
         name: ``mean``, ``linear``, ``cosine`` or ``sqrt``.
@@ -205,10 +209,10 @@ def scheduled(name: str, count: int) -> list[float]:
 
 
 def given_weights(text: str, count: int) -> list[float]:
-    """Returns the weights that a user gave, ``0.2,0.3,0.5``, divided by their sum.
+    """Parses weights from the command line, such as ``0.2,0.3,0.5``, and divides them by their sum.
 
     Raises:
-        UsageError: They are not one number of at least 0 per checkpoint, or all are 0.
+        UsageError: There is not one number of at least 0 per checkpoint, or all are 0.
     """
     try:
         weights = [float(part) for part in text.split(",")]

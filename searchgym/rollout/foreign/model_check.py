@@ -1,4 +1,4 @@
-"""A model's template and tokenizer, tried out without its weights: five scripted turns in each grammar."""
+"""Check of a model's template and tokenizer without its weights, by five scripted turns in each grammar."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 PROMPTS: Final = ("Who founded Beta?", "Line one.\n\nLine two: café, naïve – 東京.")
-"""Prompts whose ids are compared with the template's own."""
+"""Prompts whose ids are compared with those of `apply_chat_template`."""
 TURNS: Final = 5
-"""Scripted turns: searches, and an answer."""
+"""Number of scripted turns: searches, and a final answer."""
 PAGE: Final = "Doc 1(Title: Beta) Beta was founded by Gamma in 1901."
-"""Page that every search finds."""
+"""Page returned by every search."""
 State = Literal["ok", "note", "refused"]
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check found."""
+    """Result of one check."""
 
     check: str
     state: State
@@ -40,26 +40,26 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class ModelReport:
-    """What is known of a model before it is trained."""
+    """Findings about a model before it is trained."""
 
     model: str
     findings: tuple[Finding, ...]
 
     @property
     def refused(self) -> bool:
-        """Whether a check refuses the model."""
+        """True if a check refuses the model."""
         return any(finding.state == "refused" for finding in self.findings)
 
 
 def check_model(name: str, template: Mapping[str, Any] = {}) -> ModelReport:
-    """Tries out the chat template and the tokenizer of a model in each grammar that it may use.
+    """Tests the chat template and the tokenizer of a model in each grammar that it may use.
 
     Args:
-        name: Folder or name of a model; the files of its tokenizer are enough.
-        template: Arguments for its template.
+        name: Folder or name of a model; the files of its tokenizer are sufficient.
+        template: Arguments for the chat template.
 
     Returns:
-        The findings: of template and tokenizer, then of each grammar.
+        The findings about template and tokenizer, then about each grammar.
 
     Raises:
         UsageError: See `check_template`.
@@ -69,17 +69,17 @@ def check_model(name: str, template: Mapping[str, Any] = {}) -> ModelReport:
     except DataError as error:
         return ModelReport(name, (Finding("tokenizer", "refused", str(error)),))
     check_template([tokenizer], template)
-    given = fitted(tokenizer, template)
+    arguments = fitted(tokenizer, template)
     names = template_names(tokenizer) if tokenizer.chat_template else None
-    findings = list(_of_template(tokenizer, names, given))
+    findings = list(_of_template(tokenizer, names, arguments))
     dialect, why = detect(tokenizer.get_chat_template() if names else "")
     findings.append(Finding("dialect", "ok", f"{dialect}: {why}"))
     for number, protocol in enumerate((get_protocol("tags"), get_protocol("tool_calls", dialect=dialect))):
         try:
-            form = template_format(tokenizer, protocol, given)
+            form = template_format(tokenizer, protocol, arguments)
             if not number:
                 findings += _of_tokenizer(tokenizer, form)
-            findings += _of_grammar(tokenizer, form, given)
+            findings += _of_grammar(tokenizer, form, arguments)
         except SearchGymError as error:
             refusal = Finding("refusal", "refused", str(error))
             if refusal not in findings:
@@ -88,23 +88,27 @@ def check_model(name: str, template: Mapping[str, Any] = {}) -> ModelReport:
 
 
 def _of_template(
-    tokenizer: PreTrainedTokenizerBase, names: TemplateNames | None, given: Mapping[str, Any]
+    tokenizer: PreTrainedTokenizerBase, names: TemplateNames | None, arguments: Mapping[str, Any]
 ) -> Iterator[Finding]:
-    """Yields what the text of a template tells."""
+    """Yields findings from the text of a template."""
     if not tokenizer.chat_template:
         yield Finding("template", "ok", "none: a base model, whose prompts are plain text")
         return
     yield Finding("template", "ok", "chat")
     if names is None:
         return
-    takes = [f"{name}={given[name]}" if name in given else name for name in sorted(names.arguments)]
+    takes = [f"{name}={arguments[name]}" if name in arguments else name for name in sorted(names.arguments)]
     yield Finding("arguments", "ok", ", ".join(takes) or "none")
-    day = f"shows {given[DATE]}, the day on which a run begins; its record keeps it" if names.clock else "shows none"
+    day = (
+        f"shows {arguments[DATE]}, the day on which a run begins, which its record contains"
+        if names.clock
+        else "shows none"
+    )
     yield Finding("date", "note" if names.clock else "ok", day)
 
 
 def _of_tokenizer(tokenizer: PreTrainedTokenizerBase, form: TokenFormat) -> Iterator[Finding]:
-    """Yields how prompts begin and end, and what ends a response."""
+    """Yields findings about the beginning and end of prompts, and about the ends of responses."""
     prompt = form.prompt_ids(PROMPTS[0]).tolist()
     opened = form.thought_after(None)
     yield Finding("thought", "note" if opened else "ok", f"the prompt opens {opened!r}" if opened else "not opened")
@@ -112,21 +116,23 @@ def _of_tokenizer(tokenizer: PreTrainedTokenizerBase, form: TokenFormat) -> Iter
     yield Finding("end ids", "ok" if ends else "note", ends or "none: only stop strings and limits end a response")
     bos = tokenizer.bos_token_id
     count = prompt.count(bos)
-    told = "none" if bos is None else f"{bos} {tokenizer.bos_token}, {count} in a prompt"
-    yield Finding("beginning of text", "note" if count > 1 else "ok", told)
+    description = "none" if bos is None else f"{bos} {tokenizer.bos_token}, {count} in a prompt"
+    yield Finding("beginning of text", "note" if count > 1 else "ok", description)
 
 
-def _of_grammar(tokenizer: PreTrainedTokenizerBase, form: TokenFormat, given: Mapping[str, Any]) -> Iterator[Finding]:
-    """Yields what becomes of the markers, the prompts and the turns of a grammar."""
+def _of_grammar(
+    tokenizer: PreTrainedTokenizerBase, form: TokenFormat, arguments: Mapping[str, Any]
+) -> Iterator[Finding]:
+    """Yields findings about a grammar's markers, prompts and turns."""
     name = form.protocol.name
     yield Finding(f"{name}: markers", "ok", _markers(tokenizer, form.protocol))
     if form.chat:
         pairs = [
-            (form.prompt_ids(text).tolist(), _rendered(tokenizer, [{"role": "user", "content": text}], given))
+            (form.prompt_ids(text).tolist(), _rendered(tokenizer, [{"role": "user", "content": text}], arguments))
             for text in PROMPTS
         ]
         yield _compared(f"{name}: prompt ids", form, pairs)
-    yield from _of_turns(tokenizer, form, given)
+    yield from _of_turns(tokenizer, form, arguments)
 
 
 def _markers(tokenizer: PreTrainedTokenizerBase, protocol: Protocol) -> str:
@@ -140,8 +146,8 @@ def _markers(tokenizer: PreTrainedTokenizerBase, protocol: Protocol) -> str:
     return "; ".join([*parts, *([f"several tokens: {', '.join(several)}"] if several else [])])
 
 
-def _of_turns(tokenizer: PreTrainedTokenizerBase, form: TokenFormat, given: Mapping[str, Any]) -> Iterator[Finding]:
-    """Yields what becomes of scripted turns: whether each context begins with the one before."""
+def _of_turns(tokenizer: PreTrainedTokenizerBase, form: TokenFormat, arguments: Mapping[str, Any]) -> Iterator[Finding]:
+    """Yields findings about scripted turns: whether each context begins with the previous one."""
     name, protocol = form.protocol.name, form.protocol
     ids, talk = form.prompt_ids(PROMPTS[0]).tolist(), [{"role": "user", "content": PROMPTS[0]}]
     opened = form.thought_after(None)
@@ -149,13 +155,13 @@ def _of_turns(tokenizer: PreTrainedTokenizerBase, form: TokenFormat, given: Mapp
     finish: Finish | None = None
     for turn in range(TURNS):
         action = Search((f"founder {turn} of Beta",)) if turn < TURNS - 1 else Answer("Gamma")
-        said = f"{'' if opened else THINK_OPEN}so.{awaited(opened or THINK_OPEN)}\n\n{protocol.write(action)}"
-        # Markers may be special tokens; where the tokenizer puts blanks, the place of the text counts.
-        response = form.reply_ids(said, finish).tolist() if form.blanks else _ids(tokenizer, said)
+        output = f"{'' if opened else THINK_OPEN}so.{awaited(opened or THINK_OPEN)}\n\n{protocol.write(action)}"
+        # Markers may be special tokens; if the tokenizer inserts blanks, the position of the text matters.
+        response = form.reply_ids(output, finish).tolist() if form.blanks else _ids(tokenizer, output)
         response += list(form.end_ids[-1:]) if ended else []
         read = protocol.parse(opened + form.response_text(response))
         if read != action:
-            why = f"{said!r} is read as {read}: the tokenizer does not give the text back"
+            why = f"{output!r} is read as {read}: the tokenizer does not reproduce the text"
             yield Finding(f"{name}: turn {turn + 1}", "refused", why)
             return
         if turn == TURNS - 1:
@@ -165,38 +171,40 @@ def _of_turns(tokenizer: PreTrainedTokenizerBase, form: TokenFormat, given: Mapp
         before, opened = [*ids, *response], form.thought_after(finish)
         ids = [*before, *form.observation_ids(protocol.parts(page), finish).tolist()]
         if not form.decode(ids).startswith(form.decode(before)):
-            why = "the text of the context is another once pages follow it: use the tokenizer that belongs to the model"
+            why = "the text of the context changes when pages follow it: use the tokenizer that belongs to the model"
             yield Finding(f"{name}: turn {turn + 1}", "refused", why)
             return
-        talk += [{"role": "assistant", "content": said}, {"role": "user", "content": page.strip()}]
-    yield Finding(f"{name}: turns", "ok", f"{TURNS} turns, each context begins with the one before")
+        talk += [{"role": "assistant", "content": output}, {"role": "user", "content": page.strip()}]
+    yield Finding(f"{name}: turns", "ok", f"{TURNS} turns, each context begins with the previous one")
     if ended:
-        history = _compared(f"{name}: history", form, [(ids, _rendered(tokenizer, talk, given))])
+        history = _compared(f"{name}: history", form, [(ids, _rendered(tokenizer, talk, arguments))])
         if history.state == "refused":
-            why = "the template writes earlier turns otherwise (without thoughts, say); here they stay as they were"
+            why = "the template rewrites earlier turns (without thoughts, for example); here they stay unchanged"
             history = replace(history, state="note", found=why)
         yield history
 
 
 def _compared(check: str, form: TokenFormat, pairs: list[tuple[list[int], list[int]]]) -> Finding:
-    """Returns whether ids are those of the template, given pairs of both."""
-    ours, own = next((pair for pair in pairs if pair[0] != pair[1]), ([], []))
-    if ours == own:
+    """Compares pairs of our ids and the template's, and returns the finding."""
+    ours, reference = next((pair for pair in pairs if pair[0] != pair[1]), ([], []))
+    if ours == reference:
         return Finding(check, "ok", "equal to apply_chat_template's")
-    place = next(n for n, (a, b) in enumerate(itertools.zip_longest(ours, own)) if a != b)
-    here, there = (form.decode(ids[place : place + 1]) for ids in (ours, own))
-    differs = f"token {place} is {here!r}, and {there!r} by apply_chat_template"
-    if form.decode(ours) == form.decode(own):
-        return Finding(check, "note", f"the same text in other tokens, since no special token parts it: {differs}")
+    index = next(n for n, (a, b) in enumerate(itertools.zip_longest(ours, reference)) if a != b)
+    here, there = (form.decode(ids[index : index + 1]) for ids in (ours, reference))
+    differs = f"token {index} is {here!r}, and {there!r} by apply_chat_template"
+    if form.decode(ours) == form.decode(reference):
+        return Finding(check, "note", f"the same text in other tokens, as no special token separates it: {differs}")
     return Finding(check, "refused", f"another text: {differs}; use the tokenizer that belongs to the model")
 
 
-def _rendered(tokenizer: PreTrainedTokenizerBase, talk: list[dict[str, str]], given: Mapping[str, Any]) -> list[int]:
-    """Returns the ids of a conversation that `apply_chat_template` makes with the arguments and the date."""
-    own = {name: value for name, value in given.items() if name != DATE}
-    return _ids(tokenizer, render(tokenizer, [talk], own, date=given.get(DATE))[0])
+def _rendered(
+    tokenizer: PreTrainedTokenizerBase, talk: list[dict[str, str]], arguments: Mapping[str, Any]
+) -> list[int]:
+    """Returns the ids that `apply_chat_template` gives for a conversation with the arguments and the date."""
+    variables = {name: value for name, value in arguments.items() if name != DATE}
+    return _ids(tokenizer, render(tokenizer, [talk], variables, date=arguments.get(DATE))[0])
 
 
 def _ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
-    """Returns the ids of a text in which markers are written out, as `apply_chat_template` makes them."""
+    """Returns the ids of a text that contains markers, as in `apply_chat_template`."""
     return list(tokenizer(text, add_special_tokens=False)["input_ids"])

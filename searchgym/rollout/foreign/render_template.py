@@ -1,10 +1,10 @@
-"""Program that renders a chat template in a process of its own, within limits of time and memory.
+"""Program that renders a chat template in a separate process, with limits of time and memory.
 
 Reads one JSON object from standard input: the ``template``, ``conversations`` (lists of messages), ``variables`` for
-the template, the time ``now`` (ISO text) that the template is told, and the limits ``seconds`` of processor time,
+the template, the current time ``now`` (ISO text) for the template, and the limits ``seconds`` of processor time,
 ``memory`` in bytes and ``characters`` of each text. Writes ``{"texts": [...]}``, or ``{"messages": n, "error": "..."}``
-for the conversation of n messages that failed. A template may use what transformers offers it: the sandbox, loop
-controls, ``generation`` blocks, ``tojson``, ``raise_exception`` and ``strftime_now``.
+for the conversation of n messages that failed. A template may use the features that transformers offers: the sandbox,
+loop controls, ``generation`` blocks, ``tojson``, ``raise_exception`` and ``strftime_now``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 
 class Generation(Extension):
-    """The block ``{% generation %}``, in which templates mark what a model writes: here it is its content."""
+    """The block ``{% generation %}``, with which templates mark a model's text; it is rendered as its content."""
 
     tags = {"generation"}  # noqa: RUF012  # jinja2 declares it so
 
@@ -33,7 +33,7 @@ class Generation(Extension):
 
 
 def environment(now: datetime) -> ImmutableSandboxedEnvironment:
-    """Returns the environment in which templates are compiled; they are told the time `now`."""
+    """Returns the jinja2 environment that compiles templates, with `now` as the current time."""
 
     def raise_exception(message: str) -> NoReturn:
         raise TemplateError(message)
@@ -41,37 +41,37 @@ def environment(now: datetime) -> ImmutableSandboxedEnvironment:
     def to_json(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
         return json.dumps(value, ensure_ascii=ensure_ascii, **options)
 
-    made = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])
-    made.filters["tojson"] = to_json
-    made.globals["raise_exception"] = raise_exception
-    made.globals["strftime_now"] = now.strftime
-    return made
+    sandbox = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])
+    sandbox.filters["tojson"] = to_json
+    sandbox.globals["raise_exception"] = raise_exception
+    sandbox.globals["strftime_now"] = now.strftime
+    return sandbox
 
 
-def rendered(asked: dict[str, Any]) -> dict[str, Any]:
-    """Returns the texts of a request, or the error instead."""
-    texts, now = list[str](), datetime.fromisoformat(asked["now"])
-    for messages in asked["conversations"]:
+def rendered(request: dict[str, Any]) -> dict[str, Any]:
+    """Returns the rendered texts of a request, or an error."""
+    texts, now = list[str](), datetime.fromisoformat(request["now"])
+    for messages in request["conversations"]:
         try:
-            given = {"messages": messages, "tools": None, "documents": None, "add_generation_prompt": True}
-            text = environment(now).from_string(asked["template"]).render(given | asked["variables"])
-            if (length := len(text)) > asked["characters"]:
+            variables = {"messages": messages, "tools": None, "documents": None, "add_generation_prompt": True}
+            text = environment(now).from_string(request["template"]).render(variables | request["variables"])
+            if (length := len(text)) > request["characters"]:
                 raise TemplateError(f"they become {length:,} characters")
             texts.append(text)
         except MemoryError:
-            return {"messages": len(messages), "error": f"it takes more than {asked['memory'] >> 20} MiB"}
+            return {"messages": len(messages), "error": f"it takes more than {request['memory'] >> 20} MiB"}
         except Exception as error:  # templates are programs: they raise what they like
             return {"messages": len(messages), "error": str(error)[:500] or type(error).__name__}
     return {"texts": texts}
 
 
 def main() -> None:
-    """Answers the request on standard input."""
-    asked = json.load(sys.stdin)
-    resource.setrlimit(resource.RLIMIT_CPU, (asked["seconds"], asked["seconds"]))
+    """Reads a request from standard input and writes its reply to standard output."""
+    request = json.load(sys.stdin)
+    resource.setrlimit(resource.RLIMIT_CPU, (request["seconds"], request["seconds"]))
     if sys.platform == "linux":  # other systems may not know it
-        resource.setrlimit(resource.RLIMIT_AS, (asked["memory"], asked["memory"]))
-    json.dump(rendered(asked), sys.stdout)
+        resource.setrlimit(resource.RLIMIT_AS, (request["memory"], request["memory"]))
+    json.dump(rendered(request), sys.stdout)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A bound on what a model's configuration may have built: no more than the files of its weights account for."""
+"""Bound on the size of a model built from a configuration, derived from the files of its weights."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from transformers import PretrainedConfig
 from searchgym.errors import DataError
 
 MOST_TENSORS: Final = 100_000
-"""Parameters and buffers of a model without a file of weights that names them; published models have fewer."""
+"""Maximum number of parameters and buffers of a model without weight files; published models have fewer."""
 TENSORS: Final = 4
-"""Parameters and buffers in memory for each tensor of the files: some are stored in one, or once for two places."""
+"""Maximum number of parameters and buffers in memory per tensor in the files, which may be fused or shared."""
 SPARE_TENSORS: Final = 1000
-"""Parameters and buffers beyond those."""
+"""Number of parameters and buffers allowed in addition."""
 NUMBERS: Final = 8
-"""Numbers in memory for each byte of the files: quantised weights have a few bits each."""
+"""Maximum number of values in memory per byte of the files: quantised weights have a few bits each."""
 SPARE_NUMBERS: Final = 2**26
-"""Numbers beyond those, for masks and tables of positions, which are computed."""
+"""Number of values allowed in addition, for computed masks and position tables."""
 
 
 @contextmanager
 def bounded(folder: Path | None = None) -> Iterator[None]:
-    """Ends the construction of a model in this thread, inside the block, that grows beyond a bound.
+    """Aborts the construction of a model, in this thread and inside the block, if it grows beyond a bound.
 
     Args:
-        folder: Holds the weights that the bound is taken from. Default: nothing is loaded, so only parts are counted.
+        folder: Folder with the weights that determine the bound. Default: only the number of parts is bounded.
 
     Raises:
-        _TooLargeError: Inside the block, which reports it as any other exception of transformers.
+        _TooLargeError: The model is too large; raised inside the block.
     """
     tensors, numbers = MOST_TENSORS, math.inf
     if folder is not None:
@@ -54,7 +54,7 @@ def bounded(folder: Path | None = None) -> Iterator[None]:
         counts[1] += value.numel()
         if counts[0] > tensors or counts[1] > numbers:
             raise _TooLargeError(
-                f"its configuration asks for at least {counts[0]:,} tensors with {counts[1]:,} numbers, far more than "
+                f"its configuration needs at least {counts[0]:,} tensors with {counts[1]:,} numbers, far more than "
                 "its weights are: they do not belong together"
             )
 
@@ -81,7 +81,7 @@ def check_layers(folder: Path, config: PretrainedConfig) -> None:
 
 
 def _tensors(folder: Path) -> int:
-    """Returns the number of tensors in a folder's safetensors files, a damaged one not counted."""
+    """Returns the number of tensors in a folder's safetensors files, except damaged files."""
     from safetensors import SafetensorError, safe_open
 
     tensors = 0

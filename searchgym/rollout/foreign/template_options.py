@@ -1,4 +1,4 @@
-"""Arguments of chat templates, and the date that they show: checked, and as they stand in the record of a run."""
+"""Arguments of chat templates and the date that they show: parsing, checks, and a run's record of them."""
 
 from __future__ import annotations
 
@@ -26,64 +26,64 @@ def parse_template(specs: Sequence[str]) -> dict[str, Any]:
     """Parses ``NAME=VALUE`` arguments of the command line, the values as YAML.
 
     Raises:
-        UsageError: An argument is malformed, or stands twice.
+        UsageError: An argument is malformed or repeated.
         CardError: A value is not YAML.
     """
-    given: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for spec in specs:
         name, equals, text = spec.partition("=")
         if not equals or not name.isidentifier():
             raise UsageError(f"--template {spec}: expected NAME=VALUE, such as enable_thinking=false")
-        if name in given:
-            raise UsageError(f"--template {name} stands twice: {given[name]} and {text}")
-        given[name] = parse_yaml(text, f"--template {spec}: the value")
-    return given
+        if name in arguments:
+            raise UsageError(f"--template {name} is given twice: {arguments[name]} and {text}")
+        arguments[name] = parse_yaml(text, f"--template {spec}: the value")
+    return arguments
 
 
-def fitted(tokenizer: PreTrainedTokenizerBase, given: Mapping[str, Any], chat: bool = True) -> dict[str, Any]:
-    """Returns the arguments that a tokenizer's template uses, and the date if it shows one: the given, or `TODAY`.
+def fitted(tokenizer: PreTrainedTokenizerBase, arguments: Mapping[str, Any], chat: bool = True) -> dict[str, Any]:
+    """Returns the arguments that a tokenizer's template uses, and, if it shows a date, the given date or `TODAY`.
 
     Args:
-        tokenizer: Has the template, or none.
-        given: Arguments by name, and `DATE`.
-        chat: Whether the template is used.
+        tokenizer: Tokenizer, with or without a template.
+        arguments: Arguments by name, and `DATE`.
+        chat: True if the template is used.
 
     Raises:
-        UsageError: The date is none.
+        UsageError: The date is not valid.
     """
     names = (template_names(tokenizer) if chat else None) or TemplateNames()
-    own = {name: value for name, value in given.items() if name in names.arguments}
+    used = {name: value for name, value in arguments.items() if name in names.arguments}
     if names.clock:
-        own[DATE] = given.get(DATE, TODAY)
-    # days as texts, since a template gets what JSON has
-    own = {name: value.isoformat() if isinstance(value, datetime.date) else value for name, value in own.items()}
-    if names.clock and not _is_day(own[DATE]):
-        raise UsageError(f"template argument date: expected a day as YYYY-MM-DD, got {own[DATE]!r:.40}")
-    return own
+        used[DATE] = arguments.get(DATE, TODAY)
+    # days as texts, since templates get JSON values
+    used = {name: value.isoformat() if isinstance(value, datetime.date) else value for name, value in used.items()}
+    if names.clock and not _is_day(used[DATE]):
+        raise UsageError(f"template argument date: expected a day as YYYY-MM-DD, got {used[DATE]!r:.40}")
+    return used
 
 
-def check_template(tokenizers: Iterable[PreTrainedTokenizerBase], given: Mapping[str, Any]) -> None:
-    """Refuses arguments that no template of some models uses.
+def check_template(tokenizers: Iterable[PreTrainedTokenizerBase], arguments: Mapping[str, Any]) -> None:
+    """Raises an error for arguments that none of the models' templates uses.
 
     Args:
         tokenizers: Tokenizers of the models that the arguments are for.
-        given: Arguments by name, and `DATE`.
+        arguments: Arguments by name, and `DATE`.
 
     Raises:
-        UnknownNameError: No template names an argument; the nearest that one uses is suggested.
+        UnknownNameError: No template uses an argument; the nearest name is suggested.
         UsageError: A date is given, and no template shows one.
     """
-    used = {str(tokenizer.name_or_path): template_names(tokenizer) for tokenizer in tokenizers if given}
+    used = {str(tokenizer.name_or_path): template_names(tokenizer) for tokenizer in tokenizers if arguments}
     read = [names for names in used.values() if names is not None]
-    if len(read) < len(used):  # a template that is none is refused where it is rendered
+    if len(read) < len(used):  # invalid templates are refused when they are rendered
         return
     models = ", ".join(used)
-    known = frozenset[str]().union(*(names.arguments for names in read))
-    for name in given:
+    usable = frozenset[str]().union(*(names.arguments for names in read))
+    for name in arguments:
         if name == DATE and not any(names.clock for names in read):
             raise UsageError(f"template argument date: the chat template of {models} shows none: leave it out")
-        if name not in {DATE, *known}:
-            raise UnknownNameError("template argument", name, known, f": the chat template of {models} never names it")
+        if name not in {DATE, *usable}:
+            raise UnknownNameError("template argument", name, usable, f": the chat template of {models} never names it")
 
 
 def template_format(
@@ -94,23 +94,23 @@ def template_format(
     Args:
         tokenizer: The model's tokenizer.
         protocol: Action grammar.
-        template: Arguments for the template; those that it does not use are left out, see `check_template`.
-        chat: Whether a chat template is used if there is one.
+        template: Arguments for the template; unused ones are dropped, see `check_template`.
+        chat: True if a chat template is used, if there is one.
 
     Raises:
         UsageError: See `TokenFormat`.
     """
     chat = chat and bool(tokenizer.chat_template)
-    own = fitted(tokenizer, template, chat)
-    day = own.pop(DATE, None)
-    return TokenFormat(tokenizer, protocol, chat, template_args=own, date=day)
+    arguments = fitted(tokenizer, template, chat)
+    day = arguments.pop(DATE, None)
+    return TokenFormat(tokenizer, protocol, chat, template_args=arguments, date=day)
 
 
 def trained_template(folder: Path) -> dict[str, Any]:
-    """Returns the template arguments that a checkpoint was trained with, without the date; none of any other folder.
+    """Returns the template arguments that a checkpoint was trained with, without the date; else none.
 
     Args:
-        folder: A model's folder: in a run of several model keys, that of its key in the checkpoint.
+        folder: A model's folder; in a run with several model keys, the key's folder in the checkpoint.
 
     Raises:
         CardError: The run's ``recipe.yaml`` cannot be read.
@@ -119,15 +119,15 @@ def trained_template(folder: Path) -> dict[str, Any]:
         record = checkpoint.parent.parent / "recipe.yaml"
         if (checkpoint / "trainer.json").is_file() and record.is_file():
             recipe: Any = read_yaml(record)
-            with contextlib.suppress(AttributeError):  # a file of that name that is no recipe
-                own = (recipe.get("models") or {}).get(key, {}).get("template")
-                given = recipe.get("template") if own is None else own
-                return {name: value for name, value in (given or {}).items() if name != DATE}
+            with contextlib.suppress(AttributeError):  # the file is not a recipe
+                key_arguments = (recipe.get("models") or {}).get(key, {}).get("template")
+                arguments = recipe.get("template") if key_arguments is None else key_arguments
+                return {name: value for name, value in (arguments or {}).items() if name != DATE}
     return {}
 
 
 def _is_day(value: object) -> bool:
-    """Returns whether a value is a day as ``YYYY-MM-DD``."""
+    """Returns True if a value is a day as ``YYYY-MM-DD``."""
     try:
         return datetime.date.fromisoformat(str(value)).isoformat() == value
     except ValueError:

@@ -1,6 +1,6 @@
-"""Chat templates of others, rendered.
+"""Rendering of third-party chat templates.
 
-Templates are programs, so they run in a process that ends them when they take too much.
+Templates are programs, so they run in a separate process with limits of time and memory.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 PROGRAM: Final = Path(__file__).with_name("render_template.py")
 CPU_SECONDS: Final = 5
-"""Seconds of processor time in which a template must render a few short messages."""
+"""Maximum seconds of CPU time for a template to render a few short messages."""
 CHILD_SECONDS: Final = 120.0
-"""Seconds until the process is given up, however busy the machine is."""
+"""Maximum seconds of wall-clock time for the process."""
 MEMORY: Final = 2**29
-"""Bytes of address space that the process may take."""
+"""Maximum bytes of address space of the process."""
 CHARACTERS: Final = 1_000_000
-"""Maximum characters of a rendered conversation."""
+"""Maximum number of characters in a rendered conversation."""
 TODAY: Final = datetime.now().date().isoformat()
-"""Date at which this process started, ISO text: the date that templates are told unless another one is given."""
+"""Date on which this process started, as ISO text: the default date of templates."""
 TAKEN: Final = frozenset({"messages", "add_generation_prompt", "continue_final_message"})
-"""Names of variables of templates that are no arguments, since prompts and turns are made of them."""
+"""Names of template variables that are not arguments, because prompts and turns depend on them."""
 NO_ARGS: Final[Mapping[str, Any]] = MappingProxyType({})
 """No template arguments."""
 
@@ -52,15 +52,15 @@ def render(
         tokenizer: Has a chat template.
         conversations: Lists of messages with ``role`` and ``content``.
         variables: Template arguments, such as ``enable_thinking``, by name; values are those of JSON.
-        date: What the template is told is the time now, ISO text. Default: midnight of the day on which this process
+        date: Current date or time for the template, as ISO text. Default: midnight of the day on which this process
             started.
 
     Returns:
-        One text per conversation, the one that `apply_chat_template` of transformers makes.
+        One text per conversation, equal to that of `apply_chat_template` in transformers.
 
     Raises:
-        UsageError: The template cannot be compiled or rendered, or takes too much time or memory; or an argument has a
-            name or a value that none can have, or `date` is none.
+        UsageError: The template cannot be compiled or rendered, or needs too much time or memory; or an argument's name
+            or value, or `date`, is not valid.
     """
     try:
         template = tokenizer.get_chat_template()
@@ -89,10 +89,10 @@ def render(
 
 
 def _moment(date: str | None) -> str:
-    """Returns the time that templates are told, ISO text, for a date or a time.
+    """Returns the current time for templates, as ISO text, from a date or a time.
 
     Raises:
-        UsageError: It is no date.
+        UsageError: The date is not valid.
     """
     try:
         return datetime.fromisoformat(TODAY if date is None else date).isoformat()
@@ -102,7 +102,7 @@ def _moment(date: str | None) -> str:
 
 @functools.lru_cache(maxsize=64)
 def _answer(request: str) -> dict[str, Any]:
-    """Returns the answer of a new process to a request."""
+    """Returns the reply of a new process to a request."""
     try:
         done = subprocess.run(
             [sys.executable, "-P", str(PROGRAM)],
@@ -117,8 +117,8 @@ def _answer(request: str) -> dict[str, Any]:
     if done.returncode < 0:
         return {"error": f"it does not end within {CPU_SECONDS} s of processor time"}
     if done.returncode:
-        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        return {"error": said[-1][:300] if said else f"its process ended with status {done.returncode}"}
+        stderr_lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        return {"error": stderr_lines[-1][:300] if stderr_lines else f"its process ended with status {done.returncode}"}
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer
 

@@ -1,9 +1,8 @@
-"""Turn markers of a chat template, found by rendering it with sentinels instead of texts.
+"""Turn markers of a chat template, determined by rendering it with sentinels instead of texts.
 
-Where a template writes only special tokens next to a text, the text is encoded alone. Where it writes text there
-(``[INST] `` of Llama 2), or the tokenizer puts blanks before texts, the template's text is encoded together with it.
-Either way the ids are those that the tokenizer makes of the whole rendered text; a tokenizer for which neither holds is
-refused.
+If a template writes only special tokens next to a text, the text is encoded separately. If it writes text there
+(``[INST] `` of Llama 2), or the tokenizer inserts blanks before texts, the template's text is encoded together with it.
+In both cases the ids equal those of the whole rendered text; other tokenizers are refused.
 """
 
 from __future__ import annotations
@@ -15,27 +14,28 @@ from typing import TYPE_CHECKING, Any, Final
 
 from searchgym.errors import UsageError
 from searchgym.protocol import opened_by
-from searchgym.rollout.foreign.encoding import Place, TextEncoder, marked, special_ids
+from searchgym.rollout.foreign.encoding import Position, TextEncoder, marked, special_ids
 from searchgym.rollout.foreign.templates import NO_ARGS, render
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 USER, ASSISTANT, NEXT = "sentinelofauser", "sentinelofanassistant", "sentinelofthenextuser"
-"""Sentinels that stand for message texts while a chat template is rendered; no template contains or changes them."""
+"""Sentinels that replace message texts while a chat template is rendered; no template contains or changes them."""
 PAD: Final = " \n"
-"""What stands around a sentinel to see whether a template trims texts."""
+"""Blanks around a sentinel, to detect whether a template trims texts."""
 PROBES: Final = ("The gull", "who is it?", "(a) 1901.", "東京")
-"""Texts for which the ids of a prompt are compared with those of the rendered text."""
+"""Test texts for which the ids of a prompt are compared with those of the rendered text."""
 MARK: Final = re.compile(r"\s*(<\|[^|<>\s]+\|>|</?\w+>)")
-"""Pattern of a text that begins with something written like a special token."""
+"""Pattern of text that begins with a marker in the form of a special token."""
 CHANNEL: Final = "<|channel|>"
-"""Mark of templates in which a model's turn may be several messages, so the end of one does not end the turn."""
+"""Marker of templates in which a model's turn may have several messages, so that a message's end does not end the
+turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
-    """Place of a text in a context, and what a chat template writes around it."""
+    """Position of a text in a context, and the template's ids and texts around it."""
 
     before: tuple[int, ...] = ()
     """Ids before the text."""
@@ -45,13 +45,13 @@ class Slot:
     """Text after the text, encoded together with it."""
     after: tuple[int, ...] = ()
     """Ids after the text."""
-    place: Place = "after"
-    """Where the text, with `left`, stands."""
+    position: Position = "after"
+    """Position of the text, together with `left`."""
     strip: tuple[bool, bool] = (False, False)
-    """Whether the text loses the blanks and line ends at its start, and at its end."""
+    """True if blanks and line ends are stripped from the text's start, and from its end."""
 
     def body(self, text: str) -> str:
-        """Returns a text as it is encoded: stripped, with what is encoded together with it."""
+        """Returns a text as it is encoded: stripped, between `left` and `right`."""
         text = text.lstrip() if self.strip[0] else text
         return self.left + (text.rstrip() if self.strip[1] else text) + self.right
 
@@ -63,15 +63,17 @@ class Turns:
     first: Slot
     """Slot of the first user text; before it any default system prompt, after it the start of the model's turn."""
     reply: Slot
-    """Slot of a model's text at the start of its turn, after what the template writes there and a model samples."""
+    """Slot of a model's text at the start of its turn, after text that the template writes there and that a model
+    samples."""
     closing: tuple[int, ...]
-    """Ids from the end of a model's text to its end-of-turn, which a model samples itself; empty if there is none."""
+    """Ids from the end of a model's text to its end-of-turn, inclusive; a model samples them itself. Empty if there are
+    none."""
     later: Slot
     """Slot of the next user text, from the model's end-of-turn on."""
     thought: str
-    """End of the first prompt from the marker of the thought that it leaves open, or nothing."""
+    """End of the first prompt from the marker of a thought that it leaves open; empty without one."""
     thought_later: str
-    """The same after a later user text."""
+    """End of the text after a later user message, as in `thought`."""
 
 
 def take_apart(
@@ -81,7 +83,7 @@ def take_apart(
     *,
     date: str | None = None,
 ) -> Turns:
-    """Finds a chat template's turn markers.
+    """Determines a chat template's turn markers.
 
     Args:
         tokenizer: Has a chat template.
@@ -90,8 +92,8 @@ def take_apart(
         date: See `render`.
 
     Raises:
-        UsageError: The template cannot be rendered, does not show each text once, in order and as it is, or ends turns
-            with a marker that the tokenizer does not know; or the tokenizer makes other ids of a whole text than of its
+        UsageError: The template cannot be rendered, does not contain each text once, in order and unchanged, or ends
+            turns with a marker that the tokenizer does not have; or the ids of a whole text differ from those of its
             pieces.
     """
     first, padded, whole = _rendered(tokenizer, variables, date)
@@ -101,9 +103,9 @@ def take_apart(
     later = _slot(tokenizer, encoder, joiner, again, "inside", (True, True))
     later = replace(later, before=later.before[len(closing) :])
     if closing:
-        rendered, wanted = marked(tokenizer, whole)[0], (*closing[-1:], *composed(encoder, later, NEXT))
-        if rendered[-len(wanted) :] != wanted:
-            raise _other_ids(tokenizer, rendered[-len(wanted) :], wanted)
+        rendered, expected = marked(tokenizer, whole)[0], (*closing[-1:], *composed(encoder, later, NEXT))
+        if rendered[-len(expected) :] != expected:
+            raise _other_ids(tokenizer, rendered[-len(expected) :], expected)
     slot = _slot(tokenizer, encoder, before, after, "start", _strips(before, after, padded))
     answered = _before_reply(whole)
     lead = answered.removeprefix(after) if answered.startswith(after) else ""
@@ -121,13 +123,13 @@ def take_apart(
 def end_of_turn(
     tokenizer: PreTrainedTokenizerBase, variables: Mapping[str, Any] = NO_ARGS, *, date: str | None = None
 ) -> tuple[int, ...]:
-    """Returns the id with which a model ends its turn by its chat template, if there is one.
+    """Returns the id that ends a model's turn in its chat template, as a tuple; empty if there is none.
 
     `variables` and `date` as for `render`.
 
     Raises:
-        UsageError: The template cannot be rendered, does not show each text once, in order, or ends turns with a marker
-            that the tokenizer does not know.
+        UsageError: The template cannot be rendered, does not contain each text once, in order, or ends turns with a
+            marker that the tokenizer does not have.
     """
     whole = _rendered(tokenizer, variables, date)[-1]
     _, joiner, _ = _split(whole, ASSISTANT, NEXT)
@@ -144,18 +146,18 @@ def end_of_turn(
 
 def composed(encoder: TextEncoder, slot: Slot, text: str) -> tuple[int, ...]:
     """Returns the ids of a text in its slot."""
-    return (*slot.before, *encoder.ids([slot.body(text)], [slot.place])[0], *slot.after)
+    return (*slot.before, *encoder.ids([slot.body(text)], [slot.position])[0], *slot.after)
 
 
 def _rendered(tokenizer: PreTrainedTokenizerBase, variables: Mapping[str, Any], date: str | None) -> list[str]:
-    """Returns a first prompt, one whose text stands between blanks, and a conversation of three messages."""
+    """Returns a rendered first prompt, one whose text is surrounded by blanks, and a conversation of three messages."""
     first, padded, second = ({"role": "user", "content": text} for text in (USER, PAD + USER + PAD, NEXT))
     conversation = [first, {"role": "assistant", "content": ASSISTANT}, second]
     return render(tokenizer, [[first], [padded], conversation], variables, date=date)
 
 
 def _before_reply(conversation: str) -> str:
-    """Returns what a rendered conversation has between the first user text and the model's."""
+    """Returns the part of a rendered conversation between the first user text and the model's text."""
     return conversation.partition(ASSISTANT)[0].rpartition(USER)[2]
 
 
@@ -167,33 +169,33 @@ def _split(text: str, *sentinels: str) -> list[str]:
     """
     parts = re.split("|".join(sentinels), text)
     if re.findall("|".join(sentinels), text) != list(sentinels):
-        raise UsageError(f"the chat template does not show each message once, in order: it made {text!r:.500}")
+        raise UsageError(f"the chat template does not contain each message once, in order: it wrote {text!r:.500}")
     return parts
 
 
 def _strips(before: str, after: str, padded: str) -> tuple[bool, bool]:
-    """Returns whether a template takes the blanks off the start of a text, and off its end.
+    """Returns (True if a template strips blanks from the start of a text, True if from its end).
 
     Raises:
-        UsageError: It does something else with them.
+        UsageError: The template changes them in another way.
     """
     left, right = _split(padded, USER)
     if left not in (before, before + PAD) or right not in (after, PAD + after):
         raise UsageError(
-            f"the chat template does not show texts as they are: of {PAD + USER + PAD!r} it made {padded!r:.500}; put "
+            f"the chat template changes texts: for {PAD + USER + PAD!r} it wrote {padded!r:.500}; put "
             "a template that does into its folder (chat_template.jinja)"
         )
     return left == before, right == after
 
 
 def _placed(
-    tokenizer: PreTrainedTokenizerBase, encoder: TextEncoder, text: str, start: Place
+    tokenizer: PreTrainedTokenizerBase, encoder: TextEncoder, text: str, start: Position
 ) -> tuple[tuple[int, ...], Sequence[tuple[int, int]] | None]:
-    """Returns the ids of a rendered text that stands at a place, and (start, end) in characters of its added tokens."""
+    """Returns the ids of a rendered text in a position, and the (start, end) characters of its added tokens."""
     ids, spans = marked(tokenizer, text)
     if start == "start" or not encoder.blank or spans is None:
         return ids, spans
-    # What stands before the first added token is not at the start of the context.
+    # The text before the first added token is not at the start of the context.
     added = tokenizer.added_tokens_decoder
     at = next((n for n, i in enumerate(ids) if i in added), len(ids))
     head = encoder.ids([text[: spans[at][0] if at < len(ids) else None]], [start])[0]
@@ -205,7 +207,7 @@ def _slot(
     encoder: TextEncoder,
     before: str,
     after: str,
-    start: Place,
+    start: Position,
     strip: tuple[bool, bool],
 ) -> Slot:
     """Returns the slot between two texts of a template.
@@ -215,11 +217,11 @@ def _slot(
         encoder: Its encoder of plain text.
         before: Text of the template before a text.
         after: Text of the template after it.
-        start: Where `before` stands.
+        start: Position of `before`.
         strip: See `Slot.strip`.
 
     Raises:
-        UsageError: The tokenizer makes other ids of the whole than of its pieces.
+        UsageError: The ids of the whole text differ from those of its pieces.
     """
     wholes = {text: _placed(tokenizer, encoder, before + text + after, start) for text in PROBES}
     slot = Slot(before=marked(tokenizer, before)[0], after=marked(tokenizer, after)[0], strip=strip)
@@ -227,26 +229,26 @@ def _slot(
         return slot
     ids, spans = wholes[PROBES[0]]
     if spans is not None:
-        slot = _joint_slot(tokenizer, (before, PROBES[0], after), ids, spans, Slot(place=start, strip=strip))
+        slot = _joint_slot(tokenizer, (before, PROBES[0], after), ids, spans, Slot(position=start, strip=strip))
     for text, (ids, _) in wholes.items():
         if (pieces := composed(encoder, slot, text)) != ids:
             raise _other_ids(tokenizer, ids, pieces)
     return slot
 
 
-def _reply(tokenizer: PreTrainedTokenizerBase, encoder: TextEncoder, lead: str, start: Place) -> Slot:
+def _reply(tokenizer: PreTrainedTokenizerBase, encoder: TextEncoder, lead: str, start: Position) -> Slot:
     """Returns the slot of a model's text.
 
     Args:
         tokenizer: Tokenizer.
         encoder: Its encoder of plain text.
-        lead: Text that the template writes before it and that is no part of the prompt.
-        start: Where `lead` stands.
+        lead: Text that the template writes before it but that is not part of the prompt.
+        start: Position of `lead`.
     """
     ids, spans = _placed(tokenizer, encoder, lead + PROBES[0], start)
     if not lead or spans is None:
-        return Slot(place=start)
-    return _joint_slot(tokenizer, (lead, PROBES[0], ""), ids, spans, Slot(place=start))
+        return Slot(position=start)
+    return _joint_slot(tokenizer, (lead, PROBES[0], ""), ids, spans, Slot(position=start))
 
 
 def _joint_slot(
@@ -256,43 +258,43 @@ def _joint_slot(
     spans: Sequence[tuple[int, int]],
     plain: Slot,
 ) -> Slot:
-    """Returns a slot whose text is encoded together with all that stands between it and the nearest added tokens.
+    """Returns a slot whose text is encoded together with everything between it and the nearest added tokens.
 
     Args:
         tokenizer: Tokenizer.
         texts: Text before, text, text after.
         ids: Ids of the three, joined.
         spans: (start, end) in characters of each id.
-        plain: Slot of the text if there were nothing around it.
+        plain: Slot of the text without anything around it.
     """
     before, text, after = texts
     # Runs of blanks, which some tokenizers add too, and unknown text do not end a text.
-    known = {i: own for i, own in tokenizer.added_tokens_decoder.items() if own.content.strip()}
-    added = [n for n, i in enumerate(ids) if i in known and i != tokenizer.unk_token_id]
+    added_tokens = {i: token for i, token in tokenizer.added_tokens_decoder.items() if token.content.strip()}
+    added = [n for n, i in enumerate(ids) if i in added_tokens and i != tokenizer.unk_token_id]
     first, last = len(before), len(before) + len(text)
     left = max((n for n in added if spans[n][1] <= first), default=None)
     right = min((n for n in added if spans[n][0] >= last), default=None)
     strip_left, strip_right = plain.strip
     if left is not None:
         head = before[spans[left][1] :]
-        plain = replace(plain, before=ids[: left + 1], place="after")
-        strip_left = strip_left or (not head and bool(known[ids[left]].rstrip))
+        plain = replace(plain, before=ids[: left + 1], position="after")
+        strip_left = strip_left or (not head and bool(added_tokens[ids[left]].rstrip))
     else:
         head = before
     if right is not None:
         tail = after[: spans[right][0] - last]
         plain = replace(plain, after=ids[right:])
-        strip_right = strip_right or (not tail and bool(known[ids[right]].lstrip))
+        strip_right = strip_right or (not tail and bool(added_tokens[ids[right]].lstrip))
     else:
         tail = after
     return replace(plain, left=head, right=tail, strip=(strip_left, strip_right))
 
 
 def _other_ids(tokenizer: PreTrainedTokenizerBase, whole: Sequence[int], pieces: Sequence[int]) -> UsageError:
-    """Returns the error of a tokenizer that makes other ids of a rendered text than of its pieces."""
-    shown = [tokenizer.convert_ids_to_tokens(list(ids))[:40] for ids in (whole, pieces)]
+    """Returns the error for a tokenizer whose ids of a rendered text differ from those of its pieces."""
+    tokens = [tokenizer.convert_ids_to_tokens(list(ids))[:40] for ids in (whole, pieces)]
     return UsageError(
-        f"{tokenizer.name_or_path}: {type(tokenizer).__name__} makes {shown[0]} of a conversation in the chat template "
-        f"and {shown[1]} of its pieces, so the model would read other tokens than those it was trained on; use the "
+        f"{tokenizer.name_or_path}: {type(tokenizer).__name__} gives {tokens[0]} for a rendered conversation "
+        f"and {tokens[1]} for its pieces, so the model would read other tokens than those it was trained on; use the "
         "fast tokenizer that belongs to the model (tokenizer.json)"
     )

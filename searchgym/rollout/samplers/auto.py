@@ -14,15 +14,15 @@ from searchgym.rollout.samplers.vllm import TESTED, Vllm, is_tested, vllm_versio
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Auto(SamplerKind):
-    """Samples with vLLM if a version covered by the tests is installed, else with transformers; both as by default."""
+    """Samples with vLLM if a tested version is installed, else with transformers, each with its default options."""
 
     @override
     def chosen(self, ask: bool = True) -> SamplerKind:
-        # Tells on standard error why transformers samples.
+        # Prints to standard error why transformers is used.
         version = vllm_version() if ask else TESTED[0]
         if is_tested(version):
             return Vllm()
-        known = ", ".join(TESTED)
-        why = "is not installed" if version is None else f"{version} has not been tested here ({known}x has)"
-        sys.stderr.write(f"rollout.sampler auto: vLLM {why}, transformers samples\n")
+        tested = ", ".join(TESTED)
+        why = "is not installed" if version is None else f"{version} has not been tested here ({tested}x has)"
+        sys.stderr.write(f"rollout.sampler auto: vLLM {why}, using transformers\n")
         return Transformers()

@@ -15,18 +15,20 @@ from searchgym.rollout.sampler import Sampler
 from searchgym.rollout.sampler_kind import LIVE_LOGITS, Need, Part, SamplerKind, bytes_of
 
 BATCH_TOKENS: Final = 65_536
-"""Upper bound of the tokens in a running batch, and of those kept from earlier requests, where none is given."""
+"""Default maximum number of tokens in a running batch, and of cached tokens of earlier requests."""
 GPU_TOKENS: Final = 262_144
-"""The same on a GPU, which takes about as long for a step of many rows as for one of few; see `GPU_SHARE`."""
+"""Maximum number of tokens, as `BATCH_TOKENS`, on a GPU, where a step of many rows takes about as long as one of few;
+see `GPU_SHARE`."""
 GPU_SHARE: Final = 1 / 24
-"""Share of a GPU's memory within which batches may grow beyond `BATCH_TOKENS`."""
+"""Share of a GPU's memory up to which batches may exceed `BATCH_TOKENS`."""
 MEMORY_SHARE: Final = 1 / 16
-"""Share of the machine's memory that the keys and values of a running batch may take, and those kept as much again."""
+"""Maximum share of the machine's memory for the keys and values of a running batch; the cache of earlier requests has
+the same limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transformers(SamplerKind):
-    """Samples with transformers in this process, which reproduces a run bit for bit.
+    """Samples with transformers in this process; runs are reproducible bit for bit.
 
     See `searchgym.rollout.transformers.sampler`.
     """
@@ -41,7 +43,7 @@ class Transformers(SamplerKind):
 
     @override
     def label(self, dtype: str) -> str:
-        # Other samplers and types are compared with this one in float32, which is empty.
+        # transformers in float32 is the reference and has an empty label
         return "" if dtype == "float32" else dtype
 
     @override
@@ -55,26 +57,26 @@ class Transformers(SamplerKind):
 
     @override
     def memory(self, need: Need, gpus: int, gpu_gib: float) -> Iterable[Part]:
-        # Weights are there all the time, keys and values while it samples.
+        # weights are in memory all the time, running keys and values while it samples
         if self.device == "cuda" and not gpus:
             raise UsageError("rollout.sampler.device is cuda, and there is no GPU (searchgym doctor)")
         device = "cuda:0" if gpus and self.device != "cpu" else "cpu"
         size = bytes_of(need.run.weights)
         per_token = need.per_token * size / 2**30
         tokens = BATCH_TOKENS if device == "cpu" else most_tokens(per_token, gpu_gib, on_gpu=True)
-        kept, logits = tokens * per_token, need.run.requests * need.vocabulary * 4 * LIVE_LOGITS / 2**30
+        cached, logits = tokens * per_token, need.run.requests * need.vocabulary * 4 * LIVE_LOGITS / 2**30
         yield Part(device, "sampler: weights", need.parameters * size / 2**30)
-        yield Part(device, "sampler: keys and values, running", kept + logits, ("draw",))
-        yield Part(device, "sampler: keys and values, remembered", kept)
+        yield Part(device, "sampler: keys and values, running", cached + logits, ("draw",))
+        yield Part(device, "sampler: keys and values, remembered", cached)
 
     @override
     def for_adapters(self) -> dict[str, Any]:
-        # This one would merge the adapter into rounded weights.
+        # transformers would merge the adapter into rounded weights
         return {"kind": "vllm", "sleep": 1, "gpu_share": 0.3}
 
 
 def most_tokens(per_token: float, memory: float, on_gpu: bool) -> int:
-    """Returns how many tokens' keys and values a device of some memory keeps; both numbers are of the same unit."""
+    """Returns the maximum number of tokens whose keys and values a device caches; both sizes in the same unit."""
     usual = min(BATCH_TOKENS, memory * MEMORY_SHARE // per_token)
     more = min(GPU_TOKENS, memory * GPU_SHARE // per_token) if on_gpu else 0
     return max(1, int(max(usual, more)))

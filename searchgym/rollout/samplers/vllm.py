@@ -24,15 +24,15 @@ from searchgym.rollout.sampler_kind import CONTEXT, PHASES, Need, Part, SampledK
 TESTED: Final = ("0.32.",)
 """Prefixes of the vLLM versions that the tests were run with."""
 FULL: Final = 65_536
-"""Tokens of the context that a plan counts where `Vllm.max_context` sets none."""
+"""Number of context tokens in a memory plan if `Vllm.max_context` is not set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vllm(SamplerKind):
-    """Samples with vLLM: continuous batching, a cache of prefixes, several GPUs, servers on other machines.
+    """Samples with vLLM: continuous batching, prefix caching, several GPUs, servers on other machines.
 
-    Runs are reproducible in distribution, not bit by bit. Keys that are adapters or frozen share an engine with the
-    other such keys on their base, where adapters stay separate; see `adapters`.
+    Runs are reproducible in distribution, not bit for bit. If adapters stay separate (see `adapters`), all adapter or
+    frozen keys with the same base share an engine.
     """
 
     back_end: ClassVar = "searchgym.rollout.vllm.start"
@@ -40,37 +40,38 @@ class Vllm(SamplerKind):
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Type of weights and computation; ``auto`` is the learner's autocast type, or its weight type without autocast."""
     gpu_share: Annotated[float, Interval(gt=0, le=1)] = 0.4
-    """Fraction of a GPU's memory that the engine takes, weights included."""
+    """Fraction of a GPU's memory that the engine uses, weights included."""
     cache_gib: Annotated[int, Ge(1)] = 4
     """Memory for keys and values in GiB if the engine runs on a CPU."""
     max_context: Annotated[int, Ge(1)] | None = None
-    """Maximum tokens of request and response. Default: the model's limit."""
+    """Maximum number of tokens of request and response. Default: the model's limit."""
     tensor_parallel: Annotated[int, Ge(1)] = 1
     """Number of GPUs over which one engine is split."""
     replicas: Annotated[int, Ge(1)] = 1
-    """Number of engines, each on `tensor_parallel` GPUs; an episode stays with one of them."""
+    """Number of engines, each on `tensor_parallel` GPUs; an episode always uses the same one."""
     gpus: list[int] | None = None
     """Indices of the GPUs for the engines, in this order. Default: all GPUs."""
     servers: list[str] | None = None
     """Addresses of vLLM servers to use instead of local engines, such as ``http://10.0.0.2:8000``; see
     `searchgym.rollout.vllm.server`."""
     transfer: Literal["folder", "gloo", "nccl"] = "folder"
-    """How new weights reach `servers`: through a folder that both machines see, or through a process group over the
-    network, between main memories (``gloo``) or from this process's first GPU to theirs (``nccl``, which has not been
-    run). A group sends no separate adapters."""
+    """Way of sending new weights to `servers`: through a shared folder (``folder``), or through a process group over
+    the network, between main memories (``gloo``) or from this process's first GPU to the servers' GPUs (``nccl``,
+    untested). A process group cannot send separate adapters."""
     shared: str | None = None
-    """Folder that this machine and those of `servers` mount under the same path; new weights go through it. Default:
-    this machine's memory, for servers on it."""
+    """Folder for new weights, mounted under the same path on this machine and those of `servers`. Default: this
+    machine's memory, for servers on this machine."""
     stall: Annotated[float, Ge(0.1)] = 60.0
-    """Seconds without a sign of life after which a server is given up until the next weights."""
+    """Seconds without a response after which a server is not used until the next weights are published."""
     sleep: Annotated[int, Interval(ge=0, le=2)] = 0
     """Sleep level while the learner uses the GPU: 0 keeps the engine awake, 1 moves its weights to main memory, 2
     drops them."""
     eager: bool = False
-    """Whether to run without CUDA graphs: starts faster, samples slower."""
+    """If true, vLLM runs without CUDA graphs: it starts faster and samples slower."""
     adapters: Literal["auto", "separate", "merged"] = "auto"
-    """Whether an adapter stays separate, so that several share an engine, or is merged into its base, one engine each.
-    ``auto`` merges in engines on a CPU: vLLM's layers for adapters read their matrices anew for every token there."""
+    """Handling of adapters: ``separate``, so that several share an engine, or ``merged`` into their base, with one
+    engine each. ``auto`` merges them in engines on a CPU, where vLLM's adapter layers read their matrices again for
+    every token."""
 
     @override
     def problems(self) -> Iterable[str]:
@@ -90,12 +91,12 @@ class Vllm(SamplerKind):
     @override
     def check(self, setting: Setting) -> Iterable[str]:
         if self.sleep and setting.staleness:
-            yield "sleep takes turns with the learner, rollout.staleness does not: choose one"
+            yield "sleep alternates with the learner, rollout.staleness does not: choose one"
         if self.sleep == 2 and setting.lora:
-            yield "sleep 2 drops the base that adapters stand on: set it to 1"
+            yield "sleep 2 drops the base of the adapters: set it to 1"
         if not self.servers and setting.launcher is None:
             lone = [f"transfer {self.transfer}"] * (self.transfer != "folder") + ["shared"] * (self.shared is not None)
-            yield from (f"{name} is for weights on their way to servers, and servers names none" for name in lone)
+            yield from (f"{name} is for sending weights to servers, and servers is not set" for name in lone)
         if self.transfer != "folder" and setting.lora and self.adapters != "merged":
             yield f"transfer {self.transfer} sends whole models: set adapters to merged"
         if setting.launcher is not None:
@@ -104,17 +105,19 @@ class Vllm(SamplerKind):
             if self.gpus is not None:
                 yield f"launch {setting.launcher} chooses the GPUs: leave gpus out"
             if self.sleep:
-                yield f"launch {setting.launcher} gives ranks and servers GPUs of their own: set sleep 0"
+                yield f"launch {setting.launcher} gives ranks and servers separate GPUs: set sleep 0"
 
     @override
     def chosen(self, ask: bool = True) -> SamplerKind:
         # Warns on standard error if vLLM's version is untested.
         version = vllm_version() if ask and not self.servers else TESTED[0]  # servers have their own
         if version is None:
-            raise UsageError("rollout.sampler is vllm, which is not installed: searchgym doctor says how to get it")
+            raise UsageError(
+                "rollout.sampler is vllm, which is not installed: searchgym doctor shows how to install it"
+            )
         if not is_tested(version):
-            known = ", ".join(TESTED)
-            sys.stderr.write(f"vLLM {version} has not been tested here ({known}x has): watch probe/difference\n")
+            tested = ", ".join(TESTED)
+            sys.stderr.write(f"vLLM {version} has not been tested here ({tested}x has): watch probe/difference\n")
         return self
 
     @property
@@ -151,8 +154,8 @@ class Vllm(SamplerKind):
         by_engine: dict[tuple[str, ...], list[SampledKey]] = {}
         shares = adapters and self.separate(gpus)
         for key in keys:
-            place = (key.base,) if shares or not key.trained else (key.base, key.name)
-            by_engine.setdefault(place, []).append(key)
+            engine_key = (key.base,) if shares or not key.trained else (key.base, key.name)
+            by_engine.setdefault(engine_key, []).append(key)
         return list(by_engine.values())
 
     def gpus_of(self, replica: int) -> list[int] | None:
@@ -171,7 +174,7 @@ class Vllm(SamplerKind):
 
     @override
     def memory(self, need: Need, gpus: int, gpu_gib: float) -> Iterable[Part]:
-        # It takes its share of each of its GPUs, whatever it needs of that.
+        # vLLM reserves its share of each GPU, whatever it needs
         sent = need.adapter if need.adapter and self.separate(bool(gpus)) else need.whole
         yield Part("cpu", "weights on their way to vLLM", sent)
         if self.servers:
@@ -180,11 +183,14 @@ class Vllm(SamplerKind):
         if not gpus:
             yield Part("cpu", "vLLM: weights, keys and values", self.replicas * (weights + self.cache_gib))
             return
-        share, sleep = self.gpu_share * gpu_gib, self.sleep if need.trained else 0  # else no update would wake it
+        share, sleep = (
+            self.gpu_share * gpu_gib,
+            self.sleep if need.trained else 0,
+        )  # without training no update would wake it
         if least > share:
             why = f"its weights and one full context take {least:.1f} GiB"
-            given = f"rollout.sampler.gpu_share {self.gpu_share:g} is {share:.1f} GiB of a GPU"
-            raise UsageError(f"{given}, too little: {why}")
+            setting = f"rollout.sampler.gpu_share {self.gpu_share:g} is {share:.1f} GiB of a GPU"
+            raise UsageError(f"{setting}, too little: {why}")
         for replica in range(self.replicas):
             for gpu in self.gpus_of(replica) or range(self.tensor_parallel):
                 if gpu >= gpus:
@@ -196,7 +202,7 @@ class Vllm(SamplerKind):
             yield Part("cpu", "vLLM: weights, asleep", asleep, ("policy", "critic"))
 
     def least(self, need: Need) -> tuple[float, float]:
-        """Returns the GiB that weights take on each GPU of an engine, and weights with keys of one full context."""
+        """Returns the GiB per GPU of an engine: of its weights, and of weights with the cache of one full context."""
         size = bytes_of(self.computed_in(need.run)) / self.tensor_parallel / 2**30
         weights = need.parameters * size
         return weights, weights + need.per_token * size * (self.max_context or FULL)
@@ -208,7 +214,7 @@ class Vllm(SamplerKind):
 
     @override
     def lighter(self, need: Need, gpus: int, gpu_gib: float) -> Iterable[dict[str, Any]]:
-        # The least share, in steps of 0.05, that holds a full context; then sleep.
+        # First the smallest share, in steps of 0.05, that fits a full context, then sleep.
         share = round(math.ceil(self.least(need)[1] / gpu_gib / 0.05) * 0.05, 2)
         if gpus and share != self.gpu_share:
             yield {"gpu_share": share}
@@ -221,7 +227,7 @@ class Vllm(SamplerKind):
 
     @override
     def server(self) -> SamplerKind:
-        # How weights come is the training's affair.
+        # the training decides how weights are sent
         return replace(self, replicas=1, shared=None, transfer="folder")
 
     @override
@@ -250,5 +256,5 @@ def vllm_version() -> str | None:
 
 
 def is_tested(version: str | None) -> bool:
-    """Tells whether the tests were run with a version of vLLM."""
+    """Returns True if the tests were run with a version of vLLM."""
     return version is not None and version.startswith(TESTED)

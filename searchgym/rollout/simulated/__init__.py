@@ -1,1 +1,1 @@
-"""Search without a search engine: a language model writes the pages, or the policy itself does."""
+"""Search without a search engine: pages are written by a language model, or by the policy itself."""

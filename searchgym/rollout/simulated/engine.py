@@ -1,4 +1,4 @@
-"""A retriever whose pages a language model writes, useful or noisy by a schedule over the steps of a training."""
+"""A retriever with pages written by a language model, useful or noisy by a schedule over training steps."""
 
 from __future__ import annotations
 
@@ -18,22 +18,21 @@ from searchgym.rollout.models import Loading, load_models
 from searchgym.rollout.simulated.writers import ModelWriter, PageWriter, Wanted
 
 AT_ONCE: Final = 16
-"""Most queries of one call."""
+"""Maximum number of queries per call."""
 
 
 class SimulatedRetriever:
-    """Retriever whose pages a writer makes up; their ids begin with ``simulated:`` and say whether they are useful.
+    """Retriever whose pages are invented by a writer; their ids begin with ``simulated:`` and ``useful`` or ``noisy``.
 
-    At step i of m, the pages of a query are noisy with the probability of `NoiseRetriever`; outside of training all are
-    useful. What is drawn for a query depends on (seed, step, query) alone. A query gets no pages if the writer writes
-    none.
+    At step i of m, the pages of a query are noisy with the probability p_i of `NoiseRetriever`; outside of training all
+    pages are useful. The random choice for a query depends on (seed, step, query) alone. A query may get no pages.
 
     Source: ZeroSearch, arXiv 2505.04588: ``p_i = p_s + (b^(i/m) - 1) / (b - 1) (p_e - p_s)`` with b = 4, p_s = 0 and
-    p_e = 0.5 in its released code. Deviation: a question that the environment does not have (from a proposer, say) is
-    written for without its answer.
+    p_e = 0.5 in its released code. Deviation: for a question that is not in the environment (for example from a
+    proposer), pages are written without its answer.
 
     Args:
-        card: Schedule, and form of the pages.
+        card: Card with the schedule, and the number and length of pages.
         writer: Writes the pages.
         questions: Questions of the environment.
     """
@@ -60,29 +59,31 @@ class SimulatedRetriever:
             RetrieverError: The writer returned something other than a list of texts for each query.
         """
         check_request(queries, k)
-        wanted = []
+        requests = []
         for id, query in zip(question_ids, queries, strict=True):
             numbers = random_numbers(self.card.seed, self._step, query)
             useful = not draw_noise(self.probability, numbers)
             question, seed = self._by_id.get(id) if self.card.answers else None, next(numbers) % 2**31
-            wanted.append(Wanted(query, question, useful, min(k, self.card.pages), self.card.words, seed))
-        with self._lock:  # one call at a time: one that was given up may still be under way
-            written = self.writer.write(wanted)
-        if not isinstance(written, list) or len(written) != len(wanted):
-            raise RetrieverError(f"the writer was asked for pages of {len(wanted)} queries, got {written!r:.80}")
-        return [self._hits(one, pages, k) for one, pages in zip(wanted, written, strict=True)]
+            requests.append(Wanted(query, question, useful, min(k, self.card.pages), self.card.words, seed))
+        with self._lock:  # one call at a time: an abandoned one may still be running
+            written = self.writer.write(requests)
+        if not isinstance(written, list) or len(written) != len(requests):
+            raise RetrieverError(f"the writer must write pages for {len(requests)} queries, got {written!r:.80}")
+        return [self._hits(one, pages, k) for one, pages in zip(requests, written, strict=True)]
 
     def identity(self) -> dict[str, Any]:
-        """Returns the settings that the pages depend on, besides the step."""
+        """Returns the settings that the pages depend on, in addition to the step."""
         names = ("model", "pages", "words", "answers", "temperature", "start", "end", "base", "steps", "seed")
         return {"kind": "simulated"} | {name: getattr(self.card, name) for name in names}
 
-    def _hits(self, wanted: Wanted, pages: object, k: int) -> list[Hit]:
-        """Returns written pages as hits, marked and in their order."""
+    def _hits(self, request: Wanted, pages: object, k: int) -> list[Hit]:
+        """Returns written pages as hits with simulated ids, in the same order."""
         if not isinstance(pages, list) or not all(isinstance(page, str) for page in pages):
-            raise RetrieverError(f"the writer writes a list of texts per query, got {pages!r:.80}")
-        kind = "useful" if wanted.useful else "noisy"
-        key = f"{wanted.question and wanted.question.id}/{wanted.seed}/{wanted.query}"  # the seed is the step's, too
+            raise RetrieverError(f"the writer must write a list of texts per query, got {pages!r:.80}")
+        kind = "useful" if request.useful else "noisy"
+        key = (
+            f"{request.question and request.question.id}/{request.seed}/{request.query}"  # the seed depends on the step
+        )
         name = hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
         return [
             Hit(Passage(f"{SIMULATED}{kind}/{name}-{number}", "", page), 1 / number)
@@ -94,8 +95,8 @@ def open_engine(card: SimulatedCard, questions: Sequence[Question]) -> Simulated
     """Returns the retriever of a card, with its model loaded.
 
     Raises:
-        UsageError: The function of the card returns no writer.
-        DataMissingError: There is no such model.
+        UsageError: The function in the card does not return a writer.
+        DataMissingError: The model does not exist.
     """
     if names_code(card.model):
         writer: PageWriter = load_function("writer", card.model)()

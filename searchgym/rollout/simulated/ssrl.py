@@ -1,4 +1,4 @@
-"""Search in the policy's own memory: the model that asks also writes what a search would find."""
+"""Search in the policy's memory: the model that searches also writes the pages."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _TAG: Final = re.compile(r"</?(\w+)>")
 
 
 class SelfSearch(Monolithic):
-    """Agent with one model in one context, which writes the pages of its own searches: nothing is retrieved.
+    """Agent with one model in one context that also writes the pages of its searches: nothing is retrieved.
 
-    For each query the model continues its context in the role ``engine``, in a fork; what it writes there comes back as
-    the search's page, marked as simulated. As observations, these tokens are not trained on.
+    For each query the model continues a fork of its context in the role ``engine``; its text there becomes the search's
+    page, marked as simulated. Pages are observations, whose tokens are not trained on.
 
     Source: SSRL, arXiv 2508.10874, and its released code, in which the policy writes the information within its own
-    response, and these tokens are masked. Deviation: it is asked for them by a prompt in a fork, and the page comes
-    back in the environment's tags, so that real pages can take their place in evaluation (agent ``search-r1``).
+    response, and these tokens are masked. Deviation: here a prompt in a fork requests the page, and the page is
+    inserted in the environment's tags, so that real pages can replace it in evaluation (agent ``search-r1``).
     """
 
     async def act(self, action: Action, chat: Chat, io: EpisodeIO, question: Question) -> Observation:
-        """Takes an action in the environment, a search with pages of the model's own."""
+        """Executes an action in the environment; a search gets pages written by the model."""
         if not isinstance(action, Search) or io.turns_left <= 1:
             return await io.step(action)
         pages = []
@@ -39,5 +39,5 @@ class SelfSearch(Monolithic):
 
 
 def written(text: str) -> str:
-    """Returns the page in what the model wrote as an engine: up to its closing tag, without tags."""
+    """Returns the page in the model's text as an engine: the part before its closing tag, without tags."""
     return _TAG.sub(" ", split_thoughts(text)[1].partition(CLOSE)[0]).strip()

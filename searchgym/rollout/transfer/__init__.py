@@ -1,1 +1,1 @@
-"""How new weights reach the engines that sample: through a folder, or through a process group over the network."""
+"""Transfer of new weights to sampling engines, through a folder or a process group over the network."""

@@ -1,4 +1,4 @@
-"""Temporary folders through which weights are passed from a trainer to an engine's processes or servers."""
+"""Temporary folders that pass weights from a trainer to an engine's processes or servers."""
 
 from __future__ import annotations
 
@@ -30,15 +30,16 @@ SUMS: Final = "sha256.json"
 
 
 class Folders:
-    """Set of temporary folders through which weights are passed to engines; `clear` removes them.
+    """Set of temporary folders that pass weights to engines; `clear` removes them.
 
     Args:
-        place: Folder to make them in. Default: this machine's memory if there is room, else its temporary folder.
-        summed: Whether to write the hash of each file, for readers on other machines.
+        parent: Parent folder. Default: this machine's file system in memory if there is room, else its temporary
+            folder.
+        summed: If True, the hash of each file is written, for readers on other machines.
     """
 
-    def __init__(self, place: Path | None = None, summed: bool = False) -> None:
-        self.place, self.summed = place, summed
+    def __init__(self, parent: Path | None = None, summed: bool = False) -> None:
+        self.parent, self.summed = parent, summed
         self._folders: list[tempfile.TemporaryDirectory[str]] = []
 
     def model(self, state: Mapping[str, Tensor], version: int) -> str:
@@ -49,7 +50,7 @@ class Folders:
             version: Policy version of the weights.
 
         Raises:
-            DataError: The folders' place cannot hold them.
+            DataError: There is too little space, or the folder cannot be written.
         """
         return self.tensors(dict(with_head(state.items())), MODEL, version)
 
@@ -59,44 +60,44 @@ class Folders:
         Args:
             state: Tensors by name.
             name: File name.
-            version: Policy version, which becomes a part of the folder's name.
-            extra: Further files of the folder, contents by name.
+            version: Version of the weights, which becomes part of the folder's name.
+            extra: Contents of further files by name.
 
         Returns:
             Path of the folder.
 
         Raises:
-            DataError: The folders' place cannot hold them.
+            DataError: There is too little space, or the folder cannot be written.
         """
         from safetensors import SafetensorError
         from safetensors.torch import save_file
 
         whole = {key: tensor.detach().contiguous() for key, tensor in state.items()}
         size = sum(tensor.numel() * tensor.element_size() for tensor in whole.values())
-        _clear_left_over(self.place)
-        place = self.place or Path(tempfile.gettempdir())
-        if self.place is None and MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 1.1 * size:
-            place = MEMORY
+        _clear_left_over(self.parent)
+        location = self.parent or Path(tempfile.gettempdir())
+        if self.parent is None and MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 1.1 * size:
+            location = MEMORY
         pointers = set[int]()
-        for key, tensor in whole.items():  # safetensors refuses two names of one tensor
+        for key, tensor in whole.items():  # safetensors refuses two names for one tensor
             if tensor.data_ptr() in pointers:
                 whole[key] = tensor.clone()
             pointers.add(tensor.data_ptr())
         folder: tempfile.TemporaryDirectory[str] | None = None
         try:
-            if (free := shutil.disk_usage(place).free) < size:
+            if (free := shutil.disk_usage(location).free) < size:
                 raise OSError(f"{free / 2**20:,.1f} MiB are free")
-            folder = tempfile.TemporaryDirectory(prefix=f"{_machine_prefix()}{os.getpid()}-v{version}-", dir=place)
+            folder = tempfile.TemporaryDirectory(prefix=f"{_machine_prefix()}{os.getpid()}-v{version}-", dir=location)
             save_file(whole, Path(folder.name) / name)
         except (OSError, SafetensorError) as error:
             if folder is not None:
                 folder.cleanup()
-            other = "TMPDIR" if place == Path(tempfile.gettempdir()) else "rollout.sampler.shared"
-            mend = "free some of it" if place.is_dir() else "make it, where its servers see it too"
+            other = "TMPDIR" if location == Path(tempfile.gettempdir()) else "rollout.sampler.shared"
+            mend = "free some space" if location.is_dir() else "create it where its servers see it too"
             raise DataError(
                 f"cannot hold the weights of version {version}, {size / 2**20:,.1f} MiB ({error}): {mend}, or set "
                 f"{other} to another folder",
-                place,
+                location,
             ) from error
         self._folders.append(folder)
         for file_name, content in extra.items():
@@ -108,21 +109,21 @@ class Folders:
         return folder.name
 
     def clear(self, keep: int = 0) -> None:
-        """Removes all folders but the newest `keep`."""
+        """Removes all folders except the newest `keep`."""
         while len(self._folders) > keep:
             self._folders.pop(0).cleanup()
 
 
 def _machine_prefix() -> str:
-    """Returns the name prefix of this machine's folders; each container with its own process ids gets another one."""
+    """Returns the name prefix of this machine's folders; it differs between containers with separate process ids."""
     space = Path("/proc/self/ns/pid")
     return f"{PREFIX}{socket.gethostname()}-{space.stat().st_ino if space.exists() else 0}-"
 
 
-def _clear_left_over(place: Path | None) -> None:
-    """Removes weight folders of this machine's processes that were killed, which would otherwise fill a place."""
+def _clear_left_over(location: Path | None) -> None:
+    """Removes weight folders of killed processes of this machine, which would otherwise accumulate."""
     prefix = _machine_prefix()
-    for parent in {MEMORY, Path(tempfile.gettempdir())} if place is None else {place}:
+    for parent in {MEMORY, Path(tempfile.gettempdir())} if location is None else {location}:
         for folder in parent.glob(f"{glob.escape(prefix)}*"):
             number = folder.name.removeprefix(prefix).partition("-")[0]
             if number.isdigit():
@@ -135,7 +136,7 @@ def _clear_left_over(place: Path | None) -> None:
 
 
 def with_head(tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
-    """Yields named tensors, and tied embeddings once more as the head, which is not among them: vLLM loads both."""
+    """Yields named tensors, and tied embeddings again as the output head if that is missing: vLLM loads both."""
     passed: dict[str, Tensor] = {}
     for name, tensor in tensors:
         if name in (EMBEDDINGS, HEAD):

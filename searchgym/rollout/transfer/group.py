@@ -1,9 +1,10 @@
-"""Weights sent over the network to a server's processes, which need no folder that both machines see.
+"""Transfer of weights over the network to a server's processes, without a shared folder.
 
-The trainer and the processes of one server form a group for one set of weights: the trainer says where it waits
-(`Invitation`), they join, the tensors are broadcast one by one, and the group ends. So a server that dies does not stop
-the others, and one that comes back joins the next group. Nothing is encrypted, and whoever reaches the trainer's port
-while it sends can join: use it in trusted networks. The same code chooses NCCL; only Gloo has been run.
+The trainer and the processes of one server form a group for one set of weights: the trainer sends its address
+(`Invitation`), the processes join, the tensors are broadcast one by one, and the group ends. So a server that dies does
+not stop the others, and a restarted one joins the next group. Nothing is encrypted, and anyone who reaches the
+trainer's port during a transfer can join: use it in trusted networks only. The code supports Gloo and NCCL; only Gloo
+has been tested.
 """
 
 from __future__ import annotations
@@ -29,21 +30,21 @@ from searchgym.rollout.transfer.folders import with_head
 JOIN_SECONDS: Final = 300.0
 """Seconds for the processes to join, and for each tensor to arrive."""
 EXPLANATION_SECONDS: Final = 5.0
-"""Seconds for a server to say why its processes left."""
+"""Maximum seconds to wait for a server's explanation of why its processes left."""
 GLANCE: Final = 0.01
-"""Seconds between two looks at who has joined."""
+"""Seconds between checks of which processes have joined."""
 NCCL: Final = {"TORCH_NCCL_BLOCKING_WAIT": "1", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}
-"""Environment variables with which a lost process is an error of the call instead of this process's end."""
+"""Environment variables that make a lost process raise an error instead of ending this process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Invitation:
-    """What a process needs to join a group, and the tensors that it will be sent there."""
+    """Data that a process needs to join a group, and a description of the tensors it will receive."""
 
     backend: str
     """``"gloo"``, between main memories, or ``"nccl"``, between GPUs."""
     host: str
-    """Address of the trainer, as the server's machine reaches it."""
+    """Address at which the server's machine reaches the trainer."""
     port: int
     """Port at which the trainer's store listens while weights are sent."""
     size: int
@@ -67,25 +68,25 @@ def send(
 
     Args:
         tensors: Tensors by name; any dtype and device.
-        invite: Function that passes the fields of an `Invitation` to the server, and returns once its processes have
-            taken all tensors; its exceptions end the sending at once.
+        invite: Function that passes the fields of an `Invitation` to the server, and returns when its processes have
+            received all tensors; an exception ends the transfer at once.
         backend: ``"gloo"`` or ``"nccl"``.
-        host: Address of this machine, as the server's reaches it.
+        host: Address at which the server's machine reaches this machine.
         processes: Number of the server's processes.
         seconds: Seconds for the processes to join, and for each tensor to arrive.
 
     Raises:
         EngineLostError: The processes did not join in time, or left.
-        SearchGymError: What `invite` raises.
+        SearchGymError: An error raised by `invite`.
     """
     store = _listening(host, seconds)
     named = [(name, str(one.dtype).removeprefix("torch."), list(one.shape)) for name, one in tensors.items()]
-    asked = Invitation(backend, host, store.port, 1 + processes, seconds, named)
-    answer = _beside(invite, asdict(asked))
-    sending = _beside(_send_all, store, asked, answer, tensors)
+    invitation = Invitation(backend, host, store.port, 1 + processes, seconds, named)
+    answer = _beside(invite, asdict(invitation))
+    sending = _beside(_send_all, store, invitation, answer, tensors)
     wait([answer, sending], return_when=FIRST_EXCEPTION)
     if sending.done() and sending.exception() is not None:
-        wait([answer], timeout=min(EXPLANATION_SECONDS, seconds))  # the server may know why
+        wait([answer], timeout=min(EXPLANATION_SECONDS, seconds))  # the server may report the reason
     error = next((one.exception() for one in (answer, sending) if one.done() and one.exception() is not None), None)
     try:
         if error is not None:
@@ -95,7 +96,7 @@ def send(
 
 
 class Receiver:
-    """Extension of vLLM's workers (``--worker-extension-cls``) that takes weights from a group or its own folder."""
+    """Extension of vLLM's workers (``--worker-extension-cls``) that loads weights from a group or a folder."""
 
     rank: int
     """Number of this process among the server's, from 0."""
@@ -105,33 +106,33 @@ class Receiver:
     """vLLM's function that replaces the weights of the model."""
 
     def receive_weights(self, invitation: Mapping[str, Any]) -> str | None:
-        """Joins a group and replaces the model's weights by the tensors that it is sent.
+        """Joins a group and replaces the model's weights with the received tensors.
 
-        An invitation without tensors changes nothing. An error is returned as text instead of being raised: where
-        several processes are called, vLLM reads no answers after the first exception, and takes them for those to the
-        next call.
+        An invitation without tensors changes nothing. Errors are returned as text instead of raised: if several
+        processes are called, vLLM reads no replies after the first exception, and takes them for replies to the next
+        call.
 
         Args:
             invitation: Fields of an `Invitation`.
         """
-        asked = Invitation(**invitation)
+        received_invitation = Invitation(**invitation)
         try:
-            with joined(asked, 1 + self.rank) as tensors:
-                if asked.tensors:
+            with joined(received_invitation, 1 + self.rank) as tensors:
+                if received_invitation.tensors:
                     self.reload_weights(weights_iterator=tensors)
-                for _ in tensors:  # of which the model had no need: the others wait for this process
+                for _ in tensors:  # tensors that the model does not need: the other processes wait for this one
                     pass
         except Exception as error:
-            if asked.tensors:
+            if received_invitation.tensors:
                 forget_parts(self.model_runner.get_model())
             return f"{type(error).__name__}: {error}"
         return None
 
     def load_original(self, folder: str) -> None:
-        """Replaces the weights by those of the model's own folder, a head that is tied to its embeddings included.
+        """Replaces the weights with those of the model's folder, including a head that is tied to its embeddings.
 
-        Files of such a model do not hold the head. Where vLLM packs it, as on a CPU, it would stay the head of the
-        weights before.
+        Files of such a model do not contain the head. If vLLM packs it, as on a CPU, the previous weights' head would
+        remain.
 
         Args:
             folder: The model's folder.
@@ -140,7 +141,7 @@ class Receiver:
 
         runner = self.model_runner
         model_config = runner.vllm_config.model_config
-        # as `reload_weights` does with a path; before, it names the folder that was loaded last
+        # as in `reload_weights` with a path; until now it names the folder loaded last
         model_config.model, model_config.model_weights, model_config.revision = folder, "", None
         loader: Any = get_model_loader(runner.vllm_config.load_config)
         tensors = loader.get_all_weights(model_config, runner.get_model())
@@ -148,7 +149,7 @@ class Receiver:
 
 
 def forget_parts(model: nn.Module) -> None:
-    """Drops the tensors that vLLM keeps of a load that ended half way; the next load would count them as its own."""
+    """Drops the tensors that vLLM keeps from an incomplete load, which the next load would count as its own."""
     from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
     for layer in model.modules():
@@ -159,35 +160,35 @@ def forget_parts(model: nn.Module) -> None:
 
 
 @contextlib.contextmanager
-def joined(asked: Invitation, rank: int) -> Iterator[Iterator[tuple[str, Tensor]]]:
-    """Joins a group for as long as the context lasts, and gives the named tensors that it is sent, as they arrive.
+def joined(invitation: Invitation, rank: int) -> Iterator[Iterator[tuple[str, Tensor]]]:
+    """Joins a group until the context ends, and yields an iterator over the named tensors as they arrive.
 
     Args:
-        asked: The invitation.
+        invitation: The invitation.
         rank: Rank of this process in the group, from 1.
     """
-    patience = datetime.timedelta(seconds=asked.seconds)
-    store = dist.TCPStore(asked.host, asked.port, is_master=False, wait_for_workers=False, timeout=patience)
+    patience = datetime.timedelta(seconds=invitation.seconds)
+    store = dist.TCPStore(invitation.host, invitation.port, is_master=False, wait_for_workers=False, timeout=patience)
     store.set(_seat(rank), "here")
-    device = "cuda" if asked.backend == "nccl" else "cpu"
+    device = "cuda" if invitation.backend == "nccl" else "cpu"
 
     def received() -> Iterator[tuple[str, Tensor]]:
-        for name, dtype, shape in asked.tensors:
+        for name, dtype, shape in invitation.tensors:
             one = torch.empty(shape, dtype=getattr(torch, dtype), device=device)
-            _broadcast(group, _bytes_of(one, asked.backend))
+            _broadcast(group, _bytes_of(one, invitation.backend))
             yield name, one
 
-    # the address of this machine on its way to the trainer's; nothing is sent
-    family = socket.getaddrinfo(asked.host, asked.port, type=socket.SOCK_DGRAM)[0][0]
+    # determines this machine's address towards the trainer; nothing is sent
+    family = socket.getaddrinfo(invitation.host, invitation.port, type=socket.SOCK_DGRAM)[0][0]
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        probe.connect((asked.host, asked.port))
+        probe.connect((invitation.host, invitation.port))
         address = str(probe.getsockname()[0])
-    with _group(store, asked, rank, address) as group:
+    with _group(store, invitation, rank, address) as group:
         yield received()
 
 
 def _beside(function: Callable[..., None], *args: Any) -> Future[None]:
-    """Calls a function in a thread of its own, which does not keep this process from ending."""
+    """Calls a function in a daemon thread."""
     future = Future[None]()
     threading.Thread(target=_run, args=(future, function, args), name="weights", daemon=True).start()
     return future
@@ -205,7 +206,7 @@ def _run(future: Future[None], function: Callable[..., None], args: tuple[Any, .
 
 
 def _listening(host: str, seconds: float) -> dist.TCPStore:
-    """Returns a store that listens on one of this machine's addresses alone, at a port that the system chooses."""
+    """Returns a store that listens on one of this machine's addresses, at a port chosen by the system."""
     try:
         family = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0][0]
         listener = socket.create_server((host, 0), family=family)
@@ -218,24 +219,26 @@ def _listening(host: str, seconds: float) -> dist.TCPStore:
         raise EngineLostError(f"this machine cannot listen at {host} for the server's processes: {error}") from error
 
 
-def _send_all(store: dist.TCPStore, asked: Invitation, answer: Future[None], tensors: Mapping[str, Tensor]) -> None:
+def _send_all(
+    store: dist.TCPStore, invitation: Invitation, answer: Future[None], tensors: Mapping[str, Tensor]
+) -> None:
     """Waits for the processes and broadcasts the tensors to them."""
-    seats, end = [_seat(rank) for rank in range(1, asked.size)], time.monotonic() + asked.seconds
+    seats, end = [_seat(rank) for rank in range(1, invitation.size)], time.monotonic() + invitation.seconds
     while not store.check(seats):
         if answer.done():
             if answer.exception() is not None:  # the server refuses
                 return
-            raise EngineLostError("the server answered before its processes had joined")
+            raise EngineLostError("the server replied before its processes had joined")
         if time.monotonic() > end:
             raise EngineLostError(
-                f"the server's processes have not joined at {asked.host}:{asked.port} for {asked.seconds:g} s: both "
-                "machines must reach each other at ports that the system chooses"
+                f"the server's processes have not joined at {invitation.host}:{invitation.port} for "
+                f"{invitation.seconds:g} s: both machines must reach each other at ports that the system chooses"
             )
         threading.Event().wait(GLANCE)
     try:
-        with _group(store, asked, 0, asked.host) as group:
+        with _group(store, invitation, 0, invitation.host) as group:
             for one in tensors.values():
-                _broadcast(group, _bytes_of(one, asked.backend))
+                _broadcast(group, _bytes_of(one, invitation.backend))
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:  # torch's, of a connection that broke or of a time-out
@@ -243,29 +246,29 @@ def _send_all(store: dist.TCPStore, asked: Invitation, answer: Future[None], ten
 
 
 def _seat(rank: int) -> str:
-    """Returns the key under which a process tells the store that it is there."""
+    """Returns the store's key that a process sets when it has joined."""
     return f"process {rank}"
 
 
 @contextlib.contextmanager
-def _group(store: dist.Store, asked: Invitation, rank: int, address: str) -> Iterator[Any]:
-    """Makes a process group beside torch's default one, which other code may be using, for as long as it lasts."""
-    patience = datetime.timedelta(seconds=asked.seconds)
+def _group(store: dist.Store, invitation: Invitation, rank: int, address: str) -> Iterator[Any]:
+    """Creates a process group, separate from torch's default group, until the block ends."""
+    patience = datetime.timedelta(seconds=invitation.seconds)
     group: Any
-    if asked.backend == "nccl":
+    if invitation.backend == "nccl":
         options = dist.ProcessGroupNCCL.Options()
         options._timeout = patience
         with environment(NCCL):  # read by the constructor
-            group = dist.ProcessGroupNCCL(store, rank, asked.size, options)
+            group = dist.ProcessGroupNCCL(store, rank, invitation.size, options)
     else:
-        made: Any = dist.ProcessGroupGloo  # whose options torch's stubs describe otherwise
-        plain = made._Options()
+        gloo: Any = dist.ProcessGroupGloo  # whose options torch's stubs describe otherwise
+        plain = gloo._Options()
         plain._timeout = patience
-        plain._devices = [made.create_device(hostname=address)]  # else the one of the machine's name
-        group = made(store, rank, asked.size, plain)
+        plain._devices = [gloo.create_device(hostname=address)]  # the default would be that of the host name
+        group = gloo(store, rank, invitation.size, plain)
     try:
-        # a byte, so that an invitation without tensors shows that they reach each other
-        _broadcast(group, _bytes_of(torch.zeros(1, dtype=torch.uint8), asked.backend))
+        # one byte, so that even without tensors the connection is tested
+        _broadcast(group, _bytes_of(torch.zeros(1, dtype=torch.uint8), invitation.backend))
         yield group
     finally:
         with contextlib.suppress(RuntimeError):
@@ -285,7 +288,7 @@ def environment(values: Mapping[str, str]) -> Iterator[None]:
 
 
 def _bytes_of(tensor: Tensor, backend: str) -> Tensor:
-    """Returns a tensor's memory as (N,) uint8 where the backend can send it: not every backend sends every dtype."""
+    """Returns a tensor's memory as (N,) uint8 on a device of the backend, as not every backend sends every dtype."""
     flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
     return flat.cuda() if backend == "nccl" else flat.cpu()
 
@@ -296,5 +299,5 @@ def _broadcast(group: Any, memory: Tensor) -> None:
         options = dist.BroadcastOptions()
         options.rootRank, options.rootTensor = 0, 0
         group.broadcast([memory], options).wait()
-        if memory.is_cuda:  # else the group might be gone before the GPU has sent it
+        if memory.is_cuda:  # otherwise the group might end before the GPU has sent it
             torch.cuda.synchronize()

@@ -1,8 +1,8 @@
-"""Keys and values of the transformers sampler: of running rows, of earlier requests, and attention over them.
+"""Keys and values of the transformers sampler, for running rows and earlier requests, and attention over them.
 
-Shapes: B slots of a batch, H key-value heads, W columns in use, T tokens of one row, D width of a head. All rows end at
+Shapes: B slots of a batch, H key-value heads, W columns in use, T tokens of one row, D width of a head. All rows end in
 the same column, so that a step writes one column, and the last n columns are the last n tokens of every row (as sliding
-windows need); the columns before shorter rows are masked.
+windows need); columns before shorter rows are masked.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def grouped_attention(
 
     If several query heads share a key-value head, transformers repeats the whole cache at every step, which on a CPU
     costs ten times the attention itself. For a single position, the queries of a group can serve as positions instead.
-    A single query per head in bfloat16 is asked twice: torch multiplies a matrix of bfloat16 by two vectors on a CPU in
-    half the time that it takes for one (``benchmarks/decode_attention.py``).
+    A single query per head in bfloat16 is duplicated: on a CPU, torch multiplies a bfloat16 matrix by two vectors in
+    half the time that one takes (``benchmarks/decode_attention.py``).
 
     Args:
         module: Attention layer.
@@ -67,7 +67,7 @@ AttentionMaskInterface.register(ATTENTION, sdpa_mask)
 
 
 class SlotLayer(DynamicLayer):  # type: ignore[no-untyped-call]
-    """Keys and values of one layer; slots and columns are allocated ahead, so that few steps copy anything."""
+    """Keys and values of one layer; slots and columns are allocated in advance, so that few steps copy data."""
 
     AHEAD = 64
     """Number of columns allocated beyond those needed."""
@@ -138,7 +138,7 @@ class SlotCache(Cache):
 
         Args:
             rows: Keys and values of each row; None for an empty row.
-            lengths: Number of tokens to take of each row; 0 for None.
+            lengths: Number of tokens to use of each row; 0 for None.
             present: Length of the longest present row, in tokens.
         """
         like = next((row for row in rows if row is not None), None)
@@ -215,36 +215,36 @@ class _Entry:
     ids: npt.NDArray[np.int32]
     cache: RowCache
     blocks: set[int]
-    """Hashes under which the entry can still be found."""
+    """Hashes that still refer to the entry."""
 
 
 class PrefixStore:
-    """Prefix cache: it keeps rows, so that a later request with a common prefix runs the model only on the rest.
+    """Prefix cache of rows, with which later requests with a common prefix run the model only on the rest.
 
-    An episode's next turn continues its last one, attempts at a question share its prompt, and all prompts share their
-    instructions. Rows are found by hashes of their prefixes of whole blocks, then compared token by token; a newer row
-    takes over the prefixes that it shares with older ones.
+    An episode's next turn continues its last one, attempts at a question share its prompt, and all prompts share
+    instructions. Rows are looked up by hashes of their prefixes of whole blocks, then compared token by token; a newer
+    row replaces older ones for common prefixes.
 
     Args:
         max_tokens: Maximum number of tokens kept; beyond it the least recently used row is dropped. 0 keeps nothing.
     """
 
     BLOCK = 16
-    """Number of tokens per block, which is the shortest common prefix that can be found."""
+    """Number of tokens per block, the shortest common prefix that is detected."""
 
     def __init__(self, max_tokens: int) -> None:
         self._max_tokens = max_tokens
         self._entries: OrderedDict[int, _Entry] = OrderedDict()
         self._owner: dict[int, int] = {}
-        """Hash of a prefix of whole blocks to the key of the entry that holds it."""
+        """Key of the entry that contains a prefix of whole blocks, by the prefix's hash."""
         self._added = 0
         self.tokens = 0
-        """Number of tokens kept now."""
+        """Current number of cached tokens."""
 
     def longest(self, ids: npt.NDArray[np.int32]) -> tuple[int, RowCache | None]:
         """Returns the length of the longest common prefix of a request (T,) with a row, and the row's cache.
 
-        It is at most T - 1, since the last token's logits are needed; (0, None) if there is none.
+        The length is at most T - 1, because the last token's logits are needed; (0, None) if there is no common prefix.
         """
         for block in reversed(self._blocks(ids)):
             if (owner := self._owner.get(block)) is not None:

@@ -1,8 +1,8 @@
-"""Mixed precision: matrix products in bfloat16, and everything in which rounding adds up in float32.
+"""Mixed precision: matrix products in bfloat16, everything in which rounding accumulates in float32.
 
-Learner and sampler run under the same rule, so that both round at the same places: the matrices of the layers are
-bfloat16; embeddings, norms, the residual stream and the product with the vocabulary are float32. Logits rounded to
-bfloat16 are apart by up to 0.1 and would alone move log-probs by some hundredths of a nat.
+Learner and sampler use the same rule, so that both round in the same operations: the matrices of the layers are
+bfloat16; embeddings, norms, the residual stream and the product with the vocabulary are float32. Rounding logits to
+bfloat16 changes them by up to 0.1, which alone would change log-probs by some hundredths of a nat.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from torch.nn.functional import linear
 
 
 def head_of(model: Any) -> Any:
-    """Returns the last layer of a language model or a token classifier."""
+    """Returns the output layer of a language model or a token classifier."""
     return model.get_output_embeddings() or model.score
 
 
 def round_matrices(model: Any) -> None:
-    """Stores the matrices of a model's linear layers in bfloat16, in place; the last layer keeps its type.
+    """Stores the matrices of a model's linear layers in bfloat16, in place; the output layer keeps its type.
 
-    Mixed precision rounds them to that type in every product, so outputs do not change; it saves memory and time.
+    Mixed precision rounds them to bfloat16 in every product anyway, so outputs do not change; it saves memory and time.
     """
     head = head_of(model)
     for module in model.modules():
@@ -54,8 +54,8 @@ def mixed_precision(model: Any) -> Iterator[None]:
 
 
 def emulates_bfloat16() -> bool:
-    """Returns whether this machine computes in bfloat16 on an x86 CPU that has no instructions for it."""
+    """Returns True if bfloat16 runs on an x86 CPU without instructions for it."""
     if torch.cuda.is_available() or platform.machine() not in ("x86_64", "AMD64"):
         return False
-    known = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
-    return not any(getattr(torch.cpu, name, lambda: True)() for name in known)
+    features = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+    return not any(getattr(torch.cpu, name, lambda: True)() for name in features)

@@ -1,4 +1,4 @@
-"""Running batch of the transformers sampler: rows that get one token each per step, and how the token is chosen."""
+"""Running batch of the transformers sampler: rows that get one token each per step, and the choice of tokens."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class RunningRow(Generic[Key]):
     stop: StopMatcher
     """Detector of the request's stop strings."""
     version: int = 0
-    """Policy version of the weights."""
+    """Version of the weights."""
     cached: int = 0
     """Number of the row's tokens in the batch's cache."""
     ids: list[int] = field(default_factory=list)
@@ -46,7 +46,7 @@ class RunningRow(Generic[Key]):
     logp: list[float] = field(default_factory=list)
     """Natural-log probabilities of the sampled tokens."""
     finish: Finish | None = None
-    """Why the response ended; None while it runs."""
+    """Reason why the response ended; None while it is running."""
 
     @property
     def length(self) -> int:
@@ -94,7 +94,7 @@ class RunningBatch(Generic[Key]):
         """(B, V) logits of the next token."""
 
     def join(self, rows: Sequence[RunningRow[Key]], caches: Sequence[RowCache], logits: Tensor) -> None:
-        """Adds rows whose requests have been through the model.
+        """Adds rows whose requests were processed by the model.
 
         Args:
             rows: The n new rows, at least one.
@@ -108,7 +108,7 @@ class RunningBatch(Generic[Key]):
         self.rows += rows
 
     def choose(self, ends: frozenset[int]) -> list[RunningRow[Key]]:
-        """Chooses the next token of every row; returns the rows that it finished, which stay in the batch.
+        """Chooses the next token of every row; returns the finished rows, which stay in the batch.
 
         Args:
             ends: Token ids that end a response.
@@ -127,8 +127,8 @@ class RunningBatch(Generic[Key]):
         """Removes a finished row from the batch.
 
         Returns:
-            The row's token ids in the cache, (T,) int32, and their keys and values. The last sampled token is not among
-            them, since it has not been through the model.
+            The row's token ids in the cache, (T,) int32, and their keys and values. The last sampled token is not
+            included, because the model has not processed it.
         """
         slot, last = self.rows.index(row), self.rows.pop()
         cache = self._cache.row(slot, row.cached)
@@ -138,7 +138,7 @@ class RunningBatch(Generic[Key]):
         return np.concatenate([row.request.ids, np.array(row.ids[:-1], np.int32)]), cache
 
     def forward(self, run: Forward) -> None:
-        """Runs the model on the tokens chosen last, which gives the logits of the next ones."""
+        """Runs the model on the last chosen tokens, which computes the logits of the next ones."""
         width = max(row.cached for row in self.rows)
         self._cache.trim(width)
         tokens = torch.tensor([row.ids[-1] for row in self.rows], device=self._device)[:, None]
@@ -157,7 +157,7 @@ def choose(logits: Tensor, temperature: Tensor, top_p: Tensor, noise: Tensor) ->
 
     Args:
         logits: (B, V) logits of any float type, converted to float32.
-        temperature: (B,) float32 temperatures; 0 takes the likeliest token.
+        temperature: (B,) float32 temperatures; 0 chooses the most likely token.
         top_p: (B,) float32 probability masses of nucleus sampling, in (0, 1].
         noise: (B,) float64 random numbers in [0, 1).
 
@@ -172,9 +172,9 @@ def choose(logits: Tensor, temperature: Tensor, top_p: Tensor, noise: Tensor) ->
     total = logp.double().exp().cumsum(-1)
     # The noise is at most 1 - 2**-53, so its product with the total never rounds up to the total: a token of
     # probability 0 is never chosen.
-    drawn = torch.searchsorted(total, noise[:, None] * total[:, -1:], right=True)[:, 0]
+    sampled = torch.searchsorted(total, noise[:, None] * total[:, -1:], right=True)[:, 0]
     # The clamp matters only for logits that are not finite; their log-probability then reveals them.
-    tokens = torch.where(greedy, logits.argmax(-1), drawn.clamp(max=logits.shape[-1] - 1))
+    tokens = torch.where(greedy, logits.argmax(-1), sampled.clamp(max=logits.shape[-1] - 1))
     return tokens, logp.gather(-1, tokens[:, None])[:, 0]
 
 
@@ -199,7 +199,7 @@ def _nucleus(logp: Tensor, top_p: Tensor) -> Tensor:
 def uniforms(seed: int, count: int) -> npt.NDArray[np.float64]:
     """Returns uniform random numbers, one per position of a response, from which its tokens are chosen.
 
-    Number i depends on the seed and on i alone, not on `count`.
+    Number i depends only on the seed and i, not on `count`.
 
     Args:
         seed: Seed of the request, at least 0.
@@ -214,11 +214,11 @@ def uniforms(seed: int, count: int) -> npt.NDArray[np.float64]:
 class StopMatcher:
     """Detects, token by token, when the text of a response contains a stop string.
 
-    Only the last tokens are decoded, and only if the newest one can have completed a stop string: if its text holds a
-    stop string's last character, or a character that is not whole yet.
+    Only the last tokens are decoded, and only if the newest one can complete a stop string: if its text contains a stop
+    string's last character, or an incomplete character.
 
     Args:
-        decode: Token ids to text, special tokens included.
+        decode: Function from token ids to text, special tokens included.
         stop: Stop strings; if empty, nothing ever matches.
     """
 
@@ -232,7 +232,7 @@ class StopMatcher:
         self._may_complete: dict[int, bool] = {}
 
     def complete(self, ids: Sequence[int]) -> bool:
-        """Returns whether the response, which held no stop string before its last token, holds one now.
+        """Returns True if the response, which had no stop string before its last token, has one now.
 
         Args:
             ids: Token ids of the response so far, at least one.
@@ -252,9 +252,9 @@ class StopMatcher:
 
 
 def affordable_tokens(model: PreTrainedModel) -> int:
-    """Returns how many tokens' keys and values fit into a share of the device's memory; see `most_tokens`.
+    """Returns the number of tokens whose keys and values fit into a share of the device's memory; see `most_tokens`.
 
-    It is a share of all memory, not of what is free: the size of batches must not depend on what else is running.
+    It is a share of the total, not the free memory: the size of batches must not depend on other programs.
     """
     config = model.config.get_text_config(decoder=True)
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
@@ -264,7 +264,7 @@ def affordable_tokens(model: PreTrainedModel) -> int:
 
 
 def device_memory(device: torch.device) -> int:
-    """Returns the bytes of memory of a device; of the CPU, what the machine has and a control group allows."""
+    """Returns the bytes of memory of a device; for the CPU, the machine's memory or the control group's limit."""
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
     whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

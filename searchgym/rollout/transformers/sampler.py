@@ -1,4 +1,4 @@
-"""Sampling from a transformers model in this process, for a model of any size that fits.
+"""Sampling from a transformers model in this process, for models of any size that fits.
 
 A response depends on the request's ids, sampling parameters and seed. The rest of the batch, and keys and values kept
 from earlier requests, change logits by rounding only (about 1e-7 in float32, 1e-2 in bfloat16).
@@ -37,26 +37,26 @@ from searchgym.rollout.transformers.running_batch import (
 )
 
 PREFILL_TOKENS: Final = 2048
-"""Maximum tokens, padding included, of one forward pass over prompts (a longer prompt is passed alone)."""
+"""Maximum number of tokens, padding included, in one forward pass over prompts; a longer prompt is processed alone."""
 GPU_PREFILL_TOKENS: Final = 16_384
-"""The same on a GPU."""
+"""Maximum number of tokens in one forward pass over prompts on a GPU."""
 
 
 class TransformersSampler:
-    """Sampler on a causal transformers model, on the model's device; calls from several threads take turns.
+    """Sampler on a causal transformers model, on the model's device; calls from several threads are serialised.
 
     Args:
-        model: Decoder whose layers are all attention. Its attention function is replaced by a faster one with the same
+        model: Decoder with attention layers only. Its attention function is replaced by a faster one with the same
             result.
-        tokenizer: The model's tokenizer, since stop strings are matched on decoded text.
-        max_batch_tokens: Maximum tokens in a running batch: rows times the longest request with its new tokens.
-            Default: as many as `affordable_tokens` allows.
-        reuse_tokens: Number of tokens of earlier requests whose keys and values are kept for requests that continue
-            them, until the next update; 0 keeps none. Default: the same number.
-        max_context: Maximum tokens of request and response. Default: the model's limit.
+        tokenizer: The model's tokenizer, to match stop strings on decoded text.
+        max_batch_tokens: Maximum number of tokens in a running batch: rows times the longest request with its new
+            tokens. Default: `affordable_tokens`.
+        reuse_tokens: Number of tokens of earlier requests whose keys and values are kept until the next update, for
+            requests that continue them; 0 keeps none. Default: `affordable_tokens`.
+        max_context: Maximum number of tokens of request and response. Default: the model's limit.
         ends: Token ids that end a response. Default: those of the tokenizer, its chat template and the model's
             generation settings.
-        mixed: Whether to compute in mixed precision (see `precision`); the matrices of the model are rounded in place.
+        mixed: If True, computes in mixed precision (see `precision`) and rounds the model's matrices in place.
 
     Raises:
         UsageError: The model has layers other than attention, or a bound is out of its range.
@@ -112,8 +112,8 @@ class TransformersSampler:
         (`update` in another thread), no request joins; the weights are loaded once no request is running.
 
         Args:
-            pull: Called between tokens, at least once; returns the requests that are new, each with a key. Sampling
-                ends when there are neither new nor running requests.
+            pull: Called between tokens, at least once; returns new requests, each with a key. Sampling ends when there
+                are neither new nor running requests.
             deliver: Called with the key and the response of each request as soon as it is done.
 
         Raises:
@@ -163,12 +163,12 @@ class TransformersSampler:
         """Does nothing, since this sampler starts no processes or threads."""
 
     def _stream(self, pull: Pull[Key], deliver: Deliver[Key]) -> bool:
-        """Samples until no request is left (returns True), or none runs and new weights wait (returns False)."""
+        """Samples until no request is left (returns True), or none is running and new weights wait (returns False)."""
         batch: RunningBatch[Key] = RunningBatch(self._layers, self.model.device)
         waiting: deque[RunningRow[Key]] = deque()
         while True:
-            asked = pull() if self._open.is_set() else ()
-            for row in sorted((self._row(key, request) for key, request in asked), key=lambda row: -row.length):
+            new_requests = pull() if self._open.is_set() else ()
+            for row in sorted((self._row(key, request) for key, request in new_requests), key=lambda row: -row.length):
                 if row.finish is None:
                     waiting.append(row)
                 else:
@@ -231,7 +231,7 @@ class TransformersSampler:
         done: dict[bytes, tuple[Tensor, RowCache]] = {}
         most = GPU_PREFILL_TOKENS if self.model.device.type == "cuda" else PREFILL_TOKENS
         left = sorted(distinct, key=lambda key: -unseen[key])
-        while left:  # as many as stay within `most` tokens when padded to the largest, which is the first
+        while left:  # as many as fit into `most` tokens when padded to the largest, the first
             count = max(1, most // unseen[left[0]])
             keys, left = left[:count], left[count:]
             chunk = [distinct[key] for key in keys]
@@ -245,8 +245,9 @@ class TransformersSampler:
     def _prefill_chunk(self, prompts: list[npt.NDArray[np.int32]]) -> tuple[Tensor, list[RowCache]]:
         """Runs the model over the parts of a few prompts that are not in the prefix store.
 
-        All prompts get as many new tokens as the one that needs most: instead of padding, the others read stored tokens
-        again. Thus no padding comes between tokens, which a sliding-window layer would count as tokens.
+        All prompts get the same number of new tokens, the largest that any needs: instead of padding, the others
+        recompute stored tokens. So there is no padding between tokens, which a sliding-window layer would count as
+        tokens.
         """
         device = self.model.device
         stored = [self._store.longest(prompt) for prompt in prompts]
@@ -269,7 +270,7 @@ class TransformersSampler:
 
 def open_samplers(options: Transformers, keys: Sequence[SampledKey], run: SampledRun) -> Samplers:
     """Copies the models of a run's keys to the device of their samplers; see `SamplerKind.open`."""
-    device, mixed = device_of(options.device), run.autocast == "bfloat16"  # as the learner
+    device, mixed = device_of(options.device), run.autocast == "bfloat16"  # as in the learner
     models = {key.name: copy.deepcopy(key.model).to(device) for key in keys}
     return Samplers({key.name: TransformersSampler(models[key.name], key.tokenizer, mixed=mixed) for key in keys})
 

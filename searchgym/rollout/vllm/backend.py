@@ -1,4 +1,4 @@
-"""Interface of vLLM engines: what they are asked, what they answer, and how they get weights."""
+"""Interface of vLLM engines: requests, completions, and loading of weights."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class Adapter:
     """LoRA adapter in a folder that the engine can read."""
 
     name: str
-    """Name, which no other adapter may share."""
+    """Unique name of the adapter."""
     number: int
-    """Number above 0, which no other adapter may share: vLLM identifies adapters by both."""
+    """Unique number above 0; vLLM identifies adapters by name and number."""
     folder: str
     """Folder with peft's configuration and weight files."""
     version: int = 0
-    """Policy version of its weights."""
+    """Version of the adapter's weights."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,7 +42,7 @@ class Completion:
 
 
 Done = Callable[[Completion | Exception, int], None]
-"""Callback that receives the completion, or the error instead, and the version of the base model's weights."""
+"""Callback that receives the completion or an error, and the version of the base model's weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,30 +58,30 @@ class EngineRequest:
     adapter: Adapter | None = None
     """Adapter to sample with; None for the base model."""
     episode: str = ""
-    """Id of the episode; its requests share a long prefix, so replicas keep them on one engine."""
+    """Id of the episode; its requests share a long prefix, so all are sent to the same replica."""
 
 
 class EngineBackend(Protocol):
     """Interface of a vLLM engine in child processes or behind a server.
 
-    Every method raises `EngineLostError` if the engine has ended; `restart` then starts it again. A request that it
-    refuses raises `ModelError`.
+    Every method raises `EngineLostError` if the engine has ended; `restart` then starts it again. A refused request
+    raises `ModelError`.
     """
 
     name: str
     """Name for messages."""
     max_context: int
-    """Maximum tokens of request and response."""
+    """Maximum number of tokens of request and response."""
 
     def new_folders(self) -> Folders:
-        """Returns an empty set of folders through which weights reach the engine."""
+        """Returns an empty set of folders for passing weights to the engine."""
         ...
 
     def restart(self) -> None:
         """Starts the engine again, with the model's original weights."""
 
     def add(self, name: str, request: EngineRequest) -> None:
-        """Adds a request under a name that no other request ever had."""
+        """Adds a request under a name that was never used before."""
 
     def step(self) -> list[tuple[str, Completion | Exception]]:
         """Runs the engine briefly; returns (name, completion or error) of each request that ended."""
@@ -107,13 +107,13 @@ class EngineBackend(Protocol):
         """Frees GPU memory until `wake`; level 1 keeps the weights in main memory, 2 drops them."""
 
     def wake(self) -> None:
-        """Takes GPU memory again after `sleep`."""
+        """Allocates GPU memory again after `sleep`."""
 
     def close(self) -> None:
         """Stops the processes and threads that the backend started; a server keeps running."""
 
 
 def check_reset(done: object) -> None:
-    """Raises a ModelError unless vLLM reported that it cleared its prefix cache."""
+    """Raises a ModelError unless vLLM reported that its prefix cache is cleared."""
     if not done:
         raise ModelError("vLLM did not reset its prefix cache: it would mix keys and values of old and new weights")

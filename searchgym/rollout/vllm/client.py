@@ -1,4 +1,4 @@
-"""HTTP calls to a sampling server, which can all be cut off at once, and the names that server and training share."""
+"""HTTP client of a sampling server, whose calls can all be aborted at once, and names shared with the server."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ from searchgym.errors import EngineLostError, ModelError, UsageError
 from searchgym.http_client import HttpConnection, HttpsConnection, excerpt, read_body
 
 KEY: Final = "SEARCHGYM_ENGINE_KEY"
-"""Environment variable with the secret that servers and trainings share."""
+"""Environment variable with the secret shared by servers and trainings."""
 SERVES: Final = "SEARCHGYM_ENGINE_SERVES"
 """Environment variable of a server with its `Identity` in JSON."""
 PROCESSES: Final = "SEARCHGYM_ENGINE_PROCESSES"
 """Environment variable of a server with the number of processes that hold its weights."""
 RUN: Final = "X-SearchGym-Run"
-"""Header that names the training."""
+"""Header with the name of the training's run."""
 WEIGHTS: Final = "X-SearchGym-Weights"
-"""Header that names the weights that a request is for; empty for the model's original weights."""
+"""Header with the name of the weights that a request needs; empty for the model's original weights."""
 GENERATE: Final = "/inference/v1/generate"
 """vLLM's path for requests with token ids."""
 LEASE: Final = 30.0
-"""Seconds without a sign of life after which another training may use the server."""
+"""Seconds without a call of the training after which another training may use the server."""
 STALE: Final = 412
-"""Status of a server whose weights are not those that a request names."""
+"""HTTP status of a server whose weights are not those of the request."""
 OTHER_FILE: Final = 422
-"""Status of a server that sees other files than the client."""
+"""HTTP status of a server that sees other files than the client."""
 CONNECT: Final = 5.0
-"""Seconds for a server to accept a connection."""
+"""Maximum seconds for a server to accept a connection."""
 FAULTS: Final = (OSError, http.client.HTTPException, urllib3.exceptions.HTTPError)
-"""What a call raises if there is no server, or no whole reply."""
+"""Exceptions of a call without a server or without a complete reply."""
 REPLY_BYTES: Final = 64 * 2**20
-"""Maximum number of bytes of a reply; a response of 100,000 tokens takes about 25 million."""
-START_HINT: Final = "start it by `searchgym engine RECIPE --at ADDRESS`"
-"""What to do about a server that was started otherwise."""
+"""Maximum number of bytes in a reply; a response of 100,000 tokens has about 25 million."""
+START_HINT: Final = "start it by `searchgym serve model RECIPE --host HOST --port PORT`"
+"""Hint for a server that was started in another way."""
 
 
 class Client:
-    """Calls one server in JSON; no proxy is asked, since servers are the user's machines.
+    """JSON client of one server; it uses no proxy, because servers are the user's machines.
 
     Args:
         address: Address of the server, ``http://HOST:PORT``.
@@ -58,7 +58,7 @@ class Client:
         self._lock = threading.Lock()
         self._open = set[HttpConnection]()
         self.ended = threading.Event()
-        """Event that is set by `cut`."""
+        """Event set by `cut`."""
 
     def call(
         self, path: str, body: Mapping[str, Any] | None = None, *, timeout: float, headers: Mapping[str, str] = {}
@@ -68,12 +68,12 @@ class Client:
         Args:
             path: Path on the server.
             body: JSON object to send.
-            timeout: Seconds after which a server that has not sent its whole reply counts as standing still.
+            timeout: Maximum seconds until the complete reply.
             headers: Further headers.
 
         Raises:
-            EngineLostError: The server does not answer, fails, has other weights, or its answer is not JSON.
-            UsageError: The server has no such path, wants another key, or samples for another run.
+            EngineLostError: The server does not reply, fails, has other weights, or its reply is not JSON.
+            UsageError: The server has no such path, requires another key, or samples for another run.
             ModelError: The server refuses the request.
         """
         data = None if body is None else json.dumps(body).encode()
@@ -84,7 +84,7 @@ class Client:
                 reply = connection.getresponse()
                 status, text = reply.status, read_body(reply, REPLY_BYTES).decode(errors="replace")
         except FAULTS as error:
-            refused = isinstance(error, urllib3.exceptions.NewConnectionError)  # which urllib3 counts as a time-out
+            refused = isinstance(error, urllib3.exceptions.NewConnectionError)  # urllib3 counts it as a time-out
             if isinstance(error, (TimeoutError, urllib3.exceptions.TimeoutError)) and not refused:
                 raise EngineLostError(f"{self.address} has not answered for {timeout:g} s: it stands still") from error
             raise EngineLostError(f"{self.address} does not answer: {excerpt(str(error))}") from error
@@ -104,7 +104,7 @@ class Client:
             raise EngineLostError(f"{self.address}{path} answered {text[:200]!r}") from error
 
     def local_address(self) -> str:
-        """Returns the address of this machine that the server answers to.
+        """Returns this machine's address in the connection to the server.
 
         Raises:
             EngineLostError: The server does not accept a connection.
@@ -116,7 +116,7 @@ class Client:
             raise EngineLostError(f"{self.address} does not answer: {excerpt(str(error))}") from error
 
     def cut(self) -> None:
-        """Ends every call that waits, and refuses later ones, with an EngineLostError."""
+        """Aborts all waiting calls, and refuses later ones, with an EngineLostError."""
         with self._lock:
             self.ended.set()
             for connection in self._open:
@@ -125,7 +125,7 @@ class Client:
 
     @contextlib.contextmanager
     def _connection(self, timeout: float) -> Iterator[HttpConnection]:
-        """Connects to the server; the connection is known to `cut` while it is open."""
+        """Connects to the server; `cut` can close the connection while it is open."""
         parts = urllib.parse.urlsplit(self.address)
         kind, end = HttpsConnection if parts.scheme == "https" else HttpConnection, time.monotonic() + timeout
         connection = kind(parts.hostname or "", parts.port, timeout=min(timeout, CONNECT))

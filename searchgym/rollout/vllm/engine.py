@@ -1,7 +1,7 @@
-"""One vLLM engine, local or remote, driven by a thread that sends requests, restarts it and changes its weights.
+"""One vLLM engine, local or remote, with a thread that sends requests, restarts the engine and changes its weights.
 
-Weights change only while no request is running, so every response is of one version. An engine that dies is restarted
-with the weights it had, and its unfinished requests are sent again.
+Weights change only while no request is running, so every response has a single version. An engine that dies is
+restarted with its last weights, and its unfinished requests are sent again.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from searchgym.errors import EngineLostError, ModelError
 from searchgym.rollout.vllm.backend import Adapter, EngineBackend, EngineRequest
 
 DEATHS: Final = 3
-"""Number of consecutive deaths, without a response in between, after which an engine is given up."""
+"""Number of consecutive failures, without a response in between, after which an engine is not restarted."""
 
 
 class VllmEngine:
     """Engine on a backend, driven by a thread.
 
     Args:
-        backend: The engine itself, owned by the engine: `close` closes it.
-        vocabulary: Number of token ids that the model knows.
-        version: Policy version of the weights as loaded.
-        deaths: Number of consecutive deaths, without a response in between, after which the engine is given up.
+        backend: Backend of the engine; `close` closes it.
+        vocabulary: Number of token ids in the model's vocabulary.
+        version: Version of the loaded weights.
+        deaths: Number of consecutive failures, without a response in between, after which the engine is not restarted.
     """
 
     def __init__(self, backend: EngineBackend, *, vocabulary: int, version: int = 0, deaths: int = DEATHS) -> None:
@@ -42,7 +42,7 @@ class VllmEngine:
         self.new_folders = backend.new_folders
         self.folders = self.new_folders()
         self._weights: str | None = None
-        """Folder of the weights loaded last; None for the model's original weights."""
+        """Folder of the last loaded weights; None for the model's original weights."""
         self._news = threading.Condition()
         self._inbox: deque[EngineRequest | _Call] = deque()
         self._under_way: dict[str, EngineRequest] = {}
@@ -71,17 +71,17 @@ class VllmEngine:
         self.folders.clear(1)
 
     def load_folder(self, folder: str, version: int) -> None:
-        """Loads new base weights, as `load`, from a folder of `Folders.model`, which must exist while they are used."""
+        """Loads new base weights from a folder of `Folders.model`, which must exist while they are in use."""
 
         def load() -> None:
-            self._weights, self.version = folder, version  # first: an engine that dies here restarts with them
+            self._weights, self.version = folder, version  # set first: an engine that dies here restarts with them
             self.backend.load(folder)
             self.backend.forget()  # otherwise vLLM would reuse keys and values of the old weights
 
         self._call(load)
 
     def pins(self) -> dict[str, str]:
-        """Returns an episode id whose requests this engine gets, as all others, with the engine's name."""
+        """Returns the engine's name by an episode id; this engine gets the requests of all episodes."""
         return {"": self.name}
 
     def take(self, adapter: Adapter) -> None:
@@ -106,10 +106,10 @@ class VllmEngine:
         self._asleep = True
 
     def revive(self) -> None:
-        """Does nothing, since a single engine restarts by itself; `Replicas` need it."""
+        """Does nothing, because a single engine restarts itself; `Replicas` override it."""
 
     def wake(self) -> None:
-        """Takes the GPU's memory again, if the engine sleeps."""
+        """Allocates the GPU's memory again if the engine sleeps."""
         if self._asleep:
             self._call(self.backend.wake)
             self._asleep = False
@@ -133,7 +133,7 @@ class VllmEngine:
     # -- the thread ------------------------------------------------------------------------------------------------
 
     def _drive(self) -> None:
-        """Runs the thread's loop until the engine is closed or given up; then every request gets the error."""
+        """Runs the thread's loop until the engine is closed or fails for good; then every request gets the error."""
         try:
             while True:
                 with self._news:
@@ -165,7 +165,7 @@ class VllmEngine:
             self._under_way.pop(name).done(completion, self.version)
 
     def _take_up(self) -> None:
-        """Passes new requests to the backend and makes calls, up to a call that must wait for running requests."""
+        """Passes new requests to the backend and executes calls, up to a call that must wait for running requests."""
         while True:
             with self._news:
                 if not self._inbox:
@@ -203,10 +203,10 @@ class VllmEngine:
         while True:
             self._deaths += 1
             if self._deaths >= self._most:
-                if self._most == 1:  # one of several, which report it
+                if self._most == 1:  # one of several replicas, which report it
                     raise error
                 raise EngineLostError(f"{self.name} ended {self._deaths} times in a row: {error}") from error
-            sys.stderr.write(f"{self.name} has ended ({error}): it is begun again\n")
+            sys.stderr.write(f"{self.name} has ended ({error}): it is restarted\n")
             try:
                 self.backend.restart()
                 self.restarts += 1
@@ -226,5 +226,5 @@ class _Call:
 
     function: Callable[[], Any]
     alone: bool
-    """Whether the call must wait until no request is running."""
+    """True if the call must wait until no request is running."""
     future: Future[Any] = field(default_factory=Future)

@@ -1,16 +1,16 @@
-"""The gate of a sampling server: runs inside ``vllm serve``, in front of its own calls.
+"""The gate of a sampling server: a middleware inside ``vllm serve`` that checks every call.
 
-It asks for a key, lets one training at a time use the server, checks files of weights by their hash before they are
-loaded, and answers a request only with the weights that it names. Time is measured by the server's own clock alone, so
-that clocks of other machines may differ. Its calls, after ``/searchgym/``:
+It requires a key, lets one training at a time use the server, checks the hashes of weight files before they are loaded,
+and accepts a request only if the server has the weights named in it. Time is measured only by the server's clock, so
+that other machines' clocks may differ. Its calls, after ``/searchgym/``:
 
     free        -- claim -->                            used by a run
     used        -- release, or LEASE without a call --> free
     weights     -- load -->                             those of the call, None if it fails half way
     any weights -- a question while free -->            the original ones
 
-``about`` answers anybody; ``claim`` a run that sees the training's files; ``beat``, ``release``, ``load`` and
-``adapter`` only the run that uses the server.
+``about`` is open to all callers with the key, ``claim`` to runs whose files the server sees; ``beat``, ``release``,
+``load`` and ``adapter`` only to the run that uses the server.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from searchgym.errors import DataError
 from searchgym.rollout.vllm.client import GENERATE, KEY, LEASE, OTHER_FILE, PROCESSES, RUN, SERVES, STALE, WEIGHTS
 
 PREFIX: Final = "/searchgym/"
-"""Start of the paths that the gate answers itself."""
+"""Prefix of the paths that the gate handles."""
 CHATS: Final = {"/v1/chat/completions", "/v1/completions"}
-"""Paths of OpenAI's interface, which other agents may ask while no training uses the server (``engine --tools``)."""
+"""Paths of OpenAI's interface, which other agents may call while no training uses the server."""
 
 
 @dataclass(slots=True)
@@ -47,15 +47,15 @@ class _Claim:
 
     run: str
     who: str
-    heard: float
-    """Time of its last sign of life, by the monotonic clock."""
+    last_call: float
+    """Time of the run's last call, by the monotonic clock."""
 
 
 class ServerGate:
     """ASGI middleware of the server (``vllm serve --middleware searchgym.rollout.vllm.gate.ServerGate``).
 
     Args:
-        app: The server's own application.
+        app: The server's application.
         clock: Monotonic clock in seconds.
     """
 
@@ -71,7 +71,7 @@ class ServerGate:
         self._lock, self._restoring = asyncio.Lock(), asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers a request, passes it on or refuses it."""
+        """Handles a request, passes it on to vLLM, or refuses it."""
         reply: Response | None = None
         try:
             if scope["type"] != "lifespan":
@@ -84,10 +84,10 @@ class ServerGate:
         await (reply or self._app)(scope, receive, send)
 
     async def _reply(self, scope: Scope, receive: Receive) -> Response | None:
-        """Returns the reply to one of the gate's own calls; None for a call of vLLM's that is allowed."""
+        """Returns the reply to one of the gate's calls; None for an allowed call of vLLM."""
         headers, path = Headers(scope=scope), scope["path"]
-        given, wanted = headers.get("authorization", ""), f"Bearer {self._key}"
-        if self._key and not hmac.compare_digest(given.encode(), wanted.encode()):
+        sent_key, server_key = headers.get("authorization", ""), f"Bearer {self._key}"
+        if self._key and not hmac.compare_digest(sent_key.encode(), server_key.encode()):
             raise HTTPException(401, f"refuses the key: set {KEY} to the server's, here and there")
         if path.startswith(PREFIX):
             return await self._answer(path.removeprefix(PREFIX), Request(scope, receive))
@@ -106,11 +106,11 @@ class ServerGate:
         return None
 
     def _in_use(self) -> bool:
-        """Returns whether a training uses the server and was heard of lately."""
-        return self._claim is not None and self._clock() - self._claim.heard < LEASE
+        """Returns True if a training uses the server and called it less than `LEASE` seconds ago."""
+        return self._claim is not None and self._clock() - self._claim.last_call < LEASE
 
     async def _restore(self, scope: Scope) -> None:
-        """Loads the original weights again if a training has left its own."""
+        """Loads the original weights again if a training left other weights."""
         async with self._restoring:
             if self._weights == "":
                 return
@@ -123,24 +123,24 @@ class ServerGate:
                 raise HTTPException(503, f"cannot load its original weights again: {text}")
 
     def _check_run(self, headers: Headers) -> None:
-        """Refuses a call by anyone but the training that uses the server, and counts it as a sign of life."""
+        """Refuses calls except from the training that uses the server, and records the time of its call."""
         if self._claim is None:
             raise HTTPException(STALE, "it was started again, or given back, and has no weights of this run")
         if headers.get(RUN) != self._claim.run:
             raise self._taken(self._claim)
-        self._claim.heard = self._clock()
+        self._claim.last_call = self._clock()
 
     def _taken(self, claim: _Claim) -> HTTPException:
-        """Returns the refusal of a run while another one uses the server."""
-        heard = f"heard of {self._clock() - claim.heard:.0f} s ago"
+        """Returns the error for a run while another run uses the server."""
+        age = f"heard of {self._clock() - claim.last_call:.0f} s ago"
         return HTTPException(
             409,
-            f"samples for another run ({claim.who}, {heard}): start a separate server for each run; if that one has "
+            f"samples for another run ({claim.who}, {age}): start a separate server for each run; if that one has "
             f"ended, this server is free {LEASE:g} s after it was last heard of",
         )
 
     async def _answer(self, name: str, request: Request) -> Response:
-        """Answers the gate's own call `name`."""
+        """Executes the gate's call `name`."""
         if name == "about":
             about = {"serves": self._serves, "weights": self._weights, "processes": self._processes}
             return JSONResponse(about)
@@ -153,7 +153,7 @@ class ServerGate:
             self._claim = _Claim(run, str(body.get("who")), self._clock())
             return JSONResponse({})
         self._check_run(request.headers)
-        if name == "beat":  # while weights are loaded, vLLM answers nothing else
+        if name == "beat":  # while weights are loading, vLLM answers no other call
             return JSONResponse({}) if self._loading else await self._call_workers(request.scope, "check_health")
         if name == "release":
             self._claim = None
@@ -169,14 +169,14 @@ class ServerGate:
     async def _load(self, scope: Scope, body: Mapping[str, Any]) -> Response:
         """Loads weights from a folder or a group, or the original ones if the body names neither.
 
-        An invitation to a group without tensors loads nothing: it shows that the processes can join.
+        An invitation to a group without tensors loads nothing; it tests that the processes can join.
         """
         invitation = body.get("invitation", {})
         if not isinstance(invitation, dict):
             raise HTTPException(400, f"the invitation to a group is {invitation!r:.80}")
         if invitation and not invitation.get("tensors"):
             return await self._join(scope, invitation)
-        async with self._lock:  # a client that leaves does not end its load
+        async with self._lock:  # a load continues if its client disconnects
             if not invitation:
                 await _check_files(body)
             self._weights, self._loading = None, True
@@ -194,18 +194,18 @@ class ServerGate:
             return reply
 
     async def _join(self, scope: Scope, invitation: Mapping[str, Any]) -> Response:
-        """Has the workers join a group; see `searchgym.rollout.transfer.group.Receiver`, which returns its errors."""
+        """Makes the workers join a group; see `searchgym.rollout.transfer.group.Receiver`, which returns its errors."""
         reply = await self._call_workers(scope, "receive_weights", invitation=invitation)
         results = json.loads(bytes(reply.body))["results"] if reply.status_code == 200 else []
         failed = [error for error in results if error is not None]
         return JSONResponse({"detail": str(failed[0])}, 500) if failed else reply
 
     async def _call_workers(self, scope: Scope, method: str, **options: Any) -> Response:
-        """Calls a method of the processes that hold the weights."""
+        """Calls a method of the processes with the weights."""
         return await self._pass_on(scope, "/collective_rpc", {"method": method, "kwargs": options})
 
     async def _pass_on(self, scope: Scope, path: str, body: Mapping[str, Any]) -> Response:
-        """Makes one of vLLM's own calls."""
+        """Executes one of vLLM's calls."""
         inner = JSONResponse(body)  # for its bytes and headers
         called = {"method": "POST", "path": path, "raw_path": path.encode(), "query_string": b""}
         messages: list[Message] = [{"type": "http.request", "body": inner.body, "more_body": False}]
@@ -213,7 +213,7 @@ class ServerGate:
 
         async def receive() -> Message:
             if not messages:
-                await asyncio.Event().wait()  # until the call ends: this client does not leave
+                await asyncio.Event().wait()  # until the call ends: this client does not disconnect
             return messages.pop()
 
         async def send(message: Message) -> None:
@@ -231,27 +231,27 @@ class ServerGate:
 
 
 async def _check_files(body: Mapping[str, Any], status: int = OTHER_FILE) -> None:
-    """Refuses a call, with a status, whose files are not on this machine as they are on the training's."""
+    """Raises an HTTP error with a status if the call's files differ between this machine and the training's."""
     folder = Path(str(body.get("folder")))
-    for name, wanted in dict(body.get("files") or {}).items():
+    for name, expected in dict(body.get("files") or {}).items():
         try:
             actual = await asyncio.to_thread(sha256_file, folder / name)
         except DataError as error:
             raise HTTPException(
                 status, f"does not see the file {error}; rollout.sampler.shared must be on both machines"
             ) from error
-        if actual != wanted:
+        if actual != expected:
             raise HTTPException(
-                status, f"sees another file as {folder / name}: it was cut, or the folder is not shared"
+                status, f"sees another file as {folder / name}: it is incomplete, or the folder is not shared"
             )
 
 
 async def _body(request: Request) -> dict[str, Any]:
-    """Returns the JSON object that a request brings."""
+    """Returns the JSON object in a request's body."""
     try:
         body = json.loads(await request.body() or b"{}")
     except ClientDisconnect:
-        raise HTTPException(400, "the client has left") from None
+        raise HTTPException(400, "the client has disconnected") from None
     except ValueError as error:
         raise HTTPException(400, f"the request is not JSON: {error}") from error
     if not isinstance(body, dict):
@@ -260,5 +260,5 @@ async def _body(request: Request) -> dict[str, Any]:
 
 
 def _named(weights: str | None) -> str:
-    """Returns the name of weights in a sentence."""
-    return "weights that were loaded half way" if weights is None else f"weights {weights or 'of the original model'}"
+    """Returns a description of weights for messages."""
+    return "incompletely loaded weights" if weights is None else f"weights {weights or 'of the original model'}"

@@ -1,4 +1,4 @@
-"""vLLM engines in child processes of this one."""
+"""vLLM engines in child processes of this process."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ for number in sys.argv[1:]:
     except OSError:
         pass
 """
-"""Program of the guard process, which outlives this one: when its input closes, because this process ended, it kills
-the engine's processes, which vLLM leaves behind."""
+"""Program of the guard process: when its input closes, because this process ended, it kills the engine's processes,
+which vLLM would leave running."""
 
 LAST_WORDS: Final = 1.0
-"""Seconds to wait, after an engine's error message, for its processes to end."""
+"""Seconds to wait for an engine's processes to end after its error message."""
 
 _starting = threading.Lock()
 """Lock held while an engine starts, since its processes inherit the environment variables set at that time."""
@@ -94,7 +94,7 @@ class LocalVllm(EngineBackend):
             if request.finished:
                 output = request.outputs[0]
                 if output.finish_reason == "abort":  # this process aborts no requests
-                    raise EngineLostError("its process was told to end")
+                    raise EngineLostError("its process is shutting down")
                 ids, steps = np.array(output.token_ids, np.int32), zip(output.token_ids, output.logprobs, strict=True)
                 logp = np.array([choices[token].logprob for token, choices in steps], np.float32)
                 ended.append((request.request_id, Completion(ids, logp, output.finish_reason, output.stop_reason)))
@@ -134,7 +134,7 @@ class LocalVllm(EngineBackend):
     def close(self) -> None:
         from psutil import NoSuchProcess  # type: ignore[import-untyped]  # comes with vLLM
 
-        with contextlib.suppress(NoSuchProcess):  # vLLM lists its processes, of which one may end meanwhile
+        with contextlib.suppress(NoSuchProcess):  # one of vLLM's processes may end meanwhile
             self._engine.engine_core.shutdown()
         self._guard.kill()
         self._guard.communicate()
@@ -146,7 +146,7 @@ class LocalVllm(EngineBackend):
 
     @contextlib.contextmanager
     def _lost(self) -> Iterator[None]:
-        """Translates vLLM's exceptions: `EngineLostError` if the engine has ended, else `ModelError`."""
+        """Converts vLLM's exceptions: `EngineLostError` if the engine has ended, else `ModelError`."""
         from vllm.v1.engine.exceptions import EngineDeadError
 
         try:
@@ -155,7 +155,7 @@ class LocalVllm(EngineBackend):
             raise EngineLostError(str(error).splitlines()[0] or "its process ended") from error
         except ModelError:
             raise
-        except Exception as error:  # errors of the engine's processes arrive as text, even the one it dies of
+        except Exception as error:  # errors of the engine's processes arrive as text, even fatal ones
             processes = self._engine.engine_core.resources.engine_manager.processes
             if not isinstance(error, ValueError | TypeError) and wait([one.sentinel for one in processes], LAST_WORDS):
                 raise EngineLostError(f"{type(error).__name__}: {error}") from error
@@ -168,7 +168,7 @@ class LocalVllm(EngineBackend):
                 from vllm import EngineArgs
                 from vllm.v1.engine.llm_engine import LLMEngine
             except ImportError as error:
-                why = f"sampling by vLLM needs vllm ({error}): searchgym doctor says how to get it"
+                why = f"sampling with vLLM needs vllm ({error}): searchgym doctor shows how to install it"
                 raise UsageError(why) from error
             arguments = EngineArgs(**self._setup.arguments(), disable_log_stats=True)
             try:
@@ -186,7 +186,7 @@ class LocalVllm(EngineBackend):
 
 
 def _watch(core: Any) -> None:
-    """Waits until a process of the engine ends, then fails every waiting call: vLLM 0.32 would leave them waiting."""
+    """Waits until a process of the engine ends, then fails all waiting calls, which vLLM 0.32 would leave waiting."""
     from vllm.v1.engine.exceptions import EngineDeadError
 
     wait([process.sentinel for process in core.resources.engine_manager.processes])
@@ -203,19 +203,19 @@ def _inherited(options: Vllm, gpus: Sequence[int] | None) -> Iterator[None]:
 
     SIGINT is blocked, so that Ctrl-C in a terminal does not end the engine's processes before the loop decides to.
     """
-    wanted = {
+    variables = {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "1",  # in this process, its threads would compete with torch's
         "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # a fork would copy locks that our threads hold
         "VLLM_CPU_KVCACHE_SPACE": str(options.cache_gib),
         "PYTHONSAFEPATH": "1",  # a spawned process would look for modules in the working folder first
         "VLLM_LOGGING_LEVEL": os.environ.get("VLLM_LOGGING_LEVEL", "ERROR"),
-        "VLLM_LOGGING_STREAM": "ext://sys.stderr",  # standard output is for what commands print
+        "VLLM_LOGGING_STREAM": "ext://sys.stderr",  # standard output is for the output of commands
         "VLLM_NO_USAGE_STATS": "1",
     }
     if gpus is not None:
-        wanted["CUDA_VISIBLE_DEVICES"] = visible(gpus)
+        variables["CUDA_VISIBLE_DEVICES"] = visible(gpus)
     resource_tracker.ensure_running()  # otherwise it starts with the first process and unblocks SIGINT
-    with environment(wanted):
+    with environment(variables):
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             yield

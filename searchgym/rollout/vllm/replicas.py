@@ -1,4 +1,4 @@
-"""Several engines of one model; each episode stays with one engine, whose cache holds its prefix."""
+"""Several engines of one model; each episode uses one engine, whose cache contains its prefix."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class _Replica:
 class Replicas:
     """Group of engines of one model with the interface of a single `VllmEngine`.
 
-    An episode's first request goes to the engine with the fewest running requests, and later ones follow it. If an
-    engine dies, its unfinished requests go to the others; it is started again before the next weights are loaded.
+    An episode's first request goes to the engine with the fewest running requests, and later ones to the same engine.
+    If an engine dies, its unfinished requests go to the others; it is started again before the next weights are loaded.
 
     Args:
-        start: One function per engine that starts it, with ``deaths=1``, so that it gives up at its first death.
-        again: One function per engine that starts it after it has died. Default: `start`.
+        start: Functions that start the engines, with ``deaths=1``, so that an engine ends at its first failure.
+        again: Functions that start the engines again after a failure. Default: `start`.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Replicas:
         with ThreadPoolExecutor(len(start)) as pool:
             futures = [pool.submit(one) for one in start]
         failed = next((error for future in futures if (error := future.exception())), None)
-        if failed is not None:  # all or none
+        if failed is not None:  # start all or none
             for future in futures:
                 if future.exception() is None:
                     future.result().close()
@@ -53,14 +53,14 @@ class Replicas:
         self.vocabulary, self.version = engines[0].vocabulary, engines[0].version
         self._names = [engine.name for engine in engines]
         self.new_folders: Callable[[], Folders] = engines[0].new_folders
-        """Function that returns an empty set of folders through which weights reach every engine."""
+        """Function that returns an empty set of folders for passing weights to all engines."""
         self.folders = self.new_folders()
         self._homes: dict[str, _Replica] = {}
         self._lock = threading.Lock()
         self._lost: list[VllmEngine] = []
-        """Engines that have died and are not closed yet."""
+        """Failed engines that are not closed yet."""
         self.moved = 0
-        """Number of requests that were sent again because their engine died."""
+        """Number of requests sent again because their engine failed."""
 
     def ask(self, request: EngineRequest) -> None:
         """Sends a request to the engine of its episode, or to the least busy one.
@@ -99,7 +99,7 @@ class Replicas:
             done(error, self.version)
 
     def load(self, state: Mapping[str, Tensor], version: int) -> None:
-        """Loads new base weights in every engine; engines that have died are started again with these weights.
+        """Loads new base weights in every engine; failed engines are restarted with these weights.
 
         Args:
             state: All weights of the base model, by name.
@@ -111,7 +111,7 @@ class Replicas:
         self.folders.clear(1)
 
     def pins(self) -> dict[str, str]:
-        """Keeps one new episode on each live engine; returns the engines' names by the ids of these episodes."""
+        """Assigns one new episode id to each live engine; returns the engines' names by these ids."""
         with self._lock:
             alive = {f"pinned to {n}": one for n, one in enumerate(self._replicas) if one.engine is not None}
             self._homes |= alive
@@ -135,15 +135,15 @@ class Replicas:
         self._each(lambda engine: engine.sleep(level))
 
     def wake(self) -> None:
-        """Takes GPU memory again in every engine that sleeps."""
+        """Allocates GPU memory again in every sleeping engine."""
         self._each(VllmEngine.wake)
 
     def revive(self) -> None:
-        """Restarts engines that have died, with the base model's original weights, before an adapter is loaded."""
+        """Restarts failed engines with the base model's original weights, before an adapter is loaded."""
         self._start_again(lambda engine: None)
 
     def _start_again(self, prepare: Callable[[VllmEngine], None]) -> None:
-        """Restarts engines that have died; one that fails to start or dies at once stays down until the next call.
+        """Restarts failed engines; an engine that fails again stays down until the next call.
 
         Args:
             prepare: Function called with each restarted engine before it gets requests.
@@ -154,7 +154,7 @@ class Replicas:
         for replica in self._replicas:
             if replica.engine is not None:
                 continue
-            self._close_lost()  # its remains may hold a GPU, or the lock of a server
+            self._close_lost()  # the failed engine may still use a GPU, or the lock of a server
             engine: VllmEngine | None = None
             try:
                 engine = replica.start()
@@ -164,12 +164,12 @@ class Replicas:
                     engine.close()
                 if not isinstance(error, SearchGymError):
                     raise
-                self._say(replica, f"does not come back ({error})")
+                self._say(replica, f"cannot be restarted ({error})")
             else:
                 replica.engine = engine  # gets requests from now on
         self._check_left()
         with self._lock:
-            self._homes.clear()  # caches of old weights are cleared, so episodes may spread over all engines
+            self._homes.clear()  # caches are cleared anyway, so episodes may be assigned anew
 
     def close(self) -> None:
         """Closes all engines and removes the weight folders."""
@@ -178,13 +178,13 @@ class Replicas:
         self.folders.clear()
 
     def _leave(self, replica: _Replica, engine: VllmEngine, error: EngineLostError) -> None:
-        """Marks a replica's engine as ended and reports it on standard error once."""
+        """Marks a replica's engine as ended, and reports it once on standard error."""
         with self._lock:
             if replica.engine is not engine:
                 return
             replica.engine = None
             self._lost.append(engine)
-        self._say(replica, f"has ended ({error}): its episodes go on elsewhere")
+        self._say(replica, f"has ended ({error}): its episodes continue on other engines")
 
     def _named(self, replica: _Replica) -> str:
         number = self._replicas.index(replica)
@@ -195,7 +195,7 @@ class Replicas:
         sys.stderr.write(f"{self._named(replica)} {what}\n")
 
     def _close_lost(self) -> None:
-        """Closes the engines that have died."""
+        """Closes failed engines."""
         with self._lock:
             lost, self._lost = self._lost, []
         for engine in lost:
@@ -207,7 +207,7 @@ class Replicas:
             raise EngineLostError("every replica of vLLM's engine has ended; see its messages")
 
     def _each(self, call: Callable[[VllmEngine], Any]) -> None:
-        """Calls a function with every live engine in parallel; an engine that dies in it is marked as ended."""
+        """Calls a function with every live engine in parallel; engines that fail in it are marked as ended."""
 
         def one(replica: _Replica) -> None:
             engine = replica.engine

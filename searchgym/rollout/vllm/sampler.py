@@ -1,9 +1,9 @@
-"""Sampling with vLLM: from the base model of an engine, or from one adapter on it.
+"""Sampling with vLLM, from the base model of an engine or from an adapter on it.
 
 vLLM is configured to report log-probabilities as the trainer defines them (``processed_logprobs``: after temperature
-and top-p), to ignore the model's ``generation_config.json``, and to stop where `TransformersSampler` does. Tokens are
-drawn by vLLM's generators, seeded per request: from the same distribution as those of `TransformersSampler`, but not
-the same tokens. The rest of a batch changes logits by rounding.
+and top-p), to ignore the model's ``generation_config.json``, and to stop at the same tokens as `TransformersSampler`.
+Tokens are sampled with vLLM's generators, seeded per request: from the same distribution as with `TransformersSampler`,
+but not the same tokens. The rest of a batch changes logits by rounding.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ _Done = queue.SimpleQueue[tuple[Key, SampleRequest, Completion | Exception, int]
 """Requests that have ended: key, request, result, and the version of the weights."""
 _numbers = itertools.count(1)
 _RUN: Final = uuid.uuid4().hex[:12]
-"""Part of adapter names that separates this process's adapters from others that a server may still hold."""
+"""Part of adapter names that distinguishes this process's adapters from others on a server."""
 
 
 class VllmSampler:
     """Streaming sampler on a vLLM engine.
 
     Args:
-        engine: One engine, or several of one model. The sampler owns it unless `shared`: `close` closes it.
+        engine: One engine, or several of one model; `close` closes it unless it is `shared`.
         ends: Token ids that end a response.
         adapter: Contents of peft's ``adapter_config.json``, to sample from an adapter instead of the base model;
-            `update` then takes the adapter's weights, and before the first update the base model is used.
-        shared: Whether other samplers use the engine too.
+            `update` then expects the adapter's weights, and before the first update the base model is used.
+        shared: True if other samplers use the engine too.
     """
 
     def __init__(
@@ -62,11 +62,11 @@ class VllmSampler:
         self._folders = engine.new_folders()
         self._adapter: Adapter | None = None
         self._lock = threading.Lock()
-        """Lock that ensures that requests for an adapter reach the engine before the adapter is dropped."""
+        """Lock with which requests for an adapter reach the engine before the adapter is dropped."""
 
     @property
     def version(self) -> int:
-        """Policy version of the weights that new requests are sampled from."""
+        """Version of the weights that new requests are sampled from."""
         return self.engine.version if self._adapter is None else self._adapter.version
 
     def sample(self, requests: Sequence[SampleRequest]) -> list[Sampled]:
@@ -78,7 +78,7 @@ class VllmSampler:
 
         Raises:
             UsageError: A token id is not in the model's vocabulary.
-            ModelError: The engine ends again and again, or its output is not finite.
+            ModelError: The engine fails repeatedly, or its output is not finite.
         """
         done: _Done[Key] = queue.SimpleQueue()
         under_way = 0
@@ -106,7 +106,7 @@ class VllmSampler:
         Base weights are loaded once running requests are done; running requests of an adapter end with its old version.
 
         Args:
-            state: All weights of the model by name, or those of the adapter by peft's names.
+            state: All weights of the model by name, or the adapter's weights by peft's names.
             version: Policy version of these weights.
 
         Raises:
@@ -131,7 +131,7 @@ class VllmSampler:
         self._folders.clear(2)  # a dead replica's requests may move to an engine that has yet to load the old adapter
 
     def pins(self) -> dict[str, str]:
-        """Returns the names of the engines by an episode id whose requests each gets; see `SpreadSampler`."""
+        """Returns the names of the engines by an episode id whose requests go to each; see `SpreadSampler`."""
         return self.engine.pins()
 
     def forget(self) -> None:

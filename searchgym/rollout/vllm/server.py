@@ -1,4 +1,4 @@
-"""Backend on a vLLM server (``vllm serve``), on this machine or on another one.
+"""Backend on a vLLM server (``vllm serve``), on this or another machine.
 
 Weights are passed through a folder that both sides can read, or sent to the server's processes over the network
 (`Vllm.transfer`).
@@ -34,46 +34,48 @@ from searchgym.rollout.vllm.client import GENERATE, KEY, LEASE, RUN, START_HINT,
 from searchgym.rollout.vllm.setup import EngineSetup, Identity, check_identity
 
 SERVER_SECONDS: Final = 300.0
-"""Seconds to wait for a server, at the start and after it went away."""
+"""Maximum seconds to wait for a server, at the start and after it disappeared."""
 HELLO: Final = 5.0
-"""Seconds for a server to say what it serves."""
+"""Maximum seconds for a server to describe what it serves."""
 MEET: Final = 20.0
-"""Seconds for a server's processes to join a group without tensors; below `LEASE`, since no beats are sent yet."""
+"""Maximum seconds for a server's processes to join a group without tensors; below `LEASE`, as no heartbeats are sent
+yet."""
 MOMENT: Final = 0.05
-"""Seconds for which one step waits for responses."""
+"""Maximum seconds that one step waits for responses."""
 LOADING: Final = 900.0
-"""Seconds for a server to load weights; while it does, its engine shows no sign of life."""
+"""Maximum seconds for a server to load weights, during which its engine does not respond."""
 SLOW: Final = 3600.0
-"""Seconds after which a request is given up, although the server shows signs of life."""
+"""Maximum seconds of a request on a responsive server."""
 
 
 class ServedVllm(EngineBackend):
     """Backend that uses a running ``vllm serve``; the server keeps running after `close`.
 
-    A thread asks the server for signs of life, and keeps it for this run by them.
+    A thread sends heartbeat calls, which check the server and reserve it for this run.
 
     Args:
         address: Address of the server, ``http://HOST:PORT``.
-        setup: Requests and options; of these `transfer`, `shared` and `stall` are read.
-        wanted: What the server must serve.
-        run: Name of this run, which the server samples for alone.
-        patience: Seconds to wait for the server, at the start and after it went away. Default: `SERVER_SECONDS`.
+        setup: Set-up of the engine; its requests, and its options `transfer`, `shared` and `stall`, are used.
+        needed: Identity that the server must have.
+        run: Name of this run, for which the server is reserved.
+        patience: Maximum seconds to wait for the server, at the start and after it disappeared. Default:
+            `SERVER_SECONDS`.
 
     Raises:
-        UsageError: The server was not started by `serve_command`, serves something else, wants another key, samples for
-            another run or does not see the folder of the weights.
-        EngineLostError: No server answers, or its processes cannot join a group with this one.
+        UsageError: The server was not started by `serve_command`, serves something else, requires another key, samples
+            for another run or does not see the folder of the weights.
+        EngineLostError: No server replies, or its processes cannot join a group with this process.
     """
 
     def __init__(
-        self, address: str, setup: EngineSetup, *, wanted: Identity, run: str, patience: float | None = None
+        self, address: str, setup: EngineSetup, *, needed: Identity, run: str, patience: float | None = None
     ) -> None:
         options = setup.options
         self.name = self.address = address.rstrip("/")
-        self._wanted, self._run = wanted, run
+        self._wanted, self._run = needed, run
         self._patience = SERVER_SECONDS if patience is None else patience
         self._group = None if options.transfer == "folder" else options.transfer
-        """Backend of the groups through which weights are sent; None for folders."""
+        """Backend of the process groups for weights; None if folders are used."""
         self._processes = 1
         self._shared = None if options.shared is None else Path(options.shared).resolve()
         host = urllib.parse.urlsplit(self.address).hostname or ""
@@ -88,9 +90,9 @@ class ServedVllm(EngineBackend):
         self._ended: queue.SimpleQueue[tuple[Client, str, Completion | Exception]] = queue.SimpleQueue()
         self._adapters: set[str] = set()
         self._weights = ""
-        """Name of the weights that requests are for; empty for the model's original ones."""
+        """Name of the weights that requests need; empty for the model's original weights."""
         self._lost: SearchGymError | None = None
-        """Why the server was given up since the last restart."""
+        """Error after which the server is not used until the next restart; None if there is none."""
         self._client = self._new_client()
         """Client since the last restart; responses to requests through an earlier one are ignored."""
         self.max_context = 0
@@ -106,7 +108,7 @@ class ServedVllm(EngineBackend):
 
     @override
     def restart(self) -> None:
-        """Waits until the server answers again, and claims it for this run."""
+        """Waits until the server replies, and reserves it for this run."""
         self._client.cut()
         self._adapters.clear()
         self._client, self._lost = self._new_client(), None
@@ -116,7 +118,7 @@ class ServedVllm(EngineBackend):
         claim: dict[str, Any] = {"who": f"{socket.gethostname()}, process {os.getpid()}"}
         folders = self.new_folders()
         try:
-            if self._group is None:  # the server must see a file in the folder of the weights
+            if self._group is None:  # tests that the server sees the folder of the weights
                 folder = folders.tensors({}, "seen.safetensors", 0)
                 claim |= {"folder": folder, "files": _sums(folder)}
             self._client.call("/searchgym/claim", claim, timeout=HELLO)
@@ -125,7 +127,7 @@ class ServedVllm(EngineBackend):
         if self._group is not None:
             self._send({}, MEET)
         threading.Thread(target=self._beat, args=(self._client,), name="vllm-beats", daemon=True).start()
-        if about["weights"] != "":  # of this run or of an earlier one
+        if about["weights"] != "":  # left by this or an earlier run
             self._call("/searchgym/load", {"name": ""}, timeout=LOADING)
             self.forget()  # otherwise vLLM would reuse keys and values of the last run's weights
         self._weights = ""
@@ -158,13 +160,13 @@ class ServedVllm(EngineBackend):
 
     @override
     def load(self, folder: str) -> None:
-        """Has the server load weights from a folder, whose files it compares by hash, or sends it their tensors."""
+        """Makes the server load weights from a folder, whose files it checks by hash, or sends it the tensors."""
         self._weights = Path(folder).name
         if self._group is None:
             body = {"name": self._weights, "folder": folder, "files": _sums(folder)}
             self._call("/searchgym/load", body, timeout=LOADING)
             return
-        with safe_open(Path(folder) / MODEL, framework="pt") as file:  # maps the file, and reads no tensor yet
+        with safe_open(Path(folder) / MODEL, framework="pt") as file:  # maps the file without reading tensors
             self._send({name: file.get_tensor(name) for name in file.keys()}, LOADING)  # noqa: SIM118
 
     @override
@@ -174,14 +176,14 @@ class ServedVllm(EngineBackend):
             try:
                 self._call("/searchgym/adapter", body)
             except EngineLostError as error:
-                # A server answers 500 to an adapter that it cannot load: if it still answers this, it has not ended.
+                # A server replies 500 to an adapter that it cannot load; if it answers this call, it has not ended.
                 if ": 500: " not in str(error):
                     raise
                 self._call("/v1/models", None)
                 raise ModelError(str(error)) from error
             except ModelError as error:
                 if "already" not in str(error):
-                    raise  # otherwise an earlier try loaded it, whose answer got lost: names are used only once
+                    raise  # else an earlier attempt loaded it and its reply was lost
             self._adapters.add(adapter.name)
 
     @override
@@ -215,7 +217,7 @@ class ServedVllm(EngineBackend):
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _beat(self, client: Client) -> None:
-        """Asks for signs of life until the client is cut; a server without one is given up."""
+        """Sends heartbeat calls until the client is cut; a server that does not reply is not used any more."""
         while not client.ended.wait(self._every):
             try:
                 client.call("/searchgym/beat", {}, timeout=self._stall)
@@ -229,8 +231,8 @@ class ServedVllm(EngineBackend):
         return Client(self.address, {RUN: self._run} | ({"Authorization": f"Bearer {key}"} if key else {}))
 
     def _greet(self) -> dict[str, Any]:
-        """Returns what the server says about itself, once it answers."""
-        end, told = time.monotonic() + self._patience, False
+        """Waits for the server and returns its self-description."""
+        end, reported = time.monotonic() + self._patience, False
         while True:
             try:
                 about = self._client.call("/searchgym/about", timeout=HELLO)
@@ -240,14 +242,14 @@ class ServedVllm(EngineBackend):
             except EngineLostError as error:
                 if time.monotonic() >= end:
                     raise EngineLostError(f"{error}; {START_HINT}") from error
-                if not told:
+                if not reported:
                     wait = f"waiting for it, up to {self._patience:g} s"
                     sys.stderr.write(f"{error}: {wait}; if it was not started, {START_HINT}\n")
-                told = True
+                reported = True
                 threading.Event().wait(0.5)
 
     def _send(self, tensors: Mapping[str, torch.Tensor], timeout: float) -> None:
-        """Sends tensors to the server's processes, which a call asks to join; without tensors, they only join."""
+        """Makes the server's processes join a group and sends them tensors; without tensors, they only join."""
         assert self._group is not None
 
         def invite(invitation: Mapping[str, Any]) -> None:
@@ -263,7 +265,7 @@ class ServedVllm(EngineBackend):
     def _call(
         self, path: str, body: dict[str, Any] | None, timeout: float = SLOW, headers: Mapping[str, str] = {}
     ) -> Any:
-        """Calls the server; if it was given up meanwhile, the error says why."""
+        """Calls the server; if it failed meanwhile, raises the error of that failure."""
         try:
             return self._client.call(path, body, timeout=timeout, headers=headers)
         except EngineLostError as error:
@@ -278,7 +280,7 @@ class ServedVllm(EngineBackend):
             ids = np.array(choice["token_ids"], np.int32)
             ended = Completion(ids, logp, choice["finish_reason"], choice.get("stop_reason"))
             if ended.reason == "abort":  # this process aborts no requests
-                ended = EngineLostError(f"{self.address} was told to end")
+                ended = EngineLostError(f"{self.address} is shutting down")
         except SearchGymError as error:
             ended = error
         except (LookupError, TypeError, ValueError) as error:
@@ -287,6 +289,6 @@ class ServedVllm(EngineBackend):
 
 
 def _sums(folder: str) -> dict[str, str]:
-    """Returns the hashes that were written with a weight folder, by file name."""
+    """Returns the hashes stored in a weight folder, by file name."""
     sums: dict[str, str] = json.loads((Path(folder) / SUMS).read_bytes())
     return sums

@@ -1,4 +1,4 @@
-"""Set-up of vLLM engines, and what a training and its sampling servers must have in common."""
+"""Set-up of vLLM engines, and identities to check that a sampling server matches a training."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Maximum adapter ranks that vLLM can be configured with."""
 
 SAMPLE: Final = 1 << 20
-"""Bytes at the start, the middle and the end of a weight file that identify it; reading all of it takes too long."""
+"""Number of bytes at the start, middle and end of a weight file that identify it; reading all takes too long."""
 WORDS: Final = {"config": "another model", "weights": "other weights", "tokenizer": "another tokenizer"}
-"""What a differing digest of a model's files means."""
+"""Descriptions, for messages, of differing digests of a model's files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ class EngineSetup:
         }
         if not torch.cuda.is_available():
             arguments["enable_chunked_prefill"] = False  # with seeds it crashes a CPU engine
-        if self.adapters:  # of which a new version is loaded before the old one is dropped
+        if self.adapters:  # a new version is loaded before the old one is dropped
             loras = {
                 "max_loras": self.adapters,
                 "max_cpu_loras": 2 * self.adapters,
@@ -76,7 +76,7 @@ class EngineSetup:
 
 
 def rank_for(rank: int) -> int:
-    """Returns the maximum rank to configure vLLM with for adapters of a rank: the next one it supports."""
+    """Returns the smallest maximum rank supported by vLLM that is enough for adapters of a rank."""
     return next((supported for supported in RANKS if supported >= rank), rank)
 
 
@@ -103,7 +103,8 @@ def serve_command(
 ) -> tuple[list[str], dict[str, str]]:
     """Returns the command that starts a vLLM server for training, and the environment variables to add for it.
 
-    Requests and responses are token ids, with log-probabilities after the temperature; a `ServerGate` stands in front.
+    Requests and responses are token ids, with log-probabilities after the temperature; a `ServerGate` checks every
+    call.
 
     Args:
         setup: Set-up of the engine.
@@ -144,22 +145,22 @@ def serve_command(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """What a server serves, or what a training needs."""
+    """Identity of what a server serves, or of what a training needs."""
 
     model: str
     """Folder of the base model, for messages."""
     config: str
-    """SHA-256 of its ``config.json``."""
+    """SHA-256 of the model's ``config.json``."""
     weights: str
-    """SHA-256 over names, sizes and samples of its weight files."""
+    """SHA-256 over names, sizes and samples of the model's weight files."""
     tokenizer: str
-    """SHA-256 over its tokenizer files."""
+    """SHA-256 over the model's tokenizer files."""
     dtype: str
     """Type of weights and computation."""
     adapters: int
     """Number of adapters that can be in use at once."""
     rank: int
-    """Largest rank of an adapter; 0 without adapters."""
+    """Maximum rank of an adapter; 0 without adapters."""
     searchgym: str = __version__
     """Version of this package."""
     vllm: str | None = None
@@ -188,30 +189,30 @@ def identity_of(folder: Path, dtype: str, adapters: int = 0, rank: int = 0) -> I
     )
 
 
-def check_identity(wanted: Identity, served: Mapping[str, Any], address: str) -> None:
-    """Checks that a server serves what a training needs; warns on standard error of an untested vLLM.
+def check_identity(needed: Identity, served: Mapping[str, Any], address: str) -> None:
+    """Checks that a server serves what a training needs; warns on standard error about an untested vLLM.
 
     Args:
-        wanted: What the training needs.
+        needed: Identity that the training needs.
         served: Fields of the server's `Identity`.
         address: Address of the server, for messages.
 
     Raises:
-        UsageError: Names every difference, and what to start instead.
+        UsageError: The server differs; the message names every difference, and what to start instead.
     """
     faults = []
-    if (version := served.get("searchgym")) != wanted.searchgym:
-        faults.append(f"searchgym {version}, here it is {wanted.searchgym}: install the same version on both machines")
+    if (version := served.get("searchgym")) != needed.searchgym:
+        faults.append(f"searchgym {version}, here it is {needed.searchgym}: install the same version on both machines")
     for name, word in WORDS.items():
-        if served.get(name) != getattr(wanted, name):
-            faults.append(f"{word} ({served.get('model')}, here it is {wanted.model})")
-    if served.get("dtype") != wanted.dtype:
-        faults.append(f"{served.get('dtype')}, the recipe samples in {wanted.dtype}")
-    if served.get("adapters", 0) < wanted.adapters or served.get("rank", 0) < wanted.rank:
+        if served.get(name) != getattr(needed, name):
+            faults.append(f"{word} ({served.get('model')}, here it is {needed.model})")
+    if served.get("dtype") != needed.dtype:
+        faults.append(f"{served.get('dtype')}, the recipe samples in {needed.dtype}")
+    if served.get("adapters", 0) < needed.adapters or served.get("rank", 0) < needed.rank:
         have = f"{served.get('adapters', 0)} adapters of rank {served.get('rank', 0)}"
-        faults.append(f"{have}, the recipe samples {wanted.adapters} of rank {wanted.rank}")
+        faults.append(f"{have}, the recipe samples {needed.adapters} of rank {needed.rank}")
     if faults:
-        raise UsageError(f"{address} serves {'; '.join(faults)}; start it by `searchgym engine` with this recipe")
+        raise UsageError(f"{address} serves {'; '.join(faults)}; start it by `searchgym serve model` with this recipe")
     if not is_tested(str(served.get("vllm"))):
         tested = ", ".join(f"{prefix}x" for prefix in TESTED)
         sys.stderr.write(f"{address} has vLLM {served.get('vllm')}, tested is {tested}: watch probe/difference\n")

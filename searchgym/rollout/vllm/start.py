@@ -1,4 +1,4 @@
-"""Starting vLLM engines as the options ask: one or several, as child processes or behind servers."""
+"""Starts vLLM engines by the options: one or several, as child processes or on servers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 def start_engine(
     model: str | Path, *, dtype: str, requests: int, options: Vllm, adapters: int = 0, rank: int = 8
 ) -> VllmEngine | Replicas:
-    """Starts the vLLM engines of a model, or connects to the servers that have it.
+    """Starts the vLLM engines of a model, or connects to servers of the model.
 
     Args:
         model: Folder or name of the base model.
@@ -53,12 +53,12 @@ def start_engine(
         rank: Maximum rank of an adapter.
 
     Raises:
-        UsageError: vLLM is not installed, or the options contradict each other.
-        ModelError: An engine does not start, or a server does not answer.
+        UsageError: vLLM is not installed, or options are incompatible.
+        ModelError: An engine does not start, or a server does not reply.
     """
     if options.transfer != "folder":
         if not options.servers:
-            raise UsageError(f"transfer {options.transfer} is for weights on their way to servers, and none is named")
+            raise UsageError(f"transfer {options.transfer} is for sending weights to servers, and none is named")
         if adapters:
             raise UsageError(f"transfer {options.transfer} sends whole models: set adapters to merged")
         if options.transfer == "nccl" and not torch.cuda.is_available():
@@ -69,9 +69,12 @@ def start_engine(
     backends: Sequence[Callable[[], EngineBackend]]
     again: Sequence[Callable[[], EngineBackend]]
     if options.servers:
-        wanted, run = identity_of(folder, dtype, adapters, rank), uuid.uuid4().hex
-        servers = [partial(ServedVllm, address, setup, wanted=wanted, run=run) for address in options.servers]
-        backends, again = servers, [partial(server, patience=0.0) for server in servers]  # the others need not wait
+        needed, run = identity_of(folder, dtype, adapters, rank), uuid.uuid4().hex
+        servers = [partial(ServedVllm, address, setup, needed=needed, run=run) for address in options.servers]
+        backends, again = (
+            servers,
+            [partial(server, patience=0.0) for server in servers],
+        )  # so that other servers need not wait
     else:
         backends = again = [partial(LocalVllm, setup, options.gpus_of(number)) for number in range(options.replicas)]
 
@@ -87,7 +90,7 @@ def open_samplers(options: Vllm, keys: Sequence[SampledKey], run: SampledRun) ->
     """Starts the engines of a run's keys, or connects to their servers; see `SamplerKind.open`.
 
     Raises:
-        UsageError: The keys sample from several models, and servers have one.
+        UsageError: The keys sample from several models, but servers have only one.
         SearchGymError: See `start_engine`.
     """
     adapter = run.adapter if options.separate() else None
@@ -112,8 +115,11 @@ def open_samplers(options: Vllm, keys: Sequence[SampledKey], run: SampledRun) ->
             engines.append(engine)
             resting += [engine] * (trained > 0)
             for key in together:
-                ends, own = response_ends(key.model.generation_config, key.tokenizer), adapter if key.trained else None
-                samplers[key.name] = VllmSampler(engine, ends=ends, adapter=own, shared=True)
+                ends, key_adapter = (
+                    response_ends(key.model.generation_config, key.tokenizer),
+                    adapter if key.trained else None,
+                )
+                samplers[key.name] = VllmSampler(engine, ends=ends, adapter=key_adapter, shared=True)
         opened.pop_all()
     return Samplers(samplers, engines, resting, options.sleep)
 
@@ -165,5 +171,5 @@ def load_vllm(
 
 
 def vocabulary_of(folder: Path) -> int:
-    """Returns the number of token ids that a model knows."""
+    """Returns the number of token ids in a model's vocabulary."""
     return int(model_config(folder).get_text_config(decoder=True).vocab_size)

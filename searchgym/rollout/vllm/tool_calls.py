@@ -1,7 +1,8 @@
-"""Tool calls on a server's OpenAI interface, for a model that was trained in this package's grammars.
+"""Tool calls on a server's OpenAI interface, for models trained with this package's grammars.
 
-Agents of other projects say messages and tools; the model knows its prompt, its tags and where results stand. A chat
-template writes the one as the other, and a parser (`searchgym.rollout.vllm.tool_parser`) reads calls from what it says.
+Agents of other projects use messages and tools; the model was trained with a prompt, tags and results in certain
+positions. A chat template converts messages to that form, and a parser (`searchgym.rollout.vllm.tool_parser`) reads
+calls from the model's output.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from searchgym.rollout.tokens import TokenFormat
 PLUGIN: Final = "searchgym.rollout.vllm.tool_parser"
 """Module that vLLM loads the parsers from."""
 PLACE: Final = "sentinelofatext"
-"""Sentinel that stands for a text while a piece of the template is made."""
+"""Sentinel that replaces a text while a piece of the template is built."""
 
 TEMPLATE: Final = (
     "{% set ns = namespace(asked=false) %}{% for message in messages %}"
@@ -30,8 +31,8 @@ TEMPLATE: Final = (
     "{% for call in message['tool_calls'] or [] %}{% set called = call['function'] %}CALL{% endfor %}"
     "{% if not message['tool_calls'] %}CLOSING{% endif %}{% endif %}{% endfor %}"
 )
-"""Chat template whose words in capitals are pieces of the model's own template and of the grammar. A system message and
-descriptions of tools are left out: the prompt that the model was trained with says it all."""
+"""Chat template whose words in capitals are replaced by pieces of the model's template and of the grammar. System
+messages and descriptions of tools are left out, because the model's training prompt contains the instructions."""
 
 
 _EACH: Final = "{% for key, value in called['arguments'].items() %}"
@@ -41,7 +42,7 @@ ARGUMENTS: Final = {
     "xml": _EACH + "<parameter={{ key }}>\n{{ value if value is string else value | tojson }}\n</parameter>"
     "{{ '' if loop.last else '\\n' }}{% endfor %}",
 }
-"""Notation of a dialect to the part of the template that writes a call's arguments in it."""
+"""Template parts that write a call's arguments, by the notation of the dialect."""
 
 
 def parser_name(protocol: Protocol, thinks: bool) -> str:
@@ -49,7 +50,7 @@ def parser_name(protocol: Protocol, thinks: bool) -> str:
 
     Args:
         protocol: Action grammar.
-        thinks: Whether the model's chat template opens a thought.
+        thinks: True if the model's chat template opens a thought.
     """
     dialect = "" if protocol.dialect is None or protocol.dialect.name == DEFAULT else f"_{protocol.dialect.name}"
     return f"searchgym_{protocol.name}{dialect}{'_browse' * protocol.browse}{'_thinks' * thinks}"
@@ -59,12 +60,12 @@ def tool_template(form: TokenFormat, agent: str) -> str:
     """Returns the chat template of a model for conversations with tools.
 
     Args:
-        form: The model's token format, as a chat.
-        agent: Agent whose prompt the model was trained with; the first user message is the question in it.
+        form: Token format of the model, with a chat template.
+        agent: Agent whose prompt the model was trained with; the first user message becomes the question in it.
 
     Raises:
-        UsageError: The model has no chat template, the agent not one role, the dialect does not ship, or the tokenizer
-            puts blanks before texts.
+        UsageError: The model has no chat template, the agent has not exactly one role, the dialect does not ship, or
+            the tokenizer inserts blanks before texts.
     """
     roles = load_agent(agent).roles
     if len(roles) != 1 or not form.chat:
@@ -90,11 +91,13 @@ def tool_template(form: TokenFormat, agent: str) -> str:
     }  # fmt: skip
     pieces = {name: f"{{{{ {json.dumps(text)} }}}}" if text else "" for name, text in texts.items()}
     pieces["CALL"] = _call(protocol)
-    return re.sub("|".join(pieces), lambda name: pieces[name[0]], TEMPLATE)  # at once: texts hold such words too
+    return re.sub(
+        "|".join(pieces), lambda name: pieces[name[0]], TEMPLATE
+    )  # in one pass, as texts may contain such words
 
 
 def tool_flags(form: TokenFormat, agent: str) -> dict[str, Any]:
-    """Returns the options of a vLLM server that answers with tool calls; arguments and errors as `tool_template`."""
+    """Returns the options of a vLLM server that replies with tool calls; arguments and errors as in `tool_template`."""
     return {
         "chat-template": tool_template(form, agent),
         "enable-auto-tool-choice": True,
@@ -104,11 +107,11 @@ def tool_flags(form: TokenFormat, agent: str) -> dict[str, Any]:
 
 
 def _call(protocol: Protocol) -> str:
-    """Returns the part of the template that writes a call as the grammar does."""
+    """Returns the part of the template that writes a call in the grammar's form."""
     if protocol.dialect is not None:
-        places = {"{name}": "{{ called['name'] }}", "{arguments}": ARGUMENTS[protocol.dialect.notation]}
+        fields = {"{name}": "{{ called['name'] }}", "{arguments}": ARGUMENTS[protocol.dialect.notation]}
         pieces = re.split(r"(\{name\}|\{arguments\})", protocol.dialect.call)
-        return "".join(places.get(piece) or f"{{{{ {json.dumps(piece)} }}}}" for piece in pieces if piece)
+        return "".join(fields.get(piece) or f"{{{{ {json.dumps(piece)} }}}}" for piece in pieces if piece)
     search = "<search>{{ called['arguments']['query'] }}</search>"
     if not protocol.browse:
         return search

@@ -1,10 +1,11 @@
-"""Plugin of vLLM's server: calls of tools, and answers, in the texts of models trained in this package's grammars.
+"""Plugin of vLLM's server that reads tool calls and answers from texts of models trained with this package's grammars.
 
 vLLM loads this module by its name (``--tool-parser-plugin``). Texts are parsed by the grammar's own rules (`Protocol`).
 
-vLLM matches stop strings inside thoughts too, and a server cannot go on with a response. Where the chat template opens
-a thought, responses therefore end by themselves and are cut behind their first action. Other models keep the stop
-strings: one that writes ``<think>`` itself and names a whole action in its thought loses the rest of that response.
+vLLM also matches stop strings inside thoughts, and a server cannot continue a response. If the chat template opens a
+thought, stop strings are therefore not used, and responses are cut after their first action. For other models they are
+used: a model that writes ``<think>`` itself and quotes a complete action in its thought loses the rest of that
+response.
 """
 
 from __future__ import annotations
@@ -26,21 +27,21 @@ GRAMMARS: Final[list[tuple[ProtocolName, str]]] = [
     ("tags", DEFAULT),
     *(("tool_calls", dialect) for dialect in list_dialects()),
 ]
-"""Grammars that have parsers, with their dialects: with and without pages that can be opened, and thoughts that the
-template opens."""
+"""Grammars with parsers, and their dialects. Each has parsers with and without opening of pages, and with and without
+thoughts opened by the template."""
 
 
 def called(protocol: Protocol, text: str, thinks: bool = False) -> tuple[str, str, dict[str, Any] | None]:
-    """Reads a model's text.
+    """Reads the tool call or answer in a model's text.
 
     Args:
         protocol: Action grammar.
-        text: The text; what follows its first action is ignored.
-        thinks: Whether the chat template opens a thought, with which the text begins.
+        text: The text; anything after its first action is ignored.
+        thinks: True if the chat template opens a thought, with which the text begins.
 
     Returns:
-        (content, tool, arguments): what was said before the call, and the call; or the answer, or the whole text if it
-        is neither, with an empty tool and None.
+        (content, tool, arguments): the text before the call, and the call; for an answer or any other text, the answer
+        or the whole text, an empty tool and None.
     """
     whole = settle(ServerReply(text, ended_by=""), protocol.stop_strings, protocol, thinks).text
     action = protocol.parse(whole)
@@ -48,40 +49,40 @@ def called(protocol: Protocol, text: str, thinks: bool = False) -> tuple[str, st
         return action.text, "", None
     if isinstance(action, Search):
         queries = action.queries
-        tool, given = "search", {"query": queries[0] if len(queries) == 1 else list(queries)}
+        tool, arguments = "search", {"query": queries[0] if len(queries) == 1 else list(queries)}
     elif isinstance(action, Open):
-        tool, given = "open", {"page": action.target}
+        tool, arguments = "open", {"page": action.target}
     elif isinstance(action, More):
-        tool, given = "more", {}
+        tool, arguments = "more", {}
     else:
         return text, "", None
     before = protocol.before_action(whole)
-    return before if text.startswith(before) else before.removeprefix(THINK_OPEN), tool, given
+    return before if text.startswith(before) else before.removeprefix(THINK_OPEN), tool, arguments
 
 
 class _Parser(ToolParser):
-    """Parser of one grammar; subclasses name it."""
+    """Base class of parsers; a subclass sets the grammar."""
 
     protocol: Protocol
     thinks: bool
     engine_based_streaming = True
-    """Makes vLLM reply with the content that `extract_tool_calls` returns, the bare answer, where no tool is called."""
+    """Makes vLLM reply with the content returned by `extract_tool_calls`, the bare answer, if no tool is called."""
 
     def adjust_request(self, request: Any) -> Any:
-        """Ends responses where the model's actions end, unless they begin in a thought; keeps tags that are tokens."""
+        """Sets stop strings after actions, unless responses begin in a thought; keeps tags that are tokens."""
         request = super().adjust_request(request)
         if request.tools and request.tool_choice != "none":
-            given = [request.stop] if isinstance(request.stop, str) else list(request.stop or ())
-            request.stop = given if self.thinks else [*given, *self.protocol.stop_strings]
+            stops = [request.stop] if isinstance(request.stop, str) else list(request.stop or ())
+            request.stop = stops if self.thinks else [*stops, *self.protocol.stop_strings]
             request.include_stop_str_in_output, request.skip_special_tokens = True, False
         return request
 
     def extract_tool_calls(self, model_output: str, request: Any) -> ExtractedToolCallInformation:
-        """Returns the call in a response, or its answer."""
-        content, tool, given = called(self.protocol, model_output, self.thinks)
-        if given is None:
+        """Returns the tool call in a response, or its answer."""
+        content, tool, arguments = called(self.protocol, model_output, self.thinks)
+        if arguments is None:
             return ExtractedToolCallInformation(tools_called=False, tool_calls=[], content=content)
-        call = ToolCall(function=FunctionCall(name=tool, arguments=json.dumps(given, ensure_ascii=False)))
+        call = ToolCall(function=FunctionCall(name=tool, arguments=json.dumps(arguments, ensure_ascii=False)))
         return ExtractedToolCallInformation(tools_called=True, tool_calls=[call], content=content or None)
 
 

@@ -1,4 +1,4 @@
-"""This project's parser in the form that the conformance set runs."""
+"""Adapter of this project's parser to the conformance set."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ def protocol_of(dialect: str) -> Protocol:
     return get_protocol("tags") if dialect == "tags" else get_protocol("tool_calls", dialect=dialect)
 
 
-def own_parse(dialect: str, text: str) -> Mapping[str, Any]:
-    """Parses a text by this project's grammar of a dialect."""
+def searchgym_parse(dialect: str, text: str) -> Mapping[str, Any]:
+    """Parses a text with this project's grammar of a dialect."""
     return plain(protocol_of(dialect).parse(text))
 
 
 def plain(action: Action) -> Mapping[str, Any]:
-    """Returns an action as the conformance set writes it."""
+    """Converts an action to the form of the conformance set; see `runner.Parse`."""
     if isinstance(action, Search):
         return {"search": list(action.queries)}
     if isinstance(action, Answer):

@@ -1,14 +1,15 @@
-"""Runs a parser of model texts over the conformance set of dialects and counts what it reads rightly.
+"""Runs a parser of model output over the conformance set of dialects and counts the texts that it reads correctly.
 
-The folder needs nothing but the standard library: copy ``runner.py`` and the JSON files into another project. Each file
-holds the cases of one dialect. A case has
+The folder needs the standard library only: copy ``runner.py`` and the JSON files into another project. Each file holds
+the cases of one dialect. A case has
 
 * ``id``, unique in all files, and ``kind``, one of `KINDS` except ``prefix``;
-* ``text``: what a model wrote, with the special tokens of its template, without those that the prompt ends with;
-* ``expect``: the right result, in the form that `Parse` returns; the reason of a refusal is for people only;
-* ``complete_at``, on some: the number of characters (code points) from which on the action may be read. Each prefix of
-  such a text is tried, too: a shorter one must be refused, a longer one may be refused or must give the right action;
-* ``note``, on some: why the result is right where the dialect's descriptions leave it open.
+* ``text``: the output of a model, with the special tokens of its template, without those at the end of the prompt;
+* ``expect``: the right result, in the form that `Parse` returns; the reason of a refusal is not compared;
+* ``complete_at``, in some cases: the length, in code points, of the shortest prefix from which a parser may read the
+  action. Every prefix of such a text is a test, too: a shorter one must be refused, and one of at least this length
+  must be refused or give the right action;
+* ``note``, in some cases: why the result is right where the dialect's documentation leaves it open.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ from typing import Any, Final
 DIALECTS: Final = ("tags", "hermes", "qwen3_coder", "llama3", "mistral", "gemma", "gpt_oss")
 """Names of the dialects, each with a JSON file in this folder."""
 KINDS: Final = ("plain", "form", "nested", "hostile", "wrong", "cut", "thought", "page", "prefix")
-"""Kinds of cases: the usual text; other spellings that are read; texts that hold markers of their own; texts made to
-mislead; calls with a fault; texts cut at some character; thoughts; text taken from pages; each prefix of a text."""
+"""Kinds of cases, in this order: the usual text; accepted variants; queries that contain markers or brackets; texts
+made to mislead; faulty calls; truncated texts; thoughts; text copied from pages; every prefix of a text."""
 
 Parse = Callable[[str, str], Mapping[str, Any]]
-"""A parser to test: called with a dialect and a text, it returns ``{"search": [query, ...]}``, ``{"answer": text}`` or
-``{"refused": reason}``, where the reason is a text or True. Any exception counts as a failure."""
+"""A parser under test: called with a dialect and a text, it returns ``{"search": [query, ...]}``, ``{"answer": text}``
+or ``{"refused": reason}``, where the reason is a text or True. Any exception counts as a failure."""
 
 
 @dataclass(frozen=True, slots=True)
 class DialectCase:
-    """One text and what is right for it; the module describes the fields."""
+    """One text and the right result for it; the module's docstring describes the fields."""
 
     dialect: str
     id: str
@@ -46,13 +47,13 @@ class DialectCase:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One text that a parser did not read rightly."""
+    """One text that a parser read wrongly."""
 
     case: DialectCase
     text: str
-    """The case's text, or the prefix of it that was read wrongly."""
+    """Text of the case, or the prefix of it that was read wrongly."""
     got: str
-    """What the parser returned or raised."""
+    """Result of the parser, or its error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +61,13 @@ class DialectTable:
     """Counts of texts by dialect and kind, and every failure."""
 
     passed: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """(dialect, kind) to the number of texts that were read rightly."""
+    """Number of texts that were read correctly, by (dialect, kind)."""
     total: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """(dialect, kind) to the number of texts."""
+    """Number of texts, by (dialect, kind)."""
     failures: list[Failure] = field(default_factory=list)
 
     def row(self, dialect: str) -> list[str]:
-        """Returns the cells of a dialect, ``passed/total`` for each of `KINDS`; ``-`` where there is no text."""
+        """Returns the cells of a dialect: ``passed/total`` for each of `KINDS`, or ``-`` without texts."""
         keys = [(dialect, kind) for kind in KINDS]
         return [f"{self.passed[key]}/{self.total[key]}" if self.total[key] else "-" for key in keys]
 
@@ -77,7 +78,7 @@ class DialectTable:
 
 
 def lines(rows: Sequence[Sequence[str]]) -> str:
-    """Returns rows of cells as lines: the first cell of a row on the left of its column, the others on the right."""
+    """Formats rows of cells as lines: the first column is aligned left, the others right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         " ".join([row[0].ljust(widths[0]), *(cell.rjust(n) for cell, n in zip(row[1:], widths[1:], strict=True))])
@@ -86,13 +87,13 @@ def lines(rows: Sequence[Sequence[str]]) -> str:
 
 
 def load(dialect: str) -> list[DialectCase]:
-    """Returns the cases of a dialect, from its file beside this module."""
+    """Reads the cases of a dialect from its file in the folder of this module."""
     file = Path(__file__).parent / f"{dialect}.json"
     return [DialectCase(dialect, **case) for case in json.loads(file.read_text(encoding="utf-8"))["cases"]]
 
 
 def run(parse: Parse, dialects: Sequence[str] = DIALECTS) -> DialectTable:
-    """Runs a parser over all cases of some dialects, and over each prefix of the cases that say where they may be cut.
+    """Runs a parser over all cases of some dialects, and over every prefix of the cases with `complete_at`.
 
     Args:
         parse: The parser, see `Parse`.
@@ -124,7 +125,7 @@ def _texts(case: DialectCase) -> Iterator[tuple[str, str, list[Mapping[str, Any]
 
 
 def _result(parse: Parse, dialect: str, text: str) -> Mapping[str, Any] | str:
-    """Returns what a parser made of a text, or a line about why that is no result."""
+    """Returns the parser's result for a text; if that is an error or no mapping, a line that describes it."""
     try:
         result: object = parse(dialect, text)
     except Exception as error:
@@ -133,7 +134,7 @@ def _result(parse: Parse, dialect: str, text: str) -> Mapping[str, Any] | str:
 
 
 def _same(got: Mapping[str, Any] | str, expected: Mapping[str, Any]) -> bool:
-    """Returns whether a result is the expected one; the reasons of refusals may differ."""
+    """Checks whether a result is the expected one; the reasons of refusals may differ."""
     if isinstance(got, str) or got.keys() != expected.keys():
         return False
     return bool(got["refused"]) if "refused" in got else got == expected

@@ -1,7 +1,7 @@
-"""vLLM's parsers in the form that the conformance set runs.
+"""Adapter of vLLM's parsers to the conformance set.
 
-As in a server, a reasoning parser comes first where a text has its markers, and the tool parser reads the rest. Each
-needs a tokenizer only for its vocabulary, so a stand-in is enough.
+As in vLLM's server, a reasoning parser runs first if a text has its markers, and the tool parser reads the rest. Both
+need a tokenizer only for its vocabulary, so `StandIn` replaces a real one.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ PARSERS: Final = {
     "mistral": ("mistral", "mistral", MISTRAL),
     "gpt_oss": ("openai", "openai_gptoss", ()),
 }
-"""Dialect to the names of vLLM's tool parser and reasoning parser, and the markers of the latter's thoughts."""
+"""Names of vLLM's tool parser and reasoning parser, and the markers of thoughts, by dialect."""
 TOKENS: Final = ("<tool_call>", "</tool_call>", "<|python_tag|>", "[TOOL_CALLS]", *QWEN, *MISTRAL)
 """Special tokens that vLLM's parsers look up in a vocabulary."""
 
 
 class StandIn:
-    """A tokenizer with a vocabulary of special tokens, of which every other token is one character."""
+    """A tokenizer with a few special tokens, in which every character is a token."""
 
     def __init__(self, tokens: tuple[str, ...]) -> None:
         self.tokens = tokens
 
     def get_vocab(self) -> dict[str, int]:
-        """Returns special token to id, above the numbers of all characters."""
+        """Returns the ids of the special tokens, which lie above all code points."""
         return {token: 0x110000 + number for number, token in enumerate(self.tokens)}
 
     def encode(self, text: str, **_: object) -> list[int]:
-        """Returns the characters' numbers."""
+        """Returns the code points of a text."""
         return list(map(ord, text))
 
     def decode(self, ids: list[int], **_: object) -> str:
-        """Returns the characters of some numbers."""
+        """Returns the text of some code points."""
         return "".join(map(chr, ids))
 
 
 def not_read() -> dict[str, str]:
-    """Returns dialect to the reason why no parser of vLLM can be run on it here."""
+    """Returns the dialects that no vLLM parser can read here, with the reasons."""
     from vllm.entrypoints.openai.parser import harmony_utils
 
     reasons = {
@@ -57,14 +57,14 @@ def not_read() -> dict[str, str]:
     try:
         cast("Any", harmony_utils).get_encoding()
     except Exception as error:  # whatever the library raises when it cannot download
-        reasons["gpt_oss"] = f"vLLM reads token ids, and their vocabulary is not there: {error}"[:70]
+        reasons["gpt_oss"] = f"vLLM reads token ids, and their vocabulary is missing: {error}"[:70]
     return reasons
 
 
 def vllm_parse(dialect: str, text: str) -> Mapping[str, Any]:
-    """Parses a text by vLLM's parsers for a dialect of `PARSERS`; the first call acts.
+    """Parses a text with vLLM's parsers for a dialect of `PARSERS`; the first call counts.
 
-    An answer, which vLLM knows nothing of, is read from what its parsers call the content: the text before the calls.
+    vLLM's parsers know no answers. An answer is read from the text before the calls, which they return as the content.
     """
     calls, content = _harmony(text) if dialect == "gpt_oss" else _calls(dialect, text)
     answer = ANSWER.search(content)
@@ -75,7 +75,7 @@ def vllm_parse(dialect: str, text: str) -> Mapping[str, Any]:
 
 
 def _calls(dialect: str, text: str) -> tuple[list[Any], str]:
-    """Returns the functions that a text calls, and the content before them."""
+    """Returns the function calls in a text, and the content before them."""
     from vllm.reasoning import ReasoningParserManager
     from vllm.tool_parsers import ToolParserManager
 
@@ -86,12 +86,12 @@ def _calls(dialect: str, text: str) -> tuple[list[Any], str]:
         thinks: Any = ReasoningParserManager.get_reasoning_parser(reasoning)
         text = thinks(tokenizer).extract_reasoning(text, request)[1] or ""
     parser: Any = ToolParserManager.get_tool_parser(tool)
-    found: Any = parser(tokenizer, request.tools).extract_tool_calls(text, request)
-    return [call.function for call in found.tool_calls], found.content or ""
+    extracted: Any = parser(tokenizer, request.tools).extract_tool_calls(text, request)
+    return [call.function for call in extracted.tool_calls], extracted.content or ""
 
 
 def _harmony(text: str) -> tuple[list[Any], str]:
-    """Returns the functions that a text of gpt-oss calls, and its content; the library may download its vocabulary."""
+    """Returns the function calls in a text of gpt-oss, and its content; the library may download its vocabulary."""
     from vllm.entrypoints.openai.parser import harmony_utils
     from vllm.parser.parser_manager import ParserManager
 
@@ -118,12 +118,12 @@ def _request() -> Any:
 
 
 def _queries(arguments: str) -> list[str]:
-    """Returns the queries in the JSON text of a call's arguments; none if a program could not use them."""
+    """Returns the queries in a call's JSON arguments; none if the JSON is broken or a query is no text."""
     try:
         values: object = json.loads(arguments)
     except (ValueError, RecursionError):
         return []
     query: object = values.get("query") if isinstance(values, dict) else None
     queries: list[object] = query if isinstance(query, list) else [query]
-    found = [one.strip() for one in queries if isinstance(one, str) and one.strip()]
-    return found if len(found) == len(queries) else []
+    usable = [one.strip() for one in queries if isinstance(one, str) and one.strip()]
+    return usable if len(usable) == len(queries) else []

@@ -1,1 +1,1 @@
-"""What a training computes, a second time from its definitions; nothing here is shared with the trainer."""
+"""Second implementation of the computations of a training, from their definitions, without code of the trainer."""

@@ -1,4 +1,4 @@
-"""The losses of a training step a second time, sample by sample, written from their definitions."""
+"""Second implementation of the losses of a training step, sample by sample, written from their definitions."""
 
 from __future__ import annotations
 
@@ -17,26 +17,32 @@ from searchgym.train.recipe.recipe import Recipe
 
 
 class TrainedPolicy(Protocol):
-    """What a loss asks of the model under training."""
+    """Interface of the model under training that the losses use."""
 
     recipe: Recipe
 
     def distribution(self, sample: Sample) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns all log-probs (n, V), those of the trained tokens (n,) and entropies (n,)."""
+        """Returns, at the n trained tokens, all log-probs (n, V), those of the tokens (n,) and the entropies (n,)."""
         ...
 
-    def logits(self, tokens: Any, places: Any) -> Tensor:
+    def logits(self, tokens: Any, positions: Any) -> Tensor:
         """Returns the outputs that predict the tokens at some positions, (n, V) or, of a critic, (n, 1)."""
         ...
 
 
 def trained_tokens(sample: Sample) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Returns the positions of the model's own tokens."""
+    """Returns the positions of a sample's trained tokens, those in its mask."""
     return np.flatnonzero(sample.mask)
 
 
 def shares(samples: Sequence[Sample], counts: Sequence[int], options: LossOptions) -> list[float]:
-    """Returns the share of the loss that each token of a sample has, one number per sample with `counts` tokens."""
+    """Returns the weight in the loss of each token of a sample, one number per sample.
+
+    Args:
+        samples: Samples of the update.
+        counts: Number of trained tokens of each sample.
+        options: Loss options, of which `reduction` decides.
+    """
     total = sum(counts)
     if options.reduction == "token-mean":
         return [1 / total for _ in samples]
@@ -54,7 +60,7 @@ def shares(samples: Sequence[Sample], counts: Sequence[int], options: LossOption
 def policy_loss(
     shadow: TrainedPolicy, samples: Sequence[Sample], old: Sequence[Floats], reference: Sequence[Floats] | None
 ) -> Callable[[int], Tensor]:
-    """Returns the clipped policy loss of a sample by its number.
+    """Returns a function from a sample's index to its clipped policy loss.
 
     Args:
         shadow: Model under training.
@@ -84,7 +90,7 @@ def policy_loss(
 
 
 def clipped(gap: Tensor, advantage: Tensor, options: LossOptions) -> Tensor:
-    """Returns PPO's loss of each token, given the log-ratios of one sequence."""
+    """Returns PPO's clipped loss of each token, given the log-ratios of one sequence."""
     gap = gap.mean().expand(len(gap)) if options.ratio == "sequence" and len(gap) else gap
     ratio = torch.where(gap < 20, gap, 20.0).exp()
     too_high = (advantage > 0) & (ratio > 1 + options.clip_high)
@@ -97,7 +103,7 @@ def clipped(gap: Tensor, advantage: Tensor, options: LossOptions) -> Tensor:
 
 
 def kl(above: Tensor, options: LossOptions) -> Tensor:
-    """Returns the estimate of the KL divergence, given ``log pi - log pi_ref``."""
+    """Returns an estimate of each token's KL divergence, given ``log pi - log pi_ref``."""
     if options.kl_estimator == "k1":
         return above
     if options.kl_estimator == "k2":
@@ -107,16 +113,19 @@ def kl(above: Tensor, options: LossOptions) -> Tensor:
 
 
 def units(sample: Sample, options: LossOptions) -> list[int]:
-    """Returns the number of trained tokens in each unit of LLDS: each unbroken run of them, or all."""
-    places = trained_tokens(sample)
+    """Returns the lengths of the units of LLDS, in trained tokens: all of them, or each unbroken run."""
+    positions = trained_tokens(sample)
     if options.llds_unit == "response":
-        return [len(places)]
-    starts = [i for i in range(len(places)) if i == 0 or places[i] != places[i - 1] + 1]
-    return [end - start for start, end in zip(starts, [*starts[1:], len(places)], strict=True)]
+        return [len(positions)]
+    starts = [i for i in range(len(positions)) if i == 0 or positions[i] != positions[i - 1] + 1]
+    return [end - start for start, end in zip(starts, [*starts[1:], len(positions)], strict=True)]
 
 
 def fallen(gap: Tensor, advantage: Tensor, lengths: Sequence[int]) -> Tensor:
-    """Returns LLDS of each token: its lost log-likelihood, if its unit lost some and the advantage is at least 0."""
+    """Returns the LLDS penalty of each token: its lost log-likelihood, or 0.
+
+    It is above 0 only for tokens with an advantage of at least 0 whose unit lost log-likelihood as a whole.
+    """
     gates: list[bool] = []
     at, fixed = 0, gap.detach()
     for length in lengths:
@@ -126,67 +135,73 @@ def fallen(gap: Tensor, advantage: Tensor, lengths: Sequence[int]) -> Tensor:
 
 
 def likelihood_loss(shadow: TrainedPolicy, samples: Sequence[Sample]) -> Callable[[int], Tensor]:
-    """Returns the negative log-likelihood of a sample by its number."""
+    """Returns a function from a sample's index to its share of the negative log-likelihood."""
     share = shares(samples, [int(sample.mask.sum()) for sample in samples], shadow.recipe.loss)
     return lambda i: -share[i] * shadow.distribution(samples[i])[1].sum()
 
 
-def value_loss(shadow: TrainedPolicy, samples: Sequence[Sample], places: Sequence[Any]) -> Callable[[int], Tensor]:
-    """Returns the critic's loss of a sample by its number, given the positions that have a value."""
-    clip, total = shadow.recipe.critic.value_clip, sum(map(len, places))
+def value_loss(shadow: TrainedPolicy, samples: Sequence[Sample], positions: Sequence[Any]) -> Callable[[int], Tensor]:
+    """Returns a function from a sample's index to its critic loss, given the positions that have a value."""
+    clip, total = shadow.recipe.critic.value_clip, sum(map(len, positions))
 
     def loss(i: int) -> Tensor:
-        sample, at = samples[i], places[i]
+        sample, at = samples[i], positions[i]
         assert sample.value is not None
         assert sample.returns is not None
         value = shadow.logits(sample.ids, at)[:, 0]
-        wanted, before = (torch.from_numpy(row[at].astype(np.float64)) for row in (sample.returns, sample.value))
-        error = (value - wanted).square()
+        target, before = (torch.from_numpy(row[at].astype(np.float64)) for row in (sample.returns, sample.value))
+        error = (value - target).square()
         if clip is not None:
             near = torch.minimum(torch.maximum(value, before - clip), before + clip)
-            error = torch.maximum(error, (near - wanted).square())
+            error = torch.maximum(error, (near - target).square())
         return error.sum() / (2 * total)
 
     return loss
 
 
 def departures(rows: Sequence[tuple[Floats, ...]]) -> list[tuple[float, str]]:
-    """Returns how far tokens are from chance, in standard deviations, and what that is said of.
+    """Tests whether tokens were drawn from their distributions.
 
-    On average they are as unlikely as their distributions make them, and neighbours do not depend on each other.
+    If so, they are on average as unlikely as the entropy predicts, and neighbouring tokens are independent.
 
     Args:
-        rows: Numbers of the tokens of each sample; see `ReferenceModel.look`.
+        rows: Statistics of the tokens of each sample; see `ReferenceModel.look`.
+
+    Returns:
+        (deviation from the expectation in standard deviations, description) of each test.
     """
     logp, entropy, variance, *_ = (np.concatenate(parts) for parts in zip(*rows, strict=True))
     off = float(-(logp + entropy).sum() / max(np.sqrt(variance.clip(0).sum()), 1e-9))
-    found = [(off, f"{len(logp)} tokens, {off:+.1f} standard deviations less likely than expected")]
+    results = [(off, f"{len(logp)} tokens, {off:+.1f} standard deviations less likely than expected")]
     for quantiles in (3, 4):
         pairs = np.concatenate([row[quantiles][1:] * row[quantiles][:-1] for row in rows])
         off = float(pairs.sum()) / max(float(np.sqrt(np.square(pairs).sum())), 1e-9)
-        found.append((off, f"neighbouring tokens depend on each other by {off:+.1f} standard deviations"))
-    return found
+        results.append((off, f"neighbouring tokens depend on each other by {off:+.1f} standard deviations"))
+    return results
 
 
-def shortfalls(logits: Tensor, ids: Tensor, told: Tensor, temperature: float) -> list[tuple[float, float, float]]:
-    """Returns how far each token is below the likeliest one, and how far the log-prob that was told of it is off.
+def shortfalls(logits: Tensor, ids: Tensor, reported: Tensor, temperature: float) -> list[tuple[float, float, float]]:
+    """Compares tokens with the likeliest ones, and their reported log-probs with the model's.
 
     Args:
         logits: (n, V) float64 logits.
         ids: (n,) tokens.
-        told: (n,) log-probs by the sampler.
+        reported: (n,) log-probs reported by the sampler.
         temperature: Temperature of the recipe.
 
     Returns:
-        (short of the likeliest, off at temperature 1, off at the recipe's) in nats.
+        For each token, in nats: its distance below the likeliest token, and the absolute error of its reported
+        log-prob at temperature 1 and at the recipe's temperature.
     """
     chosen = logits.gather(1, ids[:, None])[:, 0]
-    off = [(torch.log_softmax(logits / heat, -1).gather(1, ids[:, None])[:, 0] - told) for heat in (1.0, temperature)]
+    off = [
+        (torch.log_softmax(logits / heat, -1).gather(1, ids[:, None])[:, 0] - reported) for heat in (1.0, temperature)
+    ]
     return list(zip((logits.max(-1).values - chosen).tolist(), *(part.abs().tolist() for part in off), strict=True))
 
 
 def mean_gap(one: Sequence[Floats], other: Sequence[Any]) -> float:
-    """Returns the mean absolute difference over all tokens of all samples."""
+    """Returns the mean absolute difference of two sets of rows, over all tokens of all samples."""
     gaps = [np.abs(np.asarray(a, np.float64) - np.asarray(b, np.float64)) for a, b in zip(one, other, strict=True)]
     every = np.concatenate([np.zeros(0), *gaps])
     return float(every.mean()) if len(every) else 0.0

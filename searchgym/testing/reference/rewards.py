@@ -1,7 +1,7 @@
-"""The rewards of calls a second time, and which calls continue each other, written from their definitions.
+"""Second implementation of the rewards of calls, and of their grouping into sequences, written from the definitions.
 
-Nothing here is shared with `searchgym.train.credit` and `searchgym.train.algorithms`: a fault there must not repeat
-itself in what it is compared with.
+No code is shared with `searchgym.train.credit` and `searchgym.train.algorithms`, so that a fault there is not repeated
+here.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from searchgym.testing.reference.terms import FURTHER, Case, Floats
 
 
 def call_rewards(case: Case) -> list[tuple[float, float]]:
-    """Returns (reward, part of it that no earlier call has a share in) of each call of an episode.
+    """Returns (reward, part of it that is not passed back to earlier calls) of each call of an episode.
 
-    The reward is the sum of the credit terms, all of them in `TERMS`, each with its weight and for its roles.
+    The reward is the weighted sum of the credit terms that apply to the call's role. All terms must be in `TERMS`.
     """
-    made = {name: TERMS[name](case) for name in case.terms}
+    by_term = {name: TERMS[name](case) for name in case.terms}
     pairs = []
     for i, call in enumerate(case.episode.calls):
         mine = {name: term for name, term in case.terms.items() if call.role in (term.roles or [call.role])}
-        parts = {name: term.weight * float(made[name][i]) for name, term in mine.items()}
+        parts = {name: term.weight * float(by_term[name][i]) for name, term in mine.items()}
         pairs.append((sum(parts.values()), parts.get("format", 0.0) + parts.get("overlong", 0.0)))
     return pairs
 
@@ -40,38 +40,40 @@ def _format(case: Case) -> Floats:
 
 
 def _overlong(case: Case) -> Floats:
-    made, term = np.zeros(len(case.episode.calls)), case.terms["overlong"]
-    for own in case.sets:
-        beyond = sum(case.episode.calls[i].end - case.episode.calls[i].start for i in own) - (term.limit - term.cache)
-        made[own[-1]] = -min(beyond / term.cache, 1.0) if beyond > 0 else 0.0
-    return made
+    rewards, term = np.zeros(len(case.episode.calls)), case.terms["overlong"]
+    for acting in case.sets:
+        beyond = sum(case.episode.calls[i].end - case.episode.calls[i].start for i in acting) - (
+            term.limit - term.cache
+        )
+        rewards[acting[-1]] = -min(beyond / term.cache, 1.0) if beyond > 0 else 0.0
+    return rewards
 
 
 def _costs(case: Case) -> Floats:
-    made, term, episode = np.zeros(len(case.episode.calls)), case.terms["costs"], case.episode
+    rewards, term, episode = np.zeros(len(case.episode.calls)), case.terms["costs"], case.episode
     rounds = min(max(episode.notes.get("rounds", episode.turns) - 1, 0), 3)
-    made[case.acting] = -(term.turn * rounds + term.search * min(len(episode.searches), 3)) / 3
-    return made
+    rewards[case.acting] = -(term.turn * rounds + term.search * min(len(episode.searches), 3)) / 3
+    return rewards
 
 
 def _difference(case: Case) -> Floats:
-    """A proposal earns its score, another call what the next proposal gains over the one before."""
-    made, scores = np.zeros(len(case.episode.calls)), case.proposals
+    """A proposal earns its score; any other call earns the gain of the next proposal over the previous one."""
+    rewards, scores = np.zeros(len(case.episode.calls)), case.proposals
     for i in case.acting:
         earlier = [value for proposal, value in scores.items() if proposal < i]
         later = [value for proposal, value in scores.items() if proposal > i]
-        made[i] = scores[i] if i in scores else later[0] - (earlier[-1] if earlier else 0.0) if later else 0.0
-    return made
+        rewards[i] = scores[i] if i in scores else later[0] - (earlier[-1] if earlier else 0.0) if later else 0.0
+    return rewards
 
 
 def _gain(case: Case) -> Floats:
-    made, scores = np.zeros(len(case.episode.calls)), case.proposals
-    made[list(scores)] = np.diff(list(scores.values()), prepend=0.0)
-    return made
+    rewards, scores = np.zeros(len(case.episode.calls)), case.proposals
+    rewards[list(scores)] = np.diff(list(scores.values()), prepend=0.0)
+    return rewards
 
 
 def _praise(case: Case) -> Floats:
-    """A trial answer earns its score, and the last call before each but the first a share of what it gained."""
+    """A trial answer earns its score; the last call before it earns a share of its gain over the previous trial."""
     episode, total = case.episode, np.zeros(len(case.episode.calls))
     trials = [i for i, call in enumerate(episode.calls) if call.prefix]
     total[trials] = values = [case.score(episode, episode.calls[i].answer or "") for i in trials]
@@ -91,14 +93,14 @@ TERMS: dict[str, Callable[[Case], Floats]] = {
     "praise": _praise,
     **FURTHER,
 }
-"""Rewards of each call of an episode, by the name of the term. Other terms ask a judge, or are a user's own."""
+"""Functions that return the reward of each call of an episode, by term. Other terms need a judge or are a user's."""
 
 
 def continued(calls: Sequence[Call], ends: Mapping[int, bytes], starts: Mapping[int, bytes]) -> list[list[int]]:
-    """Groups an episode's calls into training sequences, by what their models were asked.
+    """Groups an episode's calls into training sequences, by their prompts.
 
-    A call goes on with the sequence of the latest call whose prompt and response its own prompt begins with, unless
-    another call went on with it before. Trial answers open a sequence of their own, which no call goes on with.
+    A call continues the call with the longest prompt and response that its prompt begins with, unless another call
+    continues that one already. A trial answer is a sequence by itself, which no call continues.
 
     Args:
         calls: The calls of an episode.
@@ -106,20 +108,20 @@ def continued(calls: Sequence[Call], ends: Mapping[int, bytes], starts: Mapping[
         starts: Prompt of each such call, as bytes.
     """
     sequences: list[list[int]] = []
-    taken: set[int] = set()
+    continued_calls: set[int] = set()
     for i in sorted(starts, key=lambda i: (calls[i].context, i)):
         seen = [j for j in ends if j != i and not calls[j].prefix and starts[i].startswith(ends[j])]
         parent = max(seen, key=lambda j: len(ends[j]), default=None)
-        if parent is None or parent in taken or calls[i].prefix:
+        if parent is None or parent in continued_calls or calls[i].prefix:
             sequences.append([i])
             continue
-        taken.add(parent)
+        continued_calls.add(parent)
         next(row for row in sequences if parent in row).append(i)
     return sequences
 
 
 def sequences(episode: Episode, exchanges: Sequence[tuple[SampleRequest, Sampled]]) -> list[list[int]]:
-    """Returns the calls that continue each other, by what the models of an episode were asked and replied."""
+    """Returns the training sequences of an episode's calls, given the requests and replies of its models."""
     starts: dict[int, bytes] = {}
     ends: dict[int, bytes] = {}
     left = [(request.ids.tobytes(), reply.ids.tobytes()) for request, reply in exchanges]

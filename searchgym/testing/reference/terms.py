@@ -1,6 +1,7 @@
-"""Credit terms of single agents and of questions with evidence a second time, written from their definitions.
+"""Second implementation of the credit terms for single agents and for questions with evidence.
 
-Nothing here is shared with `searchgym.train.credit`. How texts and titles are compared is the package's own.
+The terms are written from their definitions and share no code with `searchgym.train.credit`. Texts and titles are
+compared with the package's functions.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ Score = Callable[[Episode, str], float]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """An episode to reward, and what its terms look at."""
+    """An episode to reward, with everything that its credit terms read."""
 
     episode: Episode
     sequences: Sequence[Sequence[int]]
-    """Indices of the calls that continue each other."""
+    """Training sequences of the episode: indices of calls that continue each other."""
     question: Question
     peers: Sequence[Episode]
-    """All attempts at the question whose retriever worked, this one among them."""
+    """All attempts at the question whose retriever worked, including this one."""
     named: tuple[Collection[str], Collection[str]]
-    """Names of the environment's entities, and words that are none; see `names_of`."""
+    """Names of the environment's entities, and words that are no names; see `names_of`."""
     terms: Mapping[str, Any]
     """Options of each credit term, by its name."""
     score: Score
@@ -49,25 +50,25 @@ class Case:
 
     @property
     def acting(self) -> list[int]:
-        """Indices of the calls that are no trial answers."""
+        """Indices of the calls other than trial answers."""
         return [i for i, call in enumerate(self.episode.calls) if not call.prefix]
 
     @property
     def sets(self) -> list[list[int]]:
-        """Indices of the acting calls of each sequence that has some."""
+        """Indices of the acting calls of each sequence, without empty sequences."""
         acting = set(self.acting)
-        return [own for sequence in self.sequences if (own := sorted(acting & set(sequence)))]
+        return [indices for sequence in self.sequences if (indices := sorted(acting & set(sequence)))]
 
     @property
     def lasts(self) -> list[int]:
         """Index of the last acting call of each sequence."""
-        return [own[-1] for own in self.sets]
+        return [indices[-1] for indices in self.sets]
 
     def at_ends(self, value: float) -> Floats:
-        """Returns a value for the last call of each sequence, and 0 for the others."""
-        made = np.zeros(len(self.episode.calls))
-        made[self.lasts] = value
-        return made
+        """Returns rewards of all calls: a value for the last acting call of each sequence, 0 for the others."""
+        rewards = np.zeros(len(self.episode.calls))
+        rewards[self.lasts] = value
+        return rewards
 
     @property
     def actions(self) -> int:
@@ -76,19 +77,19 @@ class Case:
 
 
 def names_of(every: Sequence[Question]) -> tuple[set[str], set[str]]:
-    """Returns the names of the gold pages of some questions, and the words that these write in small letters."""
+    """Returns the names of the gold pages of some questions, and the lowercase words of these questions."""
     small = {word for question in every for word in WORD.findall(question.text) if word.islower()}
     return {norm(base_title(title)) for question in every for title in question.gold_titles or ()}, small
 
 
 def _process(case: Case) -> Floats:
     searches, useful = case.episode.searches, 0
-    for place, search in enumerate(searches):
-        before = searches[:place]
-        asked = {" ".join(other.query.casefold().split()) for other in before}
-        found = {hit.passage.id for other in before for hit in other.hits}
-        fresh = any(hit.passage.id not in found for hit in search.hits)
-        useful += fresh and " ".join(search.query.casefold().split()) not in asked
+    for index, search in enumerate(searches):
+        before = searches[:index]
+        earlier_queries = {" ".join(other.query.casefold().split()) for other in before}
+        earlier_pages = {hit.passage.id for other in before for hit in other.hits}
+        fresh = any(hit.passage.id not in earlier_pages for hit in search.hits)
+        useful += fresh and " ".join(search.query.casefold().split()) not in earlier_queries
     return case.at_ends(useful / len(searches) if searches else 0.0)
 
 
@@ -108,10 +109,10 @@ def _search_count(case: Case) -> Floats:
 
 
 def _hiersearch(case: Case) -> Floats:
-    episode, made = case.episode, np.zeros(len(case.episode.calls))
+    episode, rewards = case.episode, np.zeros(len(case.episode.calls))
     cut = bool(episode.calls) and episode.calls[-1].cut and episode.stop_reason != "answer"
     if episode.stop_reason == "context" or cut or episode.answer is None or episode.answer.text == "":
-        return made
+        return rewards
     score, early = episode.reward, [bool(search.source) for search in episode.searches]
     if case.terms["hiersearch"].local_first and True in early:
         by_place = [-1, -1, -1, -0.2, -0.15, -0.1, -0.045, -0.03]
@@ -119,8 +120,8 @@ def _hiersearch(case: Case) -> Floats:
     illegal = {call.role for call in episode.calls if not call.legal}
     for last in case.lasts:
         if episode.calls[last].role not in illegal:
-            made[last] = score if score > 0 else episode.notes.get("tools", 0.0) / 10
-    return made
+            rewards[last] = score if score > 0 else episode.notes.get("tools", 0.0) / 10
+    return rewards
 
 
 def _ikea(case: Case) -> Floats:
@@ -132,32 +133,32 @@ def _ikea(case: Case) -> Floats:
 
 
 def _decision(case: Case) -> Floats:
-    episode, made = case.episode, np.zeros(len(case.episode.calls))
+    episode, rewards = case.episode, np.zeros(len(case.episode.calls))
     tried = [case.score(peer, call.answer or "") for peer in case.peers for call in peer.calls if call.prefix]
     for i, call in enumerate(episode.calls):
         if call.prefix:
-            made[i] = case.score(episode, call.answer or "")
+            rewards[i] = case.score(episode, call.answer or "")
     if case.acting:
-        first, known = case.acting[0], np.mean(tried) >= case.terms["decision"].known
-        made[first] = episode.calls[first].legal and (len(episode.searches) == 0) == known
-    return made
+        first, knows_answer = case.acting[0], np.mean(tried) >= case.terms["decision"].known
+        rewards[first] = episode.calls[first].legal and (len(episode.searches) == 0) == knows_answer
+    return rewards
 
 
 def _ranking(case: Case) -> Floats:
-    made = np.zeros(len(case.episode.calls))
+    rewards = np.zeros(len(case.episode.calls))
     for i, call in enumerate(case.episode.calls):
         if call.ranked is not None and call.legal:
             quality = _quality(case, call, call.ranked)
             above = quality is None or quality > case.terms["ranking"].gate
-            made[i] = (quality or 0.0) + (case.episode.reward if above else 0.0)
-    return made
+            rewards[i] = (quality or 0.0) + (case.episode.reward if above else 0.0)
+    return rewards
 
 
 def _quality(case: Case, call: Call, order: Sequence[int]) -> float | None:
-    """Returns how good an order of fetched pages is; None if none of them is relevant."""
+    """Returns the quality of a ranking of retrieved pages, 0 to 1; None if no page is relevant."""
     question = case.question
     hits = [hit.passage for s in case.episode.searches if s.turn == call.turn - 1 for hit in s.hits]
-    pages = [page for place, page in enumerate(hits) if page.id not in {other.id for other in hits[:place]}]
+    pages = [page for index, page in enumerate(hits) if page.id not in {other.id for other in hits[:index]}]
     gold = {title_key(title) for title in question.gold_titles or ()}
     relevant = [
         title_key(page.title) in gold
@@ -167,42 +168,42 @@ def _quality(case: Case, call: Call, order: Sequence[int]) -> float | None:
     ]
     if not any(relevant):
         return None
-    shown = [relevant[place] for place in order]
+    ordered = [relevant[index] for index in order]
     if case.terms["ranking"].measure == "hits":
-        return (any(shown[:1]) + any(shown[:3]) + any(shown[:5])) / 3
+        return (any(ordered[:1]) + any(ordered[:3]) + any(ordered[:5])) / 3
     ideal = min(sum(relevant), len(order))
-    gained = sum(1 / math.log2(rank + 2) for rank, good in enumerate(shown) if good)
+    gained = sum(1 / math.log2(rank + 2) for rank, good in enumerate(ordered) if good)
     return gained / sum(1 / math.log2(rank + 2) for rank in range(ideal))
 
 
 _FREE: Final = r"(?:(?!<[^<>]+>).)*"
 _FORM: Final = re.compile(rf"(?s)(?=<think>)(?:<(think|search)>{_FREE}</\1>{_FREE})*<answer>{_FREE}</answer>")
-"""Matches thoughts and searches in turn, of which the first is a thought, and one answer, without other tags."""
+"""Matches thoughts and searches in any order, beginning with a thought, then one answer, without other tags."""
 
 
 def _ssrl_form(case: Case) -> Floats:
-    made = np.zeros(len(case.episode.calls))
-    for own in case.sets:
-        text = "".join(case.episode.calls[i].text for i in own).strip()
+    rewards = np.zeros(len(case.episode.calls))
+    for indices in case.sets:
+        text = "".join(case.episode.calls[i].text for i in indices).strip()
         thoughts, parts = text.count("<think>"), text.count("<search>") + 1
         good = _FORM.fullmatch(text) and thoughts <= 8 and not re.search(r"<(\w+)>\s*</\1>", text)
-        shown = "<think>[^<]*your thoughts|<search>[^<]*your query|<answer>[^<]*your answer"
-        good = good and not re.search(shown, text.casefold())
+        placeholders = "<think>[^<]*your thoughts|<search>[^<]*your query|<answer>[^<]*your answer"
+        good = good and not re.search(placeholders, text.casefold())
         good = good and not any("\n" in query.strip() for query in re.findall(r"(?s)<search>(.*?)</search>", text))
-        made[own[-1]] = min(thoughts, 2) / 2 * min(thoughts / parts, parts / thoughts) if good else 0.0
-    return made
+        rewards[indices[-1]] = min(thoughts, 2) / 2 * min(thoughts / parts, parts / thoughts) if good else 0.0
+    return rewards
 
 
 def _vpr(case: Case) -> Floats:
-    episode, made = case.episode, np.zeros(len(case.episode.calls))
+    episode, rewards = case.episode, np.zeros(len(case.episode.calls))
     looks = [(s.turn, title_key(hit.passage.title)) for s in episode.searches for hit in s.hits]
     looks += [(opened.turn, title_key(opened.title)) for opened in episode.opens]
     for gold in {title_key(title) for title in case.question.gold_titles or ()}:
         turns = [turn for turn, title in looks if title == gold]
         acted = [i for i in case.acting if turns and episode.calls[i].turn == min(turns)]
         if acted:
-            made[acted[-1]] = 1.0
-    return made
+            rewards[acted[-1]] = 1.0
+    return rewards
 
 
 def _evidence(case: Case) -> Floats:
@@ -212,12 +213,12 @@ def _evidence(case: Case) -> Floats:
     if options.scaled:
         share /= max(measured.values()) or 1.0
     where = {"right": reward > 0, "wrong": reward <= 0, "all": True}[options.where]
-    known = bool(case.question.evidences) and where
-    return case.at_ends(options.share * (share - reward) if known else 0.0)
+    measurable = bool(case.question.evidences) and where
+    return case.at_ends(options.share * (share - reward) if measurable else 0.0)
 
 
 def _measure(question: Question, episode: Episode, kind: str) -> float:
-    """Returns the share of a question's facts, or of the entities in them, that an episode has evidence of."""
+    """Returns the share of a question's facts, or of the entities in them, that an episode has evidence for."""
     facts = list(question.evidences or ())
     if kind == "entities":
         entities = {norm(name) for fact in facts for name in (fact.subject, fact.object)}
@@ -258,7 +259,7 @@ def _waypoint(case: Case) -> Floats:
 
 
 def _earns(case: Case, search: Searched, name: str, pages: Collection[str]) -> bool:
-    """Tells whether a search earns the waypoint of a name: every rule that the recipe asks for holds."""
+    """Checks whether a search earns the waypoint of a name, that is, satisfies every rule of the recipe."""
     rules, searches = case.terms["waypoint"].rules, case.episode.searches
     earlier = [other for other in searches if other.turn < search.turn]
     names = {norm(base_title(hit.passage.title)) for other in searches for hit in other.hits}.union(case.named[0])
@@ -268,18 +269,18 @@ def _earns(case: Case, search: Searched, name: str, pages: Collection[str]) -> b
         "led": any(holds(f"{h.passage.title} {h.passage.text}", name) for other in earlier for h in other.hits),
         "few": _named(norm(search.query).split(), names - set(case.named[1])) <= case.terms["waypoint"].most_names,
     }
-    return all(rule[asked] for asked in rules)
+    return all(rule[required] for required in rules)
 
 
 def _named(words: Sequence[str], names: Collection[str]) -> int:
-    """Returns how many names a query holds; where one begins with another, the longer counts."""
-    found, rest = set[str](), list(words)
+    """Returns the number of names in a query; where one name begins with another, the longer one counts."""
+    matched, rest = set[str](), list(words)
     while rest:
         sizes = [n for n in range(1, len(rest) + 1) if " ".join(rest[:n]) in names]
         longest = max(sizes, default=1)
-        found |= {" ".join(rest[:longest])} if sizes else set()
+        matched |= {" ".join(rest[:longest])} if sizes else set()
         rest = rest[longest:]
-    return len(found)
+    return len(matched)
 
 
 FURTHER: dict[str, Callable[[Case], Floats]] = {
@@ -295,4 +296,4 @@ FURTHER: dict[str, Callable[[Case], Floats]] = {
     "evidence": _evidence,
     "waypoint": _waypoint,
 }
-"""Rewards of each call of an episode, by the name of the term."""
+"""Functions that return the reward of each call of an episode, by term."""

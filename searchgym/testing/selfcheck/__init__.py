@@ -1,1 +1,1 @@
-"""Self-check of recipes: a few real steps, recomputed by formulas that share no code with the trainer."""
+"""Self-check of recipes: a few real steps, recomputed with formulas that share no code with the trainer."""

@@ -1,4 +1,4 @@
-"""Checks of the environments: scores and hits in training, and whether validation has its own of everything."""
+"""Checks of the environments: scores and hits in training and validation, and the environment of validation."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ from searchgym.train.recipe.recipe import Recipe
 SCORES: Final = "gold answers score above wrong ones"
 HITS: Final = "hits are the retriever's"
 GREEDY: Final = "validation takes the likeliest tokens"
-OWN: Final = "validation has its own questions and scores"
-FOUND: Final = "validation searches its own corpus"
+VALIDATION: Final = "validation has its own questions and scores"
+CORPUS: Final = "validation searches its own corpus"
 REPORTED: Final = "validation reports its episodes' scores"
-REASONS: Final = {GREEDY: "no token of a trained model", OWN: "", REPORTED: ""}
-"""Why checks of a validation may have no result."""
+REASONS: Final = {GREEDY: "no token of a trained model", VALIDATION: "", REPORTED: ""}
+"""Reasons why checks of a validation may have no result."""
 COMPARED: Final = 16
-"""Most searches of a step that are made again."""
+"""Maximum number of a step's searches that are repeated."""
 
 
-def check_scores(findings: Findings, task: Task, asked: Sequence[Question]) -> None:
+def check_scores(findings: Findings, task: Task, questions: Sequence[Question]) -> None:
     """Checks that an environment scores gold answers above wrong ones."""
     with findings.stage(SCORES):
-        if task.reward not in score_rewards().values():  # whose values are up to its author
-            findings.skip(SCORES, "the reward is not the package's own")
+        if task.reward not in score_rewards().values():  # the values of a custom reward are up to its author
+            findings.skip(SCORES, "the reward is not one of the package's")
             return
         wrong = 0
-        for question in asked:
+        for question in questions:
             texts = (question.answers[0], "no answer at all", question.answers[0])
             states = [State(question, answer=Answer(text), stop_reason="answer") for text in texts]
             gold, other, again = (score_episode(task.reward, state)[0] for state in states)
             wrong += gold <= other or gold != again
-        findings.add(SCORES, not wrong, f"{len(asked)} gold answers, {wrong} not above a wrong one")
+        findings.add(SCORES, not wrong, f"{len(questions)} gold answers, {wrong} not above a wrong one")
 
 
 def check_hits(findings: Findings, name: str, task: Task, episodes: Sequence[Episode]) -> None:
-    """Checks that searches were handed what the environment's retrievers find."""
+    """Checks that searches in episodes have the hits of the environment's retrievers."""
     searched = [search for episode in episodes for search in episode.searches]
     searched = [search for search in searched if isinstance(task.source(search.source), Retriever)][:COMPARED]
     if not searched:
@@ -61,26 +61,26 @@ def check_hits(findings: Findings, name: str, task: Task, episodes: Sequence[Epi
             once, twice = (retriever.search([search.query], task.rules.top_k)[0] for _ in range(2))
             differ += [hit.passage.id for hit in search.hits] != [hit.passage.id for hit in once]
             steady = steady and once == twice
-        said = f"{len(searched)} searches, {differ} with other hits than the retriever's"
+        message = f"{len(searched)} searches, {differ} with other hits than the retriever's"
         if differ and not steady:
-            findings.skip(name, f"{said}, which vary")
+            findings.skip(name, f"{message}, which vary")
         else:
-            findings.add(name, not differ, said)
+            findings.add(name, not differ, message)
 
 
 class ValidationCheck:
-    """The checks of a run's validations, against an environment that is loaded for it.
+    """Checks of a run's validations, with a second copy of the validation environment.
 
     Args:
-        recipe: The checked recipe.
+        recipe: Recipe under test.
         keys: Checks of the trained model keys.
-        findings: Takes the results.
+        findings: Receives the results.
     """
 
     def __init__(self, recipe: Recipe, keys: Mapping[str, KeyCheck], findings: Findings) -> None:
         self._recipe, self._keys, self._findings = recipe, keys, findings
         self._task: Task | None = None
-        self._asked: list[str] = []
+        self._ids: list[str] = []
         self._scores: list[dict[str, float]] = []
 
     def validated(
@@ -89,39 +89,39 @@ class ValidationCheck:
         """Checks one validation.
 
         Args:
-            questions: Its questions.
-            episodes: Its episodes.
-            exchanges: What the sampler of each model key was asked and replied.
+            questions: Questions of the validation.
+            episodes: Episodes of the validation.
+            exchanges: Requests and replies of the sampler of each model key.
         """
         with self._findings.stage(GREEDY):
             self._greedy(exchanges)
-        with self._findings.stage(OWN):
+        with self._findings.stage(VALIDATION):
             if self._task is None:
                 recipe = self._recipe
                 options = env_options(recipe.env, recipe.env_options, recipe.validation.env_options)
                 self._task = load_task(find_env(recipe.env), **options)
                 at_step(self._task.retriever, None, self._recipe.steps)
-            self._own(self._task, questions, episodes)
-        check_hits(self._findings, FOUND, self._task, episodes)
+            self._check_environment(self._task, questions, episodes)
+        check_hits(self._findings, CORPUS, self._task, episodes)
         names = {name for episode in episodes for name in episode.scores}
         means = {name: float(np.mean([e.scores[name] for e in episodes if name in e.scores])) for name in names}
         self._scores.append(means | {"reward": float(np.mean([episode.reward for episode in episodes]))})
 
     def _greedy(self, exchanges: Mapping[str, Sequence[Exchange]]) -> None:
-        """Checks that every token is the likeliest one under the learner's weights, if the sampler has these."""
+        """Checks that tokens are the likeliest ones under the learner's weights, if the sampler has these weights."""
         rows = [row for name, check in self._keys.items() for row in check.likeliest(exchanges.get(name, ()))]
         off, *apart = np.mean(rows, 0) if rows else (0.0, np.inf)
-        if min(apart) <= (allowed := allowed_difference(self._recipe)):  # else other checks say so
-            said = f"{len(rows)} tokens, {off:.2g} nats below the likeliest on average"
-            self._findings.within(GREEDY, float(off), allowed, said)
+        if min(apart) <= (allowed := allowed_difference(self._recipe)):  # otherwise another check fails
+            message = f"{len(rows)} tokens, {off:.2g} nats below the likeliest on average"
+            self._findings.within(GREEDY, float(off), allowed, message)
 
-    def _own(self, task: Task, questions: Sequence[Question], episodes: Sequence[Episode]) -> None:
+    def _check_environment(self, task: Task, questions: Sequence[Question], episodes: Sequence[Episode]) -> None:
         """Checks that questions, rewards and turns are those of the recipe's validation environment."""
-        asked = [question.id for question in questions]
+        ids = [question.id for question in questions]
         strange = sum(task.by_id.get(question.id) != question for question in questions)
-        wanted = min(self._recipe.validation.questions, len(task.questions))
-        same = len(set(asked)) == wanted == len(episodes) and asked == (self._asked or asked)
-        self._asked = asked
+        expected = min(self._recipe.validation.questions, len(task.questions))
+        same = len(set(ids)) == expected == len(episodes) and ids == (self._ids or ids)
+        self._ids = ids
         differ = long = 0
         for episode in episodes:
             if episode.question_id in task.by_id:
@@ -132,13 +132,13 @@ class ValidationCheck:
                 once, again = (score_episode(task.reward, state) for _ in range(2))
                 differ += once == again != (episode.reward, episode.scores)  # a judge's scores may vary
                 long += episode.turns > task.rules.max_turns
-        said = f"{len(asked)} of {len(task.questions)} questions, {strange} of another environment, {differ} scored"
-        said += f" otherwise than by its own reward, {long} with more turns than it has"
-        said += "" if same else "; not as many as the recipe asks for, or not the same each time"
-        self._findings.add(OWN, same and not (strange or differ or long), said)
+        message = f"{len(ids)} of {len(task.questions)} questions, {strange} of another environment, {differ} scored"
+        message += f" differently from its reward, {long} over its turn budget"
+        message += "" if same else "; their number differs from the recipe's, or they differ between validations"
+        self._findings.add(VALIDATION, same and not (strange or differ or long), message)
 
     def reported(self, result: TrainResult) -> None:
-        """Checks the scores in a run's metrics, and which of its validations counts as the best."""
+        """Checks the validation scores in a run's metrics, and which validation counts as the best."""
         rows = [row for row in result.rows if any(name.startswith("validation/") for name in row)]
         if not self._scores:
             return
@@ -146,10 +146,10 @@ class ValidationCheck:
         wrong = abs(len(rows) - len(self._scores))
         for row, means in zip(rows, self._scores, strict=False):
             wrong += sum(abs(row.get(f"validation/{name}", np.inf) - mean) > 1e-6 for name, mean in means.items())
-        said = f"{len(rows)} validations, {wrong} scores not the mean of their episodes"
+        message = f"{len(rows)} validations, {wrong} scores differ from the mean of their episodes"
         if metric in self._scores[0]:
             best = max(range(len(self._scores)), key=lambda i: (self._scores[i][metric], -i))
             right = rows[best]["step"] if best < len(rows) else None
-            said += f"; best by {metric}: step {result.progress.best_step}, {right:g} is right"
+            message += f"; best by {metric}: step {result.progress.best_step}, {right:g} is right"
             wrong += result.progress.best_step != right
-        self._findings.add(REPORTED, not wrong, said)
+        self._findings.add(REPORTED, not wrong, message)

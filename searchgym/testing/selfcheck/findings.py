@@ -1,4 +1,4 @@
-"""Results of the self-check, one per promise that a training makes."""
+"""Results of the self-check, one per checked property of a training."""
 
 from __future__ import annotations
 
@@ -17,38 +17,38 @@ class Check:
     """Result of one check."""
 
     name: str
-    """The promise that was checked."""
+    """Checked property, as a sentence that is true if the check succeeds."""
     state: State
-    """Whether it holds; ``not checked`` is neither."""
-    said: str
-    """What the check measured, or why nothing was."""
+    """Whether the property holds, or was not checked."""
+    detail: str
+    """Measured values, or the reason why nothing was measured."""
 
 
 class Findings:
-    """Results in the order in which their checks began; a check that runs several times keeps its first failure."""
+    """Collector of results, in the order of the first run of each check; repeated checks keep their first failure."""
 
     def __init__(self) -> None:
         self._checks: dict[str, Check] = {}
 
-    def add(self, name: str, ok: bool, said: str) -> None:
-        """Records what one run of a check measured."""
+    def add(self, name: str, ok: bool, detail: str) -> None:
+        """Records the result of one run of a check."""
         if name not in self._checks or self._checks[name].state != "failed":
-            self._checks[name] = Check(name, "ok" if ok else "failed", said)
+            self._checks[name] = Check(name, "ok" if ok else "failed", detail)
 
-    def within(self, name: str, off: float, allowed: float, said: str) -> None:
-        """Records a distance, which holds if it is at most what is allowed."""
-        self.add(name, bool(off <= allowed), f"{said}; {allowed:g} is allowed")
+    def within(self, name: str, off: float, allowed: float, detail: str) -> None:
+        """Records the result of a check that succeeds if a distance is at most `allowed`."""
+        self.add(name, bool(off <= allowed), f"{detail}; {allowed:g} is allowed")
 
     def skip(self, name: str, why: str) -> None:
-        """Records that a promise was not checked, unless it has a result."""
+        """Records that a property was not checked, unless it has a result already."""
         self._checks.setdefault(name, Check(name, "not checked", why))
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Records an error inside the block as a failure of the named check, and raises it again as `CheckFailed`.
+        """Records an error inside the block as a failure of the named check, and raises `CheckFailed` from it.
 
         Raises:
-            CheckFailed: The block raised an error. The part under test may be broken in any way, so any kind counts.
+            CheckFailed: The block raised an error of any kind.
         """
         try:
             yield
@@ -64,9 +64,9 @@ class Findings:
 
     def counts(self) -> dict[State, int]:
         """Returns the number of results of each state."""
-        found = Counter(check.state for check in self._checks.values())
-        return {state: found[state] for state in STATES}
+        counter = Counter(check.state for check in self._checks.values())
+        return {state: counter[state] for state in STATES}
 
 
-class CheckFailed(Exception):  # no error of the package: it ends the steps and is never shown
-    """Ends the checked steps after an error, which is already recorded."""
+class CheckFailed(Exception):  # not a `SearchGymError`, since users never see it
+    """Signals that a check failed with an error, which is already recorded, and that the checked steps must end."""

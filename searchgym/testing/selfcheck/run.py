@@ -1,4 +1,4 @@
-"""Self-check of a recipe: finds in minutes the faults that silently ruin trainings of days."""
+"""Self-check of a recipe, which detects silent faults in minutes, before a training of days."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from searchgym.train.recipe.recipe import Recipe, recipe_values
 
 BANDIT_STEPS: Final = 60
 AGREED: Final = 0.02
-"""Mean difference of log-probs, in nats, that is allowed between the bandit's sampler and its trainer."""
+"""Maximum mean difference of log-probs, in nats, between the bandit's sampler and its trainer."""
 GRADES: Final = (0.2, 0.6, 0.4, 0.8, 0.8, 0.5, 0.3)
-"""Made-up validation scores of steps 0 to 6: the best is not the last, comes twice, and stands before the resume."""
+"""Made-up validation scores of steps 0 to 6: the best score is not the last, occurs twice, and precedes the resume."""
 LEARNT: Final = "a bandit is learnt"
 RESUMED: Final = "a resumed run ends at the same bits"
 BEST: Final = "the best checkpoint is that of the best score"
@@ -38,13 +38,16 @@ BEST: Final = "the best checkpoint is that of the best score"
 def selfcheck(
     recipe: Recipe, out: Path, say: Callable[[str], None] = lambda text: None, findings: Findings | None = None
 ) -> list[Check]:
-    """Runs all checks on a recipe: a few steps recomputed by other formulas, a bandit, a resume.
+    """Runs all checks of a recipe: a few recomputed steps, a bandit task, and a resumed run.
 
     Args:
         recipe: Recipe to check; its models are loaded.
         out: Folder for files that the checks write; must be empty or absent.
-        say: Called with a line of text at each stage.
-        findings: Takes each result as soon as it is there. Default: none but the returned ones.
+        say: Called with a line of text at the start of each stage.
+        findings: Collector that receives each result at once. Default: a new one.
+
+    Returns:
+        All results.
 
     Raises:
         SearchGymError: The recipe's parts cannot be loaded.
@@ -64,34 +67,35 @@ def selfcheck(
 
 
 def changed(recipe: Recipe, other: Recipe) -> str:
-    """Describes the values that differ between a recipe and what is run in its place."""
+    """Lists the values that differ between a recipe and the one that is run instead."""
     values, instead = recipe_values(recipe), recipe_values(other)
     without = ("name", "summary") if recipe.has_critic else ("name", "summary", "critic.")
     differ = [name for name in values if values[name] != instead[name] and not name.startswith(without)]
-    return ", ".join(f"{name} {_shown(values[name])} -> {_shown(instead[name])}" for name in differ)
+    return ", ".join(f"{name} {_formatted(values[name])} -> {_formatted(instead[name])}" for name in differ)
 
 
-def _shown(value: Any) -> str:
+def _formatted(value: Any) -> str:
     """Formats a value of a recipe in a few characters."""
     if isinstance(value, Kind):
-        given = [f"{name} {plain(getattr(value, name))}" for name in changed_options(value)]
-        return f"{kind_name(value)} ({', '.join(given)})" if given else kind_name(value)
+        changes = [f"{name} {plain(getattr(value, name))}" for name in changed_options(value)]
+        return f"{kind_name(value)} ({', '.join(changes)})" if changes else kind_name(value)
     return f"{value:g}" if isinstance(value, float) else f"{value!s:.40}"
 
 
 def short_recipe(recipe: Recipe) -> Recipe:
-    """Returns the bandit's recipe for runs that are stopped and resumed: with the recipe's KL and its choice of best.
+    """Returns the bandit recipe for a run that is stopped and resumed.
 
-    A resumed run must compare with the model of step 0, and must know the best score so far.
+    It has the loss of the recipe, with KL, and its validation metric: a resumed run must restore the reference model
+    and the best score so far.
     """
-    made = bandit_recipe(recipe, len(GRADES) - 1)
+    bandit = bandit_recipe(recipe, len(GRADES) - 1)
     metric = recipe.validation.metric if _is_score(recipe.validation.metric) else "em"
-    validation = replace(made.validation, every=1, metric=metric)
-    return replace(made, checkpoint=replace(made.checkpoint, every=1), loss=recipe.loss, validation=validation)
+    validation = replace(bandit.validation, every=1, metric=metric)
+    return replace(bandit, checkpoint=replace(bandit.checkpoint, every=1), loss=recipe.loss, validation=validation)
 
 
 def _is_score(metric: str) -> bool:
-    """Tells whether a validation metric is one that scores of episodes can be made up for."""
+    """Checks whether a validation metric is a score of episodes, for which values can be made up."""
     return metric == "reward" or metric in SCORES
 
 
@@ -105,10 +109,10 @@ def check_bandit(recipe: Recipe, out: Path, findings: Findings) -> None:
         rows = _bandit(bandit_recipe(recipe, BANDIT_STEPS), out / "bandit").run().rows
         first, last = rows[0]["validation/em"], rows[-1]["validation/em"]
         apart = max((row.get("learner/sampler_difference", 0.0) for row in rows), default=0.0)
-        said = f"greedy score {first:g} before, {last:g} after {BANDIT_STEPS} steps"
+        message = f"greedy score {first:g} before, {last:g} after {BANDIT_STEPS} steps"
         if apart > AGREED:
-            said += f"; log-probs of sampler and trainer were up to {apart:.2g} nats apart, {AGREED:g} is allowed"
-        findings.add(LEARNT, last == 1 and apart <= AGREED, said)
+            message += f"; log-probs of sampler and trainer were up to {apart:.2g} nats apart, {AGREED:g} is allowed"
+        findings.add(LEARNT, last == 1 and apart <= AGREED, message)
     with contextlib.suppress(CheckFailed), findings.stage(RESUMED):
         short = short_recipe(recipe)
         whole = _bandit(short, out / "whole", graded=True).run()
@@ -119,22 +123,22 @@ def check_bandit(recipe: Recipe, out: Path, findings: Findings) -> None:
         findings.add(RESUMED, same, f"stopped after 3 of {short.steps} steps and resumed")
         with findings.stage(BEST):
             _check_best(recipe.validation, whole, parts, findings)
-    findings.skip(BEST, "the run whose best checkpoint is looked at did not end")
+    findings.skip(BEST, "the run whose best checkpoint is compared did not end")
 
 
-def _check_best(asked: ValidationOptions, whole: TrainResult, parts: TrainResult, findings: Findings) -> None:
-    """Checks which checkpoint is the best one, that it is kept, and that a resumed run has the same."""
-    metric = asked.metric
-    if not asked.every or not _is_score(metric):
-        why = f"validation.metric {metric} is no score of an episode" if asked.every else "no validation"
+def _check_best(options: ValidationOptions, whole: TrainResult, parts: TrainResult, findings: Findings) -> None:
+    """Checks which checkpoint counts as the best, that it is saved, and that a resumed run has the same one."""
+    metric = options.metric
+    if not options.every or not _is_score(metric):
+        why = f"validation.metric {metric} is no score of an episode" if options.every else "no validation"
         findings.skip(BEST, why)
         return
     right = f"step-{max(range(len(GRADES)), key=lambda step: (GRADES[step], -step)):06d}"
     names = ["none" if run.best is None else run.best.name for run in (whole, parts)]
     links = [(run.checkpoint.parent / "best").resolve() for run in (whole, parts)]
-    kept = all(link.name == right and any(link.glob("**/*.safetensors")) for link in links)
-    said = f"by {metric}: {names[0]}, after a resume {names[1]}; {right} is right"
-    findings.add(BEST, names == [right] * 2 and kept, said if kept else f"{said}, which is not kept as best")
+    saved = all(link.name == right and any(link.glob("**/*.safetensors")) for link in links)
+    message = f"by {metric}: {names[0]}, after a resume {names[1]}; {right} is right"
+    findings.add(BEST, names == [right] * 2 and saved, message if saved else f"{message}, but it is not saved as best")
 
 
 def _stop_after_3(row: Row) -> None:
@@ -151,7 +155,7 @@ def _weights_in(folder: Path) -> dict[str, bytes]:
 
 
 def _bandit(recipe: Recipe, out: Path, graded: bool = False, **options: Any) -> Trainer:
-    """Returns a training of the bandit, whose validation scores are made up if it is graded."""
+    """Returns a training of the bandit; if `graded`, its validation scores are those of `GRADES`."""
     model = bandit_model()
     rollout = BanditRollout(model, grades=(recipe.validation.metric, GRADES) if graded else None)
     return Trainer(

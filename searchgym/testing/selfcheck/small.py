@@ -1,4 +1,4 @@
-"""The recipe of the checked steps: the user's own, with a few small steps at rates that move the weights."""
+"""Recipe of the checked steps: the user's recipe with a few small steps and higher learning rates."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from searchgym.train.recipe.options import GuardOptions, OptimizerOptions
 from searchgym.train.recipe.recipe import Recipe
 
 TEMPERATURE: Final = 1.3
-"""Sampling temperature of the checks if the recipe's is 1, at which a trainer that ignores it would go unnoticed."""
+"""Sampling temperature of the checks if the recipe's is 1, which would hide a trainer that ignores the temperature."""
 EPS: Final = 1e-5
-"""Least constant in AdamW's denominator: with 1e-8, rounding in gradients that cancel would grow to whole steps."""
+"""Minimum of AdamW's eps: with 1e-8, rounding in gradients that cancel would be scaled up to full steps."""
 RATE: Final = {"model": 1e-3, "adapter": 1e-2, "critic": 3e-3}
-"""Learning rates at which every update moves the log-probs visibly; a key's own rate is twice as high."""
+"""Learning rates, high enough that every update changes the log-probs; the rates of single model keys are doubled."""
 STEPS: Final = 3
 VALIDATED: Final = 3
-"""Validation questions that are asked before the first step and after the last."""
+"""Maximum number of validation questions, before the first step and after the last."""
 KL, ENTROPY, DECAY = 0.5, 0.1, 0.5
-"""Least coefficients, where the recipe's are above 0: at 0.001, a wrong term would drown in rounding."""
+"""Minimum coefficients of terms that the recipe uses: at 0.001, rounding would hide a wrong term."""
 
 
 def small_recipe(recipe: Recipe) -> Recipe:
-    """Returns the recipe with a few small steps of two epochs each, at rates that move the weights."""
+    """Returns a recipe with a few small steps, of two epochs in float32 or one otherwise, and high learning rates."""
     rollout, least = recipe.rollout, recipe.advantage.min_group
     questions, attempts = 3, max(2, min(rollout.attempts, max(3, least)))
     rate = RATE["adapter" if recipe.lora.rank else "model"]
-    # in a second update ratios leave 1 and clips act; in half precision the two trainers would part there
+    # from the second update on, ratios differ from 1 and are clipped; half precision would make the trainers diverge
     epochs = 2 if computed_in(recipe) == "float32" else 1
     return replace(
         recipe,
@@ -45,15 +45,15 @@ def small_recipe(recipe: Recipe) -> Recipe:
             staleness=0,
             probe=0,
         ),
-        advantage=replace(recipe.advantage, min_group=min(least, questions * attempts)),  # where the batch is the group
+        advantage=replace(recipe.advantage, min_group=min(least, questions * attempts)),  # a batch may be one group
         loss=replace(
             recipe.loss,
             kl_coef=recipe.loss.kl_coef and max(recipe.loss.kl_coef, KL),
             entropy_coef=recipe.loss.entropy_coef and max(recipe.loss.entropy_coef, ENTROPY),
         ),
         models={
-            name: replace(own, lr=own.lr and 2 * rate, critic_lr=own.critic_lr and 2 * RATE["critic"])
-            for name, own in recipe.models.items()
+            name: replace(section, lr=section.lr and 2 * rate, critic_lr=section.critic_lr and 2 * RATE["critic"])
+            for name, section in recipe.models.items()
         },
         optimizer=_moving(recipe.optimizer, rate, epochs),
         critic=replace(
@@ -69,13 +69,13 @@ def small_recipe(recipe: Recipe) -> Recipe:
             questions=min(recipe.validation.questions, VALIDATED),
         ),
         checkpoint=replace(recipe.checkpoint, every=0),
-        guard=GuardOptions(bounds={SAMPLER: None}),  # a check of its own says how far
+        guard=GuardOptions(bounds={SAMPLER: None}),  # a separate check measures this difference
         log=replace(recipe.log, curve=False, tensorboard=False, wandb=None, episodes_every=0),
     )
 
 
 def _moving(options: OptimizerOptions, rate: float, epochs: int) -> OptimizerOptions:
-    """Returns options of a few updates per step; two minibatches where the recipe has several and epochs repeat."""
+    """Returns optimizer options for the checked steps; two minibatches if the recipe has several and epochs repeat."""
     return replace(
         options,
         lr=rate,
@@ -87,20 +87,20 @@ def _moving(options: OptimizerOptions, rate: float, epochs: int) -> OptimizerOpt
         minibatches=2 if epochs > 1 and (options.minibatch_samples or options.minibatches > 1) else 1,
         minibatch_samples=None,
         epochs=epochs,
-        micro_batch_tokens=min(options.micro_batch_tokens, 2048),  # several, whose denominators must agree
+        micro_batch_tokens=min(options.micro_batch_tokens, 2048),  # several micro-batches, whose losses must add up
     )
 
 
 def key_recipe(recipe: Recipe, key: str) -> Recipe:
-    """Returns a run's recipe with the model and rates that its section about a key asks for."""
+    """Returns a recipe with the model and the learning rates of one model key."""
     if key not in recipe.models:
         return recipe
-    asked, critic = recipe.models[key], recipe.critic
-    rate = recipe.optimizer.lr if asked.lr is None else asked.lr
-    critic_rate = critic.optimizer.lr if asked.critic_lr is None else asked.critic_lr
+    section, critic = recipe.models[key], recipe.critic
+    rate = recipe.optimizer.lr if section.lr is None else section.lr
+    critic_rate = critic.optimizer.lr if section.critic_lr is None else section.critic_lr
     return replace(
         recipe,
-        model=asked.model or recipe.model,
+        model=section.model or recipe.model,
         optimizer=replace(recipe.optimizer, lr=rate),
         critic=replace(critic, optimizer=replace(critic.optimizer, lr=critic_rate)),
     )

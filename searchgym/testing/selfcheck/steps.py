@@ -1,6 +1,6 @@
-"""A few steps of a recipe by the training loop itself, each stage recomputed from what went into it.
+"""Runs a few steps of a recipe in the real training loop and recomputes each stage.
 
-Since each stage is compared with formulas on its actual input, a fault is reported by the stage that it is in.
+Each stage is compared with formulas on its actual input, so that a fault is reported for the stage where it occurs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from searchgym.train.loop.trainer import Trainer, TrainResult
 from searchgym.train.recipe.recipe import Recipe
 
 IMAGINED: Final = 40
-"""Questions to which attempts are imagined, so that every credit term has its say."""
+"""Approximate number of questions for which episodes are made up, so that every credit term has an effect."""
 COUNTED: Final = "every generated token is counted"
 FRESH: Final = "random numbers are fresh"
 QUESTIONS: Final = "questions are drawn by epochs"
@@ -45,13 +45,13 @@ def check_steps(recipe: Recipe, out: Path, findings: Findings) -> None:
     Args:
         recipe: Recipe to check; its models are loaded.
         out: Folder for files of the run; must be empty or absent.
-        findings: Takes the results.
+        findings: Receives the results.
 
     Raises:
         SearchGymError: The recipe's parts cannot be loaded.
     """
     small = small_recipe(recipe)
-    parts = assemble(small, out, WatchedSampler)  # pyright: ignore[reportArgumentType]  # it hands on what it lacks
+    parts = assemble(small, out, WatchedSampler)  # pyright: ignore[reportArgumentType]  # forwards unknown attributes
     with closing(parts):
         with suppress(CheckFailed):
             check_sources(findings, recipe, parts.task, parts.learner, parts.rollout)
@@ -63,7 +63,7 @@ def check_steps(recipe: Recipe, out: Path, findings: Findings) -> None:
 
 
 def _name_the_rest(findings: Findings, recipe: Recipe, small: Recipe) -> None:
-    """Records what had no result: why it was not checked, where it belongs to the recipe."""
+    """Records each check that applies to the recipe but has no result, with the reason."""
     ended = any(check.name == LOOP and check.state == "ok" for check in findings.checks())
     policy, validates = recipe.method.compares, bool(recipe.validation.every)
     reasons = dict.fromkeys((*stages.EVERY, REWARDS, CREDIT, *updates.EVERY), "")
@@ -71,26 +71,26 @@ def _name_the_rest(findings: Findings, recipe: Recipe, small: Recipe) -> None:
     reasons |= {stages.ADVANTAGES: ""} if policy else {}
     reasons |= {updates.VALUES: "", updates.CRITIC: ""} if recipe.has_critic else {}
     reasons |= {stages.RESAMPLED: "no group was without signal"} if policy and recipe.rollout.resample else {}
-    reasons |= {environments.FOUND: NO_SEARCH} | environments.REASONS if validates else {}
+    reasons |= {environments.CORPUS: NO_SEARCH} | environments.REASONS if validates else {}
     for name, why in reasons.items():
-        findings.skip(name, why or "nothing to check" if ended else "the steps ended before it")
+        findings.skip(name, why or "nothing to check" if ended else "the steps ended before this check")
     if recipe.curriculum is not None or recipe.proposer is not None:
-        findings.skip("where the questions go on after a resume", "the run that is resumed has a plain list of them")
+        findings.skip("where the questions continue after a resume", "the run that is resumed has a plain list of them")
     if recipe.rollout.staleness:
         findings.skip("steps that are sampled ahead", "rollout.staleness is 0 in the steps and in the bandit")
     options = [recipe.optimizer, *([recipe.critic.optimizer] if recipe.has_critic else [])]
-    if small.optimizer.epochs == 1 and any(own.minibatch_samples or own.minibatches > 1 for own in options):
-        why = "in half precision two trainers part: check with learner.dtype=float32 optimizer.autocast=null too"
+    if small.optimizer.epochs == 1 and any(each.minibatch_samples or each.minibatches > 1 for each in options):
+        why = "in half precision two trainers diverge: check with learner.dtype=float32 optimizer.autocast=null too"
         findings.skip("minibatches after the first", why)
 
 
 class _Steps:
-    """The checks of one run, called by the parts of its loop.
+    """Checks of one run, called by the watched parts of its training loop.
 
     Args:
-        recipe: The small recipe.
-        parts: What it was loaded into.
-        findings: Takes the results.
+        recipe: Recipe of the checked steps.
+        parts: Loaded parts of the recipe.
+        findings: Receives the results.
     """
 
     def __init__(self, recipe: Recipe, parts: Assembly, findings: Findings) -> None:
@@ -99,7 +99,7 @@ class _Steps:
         self._credit = CreditCheck(recipe, penalties, self.score)
         self._rollout = WatchedRollout(parts.rollout, recipe, self._validated)
         self._learner = WatchedLearner(parts.learner, self._learnt)
-        self._asked: list[set[str]] = []
+        self._question_ids: list[set[str]] = []
         self._tokens = 0
         self._keys = {
             key.name: updates.KeyCheck(key, recipe, parts.learner, findings) for key in parts.keys if not key.frozen
@@ -108,7 +108,7 @@ class _Steps:
         self._validation = environments.ValidationCheck(recipe, self._keys, findings)
 
     def trainer(self, out: Path) -> Trainer:
-        """Returns the run's trainer, whose parts are watched."""
+        """Returns a trainer whose parts are watched."""
         watched = replace(self._parts, rollout=self._rollout, learner=self._learner)  # type: ignore[arg-type]
         trainer = trainer_of(self._recipe, watched, out)
         self._source = trainer.collector.source
@@ -127,39 +127,39 @@ class _Steps:
         return [sample for sample in samples if sample.model_key == key]
 
     def _exchanges(self) -> dict[str, list[Exchange]]:
-        """Returns, for each model key, what its sampler was asked and replied since the last call."""
-        taken = {}
+        """Returns the requests and replies of each model key's sampler since the last call."""
+        by_key = {}
         for name, model in self._parts.models.items():
             assert isinstance(model.sampler, WatchedSampler)
-            taken[name], model.sampler.exchanges = model.sampler.exchanges, []
-        return taken
+            by_key[name], model.sampler.exchanges = model.sampler.exchanges, []
+        return by_key
 
     def _validated(self, questions: Sequence[Question], episodes: list[Episode]) -> None:
         """Checks a validation."""
         self._validation.validated(questions, episodes, self._exchanges())
 
-    def drawn(self, data: StepData) -> None:
-        """Checks the samples that were made of the step's episodes."""
+    def check_sampled(self, data: StepData) -> None:
+        """Checks the samples of a step against its episodes."""
         exchanges = [exchange for of_key in self._exchanges().values() for exchange in of_key]
         keys = {role: key.name for key in self._parts.keys for role in key.roles}
         rollout, task = self._rollout, self._parts.task
-        asked = (rollout.questions, task.questions, rollout.rounds)
-        drawn = stages.Drawn(by_episode(exchanges), rollout.episodes, data.samples, keys, *asked)
-        stages.check_drawn(self._findings, drawn, self._recipe)
+        questions = (rollout.questions, task.questions, rollout.rounds)
+        sampled = stages.SampledStep(by_episode(exchanges), rollout.episodes, data.samples, keys, *questions)
+        stages.check_sampled(self._findings, sampled, self._recipe)
         with self._findings.stage(REWARDS):
-            self._credit.check_samples(self._findings, drawn)
+            self._credit.check_samples(self._findings, sampled)
         with self._findings.stage(CREDIT):
-            if not self._asked:
-                made = rollout.imagined(task.questions[:: max(1, len(task.questions) // IMAGINED)])
-                self._credit.check_imagined(self._findings, drawn, made, self._parts.credit)
+            if not self._question_ids:
+                imagined = rollout.imagined(task.questions[:: max(1, len(task.questions) // IMAGINED)])
+                self._credit.check_imagined(self._findings, sampled, imagined, self._parts.credit)
         self._questions()
         tokens = sum(len(reply.ids) for _, reply in exchanges)
         self._tokens += tokens
         self._findings.add(COUNTED, data.tokens == tokens, f"{data.tokens} tokens of a step, {tokens} were sampled")
         self._seeds.update(request.seed for request, _ in exchanges)
         twice = sum(count > 1 for count in self._seeds.values())
-        said = f"{self._seeds.total()} responses, {twice} seeds were used twice"
-        self._findings.add(FRESH, not twice, said)
+        message = f"{self._seeds.total()} responses, {twice} seeds were used twice"
+        self._findings.add(FRESH, not twice, message)
         environments.check_scores(
             self._findings, task, [rollout.questions[episode.question_id] for episode in rollout.sampled]
         )
@@ -167,58 +167,58 @@ class _Steps:
         self._learner.prepared = None
         with self._findings.stage(updates.AGREE):
             for name, check in self._keys.items():
-                if own := self.of_key(data.samples, name):
-                    check.drawn(own)
+                if key_samples := self.of_key(data.samples, name):
+                    check.check_sampled(key_samples)
         rollout.begin()
 
     def _questions(self) -> None:
-        """Checks that questions come from the recipe's source, as many as it asks for, and none twice in an epoch."""
-        self._asked.append({question.id for question in self._rollout.rounds[0]})
-        known, here = len(self._parts.task.questions), self._recipe.rollout.questions
+        """Checks that questions come from the recipe's source, in the right number, and none twice in an epoch."""
+        self._question_ids.append({question.id for question in self._rollout.rounds[0]})
+        total, here = len(self._parts.task.questions), self._recipe.rollout.questions
         by = "proposer" if self._recipe.proposer else "curriculum" if self._recipe.curriculum else "questions"
-        epoch = self._asked[: known // here] if by == "questions" else []
+        epoch = self._question_ids[: total // here] if by == "questions" else []
         repeated = sum(map(len, epoch)) - len(set().union(*epoch))
-        short = sum(len(asked) != here for asked in self._asked)
-        said = f"{len(self._asked)} steps of {known} questions, {repeated} repeated within an epoch"
-        said += f", by {self._source.name} where the recipe asks for {by}" * (self._source.name != by)
-        self._findings.add(QUESTIONS, not (repeated or short) and self._source.name == by, said)
+        short = sum(len(ids) != here for ids in self._question_ids)
+        message = f"{len(self._question_ids)} steps of {total} questions, {repeated} repeated within an epoch"
+        message += f", by {self._source.name} instead of the recipe's {by}" * (self._source.name != by)
+        self._findings.add(QUESTIONS, not (repeated or short) and self._source.name == by, message)
 
-    def prepared(self, data: StepData, made: StepData) -> StepData:
-        """Checks what was added to the samples, and their advantages; returns what is learnt from."""
+    def prepared(self, data: StepData, prepared: StepData) -> StepData:
+        """Checks the samples' log-probs, values and advantages, and returns the data to learn from."""
         if not self._recipe.method.compares:
-            return made
-        given = data.samples if self._learner.prepared is None else self._learner.prepared
+            return prepared
+        samples = data.samples if self._learner.prepared is None else self._learner.prepared
         frozen = [sample for sample in data.samples if sample.model_key not in self._keys]
         with self._findings.stage(updates.PREPARED):
             for name, check in self._keys.items():
-                check.prepared(self.of_key(given, name))
+                check.prepared(self.of_key(samples, name))
         with self._findings.stage(stages.ADVANTAGES):
-            stages.check_advantages(self._findings, given, made.samples, self._recipe, frozen)
-        cap, count = self._recipe.loss.importance_cap, len(made.samples)
-        return replace(made, samples=[_apart(s, 1 + i / count, cap) for i, s in enumerate(made.samples)])
+            stages.check_advantages(self._findings, samples, prepared.samples, self._recipe, frozen)
+        cap, count = self._recipe.loss.importance_cap, len(prepared.samples)
+        return replace(prepared, samples=[_apart(s, 1 + i / count, cap) for i, s in enumerate(prepared.samples)])
 
     def finished(self, result: TrainResult) -> None:
-        """Checks the counters and the validations of the whole run."""
+        """Checks the token counter and the validations of the whole run."""
         spent = result.progress.generated_tokens
         self._findings.add(COUNTED, spent == self._tokens, f"{spent} tokens of the run, {self._tokens} were sampled")
         with self._findings.stage(environments.REPORTED):
             self._validation.reported(result)
 
     def _learnt(self, samples: Sequence[Sample], step: int, update: Callable[[], Metrics]) -> Metrics:
-        """Lets the learner make its updates, and checks them."""
-        own = {name: mine for name in self._keys if (mine := self.of_key(samples, name))}
-        for name, mine in own.items():
+        """Runs the learner's updates and checks them."""
+        by_key = {name: mine for name in self._keys if (mine := self.of_key(samples, name))}
+        for name, mine in by_key.items():
             self._keys[name].before_update(mine)
         with self._findings.stage(updates.LOSS):
             metrics = update()
         with self._findings.stage(updates.UPDATE):
-            for name, mine in own.items():
+            for name, mine in by_key.items():
                 self._keys[name].after_update(mine, step, metrics)
         return metrics
 
 
 class _WatchedCollector(Collector):
-    """A collector whose results are checked as they are made."""
+    """A collector whose results are checked."""
 
     steps: _Steps
     findings: Findings
@@ -227,21 +227,21 @@ class _WatchedCollector(Collector):
         """Returns the data of a step, checked; see `Collector.draw`."""
         with self.findings.stage("episodes become samples"):
             data = super().draw(step)
-        self.steps.drawn(data)
+        self.steps.check_sampled(data)
         return data
 
     def prepared(self, data: StepData) -> StepData:
         """Returns the data of the step with advantages, checked; see `Collector.prepared`."""
         with self.findings.stage(stages.ADVANTAGES):
-            made = super().prepared(data)
-        return self.steps.prepared(data, made)
+            prepared = super().prepared(data)
+        return self.steps.prepared(data, prepared)
 
 
 def _apart(sample: Sample, factor: float, cap: float | None) -> Sample:
-    """Returns a sample with a larger advantage, and drawn as if by another engine where importance is weighed.
+    """Returns a copy of a sample with a larger advantage and, if weights are capped, other sampler log-probs.
 
-    Attempts that are alike would cancel in the gradient, and leave rounding to compare. Where sampler and trainer
-    agree, every importance weight is 1, whatever the recipe does with it: here they are above the cap, 1, and below.
+    Similar attempts would cancel in the gradient and leave only rounding to compare. And where sampler and trainer
+    agree, every importance weight is 1, which would hide faults: here weights lie above the cap, at 1 and below.
     """
     shift = 0.0 if cap is None else np.array([-np.log(cap) - 0.5, 0.0, 0.5])[np.arange(len(sample.ids)) % 3]
     logp = np.where(sample.mask, sample.sampler_logp + shift, 0.0).astype(np.float32)

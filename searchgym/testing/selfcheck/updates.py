@@ -45,33 +45,33 @@ UPDATE: Final = "the update is AdamW's"
 VALUES: Final = "values are the critic's"
 CRITIC: Final = "the critic learns its returns"
 EVERY: Final = (AGREE, LOSS, GRADIENT, ELEMENTS)
-"""Checks of every recipe."""
+"""Names of the checks that apply to every recipe."""
 REASONS: Final = {
     DRAWN: "top_p is below 1",
     ARRIVE: "the updates moved the log-probs too little to tell",
     UPDATE: "the samples' gradients cancel: rounding is left",
 }
-"""Why the other checks may have no result."""
+"""Reasons why the other checks may have no result."""
 OFF: Final = {"float32": 5e-4, "bfloat16": 0.08}
-"""Relative difference of losses and gradient norms that number types explain."""
+"""Maximum relative difference of losses and gradient norms, by number type."""
 ASTRAY: Final = {"float32": 0.02, "bfloat16": 0.6}
-"""Distance of an update from the expected one, in lengths of that one: AdamW enlarges small gradients' rounding."""
+"""Maximum relative error of an update, by number type: AdamW scales up rounding in small gradients."""
 CANCELLED: Final = 0.01
-"""Share of its samples' gradients below which an update is not judged: attempts were alike, and rounding remains."""
+"""Minimum norm of an update's gradient, as a share of its gross norm: below it, mostly rounding would be compared."""
 ALIKE: Final = {"float32": 1e-3, "bfloat16": 0.25}
-"""Distance of a step's first gradient from the right one, weight by weight, in lengths of that one."""
+"""Maximum relative error of each weight's gradient in the first update of a step, by number type."""
 STALE: Final = 0.3
-"""Share of what an update moved by which the sampler's log-probs may be off."""
+"""Maximum error of the sampler's log-probs, as a share of their change by the last update."""
 
 
 class KeyCheck:
-    """Follows one trained model key through the steps, with a trainer of its own beside it.
+    """Checks of one trained model key in all steps, by comparison with a second trainer.
 
     Args:
-        key: The key.
-        recipe: Recipe of the run, from which the key's own rates are read anew.
-        learner: The learner under test, which is asked for weights and whose gradients are watched.
-        findings: Takes the results.
+        key: Model key.
+        recipe: Recipe of the run, which contains the options of the key.
+        learner: Learner under test; its weights are read and its gradients are watched.
+        findings: Receives the results.
     """
 
     def __init__(self, key: Key, recipe: Recipe, learner: Learner, findings: Findings) -> None:
@@ -95,38 +95,38 @@ class KeyCheck:
         self._watched, self._watched_critic = watch(learner, key.name)
         self._before: dict[str, Tensor] = {}
         self._rounded = recipe.learner.dtype == "bfloat16" and not self._adapter
-        """True if the learner hands out rounded weights: then only the whole way from step 0 is compared."""
+        """Whether the learner returns rounded weights; if so, only the sum of all updates is compared."""
         self._previous: dict[str, Tensor] = {}
         self._noise = 0.0
         self._old: list[Floats] = []
         self._reference: list[Floats] | None = None
         self._limit = "float32" if computed_in(recipe) == "float32" else "bfloat16"
-        """Number type in which the learner computes."""
+        """Number type of the learner's computations."""
 
     def likeliest(self, exchanges: Sequence[Exchange]) -> list[tuple[float, float, float]]:
-        """Returns what the learner's weights say of the tokens of the key's replies; see `shortfalls`."""
+        """Compares sampled tokens with the likeliest ones under the learner's weights; see `shortfalls`."""
         self._policy.load(self._present())
         rows: list[tuple[float, float, float]] = []
         for request, reply in exchanges:
-            places, ids = len(request.ids) + np.arange(len(reply.ids)), torch.from_numpy(reply.ids.astype(np.int64))
+            positions, ids = len(request.ids) + np.arange(len(reply.ids)), torch.from_numpy(reply.ids.astype(np.int64))
             with torch.no_grad():
-                logits = self._policy.logits(np.concatenate([request.ids, reply.ids]), places)
+                logits = self._policy.logits(np.concatenate([request.ids, reply.ids]), positions)
             rows += shortfalls(logits, ids, torch.from_numpy(reply.logp), self.recipe.rollout.temperature)
         return rows
 
     def _present(self) -> dict[str, Tensor]:
-        """Returns a copy of the learner's weights, of the whole model."""
-        own = _copied(self._learner.weights_of(self.key.name, self._adapter))
-        return dict(self._policy.merged(own))
+        """Returns a copy of the learner's weights of the whole model."""
+        trained = _copied(self._learner.weights_of(self.key.name, self._adapter))
+        return dict(self._policy.merged(trained))
 
     def _logp(self, state: Mapping[str, Tensor], samples: Sequence[Sample]) -> list[Floats]:
-        """Returns the log-probs of the trained tokens by some weights."""
+        """Returns the log-probs of the trained tokens under the given weights."""
         self._policy.load(state)
         return [row[0] for row in self._policy.look(samples)]
 
-    # -- what was sampled ------------------------------------------------------------------------------------------
+    # -- sampled tokens --------------------------------------------------------------------------------------------
 
-    def drawn(self, samples: Sequence[Sample]) -> None:
+    def check_sampled(self, samples: Sequence[Sample]) -> None:
         """Checks that the sampler has the learner's weights and draws from their distribution."""
         present = self._present()
         self._policy.load(present)
@@ -135,30 +135,30 @@ class KeyCheck:
         allowed, off = allowed_difference(self.recipe), mean_gap(now, [s.sampler_logp[s.mask] for s in samples])
         self._findings.within(AGREE, off, allowed, f"{off:.2g} nats apart on average")
         if self.recipe.rollout.top_p == 1:
-            far, said = max(departures(rows), key=lambda departure: abs(departure[0]))
-            self._findings.within(DRAWN, abs(far), 6, said)
+            far, message = max(departures(rows), key=lambda departure: abs(departure[0]))
+            self._findings.within(DRAWN, abs(far), 6, message)
         if not self._previous:
             self._noise = off
         else:
             moved = mean_gap(now, self._logp(self._previous, samples))
             if STALE * moved > 2 * self._noise:
-                said = f"{off:.2g} nats off, where the update moved {moved:.2g}"
-                self._findings.within(ARRIVE, off, STALE * moved, said)
+                message = f"{off:.2g} nats off, after an update that moved them by {moved:.2g}"
+                self._findings.within(ARRIVE, off, STALE * moved, message)
         self._previous = present
 
-    # -- what advantages need --------------------------------------------------------------------------------------
+    # -- inputs of advantages --------------------------------------------------------------------------------------
 
     def prepared(self, samples: Sequence[Sample]) -> None:
-        """Checks log-probs and values that were added to the samples before their advantages."""
+        """Checks the log-probs and critic values that were added to samples before their advantages."""
         if not samples:
             return
         present = self._present()
         for name, state in (("old_logp", present), ("ref_logp", self._start)):
             rows = [getattr(sample, name) for sample in samples]
             if any(row is not None for row in rows):
-                own, pairs = self._logp(state, samples), zip(samples, rows, strict=True)
-                found = [np.full(int(s.mask.sum()), np.inf) if r is None else r[s.mask] for s, r in pairs]
-                off = mean_gap(own, found)
+                expected, pairs = self._logp(state, samples), zip(samples, rows, strict=True)
+                stored = [np.full(int(s.mask.sum()), np.inf) if r is None else r[s.mask] for s, r in pairs]
+                off = mean_gap(expected, stored)
                 self._findings.within(PREPARED, off, allowed_difference(self.recipe), f"{off:.2g} nats off")
         if self._critic is not None:
             self._values(samples, self._critic)
@@ -167,26 +167,26 @@ class KeyCheck:
         """Checks the critic's values, which are 0 before its first update."""
         gap, size = [], []
         for sample in samples:
-            places = self._places(sample)
+            positions = self._valued_positions(sample)
             with torch.no_grad():
-                own = critic.logits(sample.ids, places)[:, 0].numpy()
+                expected = critic.logits(sample.ids, positions)[:, 0].numpy()
             value = np.full(len(sample.ids), np.inf) if sample.value is None else sample.value
-            gap.append(np.abs(np.delete(value, places)).max(initial=0))
-            gap.append(np.abs(value[places] - own).max(initial=0))
-            size.append(np.abs(own).max(initial=0))
+            gap.append(np.abs(np.delete(value, positions)).max(initial=0))
+            gap.append(np.abs(value[positions] - expected).max(initial=0))
+            size.append(np.abs(expected).max(initial=0))
         off, scale = float(max(gap)), max(1.0, float(max(size)))
-        said = f"off by {off:.2g} at most, where they reach {max(size):.2g}"
-        self._findings.within(VALUES, off, ASTRAY[self._limit] * scale, said)
+        message = f"off by {off:.2g} at most, where they reach {max(size):.2g}"
+        self._findings.within(VALUES, off, ASTRAY[self._limit] * scale, message)
 
-    def _places(self, sample: Sample) -> Any:
+    def _valued_positions(self, sample: Sample) -> Any:
         """Returns the positions that have a value."""
-        places = trained_tokens(sample)
-        return np.arange(places[0], places[-1] + 1) if self.recipe.critic.tokens == "response" else places
+        positions = trained_tokens(sample)
+        return np.arange(positions[0], positions[-1] + 1) if self.recipe.critic.tokens == "response" else positions
 
     # -- the update ------------------------------------------------------------------------------------------------
 
     def before_update(self, samples: Sequence[Sample]) -> None:
-        """Notes what the loss compares with, before the learner changes its weights."""
+        """Records the weights and log-probs before an update, which the losses and comparisons need."""
         present = self._present()
         self._reference = None
         for watched in (self._watched, self._watched_critic):
@@ -201,31 +201,34 @@ class KeyCheck:
             self._before = _copied(self._learner.weights_of(self.key.name, self._adapter))
 
     def after_update(self, samples: Sequence[Sample], step: int, metrics: Metrics) -> None:
-        """Makes the same update and compares losses, gradients and weights with the learner's."""
+        """Repeats an update with the second trainer and compares losses, gradients and weights."""
         recipe = self.recipe
         if recipe.has_critic and step < recipe.critic.warmup_steps:
             after = self._learner.weights_of(self.key.name, self._adapter)
             moved = sum(not torch.equal(weight, after[name].cpu()) for name, weight in self._before.items())
-            self._findings.add(UPDATE, not moved, f"{moved} weights moved while only the critic was to learn")
+            self._findings.add(UPDATE, not moved, f"{moved} weights moved although only the critic is trained")
             self._value_update(samples, step, metrics)
             return
         if recipe.method.compares:
             scale = float(np.mean(np.abs(np.concatenate([s.advantage[s.mask] for s in samples]))))
-            found, drawn = self._metric(metrics, "sampler_difference"), [s.sampler_logp[s.mask] for s in samples]
-            own = mean_gap(self._old, drawn)
-            said = f"the trainer reports {found:.2g} nats, {own:.2g} is right"
-            self._findings.add(AGREE, abs(found - own) <= allowed_difference(recipe), said)
+            reported, sampler_logp = (
+                self._metric(metrics, "sampler_difference"),
+                [s.sampler_logp[s.mask] for s in samples],
+            )
+            expected = mean_gap(self._old, sampler_logp)
+            message = f"the trainer reports {reported:.2g} nats, {expected:.2g} is right"
+            self._findings.add(AGREE, abs(reported - expected) <= allowed_difference(recipe), message)
         else:
             if recipe.method.every_token:
                 samples = [replace(s, mask=np.arange(len(s.ids)) > 0) for s in samples]
             scale = 0.0
 
         def loss(rows: Sequence[int]) -> RowLoss:
-            own = [samples[i] for i in rows]
+            batch = [samples[i] for i in rows]
             if not recipe.method.compares:
-                return likelihood_loss(self._policy, own)
+                return likelihood_loss(self._policy, batch)
             reference = None if self._reference is None else [self._reference[i] for i in rows]
-            return policy_loss(self._policy, own, [self._old[i] for i in rows], reference)
+            return policy_loss(self._policy, batch, [self._old[i] for i in rows], reference)
 
         updated = self._policy.update(len(samples), loss, step, None if self._rounded else self._before)
         self._compare(LOSS, GRADIENT, updated, metrics, "", scale)
@@ -238,18 +241,18 @@ class KeyCheck:
         if watched is None:
             self._findings.skip(ELEMENTS, "the learner runs in other processes: gradients are compared by norm")
         for number, (off, where) in enumerate(compare(watched.take(), updated) if watched else ()):
-            # rounding of earlier updates is in the last one; values of two critics drift apart
+            # the last gradient contains the rounding of earlier updates; two critics diverge slightly
             exact = name == ELEMENTS and not number
             allowed = (ALIKE if exact else ASTRAY)[self._limit]
             self._findings.within(name, off, allowed, f"off by {off:.2g} of its length at most, at {where}")
 
     def _value_update(self, samples: Sequence[Sample], step: int, metrics: Metrics) -> None:
-        """Makes the critic's update, if there is a critic, and compares losses and gradients."""
+        """Repeats the critic's update, if the recipe has a critic, and compares losses and gradients."""
         if (critic := self._critic) is not None:
-            places = [self._places(sample) for sample in samples]
+            positions = [self._valued_positions(sample) for sample in samples]
 
             def loss(rows: Sequence[int]) -> RowLoss:
-                return value_loss(critic, [samples[i] for i in rows], [places[i] for i in rows])
+                return value_loss(critic, [samples[i] for i in rows], [positions[i] for i in rows])
 
             of_critic = critic.update(len(samples), loss, step)
             self._compare(CRITIC, CRITIC, of_critic, metrics, "critic/", 0.0)
@@ -258,16 +261,16 @@ class KeyCheck:
     def _compare(
         self, loss: str, gradient: str, updated: Sequence[Gradient], metrics: Metrics, prefix: str, scale: float
     ) -> None:
-        """Compares losses, on the scale of one advantage because these cancel, and gradients."""
-        allowed = OFF[self._limit] * (5 if prefix else 1)  # values of two critics drift apart
-        right, found = float(np.mean([own.loss for own in updated])), self._metric(metrics, f"{prefix}loss")
-        near = abs(found - right) <= allowed * max(scale, abs(right), 1e-6)
-        self._findings.add(loss, near, f"loss {found:.6g}, by its formula {right:.6g}")
-        right, gross = (float(np.mean([getattr(own, name) for own in updated])) for name in ("norm", "whole"))
+        """Compares losses and gradient norms; losses relative to `scale`, since advantages of both signs cancel."""
+        allowed = OFF[self._limit] * (5 if prefix else 1)  # two critics diverge slightly
+        right, reported = float(np.mean([update.loss for update in updated])), self._metric(metrics, f"{prefix}loss")
+        near = abs(reported - right) <= allowed * max(scale, abs(right), 1e-6)
+        self._findings.add(loss, near, f"loss {reported:.6g}, by its formula {right:.6g}")
+        right, gross = (float(np.mean([getattr(update, name) for update in updated])) for name in ("norm", "whole"))
         norm = self._metric(metrics, f"{prefix}gradient_norm")
         near = abs(norm - right) <= allowed * max(right, 0.1 * gross) and (right > 0 or bool(prefix))
-        said = f"gradient norm {norm:.6g}, by its formula {right:.6g}" + ": nothing would be learnt" * (right == 0)
-        self._findings.add(gradient, near, said)
+        message = f"gradient norm {norm:.6g}, by its formula {right:.6g}" + ": nothing would be learnt" * (right == 0)
+        self._findings.add(gradient, near, message)
 
     def _metric(self, metrics: Metrics, name: str) -> float:
         """Returns a metric of this key; NaN if the learner reports none."""
@@ -276,9 +279,9 @@ class KeyCheck:
         return metrics.get(name, metrics.get(of_key, float("nan")))
 
     def _weights(self, updated: Sequence[Gradient]) -> None:
-        """Compares how far and in which direction the weights moved."""
+        """Compares the changes of the weights with the right ones."""
         after = _copied(self._learner.weights_of(self.key.name, self._adapter))
-        own: Mapping[str, Tensor] = dict(self._policy.model.state_dict()) | self._policy.trained
+        expected: Mapping[str, Tensor] = dict(self._policy.model.state_dict()) | self._policy.trained
         if self._adapter:
             handed = self._learner.weights_of(self.key.name)
             merged = self._policy.merged(after)
@@ -289,11 +292,11 @@ class KeyCheck:
             self._findings.within(UPDATE, worst, 1e-4 if self._limit == "float32" else 0.05, f"merged {worst:.2g} off")
         if sum(each.norm for each in updated) <= CANCELLED * sum(each.whole for each in updated):
             return
-        for matrices in (True,) if self._rounded else (True, False):  # few norms and biases, without decay
+        for matrices in (True,) if self._rounded else (True, False):  # norms and biases are few, and have no decay
             names = [name for name, weight in self._before.items() if (weight.ndim > 1) == matrices]
-            off, size = way(names, self._before, after, own)
-            said = f"{'matrices' if matrices else 'norms and biases'} moved {size:.3g}, off by {off:.2g} of that"
-            self._findings.within(UPDATE, off, ASTRAY[self._limit], said)
+            off, size = way(names, self._before, after, expected)
+            message = f"{'matrices' if matrices else 'norms and biases'} moved {size:.3g}, off by {off:.2g} of that"
+            self._findings.within(UPDATE, off, ASTRAY[self._limit], message)
 
 
 def _copied(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""Watched parts of a run: they pass everything on and keep what the checks compare."""
+"""Wrappers of the parts of a run that record the data for the checks."""
 
 from __future__ import annotations
 
@@ -29,46 +29,46 @@ WAYS: Final = (
     ((0, 0), (1, 1), (2, 2), (3, 1)),
     ((0, 1), (1, 0), (2, 0)),
 )
-"""Made-up searches: the place of the turn and the number of the gold page that is found, of each search."""
+"""Patterns of made-up searches; each search is (index of its turn, index of the gold page that it returns)."""
 Exchange = tuple[SampleRequest, Sampled]
-"""What a sampler was asked, and what it replied."""
+"""(Request to a sampler, reply of the sampler)."""
 
 
 class WatchedSampler:
-    """A sampler that wraps another one and keeps its requests and replies.
+    """A sampler that wraps another one and records its requests and replies.
 
     Args:
-        sampler: Sampler that answers the requests.
+        sampler: Wrapped sampler.
     """
 
     def __init__(self, sampler: Sampler) -> None:
         self._sampler, self.max_context = sampler, sampler.max_context
         self.exchanges: list[Exchange] = []
-        """Requests with their replies, since the list was last emptied."""
+        """Requests and replies since the list was last emptied."""
 
     def __getattr__(self, name: str) -> Any:
-        """Returns what the wrapped sampler has."""
+        """Returns an attribute of the wrapped sampler."""
         return getattr(self._sampler, name)
 
     def sample(self, requests: Sequence[SampleRequest]) -> list[Sampled]:
-        """Samples with the wrapped sampler and keeps requests and replies."""
-        asked = [dataclasses.replace(request, ids=request.ids.copy()) for request in requests]
+        """Samples with the wrapped sampler and records copies of requests and replies."""
+        sent = [dataclasses.replace(request, ids=request.ids.copy()) for request in requests]
         replies = self._sampler.sample(requests)
-        kept = [dataclasses.replace(r, ids=r.ids.copy(), logp=r.logp.copy()) for r in replies]
-        self.exchanges += zip(asked, kept, strict=True)
+        received = [dataclasses.replace(r, ids=r.ids.copy(), logp=r.logp.copy()) for r in replies]
+        self.exchanges += zip(sent, received, strict=True)
         return replies
 
 
 class WatchedRollout:
-    """A rollout whose episodes get made-up rewards, so that every formula has something to compare.
+    """A rollout that replaces rewards by made-up ones, so that every formula has different numbers to compare.
 
-    A model that never succeeds, or always does, has equal rewards everywhere, under which most faults are silent. The
-    groups get unequal means, one group has equal rewards, one episode counts as failed and one as cut off.
+    A model that never succeeds, or always does, gets equal rewards everywhere, which hide most faults. The made-up
+    rewards give groups different means. One group has equal rewards, one episode counts as failed and one as cut off.
 
     Args:
-        rollout: Makes the episodes.
-        recipe: Gives group sizes and the bar of ``method: rejection``.
-        validated: Called with the questions and episodes of a validation, which are left as they are.
+        rollout: Wrapped rollout, which runs the episodes.
+        recipe: Recipe with the group sizes and the least reward of ``method: rejection``.
+        validated: Called with the questions and episodes of a validation; these episodes keep their rewards.
     """
 
     def __init__(
@@ -76,39 +76,39 @@ class WatchedRollout:
     ) -> None:
         self._rollout, self._recipe, self._validated = rollout, recipe, validated
         self.questions: dict[str, Question] = {}
-        """All questions that were asked in training, by id."""
+        """All questions of the training so far, by id."""
         self.begin()
 
     def begin(self) -> None:
-        """Begins a step."""
+        """Starts a new step and clears the records of the last one."""
         self.rounds: list[list[Question]] = []
-        """Questions of each call of the step."""
+        """Questions of each call of the rollout in the step."""
         self.sampled: list[Episode] = []
-        """Episodes of the step, as they were sampled."""
+        """Episodes of the step, with the rewards of the environment."""
         self.episodes: list[Episode] = []
-        """The same with made-up rewards."""
+        """Episodes of the step, with made-up rewards."""
 
     def __call__(self, questions: Sequence[Question], attempts: int, step: int, greedy: bool) -> list[Episode]:
-        """Returns `attempts` episodes per question."""
+        """Runs episodes, `attempts` for each question, and returns them; in training with made-up rewards."""
         sampled = self._rollout(questions, attempts, step, greedy)
         if greedy:
             self._validated(questions, sampled)
             return sampled
         self.rounds.append(list(questions))
         self.questions |= {question.id: question for question in questions}
-        made = [
+        episodes = [
             self._made_up(episode, number // attempts, number % attempts, len(questions), attempts)
             for number, episode in enumerate(sampled)
         ]
         self.sampled += sampled
-        self.episodes += made
-        return made
+        self.episodes += episodes
+        return episodes
 
     def give_up(self) -> None:
         """Does nothing: the steps are checked one after the other."""
 
     def _made_up(self, episode: Episode, group: int, attempt: int, groups: int, attempts: int) -> Episode:
-        """Returns a copy of an episode with another reward, and other answers and legal outputs in its calls."""
+        """Returns a copy of an episode with another reward, and with calls of other answers and legality."""
         level = 0.25 if group == groups - 1 and groups > 2 else group / 2 + (3 * attempt + group) % 5 / 4
         if (least := self._recipe.method.least_reward) is not None:
             level += least - 0.5
@@ -128,8 +128,8 @@ class WatchedRollout:
         return dataclasses.replace(episode, reward=level, **changes)
 
     def imagined(self, questions: Sequence[Question]) -> list[tuple[Episode, Episode]]:
-        """Returns attempts at questions that nobody was asked, each with the episode whose tokens it has."""
-        made, attempts = [], self._recipe.rollout.attempts
+        """Returns made-up attempts at questions, each with the sampled episode whose tokens it has."""
+        pairs, attempts = [], self._recipe.rollout.attempts
         self.questions |= {question.id: question for question in questions}
         for number in range(len(questions) * attempts):
             base = self.sampled[number % len(self.sampled)]
@@ -139,11 +139,11 @@ class WatchedRollout:
                 base, id=f"{name}#{attempt}@imagined", question_id=name, attempt=attempt, group_uid=f"imagined/{name}"
             )
             other = self._made_up(like, group % 3, attempt, 4, attempts)
-            made.append((dataclasses.replace(other, searches=self._searches(like, number)), base))
-        return made
+            pairs.append((dataclasses.replace(other, searches=self._searches(like, number)), base))
+        return pairs
 
     def _searches(self, episode: Episode, number: int) -> list[Searched]:
-        """Returns searches that find gold pages, or none, in one of a few ways."""
+        """Returns made-up searches that return gold pages, by one of the patterns in `WAYS`."""
         question = self.questions[episode.question_id]
         facts = [f"{fact.subject} {fact.relation} {fact.object}" for fact in question.evidences or ()] or [""]
         titles = question.gold_titles or ("None",)
@@ -151,17 +151,17 @@ class WatchedRollout:
         turns = [call.turn for call in episode.calls if not call.prefix] or [1]
         turns += [turns[-1] + more for more in (1, 2, 3)]
         return [
-            Searched(turns[place], pages[page % len(pages)].title, (Hit(pages[page % len(pages)], 1.0),))
-            for place, page in WAYS[number % len(WAYS)]
+            Searched(turns[index], pages[page % len(pages)].title, (Hit(pages[page % len(pages)], 1.0),))
+            for index, page in WAYS[number % len(WAYS)]
         ]
 
 
 class WatchedLearner:
-    """A learner that keeps what it was asked to prepare, and reports each update to the checks.
+    """A learner that records prepared samples and passes each update to the checks.
 
     Args:
-        learner: Does the work.
-        learnt: Called with (samples, step, update), where the update is made by calling it.
+        learner: Wrapped learner.
+        learnt: Called with (samples, step, update), where `update` is a function that runs the update.
     """
 
     def __init__(
@@ -169,33 +169,33 @@ class WatchedLearner:
     ) -> None:
         self._learner, self._learnt = learner, learnt
         self.prepared: list[Sample] | None = None
-        """The samples of the last preparation; None before the first."""
+        """Result of the last call of `prepare`; None before the first, or if it was reset."""
 
     def __getattr__(self, name: str) -> Any:
-        """Returns what the learner has."""
+        """Returns an attribute of the wrapped learner."""
         return getattr(self._learner, name)
 
     def prepare(self, samples: Sequence[Sample]) -> list[Sample]:
-        """Adds what advantages need; see `Learner.prepare`."""
+        """Adds log-probs and values to samples, and records them; see `Learner.prepare`."""
         self.prepared = self._learner.prepare(samples)
         return self.prepared
 
     def learn(self, samples: Sequence[Sample], step: int) -> Metrics:
-        """Updates the models while the checks look on; see `Learner.learn`."""
+        """Updates the models and checks the updates; see `Learner.learn`."""
         return self._learnt(samples, step, lambda: self._learner.learn(samples, step))
 
     def save(self, folder: Path) -> None:
         """Writes nothing: the checked steps leave no checkpoint."""
 
     def close(self) -> None:
-        """Leaves the learner open: the self-check closes it."""
+        """Does nothing: the self-check closes the learner."""
 
 
 class GradientWatch:
-    """Keeps clipped gradients by name: of the first and the last update since they were last taken.
+    """Recorder of the clipped gradients of the first and the last update since the last call of `take`.
 
     Args:
-        updater: Makes the updates.
+        updater: Updater whose optimizer steps are watched.
     """
 
     def __init__(self, updater: Updater) -> None:
@@ -208,27 +208,27 @@ class GradientWatch:
 
     def _keep(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         weights = [weight for group in optimizer.param_groups for weight in group["params"] if weight.grad is not None]
-        found = {self._names[id(weight)]: weight.grad.detach().float().cpu().clone() for weight in weights}
-        self._kept = [*self._kept[:1], found]
+        gradients = {self._names[id(weight)]: weight.grad.detach().float().cpu().clone() for weight in weights}
+        self._kept = [*self._kept[:1], gradients]
 
     def take(self) -> list[dict[str, Tensor]]:
-        """Returns the gradients of the first and the last update, and forgets them."""
-        kept, self._kept = self._kept, []
-        return kept
+        """Returns the recorded gradients by weight, of the first and the last update, and clears them."""
+        gradients, self._kept = self._kept, []
+        return gradients
 
 
 def watch(learner: Learner, key: str) -> tuple[GradientWatch | None, GradientWatch | None]:
-    """Watches the updates of a key's policy and of its critic; None where these are made by other processes."""
-    own = learner.learners[key] if isinstance(learner, KeyedLearner) else learner
-    if not isinstance(own, LocalLearner):
+    """Returns recorders for the policy and the critic of a model key; None if missing or run by other processes."""
+    local = learner.learners[key] if isinstance(learner, KeyedLearner) else learner
+    if not isinstance(local, LocalLearner):
         return None, None
-    critic = None if own.critic is None else GradientWatch(own.critic.updater)
-    return GradientWatch(own.policy.updater), critic
+    critic = None if local.critic is None else GradientWatch(local.critic.updater)
+    return GradientWatch(local.policy.updater), critic
 
 
 def by_episode(exchanges: Sequence[Exchange]) -> dict[str, list[Exchange]]:
-    """Returns the exchanges of each episode, in their order."""
-    found: dict[str, list[Exchange]] = defaultdict(list)
+    """Groups exchanges by episode, in their order."""
+    grouped: dict[str, list[Exchange]] = defaultdict(list)
     for request, reply in exchanges:
-        found[request.episode].append((request, reply))
-    return found
+        grouped[request.episode].append((request, reply))
+    return grouped

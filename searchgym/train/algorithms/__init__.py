@@ -1,1 +1,1 @@
-"""The mathematics of a training step: samples, estimators, advantages, GAE and losses."""
+"""Mathematics of a training step: samples, advantage estimators and losses."""

@@ -1,30 +1,31 @@
 """Advantages: one number per trained token, computed by comparing the rewards of episodes.
 
-`assign_advantages` applies an estimator of `searchgym.train.algorithms.estimators` to each group and writes the result
-onto the samples. Rules that hold for all estimators that compare:
+`assign_advantages` applies an estimator of `searchgym.train.algorithms.estimators` to each group and sets the
+advantages of the samples. Rules for all estimators that compare:
 
-* *Without signal.* A group whose rewards are all equal teaches nothing and gets exactly 0, and so does a group smaller
-  than `min_group` (Search-R1 sets mean 0 and deviation 1 there, which lets the raw reward through). Both are counted,
-  and `drop_zero_variance` removes them from the batch. For ``reinforce-pp`` the whole batch is the group. Groups of
-  equal rewards that stay in the batch of ``reinforce-pp-baseline`` are 0 before the batch's mean is subtracted.
+* *Without signal.* A group whose rewards are all equal gets exactly 0, and so does a group smaller than `min_group`
+  (Search-R1 sets mean 0 and deviation 1 there, which lets the raw reward through). Both are counted, and
+  `drop_zero_variance` removes them from the batch. For ``reinforce-pp`` the whole batch is the group. Groups of equal
+  rewards that stay in the batch of ``reinforce-pp-baseline`` have 0 before the batch's mean is subtracted.
 * *KL in the reward.* The return is ``r - kl_coef * sum of k1``, over the episode's trained tokens; ``reinforce-pp``
   charges each token the k1 of its sequence from that token on. Whether a group has signal depends on the reward alone:
-  else the deviation would turn KL differences of any size into advantages around 1.
-* *What is compared.* With ``normalise: all``, an episode counts once in its group, however many sequences it became,
-  and must have a single reward. Where each call has a reward, calls are compared with calls of the same role
-  (``normalise: role``), or of the same role and turn (``role-turn``): a call's return is its own reward plus those of
-  later calls in its sequence, never of other sequences. A call with fewer than `min_group` calls to compare with in
-  its turn is compared with all calls of its role in the group; if these too are fewer, its advantage is 0. With
-  ``normalise: query`` calls that ranked a search's hits are compared with those of their role in the group whose
-  queries are alike (`searchgym.scoring.ranking.alike`), whatever the attempt or turn; with fewer than `min_group` of
-  these their advantage is 0. Other calls are compared as with ``role``. Source: CoSearch, arXiv 2604.17555 (overlap
-  0.8, groups of at least 3). Deviation: it also keeps queries whose candidates hold the answer apart from the others.
+  otherwise the standard deviation would turn KL differences of any size into advantages around 1.
+* *What is compared.* With ``normalise: all``, an episode counts once in its group, however many sequences it has, and
+  must have a single reward. If each call has a reward, calls are compared with calls of the same role (``normalise:
+  role``), or of the same role and turn (``role-turn``): a call's return is its own reward plus the rewards of later
+  calls in its sequence, not of other sequences. A call with fewer than `min_group` calls to compare with in its turn is
+  compared with all calls of its role in the group; if these too are fewer, its advantage is 0. With ``normalise:
+  query`` calls that ranked a search's hits are compared with calls of their role in the group that ranked hits of
+  similar queries (`searchgym.scoring.ranking.alike`), in any attempt or turn; if fewer than `min_group` are similar,
+  their advantage is 0. Other calls are compared as with ``role``. Source: CoSearch, arXiv 2604.17555 (overlap 0.8,
+  groups of at least 3). Deviation: CoSearch also separates queries whose candidates contain the answer from the others.
 * *How far rewards go back.* With ``chain: episode`` (ours), a call's return is its own reward plus those of all later
-  calls of the episode, of whatever sequence, role or model key, but for parts that stay with their call (`Sample.kept`)
-  and trial answers. With the credit term ``gain`` that is ``s_T - s_before + own penalty``: the last answer's score,
-  less that of the answer before the call, which the call could not change. Compared with calls of other episodes only
-  (``rloo``, ``normalise: role-turn``), the expected gradient is that of the last answer's score; with ``role``, a role
-  that acts twice is compared with its own later call too. With ``chain: none`` its return is its own reward, as in VPR.
+  calls of the episode, in any sequence, role or model key, except rewards that stay with their call
+  (`Sample.local_reward`) and trial answers. With the credit term ``gain`` that is ``s_T - s_before + own penalty``: the
+  last answer's score minus the score before the call, which the call could not change. Compared with calls of other
+  episodes only (``rloo``, ``normalise: role-turn``), the expected gradient is that of the last answer's score; with
+  ``role``, a role that acts twice is also compared with its own later call. With ``chain: none`` a call's return is its
+  own reward, as in VPR.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ from searchgym.train.algorithms.samples import Sample, Targets
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparing(Estimator):
-    """Base of estimators that define `compare`: the advantages of one group from its rewards."""
+    """Base class of estimators that define `compare`, which computes the advantages of one group."""
 
     @override
     def assign(
@@ -74,9 +75,9 @@ class _Comparand(NamedTuple):
     """One item of a comparison: a whole episode, or one call."""
 
     key: str
-    """Group key; units with equal keys are compared with each other."""
+    """Group key; items with equal keys are compared with each other."""
     fallback: str
-    """Coarser group key, used where `key` has too few units."""
+    """Coarser group key, used if `key` has too few items."""
     tokens: tuple[tuple[int, int, int], ...]
     """(sample index, start, end): a half-open range over the sample's trained tokens."""
     reward: float = 0.0
@@ -91,18 +92,18 @@ def assign_advantages(
     """Sets the advantages of a batch of samples.
 
     Args:
-        samples: Whole groups: every sequence of every episode that is compared. With `old_logp` and `ref_logp` set
-            where `kl_coef` is above 0.
-        options: See `group_advantages`. `drop_zero_variance` leaves out the sequences of groups without signal,
-            `drop_overlong` those of overlong episodes, which still take part in their group's comparison.
+        samples: All sequences of all episodes in the compared groups, with `old_logp` and `ref_logp` if `kl_coef` is
+            above 0.
+        options: See `group_advantages`. `drop_zero_variance` drops the sequences of groups without signal,
+            `drop_overlong` those of overlong episodes, after the comparison with their group.
         kl_coef: Weight of the KL penalty in the reward.
 
     Returns:
         The samples in the same order, with advantages set on their masks; and the counts of groups by outcome.
 
     Raises:
-        DataError: A sample without a group, a group that mixes questions, or sequences of one episode whose rewards
-            differ although whole episodes are compared.
+        DataError: A sample has no group, a group has several questions, or sequences of one episode have different
+            rewards although whole episodes are compared.
     """
     estimator = options.estimator
     to_go = [np.zeros(int(sample.mask.sum())) for sample in samples]  # KL penalties from each token on
@@ -122,26 +123,26 @@ def assign_advantages(
         alone = np.array([fate == "small" for fate in fine])
         advantages = np.where(alone, compared([unit.fallback for unit in units])[0], advantages)
     values = [np.zeros(len(kl)) for kl in to_go]
-    signal, large = set[int](), set[int]()  # samples with a token whose group has signal, is large enough
+    signal, large = set[int](), set[int]()  # samples with a token in a group with signal, in a large enough group
     for unit, advantage, fate in zip(units, advantages, fates, strict=True):
         for i, start, end in unit.tokens:
             values[i][start:end] = advantage
-            if fate == "signal" and estimator.kl_by_token:  # a token's return is the reward less the k1 from it on
+            if fate == "signal" and estimator.kl_by_token:  # subtract the k1 from the token on
                 values[i][start:end] -= to_go[i][start:end]
         indices = {i for i, _, _ in unit.tokens}
         signal |= indices if fate == "signal" else set()
         large |= indices if fate != "small" else set()
-    kept = [i for i in range(len(samples)) if i in signal or not options.drop_zero_variance]
+    remaining = [i for i in range(len(samples)) if i in signal or not options.drop_zero_variance]
     if estimator.whitens:
-        whitened = [i for i in kept if i in large]
+        whitened = [i for i in remaining if i in large]
         white = whiten_cells([values[i] for i in whitened], [samples[i] for i in whitened], options)
         for i, row in zip(whitened, white, strict=True):
             values[i] = row
         for unit in (unit for unit, fate in zip(units, fates, strict=True) if fate == "small"):
             for i, start, end in unit.tokens:  # compared with nothing: exactly 0
                 values[i][start:end] = 0
-    kept = [i for i in kept if not (options.drop_overlong and samples[i].overlong)]
-    return [with_advantage(samples[i], values[i]) for i in kept], counts
+    remaining = [i for i in remaining if not (options.drop_overlong and samples[i].overlong)]
+    return [with_advantage(samples[i], values[i]) for i in remaining], counts
 
 
 def groups_with_signal(samples: Sequence[Sample], options: AdvantageOptions) -> set[str]:
@@ -150,7 +151,7 @@ def groups_with_signal(samples: Sequence[Sample], options: AdvantageOptions) -> 
 
 
 def fates_of(samples: Sequence[Sample], options: AdvantageOptions) -> dict[str, str]:
-    """Returns the fate of each group (`group_fates`): ``"signal"`` if a comparison within it has signal."""
+    """Returns the outcome of each group (`group_fates`): ``"signal"`` if a comparison within it has signal."""
     units, fates = _units(samples, options, [np.zeros(len(sample.ids)) for sample in samples]), dict[str, str]()
     for unit, fate in zip(units, _fates(units, options)[1], strict=True):
         for i, _, _ in unit.tokens:
@@ -160,7 +161,7 @@ def fates_of(samples: Sequence[Sample], options: AdvantageOptions) -> dict[str, 
 
 
 def _fates(units: Sequence[_Comparand], options: AdvantageOptions) -> tuple[list[str], list[str]]:
-    """Returns each unit's fate in its group, and after units of too small a group went to the coarser one."""
+    """Returns each unit's outcome in its group, and the outcome after units of small groups move to coarser groups."""
     rewards = np.array([unit.reward for unit in units])
     by_key = group_fates(rewards, [unit.key for unit in units], options)
     fine = [by_key[unit.key] for unit in units]
@@ -180,7 +181,7 @@ def whiten_cells(values: Sequence[Floats], samples: Sequence[Sample], options: A
     Args:
         values: One (n,) float64 array per sample, one number per trained token; returned in the same shapes.
         samples: The samples, in the same order.
-        options: What is whitened together, and an estimator that is `Scaled`.
+        options: Units that are whitened together, and a `Scaled` estimator.
     """
     estimator: Any = options.estimator
     if options.normalise == "all":
@@ -195,7 +196,7 @@ def whiten_cells(values: Sequence[Floats], samples: Sequence[Sample], options: A
         tokens = [calls[m].tokens[0] for m in cell]
         white = whiten([values[i][start:end] for i, start, end in tokens], estimator.divisor)
         for m, (i, start, end), row in zip(cell, tokens, white, strict=True):
-            if calls[m].key == key:  # a role's cell holds calls of other turns too, which have cells of their own
+            if calls[m].key == key:  # a role's cell also contains calls of other turns, whose cells differ
                 whitened[i][start:end] = row
     return whitened
 
@@ -206,10 +207,10 @@ def _units(samples: Sequence[Sample], options: AdvantageOptions, to_go: Sequence
     groups = []
     for sample in samples:
         if (group := sample.group_uid) is None:
-            raise DataError(f"episode {sample.episode_id} has no group_uid: set it where the attempts are drawn")
+            raise DataError(f"episode {sample.episode_id} has no group_uid: set it when the attempts are sampled")
         if questions.setdefault(group, sample.question_id) != sample.question_id:
             both = f"{questions[group]!r} and {sample.question_id!r}"
-            raise DataError(f"group {group!r} holds questions {both}: a group is one question")
+            raise DataError(f"group {group!r} has questions {both}: a group has one question")
         groups.append("" if options.estimator.over_batch else group)
     if options.normalise != "all":
         units = _calls(samples, options, groups)
@@ -223,7 +224,7 @@ def _units(samples: Sequence[Sample], options: AdvantageOptions, to_go: Sequence
         if min(rewards) != max(rewards):
             raise DataError(
                 f"episode {first.episode_id}: rewards of its sequences differ ({min(rewards):g} to {max(rewards):g}), "
-                "and episodes are compared as wholes: set advantage.normalise to role"
+                "and whole episodes are compared: set advantage.normalise to role"
             )
         penalty = sum(float(to_go[i][0]) for i in members if len(to_go[i]))
         tokens = tuple((i, 0, len(to_go[i])) for i in members)
@@ -233,10 +234,10 @@ def _units(samples: Sequence[Sample], options: AdvantageOptions, to_go: Sequence
 
 
 def call_returns(samples: Sequence[Sample], options: AdvantageOptions) -> list[list[float]]:
-    """Returns the return of each call: its own reward and those passed back to it from later calls.
+    """Returns the return of each call: its own reward plus the rewards passed back from later calls.
 
-    Returns one list per sample, all sequences of an episode and those of frozen model keys included, with one number
-    per call in the order of `Sample.calls`.
+    Returns one list per sample (`samples` must include all sequences of an episode, also of frozen model keys), with
+    one number per call in the order of `Sample.calls`.
     """
     if options.chain == "call":
         to_go = [np.cumsum(sample.reward[::-1].astype(np.float64))[::-1] for sample in samples]
@@ -249,13 +250,13 @@ def call_returns(samples: Sequence[Sample], options: AdvantageOptions) -> list[l
         for i, j in reversed(calls):
             last = samples[i].calls[j].end - 1
             returns[i][j] += later
-            kept = samples[i].kept
-            later += float(samples[i].reward[last]) - (0.0 if kept is None else float(kept[last]))
+            local = samples[i].local_reward
+            later += float(samples[i].reward[last]) - (0.0 if local is None else float(local[last]))
     return returns
 
 
 def calls_of_episodes(samples: Sequence[Sample]) -> list[list[tuple[int, int]]]:
-    """Returns the calls of each episode in the order in which they were made, trial answers left out.
+    """Returns the calls of each episode in the order in which they were made, without trial answers.
 
     Returns one list per episode with (index of the sample, index in its `Sample.calls`) of each call.
     """
@@ -267,7 +268,7 @@ def calls_of_episodes(samples: Sequence[Sample]) -> list[list[tuple[int, int]]]:
 
 
 def _calls(samples: Sequence[Sample], options: AdvantageOptions, groups: Sequence[str]) -> list[_Comparand]:
-    """Returns the calls of samples, given the key of each sample's group, as units without rewards."""
+    """Returns the calls of samples as units without rewards, given the key of each sample's group."""
     calls = [(i, call) for i, sample in enumerate(samples) for call in sample.calls]
     coarse = [f"{groups[i]} {call.role}" for i, call in calls]
     fine = [f" {call.turn}" if options.normalise == "role-turn" else "" for _, call in calls]
@@ -294,7 +295,7 @@ def k1_of(sample: Sample) -> Floats:
 
 
 def with_advantage(sample: Sample, values: Floats) -> Sample:
-    """Returns a copy of the sample with the given (n,) advantages on its mask and 0 elsewhere."""
+    """Returns a copy of the sample with (n,) advantages on its mask and 0 elsewhere."""
     advantage = np.zeros(len(sample.ids), np.float32)
     advantage[sample.mask] = values.astype(np.float32)
     return dataclasses.replace(sample, advantage=advantage)

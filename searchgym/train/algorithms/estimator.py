@@ -1,6 +1,6 @@
-"""Interface of advantage estimators, one class each, the options of advantages, and comparison within groups.
+"""Interface of advantage estimators, options of advantages, and comparison within groups.
 
-Which samples are compared, and advantages of tokens, are in `searchgym.train.algorithms.advantages`.
+`searchgym.train.algorithms.advantages` chooses the samples to compare and sets the advantages of tokens.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """What an estimator compares: the attempts at one question, or calls that are alike."""
+    """Members of one comparison: the attempts at one question, or similar calls."""
 
     returns: Floats
-    """(n,) float64 rewards less the KL penalty."""
+    """(n,) float64 rewards minus the KL penalty."""
     rewards: Floats
-    """(n,) float64 rewards without it, which decide whether members are equal."""
+    """(n,) float64 rewards without the KL penalty, which decide whether members are equal."""
     searches: npt.NDArray[np.int64]
     """(n,) int64 number of searches of each member's episode."""
 
@@ -46,10 +46,10 @@ class GroupCounts:
     zero_variance: int
     """Number of groups that are large enough but whose rewards are all equal."""
     more: Mapping[str, int] = field(default_factory=dict)
-    """Numbers of the estimator, such as strata; see `Estimator.tally`."""
+    """Further counts by name, such as ``strata``; see `Estimator.tally`."""
 
     def metrics(self) -> dict[str, float]:
-        """Returns the counts by the names of their metrics."""
+        """Returns the counts by metric name."""
         counts = {"groups": self.groups, "small": self.small, "zero_variance": self.zero_variance, **self.more}
         row = {f"groups/{name}": float(value) for name, value in counts.items()}
         return row | {"groups/zero_variance_share": self.zero_variance / max(self.groups, 1)}
@@ -57,20 +57,20 @@ class GroupCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimator(Kind):
-    """How the rewards of a group become advantages: one class per estimator, whose fields are its options."""
+    """Base class of estimators, which turn a group's rewards into advantages; a subclass's fields are its options."""
 
     kinds_in: ClassVar = "searchgym.train.algorithms.estimators"
     noun: ClassVar = "estimator"
     critic: ClassVar[bool] = False
-    """True if a critic is trained, whose values the estimator uses; then no episodes are compared."""
+    """True if the estimator uses the values of a trained critic instead of comparing episodes."""
     over_batch: ClassVar[bool] = False
-    """True if all episodes of the batch are one group."""
+    """True if all episodes of the batch form one group."""
     whitens: ClassVar[bool] = False
     """True if advantages are whitened over the tokens of the batch after the comparison; needs `Scaled`."""
     kl_by_token: ClassVar[bool] = False
-    """True if KL in the reward is charged to each token from that token on, not to the episode."""
+    """True if each token is charged the KL penalties from that token on, not those of the whole episode."""
     whole_episodes: ClassVar[bool] = False
-    """True if it needs rewards of whole episodes, from which it makes rewards of calls."""
+    """True if the estimator needs rewards of whole episodes, from which it computes rewards of calls."""
 
     def compare(self, group: Group) -> Floats:
         """Computes the advantages of one group whose rewards differ, (n,) float64.
@@ -81,7 +81,7 @@ class Estimator(Kind):
         raise NotImplementedError(f"{type(self).__name__} compares nothing")
 
     def tally(self, group: Group) -> Mapping[str, int]:
-        """Returns numbers of a group with signal, which are summed over groups for metrics. Default: none."""
+        """Returns counts for one group with signal, which metrics sum over groups. Default: none."""
         return {}
 
     def assign(
@@ -95,14 +95,14 @@ class Estimator(Kind):
         """Sets the advantages of a batch of samples; see `searchgym.train.algorithms.advantages.Comparing`.
 
         Args:
-            samples: Whole groups; with values and log-probs where the estimator or `kl_coef` needs them.
-            options: What is compared, and which samples are dropped.
+            samples: All samples of whole groups, with values and log-probs if the estimator or `kl_coef` needs them.
+            options: Rules of comparison and of dropping samples.
             kl_coef: Weight of the KL penalty in the reward.
             targets: Token positions that have a value, for estimators with a critic.
-            frozen: Samples of the same episodes that nothing is learnt from, for estimators with a critic.
+            frozen: Samples of frozen model keys in the same episodes, for estimators with a critic.
 
         Returns:
-            The samples that stay in the batch, with advantages; and counts of the groups, if there are groups.
+            The samples that stay in the batch, with advantages; and the counts of groups, None without groups.
         """
         raise NotImplementedError(f"{type(self).__name__} defines no assign")
 
@@ -113,21 +113,21 @@ class Estimator(Kind):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaled(Estimator):
-    """Base of estimators that divide centred values by their deviation."""
+    """Base class of estimators that divide centred values by their standard deviation."""
 
     std: Literal["sample", "population", "none"] = "sample"
-    """Standard deviation that centred values are divided by: over n - 1, over n, or no division (Dr.GRPO)."""
+    """Standard deviation that divides centred values: over n - 1, over n, or no division (Dr.GRPO)."""
     eps: Annotated[float, Ge(0)] = 1e-6
     """Constant added to the standard deviation."""
     std_floor: Annotated[float, Ge(0)] = 0.0
-    """Lower bound of the standard deviation: without it, differences of F1 near 0 are amplified to noise."""
+    """Lower bound of the standard deviation; without one, tiny differences in F1 are amplified to noise."""
 
     def divisor(self, values: Floats, std: str | None = None) -> float:
         """Returns the divisor of centred values: ``max(std, floor) + eps``, or 1 with ``std: none``.
 
         Args:
             values: (n,) float64.
-            std: Deviation to use instead of the option, if that is not ``none``.
+            std: Standard deviation to use instead of the option's; ignored if the option is ``none``.
         """
         if self.std == "none":
             return 1.0
@@ -137,28 +137,28 @@ class Scaled(Estimator):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdvantageOptions(Options):
-    """How the rewards of a group become advantages; see `searchgym.train.algorithms.advantages`."""
+    """Options of advantages, which are computed from a group's rewards; see `searchgym.train.algorithms.advantages`."""
 
     estimator: Estimator = field(default_factory=lambda: find_kind(Estimator, "grpo")())
-    """Advantage estimator: its name, or ``kind`` and options; by it episodes are compared, or a critic is asked."""
+    """Advantage estimator: its name, or ``kind`` and options."""
     normalise: Literal["all", "role", "role-turn", "query"] = "all"
-    """What is compared or whitened together. ``all``: whole episodes (gae and reinforce-pp: all tokens of the step);
-    ``role``: calls of the same role; ``role-turn``: calls of the same role in the same turn, or of the same role where
-    those are fewer than `min_group`; ``query``: calls that ranked the hits of queries that are alike, and other calls
-    as with ``role``."""
+    """Units that are compared or whitened together. ``all``: whole episodes (gae and reinforce-pp: all tokens of the
+    step); ``role``: calls of the same role; ``role-turn``: calls of the same role in the same turn, or all calls of the
+    role if fewer than `min_group` share the turn; ``query``: calls that ranked hits of similar queries, other calls as
+    with ``role``."""
     query_overlap: Annotated[float, Interval(gt=0, le=1)] = 0.8
-    """``normalise: query``: token F1 from which on two queries are alike (CoSearch's)."""
+    """Least token F1 of two queries that count as similar with ``normalise: query`` (CoSearch's value)."""
     chain: Literal["none", "call", "episode"] = "call"
-    """How far rewards are passed back. ``call``: to earlier calls of the same sequence, so that in a team each call has
-    its own rewards alone; ``episode``: to all earlier calls of the episode (ours; for the term ``gain``); ``none``: to
-    no other call (VPR)."""
+    """Earlier calls that a call's reward is passed back to. ``call``: those in the same sequence, so that in a team
+    each call has only its own rewards; ``episode``: all earlier calls of the episode (ours; for the term ``gain``);
+    ``none``: no other call (VPR)."""
     min_group: Annotated[int, Ge(2)] = 2
-    """Smallest group that is compared; in a smaller one every advantage is 0."""
+    """Smallest group that is compared; in smaller groups all advantages are 0."""
     drop_zero_variance: bool = True
     """If true, groups without signal leave the batch and the loss denominator; if false, they stay with advantage 0."""
     drop_overlong: bool = False
-    """If true, episodes that a full context or a turn's token limit ended leave the batch and the loss denominator,
-    after they were compared with their group (overlong filtering of DAPO, arXiv 2503.14476, section 3.4)."""
+    """If true, episodes ended by a full context or a token limit leave the batch and the loss denominator after the
+    comparison with their group (overlong filtering of DAPO, arXiv 2503.14476, section 3.4)."""
 
 
 ROUNDING, SINGLE = 1e-9, 1e-6
@@ -168,7 +168,8 @@ ROUNDING, SINGLE = 1e-9, 1e-6
 def equal(values: Floats) -> bool:
     """Returns True if all values are equal up to rounding.
 
-    Rounding differences must not count as signal: divided by their own deviation they would give advantages around 1.
+    Rounding differences must not count as signal: divided by their standard deviation, they would give advantages
+    around 1.
     """
     return float(values.max() - values.min()) <= max(ROUNDING, SINGLE * float(np.abs(values).max()))
 
@@ -182,10 +183,10 @@ def whiten(values: Sequence[Floats], divisor: Callable[[Floats], float]) -> list
 
     Args:
         values: One (n,) float64 array per sequence.
-        divisor: Returns what centred values are divided by, ``max(std, floor) + eps``; see `Scaled.divisor`.
+        divisor: Returns the divisor of centred values, ``max(std, floor) + eps``; see `Scaled.divisor`.
 
     Returns:
-        Whitened values, of the shapes given; all 0 if the values are equal.
+        Whitened values in the same shapes; all 0 if the values are equal.
     """
     every = np.concatenate([np.zeros(0), *values])
     if not len(every) or equal(every):
@@ -204,14 +205,14 @@ def group_advantages(
 ) -> tuple[Floats, GroupCounts]:
     """Computes one advantage per episode, by comparison within groups.
 
-    For estimators that whiten the results are not whitened yet; see `whiten`.
+    The results are not whitened, even if the estimator whitens; see `whiten`.
 
     Args:
         rewards: (N,) float64, one per episode.
         groups: N group keys; equal keys are compared with each other.
-        options: Estimator and least group size.
-        searches: N numbers of searches. Default: 0.
-        penalties: (N,) float64 KL penalties that are subtracted from the rewards. Default: none.
+        options: Estimator and minimum group size.
+        searches: Number of searches of each episode. Default: 0.
+        penalties: (N,) float64 KL penalties to subtract from the rewards. Default: none.
 
     Returns:
         (N,) float64 advantages, exactly 0 in a group without signal; and the counts of groups by outcome.
@@ -234,13 +235,13 @@ def group_advantages(
 
 
 def counts_of(fates: Mapping[str, str]) -> GroupCounts:
-    """Returns the counts of groups, given the fate of each; see `group_fates`."""
+    """Returns the counts of groups by outcome, from the outcome of each; see `group_fates`."""
     outcomes = list(fates.values())
     return GroupCounts(len(fates), outcomes.count("small"), outcomes.count("zero_variance"))
 
 
 def group_fates(rewards: Floats, groups: Sequence[str], options: AdvantageOptions) -> dict[str, str]:
-    """Returns the fate of each group by key: ``"signal"``, ``"small"`` or ``"zero_variance"``; see `GroupCounts`.
+    """Returns the outcome of each group by key: ``"signal"``, ``"small"`` or ``"zero_variance"``; see `GroupCounts`.
 
     Raises:
         DataError: A reward that is not finite.

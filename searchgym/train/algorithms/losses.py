@@ -1,4 +1,4 @@
-"""Losses as sums over tokens, so that any split into micro-batches and ranks adds up to the same total.
+"""Losses as sums over tokens, so that every split into micro-batches and ranks has the same total.
 
 Symbols: N trained tokens of a micro-batch in row order, V vocabulary size. Tokens outside a sample's mask never reach
 this module, so they cannot change a gradient.
@@ -18,11 +18,11 @@ from searchgym.train.algorithms.loss_options import KL, LossOptions, Reduction
 from searchgym.train.algorithms.samples import Sample, Targets, model_targets
 
 FARTHEST: Final = 20.0
-"""Nats at which the exponent of a ratio is bounded, as in later versions of verl: float32 ends at about 88."""
+"""Upper bound of the exponent of a ratio, in nats, as in later versions of verl; float32 overflows at about 88."""
 
 
 def ratio_of(log_ratio: Tensor) -> Tensor:
-    """Returns ``exp(min(log_ratio, 20))``: any sensible clip is far below, and gradient times 0 stays 0."""
+    """Returns ``exp(min(log_ratio, 20))``, which stays finite and is far above any sensible clip."""
     return torch.exp(log_ratio.clamp(max=FARTHEST))
 
 
@@ -32,10 +32,10 @@ def token_logp(
     """Computes the log-probs of tokens, and the entropies of their distributions, in float32.
 
     Args:
-        logits: (N, V) of any float type, each predicting its target.
+        logits: (N, V) logits of any float type; row i predicts target i.
         targets: (N,) int64 token ids.
-        temperature: Divisor of the logits; the sampler's temperature.
-        entropy_gradient: Keeps the entropies in the graph; if False, they take no memory for the backward pass.
+        temperature: Divisor of the logits, equal to the sampler's temperature.
+        entropy_gradient: If True, entropies have a gradient; if False, they need no memory for the backward pass.
 
     Returns:
         (N,) float32 natural-log probabilities, and (N,) float32 entropies in nats.
@@ -49,7 +49,8 @@ def token_logp(
 def sequence_log_ratio(log_ratio: Tensor, rows: Sequence[int]) -> Tensor:
     """Computes GSPO's log-ratio: each token gets the mean over its sequence's trained tokens.
 
-    Source: GSPO, arXiv 2507.18071, equation 7. A sequence is one sample: an episode of several contexts has several.
+    Source: GSPO, arXiv 2507.18071, equation 7. A sequence is one sample; an episode with several contexts has several
+    sequences.
 
     Args:
         log_ratio: (N,) log-ratios of single tokens.
@@ -67,11 +68,11 @@ def clipped_ratio_loss(
     With `dual` c, where A is negative: ``-max(min(r A, clip(r) A), c A)``; tokens beyond c have no gradient, and
     without `dual` those beyond 20 nats (`ratio_of`).
 
-    Source: PPO, arXiv 1707.06347, equation 7; separate bounds are DAPO's clip-higher, arXiv 2503.14476; the second clip
-    is Dual-clip PPO, arXiv 1912.09729, equation 5.
+    Source: PPO, arXiv 1707.06347, equation 7; separate bounds are from DAPO (clip-higher), arXiv 2503.14476; the second
+    clip is Dual-clip PPO, arXiv 1912.09729, equation 5.
 
     Args:
-        log_ratio: (N,) log-prob under the present weights minus the log-prob before the step's first update.
+        log_ratio: (N,) log-prob under the current weights minus the log-prob before the step's first update.
         advantage: (N,) advantages.
         low: Distance of the lower clip below ratio 1.
         high: Distance of the upper clip above ratio 1.
@@ -90,7 +91,7 @@ def clipped_ratio_loss(
 def importance_weight(old_logp: Tensor, sampler_logp: Tensor, cap: float) -> Tensor:
     """Computes truncated importance weights, ``min(exp(old_logp - sampler_logp), cap)``, per token.
 
-    They correct for tokens that another engine, or older weights, sampled.
+    They correct for tokens that were sampled by another engine or by older weights.
 
     Source: truncated importance sampling, F. Yao et al., "Your efficient RL framework secretly brings you off-policy RL
     training" (2025). Applied token by token and without gradient.
@@ -104,12 +105,12 @@ def importance_weight(old_logp: Tensor, sampler_logp: Tensor, cap: float) -> Ten
 
 
 def llds(log_ratio: Tensor, advantage: Tensor, runs: Sequence[int]) -> Tensor:
-    """Computes the LLDS penalty per token, ``gate max(0, -log_ratio) 1[A >= 0]``: lost likelihood of good tokens.
+    """Computes the LLDS penalty per token, ``gate max(0, -log_ratio) 1[A >= 0]``, for lost likelihood of good tokens.
 
     The gate is 1 where the summed log-likelihood of the token's unit (a call or a response) has fallen.
 
     Source: Lazy Likelihood-Displacement regulariser, arXiv 2512.04220, from the released code, which uses weight 0.2;
-    calls as units did best. Deviation: averaged like the policy loss, over the step's one denominator; the released
+    calls were the best units. Deviation: averaged like the policy loss, over the step's one denominator; the released
     code averages over the tokens of a micro-batch. Variants that exempt the answer are left out.
 
     Args:
@@ -133,8 +134,8 @@ def kl_k3(logp: Tensor, ref_logp: Tensor, cap: float | None = 10.0) -> Tensor:
     Args:
         logp: (N,) log-probs under the policy.
         ref_logp: (N,) log-probs under the reference.
-        cap: Largest estimate, without gradient beyond it, as in verl's ``low_var_kl``: a single token that the policy
-            has all but given up would outweigh all others. None: no cap but that of `ratio_of`.
+        cap: Upper bound of the estimate, without gradient beyond it, as in verl's ``low_var_kl``: otherwise a token
+            that became very unlikely would outweigh all others. None: only the bound of `ratio_of`.
 
     Returns:
         (N,) estimates in nats.
@@ -147,8 +148,8 @@ def kl_k3(logp: Tensor, ref_logp: Tensor, cap: float | None = 10.0) -> Tensor:
 def kl_estimate(estimator: KL, logp: Tensor, ref_logp: Tensor, cap: float | None = 10.0) -> Tensor:
     """Computes one of Schulman's three estimates of KL(policy || reference) per token, ``d = ref_logp - logp``.
 
-    * ``k1``: ``-d``. Unbiased. Made for the reward: in the loss, its gradient has mean 0 on the policy's own tokens, so
-      it restrains nothing.
+    * ``k1``: ``-d``. Unbiased. For use in the reward: in the loss, its gradient has mean 0 on the policy's own tokens,
+      so it has no effect.
     * ``k2``: ``d^2 / 2``. Biased, but its gradient is an unbiased estimate of the KL's gradient.
     * ``k3``: see `kl_k3`. Unbiased below its cap and never negative; its gradient is that of KL(reference || policy).
 
@@ -177,12 +178,12 @@ def policy_sums(
     A token adds ``w (importance x clipped ratio + kl_coef KL + llds_coef LLDS - entropy_coef H)``.
 
     Args:
-        logp: (N,) log-probs under the present weights, with gradient.
-        entropy: (N,) entropies in nats, with gradient where `entropy_coef` is above 0.
+        logp: (N,) log-probs under the current weights, with gradient.
+        entropy: (N,) entropies in nats, with gradient if `entropy_coef` is above 0.
         old_logp: (N,) log-probs before the step's first update, without gradient.
         advantage: (N,) advantages.
         weight: (N,) weights by `token_weights`.
-        ref_logp: (N,) log-probs under the reference model; None where `kl_coef` is 0.
+        ref_logp: (N,) log-probs under the reference model; None if `kl_coef` is 0.
         options: Clips and coefficients.
         sampler_logp: (N,) log-probs recorded by the sampler; needed with `importance_cap`.
         rows: Number of trained tokens of each sequence, for ``ratio: sequence`` and ``llds_unit: response``.
@@ -240,7 +241,7 @@ def value_sums(
         old_values: (N,) estimates before the step's first update.
         returns: (N,) returns R to learn.
         weight: (N,) weights by `token_weights`.
-        clip: Largest distance c from the old estimate; None: no clip.
+        clip: Maximum distance c from the old estimate; None: no clip.
 
     Returns:
         The weighted sum, not yet divided by the denominator; and unweighted sums over tokens by metric name.
@@ -261,16 +262,16 @@ def token_weights(
     constant_length: int | None = None,
     targets: Targets = model_targets,
 ) -> tuple[list[npt.NDArray[np.float32]], float]:
-    """Returns the weight of each trained token in the loss, and the one denominator of the whole update.
+    """Returns the weight of each trained token in the loss, and the denominator of the whole update.
 
     The loss of an update is ``sum of weight x token loss / denominator`` over all its micro-batches and ranks. With
     sample weights w and n trained tokens per sample:
 
-    * ``token-mean``: weights w, denominator ``sum of w n`` (DAPO, arXiv 2503.14476, equation 8; a long episode weighs
-      more than a short one);
+    * ``token-mean``: weights w, denominator ``sum of w n`` (DAPO, arXiv 2503.14476, equation 8; a long episode has more
+      weight than a short one);
     * ``sequence-mean``: weights w / n, denominator ``sum of w`` (DeepSeekMath, arXiv 2402.03300, equation 3);
-    * ``episode-mean``: weights w over the episode's sum of w n, denominator the number of episodes: an episode of
-      22 calls weighs as much as an episode of one call;
+    * ``episode-mean``: weights w over the episode's sum of w n, denominator the number of episodes: an episode of 22
+      calls has the same weight as an episode of one call;
     * ``constant``: weights w, denominator ``sum of w x constant_length`` (Dr.GRPO, arXiv 2503.20783;
       a token's weight depends neither on its episode's length nor on the step's).
 
@@ -278,7 +279,7 @@ def token_weights(
         samples: Every sample of the update.
         reduction: One of the four above.
         constant_length: Number of tokens that each sequence counts as, with ``constant``.
-        targets: Returns the positions of the tokens that are learnt from. Default: the model's trained tokens.
+        targets: Returns the positions of the tokens to learn from. Default: the model's trained tokens.
 
     Returns:
         One (n,) float32 array per sample, and the denominator.

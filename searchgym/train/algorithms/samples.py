@@ -1,7 +1,7 @@
-"""Samples: the training sequences of an episode, made from its token tree without touching a token.
+"""Samples: the training sequences of an episode, built from its token tree without changing a token.
 
-Each context of an episode that holds calls becomes one sequence, including the tokens it inherits from its parents.
-Each call is trained on exactly once; see `_sequences`.
+Each context of an episode with calls becomes one sequence, including the tokens inherited from its parents. Each call
+is trained on exactly once; see `_sequences`.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ SampleKind = Literal["policy", "demonstration"]
 
 @dataclass(frozen=True, slots=True)
 class SampleCall:
-    """One call that a sample trains on, and where its tokens are in the sample."""
+    """One call that a sample trains on, and the range of its tokens in the sample."""
 
     index: int
     """Index in `Episode.calls`; the call's id is ``"<episode id>/<index>"``."""
     start: int
-    """First token, an index into the sample."""
+    """Index in the sample of the call's first token."""
     end: int
-    """End of the tokens (exclusive)."""
+    """Index in the sample after the call's last token."""
     role: str
     """Role that made the call."""
     turn: int
     """Turn of the episode in which the call was made."""
     prefix: bool = False
-    """True for a trial answer that only training asks for; see `Call.prefix`."""
+    """True for a trial answer, which is generated in training only; see `Call.prefix`."""
     query: str | None = None
-    """Query whose hits the call ranked; None if it ranked none."""
+    """Query whose hits the call ranked; None if the call ranked no hits."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,15 +47,15 @@ class Sample:
     ids: npt.NDArray[np.int32]
     """(T,) int32 token ids."""
     mask: npt.NDArray[np.bool_]
-    """(T,) bool: True for tokens to train on: those the model wrote in this sample's calls, end-of-turn included."""
+    """(T,) bool: True for tokens to train on, which the model wrote in this sample's calls, end-of-turn included."""
     reward: npt.NDArray[np.float32]
     """(T,) float32: each call's reward on its last token, else 0."""
     advantage: npt.NDArray[np.float32]
     """(T,) float32 advantages, set by `searchgym.train.algorithms.advantages`; 0 before that and outside the mask."""
     sampler_logp: npt.NDArray[np.float32]
-    """(T,) float32 natural-log probabilities under the sampler; 0 outside the mask and in demonstrations."""
+    """(T,) float32 natural-log probabilities recorded by the sampler; 0 outside the mask and in demonstrations."""
     calls: tuple[SampleCall, ...]
-    """The calls trained on, in order."""
+    """Calls that the sample trains on, in order."""
     model_key: str
     """Key of the model that wrote the calls and learns from them."""
     episode_id: str
@@ -65,9 +65,9 @@ class Sample:
     attempt: int
     """Number of the attempt at the question."""
     group_uid: str | None
-    """Key of the group of episodes to compare with; None: no group."""
+    """Key of the group of episodes that are compared with each other; None: no group."""
     policy_version: int
-    """Number of updates made to the oldest weights that sampled one of the calls."""
+    """Version (number of updates) of the oldest weights that sampled one of the calls."""
     searches: int = 0
     """Number of searches in the episode."""
     overlong: bool = False
@@ -77,25 +77,25 @@ class Sample:
     ref_logp: npt.NDArray[np.float32] | None = None
     """(T,) float32 log-probs under the reference model; None: not computed yet."""
     value: npt.NDArray[np.float32] | None = None
-    """(T,) float32 estimates of the critic at the tokens that have one, else 0; None without a critic."""
+    """(T,) float32 values estimated by the critic, 0 at tokens without one; None without a critic."""
     returns: npt.NDArray[np.float32] | None = None
-    """(T,) float32 returns, the critic's targets, at the same tokens as `value`; None until GAE has set them."""
-    kept: npt.NDArray[np.float32] | None = None
-    """(T,) float32: the part of `reward` that ``advantage.chain: episode`` passes to no earlier call, such as a penalty
-    for the call's own form. Default: none of it."""
+    """(T,) float32 returns, which the critic learns, at the same tokens as `value`; None until GAE sets them."""
+    local_reward: npt.NDArray[np.float32] | None = None
+    """(T,) float32 part of `reward` that ``advantage.chain: episode`` does not pass to earlier calls, such as a penalty
+    for an illegal output. Default: none."""
     weight: float = 1.0
-    """Weight in sums and denominators. Default: 1; 0 for a padding row."""
+    """Weight of the sample in sums and denominators: 1 (the default), or 0 for a padding row."""
     kind: SampleKind = "policy"
-    """Origin of the sequence: sampled by the policy, with log-probs (the default), or a demonstration without them."""
+    """Origin of the sequence: sampled by the policy (the default), or a demonstration, which has no log-probs."""
 
     @property
     def call_ids(self) -> tuple[str, ...]:
-        """Ids of the calls trained on, in order."""
+        """Ids of the calls that the sample trains on, in order."""
         return tuple(f"{self.episode_id}/{call.index}" for call in self.calls)
 
 
 Targets = Callable[[Sample], npt.NDArray[np.int64]]
-"""Function from a sample to the positions of the tokens to learn from: (n,) int64, ascending, never position 0."""
+"""Function that returns the positions of a sample's tokens to learn from: (n,) int64, ascending, never 0."""
 
 
 def model_targets(sample: Sample) -> npt.NDArray[np.int64]:
@@ -104,20 +104,20 @@ def model_targets(sample: Sample) -> npt.NDArray[np.int64]:
 
 
 def response_targets(sample: Sample) -> npt.NDArray[np.int64]:
-    """Returns every position from the first trained token to the last, observations in between included, (n,) int64."""
+    """Returns all positions from the first trained token to the last, including observations, (n,) int64."""
     positions = model_targets(sample)
     return np.arange(positions[0], positions[-1] + 1) if len(positions) else positions
 
 
 VALUED: dict[str, Targets] = {"model": model_targets, "response": response_targets}
-"""Functions that choose the tokens with a critic's value, by `CriticOptions.tokens`."""
+"""Functions that choose the tokens that get a critic's value, by `CriticOptions.tokens`."""
 
 
 def samples_from(
     episode: Episode,
     kind: SampleKind = "policy",
     rewards: Sequence[float] | None = None,
-    kept: Sequence[float] | None = None,
+    local_rewards: Sequence[float] | None = None,
 ) -> list[Sample]:
     """Returns the training sequences of an episode; none if no model wrote a token in it.
 
@@ -125,13 +125,14 @@ def samples_from(
         episode: A finished episode with contexts and calls.
         kind: ``"policy"`` requires log-probs of every trained span, ``"demonstration"`` ignores them.
         rewards: One reward per call. Default: `outcome_rewards`.
-        kept: Part of each call's reward that earlier calls have no share in; see `Sample.kept`. Default: none.
+        local_rewards: Part of each call's reward that is not passed to earlier calls; see `Sample.local_reward`.
+            Default: none.
 
     Raises:
-        DataError: Calls and spans do not match, log-probs are missing, or a sequence mixes model keys.
+        DataError: Calls and spans do not match, log-probs are missing, or a sequence has calls of several model keys.
     """
     rewards = outcome_rewards(episode) if rewards is None else rewards
-    return [_sample(episode, sequence, kind, rewards, kept) for sequence in _sequences(episode)]
+    return [_sample(episode, sequence, kind, rewards, local_rewards) for sequence in _sequences(episode)]
 
 
 def outcome_rewards(episode: Episode) -> list[float]:
@@ -142,7 +143,7 @@ def outcome_rewards(episode: Episode) -> list[float]:
 def at_ends(episode: Episode, value: float | Callable[[list[int]], float]) -> list[float]:
     """Returns one reward per call: a value on the last call of each of an episode's sequences, 0 on the others.
 
-    Prefix answers, which only training asks for, get 0.
+    Prefix answers (trial answers in training) get 0.
 
     Args:
         episode: A finished episode.
@@ -156,28 +157,28 @@ def at_ends(episode: Episode, value: float | Callable[[list[int]], float]) -> li
 
 
 class _Sequence(NamedTuple):
-    """What is trained on in one context."""
+    """Calls to train on in one context."""
 
     context: int
     calls: list[tuple[int, Call]]
     """Calls to train on, each with its index in the episode."""
-    shown: list[tuple[int, int]]
-    """Token ranges of other calls, which the sequence holds but does not train on."""
+    context_ranges: list[tuple[int, int]]
+    """Token ranges of other calls, which are in the sequence but not trained on."""
 
 
 def _sequences(episode: Episode) -> list[_Sequence]:
-    """Returns the training sequences of an episode: each call is in one of them, the first that holds all of it.
+    """Returns the training sequences of an episode: each call is in the first one that contains all of it.
 
     Positions are counted from the root, so that a token has the same position in every context that sees it. Three
     contexts, of which 1 and 2 were forked from 0 at token 40 and 60::
 
         position    0        20       40       60       80
         context 0   | prompt | call 0 | page   | call 1 |         sequence 0 trains on calls 0 and 1
-        context 1                     | call 2 |                  sequence 1 trains on call 2, call 0 is only shown
-        context 2                              | ....   | call 3  sequence 2 trains on call 3, call 0 is only shown
+        context 1                     | call 2 |                  sequence 1 trains on call 2, call 0 is only context
+        context 2                              | ....   | call 3  sequence 2 trains on call 3, call 0 is only context
 
-    A context whose calls are all inherited by another one makes no sequence: without call 1, context 0 would make none,
-    and context 1 would train on call 0 too. A context with prefix answers alone does not count as such another one.
+    A context whose calls are all inherited by another context yields no sequence: without call 1, context 0 would yield
+    none, and context 1 would train on call 0 too. Contexts that contain only prefix answers do not count as such.
     """
     calls = [(index, call) for index, call in enumerate(episode.calls) if call.end > call.start]
     contexts = sorted({call.context for _, call in calls})
@@ -200,42 +201,48 @@ def _sequences(episode: Episode) -> list[_Sequence]:
         others = [seen[other] for other in contexts if other not in (context, *only_prefixes)]
         own_calls = [call for _, call in calls if call.context == context]
         if all(any(call.end <= other.get(context, 0) for other in others) for call in own_calls):
-            continue  # another context holds all of them
-        held = [(index, call) for index, call in calls if call.start < seen[context].get(call.context, 0)]
-        mine = [(i, call) for i, call in held if i not in trained and call.end <= seen[context][call.context]]
-        trained |= (indices := {index for index, _ in mine})
-        shown = [(c.start, min(c.end, seen[context][c.context])) for index, c in held if index not in indices]
-        sequences.append(_Sequence(context, mine, shown))
+            continue  # another context contains all of them
+        visible = [(index, call) for index, call in calls if call.start < seen[context].get(call.context, 0)]
+        to_train = [(i, call) for i, call in visible if i not in trained and call.end <= seen[context][call.context]]
+        trained |= (indices := {index for index, _ in to_train})
+        context_ranges = [
+            (c.start, min(c.end, seen[context][c.context])) for index, c in visible if index not in indices
+        ]
+        sequences.append(_Sequence(context, to_train, context_ranges))
     return sequences
 
 
 def is_overlong(episode: Episode) -> bool:
-    """Returns True if an episode was cut off: by a full context, or without an answer after a call cut at its limit."""
+    """Returns True if an episode was cut off by a full context, or by a token limit before it had an answer."""
     cut = bool(episode.calls) and episode.calls[-1].cut and episode.stop_reason != "answer"
     return episode.stop_reason == "context" or cut
 
 
 def with_all_targets(sample: Sample) -> Sample:
-    """Returns a copy of the sample with every token in the mask except the first, which nothing predicts."""
+    """Returns a copy of the sample that trains on every token except the first, which has no prediction."""
     return dataclasses.replace(sample, mask=np.arange(len(sample.ids)) > 0)
 
 
 def _sample(
-    episode: Episode, sequence: _Sequence, kind: SampleKind, rewards: Sequence[float], kept: Sequence[float] | None
+    episode: Episode,
+    sequence: _Sequence,
+    kind: SampleKind,
+    rewards: Sequence[float],
+    local_rewards: Sequence[float] | None,
 ) -> Sample:
     """Builds the sample of one sequence."""
     where = f"episode {episode.id}, context {sequence.context}"
     spans = episode.tokens(sequence.context)
     ids = np.concatenate([span.ids for span in spans]).astype(np.int32, copy=False)
     mask = np.concatenate([np.full(len(span.ids), span.kind == "model") for span in spans])
-    for start, end in sequence.shown:
+    for start, end in sequence.context_ranges:
         mask[start:end] = False
     if mask[0]:
-        raise DataError(f"{where} begins with a model's token: nothing predicts it, begin with a prompt")
+        raise DataError(f"{where} begins with a model's token, which has no prediction: begin with a prompt")
     calls = []
     for index, call in sequence.calls:
         if not mask[call.start : call.end].all():
-            raise DataError(f"{where}: call {index} says tokens {call.start}:{call.end}, which are no model span")
+            raise DataError(f"{where}: call {index} has tokens {call.start}:{call.end}, which are not all the model's")
         query = None
         if call.ranked is not None:
             query = " / ".join(search.query for search in episode.searches if search.turn == call.turn - 1)
@@ -265,13 +272,13 @@ def _sample(
         policy_version=min(call.policy_version for _, call in sequence.calls),
         searches=len(episode.searches),
         overlong=is_overlong(episode),
-        kept=None if kept is None else _on_last_tokens(kept, calls, len(ids)),
+        local_reward=None if local_rewards is None else _on_last_tokens(local_rewards, calls, len(ids)),
         kind=kind,
     )
 
 
 def _on_last_tokens(numbers: Sequence[float], calls: Sequence[SampleCall], length: int) -> npt.NDArray[np.float32]:
-    """Returns each call's number on its last token, and 0 elsewhere, (T,) float32."""
+    """Returns a row with each call's number at its last token and 0 elsewhere, (T,) float32."""
     row = np.zeros(length, np.float32)
     for call in calls:
         row[call.end - 1] = numbers[call.index]

@@ -1,1 +1,1 @@
-"""Credit: which reward each call of an episode gets, by terms that a recipe names."""
+"""Credit assignment: rewards of the calls of an episode, computed by the terms of a recipe."""

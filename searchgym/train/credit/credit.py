@@ -1,8 +1,9 @@
 """Credit assignment: turns a finished group of episodes into a reward for each call.
 
-A recipe names terms, whose rewards add up, each with a weight and the roles that it rewards. A term gives a group (the
-attempts at one question) one row per episode and one number per call; ``"module:Class"`` names a user's own. Each
-number is put on its call's last token; spreading it over tokens, calls and episodes is left to the advantages.
+A recipe lists credit terms, each with a weight and the roles that it rewards; their rewards are added. For a group (the
+attempts at one question) a term returns one row per episode with one number per call. ``"module:Class"`` names a term
+defined by a user. Each number becomes the reward of its call's last token; estimators of advantages spread it over
+tokens, calls and episodes.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ class CallRewards(NamedTuple):
     """Rewards of an episode's calls."""
 
     total: list[float]
-    """One number per call: the sum over the terms."""
-    kept: list[float]
-    """The part of it that group estimators pass to no earlier call; see `Term.passed_back`."""
+    """Sum of the terms' rewards, one number per call."""
+    local_rewards: list[float]
+    """Part of each total that estimators do not pass back to earlier calls; see `Term.passed_back`."""
 
 
 class Credit:
     """Computes the rewards of calls by the credit terms of a recipe.
 
     Args:
-        terms: Terms by name, those of users imported. Default: the outcome.
+        terms: Terms by name, users' classes imported. Default: ``outcome``.
         context: Inputs of the terms. Default: every answer scores 0 and no role has a penalty.
     """
 
@@ -47,7 +48,7 @@ class Credit:
 
     @property
     def trains_prefixes(self) -> bool:
-        """True if prefix answers are trained on, as a term rewards them."""
+        """True if prefix answers are trained on, because a term rewards them."""
         return any(term.trains_prefixes for term in self._terms.values())
 
     @classmethod
@@ -61,10 +62,11 @@ class Credit:
         """Builds the credit for an agent's roles.
 
         Args:
-            terms: Terms by name, those of users imported.
+            terms: Terms by name, users' classes imported.
             roles: Roles of the agent, with their penalties.
-            load: Returns the task that has the questions and whose reward scores answers; called only if a term asks.
-            judge: Judge of terms that ask one. Default: rules.
+            load: Returns the task with the questions and the reward that scores answers; called only if a term needs
+                it.
+            judge: Judge for terms that need one. Default: rules.
         """
 
         def score(episode: Episode, text: str) -> float:
@@ -87,7 +89,7 @@ class Credit:
         return cls(terms, context)
 
     def judged(self) -> dict[str, float]:
-        """Returns the counts of the judge's verdicts since the last call; empty if no term asks it."""
+        """Returns counts of the judge's verdicts since the previous `judged()`; empty if no term uses the judge."""
         counts, before = self._context.judge.counts, self._judged
         if not any(term.asks_judge for term in self._terms.values()):
             return {}
@@ -96,10 +98,10 @@ class Credit:
         return {name: float(count - earlier) for name, count, earlier in now}
 
     def parts(self, group: Sequence[Episode]) -> dict[str, Rows]:
-        """Returns the rewards of a group's calls, separately by term, weighted and for the term's roles alone.
+        """Returns the weighted rewards of a group's calls by term; calls of roles that the term excludes get 0.
 
         Raises:
-            RewardError: A term returned something else than one finite number per call.
+            RewardError: A term did not return one finite number per call.
         """
         parts = {}
         for name, term in self._terms.items():
@@ -115,44 +117,44 @@ class Credit:
         return [row.total for row in self._allocate(group)]
 
     def _allocate(self, group: Sequence[Episode]) -> list[CallRewards]:
-        """Returns the rewards of a group's calls, episode by episode."""
+        """Returns the rewards of each episode's calls in a group."""
         parts = self.parts(group)
-        kept = [rows for name, rows in parts.items() if not self._terms[name].passed_back]
+        local = [rows for name, rows in parts.items() if not self._terms[name].passed_back]
         rewards = []
         for i, episode in enumerate(group):
             calls = range(len(episode.calls))
             total, stays = (
-                [float(sum(rows[i][call] for rows in some)) for call in calls] for some in (parts.values(), kept)
+                [float(sum(rows[i][call] for rows in some)) for call in calls] for some in (parts.values(), local)
             )
             _check_size(total, episode, ", ".join(parts))
             rewards.append(CallRewards(total, stays))
         return rewards
 
     def rewards(self, episodes: Sequence[Episode]) -> list[CallRewards | None]:
-        """Returns the rewards of each episode's calls, given group by group.
+        """Returns the rewards of each episode's calls; each group is rewarded as a whole.
 
-        It is None where the retriever failed, or where a judge gave no verdict.
+        An element is None if the episode's retriever failed, or if a judge gave no verdict on it.
         """
         rewards: list[CallRewards | None] = [None] * len(episodes)
-        for places in groups_of(episodes):
-            while places:
+        for members in groups_of(episodes):
+            while members:
                 try:
-                    given = self._allocate([episodes[i] for i in places])
+                    allocated = self._allocate([episodes[i] for i in members])
                 except UnjudgedError as error:
-                    self._unjudged += len(error.places)
-                    places = [place for n, place in enumerate(places) if n not in error.places]
+                    self._unjudged += len(error.indices)
+                    members = [member for n, member in enumerate(members) if n not in error.indices]
                     continue
-                for i, of_calls in zip(places, given, strict=True):
+                for i, of_calls in zip(members, allocated, strict=True):
                     rewards[i] = of_calls
                 break
         return rewards
 
 
 def _checked(name: str, returned: object, group: Sequence[Episode]) -> Rows:
-    """Returns what a term returned as new lists of numbers, one row per episode.
+    """Checks a term's return value and copies it to new lists of numbers, one row per episode.
 
     Raises:
-        RewardError: It is something else than one finite number per call.
+        RewardError: The value is not one finite number per call.
     """
     rows = _listed(returned)
     if rows is None:
@@ -165,19 +167,19 @@ def _checked(name: str, returned: object, group: Sequence[Episode]) -> Rows:
         values = [finite_number(value) for value in _listed(row) or ()]
         numbers = [value for value in values if value is not None]
         if not len(numbers) == len(values) == len(episode.calls):
-            wanted = f"{len(episode.calls)} finite numbers, one per call"
-            raise RewardError(f"credit {name} returned {row!r:.200} for episode {episode.id}: expected {wanted}")
+            expected = f"{len(episode.calls)} finite numbers, one per call"
+            raise RewardError(f"credit {name} returned {row!r:.200} for episode {episode.id}: expected {expected}")
         checked.append(numbers)
     return checked
 
 
 def _listed(value: object) -> list[object] | None:
-    """Returns the items of a list, a tuple, an array or whatever can be gone through; None of anything else."""
+    """Returns the items of an iterable (list, tuple, array) as a list; None for any other value."""
     return list(value) if isinstance(value, Iterable) and getattr(value, "shape", None) != () else None
 
 
 def _check_size(rewards: Sequence[float], episode: Episode, terms: str) -> None:
-    """Raises a RewardError, which names the terms, if a reward is too large for samples to hold."""
+    """Raises a RewardError, which names the terms, if a reward is not finite in float32."""
     for call, value in enumerate(rewards):
         if finite_number(value) is None:
             raise RewardError(
@@ -187,7 +189,7 @@ def _check_size(rewards: Sequence[float], episode: Episode, terms: str) -> None:
 
 
 def groups_of(episodes: Sequence[Episode]) -> list[list[int]]:
-    """Returns the groups that credit compares, as indices of episodes; without those whose retriever failed."""
+    """Returns the groups that credit compares, as indices of episodes; skips episodes whose retriever failed."""
     groups: dict[str | None, list[int]] = {}
     for i, episode in enumerate(episodes):
         if episode.stop_reason != "retriever_error":

@@ -1,4 +1,4 @@
-"""Evidence of an episode: which turns found gold pages, and which facts behind the answer its searches support."""
+"""Evidence in an episode: gold pages found by its turns, and facts of the question supported by its searches."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from searchgym.text import holds, norm
 
 
 def new_pages(episode: Episode, question: Question) -> dict[int, int]:
-    """Returns, for each turn that looked for something, how many gold pages it was the first of the episode to find.
+    """Returns the number of new gold pages found in each turn that searched or opened a page.
 
-    A page is found by a search that has it among its hits, or by opening it. A question without gold pages gives 0
-    everywhere.
+    A page is found if it is among a search's hits, or opened, and new if no earlier turn found it. All numbers are 0
+    for a question without gold pages.
     """
     others = _other_texts(question)
     missing = {title_key(title) for title in question.gold_titles or ()}
@@ -25,24 +25,24 @@ def new_pages(episode: Episode, question: Question) -> dict[int, int]:
         seen[search.turn] |= {title_key(passage.title) for passage in found_pages}
     for opened in episode.opens:
         seen[opened.turn] |= {title_key(opened.title)}
-    found = {}
+    new = {}
     for turn in sorted(seen):
-        found[turn] = len(missing & seen[turn])
+        new[turn] = len(missing & seen[turn])
         missing -= seen[turn]
-    return found
+    return new
 
 
 def _other_texts(question: Question) -> set[str]:
-    """Returns the texts of a question's paragraphs that are no gold pages: in MuSiQue some have the title of one."""
+    """Returns the texts of a question's paragraphs that are not gold; in MuSiQue some have a gold page's title."""
     gold = {title_key(paragraph.text) for paragraph in question.paragraphs or () if paragraph.supporting}
     return {title_key(paragraph.text) for paragraph in question.paragraphs or ()} - gold - {""}
 
 
 def fetched_gains(question: Question, episode: Episode, call: Call) -> list[int]:
-    """Returns the relevance, 1 or 0, of each hit that a ranker's call put in order, in the retriever's order.
+    """Returns the relevance, 1 or 0, of each hit that a ranker's call ordered, in the retriever's order.
 
-    A hit is relevant if its page is a gold page of the question, or, where the question names none, if it holds a gold
-    answer. A page that a model wrote in place of a search engine is not.
+    A hit is relevant if its page is a gold page of the question, or, for a question without gold pages, if it contains
+    a gold answer. Pages that a model wrote instead of a search engine are not relevant.
     """
     gold = {title_key(title) for title in question.gold_titles or ()}
     passages = [hit.passage for hit in fetched_for(call, episode.searches)]
@@ -56,17 +56,18 @@ def fetched_gains(question: Question, episode: Episode, call: Call) -> list[int]
 
 
 def acting_calls(episode: Episode) -> dict[int, int]:
-    """Returns the index of the call that made each turn's action: the turn's last one that is no trial answer."""
+    """Returns, by turn, the index of the call that made the action: the turn's last call that is not a trial answer."""
     return {call.turn: index for index, call in enumerate(episode.calls) if not call.prefix}
 
 
 def supported_facts(question: Question, episode: Episode) -> list[Triple]:
-    """Returns the facts of a question that one found passage states: it holds the fact's subject and its object.
+    """Returns the facts of a question whose subject and object are both in one retrieved passage.
 
-    Passages that a model wrote in place of a search engine are none: an agent that writes its own would pay itself.
+    Passages that a model wrote instead of a search engine do not count: otherwise an agent could write its own
+    evidence.
     """
-    found = {hit.passage.id: hit.passage for search in episode.searches for hit in search.hits}
-    texts = [f"{passage.title} {passage.text}" for passage in found.values() if not is_simulated(passage)]
+    passages_by_id = {hit.passage.id: hit.passage for search in episode.searches for hit in search.hits}
+    texts = [f"{passage.title} {passage.text}" for passage in passages_by_id.values() if not is_simulated(passage)]
     return [
         fact
         for fact in question.evidences or ()
@@ -80,10 +81,10 @@ def supported(question: Question, episode: Episode) -> float:
 
 
 def connected(question: Question, episode: Episode) -> float:
-    """Returns the share of a question's facts that are supported and connected with the answer by supported facts.
+    """Returns the share of a question's facts that are connected with the answer through supported facts.
 
-    Two facts are connected if they share an entity, and a fact is connected with the answer if it holds it. Where not
-    all facts of the question hang together with its answer, as in a comparison, this is `supported`.
+    Two facts are connected if they share an entity, and a fact is connected with the answer if it contains it. If some
+    facts of the question are not connected with its answer, as in a comparison, this equals `supported`.
     """
     facts = list(question.evidences or ())
     if len(_linked(facts, question.golds)) < len(facts):
@@ -92,7 +93,7 @@ def connected(question: Question, episode: Episode) -> float:
 
 
 def _linked(facts: Sequence[Triple], golds: Sequence[str]) -> list[Triple]:
-    """Returns the facts that are reached from the gold answers, breadth first over shared entities."""
+    """Returns the facts that are connected with the gold answers, by breadth-first search over shared entities."""
     reached, linked, left = {norm(gold) for gold in golds}, list[Triple](), list(facts)
     while near := [fact for fact in left if {norm(fact.subject), norm(fact.object)} & reached]:
         linked += near
@@ -102,11 +103,11 @@ def _linked(facts: Sequence[Triple], golds: Sequence[str]) -> list[Triple]:
 
 
 def named_entities(question: Question, episode: Episode) -> float:
-    """Returns the share of the entities in a question's facts that the model's own text names; 0 if it has none."""
+    """Returns the share of the entities in a question's facts that the model's text names; 0 without facts."""
     names = dict.fromkeys(norm(name) for fact in question.evidences or () for name in (fact.subject, fact.object))
     written = " ".join(call.text for call in episode.calls if not call.prefix)
     return sum(holds(written, name) for name in names) / max(len(names), 1)
 
 
 MEASURES = {"connected": connected, "supported": supported, "entities": named_entities}
-"""Measures of an episode's evidence, each a share, by name."""
+"""Functions that measure an episode's evidence as a share, by name."""

@@ -1,4 +1,4 @@
-"""Interface of credit terms, one class each: what a term is given, and what it returns."""
+"""Interface of credit terms: their base class, inputs and return values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Rows = list[list[float]]
 
 
 def _no_question(episode: Episode) -> Question:
-    raise UsageError(f"episode {episode.id}: its question is not at hand, Credit.of loads the questions")
+    raise UsageError(f"episode {episode.id}: its question is not loaded: create the credit with Credit.of")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,37 +31,37 @@ class CreditContext:
     penalties: Mapping[str, float] = field(default_factory=dict)
     """Penalty of each role for an illegal output, at most 0. Default: none."""
     score: Callable[[Episode, str], float] = lambda episode, text: 0.0
-    """Returns the environment's reward for an answer text, had the episode ended with it. Default: always 0."""
+    """Returns the environment's reward if the episode had ended with this answer text. Default: always 0."""
     question: Callable[[Episode], Question] = _no_question
-    """Returns an episode's question, with its gold answers and what is known of its evidence. Default: an error."""
+    """Returns an episode's question with its gold answers and evidence. Default: raises an error."""
     names: Callable[[], Names] = lambda: Names(())
-    """Returns the names of the entities that the environment's questions are about. Default: none."""
+    """Returns the names of entities in the environment's questions. Default: none."""
     judge: Checked = field(default_factory=lambda: default_judge().open({}))
-    """Judge that terms ask. Default: rules."""
+    """Judge for terms that need one. Default: rules."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Term(Kind):
-    """A reward for the calls of a group of episodes: one class per term, whose fields are its options."""
+    """Base class of credit terms, which reward calls of a group of episodes; a subclass's fields are its options."""
 
     kinds_in: ClassVar = "searchgym.train.credit.terms"
     noun: ClassVar = "credit term"
     rewards_one: ClassVar[Literal["episode", "role", "call"]] = "role"
-    """What a reward is for. ``episode``: all calls that get one get the same; ``role``: roles may get different ones;
-    ``call``: any two calls may."""
+    """Unit that shares a reward. ``episode``: all rewarded calls of an episode get the same reward; ``role``: calls of
+    different roles may differ; ``call``: any two calls may differ."""
     sums_up: ClassVar[bool] = True
-    """False if the rewards of an episode's calls must not be added, as many calls get the same one again."""
+    """False if the rewards of an episode's calls must not be added, because several calls get the same reward."""
     normalise: ClassVar[str] = "role or role-turn"
-    """What ``advantage.normalise`` should be for rewards of single calls."""
+    """Recommended ``advantage.normalise`` for rewards of single calls."""
     passed_back: ClassVar[bool] = True
-    """False for a reward of a call's own form, which ``advantage.chain: episode`` passes to no earlier call."""
+    """False for rewards of a call's form, which ``advantage.chain: episode`` does not pass to earlier calls."""
     asks_judge: ClassVar[bool] = False
-    """True if the term asks the recipe's judge."""
+    """True if the term uses the recipe's judge."""
     trains_prefixes: ClassVar[bool] = False
     """True if the term rewards trial answers (`Call.prefix`), so that they are trained on."""
 
     weight: float = 1.0
-    """Factor of the term's rewards."""
+    """Factor that multiplies the term's rewards."""
     roles: list[str] | None = None
     """Roles whose calls get the term's rewards. Default: all roles."""
 
@@ -78,7 +78,7 @@ class Term(Kind):
             yield f"roles is {self.roles}: expected at least one, none twice"
 
     def differs(self, penalties: Mapping[str, float]) -> bool:
-        """Tells whether calls of one episode may get different rewards, given the penalty of each of several roles."""
+        """Returns True if calls of one episode may get different rewards, given each role's penalty."""
         return self.rewards_one != "episode" or (self.roles is not None and set(self.roles) != set(penalties))
 
     def rewards(self, group: Sequence[Episode], context: CreditContext) -> Rows:
@@ -89,30 +89,31 @@ class Term(Kind):
             context: Penalties, scores, questions and the judge.
 
         Returns:
-            One row per episode, one number per call. Default: `of_episode` of each episode.
+            One row per episode with one number per call. The default implementation calls `of_episode` for each
+            episode.
 
         Raises:
             UnjudgedError: The judge gave no verdict on some episodes.
         """
-        rows, places, why = list[list[float]](), list[int](), ""
-        for place, episode in enumerate(group):
+        rows, unjudged, why = list[list[float]](), list[int](), ""
+        for index, episode in enumerate(group):
             try:
                 rows.append(self.of_episode(episode, context))
             except NoVerdictError as error:
-                places.append(place)
+                unjudged.append(index)
                 why = why or f"episode {episode.id}: {error}"
-        if places:
-            raise UnjudgedError(places, why)
+        if unjudged:
+            raise UnjudgedError(unjudged, why)
         return rows
 
     def of_episode(self, episode: Episode, context: CreditContext) -> list[float]:
-        """Returns the reward of each call of an episode, for terms that look at each episode alone."""
+        """Returns the reward of each call of an episode, for terms that reward each episode independently."""
         raise NotImplementedError(f"{type(self).__name__} defines neither rewards nor of_episode")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeTerm(Term):
-    """A term that rewards whole episodes: the last call of each of an episode's sequences gets the reward."""
+    """Base class of terms for whole episodes, whose reward goes to the last call of each sequence of an episode."""
 
     rewards_one: ClassVar = "episode"
     sums_up: ClassVar = False
@@ -135,17 +136,17 @@ class UnjudgedError(NoVerdictError):
     """Raised when a judge gave no verdict on some episodes of a group.
 
     Args:
-        places: Indices of these episodes in the group.
-        why: What the judge did on the first of them.
+        indices: Indices of these episodes in the group.
+        why: Reason for the first of them.
     """
 
-    def __init__(self, places: Sequence[int], why: str) -> None:
-        self.places = tuple(places)
+    def __init__(self, indices: Sequence[int], why: str) -> None:
+        self.indices = tuple(indices)
         super().__init__(why)
 
 
 def term_problems(terms: Mapping[str, Term], setting: Setting) -> Iterable[str]:
-    """Yields a sentence for each contradiction between credit terms and the comparison of calls."""
+    """Yields one message for each contradiction between credit terms and the comparison of calls."""
     if not terms:
         yield "credit names no term: expected at least one, such as {outcome: 1}"
     single = {name: term for name, term in terms.items() if term.rewards_one == "call"}
@@ -164,11 +165,11 @@ def term_problems(terms: Mapping[str, Term], setting: Setting) -> Iterable[str]:
 
 
 def check_methods(name: str, term: Term) -> None:
-    """Refuses a term that could not be asked for rewards, before the first episode.
+    """Checks that a term can compute rewards, before the first episode.
 
     Raises:
         CardError: Its class defines neither `rewards` nor `of_episode`, nor, as an `EpisodeTerm`, `value`.
-        UsageError: It defines one with other arguments.
+        UsageError: A method has other arguments.
     """
     cls = type(term)
     if cls.rewards is Term.rewards and cls.of_episode is Term.of_episode:

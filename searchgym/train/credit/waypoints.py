@@ -11,24 +11,24 @@ from searchgym.records import Question, Searched, title_key
 from searchgym.text import WORD, base_title, holds, norm
 
 RULES: Final = ("query", "page", "led", "few")
-"""What may have to hold of a search that earns a waypoint; see `coverage`."""
+"""Conditions that a search may have to meet to earn a waypoint; see `coverage`."""
 
 
 @dataclass(frozen=True, slots=True)
 class PathEntity:
-    """An entity between a question and its answer that has a page of its own."""
+    """Entity with a gold page on the path from a question to its answer."""
 
     name: str
-    """Name as the question's evidence gives it."""
+    """Name of the entity in the question's evidence."""
     pages: frozenset[str]
-    """Titles of its gold pages, as `title_key` writes them."""
+    """Titles of the entity's gold pages, normalised by `title_key`."""
 
 
 def waypoints_of(question: Question) -> tuple[PathEntity, ...]:
     """Returns the waypoints of a question in reading order.
 
-    They are the subjects and objects of its evidence that have a gold page, less the answers and what the question
-    names. Single facts and comparisons of two named pages have none; nor has a question without evidence triples.
+    Waypoints are the subjects and objects of its evidence that have a gold page, except the answers and entities named
+    in the question. Single facts, comparisons of two named pages, and questions without evidence triples have none.
     """
     answers = {norm(gold) for gold in question.golds}
     pages: dict[str, set[str]] = {}
@@ -36,20 +36,20 @@ def waypoints_of(question: Question) -> tuple[PathEntity, ...]:
         for name in {norm(title), norm(base_title(title))}:
             pages.setdefault(name, set()).add(title_key(title))
     entities = dict.fromkeys(name for fact in question.evidences or () for name in (fact.subject, fact.object))
-    found = {
+    waypoints = {
         norm(name): PathEntity(name, frozenset(pages[norm(name)]))
         for name in entities
         if norm(name) in pages and norm(name) not in answers and not holds(question.text, name)
     }
-    return tuple(found.values())
+    return tuple(waypoints.values())
 
 
 class Names:
-    """The names of a graph's entities, which queries are searched for.
+    """Names of a graph's entities, which can be counted in queries.
 
     Args:
-        names: Names of entities; brackets at their ends are left out.
-        ordinary: Words in small letters that are no names, although an entity may be called so ("her").
+        names: Names of entities; brackets at their ends are ignored.
+        ordinary: Lower-case words that do not count as names, even if an entity has such a name ("her").
     """
 
     def __init__(self, names: Iterable[str], ordinary: Collection[str] = ()) -> None:
@@ -59,7 +59,7 @@ class Names:
 
     @classmethod
     def of(cls, questions: Iterable[Question]) -> Names:
-        """Collects the entities with a gold page in some questions; words in small letters in them are no names."""
+        """Collects the entities with gold pages in questions; lower-case words of the questions are no names."""
         names, ordinary = dict[str, None](), set[str]()
         for question in questions:
             names.update(dict.fromkeys(question.gold_titles or ()))
@@ -67,7 +67,7 @@ class Names:
         return cls(names, ordinary)
 
     def count(self, text: str, more: Iterable[str] = ()) -> int:
-        """Returns how many different entities a text names, whatever the case; of names in names only the longest.
+        """Counts the different entities named in a text, ignoring case; of nested names only the longest counts.
 
         Args:
             text: Text to search, such as a query.
@@ -75,15 +75,15 @@ class Names:
         """
         here = self._tidy(more)
         longest = max(self._longest, _longest(here))
-        words, found, place = norm(text).split(), set[str](), 0
-        while place < len(words):
-            sizes = range(min(longest, len(words) - place), 0, -1)
-            spans = (" ".join(words[place : place + size]) for size in sizes)
+        words, entities, position = norm(text).split(), set[str](), 0
+        while position < len(words):
+            sizes = range(min(longest, len(words) - position), 0, -1)
+            spans = (" ".join(words[position : position + size]) for size in sizes)
             name = next((span for span in spans if span in self._names or span in here), None)
             if name is not None:
-                found.add(name)
-            place += 1 if name is None else name.count(" ") + 1
-        return len(found)
+                entities.add(name)
+            position += 1 if name is None else name.count(" ") + 1
+        return len(entities)
 
     def _tidy(self, names: Iterable[str]) -> frozenset[str]:
         return frozenset(norm(base_title(name)) for name in names) - self._ordinary - {""}
@@ -101,10 +101,11 @@ def coverage(
 
     Args:
         points: The question's waypoints.
-        searches: Searches of the episode in order. Those of one turn do not see each other's hits.
+        searches: Searches of the episode in order. Searches in one turn do not see each other's hits.
         names: Names of the graph's entities; titles of the episode's hits count as well.
-        rules: What must hold for a waypoint, all by one search; see `searchgym.train.credit.terms.waypoint`.
-        most_names: Number of entities that a query may name under the rule ``few``.
+        rules: Conditions for a waypoint, which one search must meet together; see
+            `searchgym.train.credit.terms.waypoint`.
+        most_names: Maximum number of entities named in a query, for the rule ``few``.
     """
     if not points:
         return 0.0
@@ -115,12 +116,12 @@ def coverage(
         for search in of_turn:
             if "few" in rules and names.count(search.query, titles) > most_names:
                 continue
-            found = {title_key(hit.passage.title) for hit in search.hits}
+            hit_titles = {title_key(hit.passage.title) for hit in search.hits}
             earned |= {
                 i
                 for i, point in enumerate(points)
                 if ("query" not in rules or holds(search.query, point.name))
-                and ("page" not in rules or found & point.pages)
+                and ("page" not in rules or hit_titles & point.pages)
                 and ("led" not in rules or i in led)
             }
         texts = [f"{hit.passage.title} {hit.passage.text}" for search in of_turn for hit in search.hits]

@@ -1,1 +1,1 @@
-"""Curricula: which questions a training asks, and how much of what it finds is noise, by step or by pass rate."""
+"""Curricula: the mix of training questions, and the noise in search results, by step or by pass rate."""

@@ -14,11 +14,11 @@ from searchgym.train.curriculum.stages import StageOptions
 
 
 class StagedRetriever(NoiseRetriever):
-    """A retriever that makes its hits harder to use, as the stage of the training step says.
+    """A retriever that adds noise to its hits, according to the curriculum's stage of the training step.
 
     `StageOptions.noise` is the probability that all hits of a query are replaced by random passages, as in
-    `NoiseRetriever`. Where they are not, the last `StageOptions.distractors` of its hits make room for random passages
-    at random ranks. What a query gets depends on (seed, step, query) alone. In validation nothing is replaced.
+    `NoiseRetriever`. Otherwise the last `StageOptions.distractors` of its hits are replaced by random passages, at
+    random ranks. The result depends on (seed, step, query) alone. In validation nothing is replaced.
 
     Args:
         inner: Wrapped retriever, whose corpus is on this machine.
@@ -34,7 +34,7 @@ class StagedRetriever(NoiseRetriever):
         self._stage_at, self._distractors = stage_at, 0
 
     def at_step(self, step: int | None, steps: int) -> None:
-        """Sets noise and distractors for a step of training, or none for validation."""
+        """Sets noise and distractors for a step of training; turns both off for validation (step None)."""
         stage = StageOptions() if step is None else self._stage_at(step)
         self.schedule, self._distractors = replace(self.schedule, start=stage.noise, end=stage.noise), stage.distractors
         super().at_step(step, steps)
@@ -45,8 +45,8 @@ class StagedRetriever(NoiseRetriever):
 
     def _changed(self, query: str, hits: list[Hit], k: int) -> list[Hit]:
         noisy = super()._changed(query, hits, k)
-        kept = max(len(hits) - self._distractors, 0)
-        if noisy is not hits or kept == len(hits):
+        remaining = max(len(hits) - self._distractors, 0)
+        if noisy is not hits or remaining == len(hits):
             return noisy
-        passages = self._among(f"distractors {query}", hits, kept, len(hits) - kept)
+        passages = self._among(f"distractors {query}", hits, remaining, len(hits) - remaining)
         return [Hit(passage, hit.score) for passage, hit in zip(passages, hits, strict=False)]

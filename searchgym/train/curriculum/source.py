@@ -1,4 +1,4 @@
-"""Questions in the mix of a curriculum's stages, which follow each other by step or by measured pass rate."""
+"""Questions for training by a curriculum, whose stages advance by step or by measured pass rate."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from searchgym.train.curriculum.stages import Schedule, StageOptions
 class Curriculum:
     """A source of questions that follows the stages of a curriculum.
 
-    In each stage the questions of a step are shared out among the values of `Schedule.by` by the stage's
-    weights: within one of the exact share in each step, and exact in expectation. The questions of a value come in
-    epochs, each in a new order, and none comes twice in a step.
+    The stage's weights divide the questions of a step among the values of `Schedule.by`: each number is within one of
+    the exact share, and exact in expectation. Questions of a value are used in epochs, each in a new order; none occurs
+    twice in a step.
 
-    Source: the paper SearchGym (arXiv 2601.14615) trains from single actions to long plans. It does not give its
-    schedule; stages, weights and the two ways to go on are of this project.
+    Source: the paper SearchGym (arXiv 2601.14615) trains from single actions to long plans but does not state its
+    schedule; stages, weights and the two rules for advancing are ours.
 
     Args:
         questions: All questions of the training.
-        options: Stages, and how they follow each other.
+        options: Stages, and the rule for advancing.
         seed: Seed of the orders.
         batch: Questions per step.
         steps: Number of steps of the training.
 
     Raises:
-        UsageError: A stage asks for questions that do not exist, or for more in a step than there are.
+        UsageError: A stage needs questions that do not exist, or more in a step than there are.
     """
 
-    name, made = "curriculum", False
+    name, proposes = "curriculum", False
 
     def __init__(self, questions: Sequence[Question], options: Schedule, seed: int, batch: int, steps: int) -> None:
         self._options, self._seed, self._steps = options, seed, steps
@@ -60,18 +60,18 @@ class Curriculum:
                 if counts.get(value, 0) < most:
                     have = ", ".join(f"{value} ({count:,})" for value, count in counts.items())
                     raise UsageError(
-                        f"curriculum.stages[{number}] asks for up to {most} questions of {options.by} {value} a step, "
-                        f"there are {have}: change its mix, or give more questions"
+                        f"curriculum.stages[{number}] needs up to {most} questions of {options.by} {value} a step, "
+                        f"there are {have}: change its mix, or add questions"
                     )
 
     def _weights(self, stage: StageOptions) -> dict[str, float]:
-        """Returns the weight of each value in a stage; without a mix, of each the number of its questions."""
+        """Returns the weight of each value in a stage; without a mix, the number of its questions."""
         if not stage.mix:
-            return {value: float(len(own)) for value, own in self._groups.items()}
+            return {value: float(len(group)) for value, group in self._groups.items()}
         return {str(value): weight for value, weight in stage.mix.items() if weight}
 
     def stage_at(self, step: int) -> int:
-        """Returns the number of a step's stage, from 0; with pass rates it is known from the step's draw on."""
+        """Returns the 0-based number of a step's stage, which by pass rates is fixed when `draw` is called."""
         planned = self._options.planned(step, self._steps)
         return self._stages.get(step, self._stage) if planned is None else planned
 
@@ -80,34 +80,34 @@ class Curriculum:
         self._stages[step] = self.stage_at(step)
         return self._mixed(step, 0, count, ())
 
-    def more(self, step: int, round: int, count: int, drawn: Sequence[Question]) -> list[Question]:
-        """Returns further questions in the mix of the step's stage, none of those drawn."""
-        return self._mixed(step, round, count, drawn)
+    def more(self, step: int, round: int, count: int, used: Sequence[Question]) -> list[Question]:
+        """Returns further questions in the mix of the step's stage, except those in `used`."""
+        return self._mixed(step, round, count, used)
 
-    def _mixed(self, step: int, round: int, count: int, drawn: Sequence[Question]) -> list[Question]:
-        """Returns questions in the mix of a step's stage; fewer where a value has no more."""
+    def _mixed(self, step: int, round: int, count: int, used: Sequence[Question]) -> list[Question]:
+        """Returns questions in the mix of a step's stage; fewer if a value has no more questions."""
         rng = np.random.default_rng([self._seed, step, round])
         weights = self._weights(self._options.stages[self._stages[step]])
         shares = shared_out(count, list(weights.values()), float(rng.random()))
-        taken, found = {question.id for question in drawn}, list[Question]()
+        used_ids, chosen = {question.id for question in used}, list[Question]()
         for value, share in zip(weights, shares, strict=True):
-            group, whole = self._groups[value], len(found) + share
-            for _ in range(len(group)):  # no question is looked at twice
-                if len(found) == whole:
+            group, whole = self._groups[value], len(chosen) + share
+            for _ in range(len(group)):  # consider each question once
+                if len(chosen) == whole:
                     break
-                epoch, place = divmod(self._drawn[value], len(group))
-                if self._orders.get(value, (-1,))[0] != epoch:  # the order of a value's questions is drawn once
+                epoch, index = divmod(self._drawn[value], len(group))
+                if self._orders.get(value, (-1,))[0] != epoch:  # shuffle a value's questions once per epoch
                     rng_of_epoch = np.random.default_rng([self._seed, self._numbers[value], epoch])
                     self._orders[value] = epoch, rng_of_epoch.permutation(len(group))
-                question = group[int(self._orders[value][1][place])]
+                question = group[int(self._orders[value][1][index])]
                 self._drawn[value] += 1
-                if question.id not in taken:
-                    taken.add(question.id)
-                    found.append(question)
-        return [found[place] for place in rng.permutation(len(found))]
+                if question.id not in used_ids:
+                    used_ids.add(question.id)
+                    chosen.append(question)
+        return [chosen[index] for index in rng.permutation(len(chosen))]
 
     def learn(self, step: int, questions: Sequence[Question], episodes: Sequence[Episode]) -> dict[str, float]:
-        """Goes to another stage if the pass rates ask for it; returns the step's metrics.
+        """Changes the stage if the pass rates require it; returns the step's metrics.
 
         Returns:
             ``stage`` (from 0), ``noise``, ``distractors``, ``share/VALUE`` of each value among the step's questions,
@@ -115,8 +115,8 @@ class Curriculum:
         """
         number = self._stages[step]
         stage, by = self._options.stages[number], self._options.by
-        asked = [value_of(question, by) for question in questions]
-        shares = {f"share/{value}": asked.count(value) / max(len(asked), 1) for value in self._groups}
+        values = [value_of(question, by) for question in questions]
+        shares = {f"share/{value}": values.count(value) / max(len(values), 1) for value in self._groups}
         row = {"stage": float(number), "noise": stage.noise, "distractors": float(stage.distractors), **shares}
         counted = [episode for episode in episodes if episode.stop_reason != "retriever_error"]
         right = [episode.scores["em"] for episode in counted if "em" in episode.scores]
@@ -127,32 +127,34 @@ class Curriculum:
         return row | {"pass_rate": float(np.mean(right))}
 
     def _advance(self, rate: float) -> None:
-        """Records a step's pass rate, and goes to the next stage or the one before if the rates ask for it."""
+        """Records a step's pass rate, and moves to the next or previous stage if the rates require it."""
         self._window.append(rate)
         stage = min(max(self._stage + self._options.move(self._window), 0), len(self._options.stages) - 1)
         if stage != self._stage:
             self._stage, self._window = stage, []
 
     def state(self) -> dict[str, Any]:
-        """Returns the stage, its pass rates so far, and how many questions of each value were drawn."""
+        """Returns the stage, its pass rates so far, and the number of questions used of each value."""
         return {"stage": self._stage, "window": list(self._window), "drawn": dict(self._drawn)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Goes on from a state."""
+        """Restores a state that `state` returned."""
         self._stage, self._window = int(state["stage"]), [float(rate) for rate in state["window"]]
         self._drawn |= {value: int(count) for value, count in state["drawn"].items() if value in self._drawn}
 
 
 def curriculum_of(options: Schedule, task: Task, seed: int, batch: int, steps: int) -> Curriculum:
-    """Returns the questions of a task by a curriculum; see `Curriculum` for the parameters.
+    """Returns a curriculum over a task's questions; see `Curriculum` for the parameters.
 
     Raises:
-        UsageError: A stage asks for questions or passages that the environment does not have.
+        UsageError: A stage needs questions or passages that the environment does not have.
     """
     most = max(stage.distractors for stage in options.stages)
     if most >= task.rules.top_k:
         hits = task.rules.top_k
-        raise UsageError(f"curriculum: {most} distractors among {hits} hits: ask for fewer, or for more hits (top_k)")
+        raise UsageError(
+            f"curriculum: {most} distractors among {hits} hits: set fewer distractors, or more hits (top_k)"
+        )
     return Curriculum(task.questions, options, seed, batch, steps)
 
 
@@ -160,7 +162,7 @@ def staged(task: Task, curriculum: Curriculum, options: Schedule, seed: int) -> 
     """Returns the task with a retriever that follows the curriculum, if a stage has noise or distractors.
 
     Raises:
-        UsageError: They are drawn from the corpus, and the retriever has none on this machine.
+        UsageError: Noise needs a corpus on this machine, and the retriever has none.
     """
     stages = options.stages
     if not any(stage.harder for stage in stages):
@@ -174,12 +176,12 @@ def staged(task: Task, curriculum: Curriculum, options: Schedule, seed: int) -> 
 
 
 def value_of(question: Question, by: str) -> str:
-    """Returns a question's value by which a curriculum tells questions apart; ``?`` where it has none.
+    """Returns the property by which a curriculum distinguishes questions; ``?`` if the question has none.
 
     Args:
         question: The question.
-        by: ``kind``, ``level``, ``hops`` (also that of a gold decomposition or the number of gold pages), or a key of
-            its metadata.
+        by: ``kind``, ``level``, ``hops`` (from the metadata, the gold decomposition or the number of gold pages), or a
+            key of the question's metadata.
     """
     if by in ("kind", "level"):
         return str(getattr(question, by) or "?")
@@ -190,14 +192,14 @@ def value_of(question: Question, by: str) -> str:
 
 
 def shared_out(count: int, weights: Sequence[float], start: float) -> list[int]:
-    """Returns whole numbers that add up to `count`, each within one of its share, by systematic sampling.
+    """Divides `count` into whole numbers, each within one of its exact share, by systematic sampling.
 
     Args:
-        count: The sum.
+        count: Sum of the numbers.
         weights: Weights of the shares, at least 0 and not all 0.
-        start: Random number in [0, 1); over even draws of it, each number has its exact share in expectation.
+        start: Random number in [0, 1); if it is uniform, each number equals its exact share in expectation.
     """
     ends = np.concatenate([[0.0], np.cumsum(weights) / np.sum(weights) * count])
     ends[-1] = count
-    places = np.floor(ends + start)
-    return [int(number) for number in np.diff(places)]
+    bounds = np.floor(ends + start)
+    return [int(number) for number in np.diff(bounds)]

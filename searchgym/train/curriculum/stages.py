@@ -1,4 +1,4 @@
-"""The stages of a curriculum, and the interface of curricula, one class each."""
+"""Stages of a curriculum, and the interface of curricula."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from searchgym.options import Kind, Options, Setting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageOptions(Options):
-    """One stage of a curriculum: its mix of questions, and how much of what searches find is noise."""
+    """Options of one stage of a curriculum: its mix of questions, and the noise in search results."""
 
     mix: dict[str | int, Annotated[float, Ge(0)]] = field(default_factory=dict)
-    """Weights of the values of `Schedule.by`, such as ``{1: 0.5, 2: 0.5}``. Empty: as many as there are."""
+    """Weights of the values of `Schedule.by`, such as ``{1: 0.5, 2: 0.5}``. Default: in proportion to their numbers of
+    questions."""
     share: Annotated[float, Gt(0)] = 1.0
-    """Weight of the stage's share of the steps, with ``kind: steps``."""
+    """Relative number of steps of the stage, with ``kind: steps``."""
     noise: Annotated[float, Interval(ge=0, le=1)] = 0.0
-    """Probability that all hits of a search are replaced by random passages; not in validation."""
+    """Probability that all hits of a search are replaced by random passages; never in validation."""
     distractors: Annotated[int, Ge(0)] = 0
-    """Number of the hits of a search, the last ones, that are replaced by random passages at random ranks."""
+    """Number of last hits of a search that are replaced by random passages, at random ranks."""
 
     def problems(self) -> Iterable[str]:
         """See `Options.problems`."""
@@ -31,13 +32,13 @@ class StageOptions(Options):
 
     @property
     def harder(self) -> bool:
-        """True if something of what searches find is replaced."""
+        """True if the stage replaces hits of searches."""
         return self.noise > 0 or self.distractors > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule(Kind):
-    """Stages of a training and when each follows another: one class per curriculum, whose fields are its options."""
+    """Base class of curricula: stages and the rule for advancing; a subclass's fields are its options."""
 
     kinds_in: ClassVar = "searchgym.train.curriculum.kinds"
     noun: ClassVar = "curriculum"
@@ -45,7 +46,7 @@ class Schedule(Kind):
     stages: list[StageOptions] = field(default_factory=list)
     """Stages in order, at least one."""
     by: str = "hops"
-    """What tells questions apart: ``hops``, ``kind``, ``level`` or a key of their metadata."""
+    """Property that distinguishes questions: ``hops``, ``kind``, ``level`` or a key of their metadata."""
 
     def problems(self) -> Iterable[str]:
         """See `Options.problems`."""
@@ -53,15 +54,15 @@ class Schedule(Kind):
             yield "stages is empty: expected at least one"
 
     def check(self, setting: Setting) -> Iterable[str]:
-        """Yields a sentence for each choice of the run that does not go with this curriculum."""
+        """Yields one message for each setting of the run that is incompatible with this curriculum."""
         return ()
 
     def planned(self, step: int, steps: int) -> int | None:
-        """Returns the number of the stage of a 0-based step, of `steps`; None (the default) if pass rates decide it."""
+        """Returns the stage number of a 0-based step out of `steps`; None (the default) if pass rates decide."""
         return None
 
     def move(self, rates: Sequence[float]) -> int:
-        """Returns by how many stages to go on after a step, negative to go back. Default: 0.
+        """Returns the number of stages to advance after a step; negative to go back. Default: 0.
 
         Args:
             rates: Pass rates of the steps since the stage began.

@@ -1,1 +1,1 @@
-"""Demonstrations from any question set that knows its path or its gold pages, for supervised training."""
+"""Demonstrations for supervised training, from any question set with gold pages or decompositions."""

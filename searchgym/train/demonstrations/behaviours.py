@@ -1,9 +1,10 @@
-"""Behaviours of a good searcher, written into the oracle's demonstrations before reinforcement learning.
+"""Behaviours of a good searcher, added to the oracle's demonstrations for training before reinforcement learning.
 
-Source: Behavior Priming (repository cxcscmu/Behavior_Priming_For_Agentic_Search; known by a summary): trajectories that
-show four behaviours are learnt whatever their final answer, then ordinary reinforcement learning follows.
-Deviation: its trajectories come from a large model that reasons freely and are chosen by a judge; here the oracle
-writes each behaviour by a fixed sentence and a real search, so that any corpus will do and a small model can learn it.
+Source: Behavior Priming (repository cxcscmu/Behavior_Priming_For_Agentic_Search; read in a summary only): trajectories
+with four behaviours are learnt, whether their answers are right or not, before ordinary reinforcement learning.
+Deviation: its trajectories come from a large model that reasons freely and are selected by a judge; here the oracle
+writes each behaviour as a fixed sentence and a real search, so that it works with any corpus and a small model can
+learn it.
 """
 
 from __future__ import annotations
@@ -18,60 +19,62 @@ SEARCH: Final = "<search>"
 
 @dataclass(frozen=True, slots=True)
 class Occasion:
-    """A demonstration, with what a behaviour may say about it."""
+    """A demonstration, with the facts that its behaviours may mention."""
 
     question: str
     """Text of the question."""
     turns: Turns
-    """Its turns: searches, perhaps opened pages, and the answer."""
+    """Turns of the demonstration: searches, opened pages (if any), and the answer."""
     titles: Sequence[str]
     """Titles of the gold pages, in reading order."""
-    found: str | None
-    """What the first page gives, where it is not the answer; None where the question does not go on from it."""
+    first_answer: str | None
+    """Intermediate answer on the first page; None if the question does not continue from it."""
     checked: str
-    """Name by which the answer can be searched for again."""
+    """Name to search for when the answer is verified."""
 
     @property
     def searches(self) -> list[int]:
-        """Places of the searches among the turns."""
-        return [place for place, turn in enumerate(self.turns) if turn.startswith(SEARCH)]
+        """Indices of the turns that search."""
+        return [index for index, turn in enumerate(self.turns) if turn.startswith(SEARCH)]
 
 
-def verification(shown: Occasion) -> Turns:
-    """Information verification: before the answer, it is searched for once more."""
-    *before, answer = shown.turns
-    return (*before, f"<think> I check this before I answer.</think>{SEARCH} {shown.checked}</search>", answer)
+def verification(occasion: Occasion) -> Turns:
+    """Adds information verification: one more search before the answer, for the answer itself."""
+    *before, answer = occasion.turns
+    return (*before, f"<think> I check this before I answer.</think>{SEARCH} {occasion.checked}</search>", answer)
 
 
-def authority(shown: Occasion) -> Turns:
-    """Authority evaluation: of the pages of a search, the one about the name itself is trusted."""
-    turns = list(shown.turns)
-    for place, title in zip(shown.searches, shown.titles, strict=False):
-        turns[place + 1] = f"<think> The page {title} is about this itself: I trust it most.</think>{turns[place + 1]}"
+def authority(occasion: Occasion) -> Turns:
+    """Adds authority evaluation: after each search, a thought trusts the page about the searched name most."""
+    turns = list(occasion.turns)
+    for index, title in zip(occasion.searches, occasion.titles, strict=False):
+        turns[index + 1] = f"<think> The page {title} is about this itself: I trust it most.</think>{turns[index + 1]}"
     return tuple(turns)
 
 
-def adaptation(shown: Occasion) -> Turns:
-    """Adaptive search: the whole question is searched for first, then a name in it."""
-    first, *rest = shown.turns
+def adaptation(occasion: Occasion) -> Turns:
+    """Adds adaptive search: a first search for the whole question, then the search for a name in it."""
+    first, *rest = occasion.turns
     return (
-        f"{SEARCH} {shown.question}</search>",
+        f"{SEARCH} {occasion.question}</search>",
         f"<think> That asks too much at once: I search for one name.</think>{first}",
         *rest,
     )
 
 
-def recovery(shown: Occasion) -> Turns | None:
-    """Error recovery: what the first page gives is taken for the answer, and the mistake is noticed."""
-    if shown.found is None or len(shown.searches) < 2:
+def recovery(occasion: Occasion) -> Turns | None:
+    """Adds error recovery: a thought mistakes the intermediate answer for the final one and corrects itself."""
+    if occasion.first_answer is None or len(occasion.searches) < 2:
         return None
-    turns, place = list(shown.turns), shown.searches[1]
-    wrong = f"<think> The answer is {shown.found}. No, this is only a step: the question asks for more.</think>"
-    turns[place] = wrong + turns[place]
+    turns, index = list(occasion.turns), occasion.searches[1]
+    wrong = (
+        f"<think> The answer is {occasion.first_answer}. No, this is only a step: the question asks for more.</think>"
+    )
+    turns[index] = wrong + turns[index]
     return tuple(turns)
 
 
 WRITERS: Final[Mapping[str, Callable[[Occasion], Turns | None]]] = {
     write.__name__: write for write in (verification, authority, adaptation, recovery)
 }
-"""Behaviours by name; each returns the turns that show it, or None if a question gives no occasion for it."""
+"""Behaviours by name; each returns turns with the behaviour, or None if it does not apply to the question."""

@@ -1,4 +1,4 @@
-"""Leaves what evaluation questions keep to themselves out of practice: their gold pages, and questions about these."""
+"""Excludes pages reserved for evaluation from demonstrations: gold pages, and questions about them."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from searchgym.text import base_title, norm
 
 
 def without_held_out(task: Task, files: Sequence[Path]) -> tuple[Task, int]:
-    """Returns a task without the gold pages and entities of evaluation questions, and the number of pages left out.
+    """Returns a task without the gold pages and entities of evaluation questions, and the number of excluded pages.
 
-    Neither searches nor questions of the task lead to these pages: BM25 is built anew over the other ones.
+    Neither searches nor questions of the new task lead to these pages: BM25 is rebuilt over the other pages.
 
     Args:
-        task: Task whose corpus is at hand.
-        files: Files of evaluation questions; without any, the task is returned as it is.
+        task: Task whose corpus is on this machine.
+        files: Files of evaluation questions; if empty, the task is returned unchanged.
 
     Raises:
-        UsageError: The corpus is not at hand, no question is left, or there are further retrievers.
+        UsageError: The corpus is not on this machine, no question is left, or the task has further retrievers.
     """
     if not files:
         return task, 0
@@ -42,7 +42,7 @@ def without_held_out(task: Task, files: Sequence[Path]) -> tuple[Task, int]:
     def apart(title: str) -> bool:
         return title_key(title) not in titles and norm(base_title(title)) not in held_out.names
 
-    asked = [
+    remaining = [
         question
         for question in task.questions
         if all(map(apart, question.gold_titles or ()))
@@ -50,9 +50,9 @@ def without_held_out(task: Task, files: Sequence[Path]) -> tuple[Task, int]:
         and not {norm(part) for answer in question.golds for part in (answer, *answer.split(SPAN_SEPARATOR))}
         & held_out.names
     ]
-    if not asked:
+    if not remaining:
         raise UsageError(f"each of the {len(task.questions)} questions is about a page that is held out")
     left = [passage for page, passage in enumerate(passages) if page not in held_out.pages]
     index = build_in_memory(left)
     hiding = task.retriever.over(index) if isinstance(task.retriever, HidingRetriever) else index
-    return dataclasses.replace(task.asking(asked), retriever=hiding), len(passages) - len(left)
+    return dataclasses.replace(task.asking(remaining), retriever=hiding), len(passages) - len(left)

@@ -1,4 +1,4 @@
-"""Runs demonstrations through the episode engine: the model's part is written, everything else is real."""
+"""Runs demonstrations through the episode engine: the model's text is scripted, everything else is real."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from searchgym.rollout.sampler import Finish, Sampled, SampleRequest
 from searchgym.rollout.tokens import TokenFormat
 
 AGENT: Final = "search-r1"
-"""Agent whose episodes demonstrations are by default."""
+"""Default agent of demonstrations."""
 ROLE: Final = "searcher"
-"""Its role."""
+"""Role of the default agent."""
 MODEL_KEY: Final = "demonstration"
-"""Model key of written responses."""
+"""Model key of scripted responses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +36,11 @@ class Demonstration:
     turns: tuple[str, ...]
     """Response texts: searches, then an answer."""
     early: bool
-    """Whether the answer comes before all gold pages were seen."""
+    """True if the answer comes before all gold pages were seen."""
 
 
 class WrittenSampler:
-    """Base class of samplers that reply with what was written for them; they have no weights."""
+    """Base class of samplers with scripted replies; they have no weights."""
 
     max_context, version = 2**31 - 1, 0
 
@@ -64,10 +64,10 @@ class WrittenSampler:
 
 
 class ScriptedSampler(WrittenSampler):
-    """A sampler that replays given turns in order; it recognises an episode by its prompt.
+    """A sampler that replays scripted turns in order; it identifies an episode by its prompt.
 
     Args:
-        scripts: The turns, as ids, of each prompt (the bytes of its int32 ids).
+        scripts: Turns as token ids, by prompt (the bytes of its int32 ids).
     """
 
     def __init__(self, scripts: Mapping[bytes, Sequence[npt.NDArray[np.int32]]]) -> None:
@@ -88,10 +88,10 @@ def play(
     """Runs demonstrations as episodes of the monolithic agent.
 
     Args:
-        task: Task over the questions' world.
-        demonstrations: One per question at most.
+        task: Task with the questions and a retriever.
+        demonstrations: Demonstrations, at most one per question.
         form: Token format of the model that will learn from them; same protocol as the task.
-        agent_name: ``praise`` where the turns hold prefix answers; see `with_prefixes`.
+        agent_name: Name of the agent; ``praise`` if the turns contain prefix answers, see `with_prefixes`.
 
     Returns:
         Episodes in the order of `demonstrations`.
@@ -103,17 +103,17 @@ def play(
         raise UsageError(f"demonstrations are written with tags, the token format has {form.protocol.name!r}")
     agent = load_agent(agent_name)
     scripts = {
-        first_prompt(agent, form, shown.question).tobytes(): [
+        first_prompt(agent, form, demonstration.question).tobytes(): [
             text_ids(
                 response_after(form.thought_after("stop" if number else None), turn), form, "stop" if number else None
             )
-            for number, turn in enumerate(shown.turns)
+            for number, turn in enumerate(demonstration.turns)
         ]
-        for shown in demonstrations
+        for demonstration in demonstrations
     }
     if len(scripts) < len(demonstrations):
-        raise UsageError("two demonstrations have the same question: an episode is known by its prompt")
-    questions = [shown.question for shown in demonstrations]
+        raise UsageError("two demonstrations have the same question, but an episode is identified by its prompt")
+    questions = [demonstration.question for demonstration in demonstrations]
     return run_written(task, agent, ScriptedSampler(scripts), form, questions, training=True)
 
 
@@ -125,14 +125,14 @@ def run_written(
     questions: Sequence[Question],
     training: bool = False,
 ) -> list[Episode]:
-    """Runs an episode of each question whose replies are written; returns the episodes in order.
+    """Runs one episode per question with scripted replies; returns the episodes in order.
 
     Args:
         task: Task that holds the questions.
         agent: Agent, all of whose roles get replies.
-        sampler: Replies.
+        sampler: Sampler that returns the replies.
         form: Token format of the replies.
-        questions: Each once.
+        questions: Questions, each once.
         training: See `Engine`.
     """
     episodes: dict[str, Episode] = {}
@@ -148,11 +148,11 @@ def first_prompt(agent: LoadedAgent, form: TokenFormat, question: Question) -> n
 
 
 def response_after(thought: str, text: str) -> str:
-    """Returns a response as a model writes it after a prompt that may have opened a thought.
+    """Returns a response adapted to a prompt that may already have opened a thought.
 
     Args:
         thought: End of the prompt from the opening marker of a thought; empty if it opens none.
-        text: The response; a thought that it begins with is the one that the prompt opened.
+        text: The response; if it begins with a thought, that is the thought opened by the prompt.
     """
     if not thought:
         return text
@@ -161,7 +161,7 @@ def response_after(thought: str, text: str) -> str:
 
 
 def text_ids(text: str, form: TokenFormat, finish: Finish | None = "stop") -> npt.NDArray[np.int32]:
-    """Returns the ids of a model's text, by default of one that goes on after a stop; see `TokenFormat.reply_ids`."""
+    """Returns the ids of a model's text, by default of one that ended at a stop; see `TokenFormat.reply_ids`."""
     return form.reply_ids(text, finish)
 
 

@@ -1,7 +1,7 @@
 """Reading practice: a question, one to three pages and a short answer, in several forms of prompts.
 
-A context asks up to four questions about its pages, of which each is answered in a turn of its own. Steps of a question
-that has several hops are questions, too. Pages that do not help stand beside the gold ones.
+A context asks up to four questions about its pages, each answered in a separate turn. Steps of multi-hop questions are
+questions too. Besides the gold pages a context contains unrelated pages.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from searchgym.train.demonstrations.play import MODEL_KEY, turn_ids
 MOST_PAGES: Final = 3
 MOST_QUESTIONS: Final = 4
 TRIES: Final = 10
-"""Contexts that are drawn for each one that is wanted, before giving up on those that are too long."""
+"""Maximum number of contexts tried per requested context, as some are too long."""
 SENTENCES: Final = 0.5
-"""Share of the contexts about a question made of a sentence, the kind nearest to what people ask."""
+"""Share of contexts whose question was generated from a sentence, the kind closest to human questions."""
 MOST_WORDS: Final = 80
-"""Longest page that is shown, in words; longer ones are cut, and their questions kept only if the answer stays."""
+"""Maximum length of a page in words; longer pages are cut, and a question is used only if its answer remains."""
 FORMS: Final[Sequence[tuple[str, str]]] = (
     ("\nAnswer in as few words as possible.", "{answer}"),
     ("\nAnswer:", "{answer}"),
     ("\nGive the answer alone, as <answer>answer</answer>.", "<answer> {answer}</answer>"),
 )
-"""What follows a question, and how it is answered."""
+"""Forms of practice: the instruction after a question, and the format of the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,25 +51,26 @@ class ReadingQuestion:
     text: str
     answer: str
     titles: tuple[str, ...]
-    """Keys of the pages that it needs."""
+    """Title keys of the pages that the question needs."""
     kind: str = ""
-    """Shape and relation; all kinds are asked alike often."""
+    """Kind of question (shape and relations); all kinds are equally frequent."""
 
 
 def demonstrate_reading(
     task: Task, form: TokenFormat, count: int, seed: int = 0, max_tokens: int = 2048
 ) -> DemonstrationSet:
-    """Makes reading practice from the questions of a task.
+    """Generates reading practice from the questions of a task.
 
     Args:
-        task: Questions that name their gold pages, and a retriever whose corpus is at hand.
+        task: Questions with gold pages, and a retriever whose corpus is on this machine.
         form: Token format of the model that will learn.
         count: Number of contexts.
-        seed: Seed of all that is drawn.
-        max_tokens: Longest context that is kept, in tokens.
+        seed: Seed of all random choices.
+        max_tokens: Maximum length of a context in tokens.
 
     Raises:
-        UsageError: The corpus is not at hand, or no question needs at most `MOST_PAGES` pages that hold its answer.
+        UsageError: The corpus is not on this machine, or no question has at most `MOST_PAGES` gold pages that contain
+            its answer.
     """
     passages = passages_of(task.retriever)
     if passages is None:
@@ -77,42 +78,44 @@ def demonstrate_reading(
     pages: dict[str, Passage] = {}
     for passage in passages:
         pages.setdefault(title_key(passage.title), passage)
-    rng, shown = random.Random(f"{seed} reading"), DemonstrationSet()
-    asked = [own for question in task.questions for own in reading_questions(question, pages)]
-    if not asked:
-        raise UsageError(f"{len(task.questions)} questions give no reading practice: none has gold pages at hand")
+    rng, practice = random.Random(f"{seed} reading"), DemonstrationSet()
+    candidates = [candidate for question in task.questions for candidate in reading_questions(question, pages)]
+    if not candidates:
+        raise UsageError(
+            f"{len(task.questions)} questions yield no reading practice: none has its gold pages in the corpus"
+        )
     by_page: dict[str, list[ReadingQuestion]] = {}
-    for own in asked:
-        by_page.setdefault(own.titles[0], []).append(own)
-    shown.counts["questions"] = len(asked)
-    keys = sorted({title for own in asked for title in own.titles})
-    for number, own in enumerate(itertools.islice(_endless(asked, rng), TRIES * count)):
-        if len(shown.episodes) == count:
+    for candidate in candidates:
+        by_page.setdefault(candidate.titles[0], []).append(candidate)
+    practice.counts["questions"] = len(candidates)
+    keys = sorted({title for candidate in candidates for title in candidate.titles})
+    for number, candidate in enumerate(itertools.islice(_endless(candidates, rng), TRIES * count)):
+        if len(practice.episodes) == count:
             break
-        titles = list(own.titles)
-        others_shown = [title for title in rng.sample(keys, min(MOST_PAGES, len(keys))) if title not in titles]
-        titles += others_shown[: rng.randint(min(1, MOST_PAGES - len(titles)), MOST_PAGES - len(titles))]
+        titles = list(candidate.titles)
+        distractors = [title for title in rng.sample(keys, min(MOST_PAGES, len(keys))) if title not in titles]
+        titles += distractors[: rng.randint(min(1, MOST_PAGES - len(titles)), MOST_PAGES - len(titles))]
         rng.shuffle(titles)
         others = [other for title in titles for other in by_page.get(title, ()) if set(other.titles) <= set(titles)]
-        chosen = {own.text: own}
+        chosen = {candidate.text: candidate}
         for other in rng.sample(others, len(others)):
             if len(chosen) < MOST_QUESTIONS:
                 chosen.setdefault(other.text, other)
         questions = rng.sample(list(chosen.values()), len(chosen))
         episode = _episode(number, [pages[title] for title in titles], questions, form, rng)
         if max(context_lengths(episode)) > max_tokens:
-            shown.counts[f"longer than {max_tokens} tokens"] += 1
+            practice.counts[f"longer than {max_tokens} tokens"] += 1
             continue
-        shown.counts["kept"] += 1
-        shown.counts["answers"] += len(questions)
-        shown.episodes.append(episode)
-    if not shown.episodes:
+        practice.counts["kept"] += 1
+        practice.counts["answers"] += len(questions)
+        practice.episodes.append(episode)
+    if not practice.episodes:
         raise UsageError(f"no reading practice is as short as {max_tokens} tokens: allow longer contexts")
-    return shown
+    return practice
 
 
 def reading_questions(question: Question, pages: Mapping[str, Passage]) -> Iterator[ReadingQuestion]:
-    """Yields a question and its steps, as far as few enough pages hold them."""
+    """Yields a question and its steps, each if at most `MOST_PAGES` pages contain its answer."""
     titles = [title_key(title) for title in question.gold_titles or ()]
     if question.answerable is False or not titles or not all(title in pages for title in titles):
         return
@@ -130,18 +133,18 @@ def reading_questions(question: Question, pages: Mapping[str, Passage]) -> Itera
 
 
 def _says(page: Passage, answer: str) -> bool:
-    """Returns whether the part of a page that is shown holds an answer."""
+    """Returns True if the part of a page that is used contains an answer."""
     return holds(f"{page.title} {cut_words(page.text, MOST_WORDS)}", answer)
 
 
-def _endless(asked: Sequence[ReadingQuestion], rng: random.Random) -> Iterator[ReadingQuestion]:
-    """Yields questions without end, half of them sentences; of the others, each kind and yes and no alike often."""
-    sentences = [own for own in asked if own.kind.startswith(SENTENCE)]
+def _endless(candidates: Sequence[ReadingQuestion], rng: random.Random) -> Iterator[ReadingQuestion]:
+    """Yields random questions without end: a share `SENTENCES` from sentences, the rest evenly over kinds."""
+    sentences = [candidate for candidate in candidates if candidate.kind.startswith(SENTENCE)]
     kinds: dict[tuple[str, str], list[ReadingQuestion]] = {}
-    for own in asked:
-        if not own.kind.startswith(SENTENCE):
-            said = own.answer if own.answer in ("yes", "no") else ""
-            kinds.setdefault((own.kind, said), []).append(own)
+    for candidate in candidates:
+        if not candidate.kind.startswith(SENTENCE):
+            choice = candidate.answer if candidate.answer in ("yes", "no") else ""
+            kinds.setdefault((candidate.kind, choice), []).append(candidate)
     others = list(kinds.values())
     while True:
         if sentences and (not others or rng.random() < SENTENCES):
@@ -155,7 +158,7 @@ def _episode(
 ) -> Episode:
     """Returns a context that shows pages and asks questions about them, as an episode without searches."""
     after, answered = rng.choice(FORMS)
-    shown: Parts = [
+    page_parts: Parts = [
         (f"Doc {n}(Title: {p.title}) {cut_words(p.text, MOST_WORDS)}\n", False) for n, p in enumerate(pages, start=1)
     ]
     spans: list[Span] = []
@@ -169,15 +172,15 @@ def _episode(
         at += len(ids)
         return at
 
-    for place, own in enumerate(questions):
-        question: Parts = [("\nQuestion: " if place == 0 else "Question: ", True), (own.text, False), (after, True)]
-        if place == 0:
-            start = add("prompt", form.prompt_ids([*shown, *question]))
+    for index, item in enumerate(questions):
+        question: Parts = [("\nQuestion: " if index == 0 else "Question: ", True), (item.text, False), (after, True)]
+        if index == 0:
+            start = add("prompt", form.prompt_ids([*page_parts, *question]))
         else:
             start = add("observation", form.observation_ids(question, "eos"))
-        text = answered.format(answer=own.answer)
-        end = add("model", turn_ids(text, form, "eos" if place else None))
-        calls.append(Call(0, start, end, "reader", MODEL_KEY, place + 1, text=text, answer=own.answer))
+        text = answered.format(answer=item.answer)
+        end = add("model", turn_ids(text, form, "eos" if index else None))
+        calls.append(Call(0, start, end, "reader", MODEL_KEY, index + 1, text=text, answer=item.answer))
     last = questions[-1]
     return Episode(
         id=f"reading-{number:06d}#0",

@@ -19,11 +19,11 @@ from searchgym.rollout.tokens import TokenFormat
 from searchgym.train.demonstrations.play import WrittenSampler, response_after, run_written, text_ids, turn_ids
 
 TEAMS: Final = ("m-ask", "m-ask-no-knowledge", "jade", "rag", "ircot")
-"""Shipped agents whose roles the oracle speaks for."""
+"""Shipped agents whose roles the oracle can write for."""
 
 
 class Speaker(Protocol):
-    """Oracle of one episode, which says what each role is to write."""
+    """Oracle of one episode, which writes the output of each role."""
 
     def reply(self, role: str, fields: Mapping[str, str]) -> str:
         """Returns a role's output for a prompt with these fields; in a conversation, its next turn."""
@@ -40,9 +40,9 @@ class QueuedSampler(WrittenSampler):
         """Queues a reply.
 
         Args:
-            episode: Id of the episode that will ask for it.
+            episode: Id of the episode that will request the reply.
             ids: Token ids of the reply.
-            finish: Why it ends.
+            finish: Reason why the reply ends.
         """
         self._queues.setdefault(episode, deque()).append(Sampled(ids, np.zeros(len(ids), np.float32), finish))
 
@@ -52,12 +52,12 @@ class QueuedSampler(WrittenSampler):
 
 
 Tell = Callable[[str, Mapping[str, str], str], None]
-"""Function of a role, the fields of its prompt, and the thought that the prompt opens (`TokenChat.thought`), that
-queues what the role is about to say."""
+"""Function that queues a role's next output. Arguments: the role, the fields of its prompt, and the thought that the
+prompt opens (`TokenChat.thought`)."""
 
 
 class _ToldIO:
-    """`EpisodeIO` of an episode whose roles are told what to say."""
+    """`EpisodeIO` of an episode with scripted roles."""
 
     def __init__(self, io: EpisodeIO, tell: Tell) -> None:
         self._io, self._tell = io, tell
@@ -73,7 +73,7 @@ class _ToldIO:
 
 
 class _ToldChat:
-    """`Chat` of such an episode."""
+    """`Chat` of an episode with scripted roles."""
 
     def __init__(self, chat: TokenChat, role: str, fields: Mapping[str, str], tell: Tell) -> None:
         self._chat, self._role, self._fields, self._tell = chat, role, fields, tell
@@ -90,7 +90,7 @@ class _ToldChat:
 
 
 class _Told:
-    """A workflow whose roles say what each question's oracle tells them."""
+    """A workflow whose roles write the outputs of each question's oracle."""
 
     def __init__(
         self, agent: LoadedAgent, oracles: Mapping[str, Speaker], sampler: QueuedSampler, form: TokenFormat
@@ -100,20 +100,20 @@ class _Told:
     async def run(self, question: Question, io: EpisodeIO) -> None:
         """Runs one episode.
 
-        A role that stops at the tags of actions goes on in the same turn of the model, as `play` writes it; any other
-        ends its turn.
+        A role that stops at the tags of actions continues in the same turn of the model, as in `play`; other roles end
+        their turn.
         """
         oracle = self._oracles[question.id]
 
         def tell(role: str, fields: Mapping[str, str], thought: str) -> None:
             text = response_after(thought, oracle.reply(role, fields))
             if self._agent.roles[role].stop is None:
-                self._sampler.put(told.name, text_ids(text, self._form), "stop")
+                self._sampler.put(scripted_io.name, text_ids(text, self._form), "stop")
             else:
-                self._sampler.put(told.name, turn_ids(text, self._form), "eos")
+                self._sampler.put(scripted_io.name, turn_ids(text, self._form), "eos")
 
-        told: Any = _ToldIO(io, tell)
-        await self._agent.workflow.run(question, told)
+        scripted_io: Any = _ToldIO(io, tell)
+        await self._agent.workflow.run(question, scripted_io)
 
 
 def play_team(
@@ -123,17 +123,17 @@ def play_team(
     form: TokenFormat,
     sampler: QueuedSampler | None = None,
 ) -> list[Episode]:
-    """Runs a team whose every role is an oracle.
+    """Runs a team in which an oracle writes for every role.
 
     Args:
-        name: Name of an agent card whose roles the oracles speak for.
+        name: Name of an agent card for whose roles the oracles write.
         task: Task that holds the questions.
         oracles: Oracles by question id.
         form: Token format of the model that will learn from the episodes.
-        sampler: Sampler that hands out what the oracles say. Default: a new one.
+        sampler: Sampler that returns the oracles' outputs. Default: a new one.
 
     Returns:
-        One episode per oracle, in their order.
+        One episode per oracle, in the order of `oracles`.
     """
     agent, sampler = load_agent(name), sampler or QueuedSampler()
     workflow: Agent = _Told(agent, oracles, sampler, form)

@@ -1,1 +1,1 @@
-"""The learner over several processes: ranks under DeepSpeed and the connection to them."""
+"""The learner in several processes: ranks under DeepSpeed, and the connection to them."""

@@ -24,22 +24,22 @@ if TYPE_CHECKING:
 TAG = "deepspeed"
 """Name of the folder with DeepSpeed's files in a checkpoint."""
 FORCE: Final = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
-"""Environment variable by which torch loads tensors alone, whatever its caller asks for."""
+"""Environment variable that makes torch load only tensors, whatever its caller requests."""
 NO_CUT = 1e30
-"""Clipping norm that no gradient reaches, which turns DeepSpeed's clipping off."""
+"""Clipping norm above any gradient's norm, which turns off DeepSpeed's clipping."""
 
 
 class DeepSpeedUpdater(Updater):
     """Updates a model whose state is sharded over the ranks.
 
-    DeepSpeed averages gradients over the ranks; a loss that is a rank's share of a sum is multiplied by their number
-    first. Where it counts micro-batches to find the end of an update, it is told not to: `apply` is the end.
+    DeepSpeed averages gradients over the ranks, so each rank's share of the loss is multiplied by the number of ranks.
+    DeepSpeed's counting of micro-batches is turned off: `apply` ends an update.
 
     Args:
-        model: The same on every rank; belongs to DeepSpeed from here on.
-        options: Of the optimizer.
-        steps: Steps of the whole run, for the schedule.
-        learner: ZeRO's stage, what is offloaded, type of the weights.
+        model: Model, equal on every rank; must be used only through DeepSpeed afterwards.
+        options: Options of the optimizer.
+        steps: Number of steps of the whole run, for the schedule.
+        learner: ZeRO stage, offloading and number type of the weights.
     """
 
     def __init__(self, model: PreTrainedModel, options: OptimizerOptions, steps: int, learner: LearnerOptions) -> None:
@@ -48,7 +48,7 @@ class DeepSpeedUpdater(Updater):
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # would be compiled first; gloo does without
         super().__init__(model, options, steps)
         self._zero, self._norm = learner.backend.sharding.zero, 0.0
-        if self._zero == 0:  # DeepSpeed leaves norm and cut to its caller where nothing is sharded
+        if self._zero == 0:  # without sharding DeepSpeed leaves norm and clipping to its caller
             self.optimizer.register_step_pre_hook(self._cut)
         config = deepspeed_config(options, learner, dist.get_world_size())
         self.engine: Any = deepspeed.initialize(model=model, optimizer=self.optimizer, config=config)[0]
@@ -69,7 +69,7 @@ class DeepSpeedUpdater(Updater):
     def apply(self, step: int) -> dict[str, float]:
         """Makes one optimizer update; see `Updater`.
 
-        With ZeRO, gradients that are all exactly 0 do make an update.
+        With ZeRO, an update is made even if all gradients are exactly 0.
         """
         rate = self.options.lr * lr_scale(step, self.steps, self.options)
         for group in self.engine.optimizer.param_groups:
@@ -97,13 +97,13 @@ class DeepSpeedUpdater(Updater):
         """Returns a copy of the model's full state by name on the first rank; every rank must call this."""
         import deepspeed
 
-        whole: dict[int, Tensor] = {}  # by identity: what is tied stays tied
+        whole: dict[int, Tensor] = {}  # by identity: tied weights stay tied
         state = self.engine.module.state_dict(keep_vars=True)
         for tensor in state.values():
             if id(tensor) not in whole:
                 with deepspeed.zero.GatheredParameters([tensor] if hasattr(tensor, "ds_id") else []):
-                    own = tensor.detach() if dist.get_rank() == 0 else tensor.detach()[:0]
-                    whole[id(tensor)] = own.to("cpu", copy=True)
+                    local = tensor.detach() if dist.get_rank() == 0 else tensor.detach()[:0]
+                    whole[id(tensor)] = local.to("cpu", copy=True)
         return {name: whole[id(tensor)] for name, tensor in state.items()}
 
     @override
@@ -135,9 +135,9 @@ class DeepSpeedUpdater(Updater):
 
 @contextmanager
 def _tensors_only() -> Iterator[None]:
-    """Makes torch load tensors and DeepSpeed's own plain types alone, where DeepSpeed asks it to run whole pickles.
+    """Makes torch load only tensors and DeepSpeed's plain types, although DeepSpeed requests whole pickles.
 
-    A checkpoint of somebody else's could otherwise run any code; making one of these types runs nothing.
+    Otherwise a checkpoint from another person could run any code; creating these types runs none.
     """
     from deepspeed.runtime.fp16.loss_scaler import LossScaler  # type: ignore[import-untyped]
     from deepspeed.runtime.zero.config import ZeroStageEnum  # type: ignore[import-untyped]

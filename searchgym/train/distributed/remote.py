@@ -1,4 +1,4 @@
-"""A learner in several processes: every call goes to all ranks, and a rank that hangs or dies is noticed."""
+"""A learner in several processes: every call goes to all ranks, and ranks that hang or die are detected."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ from searchgym.train.recipe.recipe import Recipe
 CLOSE_SECONDS: Final = 2.0
 """Maximum seconds for the ranks to write their stacks."""
 APART: Final = 10.0
-"""Maximum seconds for a rank to answer after another rank has failed, and to identify itself when it connects."""
+"""Maximum seconds for a rank to reply after another rank failed, and to identify itself on connecting."""
 
 
 class RemoteLearner(Learner):
-    """A learner in processes that it starts on this machine, or that join from several machines (`DeepSpeed.listen`).
+    """A learner in processes started on this machine, or joining from several machines (`DeepSpeed.listen`).
 
     Args:
-        recipe: With `DeepSpeed` as the learner's backend.
-        folder: For the ranks' logs and stacks; made if it is not there.
-        deadline: Seconds that a call may take.
+        recipe: Recipe whose learner's backend is `DeepSpeed`.
+        folder: Folder for the ranks' logs and stacks; created if needed.
+        deadline: Maximum seconds of a call.
 
-    Calls raise a TrainingError if a rank ended or the learner cannot be made, a HangError past the deadline.
+    Calls raise a TrainingError if a rank ended or the learner cannot be created, and a HangError after the deadline.
     """
 
     def __init__(self, recipe: Recipe, folder: Path, deadline: float) -> None:
@@ -59,7 +59,7 @@ class RemoteLearner(Learner):
         self._lock = threading.Lock()
 
     def _begin(self) -> None:
-        """On the first call, starts the ranks, or waits for them, and creates their learner."""
+        """Starts the ranks or waits for them, and creates their learner; called before the first call."""
         options = cast(DeepSpeed, self._recipe.learner.backend)
         world, rendezvous = options.ranks, "env://"  # which torchrun has set up
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -130,7 +130,7 @@ class RemoteLearner(Learner):
 
     @override
     def close(self) -> None:
-        """Tells the ranks to exit and waits for them."""
+        """Closes the connections, so that the ranks exit, and waits for them."""
         for connection in self._connections:
             connection.close()
         for process in self._processes:
@@ -146,9 +146,9 @@ class RemoteLearner(Learner):
     # -- calls -----------------------------------------------------------------------------------------------------
 
     def _call(self, method: str, *arguments: Any, within: float | None = None) -> Any:
-        """Asks all ranks and returns the first one's answer.
+        """Calls all ranks and returns the reply of rank 0.
 
-        A Ctrl-C waits for the answers; a second one ends the ranks.
+        Ctrl-C takes effect after the replies; a second one ends the ranks.
 
         Raises:
             TrainingError: A rank ended, or raised; the others are ended too, unless all of them raised.
@@ -158,9 +158,9 @@ class RemoteLearner(Learner):
             raise TrainingError("the learner's ranks have ended")
         if not self._connections:
             self._begin()
-        # an answer that nobody took would be the next call's; before the start there is nothing to lose
+        # an unread reply would be taken for that of the next call; before the start there is none
         with nullcontext() if method == "start" else interrupt_held_back():
-            if not self._lock.acquire(blocking=False):  # a watchdog asks, another thread still waits
+            if not self._lock.acquire(blocking=False):  # called by a watchdog while another thread waits
                 raise TrainingError(f"{method}: the ranks are still at work on another call")
             try:
                 for rank, connection in enumerate(self._connections):
@@ -204,7 +204,7 @@ class RemoteLearner(Learner):
     def _died(self, rank: int) -> TrainingError:
         """Returns the error of a rank that ended."""
         if not self._processes:
-            return TrainingError(f"rank {rank} has gone; see what its launcher says")
+            return TrainingError(f"rank {rank} has ended; see the output of its launcher")
         try:
             code: int | str = self._processes[rank].wait(CLOSE_SECONDS)
         except subprocess.TimeoutExpired:
@@ -212,16 +212,16 @@ class RemoteLearner(Learner):
         return TrainingError(f"rank {rank} ended with {ended_with(code, self._folder / f'rank{rank}.log')}")
 
     def _hang(self, ranks: Sequence[int], method: str, seconds: float) -> HangError:
-        """Makes the ranks write their stacks and returns the error that names those that have not answered."""
+        """Makes the ranks write their stacks, and returns an error that names the ranks without a reply."""
         names = ", ".join(f"rank {rank}" for rank in ranks)
-        said = f"{method}: no answer from {names} within {seconds:g} s"
+        message = f"{method}: no answer from {names} within {seconds:g} s"
         if not self._processes:
-            return HangError(f"{said}; end the launchers of the ranks")
+            return HangError(f"{message}; end the launchers of the ranks")
         for process in self._processes:
             process.send_signal(STACKS)
         time.sleep(CLOSE_SECONDS)
         stacks = ", ".join(str(stacks_file(self._folder, rank)) for rank in range(len(self._processes)))
-        return HangError(f"{said}; stacks: {stacks}")
+        return HangError(f"{message}; stacks: {stacks}")
 
     def _kill(self) -> None:
         """Kills all ranks."""
@@ -231,21 +231,19 @@ class RemoteLearner(Learner):
 
 
 def _joined(address: str, world: int) -> list[Connection]:
-    """Returns the connections of the ranks that report at an address, in their order."""
+    """Returns the connections of the ranks that join at an address, in rank order."""
     if not (key := os.environ.get(KEY)):
-        raise UsageError(
-            f"learner.backend.listen lets ranks in that know a key: set {KEY} here and where the ranks start"
-        )
+        raise UsageError(f"learner.backend.listen needs a shared key: set {KEY} here and where the ranks start")
     host, _, port = address.rpartition(":")
-    end, found = time.monotonic() + START_SECONDS, dict[int, Connection]()
+    end, joined = time.monotonic() + START_SECONDS, dict[int, Connection]()
     with socket.create_server((host, int(port))) as server:
-        while len(found) < world:
+        while len(joined) < world:
             server.settimeout(max(0.01, end - time.monotonic()))
             try:
                 accepted, _ = server.accept()
             except TimeoutError:
                 raise TrainingError(
-                    f"{len(found)} of {world} ranks joined at {address} within {START_SECONDS:g} s"
+                    f"{len(joined)} of {world} ranks joined at {address} within {START_SECONDS:g} s"
                 ) from None
             with accepted:
                 connection = Connection(os.dup(accepted.fileno()))
@@ -255,12 +253,12 @@ def _joined(address: str, world: int) -> list[Connection]:
                     answer_challenge(connection, key.encode())
                     rank, theirs = receive(connection)
                 except (AuthenticationError, EOFError, OSError):
-                    connection.close()  # a stranger
+                    connection.close()  # not one of our ranks
                     continue
                 accepted.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, 0))
             if theirs != world:
                 raise TrainingError(
-                    f"{theirs} ranks were started for learner.backend.ranks {world}: they must be as many"
+                    f"{theirs} ranks were started for learner.backend.ranks {world}: the numbers must be equal"
                 )
-            found[rank] = connection
-    return [found[rank] for rank in range(world)]
+            joined[rank] = connection
+    return [joined[rank] for rank in range(world)]

@@ -2,8 +2,8 @@
 
     torchrun ... -m searchgym.train.distributed.worker HOST:PORT FOLDER
 
-joins the training that listens there (`DeepSpeed.listen`), its key in the environment. Without that,
-`searchgym.train.distributed.remote.RemoteLearner` starts the ranks itself, with the number of a pipe instead of the
+joins the training that listens at this address (`DeepSpeed.listen`), with the key from the environment. Otherwise
+`searchgym.train.distributed.remote.RemoteLearner` starts the ranks, with the file descriptor of a pipe instead of the
 address.
 """
 
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 START_SECONDS: Final = 600.0
-"""Maximum seconds for a rank to start, connect to the training's process and load its models."""
+"""Maximum seconds for a rank to start, connect to the training and load its models."""
 PR_SET_PDEATHSIG: Final = 1
 STACKS: Final = signal.SIGUSR1
 """Signal that makes a rank write the stacks of its threads."""
@@ -36,9 +36,9 @@ def stacks_file(folder: Path, rank: int) -> Path:
 
 
 def ended_with(code: int | str, log: Path) -> str:
-    """Returns how a process ended: its exit code, and the last line of its log."""
+    """Describes how a process ended: its exit code, and the last line of its log."""
     last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:] if log.exists() else []
-    return f"exit code {code} ({' '.join(last) or 'no word'}); see {log}"
+    return f"exit code {code} ({' '.join(last) or 'no output'}); see {log}"
 
 
 def send(connection: Connection, message: Any) -> None:
@@ -47,12 +47,12 @@ def send(connection: Connection, message: Any) -> None:
 
 
 def receive(connection: Connection) -> Any:
-    """Receives an object that `send` sent from the other end."""
+    """Receives an object sent by `send`."""
     return pickle.loads(connection.recv_bytes())
 
 
 def main() -> None:
-    """Answers the training's calls until the connection closes."""
+    """Executes the training's calls until the connection closes."""
     where, folder, rank = sys.argv[1], Path(sys.argv[2]), int(os.environ["RANK"])
     folder.mkdir(parents=True, exist_ok=True)
     stacks = stacks_file(folder, rank).open("w", encoding="utf-8")
@@ -63,9 +63,9 @@ def main() -> None:
 
 
 def join(address: str, rank: int) -> Connection:
-    """Connects to the training that listens at HOST:PORT, waiting until it does."""
+    """Connects to the training at HOST:PORT, waiting until it listens."""
     if not (key := os.environ.get(KEY)):
-        sys.exit(f"set {KEY} to what it is where the training runs")
+        sys.exit(f"set {KEY} to the same value as where the training runs")
     host, _, port = address.rpartition(":")
     end = time.monotonic() + START_SECONDS
     while True:
@@ -74,7 +74,7 @@ def join(address: str, rank: int) -> Connection:
         except ConnectionRefusedError:
             if time.monotonic() > end:
                 sys.exit(
-                    f"nobody has listened at {address} for {START_SECONDS:g} s: start the training with "
+                    f"no training listened at {address} for {START_SECONDS:g} s: start the training with "
                     "learner.backend.listen"
                 )
             time.sleep(0.5)
@@ -84,13 +84,13 @@ def join(address: str, rank: int) -> Connection:
 
 
 def end_with_parent(by: signal.Signals = signal.SIGKILL) -> None:
-    """Makes Linux end this process by a signal when its parent is gone; elsewhere a closed pipe does it for a rank."""
+    """Makes Linux send this process a signal when its parent ends; elsewhere a closed pipe ends a rank."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, by)
 
 
 def serve(connection: Connection, rank: int) -> None:
-    """Creates the learner that the first message describes, then answers calls ``(method, arguments)``."""
+    """Creates the learner described by the first message, then executes calls ``(method, arguments)``."""
     from searchgym.errors import SearchGymError
 
     learner: Any = None

@@ -1,1 +1,1 @@
-"""Starts the programs of a training on the machines of a cluster."""
+"""Launching of a training's programs on the machines of a cluster."""

@@ -1,7 +1,7 @@
-"""The programs that Ray starts on nodes; each class here is the body of an actor.
+"""Programs that Ray starts on nodes; each class here is the body of an actor.
 
-Nothing of a training's data travels through Ray: ranks answer the training over their own authenticated connection
-(`searchgym.train.distributed.worker`), servers over HTTP, and weights go through a folder.
+No training data passes through Ray: ranks communicate with the training over an authenticated connection
+(`searchgym.train.distributed.worker`), servers over HTTP, and weights are exchanged in a folder.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from typing import Any
 from searchgym.train.distributed import worker
 
 STOP_SECONDS = 10.0
-"""Seconds for a server to end when it is asked to."""
+"""Seconds to wait for a server to end after each signal."""
 
 
 def free_port(address: str = "") -> int:
-    """Returns a port of this machine that is free at an address. Default: at all of its addresses."""
+    """Returns a free port of this machine at an address. Default: at all its addresses."""
     with socket.socket() as probe:
         probe.bind((address, 0))
         return int(probe.getsockname()[1])
 
 
 class Node:
-    """An actor that knows where it runs."""
+    """Base class of actors, which report the node they run on."""
 
     def where(self) -> tuple[str, str, int]:
-        """Returns the id of its node, the node's address, and a port that is free there."""
+        """Returns the node's id, the node's address, and a free port of the node."""
         import ray
 
         util: Any = ray.util
@@ -42,13 +42,13 @@ class Node:
 
 
 class RankActor(Node):
-    """One rank of the learner."""
+    """Actor of one rank of the learner."""
 
     def run(self, training: str, rank: int, environment: Mapping[str, str]) -> None:
-        """Joins a training and answers its calls until it closes the connection.
+        """Joins a training and executes its calls until the training closes the connection.
 
         Args:
-            training: HOST:PORT where the training listens.
+            training: HOST:PORT at which the training listens.
             rank: Number of the rank.
             environment: Variables that torchrun would set, and the training's key.
         """
@@ -57,7 +57,7 @@ class RankActor(Node):
 
 
 class ServerActor(Node):
-    """A server in a process of its own, which ends with the actor."""
+    """Actor of a server in a separate process, which ends with the actor."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -67,9 +67,9 @@ class ServerActor(Node):
         """Starts the server.
 
         Args:
-            command: Its command, without Python.
-            environment: Variables to add.
-            log: Its log file.
+            command: Arguments of the Python interpreter that start the server.
+            environment: Environment variables to add.
+            log: Path of the server's log file.
         """
         self._log = Path(log)
         self._log.parent.mkdir(parents=True, exist_ok=True)
@@ -81,17 +81,19 @@ class ServerActor(Node):
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=functools.partial(worker.end_with_parent, signal.SIGTERM),  # as when a node is taken away
+                preexec_fn=functools.partial(
+                    worker.end_with_parent, signal.SIGTERM
+                ),  # for example when a node is removed
             )
 
     def ended(self) -> str | None:
-        """Returns how the server ended; None while it runs."""
+        """Returns a description of how the server ended; None while it runs."""
         if self._process is None or (code := self._process.poll()) is None:
             return None
         return worker.ended_with(code, self._log)
 
     def stop(self) -> None:
-        """Ends the server and what it has started."""
+        """Ends the server and the processes it started."""
         if self._process is None:
             return
         for number in (signal.SIGTERM, signal.SIGKILL):

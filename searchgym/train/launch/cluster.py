@@ -33,30 +33,30 @@ MODE: Final = "RAY_AUTH_MODE"
 RAY_TOKEN: Final = "RAY_AUTH_TOKEN"
 TOKEN_FILE: Final = "RAY_AUTH_TOKEN_PATH"
 LOOKS: Final = 5.0
-"""Seconds to ask the cluster what has ended, after a training has failed."""
+"""Maximum seconds to find out which programs ended, after a training failed."""
 ANSWER_BYTES: Final = 2**20
-"""Maximum number of bytes of a program's reply that it is ready."""
+"""Maximum number of bytes in a server's reply to a readiness request."""
 STORE: Final = 80 * 2**20
-"""Bytes of Ray's object store on a cluster that the training starts: no data goes through it."""
+"""Bytes of Ray's object store on a cluster started by the training; small, because no data passes through it."""
 
 
 @contextmanager
 def launched(recipe: Recipe, options: Ray, out: Path) -> Iterator[Recipe]:
-    """Starts the programs of a recipe on a cluster, and yields the recipe that uses them.
+    """Starts a recipe's programs on a cluster, and yields a recipe with their addresses.
 
-    It names the addresses of the programs, which end with the context. A cluster that was there before goes on; nothing
-    else on it is touched.
+    The programs end with the context. A cluster that was already running continues to run, and nothing else on it is
+    changed.
 
     Args:
         recipe: The recipe.
-        options: The cluster, and what each program asks of it.
-        out: The run folder, which all nodes must mount under the same path; logs of servers go to a folder beside it,
+        options: The cluster, and the resources of each program.
+        out: The run folder, which all nodes must mount under the same path; logs of servers go to a folder next to it,
             whose name ends in ``.ray``.
 
     Raises:
-        UsageError: Ray is missing, or the cluster cannot be reached, has another version or another token, or has too
-            little of what the programs ask for.
-        TrainingError: The training fails after a program or its node has ended; the message names them.
+        UsageError: Ray is missing; or the cluster cannot be reached, has another version or token, or lacks resources
+            for the programs.
+        TrainingError: A program or its node ended and the training failed; the message names them.
     """
     with ExitStack() as opened:
         ray = opened.enter_context(connected(options))
@@ -75,22 +75,22 @@ def launched(recipe: Recipe, options: Ray, out: Path) -> Iterator[Recipe]:
         except (TrainingError, EngineLostError) as error:
             if not (faults := cluster.faults()):
                 raise
-            raise TrainingError(f"{error}. On the cluster, {'; '.join(faults)}. Go on with --resume") from error
+            raise TrainingError(f"{error}. On the cluster, {'; '.join(faults)}. Continue with --resume") from error
 
 
 @contextmanager
 def connected(options: Ray) -> Iterator[Any]:
-    """Connects to a cluster, or to one that is started for the training, and yields the module ``ray``."""
-    if MODE not in os.environ:  # who reaches a cluster runs code on it
+    """Connects to a running cluster or starts one for the training, and yields the module ``ray``."""
+    if MODE not in os.environ:  # without a token, anyone who reaches the cluster can run code on it
         if sys.modules.get("ray") is not None:
-            raise UsageError(f"launch ray: set {MODE}=token before Ray is imported, which reads it then")
+            raise UsageError(f"launch ray: set {MODE}=token before Ray is imported, because Ray reads it then")
         os.environ[MODE] = "token"
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray
     except ImportError as error:
         raise UsageError(f"launch ray needs Ray: {install_command('ray')}") from error
-    if ray.is_initialized():  # by the user, who ends it
+    if ray.is_initialized():  # the user initialised it and shuts it down
         yield ray
         return
     address = options.address
@@ -102,8 +102,10 @@ def connected(options: Ray) -> Iterator[Any]:
     small: dict[str, Any] = {"include_dashboard": False, "object_store_memory": STORE} if address is None else {}
     try:
         ray.init(address or "local", log_to_driver=False, logging_level=logging.ERROR, **small)
-    except Exception as error:  # of many kinds: no answer, another version of Ray or Python, another token
-        hint = f"it must run Ray {ray.__version__} and have the token that is known here" if address else "own cluster"
+    except Exception as error:  # of many types: no reply, another version of Ray or Python, another token
+        hint = (
+            f"it must run Ray {ray.__version__} and have the same token as this machine" if address else "a new cluster"
+        )
         raise UsageError(f"launch.address {address}: {_first(error)} ({hint})") from error
     try:
         yield ray
@@ -125,44 +127,49 @@ def _reserved(ray: Any, programs: Sequence[Program], options: Ray) -> Any:
     ray.util.remove_placement_group(group)
     total, free, lines = ray.cluster_resources(), ray.available_resources(), []
     for name in dict.fromkeys(name for bundle in bundles for name in bundle):
-        asked = sum(bundle.get(name, 0) for bundle in bundles)
-        lines.append(f"{free.get(name, 0):g} of {total.get(name, 0):g} {name} free, {asked:g} asked")
+        requested = sum(bundle.get(name, 0) for bundle in bundles)
+        lines.append(f"{free.get(name, 0):g} of {total.get(name, 0):g} {name} free, {requested:g} requested")
     raise UsageError(
-        f"launch ray: no place for {len(programs)} programs within {options.seconds:g} s ({', '.join(lines)}): "
+        f"launch ray: no room for {len(programs)} programs within {options.seconds:g} s ({', '.join(lines)}): "
         "add nodes, or lower learner.backend.ranks, rollout.sampler.replicas or launch.rank_cpus"
     )
 
 
 def where(ray: Any, programs: Sequence[Program], options: Ray) -> list[str]:
-    """Returns the address of the node that each program would start on, by reserving and giving back their places."""
+    """Returns the node on which each program would start, by reserving and releasing resources for all programs."""
     group = _reserved(ray, programs, options)
     try:
         nodes = ray.util.placement_group_table(group)["bundles_to_node_id"]
         addresses = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
-        return [f"{addresses[nodes[place]]} ({nodes[place][:8]})" for place in range(len(programs))]
+        return [f"{addresses[nodes[index]]} ({nodes[index][:8]})" for index in range(len(programs))]
     finally:
         ray.util.remove_placement_group(group)
 
 
 @dataclass(slots=True)
 class _Started:
-    """A program that was started."""
+    """A started program."""
 
     program: Program
     actor: Any
     node: str
-    """Id of its node."""
+    """Id of the program's node."""
     address: str
-    """Address of its node."""
+    """Address of the program's node."""
     port: int
-    """Port that it was given."""
+    """Port assigned to the program."""
     result: Any = None
-    """Ray's reference to the end of a rank."""
+    """Ray's reference to a rank's running call; None for servers."""
 
     @property
     def url(self) -> str:
-        """Address of a server."""
+        """URL of a server."""
         return f"http://{self.address}:{self.port}"
+
+    @property
+    def flags(self) -> list[str]:
+        """Options that make a server listen at its address."""
+        return ["--host", self.address, "--port", str(self.port)]
 
 
 class _Cluster:
@@ -174,8 +181,8 @@ class _Cluster:
 
     def start(self, recipe: Recipe, options: Ray, keys: dict[str, str]) -> Recipe:
         """Starts all programs; returns the recipe with their addresses."""
-        for place, program in enumerate(self._programs):
-            self._place(place, program, options.seconds)
+        for index, program in enumerate(self._programs):
+            self._place(index, program, options.seconds)
         kinds = ("rank", "server", "retrieval")
         ranks, servers, retrieval = ([s for s in self._started if s.program.kind == kind] for kind in kinds)
         host = options.host or str(self._ray.util.get_node_ip_address())
@@ -187,7 +194,7 @@ class _Cluster:
             learner = replace(learner, backend=learner.backend.joined_at(address))
             shared = {LEARNER_KEY: keys[LEARNER_KEY], "WORLD_SIZE": str(len(ranks))}
             shared |= {"MASTER_ADDR": ranks[0].address, "MASTER_PORT": str(ranks[0].port)}
-            for one in ranks:  # they join the training, which need not listen yet; Ray shows each its own GPU alone
+            for one in ranks:  # ranks wait until the training listens; Ray shows each only its GPU
                 number = one.program.number
                 environment = shared | {"RANK": str(number), "LOCAL_RANK": "0"}
                 one.result = one.actor.run.remote(address, number, environment)
@@ -197,14 +204,14 @@ class _Cluster:
             file = self._folder / "engine.yaml"
             file.write_text(dump_recipe(alone), encoding="utf-8")
             for one in servers:
-                command = ["-m", "searchgym", "engine", str(file), "--at", one.url]
+                command = ["-m", "searchgym", "serve", "model", str(file), *one.flags]
                 self._run(one, command, {ENGINE_KEY: keys[ENGINE_KEY]})
             waited += [(one, f"{one.url}/health") for one in servers]
             sampler = sampler.served([s.url for s in servers])
         env_options = dict(recipe.env_options)
         for one in retrieval:
-            command = ["-m", "searchgym", "serve", _absolute(str(options.retrieval))]
-            self._run(one, [*command, "--host", one.address, "--port", str(one.port)], {TOKEN: keys[TOKEN]})
+            command = ["-m", "searchgym", "serve", "retriever", _absolute(str(options.retrieval))]
+            self._run(one, [*command, *one.flags], {TOKEN: keys[TOKEN]})
             waited.append((one, f"{one.url}/readyz"))
             env_options["retriever"] = one.url
         for one, url in waited:
@@ -212,14 +219,14 @@ class _Cluster:
         rollout = replace(recipe.rollout, sampler=sampler)
         return replace(recipe, learner=learner, rollout=rollout, env_options=env_options)
 
-    def _place(self, place: int, program: Program, seconds: float) -> None:
+    def _place(self, index: int, program: Program, seconds: float) -> None:
         """Starts the actor of a program in its bundle."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         body: type[Any] = RankActor if program.kind == "rank" else ServerActor
-        made = self._ray.remote(num_cpus=program.cpus, num_gpus=program.gpus, max_restarts=0)(body)
-        strategy = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=place)
-        actor = made.options(scheduling_strategy=strategy).remote()
+        actor_class = self._ray.remote(num_cpus=program.cpus, num_gpus=program.gpus, max_restarts=0)(body)
+        strategy = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=index)
+        actor = actor_class.options(scheduling_strategy=strategy).remote()
         try:
             node, address, port = self._ray.get(actor.where.remote(), timeout=seconds)
         except Exception as error:
@@ -231,22 +238,22 @@ class _Cluster:
         self._ray.get(one.actor.start.remote(command, environment, str(log)))
 
     def _ready(self, one: _Started, url: str, seconds: float) -> None:
-        """Waits until a server says that it is ready."""
+        """Waits until a server is ready."""
         end, client = time.monotonic() + seconds, HttpClient(url)
-        while (said := self._ray.get(one.actor.ended.remote())) is None and time.monotonic() < end:
+        while (ending := self._ray.get(one.actor.ended.remote())) is None and time.monotonic() < end:
             try:
                 status = client.call("GET", "", seconds=5, most=ANSWER_BYTES).status
-                if status < 300 or status == 401:  # it answers those who have the key
+                if status < 300 or status == 401:  # it is ready and requires the key
                     return
             except HTTPError:
-                pass  # not there yet
+                pass  # not started yet
             time.sleep(0.2)
-        said = f"ended: {said}" if said else f"is not ready after {seconds:g} s (launch.seconds)"
-        raise TrainingError(f"launch ray: {one.program.name} on {one.address} {said}")
+        ending = f"ended: {ending}" if ending else f"is not ready after {seconds:g} s (launch.seconds)"
+        raise TrainingError(f"launch ray: {one.program.name} on {one.address} {ending}")
 
     def faults(self) -> list[str]:
-        """Returns what has ended: nodes with their programs, and programs on nodes that are alive."""
-        end, found = time.monotonic() + LOOKS, dict[str, list[str]]()
+        """Returns messages about ended nodes (with their programs), and about ended programs on running nodes."""
+        end, ended_by_node = time.monotonic() + LOOKS, dict[str, list[str]]()
         for one in self._started:
             left = max(0.1, end - time.monotonic())
             reference = one.result if one.result is not None else one.actor.ended.remote()
@@ -254,11 +261,11 @@ class _Cluster:
             if not done:
                 continue
             try:
-                said = self._ray.get(reference)
+                ending = self._ray.get(reference)
             except Exception as error:
-                said = _first(error)
-            if said is not None:
-                found.setdefault(one.node, []).append(f"{one.program.name} ended: {said}")
+                ending = _first(error)
+            if ending is not None:
+                ended_by_node.setdefault(one.node, []).append(f"{one.program.name} ended: {ending}")
         alive = {node["NodeID"] for node in self._ray.nodes() if node["Alive"]}
         faults = []
         for node in dict.fromkeys(one.node for one in self._started):
@@ -267,7 +274,7 @@ class _Cluster:
                 names = ", ".join(one.program.name for one in mine)
                 faults.append(f"node {mine[0].address} ({node[:8]}) is gone, and with it {names}")
             else:
-                faults += found.get(node, [])
+                faults += ended_by_node.get(node, [])
         return faults
 
     def close(self) -> None:
@@ -280,6 +287,6 @@ class _Cluster:
 
 
 def _absolute(name: str) -> str:
-    """Returns a path in full, since programs on nodes start in other folders; any other name as it is."""
+    """Returns a path as absolute, since programs on nodes start in other folders; other names unchanged."""
     local = is_path(name, "models", "pretrained", "corpora") and Path(name).exists()
     return str(Path(name).resolve()) if local else name

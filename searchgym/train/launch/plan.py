@@ -1,4 +1,4 @@
-"""What a training starts on a cluster: one program per learner rank, sampling server and retrieval server."""
+"""Programs that a training starts on a cluster: one per learner rank, sampling server and retrieval server."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from searchgym.train.recipe.launchers.ray import Ray
 from searchgym.train.recipe.recipe import Recipe
 
 SERVER_CPUS: Final = 1.0
-"""Number of CPUs that a sampling server and a retrieval server ask for."""
+"""Number of CPUs reserved for a sampling server or a retrieval server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,40 +17,40 @@ class Program:
     """A program that a training starts on a node."""
 
     kind: Literal["rank", "server", "retrieval"]
-    """``rank`` (of the learner), ``server`` (vLLM) or ``retrieval`` (`searchgym serve`)."""
+    """Kind of program: ``rank`` (of the learner), ``server`` (vLLM) or ``retrieval`` (a retrieval server)."""
     number: int
-    """0-based number among those of its kind."""
+    """0-based number among the programs of the same kind."""
     cpus: float
-    """Number of CPUs that it asks for."""
+    """Number of CPUs reserved for the program."""
     gpus: int
-    """Number of GPUs that it asks for."""
+    """Number of GPUs reserved for the program."""
 
     @property
     def name(self) -> str:
-        """Name in messages and of the log, like ``rank 0``."""
+        """Name in messages and of the log file, such as ``rank 0``."""
         return f"{self.kind} {self.number}"
 
     @property
     def resources(self) -> dict[str, float]:
-        """What the program asks for, in Ray's names."""
+        """Resources of the program, by Ray's names."""
         return {"CPU": self.cpus} | ({"GPU": float(self.gpus)} if self.gpus else {})
 
 
 def programs_of(recipe: Recipe, options: Ray, gpus: bool) -> list[Program]:
     """Returns the programs that a recipe's training starts: ranks first, then servers, then retrieval.
 
-    A learner and a sampler without processes of their own stay in the training's.
+    A learner or sampler without separate processes runs in the training's process.
 
     Args:
         recipe: The recipe.
-        options: What each program asks of the cluster.
-        gpus: Whether the nodes have GPUs; ranks take them unless ``learner.device`` is ``cpu``.
+        options: Options with the resources of each program.
+        gpus: True if the nodes have GPUs; ranks use them unless ``learner.device`` is ``cpu``.
     """
     sampler, ranks = (
         recipe.rollout.sampler,
         recipe.learner.backend.sharding.ranks if recipe.learner.backend.apart else 0,
     )
     learn_on, sample_on = int(gpus and recipe.learner.device != "cpu"), sampler.gpus_each if gpus else 0
-    found = [Program("rank", n, options.rank_cpus, learn_on) for n in range(ranks)]
-    found += [Program("server", n, SERVER_CPUS, sample_on) for n in range(sampler.engines)]
-    return found + [Program("retrieval", 0, SERVER_CPUS, 0)] * (options.retrieval is not None)
+    programs = [Program("rank", n, options.rank_cpus, learn_on) for n in range(ranks)]
+    programs += [Program("server", n, SERVER_CPUS, sample_on) for n in range(sampler.engines)]
+    return programs + [Program("retrieval", 0, SERVER_CPUS, 0)] * (options.retrieval is not None)

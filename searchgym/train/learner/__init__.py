@@ -1,1 +1,1 @@
-"""The learner: one process that holds the weights and updates them from samples."""
+"""The learner: computes log-probs and updates weights from samples, in one process."""

@@ -1,7 +1,7 @@
-"""Batches: cutting samples into updates and forward passes, sharing them over ranks, and building their tensors.
+"""Batches: splits samples into updates and forward passes, divides them among ranks, and builds tensors.
 
-*Padded* rows are filled up to a multiple of 64 tokens and share a pass only with rows of the same padded length, so
-that few shapes occur and padding is short. Attention is causal: padding right of a row cannot reach its tokens, so no
+*Padded* rows are extended to a multiple of 64 tokens and share a pass only with rows of the same padded length, so that
+few shapes occur and padding is short. Attention is causal: padding right of a row cannot reach its tokens, so no
 attention mask is needed. *Packed* samples follow each other in a single row; positions restart at 0 in each sample,
 which is how the model separates them. Padding is faster on a CPU, packing on a GPU.
 """
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 Metrics = dict[str, float]
 Flat = Sequence[npt.NDArray[np.float32]]
-"""A number for each target of each sample: one (n,) array per sample with n targets."""
+"""One number per target of each sample: an (n,) array for a sample with n targets."""
 MULTIPLE = 64
-"""Padded lengths are multiples of this many tokens, so that few shapes occur: the first pass of a shape is slow."""
+"""Unit of padded lengths, in tokens. Few different shapes occur, which matters because a shape's first pass is slow."""
 
 
 def padded_length(length: int) -> int:
@@ -40,14 +40,14 @@ def padded_length(length: int) -> int:
 
 
 def updates_of_pass(options: OptimizerOptions, samples: int) -> int:
-    """Returns the number of updates that a pass over some samples makes."""
+    """Returns the number of updates in one pass over `samples` samples."""
     if options.minibatch_samples is None:
         return max(1, min(options.minibatches, samples))
     return -(-samples // options.minibatch_samples)
 
 
 def minibatches(count: int, options: OptimizerOptions, seed: int, step: int) -> Iterator[npt.NDArray[np.intp]]:
-    """Yields the indices of each minibatch: `count` samples are shuffled in each epoch and cut near-equally."""
+    """Yields the indices of each minibatch: `count` samples are shuffled per epoch and split nearly equally."""
     rng = np.random.default_rng([seed, step])
     for _ in range(options.epochs):
         updates = updates_of_pass(options, count)
@@ -60,11 +60,11 @@ def pack(lengths: Sequence[int], max_tokens: int, packed: bool = False) -> list[
 
     Args:
         lengths: Number of tokens of each row.
-        max_tokens: Most tokens of a micro-batch, padding included; a longer row gets its own micro-batch.
-        packed: Concatenates rows of any lengths instead of padding rows of equal padded length.
+        max_tokens: Maximum number of tokens in a micro-batch, padding included; a longer row gets its own micro-batch.
+        packed: If True, rows of any lengths are concatenated; if False, rows of equal padded length are grouped.
 
     Returns:
-        Indices into `lengths` per micro-batch; each occurs once, shortest rows first.
+        Indices into `lengths` per micro-batch; each index occurs once, shortest rows first.
     """
     sizes = list(lengths) if packed else [padded_length(length) for length in lengths]
     batches: list[list[int]] = []
@@ -82,25 +82,25 @@ def pack(lengths: Sequence[int], max_tokens: int, packed: bool = False) -> list[
 
 
 class Ranks:
-    """Group of processes that train one model together; this base class is a group of one.
+    """Group of processes that train one model together; this base class is a group of one process.
 
-    Every rank runs the same code on the same samples and does its share of the micro-batches. Every decision must
-    follow from numbers that all ranks share: otherwise one rank would wait for ever at a call that another skips.
+    Every rank runs the same code on the same samples and computes its share of the micro-batches. Every decision must
+    depend only on numbers that all ranks have: otherwise one rank would wait forever at a call that another skips.
     """
 
     rank, world = 0, 1
     """Index of this process, and number of processes."""
 
-    def sums(self, own: Mapping[str, float]) -> dict[str, float]:
-        """Sums numbers by name over the ranks; of numbers named ``max_...``, takes the largest instead."""
+    def sums(self, numbers: Mapping[str, float]) -> dict[str, float]:
+        """Sums numbers by name over the ranks; for names ``max_...`` it takes the maximum instead."""
         total: dict[str, float] = {}
-        for of_rank in self.gather(dict(own)):
+        for of_rank in self.gather(dict(numbers)):
             add(total, of_rank)
         return total
 
-    def gather(self, own: Any) -> list[Any]:
+    def gather(self, value: Any) -> list[Any]:
         """Returns the objects passed by all ranks, in rank order, so that sums over them agree bit for bit."""
-        return [own]
+        return [value]
 
 
 class ProcessRanks(Ranks):
@@ -110,14 +110,14 @@ class ProcessRanks(Ranks):
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
 
     @override
-    def gather(self, own: Any) -> list[Any]:
+    def gather(self, value: Any) -> list[Any]:
         gathered: list[Any] = [None] * self.world
-        dist.all_gather_object(gathered, own)
+        dist.all_gather_object(gathered, value)
         return gathered
 
 
 def add(sums: dict[str, float], more: Mapping[str, float]) -> None:
-    """Adds `more` to `sums` in place, by name; of numbers named ``max_...``, keeps the larger instead."""
+    """Adds `more` to `sums` in place, by name; for names ``max_...`` it keeps the larger number instead."""
     for name, value in more.items():
         sums[name] = max(sums.get(name, value), value) if name.startswith("max_") else sums.get(name, 0.0) + value
 
@@ -126,12 +126,12 @@ def shares(batches: Sequence[list[int]], ranks: Ranks) -> list[tuple[list[int], 
     """Returns the micro-batches of this rank; every rank gets the same number.
 
     Args:
-        batches: Micro-batches of the whole update, ordered so that neighbours cost about the same.
-        ranks: The group; its `rank` is the one asked about.
+        batches: Micro-batches of the whole update, ordered so that neighbours have similar costs.
+        ranks: The group, with this process as `rank`.
 
     Returns:
-        (sample indices, counts) per micro-batch. A rank that runs out repeats the first row of the first micro-batch
-        with ``counts`` False, since the other ranks would wait for ever for a pass that one rank skips.
+        (sample indices, counts) per micro-batch. A rank without a further micro-batch repeats the first row of the
+        first one with ``counts`` False, because the other ranks would wait forever for a skipped pass.
     """
     rounds = -(-len(batches) // ranks.world)
     share = [(batches[at], True) for at in range(ranks.rank, len(batches), ranks.world)]
@@ -145,11 +145,11 @@ class MicroBatch:
     ids: Tensor
     """(B, T) int64 token ids; 0 where padded."""
     keep: Tensor
-    """(B, T) bool: True at the positions whose logits predict a trained token, each one left of its token."""
+    """(B, T) bool: True at positions whose logits predict a trained token, which are one left of the token."""
     targets: Tensor
     """(N,) int64 ids of the trained tokens."""
     values: dict[str, Tensor]
-    """(N,) float32 numbers per trained token, by name."""
+    """Values of the trained tokens by name, each (N,) float32."""
     rows: list[int]
     """Number of trained tokens of each sample; they add up to N."""
     runs: list[int]
@@ -174,9 +174,9 @@ def collate(
         rows: Indices of the samples in this micro-batch.
         device: Device to put the tensors on.
         targets: Returns the positions of the tokens that are learnt from. Default: the model's trained tokens.
-        packed: Concatenates the samples in one row instead of padding them.
+        packed: If True, the samples are concatenated in one row; if False, padded.
     """
-    places = [targets(samples[i]) for i in rows]
+    target_positions = [targets(samples[i]) for i in rows]
     lengths = [len(samples[i].ids) for i in rows]
     width = padded_length(sum(lengths)) if packed else max(map(padded_length, lengths))
     ids = np.zeros((1 if packed else len(rows), width), np.int64)
@@ -185,20 +185,20 @@ def collate(
     for number, (i, length) in enumerate(zip(rows, lengths, strict=True)):
         row = 0 if packed else number
         ids[row, start : start + length] = samples[i].ids
-        keep[row, start + places[number] - 1] = True
+        keep[row, start + target_positions[number] - 1] = True
         if packed:
             positions[0, start : start + length] = np.arange(length)
             start += length
     positions[0, start:] = np.arange(width - start)
-    tokens = np.concatenate([samples[i].ids[at] for i, at in zip(rows, places, strict=True)]).astype(np.int64)
+    tokens = np.concatenate([samples[i].ids[at] for i, at in zip(rows, target_positions, strict=True)]).astype(np.int64)
     flat = {name: np.concatenate([per_sample[i] for i in rows]) for name, per_sample in values.items()}
     return MicroBatch(
         torch.from_numpy(ids).to(device),
         torch.from_numpy(keep).to(device),
         torch.from_numpy(tokens).to(device),
         {name: torch.from_numpy(array).to(device) for name, array in flat.items()},
-        [len(at) for at in places],
-        [length for at in places for length in run_lengths(at)],
+        [len(at) for at in target_positions],
+        [length for at in target_positions for length in run_lengths(at)],
         torch.from_numpy(positions).to(device) if packed else None,
     )
 
@@ -211,7 +211,7 @@ def micro_batches(
     device: torch.device,
     targets: Targets,
 ) -> Iterator[tuple[list[int], MicroBatch, bool]]:
-    """Yields (sample indices, tensors, whether they count) for a rank's micro-batches; see `shares` and `collate`."""
+    """Yields (sample indices, tensors, True if they count) for a rank's micro-batches; see `shares` and `collate`."""
     packed = options.packing == "always" or (options.packing == "auto" and device.type == "cuda")
     batches = pack([len(sample.ids) for sample in samples], options.micro_batch_tokens, packed)
     for rows, counts in shares(batches, ranks):
@@ -231,9 +231,9 @@ def spread(samples: Sequence[Sample], numbers: Flat, targets: Targets = model_ta
     return rows
 
 
-def run_lengths(places: npt.NDArray[np.int64]) -> list[int]:
-    """Returns the lengths of the unbroken runs in ascending positions: 2, 3, 7 gives 2 and 1."""
-    runs = np.split(places, np.flatnonzero(np.diff(places) > 1) + 1)
+def run_lengths(positions: npt.NDArray[np.int64]) -> list[int]:
+    """Returns the lengths of runs of consecutive numbers in ascending positions: 2 and 1 for 2, 3, 7."""
+    runs = np.split(positions, np.flatnonzero(np.diff(positions) > 1) + 1)
     return [len(run) for run in runs if len(run)]
 
 
@@ -242,14 +242,14 @@ def trained_logits(
 ) -> Tensor:
     """Runs a model and returns its outputs at the positions that predict the trained tokens.
 
-    A hook passes only these positions to the output layer: observations and padding skip the product with the
-    vocabulary, the largest cost of a small model.
+    A hook passes only these positions to the output layer, so that observations and padding skip the product with the
+    vocabulary matrix, the largest cost of a small model.
 
     Args:
         model: A language model, or a token classifier.
         batch: Tensors of the forward pass.
         run: Callable that runs the model through a wrapper, such as a DeepSpeed engine. Default: the model.
-        head: Last layer of the model, if it is known already; see `head_of`.
+        head: Output layer of the model. Default: determined by `head_of`.
 
     Returns:
         (N, V) logits of a language model, or (N, labels) of a classifier.

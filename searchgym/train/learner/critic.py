@@ -1,4 +1,4 @@
-"""The critic of PPO: a value for each token to learn from, trained towards the returns."""
+"""The critic of PPO, which estimates a value for each token and is trained on the returns."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 
 class Critic:
-    """A value model that estimates, before each token, the return still to come.
+    """A value model that estimates the future return before each token.
 
-    The value of a token is read where its logits would be: at the token before it, which is the state in which the
+    A token's value is computed at the position of its logits, the preceding token, which is the state in which the
     token was chosen.
 
     Args:
-        updater: Holds a token classifier with one label, and its optimizer.
+        updater: Updater of a token classifier with one label.
         options: Clip, optimizer, and the tokens that have a value.
         seed: Seed of the shuffles.
-        ranks: Processes that share the work. Default: this one alone.
+        ranks: Processes that share the work. Default: only this process.
     """
 
     def __init__(self, updater: Updater, options: CriticOptions, seed: int, ranks: Ranks | None = None) -> None:
@@ -40,7 +40,7 @@ class Critic:
         self.trained_model = TrainedModel(updater, options.optimizer, seed, ranks, VALUED[options.tokens])
 
     def with_values(self, samples: Sequence[Sample]) -> list[Sample]:
-        """Returns the samples with `value` under the present weights."""
+        """Returns the samples with `value` computed under the current weights."""
         values = spread(samples, self.trained_model.per_token(samples, self._forward), self.trained_model.targets)
         return [dataclasses.replace(sample, value=value) for sample, value in zip(samples, values, strict=True)]
 
@@ -48,19 +48,19 @@ class Critic:
         """Updates the critic towards the samples' returns.
 
         Args:
-            samples: At least one, with `value` and `returns`.
+            samples: Samples with `value` and `returns`, at least one.
             step: 0-based step of the run.
 
         Returns:
-            Means over targets, ``explained_variance`` of the returns by the values before the update, and the figures
+            Means over targets, ``explained_variance`` of the returns by the values before the update, and the metrics
             of the updates.
         """
         old, returns = [], []
         for sample in samples:
             assert sample.value is not None and sample.returns is not None
-            places = self.trained_model.targets(sample)
-            old.append(sample.value[places])
-            returns.append(sample.returns[places])
+            positions = self.trained_model.targets(sample)
+            old.append(sample.value[positions])
+            returns.append(sample.returns[positions])
         flat = {"old_value": old, "return": returns}
         metrics = self.trained_model.update(samples, flat, step, self.value_loss)
         return metrics | {"explained_variance": explained_variance(np.concatenate(old), np.concatenate(returns))}
@@ -78,14 +78,14 @@ class Critic:
 
 
 def explained_variance(values: Any, returns: Any) -> float:
-    """Computes ``1 - var(returns - values) / var(returns)``: 1 for a perfect critic, 0 for one that knows the mean.
+    """Computes ``1 - var(returns - values) / var(returns)``: 1 for a perfect critic, 0 for the mean as prediction.
 
     Args:
         values: (N,) estimates of the returns.
         returns: (N,) observed returns.
 
     Returns:
-        The explained variance; 0 where all returns are equal.
+        The explained variance; 0 if all returns are equal.
     """
     variance = float(np.var(returns.astype(np.float64)))
     return 1.0 - float(np.var(returns.astype(np.float64) - values)) / variance if variance else 0.0

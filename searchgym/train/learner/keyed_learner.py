@@ -23,7 +23,7 @@ SUMS: Final = (*TOTALS, "updates")
 
 
 class KeyedLearner(Learner):
-    """Passes each sample on to the learner of its model key.
+    """Learner that passes each sample to the learner of its model key.
 
     Args:
         learners: Learner of each key.
@@ -60,8 +60,8 @@ class KeyedLearner(Learner):
             `SUMS` over keys; and the largest peak memory.
         """
         by_key: dict[str, Metrics] = {}
-        for key, places in self._places(samples).items():
-            by_key[key] = self.learners[key].learn([samples[i] for i in places], step)
+        for key, indices in self._indices(samples).items():
+            by_key[key] = self.learners[key].learn([samples[i] for i in indices], step)
         metrics: Metrics = {name: sum(of_key.get(name, 0.0) for of_key in by_key.values()) for name in SUMS}
         metrics["memory/learn"] = max(of_key.get("memory/learn", 0.0) for of_key in by_key.values())
         for key, of_key in by_key.items():
@@ -73,7 +73,7 @@ class KeyedLearner(Learner):
 
     @override
     def weights(self, adapter: bool = False) -> Mapping[str, Tensor]:
-        """Returns the weights of all keys by ``KEY/NAME``; the adapters' alone with `adapter`."""
+        """Returns the weights of all keys by ``KEY/NAME``; only the adapters' weights with `adapter`."""
         every = {key: learner.weights(adapter) for key, learner in self.learners.items()}
         return {f"{key}/{name}": weight for key, state in every.items() for name, weight in state.items()}
 
@@ -99,14 +99,14 @@ class KeyedLearner(Learner):
         for learner in self.learners.values():
             learner.close()
 
-    def _places(self, samples: Sequence[Sample]) -> dict[str, list[int]]:
-        """Returns the indices of each key's samples; keys without samples are left out."""
-        places = members_of([sample.model_key for sample in samples])
-        return {key: places[key] for key in self.learners if key in places}
+    def _indices(self, samples: Sequence[Sample]) -> dict[str, list[int]]:
+        """Returns the indices of samples by key; keys without samples are left out."""
+        members = members_of([sample.model_key for sample in samples])
+        return {key: members[key] for key in self.learners if key in members}
 
     def _each(self, samples: Sequence[Sample], ask: Callable[[Learner, list[Sample]], Sequence[Any]]) -> list[Any]:
         """Calls `ask` with each key's learner and samples; returns the results in the order of the samples."""
         results: dict[int, Any] = {}
-        for key, places in self._places(samples).items():
-            results |= zip(places, ask(self.learners[key], [samples[i] for i in places]), strict=True)
+        for key, indices in self._indices(samples).items():
+            results |= zip(indices, ask(self.learners[key], [samples[i] for i in indices]), strict=True)
         return [results[i] for i in range(len(samples))]

@@ -1,6 +1,6 @@
-"""The interface between training loop and learner, and a learner that trains in this process and measures its memory.
+"""Interface between training loop and learner, and a learner that trains in this process; also memory metrics.
 
-With DeepSpeed, each rank runs a `LocalLearner`, and the loop talks to all of them through
+With DeepSpeed, each rank runs a `LocalLearner`, and the loop calls all of them through
 `searchgym.train.distributed.remote.RemoteLearner`.
 """
 
@@ -30,7 +30,7 @@ from searchgym.train.recipe.recipe import Recipe
 CRITIC = "critic"
 """Name of the critic's folder in a checkpoint, and prefix of its metrics."""
 SAME = {"tokens_read", "tokens_padded", "micro_batches"}
-"""Metrics reported for the policy only, since the critic's are nearly the same."""
+"""Metrics that are reported only for the policy, because the critic's are nearly equal."""
 
 
 class Learner(Protocol):
@@ -38,11 +38,11 @@ class Learner(Protocol):
 
     @property
     def version(self) -> int:
-        """Updates of the policy made so far."""
+        """Number of updates of the policy so far."""
         ...
 
     def version_of(self, key: str) -> int:
-        """Returns the number of updates made to a trained model key. Default: `version`, of the only key."""
+        """Returns the number of updates of a model key so far. Default: `version`, for the single key."""
         return self.version
 
     def prepare(self, samples: Sequence[Sample]) -> list[Sample]:
@@ -54,7 +54,7 @@ class Learner(Protocol):
         ...
 
     def logp(self, samples: Sequence[Sample]) -> Flat:
-        """Returns the log-probs of the samples' trained tokens under the present weights: (n,) float32 per sample."""
+        """Returns the log-probs of the samples' trained tokens under the current weights: (n,) float32 per sample."""
         ...
 
     def learn(self, samples: Sequence[Sample], step: int) -> Metrics:
@@ -65,7 +65,7 @@ class Learner(Protocol):
             step: 0-based step of the run.
 
         Raises:
-            TrainingError: A loss or gradient that is not finite.
+            TrainingError: A loss or gradient is not finite.
         """
         ...
 
@@ -73,12 +73,12 @@ class Learner(Protocol):
         """Returns the policy's weights by name.
 
         Args:
-            adapter: Returns the LoRA adapter's weights alone. Default: the whole model's, with any adapter merged in.
+            adapter: If True, only the LoRA adapter's weights; if False, the whole model's, with any adapter merged.
         """
         ...
 
     def weights_of(self, key: str, adapter: bool = False) -> Mapping[str, Tensor]:
-        """Returns the weights of a trained model key; see `weights`. Default: those of the only key."""
+        """Returns the weights of a trained model key; see `weights`. Default: the weights of the single key."""
         return self.weights(adapter)
 
     def save(self, folder: Path) -> None:
@@ -103,11 +103,12 @@ class LocalLearner(Learner):
 
     Args:
         recipe: Options of the training.
-        model: The policy, trained in place. On a resume, too, pass the model of step 0: the KL term refers to it.
-        critic: The critic, trained in place. Default: built by the recipe, if the recipe has one.
+        model: The policy, trained in place. Also on resuming, pass the model of step 0, which is the KL term's
+            reference.
+        critic: The critic, trained in place. Default: built from the recipe if it has a critic.
         ranks: The processes that train together. Default: this process alone.
         updater: Builds the updater of a model from (model, optimizer options, steps).
-        adapter: Folder of an adapter of `model` whose training goes on; `model` is its base. Default: a new adapter.
+        adapter: Folder of an adapter to continue training, whose base is `model`. Default: a new adapter.
     """
 
     def __init__(
@@ -164,7 +165,7 @@ class LocalLearner(Learner):
 
     @override
     def learn(self, samples: Sequence[Sample], step: int) -> Metrics:
-        """Updates the models by the recipe's method; the critic alone during its warm-up."""
+        """Updates the models by the recipe's method; only the critic during its warm-up."""
         reset_peak()
         recipe, metrics = self.recipe, Metrics(updates=0.0)
         if not recipe.method.compares:
@@ -177,7 +178,7 @@ class LocalLearner(Learner):
             of_critic = self.critic.value_step(samples, step)
             metrics |= {f"{CRITIC}/{name}": value for name, value in of_critic.items() if name not in SAME}
         if uses_gpu() and recipe.rollout.sampler.frees_gpu:
-            torch.cuda.empty_cache()  # the sampler wakes next and needs the memory
+            torch.cuda.empty_cache()  # the sampler needs the memory next
         return metrics | {"memory/learn": max(self.ranks.gather(peak_gib()))}
 
     @override
@@ -207,7 +208,7 @@ class LocalLearner(Learner):
 
 
 def uses_gpu() -> bool:
-    """Returns whether this process uses a GPU; an available one may be left to engines and ranks in other processes."""
+    """Returns True if this process uses a GPU; other processes may use GPUs that this one does not."""
     return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
 
 
@@ -224,8 +225,8 @@ def reset_peak() -> None:
 def peak_gib() -> float:
     """Returns the peak memory since `reset_peak`, in GiB.
 
-    Of a GPU's allocations where this process uses one (the GPU with most), else of this process's resident memory:
-    since the process began, where the system cannot reset it.
+    It is the peak of GPU allocations (of the GPU with the largest peak) if this process uses a GPU, else of the
+    process's resident memory, since its start if the system cannot reset the counter.
     """
     if uses_gpu():
         return max(torch.cuda.max_memory_allocated(device) for device in range(torch.cuda.device_count())) / 2**30

@@ -1,8 +1,8 @@
 """LoRA adapters: the model is frozen, and products of two small trained matrices are added to its matrices.
 
-Source: arXiv 2106.09685, implemented with peft. Outside the learner the adapter is invisible: weights are handed out
+Source: arXiv 2106.09685, implemented with peft. Outside the learner the adapter is invisible: weights are returned
 merged (``W + alpha / rank * B A``) under the plain model's names. The reference of the KL term is the model with its
-adapter switched off, which takes no extra memory.
+adapter switched off, which needs no extra memory.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ NAME: Final = "default"
 def adapted(
     model: PreTrainedModel, options: LoraOptions, seed: int, frozen_layers: int, earlier: Path | None = None
 ) -> None:
-    """Freezes what is not trained of a model, in place, and adds a LoRA adapter if the options ask for one.
+    """Freezes the untrained weights of a model in place, and adds a LoRA adapter if the options have a rank.
 
     Args:
         model: A model without adapter.
-        options: See `add_adapter`; rank 0 adds none.
+        options: See `add_adapter`; with rank 0 no adapter is added.
         seed: Seed of the random initial values of A.
         frozen_layers: See `freeze_lower` and `add_adapter`.
-        earlier: Folder of an adapter whose training goes on; see `continue_adapter`.
+        earlier: Folder of an adapter to continue training; see `continue_adapter`.
     """
     if options.rank:
         add_adapter(model, options, seed, frozen_layers)
@@ -51,11 +51,11 @@ def freeze_lower(model: PreTrainedModel, count: int) -> None:
     """Freezes the embeddings and the lowest layers of a model.
 
     Args:
-        model: A decoder; a matrix that embeds tokens and predicts them is frozen with the embeddings.
+        model: A decoder; an output matrix tied to the embeddings is frozen with them.
         count: Number of layers; 0 freezes nothing.
 
     Raises:
-        UsageError: The model has no more layers than that.
+        UsageError: The model has at most `count` layers.
     """
     if count:
         model.get_input_embeddings().requires_grad_(False)
@@ -67,11 +67,13 @@ def _layers(model: PreTrainedModel, frozen: int) -> Any:
     """Returns the layers of a decoder, lowest first.
 
     Raises:
-        UsageError: None would be left if the `frozen` lowest were frozen.
+        UsageError: The model has at most `frozen` layers.
     """
     count = int(model.config.get_text_config(decoder=True).num_hidden_layers)
     if frozen >= count:
-        raise UsageError(f"learner.frozen_layers is {frozen}: the model has {count} layers, one at least must learn")
+        raise UsageError(
+            f"learner.frozen_layers is {frozen}: the model has {count} layers, and at least one must be trained"
+        )
     return next(m for m in model.modules() if isinstance(m, torch.nn.ModuleList) and len(m) == count)
 
 
@@ -88,13 +90,13 @@ def add_adapter(model: PreTrainedModel, options: LoraOptions, seed: int, frozen_
         The same model.
 
     Raises:
-        UsageError: The model has none of the target matrices, or weights besides the adapter would be trained.
+        UsageError: The model has none of the target matrices, or other weights than the adapter would be trained.
     """
     from peft import LoraConfig
 
     targets: str | list[str] = options.targets or "all-linear"
     chosen = None
-    if frozen_layers:  # peft takes numbers of layers only beside names of matrices
+    if frozen_layers:  # peft accepts layer numbers only with names of matrices
         layers = _layers(model, frozen_layers)
         linear = {name.rpartition(".")[2] for name, m in layers.named_modules() if isinstance(m, torch.nn.Linear)}
         targets, chosen = options.targets or sorted(linear), list(range(frozen_layers, len(layers)))
@@ -111,12 +113,14 @@ def add_adapter(model: PreTrainedModel, options: LoraOptions, seed: int, frozen_
             model.add_adapter(config, NAME)
         except ValueError as error:
             raise UsageError(f"lora.targets {options.targets} on {type(model).__name__}: {error}") from error
-    made: Any = model.peft_config[NAME]
-    made.target_modules = sorted(made.target_modules)  # peft saves its set in an order that changes between processes
+    config_in_model: Any = model.peft_config[NAME]
+    config_in_model.target_modules = sorted(
+        config_in_model.target_modules
+    )  # peft saves its set in an order that changes between processes
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             if ".lora_" not in name:
-                raise UsageError(f"{name} would be trained beside the adapter")
+                raise UsageError(f"{name} would be trained in addition to the adapter")
             parameter.data = parameter.data.float()  # in bfloat16, small updates would be lost to rounding
     return model
 
@@ -155,13 +159,13 @@ def load_adapter(model: PreTrainedModel, folder: Path) -> None:
 
     Raises:
         DataMissingError: The folder has no adapter weights.
-        DataError: A weight is missing, fits nothing, or is not finite.
+        DataError: A weight is missing, has no matching matrix, or is not finite.
     """
     _set_adapter(model, read_weights(folder), folder)
 
 
 def _set_adapter(model: PreTrainedModel, weights: Mapping[str, Tensor], folder: Path) -> None:
-    """Gives a model's adapter the weights of a file in a folder, which must fit."""
+    """Sets the weights of a model's adapter to those of a file in a folder, which must fit."""
     state = model.state_dict()
     names = _names(state)
     shapes = {key: tuple(state[name].shape) for name, key in names.items()}
@@ -170,29 +174,30 @@ def _set_adapter(model: PreTrainedModel, weights: Mapping[str, Tensor], folder: 
 
 
 def continue_adapter(model: PreTrainedModel, folder: Path, options: LoraOptions) -> None:
-    """Gives a model's new adapter the values of one that was trained before.
+    """Sets a model's new adapter to the weights of an adapter that was trained before.
 
     Args:
-        model: A model to which `add_adapter` has given an adapter of the same form.
+        model: A model with an adapter of the same form, added by `add_adapter`.
         folder: Folder of the earlier adapter.
         options: Options of the new adapter.
 
     Raises:
-        UsageError: The earlier adapter has another rank or scale, or one for each matrix, or is for other matrices.
-        DataMissingError: It has no weights.
-        DataError: A weight has another shape or is not finite, or its configuration cannot be used.
+        UsageError: The earlier adapter has another rank or scale, a rank or scale per matrix, or other matrices.
+        DataMissingError: The earlier adapter has no weights.
+        DataError: A weight has another shape or is not finite, or the configuration cannot be used.
     """
-    said = saved_config(folder)
-    if other := [name for name in ADAPTER_SCALES if said.get(name)]:
+    config = saved_config(folder)
+    if other := [name for name in ADAPTER_SCALES if config.get(name)]:
         raise UsageError(
-            f"{folder} is an adapter with {other[0]}, which the trainer's have not: `searchgym export` it first"
+            f"{folder} is an adapter with {other[0]}, which the trainer does not support: "
+            "`searchgym model export` it first"
         )
-    form = {"rank": said.get("r"), "alpha": said.get("lora_alpha")}
-    if form != (wanted := {"rank": options.rank, "alpha": options.alpha}):
-        raise UsageError(f"{folder} is an adapter of {form}, the recipe's lora has {wanted}: they must be the same")
+    form = {"rank": config.get("r"), "alpha": config.get("lora_alpha")}
+    if form != (expected := {"rank": options.rank, "alpha": options.alpha}):
+        raise UsageError(f"{folder} is an adapter of {form}, the recipe's lora has {expected}: they must be equal")
     weights = read_weights(folder)
-    own = set(_names(model.state_dict()).values())
-    if odd := weights.keys() ^ own:
+    names = set(_names(model.state_dict()).values())
+    if odd := weights.keys() ^ names:
         where = "the earlier one alone" if min(odd) in weights else "the new one alone"
         raise UsageError(f"{folder}: {min(odd)} is in {where}: use its lora.targets and learner.frozen_layers")
     _set_adapter(model, weights, folder)
@@ -205,7 +210,7 @@ def _names(state: Mapping[str, Tensor]) -> dict[str, str]:
 
 
 def adapter_config(options: LoraOptions) -> dict[str, Any]:
-    """Returns the entries of peft's ``adapter_config.json`` that sampling from an adapter needs."""
+    """Returns the entries of peft's ``adapter_config.json`` that are needed to sample from an adapter."""
     targets = options.targets or "all-linear"
     return {"peft_type": "LORA", "r": options.rank, "lora_alpha": options.alpha, "target_modules": targets}
 
@@ -232,13 +237,13 @@ class WithoutAdapter:
 
 
 def recomputing(model: PreTrainedModel, on: bool) -> PreTrainedModel:
-    """Switches gradient checkpointing of a model on, and its dropout off: checkpointing needs the training mode.
+    """Turns on gradient checkpointing of a model, and turns off its dropout, as checkpointing needs training mode.
 
-    The config that is saved with the model keeps its dropout.
+    The config saved with the model keeps its dropout.
 
     Args:
         model: Changed in place, and returned.
-        on: If false, nothing is changed.
+        on: If False, nothing is changed.
 
     Raises:
         UsageError: The model cannot recompute activations.

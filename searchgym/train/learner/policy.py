@@ -1,4 +1,4 @@
-"""The policy under training: log-probs of the tokens it wrote, the clipped policy loss, maximum likelihood."""
+"""The policy under training: log-probs of its tokens, clipped policy loss, and maximum likelihood."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class Policy:
     """A language model that is updated from samples, by the clipped policy loss or by maximum likelihood.
 
     Args:
-        updater: Holds the model and its optimizer.
-        loss: Clips, coefficients, reduction.
+        updater: Updater of the model, with its optimizer.
+        loss: Clips, coefficients and reduction of the loss.
         options: How a step is split, and the number type of matrix products.
         seed: Seed of the shuffles.
         temperature: Temperature of the sampler.
         reference: Frozen model of the KL term; needed if `LossOptions.kl_coef` is above 0.
-        ranks: Processes that share the work. Default: this one alone.
+        ranks: Processes that share the work. Default: only this process.
     """
 
     def __init__(
@@ -51,11 +51,11 @@ class Policy:
         """Updates the model by the clipped policy loss.
 
         Args:
-            samples: At least one, with advantages.
+            samples: Samples with advantages, at least one.
             step: 0-based step of the run, for the learning rate and the shuffles.
 
         Returns:
-            Means over trained tokens, and the figures of the updates.
+            Means over trained tokens, and the metrics of the updates.
 
         Raises:
             TrainingError: See `TrainedModel.update`.
@@ -65,9 +65,9 @@ class Policy:
             "sampler_logp": [s.sampler_logp[s.mask] for s in samples],
         }
         if self._several:
-            values["old_logp"] = _known(samples, "old_logp") or self.logp(samples)
+            values["old_logp"] = _stored(samples, "old_logp") or self.logp(samples)
         if self.reference is not None:
-            values["ref_logp"] = _known(samples, "ref_logp") or self.logp(samples, self.reference)
+            values["ref_logp"] = _stored(samples, "ref_logp") or self.logp(samples, self.reference)
         reduction, length = self.loss.reduction, self.loss.constant_length
         return self.trained_model.update(samples, values, step, self.policy_loss, reduction, length)
 
@@ -77,7 +77,7 @@ class Policy:
         return self.trained_model.update(samples, {}, step, self.supervised_loss, reduction, length)
 
     def with_logp(self, samples: Sequence[Sample]) -> list[Sample]:
-        """Returns the samples with `old_logp`, and with `ref_logp` given a reference, as KL in the reward needs."""
+        """Returns the samples with `old_logp` and, if there is a reference, `ref_logp`, for KL in the reward."""
         old = spread(samples, self.logp(samples))
         with_old = [dataclasses.replace(sample, old_logp=logp) for sample, logp in zip(samples, old, strict=True)]
         if self.reference is None:
@@ -86,7 +86,7 @@ class Policy:
         return [dataclasses.replace(sample, ref_logp=logp) for sample, logp in zip(with_old, reference, strict=True)]
 
     def logp(self, samples: Sequence[Sample], model: PreTrainedModel | None = None) -> Flat:
-        """Computes log-probs of the trained tokens under the present weights, or under another model.
+        """Computes log-probs of the trained tokens under the current weights, or under another model.
 
         Returns:
             One (n,) float32 array per sample.
@@ -128,7 +128,7 @@ class Policy:
         return loss, {"nll": -float(logp.detach().sum()), "entropy": float(entropy.detach().sum())}
 
 
-def _known(samples: Sequence[Sample], name: str) -> Flat | None:
-    """Returns an attribute's numbers at the trained tokens, or None unless every sample has the attribute set."""
+def _stored(samples: Sequence[Sample], name: str) -> Flat | None:
+    """Returns an attribute's values at trained tokens; None unless every sample has the attribute set."""
     stored = [(getattr(s, name), s.mask) for s in samples]
     return None if any(values is None for values, _ in stored) else [values[mask] for values, mask in stored]

@@ -1,4 +1,4 @@
-"""Files of one model under training: its weights in Hugging Face format, and its optimizer's state."""
+"""Files of a model under training: weights in Hugging Face format, and the optimizer's state."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def save_state(model: PreTrainedModel, optimizer: torch.optim.Optimizer, version
 
 
 def load_state(model: PreTrainedModel, optimizer: torch.optim.Optimizer, folder: Path) -> int:
-    """Restores a model and its optimizer from a folder that `save_state` wrote for a model of the same shape.
+    """Restores a model and its optimizer from a folder written by `save_state` for a model of the same shape.
 
     Returns:
         The version: the number of updates made.
 
     Raises:
-        ValueError: The file of the optimizer is another model's, or damaged.
+        ValueError: The optimizer's file is damaged or belongs to another model.
     """
     if (folder / ADAPTER_WEIGHTS).is_file():
         load_adapter(model, folder)
@@ -39,8 +39,8 @@ def load_state(model: PreTrainedModel, optimizer: torch.optim.Optimizer, folder:
         saved = type(model).from_pretrained(folder, dtype=model.dtype)
         model.load_state_dict(saved.state_dict())
     state = torch.load(folder / OPTIMIZER, map_location="cpu", weights_only=True)
-    own = optimizer.state_dict()["param_groups"]  # the recipe's, not the file's
-    optimizer.load_state_dict({"state": copy.deepcopy(state["optimizer"]["state"]), "param_groups": own})
+    recipe_groups = optimizer.state_dict()["param_groups"]  # the recipe's, not the file's
+    optimizer.load_state_dict({"state": copy.deepcopy(state["optimizer"]["state"]), "param_groups": recipe_groups})
     for parameter, moments in optimizer.state.items():
         shapes = {name: value.shape for name, value in moments.items() if name != "step"}
         if shapes != dict.fromkeys(("exp_avg", "exp_avg_sq"), parameter.shape) or moments["step"].numel() != 1:

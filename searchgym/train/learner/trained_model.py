@@ -2,7 +2,7 @@
 
 A step splits its samples into minibatches (one update each), and every minibatch into micro-batches (one forward and
 one backward pass each, gradients summed), which the ranks share. A loss is a sum divided by the update's single
-denominator, so neither split changes anything but rounding.
+denominator, so the splits change nothing except rounding.
 
 Dropout stays off: it would make the ratio of an unchanged model differ from 1. No random number comes from a global
 generator; minibatches are shuffled by a generator seeded with (seed, step).
@@ -43,13 +43,13 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 TOTALS: Final = ("tokens_trained", "tokens_read", "tokens_padded", "micro_batches")
-"""Metrics of a step that are sums, not means."""
+"""Names of a step's metrics that are sums, not means."""
 Loss = Callable[[MicroBatch], tuple[Tensor, Metrics]]
-"""A function of a micro-batch that returns the summed loss, not yet divided, and sums for the metrics."""
+"""Function of a micro-batch that returns the summed loss, not yet divided, and sums for the metrics."""
 
 
 def lr_scale(step: int, steps: int, options: OptimizerOptions) -> float:
-    """Returns the factor on the learning rate in a 0-based step: linear warm-up, then constant or half a cosine."""
+    """Returns the learning rate's factor in a 0-based step: linear warm-up, then constant or half a cosine."""
     if step < options.warmup_steps:
         return (step + 1) / options.warmup_steps
     if options.schedule == "constant":
@@ -59,10 +59,10 @@ def lr_scale(step: int, steps: int, options: OptimizerOptions) -> float:
 
 
 class Updater:
-    """Computes gradients of a model and updates it with AdamW, in this process; matrices alone decay.
+    """Computes gradients of a model and updates it with AdamW in this process; only matrices have weight decay.
 
     Args:
-        model: Trained in place; its weights keep their type and device.
+        model: Model to train in place; its weights keep their type and device.
         options: Options of the optimizer.
         steps: Number of steps of the whole run, for the schedule.
     """
@@ -84,7 +84,7 @@ class Updater:
         return self.model(**inputs)
 
     def backward(self, loss: Tensor) -> None:
-        """Accumulates the gradient of a micro-batch's share of the loss."""
+        """Accumulates the gradients of a micro-batch's loss."""
         loss.backward()  # type: ignore[no-untyped-call]
 
     def clear(self) -> None:
@@ -94,7 +94,8 @@ class Updater:
     def apply(self, step: int) -> dict[str, float]:
         """Clips the gradients, makes one optimizer update and clears the gradients.
 
-        If all gradients are exactly 0, no update is made: momentum and weight decay alone would move the weights.
+        If all gradients are exactly 0, no update is made, because momentum and weight decay would still change the
+        weights.
 
         Args:
             step: 0-based step of the run.
@@ -141,13 +142,13 @@ class Updater:
 
 
 class TrainedModel:
-    """Runs one model over samples and updates it by the loss that its user hands in.
+    """Runs one model over samples and updates it by a given loss.
 
     Args:
-        updater: Holds the model and its optimizer.
+        updater: Updater of the model, with its optimizer.
         options: How a step is split, and the number type of matrix products.
         seed: Seed of the shuffles.
-        ranks: Processes that share the work. Default: this one alone.
+        ranks: Processes that share the work. Default: only this process.
         targets: Selects the tokens of a sample to learn from. Default: the tokens that the model wrote.
     """
 
@@ -159,7 +160,7 @@ class TrainedModel:
         ranks: Ranks | None = None,
         targets: Targets = model_targets,
     ) -> None:
-        updater.model.train(updater.model.is_gradient_checkpointing)  # it is done in training mode only
+        updater.model.train(updater.model.is_gradient_checkpointing)  # checkpointing works in training mode only
         self.updater, self.options, self.seed = updater, options, seed
         self._head = head_of(updater.model)
         self.ranks, self.targets = ranks or Ranks(), targets
@@ -180,7 +181,7 @@ class TrainedModel:
             return trained_logits(model, batch, run, self._head if other is None else None)
 
     def per_token(self, samples: Sequence[Sample], function: Callable[[MicroBatch], Tensor]) -> Flat:
-        """Computes a number for each target, without gradients; every rank gets the numbers of all samples.
+        """Computes one number per target without gradients; every rank gets the numbers of all samples.
 
         Args:
             samples: At least one.
@@ -212,7 +213,7 @@ class TrainedModel:
         """Makes the updates of one step.
 
         Args:
-            samples: At least one with a target.
+            samples: Samples, at least one with a target.
             values: Numbers per target, by name.
             step: 0-based step of the run, for the learning rate and the shuffles.
             loss: Loss of a micro-batch.
@@ -220,14 +221,14 @@ class TrainedModel:
             constant_length: See `token_weights`.
 
         Returns:
-            Means over targets, and the figures of the updates.
+            Means over targets, and the metrics of the updates.
 
         Raises:
-            TrainingError: A loss or gradient is not finite; the weights stay at the last update.
+            TrainingError: A loss or gradient is not finite; the weights are those of the last update.
             UsageError: No sample has a target.
         """
         if not any(len(self.targets(sample)) for sample in samples):
-            raise UsageError(f"{len(samples)} samples hold no token to train on: leave the step out")
+            raise UsageError(f"{len(samples)} samples have no token to train on: skip the step")
         sums: Metrics = {}
         updates: list[Metrics] = []
         for indices in minibatches(len(samples), self.options, self.seed, step):
@@ -253,7 +254,7 @@ class TrainedModel:
     def accumulate(
         self, samples: Sequence[Sample], values: Mapping[str, Flat], denominator: float, loss: Loss
     ) -> Metrics:
-        """Adds the gradients of an update to the model; each rank does its share.
+        """Accumulates the gradients of an update in the model; each rank computes its share.
 
         Args:
             samples: Samples of the whole update.

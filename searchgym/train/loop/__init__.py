@@ -1,1 +1,1 @@
-"""The training run: the loop, what each step draws, checkpoints, guards and metrics."""
+"""The training run: its loop, collection of each step's data, checkpoints, guards and metrics."""

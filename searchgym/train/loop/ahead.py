@@ -1,8 +1,8 @@
-"""Data of later steps, drawn by a thread while the learner learns from earlier steps.
+"""Sampling of later steps in a thread, while the learner learns from earlier steps.
 
-Sampling and learning take turns in a synchronous loop; with this thread, sampling goes on while the learner learns,
-with weights that are a bounded number of steps old. Source of the bound: AReaL, arXiv 2505.24298, section 4.1
-(staleness-aware training). Deviation: whole steps are drawn one after the other, in order, where AReaL mixes them.
+In a synchronous loop sampling and learning alternate; with this thread, sampling continues during learning, with
+weights that are a bounded number of steps old. Source of the bound: AReaL, arXiv 2505.24298, section 4.1
+(staleness-aware training). Deviation: whole steps are sampled one after the other, in order, while AReaL mixes them.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from typing import Final
 from searchgym.train.loop.collect import StepData
 
 CLOSE_SECONDS: Final = 30.0
-"""Seconds to wait for an abandoned draw; after that, it is left to run until the process ends."""
+"""Seconds to wait for a cancelled draw to end; a longer one runs until the process ends."""
 
 
 class Ahead:
-    """A thread that draws steps in order, at most `bound` ahead of the step that is learnt from.
+    """A thread that samples the data of steps in order, at most `bound` steps ahead of learning.
 
     Args:
-        draw: Draws a 0-based step; called in the thread.
-        first: The first step to draw.
-        last: The step after the last one to draw.
-        bound: Number of steps, at least 1, that may be drawn before the first of them has been learnt from: the
-            weights that sample a step lack the updates of at most this many steps.
-        give_up: Makes the present draw raise; called when its result is no longer needed.
+        draw: Samples the data of a 0-based step; called in the thread.
+        first: First step to sample.
+        last: Step after the last one to sample.
+        bound: Number of steps, at least 1, by which sampling may run ahead: the weights that sample a step lack the
+            updates of at most this many steps.
+        give_up: Cancels the current draw; called when its result is no longer needed.
     """
 
     def __init__(
@@ -57,14 +57,14 @@ class Ahead:
             return self._drawn.pop(step)
 
     def learnt(self, steps: int) -> None:
-        """Allows later steps to be drawn: this many steps have been learnt from and their weights published."""
+        """Reports the number of steps that are learnt and published, so that later steps may be sampled."""
         with self._news:
             self._learnt = steps
             self._news.notify_all()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Waits for the present draw to end, and lets no other begin while the block runs."""
+        """Waits for the current draw to end, and lets no other begin while the block runs."""
         with self._news:
             self._paused = True
             self._news.wait_for(lambda: not self._drawing)
@@ -76,7 +76,7 @@ class Ahead:
                 self._news.notify_all()
 
     def close(self) -> None:
-        """Ends the thread and abandons the present draw."""
+        """Ends the thread and cancels the current draw."""
         with self._news:
             self._closed = True
             self._news.notify_all()
@@ -95,7 +95,7 @@ class Ahead:
                     self._drawn[step], self._drawing = data, False
                     self._news.notify_all()
                 step += 1
-        except BaseException as error:  # raised by the draw, and raised again by `take`
+        except BaseException as error:  # `take` raises it again
             with self._news:
                 self._error, self._drawing = error, False
                 self._news.notify_all()

@@ -1,4 +1,4 @@
-"""From a recipe to a run: loads environments, agent, models and samplers, and connects them."""
+"""Assembly of a run from a recipe: loads environments, agent, models and samplers, and connects them."""
 
 from __future__ import annotations
 
@@ -45,32 +45,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Assembly:
-    """The parts of a run, loaded from a recipe and connected."""
+    """Loaded and connected components of a run."""
 
     recipe: Recipe
-    """The recipe that was loaded."""
+    """Recipe of the run, with values that were resolved while loading."""
     task: Task
     """Environment of training."""
     validation: Task
     """Environment of validation."""
     tokenizer: PreTrainedTokenizerBase | None
-    """Tokenizer saved with each checkpoint; None where the recipe has model keys, whose learner saves theirs."""
+    """Tokenizer to save with each checkpoint; None if the recipe has model keys, whose learner saves tokenizers."""
     keys: tuple[Key, ...]
     """All model keys, trained and frozen."""
     samplers: Samplers
     """Samplers of all keys."""
     models: dict[str, Model]
-    """Models that episodes ask, by key."""
+    """Models that generate in episodes, by key."""
     rollout: EngineRollout
     """Runs episodes."""
     learner: Learner
     """Updates the trained keys."""
     credit: Credit
-    """Rewards the calls of an episode."""
+    """Credit that rewards the calls of an episode."""
     close_judge: Callable[[], None]
-    """Closes the model that was loaded for a judge."""
+    """Function that closes the judge's model, if one was loaded."""
     source: QuestionStream | None = None
-    """Makes the questions; None where they are the environment's."""
+    """Source of the questions; None if they are the environment's."""
 
     @property
     def trained(self) -> tuple[str, ...]:
@@ -83,11 +83,11 @@ class Assembly:
         return self.models[self.trained[0]].sampler
 
     def publisher(self) -> Publisher:
-        """Returns what gives the learner's weights to the samplers of the trained keys."""
+        """Returns the publisher of the learner's weights to the samplers of the trained keys."""
         return Publisher(self.recipe, self.learner, {key: self.models[key] for key in self.trained})
 
     def close(self) -> None:
-        """Ends the learner's processes and the sampling engines."""
+        """Ends the learner's processes, the sampling engines and the judge's model."""
         self.learner.close()
         self.samplers.close()
         self.close_judge()
@@ -97,15 +97,15 @@ def assemble(recipe: Recipe, out: Path, wrap: Callable[[Sampler], Sampler] = lam
     """Loads the environments, agent and models of a recipe, and connects them.
 
     Args:
-        recipe: Names them.
-        out: The run folder, to which separate learner processes write logs.
+        recipe: Recipe of the run.
+        out: Run folder, to which separate learner processes write logs.
         wrap: Wraps each sampler. Default: leaves it as it is.
 
     Raises:
         SearchGymError: The recipe's environment, agent or a model cannot be loaded, or they do not fit together.
     """
     recipe = with_code(recipe)
-    chosen = recipe.rollout.sampler.chosen()  # the sampler that samples here, where its own chooses between others
+    chosen = recipe.rollout.sampler.chosen()  # the recipe's sampler may be a choice such as auto
     recipe = replace(recipe, rollout=replace(recipe.rollout, sampler=chosen))
     task, validation = load_tasks(recipe)
     for note in dict.fromkeys((*unpaid(task.questions), *unpaid(validation.questions))):
@@ -116,7 +116,7 @@ def assemble(recipe: Recipe, out: Path, wrap: Callable[[Sampler], Sampler] = lam
     rewarded, source = task, cast("QuestionStream | None", None)
     if recipe.proposer is not None:
         source = proposing = recipe.proposer.source(task, recipe.env_options, recipe.seed)
-        rewarded = replace(task, by_id=ChainMap(proposing.known, dict(task.by_id)))
+        rewarded = replace(task, by_id=ChainMap(proposing.proposed, dict(task.by_id)))
     elif recipe.curriculum is not None:
         source = stages = curriculum_of(recipe.curriculum, task, recipe.seed, recipe.rollout.questions, recipe.steps)
         rewarded = task = staged(task, stages, recipe.curriculum, recipe.seed)
@@ -124,7 +124,7 @@ def assemble(recipe: Recipe, out: Path, wrap: Callable[[Sampler], Sampler] = lam
     if recipe.optimizer.autocast == "bfloat16" and emulates_bfloat16():
         sys.stderr.write("this CPU emulates bfloat16: training is faster here with optimizer.autocast=null\n")
     loaded = load_keys(recipe, keys)
-    recipe, templates = key_templates(recipe, keys, {name: own.tokenizer for name, own in loaded.items()})
+    recipe, templates = key_templates(recipe, keys, {name: loaded_key.tokenizer for name, loaded_key in loaded.items()})
     sampled = [
         replace(key, model=loaded[key.name].model, tokenizer=loaded[key.name].tokenizer)
         for key in sampled_keys(recipe, keys)
@@ -159,19 +159,19 @@ def assemble(recipe: Recipe, out: Path, wrap: Callable[[Sampler], Sampler] = lam
 
 
 def _check_adapters(recipe: Recipe, keys: Sequence[Key]) -> None:
-    """Raises a `UsageError` for a key that starts from an adapter where a whole model is needed."""
+    """Raises a `UsageError` if a key starts from an adapter but needs a whole model."""
     sampler = recipe.rollout.sampler
     for key in keys:
         if not is_adapter(model_folder(key.recipe.model)):
             continue
         why = ""
-        if recipe.lora.rank > 0 and not key.frozen:  # its training goes on
+        if recipe.lora.rank > 0 and not key.frozen:  # training of the adapter continues
             if local_folder(key.recipe.model) is None:
-                why = "to go on with it, name the folder it is downloaded to"
+                why = "to continue its training, name the folder it is downloaded to"
         elif not sampler.starts_from_adapters:
             why = f"{kind_name(sampler)} samples from whole models and adapters that are trained"
         if why:
-            raise UsageError(f"{key.recipe.model} is an adapter, and {why}; or `searchgym export` it first")
+            raise UsageError(f"{key.recipe.model} is an adapter, and {why}; or `searchgym model export` it first")
 
 
 def train(
@@ -202,7 +202,7 @@ def trainer_of(
     recipe: Recipe, assembly: Assembly, out: Path, *, resume: bool = False, report: Callable[[Row], None] | None = None
 ) -> Trainer:
     """Returns the trainer of an assembled recipe; see `train` for the parameters."""
-    recipe = replace(recipe, template=assembly.recipe.template)  # with the date that is shown
+    recipe = replace(recipe, template=assembly.recipe.template)  # with the date that templates show
     data = TrainingData(
         questions=assembly.task.questions if assembly.source is None else assembly.source,
         validation=assembly.validation.questions,
@@ -238,16 +238,16 @@ def _learner(
 
 
 def load_tasks(recipe: Recipe) -> tuple[Task, Task]:
-    """Loads the environments of training and of validation; dialect ``auto`` is read off the model's files."""
-    card, told = find_env(recipe.env), set[str]()
+    """Loads the environments of training and validation; dialect ``auto`` is determined from the model's files."""
+    card, printed = find_env(recipe.env), set[str]()
 
     def spelled(options: dict[str, Any]) -> Task:
         if options.get("protocol", card.protocol) == "tool_calls":
-            given = options.get("dialect", card.dialect)
-            options["dialect"], notes = chosen_dialect(given, [model_folder(recipe.model)])
-            for note in set(notes) - told:
+            dialect = options.get("dialect", card.dialect)
+            options["dialect"], notes = chosen_dialect(dialect, [model_folder(recipe.model)])
+            for note in set(notes) - printed:
                 sys.stderr.write(f"note: {note}\n")
-            told.update(notes)
+            printed.update(notes)
         return load_task(card, **options)
 
     task = spelled({**env_options(recipe.env, recipe.env_options)})

@@ -1,8 +1,8 @@
-"""Checkpoints: folders that `from_pretrained` loads, with the state that a resumed run needs.
+"""Checkpoints: folders that `from_pretrained` loads, with the state for resuming a run.
 
-``step-000040/`` holds the model and the tokenizer in Hugging Face format, the optimizer's moments (``optimizer.pt``, or
-DeepSpeed's files), the same of a critic in ``critic/``, and ``trainer.json`` (counters). The folder has a temporary
-name until it is complete and on disk. ``last`` and ``best`` are links.
+``step-000040/`` contains the model and the tokenizer in Hugging Face format, the optimizer's moments (``optimizer.pt``,
+or DeepSpeed's files), a critic's model and moments in ``critic/``, and ``trainer.json`` (counters). The folder has a
+temporary name until it is complete and on disk. ``last`` and ``best`` are links.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Progress(Options):
     generated_tokens: int = 0
     """Tokens sampled for training so far, not counting validation."""
     read_tokens: int = 0
-    """Tokens that the learner has read so far, a critic's not counted."""
+    """Tokens processed by the learner so far, without those of a critic."""
     best_step: int | None = None
     """Step with the best validation score; None before the first validation."""
     best_score: float | None = None
@@ -59,16 +59,16 @@ def list_checkpoints(folder: Path) -> dict[int, Path]:
 def save_checkpoint(
     path: Path, learner: Learner, tokenizer: PreTrainedTokenizerBase | None, progress: Mapping[str, Any]
 ) -> None:
-    """Writes a checkpoint, all or nothing.
+    """Writes a checkpoint; if that fails, nothing is left.
 
     Args:
         path: Folder of the checkpoint; must not exist.
-        learner: Writes models and optimizers.
-        tokenizer: Saved with them; None where the learner saves the tokenizers of its models.
+        learner: Learner that writes models and optimizers.
+        tokenizer: Tokenizer to save; None if the learner saves the tokenizers of its models.
         progress: Counters and file sizes, as plain JSON.
 
     Raises:
-        TrainingError: The checkpoint cannot be written, or a weight is not finite; nothing of it is left on disk.
+        TrainingError: The checkpoint cannot be written, or a weight is not finite.
     """
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}{PART}")
     try:
@@ -84,10 +84,10 @@ def save_checkpoint(
         _sync(path.parent)
     except SearchGymError:
         raise
-    except Exception as error:  # on a full disk torch, safetensors and tokenizers raise kinds of their own
+    except Exception as error:  # on a full disk torch, safetensors and tokenizers raise errors of different types
         free = shutil.disk_usage(path.parent).free / 2**20
         raise TrainingError(
-            f"{path}: the checkpoint cannot be written ({error}; {free:.0f} MiB free); the ones before it are whole"
+            f"{path}: the checkpoint cannot be written ({error}; {free:.0f} MiB free); earlier checkpoints are complete"
         ) from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
@@ -97,7 +97,7 @@ def load_checkpoint(path: Path, learner: Learner) -> dict[str, Any]:
     """Loads a checkpoint's weights and optimizers into a learner with models of the same shape.
 
     Returns:
-        The progress that was saved with it, lengths of files, and the state of the run's source of questions.
+        The saved progress, lengths of files, and the state of the run's source of questions.
 
     Raises:
         DataError: A file is missing or damaged, or the model has another shape.
@@ -108,13 +108,13 @@ def load_checkpoint(path: Path, learner: Learner) -> dict[str, Any]:
             learner.load(path)
     except SearchGymError:
         raise
-    except Exception as error:  # torch and transformers raise many kinds on damaged files
+    except Exception as error:  # torch and transformers raise many types on damaged files
         raise DataError(f"not a checkpoint of this model: {error}", path) from error
     record = path / "trainer.json"
     state = read_json(record)
     sizes = state.get("files") if isinstance(state, dict) else None
     if not isinstance(sizes, dict) or not all(type(size) is int and size >= 0 for size in sizes.values()):
-        raise DataError("damaged: expected progress and the lengths of files; go on from another checkpoint", record)
+        raise DataError("damaged: expected progress and the lengths of files; continue from another checkpoint", record)
     read(Progress, state.get("progress"), f"{record}: progress")
     return {"source": {}, **state}
 
@@ -130,24 +130,24 @@ def keep_checkpoints(folder: Path, last: int, best: int | None, count: int) -> N
     """Points the links ``last`` and ``best`` at their checkpoints, and deletes old checkpoints.
 
     Args:
-        folder: Holds the checkpoints.
+        folder: Folder of the checkpoints.
         last: Step of the newest checkpoint.
-        best: Step with the best validation score; kept as well. None if nothing was validated.
+        best: Step with the best validation score, which is kept too; None if nothing was validated.
         count: Number of newest checkpoints to keep.
     """
     link_checkpoint(folder / "last", last)
-    kept = list(list_checkpoints(folder))[-count:]
+    keep = list(list_checkpoints(folder))[-count:]
     if best is not None:
         link_checkpoint(folder / "best", best)
-        kept.append(best)
-    remove_checkpoints(folder, kept)
+        keep.append(best)
+    remove_checkpoints(folder, keep)
 
 
 def remove_checkpoints(folder: Path, keep: Iterable[int]) -> None:
     """Deletes the checkpoints of all steps that are not in `keep`, and the remains of interrupted writes."""
-    kept = set(keep)
+    kept_steps = set(keep)
     for step, path in list_checkpoints(folder).items():
-        if step not in kept:
+        if step not in kept_steps:
             # renamed first: a half-deleted folder must not look like a checkpoint
             path.rename(path.with_name(f".{path.name}.{secrets.token_hex(4)}{PART}"))
     for part in folder.glob(f".*{PART}"):

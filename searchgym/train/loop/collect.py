@@ -1,4 +1,4 @@
-"""Collects what a training step learns from: episodes of the present weights, with advantages, or demonstrations."""
+"""Collects the data of a training step: episodes of the current weights with advantages, or demonstrations."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from searchgym.train.selfplay.kind import QuestionStream
 
 @dataclass(frozen=True, slots=True)
 class TrainingData:
-    """Data that a run learns from, and how its episodes are rewarded."""
+    """Questions, demonstrations and credit of a run."""
 
     questions: Sequence[Question] | QuestionStream = ()
-    """Questions to train on, or what gives each step its own."""
+    """Questions to train on, or a source that generates or selects the questions of each step."""
     validation: Sequence[Question] = ()
-    """Questions to validate on, of which the recipe's number is drawn by kind."""
+    """Questions for validation, from which the recipe's number is sampled by kind."""
     demonstrations: Sequence[Sample] = ()
     """Samples to learn from with ``method: supervised``."""
     trained: Sequence[str] | None = None
-    """Model keys that are trained; samples of other keys are left out. Default: all keys."""
+    """Model keys that are trained; samples of other keys are dropped. Default: all keys."""
     credit: Credit = field(default_factory=Credit)
-    """Rewards the calls of an episode. Default: by the outcome alone."""
+    """Credit that rewards the calls of episodes. Default: the outcome."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +50,11 @@ class StepData:
     tokens: int = 0
     """Tokens that models generated in the episodes."""
     seconds: float = 0.0
-    """Wall-clock seconds that drawing took."""
+    """Wall-clock seconds spent sampling the step."""
     questions: list[Question] = field(default_factory=list)
-    """Questions of the step that no file has, because they were proposed for it."""
+    """Questions that were generated for the step by a proposer; else empty."""
     source: dict[str, Any] = field(default_factory=dict)
-    """State of the run's `QuestionStream` behind the step."""
+    """State of the run's `QuestionStream` after the step."""
 
 
 @dataclass(slots=True)
@@ -66,20 +66,20 @@ class _Attempts:
     samples: list[list[Sample]]
     """Samples of each episode that count for the step."""
     rewards: list[list[float]]
-    """Rewards of each episode's calls; zeros where they were not rewarded."""
+    """Rewards of each episode's calls; zeros for episodes without credit."""
 
 
 class Collector:
     """Collects the data that each step of a run learns from.
 
     Args:
-        recipe: How episodes are sampled and samples prepared.
+        recipe: Recipe of the run.
         learner: Computes values and log-probs for the advantages.
-        rollout: Makes episodes; None with ``method: supervised``.
+        rollout: Runs episodes; None with ``method: supervised``.
         data: Questions or demonstrations, model keys and credit.
 
     Raises:
-        UsageError: Too few questions or demonstrations for a step, or no rollout.
+        UsageError: There are too few questions or demonstrations for a step, or no rollout.
     """
 
     def __init__(self, recipe: Recipe, learner: Learner, rollout: Rollout | None, data: TrainingData) -> None:
@@ -87,7 +87,7 @@ class Collector:
         self.demonstrations = data.demonstrations
         self._trained, self._credit = data.trained, data.credit
         self._batch, self._least_reward = recipe.method.demonstrated, recipe.method.least_reward
-        have, hint = len(self.demonstrations), "give more, or make the step smaller (method.batch)"
+        have, hint = len(self.demonstrations), "add more, or make the step smaller (method.batch)"
         if have < self._batch:
             raise UsageError(f"{have} demonstrations for {self._batch} per step: {hint}")
         if rollout is None and not self._batch:
@@ -101,7 +101,7 @@ class Collector:
     def draw(self, step: int) -> StepData:
         """Returns the data of a 0-based step, still without advantages; see `prepared`.
 
-        Episodes whose retriever failed are left out of training, which makes their group smaller.
+        Episodes whose retriever failed are dropped, which makes their group smaller.
 
         Raises:
             TrainingError: See `check_contexts`.
@@ -117,35 +117,35 @@ class Collector:
     def _sampled(self, step: int) -> StepData:
         """Returns the episodes of a step, their samples and their metrics."""
         recipe, source = self.recipe, self.source
-        drawn = self._attempt(source.draw(step, recipe.rollout.questions), step)
-        check_contexts(drawn.episodes, step + 1)
-        resampled = self._resample(drawn, step) if recipe.method.compares and recipe.rollout.resample else {}
-        samples = [sample for of_episode in drawn.samples for sample in of_episode]
-        tokens, learnt = generated_tokens(drawn.episodes), source.learn(step, drawn.questions, drawn.episodes)
+        attempts = self._attempt(source.draw(step, recipe.rollout.questions), step)
+        check_contexts(attempts.episodes, step + 1)
+        resampled = self._resample(attempts, step) if recipe.method.compares and recipe.rollout.resample else {}
+        samples = [sample for of_episode in attempts.samples for sample in of_episode]
+        tokens, learnt = generated_tokens(attempts.episodes), source.learn(step, attempts.questions, attempts.episodes)
         spanning = 0  # episodes with calls of one model that were sampled from different weights
-        for episode in drawn.episodes:
+        for episode in attempts.episodes:
             weights = {(call.model_key, call.policy_version) for call in episode.calls}
             spanning += len(weights) > len({key for key, _ in weights})
-        row = {f"rollout/{name}": value for name, value in rollout_metrics(drawn.episodes).items()} | {
+        row = {f"rollout/{name}": value for name, value in rollout_metrics(attempts.episodes).items()} | {
             "rollout/tokens": float(tokens),
-            "rollout/without_tokens": float(sum(not of_episode for of_episode in drawn.samples)),
-            "rollout/spanning": spanning / max(len(drawn.episodes), 1),
-            "retokenisation_mismatch": float(sum(map(retokenisation_mismatches, drawn.samples, drawn.episodes))),
+            "rollout/without_tokens": float(sum(not of_episode for of_episode in attempts.samples)),
+            "rollout/spanning": spanning / max(len(attempts.episodes), 1),
+            "retokenisation_mismatch": float(sum(map(retokenisation_mismatches, attempts.samples, attempts.episodes))),
         }
-        by_role = role_metrics(drawn.episodes, drawn.rewards)
+        by_role = role_metrics(attempts.episodes, attempts.rewards)
         row |= {f"role/{name}": value for name, value in by_role.items()} | resampled
         row |= {f"judge/{name}": count for name, count in self._credit.judged().items()}
         row |= {f"{source.name}/{name}": value for name, value in learnt.items()}
         if self._least_reward is not None:
-            enough = np.float32(self._least_reward)  # rewards are float32: 0.7 must not be below itself
+            enough = np.float32(self._least_reward)  # rewards are float32; compare with the bound in float32
             trainable = self._trainable(samples)
             samples = [sample for sample in trainable if sample.reward.sum() >= enough]
             row["rejection/kept"] = len(samples) / max(len(trainable), 1)
-        proposed = drawn.questions if source.made else []
-        return StepData(samples, row, drawn.episodes, tokens, questions=proposed, source=source.state())
+        proposed = attempts.questions if source.proposes else []
+        return StepData(samples, row, attempts.episodes, tokens, questions=proposed, source=source.state())
 
     def prepared(self, data: StepData) -> StepData:
-        """Returns the data of the step to learn from next, with advantages where the method has them."""
+        """Returns a step's data ready to learn from, with advantages if the method uses them."""
         row = data.row
         if data.episodes:
             ages = (self.learner.version_of(s.model_key) - s.policy_version for s in self._trainable(data.samples))
@@ -157,67 +157,71 @@ class Collector:
         return replace(data, samples=samples, row=row | groups | advantages)
 
     def _attempt(self, questions: list[Question], step: int) -> _Attempts:
-        """Runs the attempts at some questions, and returns their episodes, samples and rewards."""
+        """Runs the attempts at questions, and returns their episodes, samples and rewards."""
         attempts = self.recipe.rollout.attempts
         assert self._rollout is not None
         episodes = self._rollout(questions, attempts, step, False)
         if len(episodes) != len(questions) * attempts:
-            wanted = f"{attempts} attempts at {len(questions)} questions"
-            raise UsageError(f"the rollout returned {len(episodes)} episodes for {wanted}")
-        drawn = _Attempts(questions, episodes, [], [])
-        for episode, given in zip(episodes, self._credit.rewards(episodes), strict=True):
-            samples = [] if given is None else samples_from(episode, rewards=given.total, kept=given.kept)
-            if not self._credit.trains_prefixes:  # samples of prefix answers alone are not rewarded
+            expected = f"{attempts} attempts at {len(questions)} questions"
+            raise UsageError(f"the rollout returned {len(episodes)} episodes for {expected}")
+        results = _Attempts(questions, episodes, [], [])
+        for episode, call_rewards in zip(episodes, self._credit.rewards(episodes), strict=True):
+            samples = (
+                []
+                if call_rewards is None
+                else samples_from(episode, rewards=call_rewards.total, local_rewards=call_rewards.local_rewards)
+            )
+            if not self._credit.trains_prefixes:  # drop samples that contain only prefix answers
                 samples = [sample for sample in samples if not all(call.prefix for call in sample.calls)]
-            drawn.samples.append(samples)
-            drawn.rewards.append([0.0] * len(episode.calls) if given is None else given.total)
-        return drawn
+            results.samples.append(samples)
+            results.rewards.append([0.0] * len(episode.calls) if call_rewards is None else call_rewards.total)
+        return results
 
     def _trainable(self, samples: Sequence[Sample]) -> list[Sample]:
         """Returns the samples of the model keys that are trained."""
         return [s for s in samples if self._trained is None or s.model_key in self._trained]
 
-    def _resample(self, drawn: _Attempts, step: int) -> Row:
-        """Attempts other questions until enough groups hold signal (one per question of the step) or rounds run out.
+    def _resample(self, attempts: _Attempts, step: int) -> Row:
+        """Attempts further questions until each question of the step has a group with signal, or no round is left.
 
-        Each round draws, by its own random generator, one new question per missing group, none twice in a step. The
-        attempts are added to `drawn`: metrics and budgets include groups without signal.
+        Each round samples, with a separate random generator, one new question per missing group; no question occurs
+        twice in a step. The results are added to `attempts`: metrics and budgets include groups without signal.
 
         Returns:
-            Metrics: the rounds, the additional questions, and the groups that are still missing.
+            Metrics: the number of rounds, of additional questions, and of groups still missing.
         """
-        recipe, wanted, rounds = self.recipe, len(drawn.questions), 0
+        recipe, target, rounds = self.recipe, len(attempts.questions), 0
         while True:
-            samples = [sample for of_episode in drawn.samples for sample in of_episode]
-            missing = wanted - len(groups_with_signal(samples, recipe.advantage))
+            samples = [sample for of_episode in attempts.samples for sample in of_episode]
+            missing = target - len(groups_with_signal(samples, recipe.advantage))
             last = missing <= 0 or rounds == recipe.rollout.resample
-            fresh = [] if last else self.source.more(step, rounds + 1, missing, drawn.questions)
+            fresh = [] if last else self.source.more(step, rounds + 1, missing, attempts.questions)
             if not fresh:
                 return {
                     "rollout/resample_rounds": float(rounds),
-                    "rollout/resampled": float(len(drawn.questions) - wanted),
+                    "rollout/resampled": float(len(attempts.questions) - target),
                     "rollout/groups_missing": float(missing),
                 }
             more = self._attempt(fresh, step)
-            drawn.questions += more.questions
-            drawn.episodes += more.episodes
-            drawn.samples += more.samples
-            drawn.rewards += more.rewards
+            attempts.questions += more.questions
+            attempts.episodes += more.episodes
+            attempts.samples += more.samples
+            attempts.rewards += more.rewards
             rounds += 1
 
 
 def with_advantages(
     samples: Sequence[Sample], recipe: Recipe, learner: Learner, trained: Sequence[str] | None = None
 ) -> tuple[list[Sample], Row]:
-    """Returns a step's samples with the advantages that a recipe asks for, and metrics of the groups.
+    """Returns a step's samples with the recipe's advantages, and metrics of the groups.
 
     Args:
         samples: Samples of all model keys.
         recipe: The run's recipe.
         learner: Computes values and log-probs for the advantages.
         trained: Model keys whose samples are returned. Default: all keys. Samples of other keys still take part in
-            the comparison within groups and in the chains of episodes, unless advantages need values or log-probs,
-            which only a learner has.
+            comparisons within groups and in chains of episodes, unless advantages need values or log-probs, which are
+            computed for trained keys only.
     """
     in_reward = recipe.loss.kl_coef if recipe.loss.kl_in == "reward" else 0.0
     estimator = recipe.advantage.estimator
@@ -225,15 +229,15 @@ def with_advantages(
     if estimator.critic or in_reward:
         samples = learner.prepare([s for s in samples if trained is None or s.model_key in trained])
     assigned, counts = estimator.assign(samples, recipe.advantage, in_reward, VALUED[recipe.critic.tokens], frozen)
-    wanted = [s for s in assigned if trained is None or s.model_key in trained]
-    return wanted, {} if counts is None else counts.metrics()
+    selected = [s for s in assigned if trained is None or s.model_key in trained]
+    return selected, {} if counts is None else counts.metrics()
 
 
 def advantage_metrics(samples: Sequence[Sample]) -> dict[str, float]:
-    """Describes the advantages of trained tokens: ``mean``, ``std`` (over n), ``min``, ``max``, share ``positive``.
+    """Computes metrics of the advantages of trained tokens.
 
     Returns:
-        The figures; nothing if no token is trained.
+        ``mean``, ``std`` (over n), ``min``, ``max`` and the share ``positive``; empty if no token is trained.
     """
     values = np.concatenate([np.zeros(0), *(sample.advantage[sample.mask] for sample in samples)])
     if not len(values):
@@ -243,7 +247,7 @@ def advantage_metrics(samples: Sequence[Sample]) -> dict[str, float]:
 
 
 class ListedQuestions:
-    """A fixed list of questions: each epoch asks all of them in a new order.
+    """Question source over a fixed list: each epoch uses all questions in a new order.
 
     Args:
         questions: The questions.
@@ -254,12 +258,12 @@ class ListedQuestions:
         UsageError: There are fewer questions than a step needs.
     """
 
-    name, made = "questions", False
+    name, proposes = "questions", False
 
     def __init__(self, questions: Sequence[Question], seed: int, batch: int) -> None:
         if len(questions) < batch:
             raise UsageError(
-                f"{len(questions)} questions for {batch} per step: give more, or make the step smaller "
+                f"{len(questions)} questions for {batch} per step: add more, or make the step smaller "
                 "(rollout.questions)"
             )
         self._questions, self._seed = questions, seed
@@ -268,33 +272,33 @@ class ListedQuestions:
         """Returns the questions of a step; see `batch_of`."""
         return [self._questions[i] for i in batch_of(len(self._questions), count, step, self._seed)]
 
-    def more(self, step: int, round: int, count: int, drawn: Sequence[Question]) -> list[Question]:
-        """Returns further questions for a step, in an order of the round's own."""
-        there = {question.id for question in drawn}
+    def more(self, step: int, round: int, count: int, used: Sequence[Question]) -> list[Question]:
+        """Returns further questions for a step, in a random order that depends on the round."""
+        used_ids = {question.id for question in used}
         order = np.random.default_rng([self._seed, step, round]).permutation(len(self._questions))
-        return [question for i in order if (question := self._questions[i]).id not in there][:count]
+        return [question for i in order if (question := self._questions[i]).id not in used_ids][:count]
 
     def learn(self, step: int, questions: Sequence[Question], episodes: Sequence[Episode]) -> dict[str, float]:
-        """Learns nothing."""
+        """Returns no metrics: the list does not adapt."""
         return {}
 
     def state(self) -> dict[str, Any]:
-        """Returns nothing: the orders depend on the seed alone."""
+        """Returns an empty state: the orders depend only on the seed."""
         return {}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Needs nothing."""
+        """Does nothing: there is no state."""
 
 
 def batch_of(count: int, batch: int, step: int, seed: int) -> list[int]:
     """Returns the indices of a step's items; each epoch has a new order, and no item comes twice in a step.
 
     Args:
-        count: Number of items, at least `batch`. The rest of an epoch that is less than a batch is skipped.
+        count: Number of items, at least `batch`. The last items of an epoch, if fewer than a batch, are skipped.
         batch: Items per step.
         step: 0-based step.
         seed: Seed of the orders.
     """
-    epoch, place = divmod(step, count // batch)
+    epoch, index = divmod(step, count // batch)
     order = np.random.default_rng([seed, epoch]).permutation(count)
-    return [int(i) for i in order[place * batch : (place + 1) * batch]]
+    return [int(i) for i in order[index * batch : (index + 1) * batch]]

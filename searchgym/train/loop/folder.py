@@ -1,7 +1,7 @@
 """The folder of a training run: recipe, metrics, curve, episodes, advantages, checkpoints.
 
-Each checkpoint records the lengths of the files that grow (metrics, episodes, advantages). A resume cuts the files back
-to these lengths, so that no step is in them twice or in part.
+Each checkpoint records the lengths of the files that grow (metrics, episodes, advantages). On resuming, the files are
+truncated to these lengths, so that they contain each step once and completely.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from searchgym.train.recipe.load import read_recipe
 from searchgym.train.recipe.recipe import Recipe, dump_recipe
 
 Advantages = Mapping[str, npt.NDArray[np.float32]]
-"""Call id to the advantages of its tokens; (1,) where all have the same."""
+"""Advantages of a call's tokens by call id; (1,) if all tokens have the same."""
 Row = dict[str, float]
 """Metrics of one step, by name."""
 RECIPE: Final = "recipe.yaml"
@@ -38,7 +38,7 @@ METRICS: Final = "metrics.jsonl"
 EPISODES: Final = "episodes.jsonl"
 ADVANTAGES: Final = "episodes.advantages.jsonl"
 PROPOSED: Final = "proposed.jsonl"
-"""File of the questions that were proposed for the run, each once, in the format ``searchgym``."""
+"""File of the questions proposed in the run, each once, in the format ``searchgym``."""
 VARYING: Final = ("time/", "memory/")
 """Prefixes of the metrics that differ from run to run; all other metrics are reproducible."""
 
@@ -53,7 +53,7 @@ class RunFolder:
 
     Raises:
         RunExistsError: The folder is not empty and `resume` is false, or another process is using it.
-        UsageError: The folder holds no run to resume, or a run that cannot go on with this recipe.
+        UsageError: The folder has no run to resume, or a run that cannot be resumed with this recipe.
     """
 
     def __init__(self, path: Path, recipe: Recipe, *, resume: bool) -> None:
@@ -94,7 +94,7 @@ class RunFolder:
         return next(reversed(list_checkpoints(self.checkpoints).values()), None)
 
     def start(self, sizes: Mapping[str, int], step: int) -> None:
-        """Opens the files that grow, cut back to their lengths at a checkpoint.
+        """Opens the files that grow, truncated to their lengths at a checkpoint.
 
         Args:
             sizes: Lengths that `sizes` returned at the checkpoint; empty for a new run.
@@ -109,8 +109,8 @@ class RunFolder:
         self._metrics: BinaryIO = self._open.enter_context(self.metrics.open("ab"))
         self._advantages: BinaryIO = self._open.enter_context(self.advantages.open("ab"))
         self._writer = self._open.enter_context(EpisodeWriter(self.episodes))
-        asked = iter_jsonl(self.proposed) if self.proposed.exists() and self.proposed.stat().st_size else ()
-        self._written = {row["id"] for _, row in asked}
+        proposed_rows = iter_jsonl(self.proposed) if self.proposed.exists() and self.proposed.stat().st_size else ()
+        self._written = {row["id"] for _, row in proposed_rows}
         log = self._recipe.log
         self._board = self._open.enter_context(_tensorboard(self.path, step)) if log.tensorboard else None
         self._wandb = _wandb(log.wandb, self.path, self._recipe) if log.wandb else None
@@ -143,7 +143,7 @@ class RunFolder:
             self._wandb.log(row, step=step)
 
     def write_questions(self, questions: Sequence[Question]) -> None:
-        """Writes the questions that were proposed for a step, without those that an earlier step asked already."""
+        """Writes the questions proposed for a step, without those already written for earlier steps."""
         fresh = [question for question in questions if question.id not in self._written]
         if fresh:
             with self.proposed.open("ab") as file:
@@ -169,8 +169,8 @@ class RunFolder:
     def plot_curve(self, metric: str) -> None:
         """Plots reward and validation score by step as ``curve.png``, one above the other.
 
-        They share no axis, because they are not the same thing: the reward is that of sampled episodes on training
-        questions, the score that of greedy episodes on others.
+        They have separate axes because they measure different things: the reward is from sampled episodes on training
+        questions, the score from greedy episodes on other questions.
         """
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -201,32 +201,32 @@ class RunFolder:
 
 
 def check_run_folder(path: Path, recipe: Recipe, *, resume: bool) -> None:
-    """Raises an error for a folder in which a run cannot begin or go on; see `RunFolder`."""
+    """Raises an error if a run cannot start or be resumed in a folder; see `RunFolder`."""
     if path.exists() and not path.is_dir():
         raise UsageError(f"{path} is a file: the output must be a folder")
     record = path / RECIPE
     if not resume:
         if path.exists() and any(entry.name != ".lock" for entry in path.iterdir()) and not _unused(path):
-            hint = "go on with it by --resume, or choose another folder" if record.exists() else "choose another folder"
-            what = "a run" if record.exists() else "files that are no run"
+            hint = "continue it with --resume, or choose another folder" if record.exists() else "choose another folder"
+            what = "a run" if record.exists() else "files of something else"
             raise RunExistsError(f"{path} holds {what}: {hint}")
     elif not record.exists():
         raise UsageError(f"{path} holds no run to resume")
     else:
-        made = max(list_checkpoints(path / "checkpoints"), default=0)
+        done = max(list_checkpoints(path / "checkpoints"), default=0)
         before = read_recipe(record)
-        if problem := resume_problem(before, with_date_of(recipe, before), made):
+        if problem := resume_problem(before, with_date_of(recipe, before), done):
             raise UsageError(f"{path} holds a run that cannot be resumed like this: {problem}")
 
 
 def _unused(path: Path) -> bool:
-    """Tells whether a folder is from a run stopped before its first episodes, so that a new run loses nothing."""
+    """Returns True if a folder is from a run that stopped before its first episodes and can be overwritten."""
     episodes, metrics = path / EPISODES, path / METRICS
     written = episodes.exists() and episodes.stat().st_size
     rows = metrics.read_bytes().count(b"\n") if metrics.exists() else 0
-    known = {file.name for file in _appended(path)}
-    known |= {RECIPE, "checkpoints", "tensorboard", ".lock", "heartbeat.json", "ranks"}
-    others = {entry.name for entry in path.iterdir()} - known
+    run_files = {file.name for file in _appended(path)}
+    run_files |= {RECIPE, "checkpoints", "tensorboard", ".lock", "heartbeat.json", "ranks"}
+    others = {entry.name for entry in path.iterdir()} - run_files
     return not (written or rows > 1 or others or list_checkpoints(path / "checkpoints"))
 
 
@@ -240,11 +240,11 @@ def read_advantages(path: Path, bad: BadLines | None = None) -> Advantages:
 
     Args:
         path: The file.
-        bad: Tolerance for bad lines, such as the last one of a run that is going on. Default: none.
+        bad: Tolerance for bad lines, such as the last line of a running training. Default: none.
 
     Returns:
-        ``{call id: advantages}``: (1,) where all tokens of a call have the same advantage, else one per token. For an
-        id that several steps used, those of the last step.
+        ``{call id: advantages}``: (1,) if all tokens of a call have the same advantage, else one per token. If several
+        steps used an id, those of the last step.
     """
     if not path.stat().st_size:  # no group of the run had signal
         return {}

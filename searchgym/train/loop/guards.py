@@ -1,4 +1,4 @@
-"""Guards that end a failing run: bounds of metrics and deadlines of a step's phases, which are timed here too."""
+"""Guards that end a failing run: bounds of metrics, and deadlines of a step's phases; also timing of phases."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from searchgym.train.loop.folder import Row
 from searchgym.train.recipe.options import Bound, DeadlineOptions, GuardOptions
 
 HUNG: Final = 3
-"""Exit status of a run that the watchdog ended because a phase passed its deadline."""
+"""Exit status of a run that the watchdog ended because a phase exceeded its deadline."""
 RESCUE = 900.0
 """Maximum seconds for writing stacks and a checkpoint after a deadline has passed."""
 WATCHDOG_GRACE: Final = 30.0
@@ -33,19 +33,19 @@ WATCHDOG_GRACE: Final = 30.0
 A learner of several ranks knows which of them hangs, so it reports first."""
 
 SAMPLER: Final = "learner/sampler_difference"
-"""Metric that has a bound by default, and another that ends a run at once."""
+"""Metric with a default bound, and with a larger bound that ends a run at once."""
 DEFAULT: Final[Mapping[str, Bound | None]] = {SAMPLER: Bound(max=0.02)}
-"""Bounds that hold for metrics that `GuardOptions.bounds` does not name."""
+"""Default bounds of metrics that are not in `GuardOptions.bounds`."""
 GROSS: Final = 10.0
-"""Multiple of the bound of `SAMPLER` that ends a run at once: it is no rounding, but another policy."""
+"""Multiple of `SAMPLER`'s bound that ends a run at once: rounding cannot explain such a difference."""
 PARTED: Final = (
-    "sampler and learner compute different policies; let both compute in one type (searchgym selfcheck tells what "
+    "sampler and learner compute different policies; use one number type for both (searchgym selfcheck shows what "
     "differs), or raise the bound and correct for it by loss.importance_cap: 2"
 )
 """Likely cause of a large `SAMPLER`."""
 LEGAL: Final = re.compile(r"role/[^/]+/legal")
 """Pattern of the metrics that `GuardOptions.min_legal` bounds."""
-ILLEGAL: Final = "its prompt asks for another form than its parser reads, or max_tokens cuts it off"
+ILLEGAL: Final = "its prompt requires another format than its parser, or max_tokens cuts it off"
 """Likely cause of few legal outputs."""
 
 
@@ -68,7 +68,7 @@ def check_guards(rows: Sequence[Row], options: GuardOptions) -> None:
             continue
         for steps, times in ((last, 1.0), (rows[-1:], GROSS)) if metric == SAMPLER else ((last, 1.0),):
             if metric == SAMPLER and any(row.get("rollout/staleness", 0.0) for row in steps):
-                continue  # samples of older weights differ by the updates since
+                continue  # stale samples differ by the updates since
             bounded = Bound(max=bound.max) if times > 1 else bound
             for name in _named(metric, steps[0] if steps else ()):
                 _check_bound(name, bounded, steps, "guard.bounds has", PARTED if metric == SAMPLER else "", times)
@@ -80,7 +80,7 @@ def check_guards(rows: Sequence[Row], options: GuardOptions) -> None:
 
 
 def _check_bound(name: str, bound: Bound, steps: Sequence[Row], option: str, why: str = "", times: float = 1.0) -> None:
-    """Raises a GuardError if a metric violates a bound, or `times` the bound, in each of some steps."""
+    """Raises a GuardError if a metric violates a bound (times `times`) in all of the given steps."""
     values = [row[name] for row in steps if name in row]
     for word, limit, beyond in (("most", bound.max, operator.gt), ("least", bound.min, operator.lt)):
         if limit is not None and len(values) == len(steps) and all(beyond(value, times * limit) for value in values):
@@ -92,18 +92,18 @@ def _check_bound(name: str, bound: Bound, steps: Sequence[Row], option: str, why
 
 
 def bound_warning(rows: Sequence[Row], options: GuardOptions) -> str | None:
-    """Returns which metrics with bounds do not exist, after the first step that learnt something; else None."""
+    """Returns a warning about bounds of metrics that do not exist, after the first step with an update; else None."""
     learnt = [row.get("learner/updates", 0) > 0 for row in rows]
     if not any(learnt) or learnt.index(True) + 1 != len(rows):
         return None
     names = sorted({name for row in rows for name in row})
     unknown = [metric for metric, bound in options.bounds.items() if bound and not _named(metric, names)]
-    told = [f"no step so far has {metric}{did_you_mean(metric, names)}" for metric in unknown]
-    return f"guard.bounds: {'; '.join(told)}" if told else None
+    problems = [f"no step so far has {metric}{did_you_mean(metric, names)}" for metric in unknown]
+    return f"guard.bounds: {'; '.join(problems)}" if problems else None
 
 
 def _named(metric: str, names: Iterable[str]) -> list[str]:
-    """Returns the names of a metric: with several model keys, each has its own."""
+    """Returns the names of a metric; with several model keys, each key has one."""
     kind, _, rest = metric.partition("/")
     keyed = re.compile(rf"{re.escape(kind)}/([^/]+/)?{re.escape(rest)}")
     return [name for name in names if name == metric or keyed.fullmatch(name)]
@@ -113,10 +113,10 @@ def _named(metric: str, names: Iterable[str]) -> list[str]:
 
 
 class Watchdog:
-    """A timer that ends the process when a phase hangs, after writing stacks and a checkpoint; the status is `HUNG`.
+    """A timer that ends the process with status `HUNG` if a phase hangs, after writing stacks and a checkpoint.
 
-    A separate thread ends it, since the hanging thread cannot. The present phase, its start and its deadline are in
-    ``heartbeat.json``.
+    A separate thread ends the process, since the hanging thread cannot. ``heartbeat.json`` contains the current phase,
+    its start and its deadline.
 
     Args:
         folder: The run folder.
@@ -147,12 +147,12 @@ class Watchdog:
         finally:
             timer.cancel()
             with interrupt_held_back():
-                timer.join()  # a timer that has fired is ending the process: nothing may change meanwhile
+                timer.join()  # a fired timer is ending the process: change nothing meanwhile
 
     def _end(self, name: str, step: int, seconds: float) -> None:
         """Writes stacks and a checkpoint, reports them, and ends the process, all within `RESCUE` seconds."""
-        said = f"error: {name} of step {step} did not end within {seconds:g} s"
-        last = threading.Timer(RESCUE, _leave, (f"{said}; nor did its checkpoint within {RESCUE:g} s",))
+        message = f"error: {name} of step {step} did not end within {seconds:g} s"
+        last = threading.Timer(RESCUE, _leave, (f"{message}; nor did its checkpoint within {RESCUE:g} s",))
         last.daemon = True
         last.start()
         try:
@@ -167,12 +167,12 @@ class Watchdog:
         except Exception as error:
             saved = error
         last.cancel()
-        _leave(f"{said}; stacks: {stacks}; checkpoint: {saved}")
+        _leave(f"{message}; stacks: {stacks}; checkpoint: {saved}")
 
 
-def _leave(said: str) -> None:
+def _leave(message: str) -> None:
     """Prints a message and ends the process at once, without waiting for other threads."""
-    sys.stderr.write(f"{said}\n")
+    sys.stderr.write(f"{message}\n")
     sys.stderr.flush()
     os._exit(HUNG)
 
@@ -181,7 +181,7 @@ class Phases:
     """The phases of one step, with the seconds and the memory peak of each.
 
     Args:
-        watchdog: Ends the process when a phase passes its deadline.
+        watchdog: Watchdog that ends the process if a phase exceeds its deadline.
         deadlines: Deadlines of rollout, learning and validation.
         step: 1-based step, for the watchdog's heartbeat and message.
     """
@@ -193,7 +193,7 @@ class Phases:
 
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:
-        """Runs a block as a phase: on the clock, and ended by the watchdog at the phase's deadline."""
+        """Runs a block as a phase, which is timed and ended by the watchdog at its deadline."""
         own_deadlines = {"rollout": self._deadlines.rollout, "validation": self._deadlines.validation}
         deadline = own_deadlines.get(name, self._deadlines.learn + WATCHDOG_GRACE)
         with self.clock(name), self._watchdog.phase(name, self._step, deadline):
@@ -201,7 +201,7 @@ class Phases:
 
     @contextmanager
     def clock(self, name: str) -> Iterator[None]:
-        """Runs a block on the clock, without a deadline."""
+        """Times a block without a deadline."""
         started = time.perf_counter()
         reset_peak()
         yield
@@ -209,7 +209,7 @@ class Phases:
         self._peaks[name] = max(self._peaks[name], peak_gib())
 
     def seconds(self, *names: str) -> float:
-        """Returns the seconds that phases took together; phases that did not run took none."""
+        """Returns the total seconds of phases; 0 for phases that did not run."""
         return sum(self._seconds[name] for name in names)
 
     def peak(self, *names: str) -> float:
@@ -218,6 +218,6 @@ class Phases:
 
 
 def pace(name: str, seconds: float, tokens: float) -> Row:
-    """Returns the metrics of a part of a step: its seconds and, if it has tokens, its tokens per second."""
+    """Returns the time metrics of a part of a step: its seconds and, if it processed tokens, tokens per second."""
     row = {f"time/{name}": seconds}
     return row | {f"time/{name}_tokens_per_second": tokens / seconds} if tokens else row

@@ -1,4 +1,4 @@
-"""Gives the learner's weights to the samplers, and checks that they arrived and nothing of older ones is left."""
+"""Sends the learner's weights to the samplers, and checks that they arrived and replaced the old ones."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ from searchgym.train.recipe.keys import POLICY
 from searchgym.train.recipe.recipe import Recipe
 
 ALLOWED: Final = {"float32": 1e-3, "bfloat16": 0.02}
-"""Mean difference of log-probs that is allowed between sampler and trainer, in nats, by number type."""
+"""Maximum mean difference of log-probs between sampler and trainer, in nats, by number type."""
 TOKENS: Final = 16
 """Maximum number of tokens in a probe's response."""
 AGAIN: Final = 8
-"""Responses to each prompt in the second measure, which decides where the first is above the limit."""
+"""Number of responses to each prompt in the second measurement, made if the first is above the limit."""
 
 
 class Publisher:
-    """Gives a learner's weights to the samplers of its keys, and checks that they have arrived.
+    """Sends a learner's weights to the samplers of its keys, and checks that they arrived.
 
     Args:
-        recipe: Tells how the keys are sampled and probed.
-        learner: Holds the weights.
+        recipe: Recipe with the options of sampling and of the probe.
+        learner: Learner with the weights.
         models: The trained models by key.
     """
 
     def __init__(self, recipe: Recipe, learner: Learner, models: Mapping[str, Model]) -> None:
         self._learner, self._models = learner, models
         self._lora, self._rollout, self._allowed = recipe.lora, recipe.rollout, allowed_difference(recipe)
-        self._alone = separate_adapters(recipe)  # else samplers get the whole model with the adapter merged in
+        self._alone = separate_adapters(recipe)  # otherwise samplers get the model with the adapter merged
         self._arrived: set[str] = set()
 
     def publish(self, version: int) -> None:
-        """Gives the weights of all keys to their samplers."""
+        """Sends the weights of all keys to their samplers."""
         for key, model in self._models.items():
             weights, number = self._learner.weights_of(key, self._alone), self._learner.version_of(key)
             if self._alone and self._rollout.probe and key not in self._arrived:
@@ -65,17 +65,25 @@ class Publisher:
         """
         options, rows = self._rollout, list[Row]()
         for key, model in self._models.items():
-            own = [sample for sample in samples if sample.model_key == key]
+            key_samples = [sample for sample in samples if sample.model_key == key]
             temperature, count = options.temperature, options.probe
             allowed = self._allowed
             rows.append(
-                probe(model.sampler, self._learner, own, key, temperature=temperature, count=count, allowed=allowed)
+                probe(
+                    model.sampler,
+                    self._learner,
+                    key_samples,
+                    key,
+                    temperature=temperature,
+                    count=count,
+                    allowed=allowed,
+                )
             )
         return {name: max(row[name] for row in rows if name in row) for row in rows for name in row}
 
 
 def allowed_difference(recipe: Recipe) -> float:
-    """Returns the mean difference, in nats, that is allowed between log-probs of sampler and trainer."""
+    """Returns the maximum mean difference, in nats, between log-probs of sampler and trainer."""
     sampled_in = recipe.rollout.sampler.computed_in(sampled_run(recipe))
     return max(ALLOWED[computed_in(recipe)], ALLOWED[sampled_in])
 
@@ -90,21 +98,21 @@ def probe(
     count: int,
     allowed: float,
 ) -> Row:
-    """Compares log-probs of sampler and learner on responses to prompts that the sampler has seen before.
+    """Compares log-probs of sampler and learner on responses to prompts that the sampler has processed before.
 
-    Weights that did not arrive, and caches of a prompt under older weights, show as a difference in log-probs. In
-    bfloat16 single tokens differ by much, so that the mean over a few dozen says little near the limit: a mean above it
-    is measured again, on several other responses to each prompt, and that measure decides. Of a sampler on several
-    engines, each is asked and judged by itself.
+    Missing weights, and prompt caches of older weights, cause a difference in log-probs. In bfloat16 single tokens
+    differ a lot, so that the mean over a few dozen is imprecise near the limit: if it is above the limit, the
+    difference is measured again on further responses to each prompt, and the second result decides. If a sampler has
+    several engines, each is checked separately.
 
     Args:
-        sampler: Has just been given the learner's weights.
+        sampler: Sampler that has just received the learner's weights.
         learner: Computes the log-probs to compare with.
         samples: Samples of the step before the update; the last calls of the longest samples are continued.
         key: Model key of all samples.
         temperature: Temperature of both.
         count: Maximum number of prompts.
-        allowed: Mean difference, in nats, above which training must stop.
+        allowed: Maximum mean difference, in nats.
 
     Returns:
         ``probe/difference`` and ``probe/max_difference`` in nats, the largest of all engines; nothing if the sampler
@@ -130,7 +138,7 @@ def probe(
             raise TrainingError(
                 f"{key}: after update {learner.version_of(key)}, log-probs of sampler and trainer differ by {mean:.3g} "
                 f"nats on average{where} ({len(apart)} tokens, {allowed:g} is allowed): the sampler has other weights, "
-                "or remembers old ones' work"
+                "or still uses caches of old ones"
             )
         rows.append({"probe/difference": mean, "probe/max_difference": most})
     return {name: max(row[name] for row in rows) for name in (rows[0] if rows else {})}
@@ -145,21 +153,21 @@ def check_arrival(
     key: str,
     gain: float,
 ) -> None:
-    """Checks that a sampler uses the adapters that it is given, by one that changes what the model writes.
+    """Checks that a sampler uses the adapters it receives, with a test adapter that changes the model's output.
 
-    `probe` cannot tell this while updates are small: after 60 of them at a rate of 1e-7, an adapter that never arrived
-    differs by 3e-4 nats. Afterwards the sampler has the given weights.
+    `probe` cannot detect this while updates are small: after 60 updates at a rate of 1e-7, a missing adapter changes
+    log-probs by only 3e-4 nats. After the check the sampler has the given weights.
 
     Args:
-        sampler: Samples from an adapter beside its base.
+        sampler: Sampler that applies an adapter to its base model.
         weights: The adapter's weights by peft's names.
         version: Policy version of the weights.
         prompt: (T,) int32 token ids to continue.
         key: Model key of the adapter.
-        gain: Factor on the product of its matrices, ``lora_alpha / rank``.
+        gain: Scale of the adapter's matrix product, ``lora_alpha / rank``.
 
     Raises:
-        TrainingError: An engine writes the same with another adapter.
+        TrainingError: An engine's output is the same with the test adapter.
     """
     noise = torch.Generator().manual_seed(0)
     loud = {
@@ -167,16 +175,16 @@ def check_arrival(
         for name, w in ((name, weight.detach().float().cpu()) for name, weight in weights.items())
     }
     pins = sampler.pins() if isinstance(sampler, SpreadSampler) else {"": ""}
-    asked = [SampleRequest(prompt, Sampling(TOKENS, 0.0), 0, episode) for episode in pins]
+    requests = [SampleRequest(prompt, Sampling(TOKENS, 0.0), 0, episode) for episode in pins]
     replies = []
     for state in (loud, weights):
         sampler.update(state, version)
-        replies.append(sampler.sample(asked))
+        replies.append(sampler.sample(requests))
     for name, one, two in zip(pins.values(), *replies, strict=True):
         if np.array_equal(one.ids, two.ids) and np.allclose(one.logp, two.logp, rtol=0, atol=1e-4):
             where = f" on {name}" if len(pins) > 1 else ""
             raise TrainingError(
-                f"{key}: adapters do not reach the sampler{where}: it writes the same, to a ten-thousandth of a nat, "
+                f"{key}: adapters do not reach the sampler{where}: its output is the same, within 1e-4 nats, "
                 "with one that changes every matrix; set rollout.sampler.adapters to merged"
             )
 
@@ -189,27 +197,29 @@ def _differences(
     seeds: Sequence[int],
     episodes: Sequence[str],
 ) -> list[npt.NDArray[np.float32]]:
-    """Returns how far log-probs of sampler and learner are apart on responses to the samples' prompts.
+    """Returns the differences of log-probs between sampler and learner on responses to the samples' prompts.
 
     Args:
-        sampler: Responds.
+        sampler: Sampler that generates the responses.
         learner: Computes the log-probs to compare with.
-        prompted: Samples whose prompts are continued.
+        prompted: Samples whose prompts are used.
         temperature: Temperature of both.
         seeds: One seed per sample.
-        episodes: Episode ids under which all prompts are continued, one for each engine.
+        episodes: One episode id per engine; each gets all prompts.
 
     Returns:
         (n,) float32 for each episode id: differences in nats for the tokens of its responses.
     """
-    asked, owners, likes = list[SampleRequest](), list[int](), list[Sample]()
+    requests, owners, likes = list[SampleRequest](), list[int](), list[Sample]()
     for owner, episode in enumerate(episodes):
         for seed, like in zip(seeds, prompted, strict=True):
             prompt = like.ids[: like.calls[-1].start]
-            asked.append(SampleRequest(prompt, Sampling(TOKENS, temperature), seed, episode))
+            requests.append(SampleRequest(prompt, Sampling(TOKENS, temperature), seed, episode))
             owners.append(owner)
             likes.append(like)
-    answered = [reply for reply in zip(owners, asked, likes, sampler.sample(asked), strict=True) if len(reply[3].ids)]
+    answered = [
+        reply for reply in zip(owners, requests, likes, sampler.sample(requests), strict=True) if len(reply[3].ids)
+    ]
     responses = []
     for _, request, like, reply in answered:
         start, end = len(request.ids), len(request.ids) + len(reply.ids)
@@ -230,6 +240,6 @@ def _differences(
         )
     expected = learner.logp(responses) if responses else []
     apart: list[list[npt.NDArray[np.float32]]] = [[np.zeros(0, np.float32)] for _ in episodes]
-    for (owner, _, _, reply), wanted in zip(answered, expected, strict=True):
-        apart[owner].append(np.abs(np.asarray(wanted) - reply.logp))
+    for (owner, _, _, reply), expected_logp in zip(answered, expected, strict=True):
+        apart[owner].append(np.abs(np.asarray(expected_logp) - reply.logp))
     return [np.concatenate(parts) for parts in apart]

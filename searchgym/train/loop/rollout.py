@@ -1,4 +1,4 @@
-"""Runs the episodes of a step by the episode engine, and describes them by metrics."""
+"""Runs the episodes of a step with the episode engine, and computes their metrics."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from searchgym.train.recipe.recipe import Recipe
 
 
 class Rollout(Protocol):
-    """A function that runs episodes with the present weights."""
+    """Function that runs episodes with the current weights."""
 
     def __call__(self, questions: Sequence[Question], attempts: int, step: int, greedy: bool) -> list[Episode]:
         """Returns `attempts` episodes per question.
@@ -35,8 +35,8 @@ class Rollout(Protocol):
         Args:
             questions: Each once.
             attempts: Episodes per question; the attempts at a question share a `group_uid` that no other call uses.
-            step: 0-based step; with the recipe's seed it determines every random number.
-            greedy: Take the likeliest token each time, as in validation.
+            step: 0-based step; it and the recipe's seed determine all random numbers.
+            greedy: If True, always choose the most likely token, as in validation.
         """
         ...
 
@@ -47,32 +47,32 @@ def _nothing(*_: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class SamplerHooks:
-    """Functions by which the training loop runs a sampler and keeps it up to date."""
+    """Functions with which the training loop runs and updates a sampler."""
 
     rollout: Rollout | None = None
-    """Makes episodes. Needed unless ``method: supervised`` runs without validation."""
+    """Runs episodes. Required, except for ``method: supervised`` without validation."""
     publish: Callable[[int], None] = _nothing
-    """Copies the learner's weights into the samplers of the trained keys, each of which holds its own copy.
+    """Copies the learner's weights to the samplers of the trained keys.
 
-    Called with the version of the weights, before the first rollout and after each update."""
+    Called with the version of the weights, before the first rollout and after each step's updates."""
     probe: Callable[[Sequence[Sample]], Row] | None = None
-    """Checks that the sampler has the new weights. Called with a step's samples once the weights are published."""
+    """Checks that the sampler has the new weights. Called with a step's samples after the weights are published."""
     rest: Callable[[], None] | None = None
-    """Makes a sampler on the learner's GPU give its memory back until `publish`. Called before each update."""
+    """Makes a sampler on the learner's GPU free its memory until `publish`. Called before a step's updates."""
     give_up: Callable[[], None] = _nothing
-    """Ends a rollout that another thread makes and that is no longer needed (``rollout.staleness``)."""
+    """Cancels a rollout in another thread that is no longer needed (``rollout.staleness``)."""
 
 
 class EngineRollout:
-    """A `Rollout` on the episode engine; it serves one call at a time.
+    """A `Rollout` on the episode engine; it handles one call at a time.
 
     Args:
-        recipe: Gives the seed, the concurrency and the sampling options.
+        recipe: Recipe with the seed, the concurrency and the sampling options.
         agent: The workflow and its roles.
         models: The model behind each role.
         task: Environment of training.
         validation: Environment of greedy rollouts.
-        canonical: Makes a step's episodes depend on (recipe, weights, step) alone, to the bit; see `Engine`.
+        canonical: If True, a step's episodes depend only on (recipe, weights, step), bit for bit; see `Engine`.
     """
 
     def __init__(
@@ -99,11 +99,11 @@ class EngineRollout:
         for retriever in (engine.task.retriever, *engine.task.retrievers.values()):
             at_step(retriever, None if greedy else step, self.recipe.steps)
         asyncio.run(self._run(engine.run(questions, episodes.append, attempts, group=str(step))))
-        place = {question.id: number for number, question in enumerate(questions)}
-        return sorted(episodes, key=lambda episode: (place[episode.question_id], episode.attempt))
+        order = {question.id: number for number, question in enumerate(questions)}
+        return sorted(episodes, key=lambda episode: (order[episode.question_id], episode.attempt))
 
     def give_up(self) -> None:
-        """Ends a call that another thread makes, which raises a `CancelledError` in that thread."""
+        """Cancels a call in another thread, which raises a `CancelledError` in that thread."""
         if (under_way := self._under_way) is not None:
             loop, task = under_way
             with contextlib.suppress(RuntimeError):  # the loop has just ended
@@ -140,13 +140,13 @@ def generated_tokens(episodes: Sequence[Episode]) -> int:
 
 
 def rollout_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
-    """Describes the episodes of a step.
+    """Computes metrics of the episodes of a step.
 
     Returns:
         Means over episodes: ``reward``, each score, ``searches``, ``opens`` and ``markers_in_pages`` (if any),
         ``turns``, ``generated_tokens``, ``observation_words``; shares: ``answered``, ``context_full``, ``overlong``,
         ``retriever_error`` of episodes, ``invalid`` of actions, ``illegal`` of calls; ``reward_std`` (over n),
-        ``max_generated_tokens`` and ``longest_prompt``, the most tokens that a call began with. Also means of
+        ``max_generated_tokens`` and ``longest_prompt``, the maximum number of tokens before a call. Also means of
         `thought_counts`.
     """
     rewards = [episode.reward for episode in episodes]
@@ -177,7 +177,7 @@ def rollout_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
 
 
 def check_contexts(episodes: Sequence[Episode], step: int) -> None:
-    """Reports a first step in which contexts were too small, and ends a run in which no episode of a step fits.
+    """Warns if contexts are too small in the first step, and ends a run if no episode of a step fits.
 
     Args:
         episodes: All episodes of the step.
@@ -190,19 +190,19 @@ def check_contexts(episodes: Sequence[Episode], step: int) -> None:
     if not full or (step > 1 and len(full) < len(episodes)):
         return
     most = max((call.start for episode in full for call in episode.calls), default=0)
-    reached = f"the longest prompt that still fitted has {most} tokens" if most else "no prompt fitted"
-    said = (
+    reached = f"the longest prompt that fitted has {most} tokens" if most else "no prompt fitted"
+    message = (
         f"{len(full)} of {len(episodes)} episodes of step {step} ended because a context was full ({full[0].error}; "
         f"{reached}): use a model with a longer context, shorter prompts, or smaller top_k, max_observation_words or "
         "max_turns"
     )
     if len(full) == len(episodes):
-        raise TrainingError(said)
-    sys.stderr.write(f"{said}\n")
+        raise TrainingError(message)
+    sys.stderr.write(f"{message}\n")
 
 
 def role_metrics(episodes: Sequence[Episode], rewards: Sequence[Sequence[float]]) -> dict[str, float]:
-    """Describes the calls of each role; returns nothing if all calls have one role.
+    """Computes metrics of the calls of each role; returns nothing if all calls have the same role.
 
     Args:
         episodes: Episodes of a step.
@@ -226,15 +226,15 @@ def role_metrics(episodes: Sequence[Episode], rewards: Sequence[Sequence[float]]
 
 
 def validation_metrics(episodes: Sequence[Episode], questions: Sequence[Question]) -> dict[str, float]:
-    """Describes one greedy episode per question; see `rollout_metrics`.
+    """Computes metrics of one greedy episode per question; see `rollout_metrics`.
 
     Raises:
         ScoringError: The episodes do not match the questions one to one.
     """
-    asked, answered = sorted(q.id for q in questions), sorted(e.question_id for e in episodes)
-    if asked != answered:
-        odd = sorted(set(asked) ^ set(answered)) or [a for a, b in itertools.pairwise(answered) if a == b]
+    expected, answered = sorted(q.id for q in questions), sorted(e.question_id for e in episodes)
+    if expected != answered:
+        odd = sorted(set(expected) ^ set(answered)) or [a for a, b in itertools.pairwise(answered) if a == b]
         raise ScoringError(
-            f"{len(asked)} questions, {len(answered)} validation episodes; at odds: {', '.join(odd[:5])}"
+            f"{len(expected)} questions, {len(answered)} validation episodes; mismatched: {', '.join(odd[:5])}"
         )
     return rollout_metrics(episodes)

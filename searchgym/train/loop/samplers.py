@@ -26,11 +26,11 @@ class Loaded:
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     adapter: Path | None = None
-    """Folder of the adapter whose training goes on; the model is its base then."""
+    """Folder of the adapter to continue training, with `model` as its base; None without one."""
 
 
 def load_keys(recipe: Recipe, keys: Iterable[Key]) -> dict[str, Loaded]:
-    """Loads the models of keys; adapters on one base share its weights, and any other key has separate weights.
+    """Loads the models of keys; adapters on the same base share its weights, other keys have separate weights.
 
     Raises:
         SearchGymError: See `load_model`.
@@ -50,20 +50,20 @@ def load_keys(recipe: Recipe, keys: Iterable[Key]) -> dict[str, Loaded]:
 
 
 def start_of(recipe: Recipe, key: Key) -> tuple[str, Path | None]:
-    """Returns the model that a key's weights start from, and the adapter on it whose training goes on, if any."""
-    folder = local_folder(key.recipe.model)  # a plan, too, asks for it, and must not ask the hub
+    """Returns a key's initial model, and the adapter on it to continue training, if any."""
+    folder = local_folder(key.recipe.model)  # plans call this too, which must not access the hub
     if recipe.lora.rank and not key.frozen and folder is not None and is_adapter(folder):
         return adapter_base(folder), folder
     return key.recipe.model, None
 
 
 def sampled_keys(recipe: Recipe, keys: Iterable[Key]) -> list[SampledKey]:
-    """Returns keys as their sampler sees them, without their models."""
+    """Returns the descriptions of keys for their sampler, without models."""
     return [SampledKey(key.name, start_of(recipe, key)[0], not key.frozen) for key in keys]
 
 
 def sampled_run(recipe: Recipe) -> SampledRun:
-    """Returns what the samplers of a recipe's keys have in common."""
+    """Returns the settings that the samplers of a recipe's keys share."""
     return SampledRun(
         weights=recipe.learner.dtype,
         autocast=recipe.optimizer.autocast,
@@ -73,7 +73,7 @@ def sampled_run(recipe: Recipe) -> SampledRun:
 
 
 def separate_adapters(recipe: Recipe) -> bool:
-    """Returns whether the trained keys are sampled as adapters beside their base; see `SamplerKind.separate`."""
+    """Returns True if trained keys are sampled as adapters apart from their base; see `SamplerKind.separate`."""
     return recipe.lora.rank > 0 and recipe.rollout.sampler.separate()
 
 

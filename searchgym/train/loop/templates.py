@@ -1,4 +1,4 @@
-"""Chat templates of a run: the arguments of each model key's, and the date that they show."""
+"""Arguments of the chat templates of a run's model keys, and the date in the templates."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ if TYPE_CHECKING:
 def key_templates(
     recipe: Recipe, keys: Sequence[Key], tokenizers: Mapping[str, PreTrainedTokenizerBase]
 ) -> tuple[Recipe, dict[str, dict[str, Any]]]:
-    """Returns the recipe as a run records it, and the arguments of each key's template, with the date if it shows one.
+    """Returns the recipe with the templates' date, and the arguments of each key's template.
 
     Args:
-        recipe: If a template shows the date, it gets today's, unless it has one.
-        keys: Its keys.
-        tokenizers: Key to tokenizer.
+        recipe: The recipe. If a template shows the date and the recipe sets none, today's is added.
+        keys: Model keys of the recipe.
+        tokenizers: Tokenizers by the name of the key.
 
     Raises:
-        UsageError: No template that an argument is for names it; see `check_template`.
+        UsageError: An argument is used by none of its templates; see `check_template`.
     """
     shared = [key.name for key in keys if not recipe.models or recipe.models[key.name].template is None]
-    given = {name: value for name, value in recipe.template.items() if name != DATE}
-    check_template([tokenizers[name] for name in shared], given)
+    shared_arguments = {name: value for name, value in recipe.template.items() if name != DATE}
+    check_template([tokenizers[name] for name in shared], shared_arguments)
     check_template(tokenizers.values(), {DATE: recipe.template[DATE]} if DATE in recipe.template else {})
     for name, options in recipe.models.items():
         check_template([tokenizers[name]], options.template or {})
     day = recipe.template.get(DATE, datetime.date.fromisoformat(TODAY))
-    made = {key.name: fitted(tokenizers[key.name], {DATE: day} | key.recipe.template) for key in keys}
-    if any(DATE in own for own in made.values()):
+    arguments = {key.name: fitted(tokenizers[key.name], {DATE: day} | key.recipe.template) for key in keys}
+    if any(DATE in used for used in arguments.values()):
         recipe = replace(recipe, template=recipe.template | {DATE: day})
-    return recipe, made
+    return recipe, arguments

@@ -1,8 +1,8 @@
-"""The training loop: each step draws episodes, prepares their samples, learns, publishes the weights and logs.
+"""The training loop: each step samples episodes, prepares samples, learns, publishes the weights and logs.
 
 A step is a function of the recipe, the weights and the step's number: every random generator is seeded by (seed,
-purpose, step), so the step counter is all of its state. With the optimizer's moments restored, a resumed run therefore
-equals an uninterrupted one, bit for bit, as long as the rollout keeps the same promise.
+purpose, step), so the step counter is its only state. With the optimizer's moments restored, a resumed run therefore
+equals an uninterrupted one bit for bit, if the rollout is deterministic too.
 """
 
 from __future__ import annotations
@@ -57,16 +57,16 @@ class Trainer:
     Args:
         recipe: Settings of the run.
         out: The run folder.
-        learner: Holds the weights; closed at the end of the run.
-        tokenizer: Saved with each checkpoint; None where the learner saves its own.
-        data: Questions and demonstrations to learn from, and how episodes are rewarded.
+        learner: Learner with the weights; closed at the end of the run.
+        tokenizer: Tokenizer to save with each checkpoint; None if the learner saves its own.
+        data: Questions, demonstrations and credit.
         hooks: Functions of the sampler. Default: no sampler.
         report: Called with each row of metrics.
-        resume: Continue the run in the folder.
+        resume: If True, continue the run in the folder.
 
     Raises:
         RunExistsError: See `RunFolder`.
-        UsageError: Too few questions, or something that the method needs is missing.
+        UsageError: There are too few questions, or the method needs demonstrations or a rollout that is missing.
     """
 
     def __init__(
@@ -104,16 +104,15 @@ class Trainer:
             The outcome of the run.
 
         Raises:
-            KeyboardInterrupt: Ctrl-C was pressed; a checkpoint of the last whole step was written first. While the
-                weights are being updated, the step ends before that; a second Ctrl-C stops at once, without a new
-                checkpoint.
-            TrainingError: A number is not finite, a rank hangs, or a metric left the range of a guard. The message
-                names the last good checkpoint.
+            KeyboardInterrupt: Ctrl-C was pressed; a checkpoint of the last complete step was written first. During an
+                update the step is finished first; a second Ctrl-C stops at once, without a new checkpoint.
+            TrainingError: A number is not finite, a rank hangs, or a metric is out of bounds. The message names the
+                last good checkpoint.
         """
         with self.folder, closing(self.learner):
             self._restore()
-            asked = self._data.questions
-            listed = asked if isinstance(asked, Sequence) and not self.recipe.method.demonstrated else ()
+            questions = self._data.questions
+            listed = questions if isinstance(questions, Sequence) and not self.recipe.method.demonstrated else ()
             sys.stderr.write("".join(f"{line}\n" for line in mixture_lines(listed, self.validation)))
             try:
                 if not self.folder.rows:
@@ -128,7 +127,7 @@ class Trainer:
                 if self._clean:
                     self._rescue()
                 raise
-            except ModelError as error:  # the sampler is gone, the learner is not
+            except ModelError as error:  # the sampler has failed, but the learner works
                 saved = self._rescue()
                 raise type(error)(f"{error}; checkpoint: {saved or 'none'}") from error
             except TrainingError as error:
@@ -143,7 +142,7 @@ class Trainer:
             return TrainResult(self.progress, self.folder.rows, last, best_path)
 
     def _step(self) -> None:
-        """Makes one step: draws, prepares, learns, publishes and logs."""
+        """Runs one step: samples, prepares, learns, publishes and logs."""
         step, hooks = self.progress.step, self._hooks
         phases = Phases(self._watchdog, self.recipe.deadline, step + 1)
         with phases("rollout"):
@@ -153,7 +152,7 @@ class Trainer:
                 hooks.rest()
             data = self.collector.prepared(data)
         self._clean = False
-        with interrupt_held_back():  # what follows is completed or not counted at all; Ctrl-C waits for its end
+        with interrupt_held_back():  # this block runs to its end: Ctrl-C waits
             with phases.clock("writing"):
                 self.folder.write_questions(data.questions)
                 self.folder.write_episodes(step + 1, data.episodes, data.samples)
@@ -176,7 +175,7 @@ class Trainer:
             sys.stderr.write(f"warning: {warning}\n")
 
     def _log(self, data: StepData, learnt: Row, phases: Phases) -> None:
-        """Counts the step as done, writes its metrics, and lets a later step be drawn."""
+        """Counts the step as done, writes its metrics, and allows a later step to be sampled."""
         row = data.row | learnt | {"memory/draw": phases.peak("rollout", "preparing")}
         row |= pace("draw", data.seconds + phases.seconds("preparing"), data.tokens)
         if self._ahead is not None:
@@ -244,7 +243,7 @@ class Trainer:
     # -- checkpoints -----------------------------------------------------------------------------------------------
 
     def _save(self) -> Path:
-        """Saves a checkpoint of the present step unless it exists, and deletes the checkpoints that are not kept."""
+        """Saves a checkpoint of the current step unless it exists, and deletes old checkpoints."""
         with interrupt_held_back():
             folder, progress = self.folder.checkpoints, self.progress
             path = folder / checkpoint_name(progress.step)
@@ -258,7 +257,7 @@ class Trainer:
             return path
 
     def _rescue(self) -> Path | None:
-        """Saves a checkpoint if no step is half done and the learner answers; returns the newest checkpoint."""
+        """Saves a checkpoint if no step is half done and the learner responds; returns the newest checkpoint."""
         if self._clean:
             try:
                 return self._save()

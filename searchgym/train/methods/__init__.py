@@ -1,1 +1,1 @@
-"""The methods of training, one class in one file each; the name of a method is the name of its module."""
+"""Training methods that ship: one module for each, with one class; modules have the methods' names."""

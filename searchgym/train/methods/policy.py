@@ -10,6 +10,6 @@ from searchgym.train.recipe.method import Method
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyGradient(Method):
-    """Reinforcement learning: PPO and the GRPO family, by the sections ``credit``, ``advantage`` and ``loss``."""
+    """Trains by reinforcement learning (PPO, GRPO and others); see ``credit``, ``advantage`` and ``loss``."""
 
     compares: ClassVar = True

@@ -11,10 +11,10 @@ from searchgym.train.recipe.method import Likelihood
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejection(Likelihood):
-    """Maximum likelihood on the model's own successful episodes."""
+    """Trains by maximum likelihood on the model's successful episodes (rejection sampling)."""
 
     min_reward: float = 1.0
-    """Reward that an episode needs in order to be learnt from."""
+    """Minimum reward of the episodes to learn from."""
 
     @property
     @override

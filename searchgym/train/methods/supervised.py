@@ -17,12 +17,12 @@ from searchgym.train.recipe.method import Likelihood
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Supervised(Likelihood):
-    """Maximum likelihood on demonstrations."""
+    """Trains by maximum likelihood on demonstrations."""
 
     demonstrations: str
     """Path of the episode file with the demonstrations."""
     batch: Annotated[int, Ge(1)] = 64
-    """Demonstrations per step."""
+    """Number of demonstrations per step."""
 
     @property
     @override

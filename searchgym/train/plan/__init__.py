@@ -1,1 +1,1 @@
-"""Tools to inspect a recipe or run: memory plan, self-check, reward explanation, token view of an episode."""
+"""Memory plan of a recipe: estimates per device, checks, and suggestions of changes that fit."""

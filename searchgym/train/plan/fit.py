@@ -1,4 +1,4 @@
-"""Whether a plan fits the devices, how long the run takes, and which changes of the recipe would make it fit."""
+"""Checks if a plan fits the devices, estimates a run's duration, and suggests changes with which it fits."""
 
 from __future__ import annotations
 
@@ -21,53 +21,53 @@ from searchgym.train.recipe.options import LearnerOptions
 from searchgym.train.recipe.recipe import Recipe, override_of, recipe_keys
 
 MAX_SUGGESTIONS: Final = 3
-"""Number of suggestions."""
+"""Maximum number of suggestions."""
 RANK: Final = 64
-"""Rank of the adapter that is suggested."""
+"""Rank of a suggested LoRA adapter."""
 
 Values = dict[str, Any]
-"""Values of a recipe by dotted key."""
+"""Recipe values by dotted key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Memory of a device beside what a plan needs of it."""
+    """Available and required memory of one device."""
 
     device: str
     capacity: float
-    """GiB that the device has; infinite if that is not checked."""
+    """Memory of the device in GiB; infinite if it is not checked."""
     need: float
-    """GiB in the phase that needs most."""
+    """Required memory, in GiB, in the phase that needs most."""
     phase: str
-    """That phase."""
+    """Phase that needs most memory."""
 
     @property
     def left(self) -> float:
-        """GiB that are left in that phase; negative if they do not suffice."""
+        """Memory left in that phase, in GiB; negative if there is too little."""
         return self.capacity - self.need
 
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """Changes of a recipe with which it fits."""
+    """Changes with which a recipe fits."""
 
     changes: tuple[str, ...]
-    """Overrides, ``KEY=VALUE``."""
+    """Changes as overrides, ``KEY=VALUE``."""
     left: float
-    """GiB left on the fullest device."""
+    """Memory left on the fullest device, in GiB."""
 
 
 def fits_of(parts: Sequence[Part], memory: Mapping[str, float]) -> list[Fit]:
-    """Returns capacity and need of each device of a plan."""
-    found = []
+    """Returns the available and required memory of each device in a plan."""
+    fits = []
     for device, needs in needs_of(parts).items():
         phase = max(needs, key=lambda name: needs[name])
-        found.append(Fit(device, memory.get(device, math.inf), needs[phase], phase))
-    return found
+        fits.append(Fit(device, memory.get(device, math.inf), needs[phase], phase))
+    return fits
 
 
 def suggestions(recipe: Recipe, gpus: int, gpu_gib: float, memory: Mapping[str, float]) -> list[Suggestion]:
-    """Returns the smallest sets of changes with which a recipe fits, by the plan's own arithmetic.
+    """Returns the smallest sets of changes with which a recipe fits, estimated by `plan`.
 
     Args:
         recipe: Recipe that does not fit, or that needs more GPUs.
@@ -76,14 +76,14 @@ def suggestions(recipe: Recipe, gpus: int, gpu_gib: float, memory: Mapping[str, 
         memory: GiB by device; a device that is left out is not checked.
     """
     base: Values = {}
-    if gpus:  # which may demand fewer ranks and engines
+    if gpus:  # fewer ranks and engines if the recipe has too many
         base = _inside("learner.backend", recipe.learner.backend.fitted(gpus))
         base |= _of_sampler(recipe, recipe.rollout.sampler.chosen(ask=False).fitted(gpus))
     levers, now = list(_levers(recipe, gpus, gpu_gib)), plain(recipe)
-    found: dict[frozenset[int], Suggestion] = {}
+    by_levers: dict[frozenset[int], Suggestion] = {}
     for size in range(len(levers) + 1):
         for chosen in itertools.combinations(range(len(levers)), size):
-            if len(found) == MAX_SUGGESTIONS or any(smaller <= set(chosen) for smaller in found):
+            if len(by_levers) == MAX_SUGGESTIONS or any(smaller <= set(chosen) for smaller in by_levers):
                 continue  # fewer changes suffice
             values = dict(base)
             for lever in chosen:
@@ -96,12 +96,12 @@ def suggestions(recipe: Recipe, gpus: int, gpu_gib: float, memory: Mapping[str, 
                 continue
             if left >= 0:
                 changes = tuple(override_of(key, value) for key, value in values.items() if _value(now, key) != value)
-                found[frozenset(chosen)] = Suggestion(changes, left)
-    return list(found.values())
+                by_levers[frozenset(chosen)] = Suggestion(changes, left)
+    return list(by_levers.values())
 
 
 def hours(steps: int, step_seconds: float | None, run: Path | None) -> float | None:
-    """Returns the hours of a whole run, by the seconds of a step: given, or the mean over an earlier run; else None.
+    """Estimates the hours of a whole run from the seconds of a step: given, or an earlier run's mean; else None.
 
     Args:
         steps: Number of steps of the run.
@@ -112,14 +112,16 @@ def hours(steps: int, step_seconds: float | None, run: Path | None) -> float | N
         spent = list[float]()
         for _, row in iter_jsonl(run / METRICS):
             if row["step"]:
-                draw = row.get("time/waited", row.get("time/draw", 0.0))  # drawn ahead, only the wait for it counts
+                draw = row.get(
+                    "time/waited", row.get("time/draw", 0.0)
+                )  # when sampling runs ahead, only the wait counts
                 spent.append(draw + row.get("time/learn", 0.0) + row.get("time/validation", 0.0))
         step_seconds = sum(spent) / len(spent) if spent else None
     return None if step_seconds is None else steps * step_seconds / 3600
 
 
 def _levers(recipe: Recipe, gpus: int, gpu_gib: float) -> Iterator[Values]:
-    """Yields the changes that save memory, the ones that cost least first."""
+    """Yields changes that save memory, in order of increasing cost."""
     sampler = recipe.rollout.sampler.chosen(ask=False)
     tokens, running = recipe.optimizer.micro_batch_tokens, recipe.rollout.concurrency
     if not recipe.learner.gradient_checkpointing:
@@ -142,7 +144,7 @@ def _levers(recipe: Recipe, gpus: int, gpu_gib: float) -> Iterator[Values]:
 
 
 def _of_sampler(recipe: Recipe, changes: Values) -> Values:
-    """Returns changes of a sampler's options, preceded by its name where the recipe leaves the choice to another."""
+    """Returns changes of a sampler's options by dotted key, with its name if the recipe's sampler is a choice."""
     sampler = recipe.rollout.sampler
     chosen = sampler.chosen(ask=False)
     named = {"kind": kind_name(chosen)} if changes and chosen is not sampler else {}
@@ -150,19 +152,19 @@ def _of_sampler(recipe: Recipe, changes: Values) -> Values:
 
 
 def _inside(section: str, changes: Values) -> Values:
-    """Returns changes of a kind's options by their dotted keys; its name comes first."""
+    """Returns changes of a kind's options by dotted key, with the kind's name first."""
     name = {section: changes["kind"]} if "kind" in changes else {}
     return name | {f"{section}.{key}": value for key, value in changes.items() if key != "kind"}
 
 
 def with_values(recipe: Recipe, values: Values) -> Recipe:
-    """Returns a recipe with some values changed, given by their dotted keys."""
+    """Returns a recipe with changed values, given by dotted key."""
     data, overrides = plain(recipe), [override_of(key, value) for key, value in values.items()]
     return read(Recipe, data, override_values(data, overrides, recipe_keys(), Source("suggestion")))
 
 
 def _value(data: Any, key: str) -> Any:
-    """Returns a value in plain data by its dotted key; None where there is none."""
+    """Returns a value in plain data by its dotted key; None if it does not exist."""
     for name in key.split("."):
         data = data.get(name) if isinstance(data, dict) else None
     return data

@@ -1,8 +1,8 @@
-"""Estimate of the memory that a recipe needs on each device, without loading weights (models on the meta device).
+"""Estimates the memory that a recipe needs on each device, without loading weights (models on the meta device).
 
-Estimates, for decoders whose layers are attention and a gated MLP. Counted are weights, gradients, the optimizer's
-state, saved activations, logits, keys and values, what CUDA keeps for each process; not the allocator's waste and
-retrievers. The step's worst case is meant: full micro-batches, full running batches, every token of a
+The estimate is for decoders whose layers consist of attention and a gated MLP. It counts weights, gradients, the
+optimizer's state, saved activations, logits, keys and values, CUDA's memory per process and vectors of retrievers, but
+not fragmentation. It is the worst case of a step: full micro-batches, full running batches, and every token of a
 micro-batch trained.
 """
 
@@ -30,21 +30,21 @@ from searchgym.train.recipe.recipe import Recipe
 
 GIB: Final = 2**30
 GPU_GIB: Final = 79.0
-"""Memory that a GPU of 80 GB reports."""
+"""Memory reported by an 80 GB GPU, in GiB."""
 BUCKET: Final = 5e8
-"""Number of gradients that DeepSpeed reduces at once by default."""
+"""DeepSpeed's default number of gradients per reduction."""
 
 
 def plan(recipe: Recipe, gpus: int | None = None, gpu_gib: float = GPU_GIB) -> list[Part]:
-    """Returns the items that take memory on each device.
+    """Returns the items that use memory on each device.
 
     Args:
         recipe: Recipe to plan; only the configurations of its models are read.
-        gpus: Number of GPUs to plan for; this machine's if None.
+        gpus: Number of GPUs to plan for. Default: the GPUs of this machine.
         gpu_gib: GiB of memory of each of `gpus`.
 
     Raises:
-        SearchGymError: See `model_shape`; also if GPUs are missing, or vLLM's share is too small for the model.
+        SearchGymError: See `model_shape`; also if there are too few GPUs, or vLLM's share is too small for the model.
     """
     learner = recipe.learner
     keys = keys_of(recipe, read_agent(recipe.agent)[1], recipe.agent)
@@ -58,17 +58,15 @@ def plan(recipe: Recipe, gpus: int | None = None, gpu_gib: float = GPU_GIB) -> l
         if not count:
             device_of("cuda")  # raises the error about a missing GPU
         if sharding.ranks > count:
-            raise UsageError(
-                f"learner.backend.ranks is {sharding.ranks}, there are {count} GPUs: each rank has one of its own"
-            )
+            raise UsageError(f"learner.backend.ranks is {sharding.ranks}, there are {count} GPUs: each rank needs one")
         chosen = list(range(sharding.ranks)) if sharding.gpus is None else sharding.gpus
         if missing := [number for number in chosen if number >= count]:
             raise UsageError(f"learner.backend names GPU {missing[0]}, there are {count}, from 0 on")
         ranks = {f"cuda:{number}": chosen.count(number) for number in chosen}
-    sampler, own = recipe.rollout.sampler.chosen(ask=gpus is None), {key.name: key.recipe for key in keys}
+    sampler, recipes = recipe.rollout.sampler.chosen(ask=gpus is None), {key.name: key.recipe for key in keys}
     parts: list[Part] = []
     for together in sampler.together(sampled_keys(recipe, keys), recipe.lora.rank > 0, bool(count)):
-        first = own[together[0].name]
+        first = recipes[together[0].name]
         parts += sampler.memory(need_of(first, together, model_shape(first.model)), count, gpu_gib)
     for device, number in ranks.items():
         if device != "cpu":
@@ -79,9 +77,9 @@ def plan(recipe: Recipe, gpus: int | None = None, gpu_gib: float = GPU_GIB) -> l
 
 
 def _learners(keys: Sequence[Key], device: str, ranks: int) -> list[Part]:
-    """Returns what the models of all trained keys take on a device: they are updated one after the other.
+    """Returns the memory of all trained keys' models on a device; the keys are updated one after the other.
 
-    What an update needs for its own time counts once, for the key that needs most.
+    Memory that is used only during an update counts once, for the key that needs most.
     """
     parts: list[Part] = []
     passing: dict[str, list[Part]] = {}
@@ -97,7 +95,7 @@ def _learners(keys: Sequence[Key], device: str, ranks: int) -> list[Part]:
             for part in _trained(recipe, role, model_shape(name), options, device, ranks, shared):
                 named = dataclasses.replace(part, what=before + part.what)
                 (parts if part.phases == PHASES else update).append(named)
-            passing[role] = max(passing.get(role, []), update, key=lambda found: sum(part.gib for part in found))
+            passing[role] = max(passing.get(role, []), update, key=lambda items: sum(part.gib for part in items))
         bases.add(recipe.model)
         if recipe.loss.kl_coef and not recipe.lora.rank:
             size = ranks * model_shape(recipe.model).parameters * bytes_of(recipe.learner.dtype) / GIB
@@ -111,19 +109,19 @@ def check_plan(parts: Sequence[Part], memory: Mapping[str, float], phases: Seque
     Args:
         parts: Items as `plan` returns them.
         memory: GiB by device; a device that is left out is not checked.
-        phases: Phases that the training has; without a critic the last one is not among them.
+        phases: Phases of the training; without a critic, all but the last.
     """
-    found = []
+    problems = []
     for device, needs in needs_of(parts).items():
         for phase in phases:
             if needs[phase] > memory.get(device, math.inf):
                 name = "main memory" if device == "cpu" else device
-                found.append(f"{name} has {memory[device]:.1f} GiB, phase {phase} needs {needs[phase]:.1f}")
-    return found
+                problems.append(f"{name} has {memory[device]:.1f} GiB, phase {phase} needs {needs[phase]:.1f}")
+    return problems
 
 
 def needs_of(parts: Sequence[Part]) -> dict[str, dict[str, float]]:
-    """Returns the GiB that a plan needs in each phase, by device and phase."""
+    """Returns the required memory of a plan in GiB, by device and phase."""
     return {
         device: {
             phase: sum(part.gib for part in parts if part.device == device and phase in part.phases) for phase in PHASES
@@ -133,16 +131,16 @@ def needs_of(parts: Sequence[Part]) -> dict[str, dict[str, float]]:
 
 
 def memory_here() -> dict[str, float]:
-    """Returns GiB by device of this machine: total memory of GPUs, available memory of ``cpu``."""
-    found = {f"cuda:{i}": torch.cuda.mem_get_info(i)[1] / GIB for i in range(torch.cuda.device_count())}
+    """Returns the memory of this machine in GiB by device: total for GPUs, available for ``cpu``."""
+    gpus = {f"cuda:{i}": torch.cuda.mem_get_info(i)[1] / GIB for i in range(torch.cuda.device_count())}
     lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     free = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
-    return found | {"cpu": free / 2**20}
+    return gpus | {"cpu": free / 2**20}
 
 
 def need_of(recipe: Recipe, keys: Sequence[SampledKey], shape: Shape) -> Need:
-    """Returns what keys that share a copy of weights need of their sampler."""
-    # the next weights come before those are gone; a tied head travels by both its names
+    """Returns the requirements of keys that share a copy of weights, for their sampler's memory estimate."""
+    # new weights arrive before the old are freed; a tied head is sent under both names
     whole = 2 * (shape.parameters + shape.tied * shape.vocabulary * shape.hidden) * bytes_of(recipe.learner.dtype)
     return Need(
         run=sampled_run(recipe),
@@ -158,22 +156,22 @@ def need_of(recipe: Recipe, keys: Sequence[SampledKey], shape: Shape) -> Need:
 def _trained(
     recipe: Recipe, role: str, shape: Shape, options: OptimizerOptions, device: str, ranks: int, shared: bool = False
 ) -> list[Part]:
-    """Returns what a trained model takes on a device that has so many of its ranks; `shared`: its base is there.
+    """Returns the memory of a trained model on a device with `ranks` ranks, without its base if that is `shared`.
 
-    ZeRO shares out the optimizer's state (1), gradients too (2), weights too (3).
+    ZeRO shards the optimizer state (1), gradients too (2), weights too (3).
     """
     learner, size = recipe.learner, bytes_of(recipe.learner.dtype)
     sharding = recipe.learner.backend.sharding
     share = 1 / sharding.ranks if sharding.zero == 3 else 1.0
     trained, adapted = shape.parameters, role == "policy" and recipe.lora.rank > 0
-    kept, passing = _optimizer_bytes(sharding, size)
-    if adapted:  # kept in float32
-        trained, (kept, passing) = adapter_parameters(recipe.model, recipe.lora), _optimizer_bytes(sharding, 4)
+    persistent, passing = _optimizer_bytes(sharding, size)
+    if adapted:  # adapters are kept in float32
+        trained, (persistent, passing) = adapter_parameters(recipe.model, recipe.lora), _optimizer_bytes(sharding, 4)
     weights = ranks * (shape.parameters * size * (not shared) + 4 * trained * adapted) * share / GIB
     gradients = ranks * trained * passing / GIB
-    optimizer = ranks * trained * kept / GIB
+    optimizer = ranks * trained * persistent / GIB
     tokens = options.micro_batch_tokens
-    # Of a layer: what goes into its two norms, is scaled (in float32) and comes out of them (6 hidden), queries, keys
+    # Per layer: inputs of its two norms, scaled values (in float32) and outputs of the norms (6 hidden), queries, keys
     # and values, the latter two repeated for every head of queries (3 hidden), the output of attention in two orders (2
     # hidden), the gate, its activation, the other half and their product (4 intermediate).
     layer = size * (9 * shape.hidden + 4 * shape.intermediate) + 4 * 2 * shape.hidden
@@ -201,14 +199,15 @@ def _trained(
 
 
 class ZeroBytes(NamedTuple):
-    """Bytes per parameter under a stage of ZeRO, beside two moments and a copy of the weights."""
+    """Bytes per parameter under a ZeRO stage, in addition to two moments and a copy of the weights."""
 
     state: int
-    """Kept with the moments on a rank's share."""
+    """Bytes stored with the moments, for the parameters of a rank's share."""
     bfloat16: tuple[int, int]
-    """Gradients of weights in bfloat16, in the model's own phase: of every parameter, and of a rank's share."""
+    """Bytes of gradients of bfloat16 weights during the model's updates: for each parameter, and for those of a rank's
+    share."""
     float32: tuple[int, int]
-    """The same of weights in float32."""
+    """Bytes of gradients of float32 weights, as in `bfloat16`."""
 
 
 ZERO_BYTES: Final[Mapping[tuple[int, bool], ZeroBytes]] = {
@@ -220,21 +219,22 @@ ZERO_BYTES: Final[Mapping[tuple[int, bool], ZeroBytes]] = {
     (2, True): ZeroBytes(6, (0, 4), (0, 0)),
     (3, True): ZeroBytes(8, (0, 0), (0, 0)),
 }
-"""Bytes by the stage of ZeRO and by whether the optimizer is offloaded; read off DeepSpeed 0.19, not measured.
+"""Bytes by ZeRO stage and offloading of the optimizer; from the code of DeepSpeed 0.19, not measured.
 
-Gradients are added up in float32: with ZeRO 1 all of them, beside a micro-batch's in bfloat16; from ZeRO 2 on a rank's
-share, which ZeRO 3 keeps. Offloaded, the update's copy lies with the moments.
+Gradients are summed in float32: with ZeRO 1 all of them, in addition to a micro-batch's in bfloat16; with ZeRO 2 and 3
+a rank's share, which ZeRO 3 keeps between updates. With offloading, the update's copy is stored with the moments.
 """
 
 
 def _optimizer_bytes(sharding: Sharding, size: int) -> tuple[float, float]:
-    """Returns the bytes per parameter that an optimizer keeps, and those of gradients in the model's own phase.
+    """Returns the bytes per parameter of an optimizer's state, and of gradients during the model's updates.
 
-    Kept are two moments, and a copy of the weights in float32 unless they are and nothing is shared out or offloaded.
+    The state is two moments, and a float32 copy of the weights, unless these are float32 and nothing is sharded or
+    offloaded.
     """
     zero, offloaded = sharding.zero, bool(sharding.offload_optimizer)
     share = 1 / sharding.ranks if zero else 1
-    own = ZERO_BYTES[zero, offloaded and zero > 0]
-    whole, shared = own.bfloat16 if size == 2 else own.float32
+    stage_bytes = ZERO_BYTES[zero, offloaded and zero > 0]
+    whole, shared = stage_bytes.bfloat16 if size == 2 else stage_bytes.float32
     copy = 4 if size == 2 or zero in (1, 2) or offloaded else 0
-    return (8 + copy + own.state) * share, whole + shared * share
+    return (8 + copy + stage_bytes.state) * share, whole + shared * share

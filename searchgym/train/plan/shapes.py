@@ -35,8 +35,8 @@ KNOWN: Final[dict[str, dict[str, Any]]] = {
     for size, values in _QWEN.items()
     for kind in ("", "-Instruct")
 }
-"""Published sizes (of ``config.json``) of the models that shipped recipes name, so that a plan needs no network. All
-are of the type ``qwen2``."""
+"""Published sizes (from ``config.json``) of the models in shipped recipes, so that a plan needs no network. All have
+the type ``qwen2``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +51,15 @@ class Shape:
     """Number of key-value heads times the width of a head."""
     vocabulary: int
     tied: bool
-    """Whether the output head shares the embedding's weights."""
+    """True if the output head shares the embedding's weights."""
 
 
 @functools.cache
 def model_shape(name: str) -> Shape:
-    """Returns the sizes of a model, from its configuration alone.
+    """Returns the sizes of a model, from its configuration only.
 
     Args:
-        name: A folder, a name of a model, or the path of a ``config.json``.
+        name: Folder or name of a model, or path of a ``config.json``.
 
     Raises:
         DataMissingError: The model does not exist.
@@ -84,23 +84,23 @@ def model_shape(name: str) -> Shape:
 
 
 def adapter_parameters(name: str, options: LoraOptions) -> int:
-    """Returns the parameters of an adapter, from its base's configuration alone."""
+    """Returns the number of parameters of an adapter, from its base's configuration only."""
     model = _model(name)
     head = model.get_output_embeddings()
-    found = [(name, m) for name, m in model.named_modules() if isinstance(m, torch.nn.Linear) and m is not head]
+    matrices = [(name, m) for name, m in model.named_modules() if isinstance(m, torch.nn.Linear) and m is not head]
     if options.targets is not None:
-        found = [(name, m) for name, m in found if name.rpartition(".")[2] in options.targets]
-    return sum(options.rank * (m.in_features + m.out_features) for _, m in found)
+        matrices = [(name, m) for name, m in matrices if name.rpartition(".")[2] in options.targets]
+    return sum(options.rank * (m.in_features + m.out_features) for _, m in matrices)
 
 
 @functools.cache
 def _model(name: str) -> Any:
-    """Returns a model without memory for its weights."""
+    """Returns a model on the meta device, without memory for its weights."""
     return meta_model(_config(name), name)
 
 
 def _config(name: str) -> Any:
-    """Returns a model's configuration: of its folder, of a file, as published, or from the hub; an adapter's base's."""
+    """Returns a model's configuration from a folder, file, `KNOWN` or the hub; for an adapter, that of its base."""
     from transformers import AutoConfig
 
     path, hub = Path(name), HUB_NAME.fullmatch(name)

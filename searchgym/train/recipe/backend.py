@@ -15,49 +15,48 @@ from searchgym.options import Kind, Options
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharding(Options):
-    """What is spread over processes and devices, as the plan of memory counts it."""
+    """Distribution of a training over processes and devices."""
 
     ranks: Annotated[int, Ge(1)] = 1
-    """Number of processes; on a GPU machine one per GPU."""
+    """Number of processes; on a GPU machine, one per GPU."""
     gpus: list[int] | None = None
-    """GPU numbers of the ranks, in order. Default: counted from 0."""
+    """GPU number of each rank. Default: 0, 1, 2 and so on."""
     zero: Annotated[int, Interval(ge=0, le=3)] = 0
-    """ZeRO stage, which sets what is sharded over the ranks: 0 nothing, 1 the optimizer's state, 2 gradients too, 3
-    weights too."""
+    """ZeRO stage: 0 shards nothing over the ranks, 1 the optimizer state, 2 gradients too, 3 weights too."""
     offload_optimizer: bool = False
-    """ZeRO 1 and higher: keep the optimizer's state in main memory."""
+    """If true, the optimizer state is kept in main memory; needs ZeRO 1 or higher."""
     offload_parameters: bool = False
-    """ZeRO 3: keep the weights in main memory."""
+    """If true, the weights are kept in main memory; needs ZeRO 3."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnerBackend(Kind):
-    """What computes updates: one class per training engine, whose fields are its options."""
+    """Base class of training engines: one subclass each, whose fields are its options."""
 
     kinds_in: ClassVar = "searchgym.train.recipe.backends"
     noun: ClassVar = "learner backend"
     back_end: ClassVar[str]
-    """Module with the learner, imported when it trains."""
+    """Module of the learner; imported when the training starts."""
     apart: ClassVar[bool] = False
-    """True if it trains in processes of its own, which a launcher may start elsewhere."""
+    """True if it trains in separate processes, which a launcher may start on other machines."""
     trains_adapters: ClassVar[bool] = False
     """True if it trains LoRA adapters."""
 
     @property
     def sharding(self) -> Sharding:
-        """What is spread over processes and devices. Default: nothing, on the first GPU."""
+        """Distribution over processes and devices. Default: one process on the first GPU."""
         return Sharding()
 
     def fitted(self, gpus: int) -> dict[str, Any]:
-        """Returns options with which it runs on a number of GPUs, where it asks for more. Default: none."""
+        """Returns the options to change so that it runs on this number of GPUs, if it needs more. Default: none."""
         return {}
 
     def lighter(self, gpus: int) -> Iterable[dict[str, Any]]:
-        """Yields values of a recipe, by dotted key, with which it takes less memory on GPUs. Default: none."""
+        """Yields alternatives that need less GPU memory, each as recipe values by dotted key. Default: none."""
         return ()
 
     def joined_at(self, address: str) -> LearnerBackend:
-        """Returns the options of a training that waits at HOST:PORT for ranks, which a launcher has started."""
+        """Returns these options with an address, HOST:PORT, at which to wait for ranks that a launcher started."""
         raise NotImplementedError(f"{type(self).__name__} has no ranks")
 
     def learner(self, recipe: Any, loaded: Any, logs: Path) -> Any:
@@ -65,8 +64,8 @@ class LearnerBackend(Kind):
 
         Args:
             recipe: The recipe of the key.
-            loaded: Its model, which now belongs to the learner, and the adapter whose training goes on, if any.
-            logs: Folder for the logs of its processes.
+            loaded: Model of the key, which the learner may change, and the adapter to continue training, if any.
+            logs: Folder for the logs of the learner's processes.
         """
         raise NotImplementedError(f"{type(self).__name__} makes no learner")
 

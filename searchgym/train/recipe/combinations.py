@@ -16,7 +16,7 @@ from searchgym.train.recipe.recipe import Recipe
 
 
 def changed(options: Any) -> list[str]:
-    """Returns the names of the options that have another value than their default."""
+    """Returns the names of the options that differ from their defaults."""
     defaults = type(options)()
     return [name for name in options.__dataclass_fields__ if getattr(options, name) != getattr(defaults, name)]
 
@@ -32,7 +32,7 @@ def combination_problems(recipe: Recipe) -> list[str]:
 
 
 def _kind_problems(recipe: Recipe) -> Iterator[str]:
-    """Yields problems with the kinds that serve every method, and with what chooses the questions."""
+    """Yields problems with the kinds that every method uses, and with the source of questions."""
     sources = {name: kind for name in ("proposer", "curriculum") if (kind := getattr(recipe, name)) is not None}
     kinds = {
         "rollout.sampler": recipe.rollout.sampler,
@@ -49,19 +49,19 @@ def _kind_problems(recipe: Recipe) -> Iterator[str]:
 
 
 def _step_problems(recipe: Recipe) -> Iterator[str]:
-    """Yields problems with how a step is cut into updates, and with the number of steps."""
+    """Yields problems with the split of a step into updates, and with the number of steps."""
     loss, optimizer = recipe.loss, recipe.optimizer
     if loss.reduction == "constant" and loss.constant_length is None:
         yield "loss.reduction constant needs loss.constant_length, the most tokens a model writes in a sequence"
     if loss.reduction == "episode-mean" and (optimizer.minibatches > 1 or optimizer.minibatch_samples is not None):
-        yield "loss.reduction episode-mean needs optimizer.minibatches 1: an episode must not be cut"
-    for place, options in (("optimizer", optimizer), ("critic.optimizer", recipe.critic.optimizer)):
+        yield "loss.reduction episode-mean needs optimizer.minibatches 1: an episode must not be split over updates"
+    for section, options in (("optimizer", optimizer), ("critic.optimizer", recipe.critic.optimizer)):
         if options.minibatch_samples is not None and options.minibatches > 1:
-            yield f"{place}.minibatches and {place}.minibatch_samples both say how a step is cut: choose one"
+            yield f"{section}.minibatches and {section}.minibatch_samples both split a step into updates: choose one"
     if loss.reduction != "constant" and loss.constant_length is not None:
         yield f"loss.constant_length acts with loss.reduction constant only, not with {loss.reduction}"
     if recipe.method.demonstrated and recipe.models:
-        yield f"models: method {kind_name(recipe.method)} trains one model, on what demonstrations hold"
+        yield f"models: method {kind_name(recipe.method)} trains one model, from demonstrations"
     if optimizer.warmup_steps > recipe.steps:
         yield f"optimizer.warmup_steps is {optimizer.warmup_steps} of {recipe.steps} steps"
 
@@ -77,8 +77,8 @@ def _rollout_problems(recipe: Recipe) -> Iterator[str]:
     if rollout.top_p < 1:
         yield f"rollout.top_p is {rollout.top_p}: a ratio needs the whole distribution, set it to 1"
     if rollout.staleness and recipe.loss.importance_cap is None:
-        why = "samples of older weights are weighted by how likely the present ones make them"
-        yield f"rollout.staleness is {rollout.staleness}: {why}; set loss.importance_cap, to 2 say"
+        why = "stale samples need importance weights"
+        yield f"rollout.staleness is {rollout.staleness}: {why}; set loss.importance_cap (usually 2)"
     if rollout.resample and batch:
         yield f"rollout.resample replaces groups without signal; {recipe.setting.estimator} has none"
     if rollout.resample and not advantage.drop_zero_variance:
@@ -90,7 +90,7 @@ def _advantage_problems(recipe: Recipe) -> Iterator[str]:
     estimator, critic, setting = recipe.advantage.estimator, recipe.critic, recipe.setting
     yield from (f"advantage.estimator: {problem}" for problem in check_kind(estimator, setting))
     if not isinstance(estimator, Unloaded) and not estimator.critic and critic != CriticOptions():
-        yield f"critic: only an estimator like gae asks one, not {setting.estimator}"
+        yield f"critic: only an estimator like gae uses one, not {setting.estimator}"
     if critic.warmup_steps >= recipe.steps:
         yield f"critic.warmup_steps is {critic.warmup_steps} of {recipe.steps} steps: nothing is learnt"
 
@@ -102,16 +102,16 @@ def _loss_problems(recipe: Recipe) -> Iterator[str]:
         bound = f"it bounds ratios beyond the clip, so it must be above 1 + loss.clip_high, {1 + loss.clip_high:g}"
         yield f"loss.dual_clip is {loss.dual_clip}: {bound}"
     if loss.kl_in == "reward" and loss.kl_estimator != "k1":
-        why = "the mean of k1 is the KL, and a reward needs no more; set it to k1"
+        why = "the mean of k1 is the KL, which is all that a reward needs; set it to k1"
         yield f"loss.kl_estimator is {loss.kl_estimator} in the reward: {why}"
     elif "kl_cap" in changed(loss) and loss.kl_estimator != "k3":
-        yield f"loss.kl_cap is {loss.kl_cap}: it cuts k3 alone, and loss.kl_estimator is {loss.kl_estimator}"
+        yield f"loss.kl_cap is {loss.kl_cap}: it applies to k3 alone, and loss.kl_estimator is {loss.kl_estimator}"
     kl_by_token = estimator.kl_by_token and loss.kl_in == "reward" and loss.kl_coef > 0
     if loss.ratio == "sequence" and (kl_by_token or estimator.critic):
         many = f"{recipe.setting.estimator} has" if estimator.critic else "KL in the reward gives it"
-        yield f"loss.ratio sequence takes one advantage per sequence; {many} many"
+        yield f"loss.ratio sequence needs one advantage per sequence; {many} several"
     if loss.llds_coef and not recipe.optimizer.several:
-        why = "with one update per rollout no likelihood has fallen yet, and it would do nothing"
+        why = "with one update per rollout no likelihood can have fallen, so it has no effect"
         raised = "raise optimizer.minibatches or optimizer.epochs, or set optimizer.minibatch_samples"
         yield f"loss.llds_coef is {loss.llds_coef}: {why}; {raised}"
 
@@ -125,12 +125,12 @@ def _credit_problems(recipe: Recipe) -> Iterator[str]:
     asking = any(isinstance(term, Unloaded) or term.asks_judge for term in recipe.credit.values())
     if recipe.judge != default_judge() and not asking:
         judge = getattr(recipe.judge, "asks", None) or kind_name(recipe.judge)
-        yield f"judge is {judge}: no credit term of {', '.join(recipe.credit)} asks it"
+        yield f"judge is {judge}: no credit term of {', '.join(recipe.credit)} uses it"
     in_reward = recipe.loss.kl_coef and recipe.loss.kl_in == "reward"
     if in_reward and (estimator.whole_episodes or (chain != "call" and not estimator.critic)):
-        named = f"advantage.estimator {recipe.setting.estimator}"
-        what = named if estimator.whole_episodes else f"advantage.chain {chain}"
-        yield f"{what} passes no KL on: put it into the loss (loss.kl_in)"
+        option = f"advantage.estimator {recipe.setting.estimator}"
+        what = option if estimator.whole_episodes else f"advantage.chain {chain}"
+        yield f"{what} does not pass on the KL penalty: use loss.kl_in loss"
     within_groups = not (estimator.critic or estimator.over_batch or estimator.whitens or estimator.whole_episodes)
     if advantage.normalise == "query" and not within_groups:
         why = "it compares calls within groups of attempts"
@@ -143,23 +143,23 @@ def _key_problems(recipe: Recipe) -> Iterator[str]:
     """Yields problems with the model keys that do not depend on the agent's roles."""
     models = recipe.models
     if len(rest := [name for name, key in models.items() if key.roles is None]) > 1:
-        yield f"models: {' and '.join(rest)} both take the roles that no other key names; name their roles"
+        yield f"models: {' and '.join(rest)} both claim the roles that no other key names; list their roles"
     seen: dict[str, str] = {}
     judging = () if isinstance(recipe.judge, Unloaded) else (recipe.judge.asks,)
     for name, key in models.items():
         if not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", name):
-            yield f"models: {name!r} is a name of folders and metrics: small letters, digits, - and _ only"
+            yield f"models: {name!r} names folders and metrics: use lower-case letters, digits, - and _ only"
         for role in key.roles or ():
             if role in seen:
                 yield f"models: role {role} is named by {seen[role]} and by {name}"
             seen[role] = name
         for rate in ("lr", "critic_lr"):
             if key.frozen and getattr(key, rate) is not None:
-                yield f"models.{name}.{rate} is {getattr(key, rate)}: it is frozen"
+                yield f"models.{name}.{rate} is {getattr(key, rate)}, but the key is frozen"
         if name in judging and not key.frozen:
-            yield f"judge is the key {name}, which is trained: a judge must not learn from its verdicts"
+            yield f"judge is the key {name}, which is trained; a judge's weights must be frozen"
         if key.roles == [] and name not in judging and not isinstance(recipe.judge, Unloaded):
-            yield f"models.{name}: no role asks it; leave it out, or name it as judge"
+            yield f"models.{name}: no role uses it; leave it out, or name it as judge"
         if key.critic_lr is not None and not recipe.has_critic:
             yield f"models.{name}.critic_lr: the recipe has no critic"
 
@@ -168,7 +168,7 @@ def _unused(recipe: Recipe) -> Iterator[str]:
     """Yields problems with policy-gradient options that are set although the method is not ``policy``."""
     loss, advantage, method = recipe.loss, recipe.advantage, kind_name(recipe.method)
     if recipe.rollout.staleness:
-        yield f"rollout.staleness is {recipe.rollout.staleness}: method {method} takes turns"
+        yield f"rollout.staleness is {recipe.rollout.staleness}: method {method} alternates sampling and learning"
     if loss.kl_coef or loss.entropy_coef:
         yield f"loss.kl_coef and loss.entropy_coef act in method policy only, not in {method}"
     is_set = {
@@ -184,4 +184,4 @@ def _unused(recipe: Recipe) -> Iterator[str]:
         "advantage.normalise": advantage.normalise != "all",
         "advantage.chain": advantage.chain != "call",
     }
-    yield from (f"{name} acts in method policy only, not in {method}" for name, there in is_set.items() if there)
+    yield from (f"{name} acts in method policy only, not in {method}" for name, is_given in is_set.items() if is_given)

@@ -1,4 +1,4 @@
-"""Model keys: which weights answer for which role, and the recipe that trains each of them."""
+"""Model keys: sets of weights, the roles that sample from each, and the recipe that trains each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from searchgym.train.recipe.options import KeyOptions
 from searchgym.train.recipe.recipe import Recipe
 
 POLICY: Final = "policy"
-"""Name of the only key in a recipe that names none."""
+"""Name of the single key of a recipe without `Recipe.models`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +35,15 @@ def keys_of(recipe: Recipe, roles: Collection[str], agent: str) -> list[Key]:
 
     Args:
         recipe: See `Recipe.models`.
-        roles: The agent's.
-        agent: Its name, for messages.
+        roles: Roles of the agent.
+        agent: Name of the agent, for messages.
 
     Raises:
         UnknownNameError: A key names a role that the agent does not have; the nearest is suggested.
-        UsageError: A role without a key, a key without a role, or nothing that is trained.
+        UsageError: A role has no key, a key has no role, or all keys are frozen.
     """
     if not roles:
-        raise UsageError(f"agent {agent} asks no model: there is nothing to train")
+        raise UsageError(f"agent {agent} uses no model: there is nothing to train")
     options = recipe.models or {POLICY: KeyOptions()}
     shared = share_roles({name: key.roles for name, key in options.items()}, roles, agent)
     keys = []
@@ -63,12 +63,12 @@ def keys_of(recipe: Recipe, roles: Collection[str], agent: str) -> list[Key]:
 
 
 def check_credit(recipe: Recipe, roles: Mapping[str, Role]) -> dict[str, Term]:
-    """Returns the credit terms, those of users imported; refuses what does not go with the run or the agent's roles.
+    """Returns the credit terms after checking that they fit the run and the agent's roles; imports users' classes.
 
     Raises:
         UnknownNameError: A term names a role that the agent does not have; the nearest is suggested.
-        UsageError: A term rewards calls of one episode differently; says which one, and what to set.
-        CardError: A user's term does not go with the recipe, or defines no rewards.
+        UsageError: A term rewards calls of one episode differently, but the estimator compares whole episodes.
+        CardError: A user's term does not fit the recipe, or defines no rewards.
     """
     terms = recipe.credit.loaded()
     for name, term in terms.items():

@@ -1,4 +1,4 @@
-"""Interface of launchers, one class each: where the programs of a training start."""
+"""Interface of launchers, which start the programs of a training."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launcher(Kind):
-    """Where learner ranks and sampling servers start: one class per launcher, whose fields are its options."""
+    """Base class of launchers, which start learner ranks and sampling servers; a subclass's fields are its options."""
 
     kinds_in: ClassVar = "searchgym.train.recipe.launchers"
     noun: ClassVar = "launcher"
     elsewhere: ClassVar[bool] = True
-    """True if it starts programs itself, which then choose no GPUs and have no addresses in the recipe."""
+    """True if the launcher starts the programs, so that the recipe must not set their GPUs and addresses."""
 
     def launched(self, recipe: R, out: Path) -> AbstractContextManager[R]:
-        """Starts the programs of a recipe, and yields the recipe that uses them, as long as the context is open.
+        """Starts a recipe's programs, yields a recipe that uses them, and ends them when the context closes.
 
         Args:
-            recipe: The recipe. Default: it is yielded as it is.
+            recipe: The recipe. The default implementation starts nothing and yields it unchanged.
             out: The run folder.
 
         Raises:
-            UsageError: A library is missing, or there is no place for the programs.
-            TrainingError: The training fails after a program has ended; the message names it.
+            UsageError: A library is missing, or the programs need more CPUs or GPUs than there are.
+            TrainingError: A program ended and the training failed; the message names the program.
         """
         return nullcontext(recipe)

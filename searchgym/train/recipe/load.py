@@ -1,7 +1,7 @@
 """Reading recipes: YAML files, ``key=value`` overrides, and checks.
 
-A recipe is as strict as a card: unknown keys, wrong types and impossible combinations are refused before anything
-runs. An override names a value by its dotted path (``optimizer.lr=1e-4``).
+Recipes are checked as strictly as cards: unknown keys, wrong types and impossible combinations are refused before
+anything runs. An override names a value by its dotted path (``optimizer.lr=1e-4``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from searchgym.train.recipe.renamed import refuse_old
 
 T = TypeVar("T")
 Say = Callable[[str], None]
-"""Function that shows the user a line of text."""
+"""Function that prints one line of text for the user."""
 
 
 def load_recipe(name: str, overrides: Iterable[str] = (), say: Say = lambda text: None) -> Recipe:
@@ -29,13 +29,13 @@ def load_recipe(name: str, overrides: Iterable[str] = (), say: Say = lambda text
 
     Args:
         name: Name of a shipped recipe, or a path to a YAML file.
-        overrides: ``key=value``, the key dotted, the value as YAML; the last one of a key wins. If they lower the
-            number of steps, a warm-up of the recipe that would not fit is shortened.
+        overrides: ``key=value`` with a dotted key and a YAML value; the last one for a key wins. If they lower the
+            number of steps, warm-ups that are too long are shortened.
         say: Called with a line of text for each warm-up that was shortened.
 
     Raises:
-        UnknownNameError: No such recipe, or no such key; the nearest is suggested.
-        CardError: The file or a value does not fit, or the combination is impossible.
+        UnknownNameError: There is no such recipe or no such key; the nearest name is suggested.
+        CardError: The file or a value is not valid, or the combination is impossible.
     """
     try:
         path = find_card("train", name)
@@ -50,52 +50,54 @@ def read_recipe(path: Path, overrides: Iterable[str] = (), say: Say = lambda tex
     data, source = read_source(path)
     refuse_old(data, overrides, source)
     source = override_values(data, overrides, recipe_keys(), source)
-    recipe, given = read(Recipe, data, source), {override.partition("=")[0] for override in overrides}
+    recipe, overridden = read(Recipe, data, source), {override.partition("=")[0] for override in overrides}
     steps = max(recipe.steps, 1)
-    for section, most in (("optimizer", steps), ("critic", steps - 1)):  # one step at least without a warming critic
+    for section, most in (("optimizer", steps), ("critic", steps - 1)):  # the policy learns in at least one step
         key, warmup = f"{section}.warmup_steps", getattr(recipe, section).warmup_steps
-        if "steps" in given and key not in given and warmup > most:
+        if "steps" in overridden and key not in overridden and warmup > most:
             recipe = _with_warmup(recipe, section, most)
             say(f"{key}: {most} instead of the recipe's {warmup}, because steps is {steps}")
     _check_combinations(recipe, " ".join([str(path), *overrides]))
     return recipe
 
 
-def override_values(data: object, overrides: Iterable[str], known: Collection[str], source: Source) -> Source:
-    """Writes ``key=value`` pairs into the plain data of a recipe, in place; returns where each value comes from.
+def override_values(data: object, overrides: Iterable[str], keys: Collection[str], source: Source) -> Source:
+    """Writes ``key=value`` pairs into a recipe's plain data, in place; returns the source of each value.
 
     Raises:
-        UnknownNameError: No such key; the nearest is suggested.
+        UnknownNameError: There is no such key; the nearest name is suggested.
         CardError: A pair is malformed.
     """
     lines = dict(source.lines)
     if isinstance(data, dict):
         for override in overrides:
-            _override(data, override, known)
+            _override(data, override, keys)
             path = tuple(override.partition("=")[0].split("."))
             lines = {key: line for key, line in lines.items() if key[: len(path)] != path}
             lines[path] = f"override {override}"
     return source._replace(lines=lines)
 
 
-def _override(data: dict[str, Any], override: str, known: Collection[str]) -> None:
+def _override(data: dict[str, Any], override: str, keys: Collection[str]) -> None:
     """Writes one ``key=value`` into the plain data of a recipe."""
     key, equals, text = override.partition("=")
     if not equals:
-        example = "optimizer.lr=1e-4" if "optimizer.lr" in known else f"{min(known, key=len)}=VALUE"
+        example = "optimizer.lr=1e-4" if "optimizer.lr" in keys else f"{min(keys, key=len)}=VALUE"
         raise CardError(f"override {override!r}: expected key=value, for example {example}")
-    whole = next((name for name in known if key.startswith(f"{name}.")), None)
+    whole = next((name for name in keys if key.startswith(f"{name}.")), None)
     if whole in (kinds := recipe_kinds()):
         value = parse_yaml(text, f"override {override!r}: the value")
         _override_kind(data, whole, kinds[whole], key.removeprefix(f"{whole}.").split("."), value)
         return
     if whole:
         inside = key.removeprefix(f"{whole}.")
-        raise CardError(f"override {override!r}: {whole} is one value, give all of it: {whole}='{{{inside}: ...}}'")
-    if values := [name for name in known if name.startswith(f"{key}.")]:
+        raise CardError(
+            f"override {override!r}: {whole} is one value, give the whole value: {whole}='{{{inside}: ...}}'"
+        )
+    if values := [name for name in keys if name.startswith(f"{key}.")]:
         raise CardError(f"override {override!r}: {key} is a section: give its values one by one, as {values[0]}=VALUE")
-    if key not in known:
-        raise UnknownNameError("recipe key", key, known)
+    if key not in keys:
+        raise UnknownNameError("recipe key", key, keys)
     *parents, last = key.split(".")
     for parent in parents:
         inner = data.setdefault(parent, {})
@@ -108,13 +110,13 @@ def _override(data: dict[str, Any], override: str, known: Collection[str]) -> No
 def _override_kind(data: dict[str, Any], whole: str, kind: KindField, path: list[str], value: object) -> None:
     """Writes one option of a kind (``advantage.estimator.lam``, ``credit.waypoint.share``) into a recipe's data.
 
-    What stands there in short, like ``estimator: gae`` or ``outcome: 1``, is written out first.
+    A short form such as ``estimator: gae`` or ``outcome: 1`` is expanded first.
     """
     *parents, last = whole.split(".")
     for parent in parents:
         data = data.setdefault(parent, {})
     inner = data[last] = _written_out(data.get(last, kind.default), kind)
-    if path == ["kind"] and inner.get("kind") != value:  # whose options are others
+    if path == ["kind"] and inner.get("kind") != value:  # another kind has other options
         inner.clear()
     for name in path[:-1]:
         inner[name] = inner = _written_out(inner.get(name, {}), kind)
@@ -122,7 +124,7 @@ def _override_kind(data: dict[str, Any], whole: str, kind: KindField, path: list
 
 
 def _written_out(value: object, kind: KindField) -> Any:
-    """Returns the keys and values that a value of a recipe stands for, as a copy."""
+    """Returns a recipe value, which may be in short form, as a new dictionary of keys and values."""
     keys = {} if value is None else value if isinstance(value, dict) else kind.base.short(value)
     if not isinstance(keys, dict):
         raise CardError(f"{kind.base.noun} {value!r}: expected keys and values")
@@ -136,23 +138,23 @@ def _with_warmup(recipe: Recipe, section: str, steps: int) -> Recipe:
 
 
 def with_warmups_of(recipe: Recipe, before: Recipe, overrides: Collection[str]) -> Recipe:
-    """Returns a recipe with the warm-ups of the run that it resumes, but for those that the user gave.
+    """Returns a recipe with the warm-ups of the run that it resumes, except those that the user overrides.
 
-    A run with few steps may have begun with a shorter warm-up than the recipe's; when it goes on it keeps that one.
+    A run with few steps may have started with a shorter warm-up than the recipe's, which must not change on resuming.
     """
-    given = {override.partition("=")[0] for override in overrides}
+    overridden = {override.partition("=")[0] for override in overrides}
     for section in ("optimizer", "critic"):
-        if f"{section}.warmup_steps" not in given:
+        if f"{section}.warmup_steps" not in overridden:
             recipe = _with_warmup(recipe, section, getattr(before, section).warmup_steps)
     return recipe
 
 
 def with_code(recipe: Recipe) -> Recipe:
-    """Returns a recipe whose kinds of a user's code (``module:Class``) are imported, and checked with the rest.
+    """Returns a recipe with its user-defined kinds (``module:Class``) imported, and checks the combination again.
 
     Raises:
-        UsageError: A module cannot be imported, or code is refused here; see `searchgym.named.load_object`.
-        CardError: It is no such class, or its options or the combination do not fit.
+        UsageError: A module cannot be imported, or user code is not allowed here; see `searchgym.named.load_object`.
+        CardError: The class is of another kind, or its options or the combination are not valid.
     """
     recipe = imported(recipe)
     _check_combinations(recipe, recipe.name)
@@ -160,7 +162,7 @@ def with_code(recipe: Recipe) -> Recipe:
 
 
 def imported(value: T) -> T:
-    """Returns options whose kinds of a user's code are imported; the same object where there are none."""
+    """Returns options with their user-defined kinds imported; the same object if they have none."""
     if isinstance(value, Named):
         return cast(T, Named(value.loaded()))
     if isinstance(value, Kind) or not isinstance(value, Options):
@@ -172,7 +174,7 @@ def imported(value: T) -> T:
 
 
 def users_code(value: Any) -> Iterator[str]:
-    """Yields the names of a recipe's kinds that are a user's code and not imported."""
+    """Yields the names of a recipe's user-defined kinds that are not imported yet."""
     if isinstance(value, Unloaded):
         yield value.name
     elif isinstance(value, Options):
@@ -184,7 +186,7 @@ def users_code(value: Any) -> Iterator[str]:
 
 
 def check_recipe(recipe: Recipe, where: str) -> None:
-    """Refuses a recipe that a program changed: values out of range, and combinations that cannot work.
+    """Checks a recipe that was changed by a program: ranges of values and combinations of options.
 
     Raises:
         CardError: Names every problem found.

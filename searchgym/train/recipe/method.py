@@ -14,27 +14,27 @@ from searchgym.train.algorithms.samples import Sample
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method(Kind):
-    """What a training learns from, and how: one class per method, whose fields are its options."""
+    """Base class of training methods: one subclass per method, whose fields are its options."""
 
     kinds_in: ClassVar = "searchgym.train.methods"
     noun: ClassVar = "method"
     compares: ClassVar[bool] = False
-    """True if it learns from advantages, so that credit, advantages and the policy loss act. False: it raises the
-    likelihood of what it learns from."""
+    """True if the method learns from advantages, so that credit, advantages and the policy loss apply. If false, it
+    maximises the likelihood of its samples."""
 
     @property
     def demonstrated(self) -> int:
-        """Demonstrations per step; 0 (the default) if episodes are sampled instead."""
+        """Number of demonstrations per step; 0 (the default) if episodes are sampled instead."""
         return 0
 
     @property
     def least_reward(self) -> float | None:
-        """Reward that an episode needs in order to be learnt from. Default: None, which takes all."""
+        """Minimum reward of the episodes to learn from. Default: None, all episodes."""
         return None
 
     @property
     def every_token(self) -> bool:
-        """True if every token except the first is learnt, not only the model's own. Default: False."""
+        """True if every token except the first is learnt, False (the default) if only the model's tokens are."""
         return False
 
     def samples(self) -> Sequence[Sample]:
@@ -42,16 +42,17 @@ class Method(Kind):
         return ()
 
     def on_episodes(self) -> Method:
-        """Returns a method that makes the same updates from all episodes that the model samples. Default: itself."""
+        """Returns a method that makes the same updates but learns from all sampled episodes. Default: itself."""
         return self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Likelihood(Method):
-    """A method of maximum likelihood."""
+    """Base class of methods that maximise likelihood."""
 
     targets: Literal["model", "all"] = "model"
-    """Tokens that are learnt: the model's own, or every token except the first (to train a reader from scratch)."""
+    """Tokens that are learnt: those the model wrote (``model``), or every token except the first (``all``, to train a
+    reader from scratch)."""
 
     @property
     @override

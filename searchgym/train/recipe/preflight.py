@@ -1,4 +1,4 @@
-"""Checks of the names in a recipe, before any library or model is loaded: a typing error is answered at once."""
+"""Checks of the names in a recipe before any library or model is loaded, so that typing errors are reported at once."""
 
 from __future__ import annotations
 
@@ -23,23 +23,24 @@ from searchgym.train.recipe.recipe import Recipe
 
 
 def check_names(recipe: Recipe) -> None:
-    """Raises an error unless what a recipe names exists: environment, options, corpus, retriever, agent, roles, models.
+    """Checks that a recipe's environment, options, corpus, retriever, agent, roles and models exist.
 
-    Of a model on the hub only the configuration is downloaded.
+    For a model on the hub, only the configuration is downloaded.
 
     Raises:
-        UnknownNameError: An environment, agent, role, reward, retriever or option that does not exist; the nearest is
+        UnknownNameError: An environment, agent, role, reward, retriever or option does not exist; the nearest name is
             suggested.
         CardError: The retriever's card has a field that is not valid.
-        UsageError: Roles and model keys, or roles and credit, do not fit together.
+        UsageError: The agent's roles do not match the model keys or the credit terms.
         DataMissingError: A model or a corpus does not exist, or a model lacks files.
     """
     options = env_options(recipe.env, recipe.env_options)
-    card, asked = find_env(recipe.env), recipe.validation.env_options
-    validation = asked if recipe.validation.every else dict.fromkeys(asked)  # without validation their names alone
-    for given in (options, env_options(recipe.env, recipe.env_options, validation)):
-        with_options(card, named_options(card, given))
-        if isinstance(retriever := given.get("retriever"), (str, dict)):  # else one that is built already
+    card, overrides = find_env(recipe.env), recipe.validation.env_options
+    # Without validation, only the names of its options are checked.
+    validation = overrides if recipe.validation.every else dict.fromkeys(overrides)
+    for values in (options, env_options(recipe.env, recipe.env_options, validation)):
+        with_options(card, named_options(card, values))
+        if isinstance(retriever := values.get("retriever"), (str, dict)):  # otherwise it is a retriever object
             find_retriever(retriever)
     get_reward(options.get("reward") or card.reward)
     agent = load_agent(recipe.agent)
@@ -55,48 +56,52 @@ def check_names(recipe: Recipe) -> None:
 
 
 def missing_data(recipe: Recipe) -> list[str]:
-    """Returns what a training would ask or search and not find on this machine, one line each.
+    """Returns the questions and corpora of a recipe that are missing on this machine, one line each.
 
     Raises:
-        UnknownNameError: An environment, retriever or corpus that does not exist.
+        UnknownNameError: An environment, retriever or corpus does not exist.
         CardError: The retriever's card has a field that is not valid.
     """
     options = env_options(recipe.env, recipe.env_options)
-    asked = recipe.validation.env_options if recipe.validation.every else {}
-    validation = env_options(recipe.env, recipe.env_options, asked)
-    found = list(dict.fromkeys([*_missing_questions(recipe.env, options), *_missing_questions(recipe.env, validation)]))
+    overrides = recipe.validation.env_options if recipe.validation.every else {}
+    validation = env_options(recipe.env, recipe.env_options, overrides)
+    missing = list(
+        dict.fromkeys([*_missing_questions(recipe.env, options), *_missing_questions(recipe.env, validation)])
+    )
     retriever = _searched(recipe)
     if retriever == "elsewhere":
-        return found
+        return missing
     path = None
     try:
         path = find_corpus(str(options.get("corpus") or find_env(recipe.env).corpus))
     except DataMissingError as error:
-        found.append(" ".join(str(error).split()))
+        missing.append(" ".join(str(error).split()))
     if isinstance(retriever, RetrieverCard) and lacks_index(path, retriever):
-        found.append(no_index(retriever))
-    return found
+        missing.append(no_index(retriever))
+    return missing
 
 
 def _missing_questions(env: str, options: Mapping[str, Any]) -> list[str]:
-    """Returns which questions of an environment are not here; those of a hub may be, but are not looked for."""
-    given = own_questions(options)
-    if given is None:
+    """Returns the missing questions of an environment; those on a hub are always listed."""
+    user_questions = own_questions(options)
+    if user_questions is None:
         return [*filter(None, [with_options(find_env(env), options).questions.missing()])]
-    found = []
-    for source in filter(lambda given: isinstance(given, str), given if isinstance(given, list) else [given]):
+    missing = []
+    for source in filter(
+        lambda item: isinstance(item, str), user_questions if isinstance(user_questions, list) else [user_questions]
+    ):
         if source.startswith("hf:"):
-            found.append(f"questions {source}: downloaded when the training starts, unless the hub's cache has them")
+            missing.append(f"questions {source}: downloaded when the training starts, unless the hub's cache has them")
         elif not Path(source).exists():
-            found.append(f"questions {source}: no such file")
-    return found
+            missing.append(f"questions {source}: no such file")
+    return missing
 
 
 def _searched(recipe: Recipe) -> RetrieverCard | Literal["elsewhere"] | None:
-    """Returns the card by which a recipe searches a corpus of this machine; None for the corpus's own."""
+    """Returns the retriever card for a corpus on this machine, None for the corpus's default, or ``"elsewhere"``."""
     options = env_options(recipe.env, recipe.env_options)
-    given = options.get("retriever")
-    retriever = find_retriever(given) if isinstance(given, (str, dict)) else given
+    named = options.get("retriever")
+    retriever = find_retriever(named) if isinstance(named, (str, dict)) else named
     brought = with_options(find_env(recipe.env), options).questions.brings_corpus and not options.get("corpus")
     if retriever is not None and not (isinstance(retriever, RetrieverCard) and retriever.needs_corpus):
         return "elsewhere"
@@ -104,10 +109,10 @@ def _searched(recipe: Recipe) -> RetrieverCard | Literal["elsewhere"] | None:
 
 
 def vectors_gib(recipe: Recipe) -> float:
-    """Returns the GiB of vectors that a recipe searches in main memory; BM25's postings are read from disk as needed.
+    """Returns the size in GiB of the vectors that a recipe searches in main memory.
 
-    Counted are those of a card whose vectors are not on a GPU, over a corpus whose number of passages is known: an
-    index folder, or the corpus of a card.
+    Counts the vectors of retriever cards that do not use a GPU, over a corpus whose number of passages is known (an
+    index folder, or the corpus of a card). BM25's postings do not count: they are read from disk as needed.
     """
     options, retriever = env_options(recipe.env, recipe.env_options), _searched(recipe)
     if not isinstance(retriever, RetrieverCard):

@@ -1,4 +1,4 @@
-"""Recipes: one YAML file names the method, the model, the data and every number of a training run."""
+"""Recipes: YAML files that define a training run completely: method, model, data and all numbers."""
 
 from __future__ import annotations
 
@@ -45,43 +45,45 @@ class Recipe(Options):
     name: str
     """Name of the recipe."""
     summary: str
-    """What the recipe is for, in one sentence."""
+    """Purpose of the recipe, in one sentence."""
     method: Method
-    """What is learnt from, and how: ``policy`` (reinforcement learning), ``rejection`` or ``supervised``."""
+    """Training method: ``policy`` (reinforcement learning), ``rejection`` or ``supervised``."""
     model: str
-    """Folder of a model with its tokenizer, a model on the hub (``OWNER/NAME``), or ``tiny``."""
+    """Model to train: a folder with model and tokenizer, a name on the hub (``OWNER/NAME``), or ``tiny``."""
     template: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """Arguments of the model's chat template, such as ``enable_thinking: false``, and ``date``, the day that it shows
-    (``YYYY-MM-DD``). Default: the template's own values, and the day on which the run begins, which its record has."""
+    """Arguments of the model's chat template, such as ``enable_thinking: false``, and ``date``, the day that the
+    template shows (``YYYY-MM-DD``). Default: the template's defaults, and the day on which the run begins, which is
+    recorded."""
     env: str
     """Id of the environment."""
     agent: str
     """Name or path of the agent card."""
     steps: Annotated[int, Ge(1)]
-    """Number of steps."""
+    """Number of training steps."""
     seed: Annotated[int, Ge(0)] = 0
-    """Seed of every generator in the run."""
+    """Seed of every random generator in the run."""
     env_options: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """Options of the environment (`TaskOptions`), merged over the id's own."""
+    """Options of the environment (`TaskOptions`), merged over those of its id."""
     max_generated_tokens: Annotated[int, Ge(1)] | None = None
-    """Token budget: the run stops after the step in which it is reached, so that methods can be compared at equal cost.
-    Tokens sampled for validation do not count. Default: no budget."""
+    """Budget of sampled tokens: the run stops after the step that reaches it, so that methods can be compared at equal
+    cost. Tokens sampled for validation do not count. Default: no budget."""
     max_read_tokens: Annotated[int, Ge(1)] | None = None
-    """Token budget of the learner: the run stops after the step in which it has read as many tokens of training
-    sequences, prompts and observations too (`learner/tokens_read`; a critic's are not counted). Default: no budget."""
+    """Budget of tokens processed by the learner: the run stops after the step that reaches it. Counts whole training
+    sequences with their prompts and observations (`learner/tokens_read`), but not the critic's. Default: no budget."""
     models: dict[str, KeyOptions] = dataclasses.field(default_factory=dict)
-    """Model keys and the roles that each answers for. Empty: one key, ``policy``, for all roles."""
+    """Model keys, each a set of weights for some of the agent's roles. Default: one key, ``policy``, for all roles."""
     proposer: Proposer | None = None
-    """Who makes the questions: ``path``, which learns which kinds of them teach, or ``uniform``. Default: they are the
-    environment's."""
+    """Question generator: ``path``, which learns which kinds of questions help training, or ``uniform``. Default: the
+    environment's questions are used."""
     curriculum: Schedule | None = None
-    """Stages of the training: ``steps`` or ``pass-rate``, with what differs between the stages. Default: none."""
+    """Stages of the training, with the options that differ between them; ``steps`` or ``pass-rate`` sets when the next
+    stage begins. Default: none."""
     rollout: RolloutOptions = dataclasses.field(default_factory=RolloutOptions)
     credit: Named[Term] = dataclasses.field(default_factory=lambda: Named[Term](outcome=Outcome()))
-    """Credit terms by name, whose rewards are added: each with a weight, or with the options of its class."""
+    """Credit terms by name, each with a weight or with the options of its class. Their rewards are added."""
     judge: Judge = dataclasses.field(default_factory=default_judge)
-    """Judge of credit terms that ask one: its name, ``kind`` and options, ``module:Class``, or else a frozen model key
-    or a model (`ModelJudge`)."""
+    """Judge for credit terms that need one: its name, ``kind`` and options, ``module:Class``, or else a frozen model
+    key or a model (`ModelJudge`)."""
     advantage: AdvantageOptions = dataclasses.field(default_factory=AdvantageOptions)
     loss: LossOptions = dataclasses.field(default_factory=LossOptions)
     optimizer: OptimizerOptions = dataclasses.field(default_factory=OptimizerOptions)
@@ -94,11 +96,11 @@ class Recipe(Options):
     deadline: DeadlineOptions = dataclasses.field(default_factory=DeadlineOptions)
     log: LogOptions = dataclasses.field(default_factory=LogOptions)
     launch: Launcher = dataclasses.field(default_factory=lambda: find_kind(Launcher, "here")())
-    """Where learner ranks and sampling servers start: ``here``, or on the nodes of a cluster with ``ray``."""
+    """Launcher of learner ranks and sampling servers: ``here`` (this machine), or ``ray`` (the nodes of a cluster)."""
 
     @property
     def setting(self) -> Setting:
-        """What the checks of kinds may look at."""
+        """Properties of the recipe that the checks of kinds read."""
         advantage, launch = self.advantage, self.launch
         return Setting(
             estimator=kind_name(advantage.estimator),
@@ -122,21 +124,21 @@ class Recipe(Options):
 
     @property
     def has_critic(self) -> bool:
-        """True if a critic is trained beside the policy."""
+        """True if a critic is trained in addition to the policy."""
         return self.method.compares and self.advantage.estimator.critic
 
 
 def dump_recipe(recipe: Recipe) -> str:
-    """Returns a recipe as YAML with every value resolved; `read_recipe` reads it back equal."""
+    """Returns a recipe as YAML with every value resolved; `read_recipe` restores an equal recipe."""
     return dump(recipe)
 
 
 class KindField(NamedTuple):
-    """A key of a recipe whose value is a kind, or several by name."""
+    """Type of a recipe key whose value is one kind, or several kinds by name."""
 
     base: type[Kind]
     default: Any
-    """Its default as plain data; None without one."""
+    """Default value as plain data; None if the key has no default."""
 
 
 def _values(cls: Any, prefix: str = "") -> Iterator[tuple[str, KindField | None]]:
@@ -144,7 +146,7 @@ def _values(cls: Any, prefix: str = "") -> Iterator[tuple[str, KindField | None]
     hints = typing.get_type_hints(cls)
     for field in dataclasses.fields(cls):
         name, hint = prefix + field.name, hints[field.name]
-        types = typing.get_args(hint) or (hint,)  # of one by name, and of one that may be null, the first
+        types = typing.get_args(hint) or (hint,)  # of kinds by name and of optional kinds, the first type counts
         if isinstance(types[0], type) and issubclass(types[0], Kind):
             factory: Any = field.default_factory
             yield name, KindField(types[0], None if factory is dataclasses.MISSING else plain(factory()))
@@ -155,7 +157,7 @@ def _values(cls: Any, prefix: str = "") -> Iterator[tuple[str, KindField | None]
 
 
 def recipe_keys(cls: Any = Recipe) -> list[str]:
-    """Returns the dotted names of every value of a recipe, or of another class of options."""
+    """Returns the dotted names of all values of a recipe, or of another class of options."""
     return [name for name, _ in _values(cls)]
 
 
@@ -165,11 +167,11 @@ def recipe_kinds() -> dict[str, KindField]:
 
 
 def override_of(key: str, value: Any) -> str:
-    """Returns ``KEY=VALUE``, which sets a value of a recipe."""
+    """Returns the override ``KEY=VALUE`` that sets a recipe's value."""
     text = yaml.safe_dump(plain(value), default_flow_style=True, sort_keys=False, width=math.inf)
     return f"{key}={text.strip().removesuffix('...').strip()}"
 
 
 def recipe_values(recipe: Recipe) -> dict[str, Any]:
-    """Returns every value of a recipe by its dotted name."""
+    """Returns the values of a recipe by their dotted names."""
     return {key: functools.reduce(getattr, key.split("."), recipe) for key in recipe_keys()}

@@ -1,4 +1,4 @@
-"""Names of recipe keys from before the first release, each with the spelling that took its place."""
+"""Names of recipe keys from before the first release, each with its present spelling."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RENAMED: Final = {
     "credit.tournament_rounds": "credit: {tournament: {rounds: ...}}",
     "credit.draws": "credit: {candidates: {draws: ...}}",
     "credit.alpha": "credit: {praise: {alpha: ...}}",
-    "credit.train_prefixes": "nothing: a term says itself whether trial answers are trained on (Term.trains_prefixes)",
+    "credit.train_prefixes": "nothing: the term determines whether trial answers are trained on (Term.trains_prefixes)",
     "credit.turn_cost": "credit: {costs: {turn: ...}}",
     "credit.search_cost": "credit: {costs: {search: ...}}",
     "credit.waypoint_lambda": "credit: {waypoint: {share: ...}}",
@@ -79,5 +79,5 @@ def refuse_old(data: Any, overrides: Iterable[str], source: Source) -> None:
 
 
 def _holds(data: Any, path: tuple[str, ...]) -> bool:
-    """Returns whether nested plain data have a value at a path of keys."""
+    """Returns True if nested plain data have a value at a path of keys."""
     return not path or (isinstance(data, dict) and path[0] in data and _holds(data[path[0]], path[1:]))

@@ -1,1 +1,1 @@
-"""Self-play: proposers that make the questions which a solver learns from."""
+"""Self-play: proposers, which generate the questions that a solver learns from."""

@@ -1,4 +1,4 @@
-"""What a proposer chooses between: kinds of questions, with a policy over them that learns from pass rates."""
+"""Kinds of questions that a proposer chooses from, and a policy over them that learns from pass rates."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Floats = npt.NDArray[np.float64]
 
 
 class Arm(NamedTuple):
-    """A kind of question: the choices that make its logical form, all but the entities."""
+    """A kind of question: all choices in its logical form except the entities."""
 
     shape: str
     """Shape of the question, such as ``chain``."""
@@ -29,39 +29,39 @@ class Arm(NamedTuple):
 
     @property
     def named(self) -> bool:
-        """Whether the answer is one of two that the question names, or yes or no."""
+        """True if the answer is one of two names in the question, or yes or no."""
         return self.op in ("least", "greatest", "same")
 
     @property
     def name(self) -> str:
-        """Name for logs, part of the ids of questions: ``chain-2-path-director-born``."""
+        """Name in logs and question ids, such as ``chain-2-path-director-born``."""
         return "-".join(map(str, self)).replace("~", "of-").replace(" ", "_")
 
 
 Level = Literal["hops", "shape", "last", "relations"]
-"""Name of what a policy tells apart."""
+"""Level of detail at which a policy distinguishes arms; see `LEVELS`."""
 LEVELS: Final[dict[Level, tuple[str, ...]]] = {
     "hops": ("hops",),
     "shape": ("shape", "hops", "op"),
     "last": ("shape", "hops", "op", "last"),
     "relations": ("shape", "hops", "op", "first", "last"),
 }
-"""Choices that a policy tells apart, by the name of its level."""
+"""Fields of an arm that a policy distinguishes, by level."""
 
 
 def choice_of(arm: Arm, level: Level) -> tuple[Any, ...]:
-    """Returns the part of an arm that a level tells apart."""
+    """Returns the fields of an arm that a level distinguishes."""
     return tuple(getattr(arm, name) for name in LEVELS[level])
 
 
 def signal(rates: Iterable[float], attempts: Sequence[int]) -> Floats:
-    """Returns how much groups of attempts teach: an unbiased estimate of 4 p (1 - p) for each question.
+    """Returns an unbiased estimate of 4 p (1 - p) for each question, a measure of the learning signal of its attempts.
 
-    With the share p of n attempts that are right it is ``4 p (1 - p) n / (n - 1)``: largest for questions that are
-    answered half the time, 0 where no attempt or every attempt is right. NaN stays NaN.
+    If a share p of n attempts is right, the estimate is ``4 p (1 - p) n / (n - 1)``: largest at p = 1/2, 0 if no
+    attempt or every attempt is right. NaN stays NaN.
 
-    Source: SSP, arXiv 2510.18821, its reward for intermediate difficulty. The factor n / (n - 1) is ours: the plain
-    estimate is too small by it.
+    Source: SSP, arXiv 2510.18821, its reward for intermediate difficulty. The factor n / (n - 1) is ours; it removes
+    the bias of the plain estimate.
 
     Args:
         rates: Shares of right attempts.
@@ -72,27 +72,27 @@ def signal(rates: Iterable[float], attempts: Sequence[int]) -> Floats:
 
 
 def hardness(rates: Iterable[float]) -> Floats:
-    """Returns 1 - p for each question, the first reward of SSP: largest for questions that nobody answers."""
+    """Returns 1 - p for each question, the first reward of SSP: largest for questions that no attempt answers."""
     return 1 - np.array(list(rates), float)
 
 
 class ArmPolicy:
-    """A softmax over the mean advantages of arms, which forgets (a bandit with Boltzmann exploration).
+    """A softmax policy over the mean advantages of arms, with decay (a bandit with Boltzmann exploration).
 
-    A question's advantage is its reward less the batch's mean, over the batch's deviation. An arm's value is the mean
-    of its advantages, with weights that decay by `decay` per step, shrunk towards that of the arm's shape as if by
-    `prior` more questions, and the shape's towards 0. Values are divided by a temperature, which rises until the
-    entropy is `min_entropy` of that of even draws. Nothing is added up over steps, as a policy gradient would: however
-    often an arm is the better one, its value stays a mean.
+    A question's advantage is its reward minus the batch's mean, divided by the batch's standard deviation. An arm's
+    value is the mean of its advantages, with weights that decay by `decay` per step. It is shrunk towards the value of
+    the arm's shape, as if by `prior` further questions, and the shape's value towards 0. Values are divided by a
+    temperature, which is raised until the entropy is at least `min_entropy` times that of uniform choice. Unlike with a
+    policy gradient, values do not grow with the number of steps: they remain means.
 
     Args:
         arms: Kinds of questions, each once.
-        level: What is told apart; see `LEVELS`.
-        max_named: Largest chance of all arms whose questions name their answer.
-        decay: Weight per step of what earlier steps showed.
+        level: Level at which arms are distinguished; see `LEVELS`.
+        max_named: Maximum total probability of arms whose questions name their answer.
+        decay: Factor per step on the weights of earlier steps.
         prior: Number of questions by which an arm is shrunk towards its shape, and a shape towards all.
         temperature: Lowest temperature.
-        min_entropy: Least entropy, as a share of that of even draws.
+        min_entropy: Minimum entropy, as a share of that of uniform choice.
     """
 
     def __init__(
@@ -126,14 +126,14 @@ class ArmPolicy:
         return np.array(values)
 
     def _keys(self, arm: Arm) -> tuple[str, str]:
-        """Returns the keys of an arm's sums: of its shape, and of what the policy tells apart."""
+        """Returns the keys of an arm's sums: one for its shape, one for its level of detail."""
         shape, choice = choice_of(arm, self._above), choice_of(arm, self._level)
         return " ".join(["shape", *map(str, shape)]), " ".join(["arm", *map(str, choice)])
 
     def probabilities(self, open_arms: Sequence[bool] | None = None) -> Floats:
-        """Returns the chance of each arm, which sum to 1 over those that are open.
+        """Returns the probability of each arm; they sum to 1 over open arms.
 
-        Arms whose questions name their answer have `max_named` together at most, if others are open.
+        Arms whose questions name their answer have together at most `max_named`, if other arms are open.
         """
         there = np.ones(len(self.arms), bool) if open_arms is None else np.array(open_arms)
         if not there.any():
@@ -158,20 +158,20 @@ class ArmPolicy:
         return at(high)
 
     def _spread(self, there: npt.NDArray[np.bool_]) -> Floats:
-        """Returns the chances of open arms before anything is learnt: equal over what the policy tells apart."""
+        """Returns the initial probabilities of open arms: equal over the choices that the policy distinguishes."""
         times = Counter(choice for choice, is_open in zip(self._choices, there, strict=True) if is_open)
         chances = np.array([1 / times[choice] if choice in times else 0.0 for choice in self._choices]) * there
         return np.asarray(chances / chances.sum())
 
     def _bounded(self, chances: Floats) -> Floats:
-        """Returns chances in which the arms that name their answer have no more than their share."""
+        """Returns probabilities with the total of arms that name their answer limited to `max_named`."""
         share, most = float(chances[self._named].sum()), self._max_named
         if most < share < 1:
             return np.where(self._named, chances * most / share, chances * (1 - most) / (1 - share))
         return chances
 
     def _entropy_of(self, chances: Floats) -> float:
-        """Returns the entropy of what the policy tells apart, in nats."""
+        """Returns the entropy, in nats, over the choices that the policy distinguishes."""
         by_choice: dict[Any, float] = {}
         for choice, chance in zip(self._choices, chances, strict=True):
             by_choice[choice] = by_choice.get(choice, 0.0) + float(chance)
@@ -183,15 +183,15 @@ class ArmPolicy:
         return self._entropy_of(self.probabilities()) / even if even else 1.0
 
     def learn(self, arms: Sequence[Arm], rewards: Floats) -> None:
-        """Takes in the rewards of a batch of questions; those that are not finite are left out."""
+        """Updates the values from the rewards of a batch of questions; rewards that are not finite are ignored."""
         for sums in self._sums.values():
             sums[:] = [value * self._decay for value in sums]
-        kept = np.isfinite(rewards)
-        if kept.sum() < 2:
+        finite = np.isfinite(rewards)
+        if finite.sum() < 2:
             return
-        centred = rewards - rewards[kept].mean()
-        advantages = centred / max(float(rewards[kept].std()), 1e-6)
-        for arm, advantage, counts in zip(arms, advantages, kept, strict=True):
+        centred = rewards - rewards[finite].mean()
+        advantages = centred / max(float(rewards[finite].std()), 1e-6)
+        for arm, advantage, counts in zip(arms, advantages, finite, strict=True):
             if counts:
                 for key in self._keys(arm):
                     sums = self._sums.setdefault(key, [0.0, 0.0])
@@ -199,9 +199,9 @@ class ArmPolicy:
                     sums[1] += 1.0
 
     def state(self) -> dict[str, Any]:
-        """Returns what was learnt, as plain JSON."""
+        """Returns the policy's state as plain JSON."""
         return {key: list(sums) for key, sums in sorted(self._sums.items())}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Goes on from a state."""
+        """Restores a state that `state` returned."""
         self._sums = {key: list(sums) for key, sums in state.items()}

@@ -1,4 +1,4 @@
-"""From an environment to the graph behind its corpus."""
+"""Builds the graph behind an environment's corpus, for proposers to walk."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def ground_of(
 ) -> Ground:
     """Returns the graph behind an environment's corpus; see `WalkingProposer` for the parameters.
 
-    Of a corpus, these are the facts of the training pages, without what belongs to evaluation questions.
+    The graph of a corpus has the facts of the training pages, without pages and names of evaluation questions.
 
     Raises:
         UsageError: The environment has no graph, or triples have no corpus.

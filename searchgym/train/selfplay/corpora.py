@@ -1,4 +1,4 @@
-"""Walks over the facts that a corpus states, and the questions that they become."""
+"""Walks over the facts stated in a corpus, and the questions made from walks."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from searchgym.train.selfplay.ground import Ground
 
 
 class CorpusGround(Ground):
-    """A corpus's facts, walked for questions as `searchgym.questions.generate` draws them, with its filters.
+    """A graph of a corpus's facts; its questions are built and filtered as in `searchgym.questions.generate`.
 
     Args:
-        source: The pages that may be asked about, with their facts.
-        retriever: Retriever over all passages, which tells what one search gives away.
+        source: Pages that questions may use, with their facts.
+        retriever: Retriever over all passages, to filter questions that one search answers.
         top_k: Number of hits per search in the environment.
         hops: Numbers of pages that a question may need.
         seed: Seed of the order of walks.
@@ -60,7 +60,7 @@ class CorpusGround(Ground):
     def _add_pairs(
         self, shape: str, hops: int, ends: tuple[str, str], makers: Callable[[random.Random], Makers]
     ) -> None:
-        """Adds an arm for each operation that compares pairs; `makers` returns what draws them, by operation."""
+        """Adds an arm for each operation that compares pairs; `makers` returns samplers of pairs by operation."""
         self._pairs |= {Arm(shape, hops, op, *ends): makers for op in makers(random.Random(0))}
 
     def walks(self, arm: Arm) -> Iterator[Draft]:
@@ -79,5 +79,5 @@ class CorpusGround(Ground):
         (searched,) = self._searches.search([walk])
         if (reason := self._searches.refusal(searched)) is not None:
             return reason
-        made = question_of(self._source, searched, "train", number)
-        return replace(made, id=f"{arm.name}-{number}", metadata={**made.metadata, "arm": list(arm)})
+        question = question_of(self._source, searched, "train", number)
+        return replace(question, id=f"{arm.name}-{number}", metadata={**question.metadata, "arm": list(arm)})

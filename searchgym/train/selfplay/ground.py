@@ -1,4 +1,4 @@
-"""Graphs to walk for questions: one class for each sort of graph, which share the chains of relations."""
+"""Graphs that proposers walk for questions: the base class, and one for chains of relations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Chain = tuple[str, ...]
 
 
 class Ground:
-    """A graph to walk, with a corpus that states its facts.
+    """Base class of graphs to walk, whose facts are stated in a corpus.
 
     Args:
         seed: Seed of the order of walks.
@@ -27,25 +27,25 @@ class Ground:
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.arms: Sequence[Arm] = ()
-        """Kinds of questions that the graph has at least one walk for."""
+        """Kinds of questions for which the graph has at least one walk."""
 
     def walks(self, arm: Arm) -> Iterator[Any]:
-        """Yields walks of an arm, none twice, in a random order that depends on the seed alone."""
+        """Yields the walks of an arm, each once, in a random order that depends only on the seed."""
         raise NotImplementedError(f"{type(self).__name__} defines no walks")
 
     def question(self, arm: Arm, walk: Any, number: int) -> Question | str:
-        """Returns the question of a walk, or the rule that refuses it.
+        """Returns the question of a walk, or the name of the rule that rejects it.
 
         Args:
             arm: Kind of question.
             walk: One of its walks.
-            number: Number of the walk among those of the arm, which names the question.
+            number: Number of the walk within its arm, for the question's id.
         """
         raise NotImplementedError(f"{type(self).__name__} defines no question")
 
 
 class ChainGround(Ground):
-    """A graph whose chains are found at the start, and walked as logical forms."""
+    """Base class of graphs whose chains are enumerated at construction and walked as logical forms."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
@@ -57,22 +57,22 @@ class ChainGround(Ground):
         hops: int,
         shape: str,
         chains_from: Callable[[str], Iterator[Chain]],
-        wanted: Callable[[Chain], bool] = lambda chain: True,
+        accept: Callable[[Chain], bool] = lambda chain: True,
     ) -> None:
-        """Finds chains of a length, from the starts in random order, `MOST_CHAINS` at most.
+        """Enumerates at most `MOST_CHAINS` chains of one length, from the starts in random order.
 
         Args:
-            starts: Where chains may start.
-            hops: Number of their relations.
-            shape: Shape of their questions.
+            starts: Nodes at which chains may start.
+            hops: Number of relations in a chain.
+            shape: Shape of the chains' questions.
             chains_from: Yields the relations of the chains from a start.
-            wanted: Whether a chain may be asked for.
+            accept: Returns True for chains that may be used.
         """
         order = list(starts)
         random.Random(f"starts {self.seed} {hops}").shuffle(order)
-        found = ((start, *steps) for start in order for steps in chains_from(start))
-        for chain in itertools.islice(found, MOST_CHAINS):
-            if wanted(chain):
+        chains = ((start, *steps) for start in order for steps in chains_from(start))
+        for chain in itertools.islice(chains, MOST_CHAINS):
+            if accept(chain):
                 self.chains[Arm(shape, hops, "path", chain[1], chain[-1])].append(chain)
 
     def walks(self, arm: Arm) -> Iterator[Form]:
@@ -91,15 +91,15 @@ def relations_from(
     steps: Chain = (),
     seen: frozenset[str] = frozenset(),
 ) -> Iterator[Chain]:
-    """Yields the relations of all chains over different nodes.
+    """Yields the relations of every chain whose nodes are all different.
 
     Args:
         start: Node to start from.
         hops: Number of relations that follow.
-        facts: Returns the (relation, object) pairs of a node that are its only ones of the relation.
-        fits: Whether a relation may follow some steps, and be the last one.
+        facts: Returns the (relation, object) pairs of a node, only of relations with a single object.
+        fits: Returns True if a relation may follow the steps so far; called with (relation, steps, is last).
         steps: Relations that lead to the start.
-        seen: Nodes on the way to it.
+        seen: Nodes on the way to the start.
     """
     seen |= {start}
     for relation, value in facts(start):

@@ -1,4 +1,4 @@
-"""Interfaces of sources of questions, and of proposers, one class each."""
+"""Interfaces of question sources and of proposers."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ if TYPE_CHECKING:
 
 
 class QuestionStream(Protocol):
-    """Gives each step of a run its questions."""
+    """Source of the questions of each step of a run."""
 
     name: str
-    """Name before its metrics."""
-    made: bool
-    """Whether it makes questions that no file has."""
+    """Prefix of the source's metrics."""
+    proposes: bool
+    """True if the source generates new questions, which are in no file."""
 
     def draw(self, step: int, count: int) -> list[Question]:
-        """Returns the questions of a 0-based step, none twice."""
+        """Returns the questions of a 0-based step, each once."""
         ...
 
-    def more(self, step: int, round: int, count: int, drawn: Sequence[Question]) -> list[Question]:
-        """Returns up to `count` further questions for a step, none of those drawn.
+    def more(self, step: int, round: int, count: int, used: Sequence[Question]) -> list[Question]:
+        """Returns up to `count` further questions for a step, except those in `used`.
 
         Args:
             step: 0-based step.
             round: 1-based round of resampling.
-            count: Number of questions that are missing.
-            drawn: The step's questions so far.
+            count: Number of missing questions.
+            used: Questions of the step so far.
         """
         ...
 
     def learn(self, step: int, questions: Sequence[Question], episodes: Sequence[Episode]) -> dict[str, float]:
-        """Takes notice of how a step's questions were answered; returns metrics.
+        """Learns from the attempts at a step's questions; returns metrics.
 
         Args:
             step: 0-based step.
@@ -47,30 +47,30 @@ class QuestionStream(Protocol):
         ...
 
     def state(self) -> dict[str, Any]:
-        """Returns as plain JSON all that later draws depend on besides the seed."""
+        """Returns, as plain JSON, the state that later draws depend on in addition to the seed."""
         ...
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Goes on from a state."""
+        """Restores a state that `state` returned."""
         ...
 
 
 class Proposing(QuestionStream, Protocol):
-    """A source of questions that no file has."""
+    """Source of generated questions, which are in no file."""
 
-    known: dict[str, Question]
+    proposed: dict[str, Question]
     """Every question proposed so far, by id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposer(Kind):
-    """Who makes the questions of a run: one class per proposer, whose fields are its options."""
+    """Base class of proposers, which generate the questions of a run; a subclass's fields are its options."""
 
     kinds_in: ClassVar = "searchgym.train.selfplay.kinds"
     noun: ClassVar = "proposer"
 
     def check(self, setting: Setting) -> Iterable[str]:
-        """Yields a sentence for each choice of the run that does not go with this proposer."""
+        """Yields one message for each setting of the run that is incompatible with this proposer."""
         return ()
 
     def source(self, task: Task, env_options: Mapping[str, Any], seed: int) -> Proposing:

@@ -1,4 +1,4 @@
-"""Proposers that walk a graph: they choose kinds of questions, and learn from how they are answered."""
+"""Proposers that walk a graph, choose kinds of questions, and learn from pass rates."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ from searchgym.train.selfplay.kind import Proposer, Proposing
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WalkingProposer(Proposer):
-    """A proposer that walks the graph behind the environment's corpus; see `PathProposer`."""
+    """Base class of proposers that walk the graph behind the environment's corpus; see `PathProposer`."""
 
     arms: Level = "last"
-    """What is told apart: numbers of hops; shapes, hops and operations; these and the last relation; or the first
-    relation too."""
+    """Properties that distinguish kinds of questions: ``hops``; ``shape`` (shape, hops and operation); ``last`` (these
+    and the last relation); or ``relations`` (the first relation too)."""
     max_named: Annotated[float, Interval(ge=0, le=1)] = 0.15
-    """Largest share of questions that name their answer or ask for yes or no: they are coin-flips to a solver that
-    knows nothing, which 4 p (1 - p) rewards most."""
+    """Maximum share of questions answerable by guessing (A or B, yes or no). A solver that guesses is right half the
+    time, for which the reward 4 p (1 - p) is largest."""
     hops: list[Annotated[int, Ge(1)]] = field(default_factory=lambda: [1, 2, 3, 4])
     """Numbers of pages that a question may need."""
     triples: str | None = None
-    """File of triples (subject, relation, object with tabs between them) to walk, whose subjects are titles in the
-    environment's corpus. Default: a world's own graph, or the facts that are found in the corpus."""
+    """File of triples (subject, relation and object, separated by tabs) to walk, whose subjects are titles in the
+    environment's corpus. Default: the world's graph, or facts extracted from the corpus."""
     pool: Annotated[int, Ge(0)] = 256
-    """Most earlier questions that are kept to fill up a step for which too few new ones are found."""
+    """Maximum number of earlier questions kept for steps with too few new questions."""
     tries: Annotated[int, Ge(1)] = 50
-    """Drafts per question after which the pool fills up."""
+    """Maximum number of drafts per question; after that, earlier questions from the pool are used."""
 
     @override
     def problems(self) -> Iterable[str]:
@@ -55,49 +55,49 @@ class WalkingProposer(Proposer):
         if setting.attempts < 2:
             yield f"rollout.attempts is {setting.attempts}: a proposer needs pass rates of at least 2 attempts"
         if setting.paragraphs:
-            yield "its questions bring no paragraphs, leave env_options.distractors out"
+            yield "its questions have no paragraphs: leave env_options.distractors out"
 
     def source(self, task: Task, env_options: Mapping[str, Any], seed: int) -> Proposing:
         """Returns the questions of walks over the environment's graph; see `Proposer.source`.
 
         Raises:
-            UsageError: There is no graph behind the environment's questions, or none with the hops that are asked for.
+            UsageError: The environment's questions have no graph, or it has no path with the requested hops.
         """
         return PathProposer(ground_of(task, env_options, self.hops, self.triples, seed), self, seed)
 
     def policy(self, arms: Sequence[Arm]) -> ArmPolicy:
-        """Returns the policy that chooses between kinds of questions."""
+        """Returns the policy that chooses kinds of questions."""
         raise NotImplementedError(f"{type(self).__name__} defines no policy")
 
     def rewards(self, rates: Sequence[float], attempts: Sequence[int]) -> Floats | None:
-        """Returns the rewards of questions from which the policy learns; None if it learns nothing.
+        """Returns the rewards of questions, from which the policy learns; None if it does not learn.
 
         Args:
-            rates: Share of right attempts at each question; NaN where it is not known.
+            rates: Share of right attempts at each question; NaN if unknown.
             attempts: Number of attempts at each question.
         """
         return None
 
 
 class PathProposer:
-    """A source of questions for a training, proposed step by step; see `selfplay.kind.QuestionStream`.
+    """Source of questions proposed step by step during training; see `selfplay.kind.QuestionStream`.
 
     Args:
         ground: Graph to walk.
-        options: How kinds of questions are chosen, and what is learnt from.
+        options: Options of the proposer.
         seed: Seed of the choices.
 
     Raises:
-        UsageError: The graph has no walk of the lengths that are asked for, or none but those to named answers.
+        UsageError: The graph has no walk with the requested hops, or all its questions name their answer.
     """
 
-    name, made = "proposer", True
+    name, proposes = "proposer", True
 
     def __init__(self, ground: Ground, options: WalkingProposer, seed: int) -> None:
         if not ground.arms:
             hops = ", ".join(map(str, options.hops))
             raise UsageError(
-                f"proposer: the graph has no path of {hops} hops: ask for other hops (proposer.hops), or for a corpus "
+                f"proposer: the graph has no path of {hops} hops: set other hops (proposer.hops), or use a corpus "
                 "with more links (`searchgym questions generate` reports what it found)"
             )
         if options.max_named < 1 and all(arm.named for arm in ground.arms):
@@ -113,47 +113,47 @@ class PathProposer:
         self._ended: set[Arm] = set()
         self._pool: dict[str, Question] = {}
         self._named = self._proposed = 0
-        self.known: dict[str, Question] = {}
-        """Every question proposed so far, by id."""
+        self.proposed: dict[str, Question] = {}
+        """All questions proposed so far, by id."""
         self._step = Counter[str]()
         self._chances: dict[tuple[bool, ...], list[float]] = {}
 
     # -- proposing -------------------------------------------------------------------------------------------------
 
     def draw(self, step: int, count: int) -> list[Question]:
-        """Returns new questions for a 0-based step; earlier ones where too few are found.
+        """Returns new questions for a 0-based step, and earlier ones if there are too few new ones.
 
         Raises:
-            TrainingError: There are neither new questions nor earlier ones.
+            TrainingError: There are no new and no earlier questions.
         """
         self._step.clear()
         return self.more(step, 0, count, ())
 
-    def more(self, step: int, round: int, count: int, drawn: Sequence[Question]) -> list[Question]:
+    def more(self, step: int, round: int, count: int, used: Sequence[Question]) -> list[Question]:
         """Returns further questions for a step; see `draw`."""
         rng = random.Random(f"propose {self._seed} {step} {round}")
-        found: list[Question] = []
+        fresh: list[Question] = []
         for _ in range(count * self._options.tries):
-            if len(found) == count:
+            if len(fresh) == count:
                 break
             if (question := self._try(rng)) is not None:
-                found.append(question)
-        taken = {question.id for question in (*found, *drawn)}
-        spare = [question for name, question in self._pool.items() if name not in taken]
-        fill = rng.sample(spare, min(count - len(found), len(spare)))
+                fresh.append(question)
+        used_ids = {question.id for question in (*fresh, *used)}
+        spare = [question for name, question in self._pool.items() if name not in used_ids]
+        fill = rng.sample(spare, min(count - len(fresh), len(spare)))
         self._step["from pool"] += len(fill)
-        self.known |= {question.id: question for question in found}
-        if not found and not fill and not round:
+        self.proposed |= {question.id: question for question in fresh}
+        if not fresh and not fill and not round:
             counts = (+self._step).most_common(4)
             why = ", ".join(f"{rule} {times}" for rule, times in counts) or "every walk is used up"
             raise TrainingError(
                 f"proposer: step {step + 1} has no question, and the pool of earlier ones is empty ({why}): ask for "
                 "fewer questions or steps, other hops (proposer.hops), or a larger world or corpus"
             )
-        return found + fill
+        return fresh + fill
 
     def _try(self, rng: random.Random) -> Question | None:
-        """Walks once; returns the question, None if the walk is refused or its arm has ended."""
+        """Walks once; returns the question, or None if the walk is rejected or its arm has no walks left."""
         few_named = self._named + 1 <= self._options.max_named * (self._proposed + 1)
         is_open = tuple(arm not in self._ended and (few_named or not arm.named) for arm in self.policy.arms)
         if is_open not in self._chances:
@@ -169,18 +169,18 @@ class PathProposer:
             return None
         self._taken[arm] += 1
         self._step["drafts"] += 1
-        made = self._ground.question(arm, walk, self._taken[arm] - 1)
-        if isinstance(made, str):
-            self._step[made] += 1
+        question = self._ground.question(arm, walk, self._taken[arm] - 1)
+        if isinstance(question, str):
+            self._step[question] += 1
             return None
         self._proposed += 1
         self._named += arm.named
-        return made
+        return question
 
     # -- learning --------------------------------------------------------------------------------------------------
 
     def learn(self, step: int, questions: Sequence[Question], episodes: Sequence[Episode]) -> dict[str, float]:
-        """Rewards the arms of a step's questions by the shares of attempts that were right, and fills the pool.
+        """Rewards the arms of a step's questions by their pass rates, and adds the questions to the pool.
 
         Attempts whose retriever failed do not count; a question with fewer than two others has no pass rate.
         """
@@ -191,7 +191,7 @@ class PathProposer:
             self.policy.learn(arms, rewards)
             self._chances.clear()
         for question in questions:
-            self._pool.pop(question.id, None)  # the newest stand last
+            self._pool.pop(question.id, None)  # the newest are last
             self._pool[question.id] = question
         for name in list(self._pool)[: max(len(self._pool) - self._options.pool, 0)]:
             del self._pool[name]
@@ -215,10 +215,10 @@ class PathProposer:
             row["signal_unnamed"] = float(mixed[measured & open_ended].mean())
         return row
 
-    # -- stopping and going on -------------------------------------------------------------------------------------
+    # -- saving and restoring --------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """Returns what later steps depend on, as plain JSON."""
+        """Returns the state that later steps depend on, as plain JSON."""
         return {
             "policy": self.policy.state(),
             "taken": {arm.name: times for arm, times in sorted(self._taken.items())},
@@ -228,7 +228,7 @@ class PathProposer:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Goes on from a state: walks begin behind those that were taken."""
+        """Restores a state; walks continue after those already used."""
         self.policy.restore(state["policy"])
         self._chances.clear()
         self._proposed, self._named = state["counts"]
@@ -241,17 +241,19 @@ class PathProposer:
         rows = Rows("the proposer's pool", "item", enumerate(state["pool"], start=1))
         questions = parse_questions(rows, "searchgym", BadLines()) if state["pool"] else []
         self._pool = {question.id: question for question in questions}
-        self.known |= self._pool
+        self.proposed |= self._pool
 
 
 def pass_rates(questions: Sequence[Question], episodes: Sequence[Episode]) -> tuple[list[float], list[int]]:
-    """Returns the share of right attempts at each question, by exact match, and their number.
+    """Returns the share of right attempts (exact match) and the number of attempts, by question.
 
-    Attempts whose retriever failed are left out; the share is NaN with fewer than two left.
+    Attempts whose retriever failed do not count; the share is NaN with fewer than two other attempts.
     """
     right: dict[str, list[float]] = {question.id: [] for question in questions}
     for episode in episodes:
         if episode.stop_reason != "retriever_error":
             right[episode.question_id].append(episode.scores.get("em", 0.0))
-    found = [right[question.id] for question in questions]
-    return [float(np.mean(own)) if len(own) > 1 else float("nan") for own in found], [len(own) for own in found]
+    by_question = [right[question.id] for question in questions]
+    return [float(np.mean(scores)) if len(scores) > 1 else float("nan") for scores in by_question], [
+        len(scores) for scores in by_question
+    ]

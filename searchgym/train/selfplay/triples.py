@@ -1,4 +1,4 @@
-"""Walks over a file of triples whose entities have pages in a corpus, and the questions that they become."""
+"""Walks over a file of triples whose subjects have pages in a corpus, and the questions made from walks."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ from searchgym.train.selfplay.ground import ChainGround, relations_from
 
 
 class TripleGround(ChainGround):
-    """Chains over triples, asked by one wording: "What is the mother of the director of Zor?".
+    """Graph of triples whose chains become questions such as "What is the mother of the director of Zor?".
 
-    Each step is the only fact of its subject and relation, and each subject is the title of a passage, which is trusted
-    to state it. One search must not find all pages of a question, and each name must find its own.
+    Each step is the only fact of its subject and relation, and each subject is the title of a passage, which is assumed
+    to state the fact. One search must not find all pages of a question, and a search for a page's name must find that
+    page.
 
     Args:
         graph: The triples.
         passages: The corpus.
-        retriever: Retriever over it.
+        retriever: Retriever over the corpus.
         top_k: Number of hits per search in the environment.
         hops: Numbers of pages that a question may need.
         seed: Seed of the order of walks.
-        held_out: Pages and names that are in no question.
+        held_out: Pages and names to exclude from questions.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Walks over the graph of a generated world, and the questions that they become."""
+"""Walks over the graph of a generated world, and the questions made from walks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from searchgym.train.selfplay.arms import Arm
 from searchgym.train.selfplay.ground import Chain, ChainGround, relations_from
 
 _IDLE: Final = 400
-"""Pairs in a row that give nothing new after which a comparison has no more."""
+"""Number of consecutive repeated pairs after which a comparison counts as used up."""
 PAIRS: Final[Sequence[Arm]] = (
     *(Arm("comparison", 2, op, relation, relation) for relation in COMPARED for op in ("least", "greatest")),
     *(Arm("comparison", 2, "same", relation, relation) for relation in SHARED),
@@ -42,13 +42,13 @@ PAIRS: Final[Sequence[Arm]] = (
 
 
 class WorldGround(ChainGround):
-    """A world's graph, walked for questions as `searchgym.questions.worlds.questions` draws them.
+    """A world's graph; its questions have the forms of `searchgym.questions.worlds.questions`.
 
     Args:
         spec: Specification of the world.
         hops: Numbers of pages that a question may need.
         seed: Seed of the order of walks and of wordings.
-        findable: Titles that find their own page; a question needs no other. Default: all.
+        findable: Titles that a search finds; questions use only these pages. Default: all.
     """
 
     def __init__(
@@ -96,11 +96,11 @@ class WorldGround(ChainGround):
             yield {"op": arm.op, "paths": [{"start": title, "steps": list(steps)} for title in pair]}
 
     def _chains_from(self, title: str, hops: int) -> Iterator[Chain]:
-        """Yields the relations of chains from an entity; a first step may lead from a player to the band."""
+        """Yields the relations of chains from an entity; the first step may lead from a player to the band."""
         graph = self.graph
 
         def facts(node: str) -> Iterator[tuple[str, str]]:
-            return ((relation, found[0]) for relation, found in graph.facts[node].items() if len(found) == 1)
+            return ((relation, objects[0]) for relation, objects in graph.facts[node].items() if len(objects) == 1)
 
         yield from relations_from(title, hops, facts, fits)
         bands = graph.back.get(title, {}).get(MEMBER, ()) if hops > 1 else ()
@@ -108,7 +108,7 @@ class WorldGround(ChainGround):
             yield from relations_from(bands[0], hops, facts, fits, (f"~{MEMBER}",), frozenset([title]))
 
     def _groups(self, arm: Arm) -> list[list[str]]:
-        """Returns the entities that an arm compares, in groups of equal ends; all in one where values are compared."""
+        """Returns the entities that an arm compares: grouped by equal ends for ``same``, else in one group."""
         groups: defaultdict[str, list[str]] = defaultdict(list)
         for entity in self.graph.of_kind(RELATIONS[arm.first].subject):
             end = self.graph.one(entity.title, arm.first)

@@ -23,9 +23,9 @@ from searchgym.train.algorithms.samples import Sample, Targets
 class Gae(Scaled):
     """Computes advantages from a critic's values, token by token; see `gae`.
 
-    With ``chain: episode`` (ours) the tokens of all calls of an episode form one chain, in the order of the calls,
-    although each call is a sequence of its own: the value after the last token of a call is that of the next call's
-    first token. A call of a frozen model key has no values: its reward is added to the token before it.
+    With ``chain: episode`` (ours) the tokens of all calls of an episode form one chain in the order of the calls, even
+    if each call is a separate sequence: the value after the last token of a call is that of the next call's first
+    token. A call of a frozen model key has no values: its reward is added to the token before it.
     """
 
     critic: ClassVar = True
@@ -33,12 +33,12 @@ class Gae(Scaled):
     gamma: Annotated[float, Interval(ge=0, le=1)] = 1.0
     """Discount factor per token."""
     lam: Annotated[float, Interval(ge=0, le=1)] = 1.0
-    """Lambda, the weight of later tokens in the estimate."""
+    """Lambda of GAE, the weight of later tokens in the estimate."""
     whiten: bool = True
-    """If true, advantages are centred and divided by their deviation over all tokens of the step."""
+    """If true, advantages are centred and divided by their standard deviation over the tokens of the step."""
     whiten_over: Literal["trained", "valued"] = "trained"
-    """Tokens whose advantages make the mean and deviation: the trained ones, or all that have a value, with
-    ``critic.tokens: response`` observations too (Search-R1)."""
+    """Tokens over which mean and standard deviation are computed: the trained tokens, or all tokens with a value, which
+    with ``critic.tokens: response`` include observations (Search-R1)."""
 
     @override
     def check(self, setting: Setting) -> Iterable[str]:
@@ -61,10 +61,10 @@ class Gae(Scaled):
 
         Returns:
             The samples with advantages on their masks, and with ``returns = advantage + value`` (before whitening) on
-            the target tokens; and None, as there are no groups.
+            the target tokens; and None, because there are no groups.
 
         Raises:
-            DataError: A sample without values, or a reward that is not finite.
+            DataError: A sample has no values, or a reward is not finite.
         """
         assert targets is not None
         rewards = [_token_rewards(sample, kl_coef) for sample in samples]
@@ -77,13 +77,13 @@ class Gae(Scaled):
         by_token = [np.zeros(len(sample.ids)) for sample in samples]
         returns = [np.zeros(len(sample.ids), np.float32) for sample in samples]
         for chain in _chains(samples, frozen, options, targets):
-            pieces, earned = [], [0.0]  # what is earned before any token is nobody's
+            pieces, earned = [], [0.0]  # a reward before the first token belongs to no token
             for piece in chain:
                 of_tokens = rewards[piece.sample][piece.positions]
                 if piece.sample < len(samples):
                     pieces.append(piece)
                     earned += of_tokens.tolist()
-                else:  # a frozen call's rewards count for the token before it
+                else:  # add a frozen call's rewards to the preceding token
                     earned[-1] += float(of_tokens.sum())
             of_chain = np.concatenate([np.zeros(0), *(values[p.sample][p.positions] for p in pieces)])
             advantages, start = gae(np.array(earned[1:]), of_chain, self.gamma, self.lam), 0
@@ -94,36 +94,36 @@ class Gae(Scaled):
                 start += len(positions)
         valued = [dataclasses.replace(sample, returns=row) for sample, row in zip(samples, returns, strict=True)]
         if self.whiten and self.whiten_over == "valued":
-            places = [targets(sample) for sample in valued]
-            white = whiten([row[at] for row, at in zip(by_token, places, strict=True)], self.divisor)
-            for row, at, numbers in zip(by_token, places, white, strict=True):
+            valued_positions = [targets(sample) for sample in valued]
+            white = whiten([row[at] for row, at in zip(by_token, valued_positions, strict=True)], self.divisor)
+            for row, at, numbers in zip(by_token, valued_positions, white, strict=True):
                 row[at] = numbers
         trained = [row[sample.mask] for sample, row in zip(valued, by_token, strict=True)]
         if self.whiten and self.whiten_over == "trained":
             trained = whiten_cells(trained, valued, options)
-        kept = [
+        remaining = [
             with_advantage(sample, row)
             for sample, row in zip(valued, trained, strict=True)
             if not (options.drop_overlong and sample.overlong)
         ]
-        return kept, None
+        return remaining, None
 
 
 def gae(rewards: Floats, values: Floats, gamma: float, lam: float) -> Floats:
     """Computes GAE's advantages of one sequence, backwards from its end.
 
-    ``A_k = delta_k + gamma lam A_{k+1}`` with ``delta_k = r_k + gamma V_{k+1} - V_k``. k counts the tokens given, not
-    positions in the sequence: where observations are left out, it steps from the last token before one to the first
-    token after it. The value after the last token is 0: an episode that was cut off counts as one that ended.
+    ``A_k = delta_k + gamma lam A_{k+1}`` with ``delta_k = r_k + gamma V_{k+1} - V_k``. k counts the tokens with values,
+    not positions in the sequence: without observations, the last token before one is followed by the first token after
+    it. The value after the last token is 0: an episode that was cut off counts as one that ended.
 
     Source: GAE, arXiv 1506.02438, equations 11, 12 and 16. Search-R1 and verl let the chain run through observations
     (``critic.tokens: response``).
 
     Args:
         rewards: (n,) float64, one per token.
-        values: (n,) float64 estimates of the critic, each made before its token.
+        values: (n,) float64 estimates of the critic, each computed before its token.
         gamma: Discount factor.
-        lam: Weight of later rewards: 0 trusts the next value alone, 1 the rewards alone.
+        lam: Weight of later rewards: with 0 only the next value counts, with 1 only the rewards.
 
     Returns:
         (n,) float64 advantages.
@@ -137,16 +137,16 @@ def gae(rewards: Floats, values: Floats, gamma: float, lam: float) -> Floats:
 
 
 class _Piece(NamedTuple):
-    """Consecutive tokens of a chain: those of one call, with the observation before it where that has values."""
+    """Consecutive tokens of a chain: one call, preceded by its observation if that has values."""
 
     sample: int
-    """Index of the sample; of a frozen model key's call, counted after the samples that learn."""
+    """Index of the sample; samples of frozen model keys are counted after the others."""
     positions: npt.NDArray[np.int64]
     """(n,) int64 positions in the sample."""
 
 
 def _token_rewards(sample: Sample, kl_coef: float) -> Floats:
-    """Returns the reward of each token of a sample, with k1 taken off trained ones, (T,) float64."""
+    """Returns the reward of each token of a sample, minus k1 on trained tokens, (T,) float64."""
     rewards = np.where(sample.mask, sample.reward, 0).astype(np.float64)
     if not np.isfinite(rewards).all():
         raise DataError(f"episode {sample.episode_id}: a reward must be finite")
@@ -158,7 +158,7 @@ def _token_rewards(sample: Sample, kl_coef: float) -> Floats:
 def _chains(
     samples: Sequence[Sample], frozen: Sequence[Sample], options: AdvantageOptions, targets: Targets
 ) -> list[list[_Piece]]:
-    """Returns the tokens that GAE runs over: one chain per sample, or one per episode and one per trial answer."""
+    """Returns the chains of tokens for GAE: one per sample, or one per episode and one per trial answer."""
     if options.chain == "call":
         return [[_Piece(i, targets(sample))] for i, sample in enumerate(samples)]
     every = [*samples, *frozen]

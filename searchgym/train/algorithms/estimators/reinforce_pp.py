@@ -13,7 +13,7 @@ from searchgym.train.algorithms.estimator import Floats, Group, Scaled
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReinforcePp(Comparing, Scaled):
-    """Takes the returns of the batch as they are, whitened over its tokens (REINFORCE++).
+    """Computes REINFORCE++'s advantages: the returns of the batch, whitened over its tokens.
 
     Source: REINFORCE++, arXiv 2501.03262; see `searchgym.train.algorithms.estimator.whiten` for deviations.
     """

@@ -14,8 +14,9 @@ from searchgym.train.algorithms.estimator import Floats, Group
 class Rloo(Comparing):
     """Computes RLOO's advantages of one group, ``r_i - mean of the others``.
 
-    Source: RLOO, arXiv 2402.14740, equation 7 (Kool et al. 2019). Deviation: its loss treats a whole response as one
-    action; here every token of the clipped-ratio loss gets the advantage, which gives the same gradient at ratio 1.
+    Source: RLOO, arXiv 2402.14740, equation 7 (Kool et al. 2019). Deviation: the paper's loss treats a whole response
+    as one action; here every token of the clipped-ratio loss gets the advantage, which gives the same gradient at ratio
+    1.
     """
 
     @override

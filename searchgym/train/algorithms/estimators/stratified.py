@@ -18,13 +18,13 @@ from searchgym.train.algorithms.estimator import Floats, Group, Scaled, equal
 class Stratified(Comparing, Scaled):
     """Computes Stratified GRPO's advantages of one group, ``alpha A_SAN + (1 - alpha) A_GN``.
 
-    ``A_SAN`` is GRPO within the stratum, the episodes with the same number of searches, with the deviation over n, so
-    that its variance there is 1; ``A_GN`` is GRPO within the group, with the deviation that `std` names. Neither is
-    divided with ``std: none``.
+    ``A_SAN`` is GRPO within the stratum (episodes with the same number of searches), with the standard deviation over
+    n, so that its variance within the stratum is 1; ``A_GN`` is GRPO within the group, with the standard deviation that
+    `std` names. With ``std: none`` neither is divided.
 
-    Source: Stratified GRPO, arXiv 2510.06214, which proves unit variance within strata. The paper leaves the advantage
-    of a stratum of one episode open (0 or a division by 0, depending on the deviation); here it falls back to
-    ``A_SAN = A_GN``. A stratum of equal rewards, before a KL penalty, has ``A_SAN`` 0. The paper does not give its
+    Source: Stratified GRPO, arXiv 2510.06214, which proves unit variance within strata. The paper does not define the
+    advantage of a stratum of one episode (0 or a division by 0, depending on the standard deviation); here it is
+    ``A_SAN = A_GN``. A stratum of equal rewards, before a KL penalty, has ``A_SAN`` 0. The paper does not state its
     alpha. In groups of fewer than 8, most strata hold one or two episodes.
     """
 
@@ -45,6 +45,6 @@ class Stratified(Comparing, Scaled):
         return self.alpha * within + (1 - self.alpha) * across
 
     def tally(self, group: Group) -> Mapping[str, int]:
-        """Returns the numbers of strata, and of those of one episode, which got the whole group's advantage."""
+        """Returns the numbers of strata and of ``lone`` strata, whose single episode is compared with its group."""
         _, sizes = np.unique(group.searches, return_counts=True)
         return {"strata": len(sizes), "lone": int((sizes == 1).sum())}

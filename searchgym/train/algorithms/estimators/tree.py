@@ -1,8 +1,8 @@
-"""Estimator ``tree``: the attempts at a question form a tree, whose nodes are worth what grew out of them.
+"""Estimator ``tree``: the attempts at a question form a tree, and a node's value is the mean reward below it.
 
-Where no two attempts share a call, ``V(s)`` is the attempt's own reward everywhere: its first call gets
-``2 (r - mean r)`` and the others ``r - mean r``, which is GRPO without division whose first call counts twice. What
-the branches add is therefore seen beside that control, `Tree.shared` false, not beside GRPO alone.
+If no two attempts share a call, ``V(s)`` is the attempt's own reward at each node: its first call gets ``2 (r - mean
+r)`` and the others ``r - mean r``, which is GRPO without division whose first call counts twice. To measure the effect
+of the branches, compare with that control (`Tree.shared` false), not only with GRPO.
 """
 
 from __future__ import annotations
@@ -21,23 +21,24 @@ from searchgym.train.algorithms.estimator import AdvantageOptions, Estimator, Gr
 from searchgym.train.algorithms.samples import Sample, Targets
 
 STEPS: Final = 3
-"""Number of steps after which `Tree.warning` looks at how many calls are shared."""
+"""Number of steps after which `Tree.warning` checks the share of calls that attempts have in common."""
 FEW: Final = 0.05
-"""Share of calls below which it warns."""
+"""Share of common calls below which `Tree.warning` warns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tree(Estimator):
-    """Gives each call the process reward of its node in the tree of a question's attempts; see `branch_rewards`.
+    """Computes each call's advantage from its node in the tree of a question's attempts; see `branch_rewards`.
 
-    The same tokens, observations included, are the same call. Which samples stay in the batch, and what an episode's
-    reward is, is as with ``grpo`` and ``normalise: all``.
+    Two calls are the same node if all tokens up to their end are equal, observations included. Rewards of episodes, and
+    the samples that stay in the batch, are as with ``grpo`` and ``normalise: all``.
     """
 
     whole_episodes: ClassVar = True
 
     shared: bool = True
-    """If false, no two attempts share a call: the control, GRPO without division whose first call counts twice."""
+    """If false, no two attempts share a call. This is the control: GRPO without division whose first call counts
+    twice."""
 
     @override
     def assign(
@@ -53,7 +54,7 @@ class Tree(Estimator):
         for calls in calls_of_episodes(samples):
             if calls:
                 groups[samples[calls[0][0]].group_uid or ""].append(calls)
-        by_token = [np.zeros(len(sample.ids)) for sample in samples]  # a trial answer is no part of the attempt: 0
+        by_token = [np.zeros(len(sample.ids)) for sample in samples]  # trial answers stay 0
         nodes = shared = 0
         for group, members in groups.items():
             if fates[group] != "signal":
@@ -70,13 +71,13 @@ class Tree(Estimator):
             passed = Counter(tuple(path[:depth]) for path in paths for depth in range(1, len(path) + 1))
             nodes, shared = nodes + len(passed), shared + sum(n > 1 for n in passed.values())
         counts = replace(counts_of(fates), more={"nodes": nodes, "shared": shared})
-        kept = [
+        remaining = [
             with_advantage(sample, row[sample.mask])
             for sample, row in zip(samples, by_token, strict=True)
             if (fates[sample.group_uid or ""] == "signal" or not options.drop_zero_variance)
             and not (options.drop_overlong and sample.overlong)
         ]
-        return kept, counts
+        return remaining, counts
 
     @override
     def warning(self, metrics: Sequence[Mapping[str, float]]) -> str | None:
@@ -96,17 +97,18 @@ class Tree(Estimator):
 def branch_rewards(rewards: Sequence[float], paths: Sequence[Sequence[bytes]]) -> list[list[float]]:
     """Computes the process reward of each call of a group, ``((V(s) - V(root)) + (V(s) - V(parent))) / sqrt(n(s))``.
 
-    A node s is a beginning of an attempt up to the end of one of its calls, ``V(s)`` the mean reward of the n(s)
-    attempts that begin so, and the root what all attempts begin with.
+    A node s is a prefix of an attempt up to the end of one of its calls, ``V(s)`` is the mean reward of the n(s)
+    attempts with that prefix, and the root is the empty prefix.
 
-    Source: TreeRL, arXiv 2506.11902: the global advantage and the local one, weighted down by the leaves below the
-    node. Deviations, which are ours: the tree is what independent attempts have in common, where TreeRL forks
-    responses at tokens of high entropy; a node is a call, not a segment; and rewards are not normalised further.
+    Source: TreeRL, arXiv 2506.11902: the global plus the local advantage, divided by the square root of the number of
+    leaves below the node. Our deviations: the tree consists of the common prefixes of independent attempts, while
+    TreeRL forks responses at tokens of high entropy; a node is a call, not a segment; and rewards are not normalised
+    further.
 
     Args:
         rewards: One per attempt of the group.
-        paths: For each attempt, what its calls are known by: equal keys at one place are the same call if all keys
-            before them are equal too.
+        paths: Keys of each attempt's calls, in order; calls are the same node if their keys and all earlier keys are
+            equal.
 
     Returns:
         One list per attempt, with one number per call.

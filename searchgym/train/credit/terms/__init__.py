@@ -1,1 +1,1 @@
-"""Credit terms that ship: one module for each, with one class; users list it by `searchgym.options.kinds`."""
+"""Credit terms that ship: one module for each, with one class; `searchgym.options.kinds` lists them."""

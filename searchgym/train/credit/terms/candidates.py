@@ -16,22 +16,22 @@ from searchgym.train.credit.term import CreditContext, EpisodeTerm, answer_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidates(EpisodeTerm):
-    """Rewards an episode whose answer gives several candidates by how well the set covers its rubric, in [0, 1].
+    """Rewards an answer with several candidates by how well the candidates cover the question's rubric, in [0, 1].
 
-    Each candidate has a vector of 1 for the criteria that it passes and 0 for the others; the reward is the mean over
-    weightings of the criteria of the best candidate's weighted sum. The weightings are the same for every attempt at a
-    question. An answer of more than `most` candidates gets 0.
+    A candidate's score under a weighting of the criteria is the sum of the weights of the criteria that it passes. The
+    reward is the best candidate's score under each random weighting, averaged over the weightings, which are the same
+    for all attempts at a question. An answer with more than `most` candidates gets 0.
 
-    Source: VPO, arXiv 2605.22817; see `scoring.judges.rubric.best_of_candidates`. That criteria are the components
-    of a reward, and the limit, are ours.
+    Source: VPO, arXiv 2605.22817; see `scoring.judges.rubric.best_of_candidates`. The use of criteria as components of
+    the reward, and the limit, are ours.
     """
 
     asks_judge: ClassVar = True
 
     most: Annotated[int, Ge(1)] = 4
-    """Most candidates in an answer."""
+    """Maximum number of candidates in an answer."""
     draws: Annotated[int, Ge(1)] = 64
-    """Number of weightings over which a set of candidates is scored."""
+    """Number of random weightings of the criteria over which the score is averaged."""
 
     @override
     def value(self, episode: Episode, context: CreditContext) -> float:
@@ -40,5 +40,5 @@ class Candidates(EpisodeTerm):
         if not 1 <= len(parts) <= self.most:
             return 0.0
         rows = [context.judge.passes(question.text, part, criteria) for part in parts]
-        drawn = weightings(question.id, len(criteria), self.draws)
-        return best_of_candidates(np.array(rows, np.float64), drawn)
+        weights = weightings(question.id, len(criteria), self.draws)
+        return best_of_candidates(np.array(rows, np.float64), weights)

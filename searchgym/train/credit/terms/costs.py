@@ -14,10 +14,10 @@ from searchgym.train.credit.term import CreditContext, Term
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs(Term):
-    """Charges an episode's rounds and searches to each of its calls, prefix answers excepted.
+    """Deducts the cost of an episode's rounds and searches from each of its calls, except prefix answers.
 
     The reward is ``-turn min(rounds - 1, 3) / 3 - search min(searches, 3) / 3``. The number of rounds is the workflow's
-    note ``rounds``; without one, the episode's turns.
+    note ``rounds``, or the number of turns if there is no such note.
 
     Source: JADE, arXiv 2601.21916, its alpha and beta.
     """

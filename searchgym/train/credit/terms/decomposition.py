@@ -11,19 +11,19 @@ from searchgym.records import Episode
 from searchgym.train.credit.term import CreditContext, EpisodeTerm
 
 COMPARISON: Final = "comparison"
-"""`Question.kind` of questions whose parts do not need each other (HotpotQA's and 2WikiMultihopQA's name)."""
+"""`Question.kind` of questions with independent parts (as in HotpotQA and 2WikiMultihopQA)."""
 DECOMPOSED, WHOLE = 0.45, 0.15
 """``3 comp_score`` and ``comp_score`` of ParallelSearch's released script."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decomposition(EpisodeTerm):
-    """Rewards the form of the first search: 0.45 for several queries at a comparison, 0.15 for one at other questions.
+    """Rewards the first search: 0.45 for several queries at a comparison, 0.15 for a single query at other questions.
 
     An episode that does not search counts as one query.
 
-    Source: the released reward of ParallelSearch, with the values of its script. There, too, only the first search is
-    looked at, and the answer does not matter.
+    Source: the released reward of ParallelSearch, with the values of its script. That reward too depends only on the
+    first search, not on the answer.
     """
 
     @override

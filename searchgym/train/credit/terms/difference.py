@@ -13,11 +13,11 @@ from searchgym.train.credit.term import CreditContext, Term
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference(Term):
-    """Rewards each turn of a team by how much it changed the score of the answer that the team would give.
+    """Rewards each turn of a team by its change to the score of the team's proposed answer.
 
-    A call that proposes an answer gets the answer's score s_t. Every call between two proposals gets their whole
-    difference, ``s_t - s_{t-1}``; every call before the first proposal gets that proposal's score; calls after the last
-    proposal get 0. The differences of an episode sum to ``s_T - s_0``.
+    A call that proposes an answer gets the answer's score s_t. Every call between two proposals gets the whole
+    difference between their scores, ``s_t - s_{t-1}``; every call before the first proposal gets that proposal's score;
+    calls after the last proposal get 0. The differences of an episode sum to ``s_T - s_0``.
 
     Source: M-ASK, arXiv 2601.04703, and its released code: planning and answering get s; searching, summarising and
     updating get the difference; a search that ends the episode gets 0.

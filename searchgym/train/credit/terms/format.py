@@ -14,13 +14,13 @@ from searchgym.train.credit.term import CreditContext, Term
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format(Term):
-    """Gives each call whose output was illegal the penalty of its role, else 0; see `RoleCard.penalty`."""
+    """Penalises illegal outputs: such a call gets its role's penalty, other calls get 0; see `RoleCard.penalty`."""
 
     passed_back: ClassVar = False
 
     @override
     def differs(self, penalties: Mapping[str, float]) -> bool:
-        """Without penalties, every call gets 0."""
+        """Returns True if any role has a penalty; otherwise every call gets 0."""
         return any(penalties.values())
 
     @override

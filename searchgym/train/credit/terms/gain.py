@@ -14,13 +14,13 @@ from searchgym.train.credit.term import CreditContext, Term
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gain(Term):
-    """Rewards a call that proposes an answer by how much better it is than the answer proposed before.
+    """Rewards a call that proposes an answer by the answer's gain in score over the previous proposal.
 
-    The call that proposes answer k gets ``s_k - s_{k-1}``, the first one ``s_0``; every other call gets 0. So the
-    rewards of an episode sum to the score of its last answer. Made for ``advantage.chain: episode``, which passes them
-    back to the calls that led to the answers. Ours: no paper has it.
+    The call that proposes answer k gets ``s_k - s_{k-1}``, and the first one ``s_0``; other calls get 0. The rewards of
+    an episode sum to the score of its last answer. Use it with ``advantage.chain: episode``, which passes the rewards
+    back to the calls that led to the answers. This term is ours, not from a paper.
 
-    An episode with an answer that no call proposed is refused with a DataError.
+    An episode whose answer was proposed by no call is refused with a DataError.
     """
 
     rewards_one: ClassVar = "call"

@@ -15,9 +15,10 @@ from searchgym.train.credit.term import CreditContext, EpisodeTerm, answer_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gated(EpisodeTerm):
-    """Rewards an episode by its rubric behind a gate of bottom lines, in [0, 1]; see `judges.rubric.gated`.
+    """Rewards an answer by its rubric score, gated by mandatory criteria (bottom lines), in [0, 1].
 
-    Bottom lines are the criteria with ``bottom: true`` and the share of the episode's calls that were legal.
+    The bottom lines are the criteria with ``bottom: true``, and the share of the episode's calls that were legal. See
+    `searchgym.scoring.judges.rubric.gated`.
 
     Source: SearchLLM, arXiv 2603.10473.
     """

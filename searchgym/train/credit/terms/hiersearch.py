@@ -14,30 +14,31 @@ from searchgym.train.algorithms.samples import at_ends, is_overlong
 from searchgym.train.credit.term import CreditContext, Term
 
 TOOLS: Final = 0.1
-"""Reward of a wrong answer for which every tool was used."""
+"""Reward of a wrong answer if every tool was used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hiersearch(Term):
-    """Gives the reward of an episode, or, where that is 0, up to 0.1 for the share of tools that the planner used.
+    """Computes HierSearch's reward: the episode's reward or, if that is 0, up to 0.1 for the share of tools used.
 
-    The share is the workflow's note ``tools``. A role that wrote something illegal gets 0 for all its calls, and so
-    does every call of an episode that was cut off or has no answer, or an empty one. It takes the place of ``outcome``.
+    The share of tools is the workflow's note ``tools``. A role with an illegal output gets 0 for all its calls, and so
+    does every call of an episode that was cut off or has no answer or an empty one. Use this term instead of
+    ``outcome``.
 
     Source: the released reward of HierSearch (plageon/HierSearch), whose levels are trained one after the other, each
-    on its own text; here a role stands for a level.
+    on its own text; here roles correspond to levels.
     """
 
     rewards_one: ClassVar = "episode"
     sums_up: ClassVar = False
 
     local_first: bool = False
-    """If true, early searches of a further retriever are penalised (`order_penalty`), before anything else is added."""
+    """If true, `order_penalty` is added to the episode's reward, which penalises early searches of other sources."""
 
     @override
     def check(self, setting: Setting) -> Iterable[str]:
         if "outcome" in setting.terms:
-            yield "it takes the place of outcome; name one of them"
+            yield "it replaces outcome: name only one of the two"
 
     @override
     def of_episode(self, episode: Episode, context: CreditContext) -> list[float]:
@@ -50,15 +51,15 @@ class Hiersearch(Term):
 
 
 def order_penalty(sources: Sequence[str]) -> float:
-    """Returns HierSearch's penalty for early searches of another source than the environment's own, at most 0.
+    """Returns HierSearch's penalty, at most 0, for early searches of sources other than the environment's corpus.
 
     The first such search decides: -1 among the first three, then -0.2, -0.15, -0.1 (fourth to sixth), -0.045, -0.03
     (seventh, eighth), and -0.01 later.
 
     Args:
-        sources: Source of each query in order; empty for the environment's own.
+        sources: Source of each query in order; empty for the environment's corpus.
     """
-    first = next((place for place, source in enumerate(sources) if source), None)
+    first = next((index for index, source in enumerate(sources) if source), None)
     if first is None:
         return 0.0
     if first < 3:

@@ -20,18 +20,18 @@ TRIED: Final = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ikea(EpisodeTerm):
-    """Rewards a right answer the more the fewer searches it took, and a wrong one only if the agent searched.
+    """Rewards a right answer more if it took fewer searches, and a wrong answer only if the agent searched.
 
     Right: 1.6, 1.4, 1.2 and 1 after 0, 1, 2 and more search actions; wrong: 0.05 after a search, else 0; any illegal
-    output: -1. Right means exact match. It takes the place of ``outcome``.
+    output: -1. Right means exact match. Use this term instead of ``outcome``.
 
-    Source: the released reward of IKEA, arXiv 2505.07596 (hzy312/knowledge-r1), which also asks for thoughts.
+    Source: the released reward of IKEA, arXiv 2505.07596 (hzy312/knowledge-r1), which also requires thoughts.
     """
 
     @override
     def check(self, setting: Setting) -> Iterable[str]:
         if "outcome" in setting.terms:
-            yield "it takes the place of outcome; name one of them"
+            yield "it replaces outcome: name only one of the two"
 
     @override
     def value(self, episode: Episode, context: CreditContext) -> float:

@@ -15,20 +15,21 @@ from searchgym.train.credit.term import CreditContext, Rows, Term
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome(Term):
-    """Gives the episode's reward to the last call of each of its sequences, and 0 to the others.
+    """Rewards the last call of each of an episode's sequences with the episode's reward; other calls get 0.
 
-    In a team every call is its own sequence, so every call gets the reward; of a monolithic agent only the last call.
+    In a team every call is a separate sequence, so every call gets the reward; in a monolithic agent only the last call
+    does.
     """
 
     rewards_one: ClassVar = "episode"
     sums_up: ClassVar = False
 
     split: bool = False
-    """If true, each call that the term rewards gets an equal part of the reward (UnityMAS-O, arXiv 2605.26646)."""
+    """If true, the reward is divided equally among the calls that the term rewards (UnityMAS-O, arXiv 2605.26646)."""
 
     @override
     def differs(self, penalties: Mapping[str, float]) -> bool:
-        """Equal parts differ between episodes of different length."""
+        """Returns True if calls may get different rewards; equal parts depend on an episode's length."""
         return self.split or Term.differs(self, penalties)
 
     @override

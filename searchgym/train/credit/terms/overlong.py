@@ -17,7 +17,7 @@ from searchgym.train.credit.term import CreditContext, Term
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overlong(Term):
-    """Charges a sequence for the tokens that the model wrote beyond a length, on its last call.
+    """Penalises the last call of a sequence if the model wrote more tokens in it than a limit.
 
     With n tokens of the model in the sequence, limit L and cache C: 0 up to ``L - C``, then ``(L - C - n) / C``, and -1
     from L on.
@@ -28,9 +28,9 @@ class Overlong(Term):
     passed_back: ClassVar = False
 
     limit: Annotated[int, Ge(1)]
-    """Tokens of a sequence from which on the whole reward of 1 is deducted."""
+    """Number of model tokens in a sequence from which the full penalty, -1, applies."""
     cache: Annotated[int, Ge(1)]
-    """Tokens before the limit over which the deduction grows from 0 to 1."""
+    """Number of tokens before the limit over which the penalty grows linearly from 0 to -1."""
 
     @override
     def check(self, setting: Setting) -> Iterable[str]:

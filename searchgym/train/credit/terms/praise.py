@@ -15,11 +15,11 @@ from searchgym.train.credit.term import CreditContext, Term
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Praise(Term):
-    """Rewards each search by how much it improved the answer that the model would give right away.
+    """Rewards each search by the improvement of a trial answer that the model gives after it.
 
-    With prefix answers scored v_0 (before the first search) to v_T: ``alpha (v_t - v_{t-1})`` for the call that made
-    search t, and v_t for the prefix answer itself. The rewards of an episode's searches sum to ``alpha (v_T - v_0)``.
-    An episode without prefix answers is refused with a DataError.
+    The prefix answers (trial answers) have scores v_0 (before the first search) to v_T. The call that made search t
+    gets ``alpha (v_t - v_{t-1})``, and the prefix answer itself gets v_t. The rewards of an episode's searches sum to
+    ``alpha (v_T - v_0)``. An episode without prefix answers is refused with a DataError.
 
     Source: PRAISE, arXiv 2604.03675 (alpha 0.5). The outcome is a separate term.
     """
@@ -45,6 +45,6 @@ class Praise(Term):
             before, acted = score, None
         if before is None and episode.calls:
             raise DataError(
-                f"episode {episode.id} has no prefix answers, credit praise needs them: agent praise gives them"
+                f"episode {episode.id} has no prefix answers, but credit praise needs them: use agent praise"
             )
         return rewards

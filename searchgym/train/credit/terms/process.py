@@ -12,12 +12,12 @@ from searchgym.train.credit.term import CreditContext, EpisodeTerm
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process(EpisodeTerm):
-    """Rates the searches of an episode: the share of its queries that were new and found a page not found before.
+    """Rewards an episode by the share of its queries that were new and found a new page.
 
-    An episode without a query gets 0. Nothing is compared with the question or its answer.
+    An episode without a query gets 0. The reward does not depend on the question or the answer.
 
-    Source: AI-SearchPlanner, arXiv 2508.20368, in which a language model rates how rational a trajectory is; the rule
-    in its place, and the weight that a recipe gives it, are ours.
+    Source: AI-SearchPlanner, arXiv 2508.20368, in which a language model rates how rational a trajectory is. The rule
+    used instead, and its weight in a recipe, are ours.
     """
 
     @override

@@ -18,20 +18,20 @@ from searchgym.train.credit.term import CreditContext, Term
 class Ranking(Term):
     """Rewards a ranker's call by the quality q of its order and by the episode's reward r; other calls get 0.
 
-    With a relevant page among the fetched ones: q if q is at most `gate`, else q + r. Without one: r. An illegal
-    output: 0, so that only ``format`` speaks. q is measured against the gold pages that the search fetched
+    If a relevant page was fetched, the reward is q if q is at most `gate`, else q + r; without one it is r. An illegal
+    output gets 0, so that only ``format`` applies. q is measured against the gold pages among the fetched ones
     (`fetched_gains`).
 
     Source: CoSearch, arXiv 2604.17555, whose q is the mean of hits of the gold answer, with nDCG as an ablation, and
-    whose gate is 0.5 (0.8, of a binarised r, in its released script). That gold pages are what is relevant is ours.
-    Deviation: rankers of an episode with an illegal reasoner learn, too.
+    whose gate is 0.5 (0.8, with a binarised r, in its released script). Gold pages as relevant pages are ours.
+    Deviation: rankers of an episode with an illegal reasoner learn too.
     """
 
     rewards_one: ClassVar = "call"
     normalise: ClassVar = "query"
 
     measure: Literal["ndcg", "hits"] = "ndcg"
-    """Quality of an order: nDCG of the pages shown, or the mean of Hit@1, Hit@3 and Hit@5 (CoSearch)."""
+    """Measure of an order's quality: nDCG of the selected pages, or the mean of Hit@1, Hit@3 and Hit@5 (CoSearch)."""
     gate: Annotated[float, Interval(ge=0, le=1)] = 0.5
     """Quality above which the episode's reward is added."""
 
@@ -51,16 +51,16 @@ class Ranking(Term):
 
 
 def ranking_quality(question: Question, episode: Episode, call: Call, measure: str = "ndcg") -> float | None:
-    """Returns the quality of a ranker's order; None if no relevant page was fetched, and none could be shown.
+    """Returns the quality of a ranker's order; None if no relevant page was fetched.
 
     Args:
         question: Question of the episode.
         episode: The episode.
-        call: A call that ranked.
-        measure: ``ndcg``, at as many ranks as were shown, or ``hits`` (`mean_hit`).
+        call: Call that ranked the hits of a search.
+        measure: ``ndcg``, cut off at the number of selected pages, or ``hits`` (`mean_hit`).
     """
     gains, order = fetched_gains(question, episode, call), call.ranked or ()
     if not any(gains):
         return None
-    shown = [gains[place] for place in order]
-    return mean_hit(shown) if measure == "hits" else ndcg(shown, [gain for gain in gains if gain], len(order))
+    selected = [gains[index] for index in order]
+    return mean_hit(selected) if measure == "hits" else ndcg(selected, [gain for gain in gains if gain], len(order))

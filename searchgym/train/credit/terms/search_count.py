@@ -11,20 +11,21 @@ from searchgym.records import Episode
 from searchgym.train.credit.term import CreditContext, EpisodeTerm
 
 ONE_SEARCH: Final = frozenset({"comparison", None, "", "na", "single"})
-"""Values of `Question.kind` for which one search is wanted. ParallelSearch's data calls a question without a type (all
-of NQ) ``na``; ``single`` is the worlds' name for what these are, questions of one page."""
+"""Values of `Question.kind` for which one search is right. ParallelSearch's data call a question without a type (all of
+NQ) ``na``; ``single`` are one-page questions of worlds."""
 COUNTED: Final = 0.35
-"""``count_score`` of ParallelSearch's released script."""
+"""Scale of the reward, ``count_score`` in ParallelSearch's released script."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchCount(EpisodeTerm):
     """Rewards the number n of search actions: ``0.35 (1 - |n - 1|)``, or ``0.35 (min(n, 2) - 1)`` for several hops.
 
-    One search is wanted at a comparison and at a question without a type (`ONE_SEARCH`), at least two at others.
+    Comparisons and questions without a type (`ONE_SEARCH`) should take one search, others at least two.
 
-    Source: the released reward of ParallelSearch, which counts the tag in the prompt too, where it stands twice:
-    ``0.35 (1 - |m - 3|)`` and ``0.35 (1 - |min(m, 4) - 4|)`` of m = n + 2. Ours: that ``single`` is no type.
+    Source: the released reward of ParallelSearch, which also counts the search tag in the prompt, where it occurs
+    twice: ``0.35 (1 - |m - 3|)`` and ``0.35 (1 - |min(m, 4) - 4|)`` of m = n + 2. To treat ``single`` as no type is
+    ours.
     """
 
     @override

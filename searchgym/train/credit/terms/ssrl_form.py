@@ -18,20 +18,21 @@ MOST_THOUGHTS: Final = 8
 _TAG: Final = re.compile(r"<([^<>]+)>")
 _BLOCK: Final = re.compile(r"<(think|search|answer)>(.*?)</\1>", re.DOTALL)
 PLACEHOLDERS: Final = {"think": "your thoughts", "search": "your query", "answer": "your answer"}
-"""What the prompts of SSRL show between the tags; ours has the last two."""
+"""Placeholders between the tags in SSRL's prompts; our prompt has the last two."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SsrlForm(Term):
-    """Rewards the form of an episode's own text, in [0, 1], on the last call of each sequence.
+    """Rewards the form of the model's text in an episode, in [0, 1], at the last call of each sequence.
 
-    With a thoughts and b = searches + 1 it is ``min(a / 2, 1) min(a, b) / max(a, b)``; 0 if the text does not begin
-    with a thought and end with its only answer, has other tags, or tags that do not open and close in turn, an empty
-    one, one with a prompt's placeholder (``your query``), a query of several lines, or more than 8 thoughts.
+    With a thoughts and b = searches + 1 the reward is ``min(a / 2, 1) min(a, b) / max(a, b)``. It is 0 if the text does
+    not begin with a thought or does not end with its only answer, or if it has other tags, tags that are nested or not
+    closed, an empty tag, a tag with a prompt's placeholder (``your query``), a query of several lines, or more than 8
+    thoughts.
 
     Source: SSRL, arXiv 2508.10874, and its released code (manager ``naive.py``), whose reward is 0.9 EM + 0.1 of this.
-    There each search is followed by pages in the model's own text; here the environment gives them, and a tag for pages
-    is another tag. Ours is stricter: there tags within the text need not open and close in turn.
+    There the model's text contains pages after each search; here the environment returns pages, and a tag for pages
+    counts as another tag. Ours is stricter: there tags may be nested.
     """
 
     rewards_one: ClassVar = "episode"
@@ -42,7 +43,7 @@ class SsrlForm(Term):
 
 
 def form_of(texts: Sequence[str]) -> float:
-    """Returns the score of the form of an episode's own texts, in order; see `SsrlForm`."""
+    """Returns the score for the form of the model's texts in an episode, in order; see `SsrlForm`."""
     text = "".join(texts).strip()
     blocks = _BLOCK.findall(text)
     names = [name for name, _ in blocks]

@@ -20,7 +20,7 @@ from searchgym.train.credit.term import CreditContext, Rows, Term, UnjudgedError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tournament(Term):
-    """Rewards an episode by the matches that its answer wins against others of its group, in [0, 1].
+    """Rewards an episode by its answer's wins in matches against other answers of its group, in [0, 1].
 
     Source: Tournament-GRPO; see `searchgym.scoring.judges.tournament.tournament`.
     """
@@ -30,7 +30,7 @@ class Tournament(Term):
     asks_judge: ClassVar = True
 
     rounds: Annotated[int, Ge(1)] = 4
-    """Number of tournaments among a group's answers."""
+    """Number of tournament rounds among a group's answers."""
 
     @override
     def rewards(self, group: Sequence[Episode], context: CreditContext) -> Rows:
@@ -38,7 +38,7 @@ class Tournament(Term):
         rng = np.random.default_rng(zlib.crc32((group[0].group_uid or question.id).encode("utf-8", "surrogatepass")))
         answers = [answer_of(episode) for episode in group]
         scores = tournament(context.judge, question.text, answers, rubric_of(question), self.rounds, rng).scores
-        if silent := [place for place, score in enumerate(scores) if score is None]:
-            why = f"episode {group[silent[0]].id}: the judge gave no verdict in any match of its answer"
-            raise UnjudgedError(silent, why)
+        if unjudged := [index for index, score in enumerate(scores) if score is None]:
+            why = f"episode {group[unjudged[0]].id}: the judge gave no verdict in any match of its answer"
+            raise UnjudgedError(unjudged, why)
         return [at_ends(episode, score or 0.0) for episode, score in zip(group, scores, strict=True)]

@@ -14,14 +14,15 @@ from searchgym.train.credit.term import CreditContext, Term
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vpr(Term):
-    """Gives 1 to a call whose search, or opened page, is the first of the episode to find some gold page, else 0.
+    """Rewards a call with 1 if its search, or the page it opened, found a new gold page, else with 0.
 
-    For ``advantage.chain: none`` and ``normalise: role-turn``, so that each turn is compared with the same turn of
-    other attempts; beside ``outcome``, which verifies the turn that answers.
+    Use it with ``advantage.chain: none`` and ``normalise: role-turn``, so that each turn is compared with the same turn
+    of other attempts, and together with ``outcome``, which verifies the turn that answers.
 
     Source: Verifiable Process Rewards, arXiv 2605.10325: an oracle judges each action. Deviations: the paper's oracles
-    are of games; that a new gold page is what to verify of a search is ours. By its repository's README four candidates
-    are compared at every state; here whole attempts are, turn by turn, as third-party notes describe it.
+    are for games; a new gold page as the verification of a search is ours. According to its repository's README, four
+    candidates are compared at every state; here whole attempts are compared turn by turn, as third-party notes describe
+    it.
     """
 
     rewards_one: ClassVar = "call"

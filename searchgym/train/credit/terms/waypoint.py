@@ -17,36 +17,36 @@ from searchgym.train.credit.waypoints import RULES, coverage, waypoints_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waypoint(EpisodeTerm):
-    """Gives an episode that is not right a part of the reward for the waypoints that it reached.
+    """Rewards an episode without full reward for the waypoints that its searches reached.
 
-    With the environment's reward r, cut to [0, 1], and the covered part c of the question's waypoints that searches
-    earned: ``share (1 - r) c`` for the last call of each sequence, so that with ``outcome`` the sum is 1 where the
-    episode is right and ``share c`` where r is 0.
+    With the environment's reward r, clipped to [0, 1], and the share c of the question's waypoints that searches
+    earned, the last call of each sequence gets ``share (1 - r) c``. Together with ``outcome`` the sum is 1 for a right
+    episode and ``share c`` if r is 0.
 
-    Do not divide it by the deviation of its group (the estimator's ``std: sample``): in groups that are all wrong the
-    share cancels, and a search that still fails counts as much as a right answer elsewhere. Set ``std: none``, or
-    `std_floor` to about 0.3.
+    Do not divide it by the standard deviation of its group (the estimator's ``std: sample``): in groups without a right
+    answer the division cancels the share, and a failed search counts as much as a right answer elsewhere. Set ``std:
+    none``, or `std_floor` to about 0.3.
 
-    Source: Waypoint Coverage Reward, arXiv 2605.05702. The abstract alone is public: full reward if right, else graded
-    by the coverage of the construction path. What counts as reached, the share and the scale for rewards between 0 and
-    1 are ours.
+    Source: Waypoint Coverage Reward, arXiv 2605.05702. Only the abstract is public: full reward if right, else graded
+    by the coverage of the construction path. The definition of a reached waypoint, the share, and the scale for rewards
+    between 0 and 1 are ours.
     """
 
     share: Annotated[float, Interval(gt=0, lt=1)] = 0.3
-    """Reward of an episode that reached every waypoint and is wrong; from 1 on a wrong answer would earn as much as a
-    right one."""
+    """Reward of a wrong episode that reached every waypoint. It must be below 1, the reward of a right answer."""
     rules: list[Literal["query", "page", "led", "few"]] = field(default_factory=lambda: list(RULES))
-    """What must hold of one search for a waypoint to count: ``query`` names it, the hits hold its ``page``, an earlier
-    page had named it (``led``), and the query names ``few`` entities."""
+    """Conditions that one search must meet to earn a waypoint: its query names the waypoint (``query``), its hits
+    contain the waypoint's page (``page``), a page of an earlier turn names the waypoint (``led``), and the query names
+    at most `most_names` entities (``few``)."""
     most_names: Annotated[int, Ge(1)] = 2
-    """Entities that a query may name under the rule ``few``."""
+    """Maximum number of entities named in a query, for the rule ``few``."""
     answered: bool = False
-    """If true, an episode earns it only if it ends with an answer."""
+    """If true, only episodes that end with an answer are rewarded."""
 
     @override
     def check(self, setting: Setting) -> Iterable[str]:
         if not {"query", "page"} & set(self.rules):
-            yield "rules needs query or page: else any search would reach every waypoint"
+            yield "rules needs query or page: otherwise any search would reach every waypoint"
 
     @override
     def value(self, episode: Episode, context: CreditContext) -> float:

@@ -1,1 +1,1 @@
-"""The curricula, one class in one file each; the name of a curriculum is the name of its module."""
+"""Curricula that ship: one module for each, with one class; modules have the curricula's names."""

@@ -15,14 +15,14 @@ from searchgym.train.curriculum.stages import Schedule
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassRate(Schedule):
-    """Stages that follow each other once enough answers are right."""
+    """Advances to the next stage when enough answers are right."""
 
     up: Annotated[float, Ge(0)] = 0.6
-    """Mean share of right answers, over `window` steps, from which on the next stage follows."""
+    """Minimum share of right answers, averaged over `window` steps, for advancing to the next stage."""
     down: Annotated[float, Ge(0)] = 0.0
-    """The same share below which the stage before comes again; 0 for never."""
+    """Share of right answers, averaged over `window` steps, below which the previous stage returns; 0 for never."""
     window: Annotated[int, Ge(1)] = 3
-    """Number of steps of a stage over which the share is averaged."""
+    """Number of steps over which the share of right answers is averaged."""
 
     @override
     def move(self, rates: Sequence[float]) -> int:

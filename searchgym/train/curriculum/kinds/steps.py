@@ -12,7 +12,7 @@ from searchgym.train.curriculum.stages import Schedule
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steps(Schedule):
-    """Stages that each have a share of the steps; see `StageOptions.share`."""
+    """Divides the steps of the training among the stages; see `StageOptions.share`."""
 
     @override
     def planned(self, step: int, steps: int) -> int:

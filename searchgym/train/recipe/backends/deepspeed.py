@@ -16,7 +16,7 @@ from searchgym.train.recipe.backend import LearnerBackend, Sharding
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeepSpeed(Sharding, LearnerBackend):
-    """Trains with DeepSpeed in processes of its own, one per GPU, which share out what ZeRO's stage says.
+    """Trains with DeepSpeed in separate processes, one per GPU, which shard the training state by ZeRO stage.
 
     Source: ZeRO, arXiv 1910.02054.
     """
@@ -25,7 +25,7 @@ class DeepSpeed(Sharding, LearnerBackend):
     apart: ClassVar = True
 
     listen: str | None = None
-    """HOST:PORT at which to wait for ranks that torchrun starts elsewhere; all machines must share the run folder.
+    """HOST:PORT at which to wait for ranks that torchrun starts on other machines, which must share the run folder.
     Default: the ranks are started on this machine."""
 
     @override
@@ -33,11 +33,11 @@ class DeepSpeed(Sharding, LearnerBackend):
         if self.gpus is not None and len(self.gpus) != self.ranks:
             yield f"gpus names {len(self.gpus)} GPUs for {self.ranks} ranks"
         if self.gpus is not None and self.listen is not None:
-            yield "gpus: ranks of listen choose where they are started"
+            yield "gpus: with listen, each rank chooses its GPU where it is started"
         if self.listen is not None and not re.fullmatch(r".+:\d{1,5}", self.listen):
             yield f"listen is {self.listen!r}: expected HOST:PORT, like 10.0.0.1:29400"
         if self.offload_optimizer and self.zero == 0:
-            yield "offload_optimizer needs zero from 1 on"
+            yield "offload_optimizer needs zero 1, 2 or 3"
         if self.offload_parameters and self.zero != 3:
             yield "offload_parameters needs zero 3"
 
@@ -46,7 +46,7 @@ class DeepSpeed(Sharding, LearnerBackend):
         if setting.lora:
             yield "lora.rank needs learner.backend torch: adapters are not trained over ranks yet"
         if setting.dtype == "bfloat16" and self.zero == 0:
-            yield "learner.dtype bfloat16 needs zero from 1 on, which keeps a copy in float32"
+            yield "learner.dtype bfloat16 needs zero 1, 2 or 3, which keeps a copy in float32"
         if setting.launcher is not None:
             if self.listen is not None:
                 yield f"launch {setting.launcher} starts ranks itself: leave listen out"
@@ -81,5 +81,5 @@ class DeepSpeed(Sharding, LearnerBackend):
 
     @override
     def learner(self, recipe: Any, loaded: Any, logs: Path) -> Any:
-        """Each rank loads the model again."""
+        """Returns a remote learner, whose ranks load the model again."""
         return self.module().RemoteLearner(recipe, logs, recipe.deadline.learn)

@@ -23,7 +23,7 @@ class Torch(LearnerBackend):
     trains_adapters: ClassVar = True
 
     gpu: Annotated[int, Ge(0)] | None = None
-    """Number of the GPU. Default: the first."""
+    """Number of the GPU to train on. Default: the first."""
 
     @override
     def check(self, setting: Setting) -> Iterable[str]:
@@ -45,7 +45,7 @@ class Torch(LearnerBackend):
 
     @override
     def lighter(self, gpus: int) -> Iterable[dict[str, Any]]:
-        """DeepSpeed would share out or offload."""
+        """Yields the alternatives of DeepSpeed, which shards and offloads."""
         yield from ({"learner.backend": "deepspeed"} | values for values in DeepSpeed().lighter(gpus))
 
     @override

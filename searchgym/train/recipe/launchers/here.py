@@ -10,6 +10,6 @@ from searchgym.train.recipe.launching import Launcher
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Here(Launcher):
-    """Starts all programs on this machine, or finds them at the addresses that the recipe names."""
+    """Starts all programs on this machine, or connects to the addresses in the recipe."""
 
     elsewhere: ClassVar = False

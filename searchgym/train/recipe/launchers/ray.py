@@ -23,18 +23,18 @@ class Ray(Launcher):
     back_end: ClassVar = "searchgym.train.launch.cluster"
 
     address: str | None = None
-    """HOST:PORT of a running cluster. Default: one on this machine, which the training starts and ends."""
+    """HOST:PORT of a running cluster. Default: the training starts a cluster on this machine and ends it."""
     host: str | None = None
-    """Address of this machine for the ranks on other nodes. Default: what Ray finds."""
+    """Address at which other nodes reach this machine. Default: the address that Ray detects."""
     retrieval: str | None = None
-    """Index folder, corpus file or corpus card that a retrieval server on the cluster serves, under the same path or
-    name there. Default: the training retrieves by itself."""
+    """Index folder, corpus file or corpus card for a retrieval server on the cluster, where it must have the same path
+    or name. Default: no server, the training process searches."""
     rank_cpus: Annotated[float, Gt(0)] = 1
-    """Number of CPUs that each rank of the learner asks for, beside a GPU where it learns on one; servers ask for 1."""
+    """Number of CPUs reserved for each learner rank, in addition to its GPU, if any; each server reserves 1 CPU."""
     spread: bool = False
-    """Whether programs start on as many nodes as possible instead of as few."""
+    """If true, programs are spread over as many nodes as possible; if false, over as few."""
     seconds: Annotated[float, Gt(0)] = 300
-    """Seconds to wait for nodes with enough CPUs and GPUs, and for the programs to start."""
+    """Maximum seconds to wait for nodes with enough CPUs and GPUs, and for the programs to start."""
 
     @override
     def check(self, setting: Setting) -> Iterable[str]:
@@ -44,9 +44,9 @@ class Ray(Launcher):
                 "launch.retrieval"
             )
         if self.retrieval and setting.retriever:
-            yield "launch.retrieval serves what env_options.retriever would name: choose one"
+            yield "launch.retrieval and env_options.retriever both name a retriever: choose one"
 
     @override
     def launched(self, recipe: R, out: Path) -> AbstractContextManager[R]:
-        """Logs of servers go to a folder beside the run's, whose name ends in ``.ray``."""
+        """Starts the programs on Ray; server logs go to a folder next to the run folder, named ``*.ray``."""
         return importlib.import_module(self.back_end).launched(recipe, self, out)  # type: ignore[no-any-return]

@@ -1,1 +1,1 @@
-"""The proposers, one class in one file each; the name of a proposer is the name of its module."""
+"""Proposers that ship: one module for each, with one class; modules have the proposers' names."""

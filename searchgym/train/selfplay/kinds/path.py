@@ -16,21 +16,22 @@ from searchgym.train.selfplay.proposer import WalkingProposer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearningProposer(WalkingProposer):
-    """Walks the graph behind the environment's corpus, and learns which kinds of questions teach; see `ArmPolicy`.
+    """Walks the graph behind the environment's corpus, and learns which kinds of questions help training.
 
-    Source: SSP, arXiv 2510.18821, whose proposer is a language model with these rewards; the walks are ours.
+    Source: SSP, arXiv 2510.18821, whose proposer is a language model with these rewards; the walks are ours. The policy
+    is `ArmPolicy`.
     """
 
     reward: Literal["signal", "hard"] = "signal"
     """Reward of a question with pass rate p: ``signal`` is 4 p (1 - p), ``hard`` is 1 - p."""
     decay: Annotated[float, Interval(ge=0, le=1)] = 0.9
-    """Weight per step of what earlier steps showed: the solver changes, so the policy must forget."""
+    """Factor per step on the weights of earlier steps, because the solver changes."""
     prior: Annotated[float, Ge(0)] = 2.0
-    """Number of questions by which an arm is shrunk towards its shape, and a shape towards all."""
+    """Number of virtual questions by which an arm's value is shrunk towards its shape's value, and that towards 0."""
     temperature: Annotated[float, Gt(0)] = 0.25
-    """Lowest temperature of the policy over mean advantages."""
+    """Minimum temperature of the softmax over mean advantages."""
     min_entropy: Annotated[float, Interval(ge=0, le=1)] = 0.7
-    """Least entropy of the policy, as a share of that of even draws."""
+    """Minimum entropy of the policy, as a share of that of uniform choice."""
 
     @override
     def policy(self, arms: Sequence[Arm]) -> ArmPolicy:

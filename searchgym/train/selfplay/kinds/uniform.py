@@ -13,7 +13,7 @@ from searchgym.train.selfplay.proposer import WalkingProposer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UniformProposer(WalkingProposer):
-    """Walks the graph behind the environment's corpus, with even draws of kinds of questions for the whole run."""
+    """Walks the graph behind the environment's corpus, and chooses kinds of questions uniformly."""
 
     @override
     def policy(self, arms: Sequence[Arm]) -> ArmPolicy:

@@ -1,0 +1,1 @@
+"""The ``demo`` command: train a small model to search, and tell what changed."""

@@ -1,0 +1,1 @@
+"""Commands that serve a retriever or a model over HTTP."""
