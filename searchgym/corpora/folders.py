@@ -109,7 +109,9 @@ def check_claim(
     elif not (resume or overwrite):
         hints = [] if resume is None else ["--resume continues it"]
         hints.append("choose another --out" if overwrite is None else "--overwrite replaces it")
-        raise RunExistsError(f"{out} holds {what}: {', '.join(hints)}")
+        arguments = "overwrite=True" if resume is None else "resume=True, overwrite=True"
+        in_python = "" if overwrite is None else f" (in Python: {arguments})"
+        raise RunExistsError(f"{out} holds {what}: {', '.join(hints)}{in_python}")
 
 
 def lock_folder(folder: Path, wait: float = 0.0) -> BinaryIO:

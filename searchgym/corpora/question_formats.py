@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from searchgym.corpora.fields import (
     Row,
@@ -39,7 +39,6 @@ def _hotpotqa(row: Row, position: int) -> Question:
     texts = spaced([as_texts("context", sentences) for _, sentences in pages])
     titles = as_texts("context", [title for title, _ in pages])
     paragraphs = _marked([Paragraph(t, s) for t, s in zip(titles, texts, strict=True)], facts or ())
-    used = ("_id", "id", "question", "answer", "type", "level", "supporting_facts", "context")
     return Question(
         id=id_field(row, "_id", "id", position=position),
         text=text_field(row, "question"),
@@ -48,7 +47,7 @@ def _hotpotqa(row: Row, position: int) -> Question:
         level=optional_text(row, "level"),
         supporting_facts=facts,
         paragraphs=paragraphs or None,
-        metadata=_rest(row, used),
+        metadata=_rest(row, HOTPOTQA),
     )
 
 
@@ -115,14 +114,19 @@ def _musique(row: Row, position: int) -> Question:
 
 
 def _flashrag(row: Row, position: int) -> Question:
-    """Makes a question from a FlashRAG row, or from one that has ``answers`` instead of ``golden_answers``."""
+    """Makes a question from a FlashRAG row, or from one that has ``answers`` in place of ``golden_answers``.
+
+    The row itself may have ``supporting_facts``, which come before those of its metadata.
+    """
     key = "answers" if "golden_answers" not in row and "answers" in row else "golden_answers"
-    return Question(
+    question = Question(
         id=id_field(row, "id", position=position),
         text=text_field(row, "question"),
         answers=gold_field(row, key),
-        **_flashrag_metadata(row, ("id", "question", key)),
+        **_flashrag_metadata(row, ("id", "question", key, "supporting_facts")),
     )
+    facts = _facts(row, "supporting_facts")
+    return question if facts is None else dataclasses.replace(question, supporting_facts=facts)
 
 
 def _kilt(row: Row, position: int) -> Question:
@@ -259,6 +263,18 @@ def _rest(row: Row, used: Collection[str]) -> dict[str, Any]:
     return {key: value for key, value in row.items() if key not in used and value is not None}
 
 
+def unused_keys(row: Row, format: str) -> list[str]:
+    """Returns the keys of a row that no feature reads, in the formats that people write by hand; else none."""
+    return list(_rest(row, USED[format])) if format in USED else []
+
+
+HOTPOTQA: Final = ("_id", "id", "question", "answer", "type", "level", "supporting_facts", "context")
+"""Keys of HotpotQA's rows."""
+USED: Final[Mapping[str, Collection[str]]] = {
+    "hotpotqa": (*HOTPOTQA, "hops"),
+    "flashrag": ("id", "question", "golden_answers", "answers", "supporting_facts", "metadata", "hops"),
+}
+"""Keys of rows that are used, for each format that people write by hand."""
 FORMATS: dict[str, Parser[Question]] = {
     "hotpotqa": _hotpotqa,
     "2wiki": _two_wiki,

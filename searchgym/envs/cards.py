@@ -1,4 +1,4 @@
-"""Cards of environments: what is asked, what is searched, and the rules of an episode."""
+"""Cards of environments: their questions, corpus, and the rules of an episode."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class EnvCard(Options):
     """Card of one environment: its id, data, budgets and rules."""
 
     id: str
-    """Environment id ``namespace/Name-vN``; the version is raised when a change would alter results."""
+    """Environment id ``namespace/Name-vN``; N is incremented when a change would alter results."""
     summary: str
     questions: QuestionSource
-    """Source of its questions: ``kind`` and the options of the kind."""
+    """Source of the questions: ``kind`` and the options of the kind."""
     corpus: str = ""
-    """Corpus to search: the name of a corpus card, or a path to a corpus file or an index folder; empty where the user
-    gives one, or the questions bring one."""
+    """Corpus to search: the name of a corpus card, or a path to a corpus file or an index folder; empty if the user
+    passes one, or the questions come with one."""
     scorer: ScorerName = "hotpotqa"
     """Official scorer that evaluation reports."""
     reward: str | dict[str, Any] = "em"
@@ -33,10 +33,11 @@ class EnvCard(Options):
     protocol: ProtocolName = "tags"
     """Action grammar that the model writes."""
     dialect: str = "hermes"
-    """How tool calls are spelled where the protocol is ``tool_calls``: a dialect's name or YAML file, or ``auto`` for
-    that of the model's chat template."""
+    """Syntax of tool calls (protocol ``tool_calls``): a dialect's name or YAML file, or ``auto`` for the syntax of the
+    model's chat template."""
     several_calls: SeveralCalls = "first"
-    """What several tool calls in one response are: the first acts, all are queries of one search, or a refusal."""
+    """Handling of several tool calls in one response: only the first counts, all are queries of one search, or the
+    response is invalid."""
     thoughts: Literal["keep", "drop"] = "keep"
     """Whether `SearchEnv.render` shows the model's ``<think>`` blocks; the model's context always keeps them."""
     top_k: Annotated[int, Gt(0)] = 3
@@ -50,6 +51,6 @@ class EnvCard(Options):
     browse: bool = False
     """Whether searches show only the beginning of each passage, and pages of the corpus can be opened."""
     snippet_words: Annotated[int, Gt(0)] = 30
-    """Maximum number of words of each passage that a search shows where pages can be opened."""
+    """Maximum number of words of each passage in search results when pages can be opened (`browse`)."""
     retriever_deadline: Annotated[float, Gt(0)] = 30.0
     """Seconds that one retrieval may take, retries included."""

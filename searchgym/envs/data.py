@@ -1,4 +1,4 @@
-"""Locations of data: the cache folder, files that ship with the package, and the corpus behind a name."""
+"""Locations of data: the cache folder, files that ship with the package, and corpora by name."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def find_corpus(name: str | os.PathLike[str], instead: str = "") -> Path:
 
     Args:
         name: Name of a corpus card that ships, or a path (see `is_path`); a `Path` is always a path.
-        instead: What else can be done, for the error if a card's corpus is missing.
+        instead: Alternative to suggest in the error if a card's corpus is missing.
 
     Raises:
-        UsageError: The name is empty, or something else than a path or a name.
-        DataMissingError: The card's file is not in the data folder; the message tells how to get it.
-        UnknownNameError: Neither a path that exists nor a corpus card.
+        UsageError: The name is empty, or neither a string nor a path.
+        DataMissingError: The card's file is not in the data folder; the message explains how to get it.
+        UnknownNameError: The name is neither an existing path nor a corpus card.
     """
     if not isinstance(name, (str, os.PathLike)):
         raise UsageError(f"corpus= is a path or the name of a corpus card, got {type(name).__name__}")
@@ -62,15 +62,15 @@ def find_corpus(name: str | os.PathLike[str], instead: str = "") -> Path:
 def load_corpus(path: Path, card: RetrieverGiven = None, progress: Progress | None = None) -> CorpusRetriever:
     """Returns a retriever over an index folder, or over a corpus file or a folder of documents.
 
-    For a file or documents, the index is built once and cached by content; a damaged one is built again.
+    For a file or documents, the index is built once and cached by content; a damaged index is rebuilt.
 
     Args:
         path: Path that `find_corpus` returned.
-        card: How to search: a retriever card, its name, or a mapping. None: as the index folder says, else BM25.
+        card: Retriever card, its name, or a mapping. None: the retriever of the index folder, else BM25.
         progress: Called with progress reports of slow steps.
 
     Raises:
-        DataMissingError: The corpus is large, and a dense index of it is not here.
+        DataMissingError: The corpus is large, and its dense index is missing.
     """
     from searchgym.corpora.documents import is_documents, open_corpus
     from searchgym.corpora.files import sha256_file
@@ -105,11 +105,11 @@ def load_corpus(path: Path, card: RetrieverGiven = None, progress: Progress | No
 
 
 LARGE: Final = 2**30
-"""Size of a corpus file in bytes from which no dense index is built at first use: to encode it takes days."""
+"""Size of a corpus file, in bytes, from which no dense index is built at first use: encoding it takes days."""
 
 
 def lacks_index(path: Path | None, card: RetrieverCard) -> bool:
-    """Returns whether a card's index is slow to build of a corpus that is large, or missing (None), and no folder."""
+    """Returns whether a slow index is missing: `card` needs one, and `path` is a large corpus file or None."""
     from searchgym.retrieval.cards import parts_of
 
     large = path is None or (path.is_file() and path.stat().st_size >= LARGE)
@@ -117,7 +117,7 @@ def lacks_index(path: Path | None, card: RetrieverCard) -> bool:
 
 
 def no_index(card: RetrieverCard) -> str:
-    """Returns what to do about an index that is not here."""
+    """Returns instructions for getting a missing index."""
     name = card.name or card.kind
     return (
         f"the retriever {name} searches an index folder, which is not here: convert a published one by "

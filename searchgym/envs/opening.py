@@ -1,4 +1,4 @@
-"""Opens what an environment searches: its corpus, the user's retriever, and further retrievers."""
+"""Opens the retrievers of an environment: over its corpus, the user's, and additional ones."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from searchgym.retrieval.retriever import AnyRetriever, CorpusRetriever, Questio
 from searchgym.retrieval.wrapper import check_retriever
 
 SOURCE: Final = re.compile(r"[a-z][a-z0-9_]{0,30}")
-"""Pattern of the name of a further retriever, which is part of a tag."""
+"""Pattern of the name of an additional retriever, which is part of a tag."""
 
 
 def open_corpus_of(card: EnvCard, options: TaskOptions) -> CorpusRetriever:
-    """Returns a retriever over the corpus that the user gave.
+    """Returns a retriever over the corpus that the user passed.
 
     Raises:
-        UsageError: The user gave none.
-        DataMissingError: It cannot be found.
+        UsageError: The user passed no corpus.
+        DataMissingError: The corpus cannot be found.
     """
     if "corpus" not in options:
         does = card.questions.of_corpus or "makes its questions from"
@@ -58,7 +58,7 @@ def load_retriever(
         corpus: Opens the user's corpus.
 
     Raises:
-        UsageError: `retriever` conflicts with `distractors`, is not a retriever, or takes other arguments.
+        UsageError: `retriever` conflicts with `distractors`, is not a retriever, or has the wrong signature.
         DataMissingError: The corpus cannot be found.
     """
     retriever = options.get("retriever")
@@ -95,7 +95,7 @@ def load_retriever(
 
 
 def _checked(opened: object, by: str) -> AnyRetriever:
-    """Returns what a card or a function of a user's opened, after checking that it can be searched."""
+    """Returns the retriever that a card or a user's function opened, after checking that it can search."""
     if not _is_retriever(opened):
         raise UsageError(f"{by} returned {type(opened).__name__}, which has no search()")
     check_retriever(opened)
@@ -103,10 +103,10 @@ def _checked(opened: object, by: str) -> AnyRetriever:
 
 
 def load_sources(card: EnvCard, questions: Sequence[Question], options: TaskOptions) -> dict[str, AnyRetriever]:
-    """Returns the further retrievers by name, in the user's order.
+    """Returns the additional retrievers by name, in the user's order.
 
     Raises:
-        UsageError: `retrievers` is no mapping, or one has a name that is no tag or a value that is no retriever.
+        UsageError: `retrievers` is not a mapping, or a name is not a valid tag, or a value is not a retriever.
         DataMissingError: A corpus cannot be found.
     """
     retrievers = options.get("retrievers", {})

@@ -1,4 +1,4 @@
-"""What single and vector environments share: spaces, the turn of an episode, infos, counters and checked arguments."""
+"""Shared code of single and vector environments: spaces, turns, infos, counters and argument checks."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from searchgym.records import Answer, Invalid, More, Open, Question, Search
 from searchgym.retrieval.retriever import retrieve
 
 MAX_OBSERVATION_CHARS = MAX_RESULT_CHARS + 2**10
-"""Upper bound of an observation's length, in characters: retrieved text and the tags or notice around it."""
+"""Upper bound of an observation's length, in characters, including tags and notices."""
 
 
 @dataclass(slots=True)
 class Stats:
-    """Counters and times of an environment since it was made; kept out of `info`, which is deterministic."""
+    """Counters and times of an environment since its creation; not part of `info`, which is deterministic."""
 
     episodes: int = 0
     """Number of episodes started."""
     steps: int = 0
     """Number of actions taken."""
     retriever_calls: int = 0
-    """Number of calls to the retriever; one call may carry many queries."""
+    """Number of calls to the retriever; one call may contain many queries."""
     queries: int = 0
     """Number of queries sent."""
     retriever_errors: int = 0
-    """Number of episodes that a failed retrieval ended."""
+    """Number of episodes that ended with a failed retrieval."""
     retriever_seconds: float = 0.0
     """Wall-clock seconds spent in the retriever."""
 
@@ -52,7 +52,7 @@ def spaces_for(task: Task) -> tuple[UnicodeText, UnicodeText]:
 
 
 def step_info(task: Task, state: State) -> dict[str, Any]:
-    """Returns the Gymnasium info of a state; deterministic, hence without times or random ids."""
+    """Returns the Gymnasium info of a state; it is deterministic, so it has no times or random ids."""
     kinds: dict[type, str] = {Search: "search", Answer: "answer", Invalid: "invalid", Open: "open", More: "more"}
     info: dict[str, Any] = {
         "question_id": state.question.id,
@@ -72,12 +72,12 @@ def step_info(task: Task, state: State) -> dict[str, Any]:
 
 
 def first_info(task: Task, state: State) -> dict[str, Any]:
-    """Returns the info of a state before the first action, with the action grammar in words."""
+    """Returns the info of a state before the first action, with a description of the action grammar."""
     return step_info(task, state) | {"instructions": task.rules.protocol.instructions()}
 
 
 def outcome(task: Task, state: State) -> tuple[float, bool, bool, dict[str, Any], dict[str, float]]:
-    """Returns what a turn gives: reward, whether the episode terminated, whether it was truncated, info and scores.
+    """Returns the result of a turn: reward, terminated, truncated, info and scores.
 
     Raises:
         RewardError: The reward function raised, or returned something other than a finite number.
@@ -92,20 +92,20 @@ def outcome(task: Task, state: State) -> tuple[float, bool, bool, dict[str, Any]
 
 
 def draw_question(task: Task, rng: Any, question_id: object) -> Question:
-    """Returns the question with the given id, or one drawn with the environment's generator if the id is None."""
+    """Returns the question with an id, or one drawn with the environment's random generator if the id is None."""
     if question_id is not None:
         return task.find(str(question_id))
     return task.questions[int(rng.integers(len(task.questions)))]
 
 
 def take_turns(task: Task, acting: Sequence[tuple[State, object]], stats: Stats) -> list[tuple[State, str]]:
-    """Takes one turn in each of several episodes, with one call to each retriever that is asked.
+    """Executes one turn in each of several episodes, with one batched call per retriever.
 
-    A retrieval that fails past its deadline ends every episode that asked it.
+    A retrieval that fails past its deadline ends every episode that took part in it.
 
     Args:
         task: Task of the episodes.
-        acting: State of each episode and the action that a user passed to `step`.
+        acting: State of each episode, and the action that a user passed to `step`.
         stats: Counters, which are updated.
 
     Returns:
@@ -146,7 +146,7 @@ def resolve(card: EnvCard | Task | Mapping[str, Any] | str, options: TaskOptions
     """Returns the task for a card in any of the forms that `SearchEnv` accepts.
 
     Raises:
-        UsageError: Options were given with a finished task.
+        UsageError: Options were passed with a loaded task.
     """
     if isinstance(card, Task):
         if options:
@@ -160,10 +160,10 @@ def resolve(card: EnvCard | Task | Mapping[str, Any] | str, options: TaskOptions
 
 
 def reset_options(options: dict[str, Any] | None, accepted: tuple[str, ...]) -> dict[str, Any]:
-    """Checks the option names given to `reset` and returns the options, an empty dict for None.
+    """Checks the names of the options of `reset` and returns the options; an empty dict for None.
 
     Raises:
-        UnknownNameError: An option that does not exist.
+        UnknownNameError: An option does not exist.
     """
     for name in options or {}:
         if name not in accepted:

@@ -28,6 +28,10 @@ class WeightsCard(Options):
 class ModelCard(WeightsCard):
     """Card of one shipped model, stored in the model's folder: its training and its scores."""
 
+    trained_on: str = ""
+    """Kind of questions that the model is for, where it is for no others; `other_text` names a model for these."""
+    other_text: str = ""
+    """Name of the shipped model to use for other questions."""
     command: str
     """Shell command that reproduces the training."""
     seed: int

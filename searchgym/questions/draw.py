@@ -17,12 +17,12 @@ from searchgym.questions.source import FactBase
 from searchgym.records import Hop
 
 MOST_CHAINS: Final = 200_000
-"""Number of chains of one length after which no more are looked for."""
+"""Maximum number of chains of one length."""
 T = TypeVar("T")
 Path = tuple[PageFact, ...]
-"""Facts of which each is about the object of the one before."""
+"""Chain of facts: the object of each is the subject of the next."""
 Makers = dict[str, "Callable[[], Draft | None]"]
-"""Functions that draw a comparison or nothing, by the operation of its form."""
+"""Functions by comparison operation; each draws a comparison, or returns None if the drawn pair is unsuitable."""
 _YEAR: Final = re.compile(r"\b\d{4}\b")
 
 
@@ -33,23 +33,23 @@ class Draft:
     shape: str
     """``chain``, ``comparison``, ``bridge-comparison``, ``intersection``, ``cloze`` or ``cloze-chain``."""
     text: str
-    """The question."""
+    """Text of the question."""
     answer: str
-    """Its answer."""
+    """Answer to the question."""
     pages: tuple[int, ...]
-    """Numbers of its gold pages in reading order."""
+    """Numbers of the gold pages in reading order."""
     facts: tuple[PageFact, ...] = ()
-    """Facts along its path."""
+    """Facts along the path of the question."""
     form: Form | None = None
     """Logical form on the source's graph; None for a cloze."""
     waypoints: tuple[str, ...] = ()
     """Names that must be found on the way and are not the answer."""
     relations: tuple[str, ...] = ()
-    """Relations of its path."""
+    """Relations along the path of the question."""
     steps: tuple[Hop, ...] = ()
-    """Its decomposition into questions of one hop."""
+    """Decomposition into one-hop questions."""
     names: tuple[str, ...] = ()
-    """Other names of the answer, for a cloze."""
+    """Other names of the answer; cloze only."""
     named: bool = False
     """Whether the question names its answer or asks for yes or no."""
 
@@ -60,7 +60,7 @@ class Draft:
 
 
 def draw(source: FactBase, shape: str, hops: int, rng: random.Random) -> Iterator[Draft]:
-    """Yields drafts of one shape, none twice; comparisons go on for as long as new pairs are found."""
+    """Yields drafts of one shape without repeats; comparisons continue as long as new pairs are found."""
     pack = source.pack
     if shape == "chain":
         yield from chains(source, hops, rng)
@@ -76,14 +76,14 @@ def draw(source: FactBase, shape: str, hops: int, rng: random.Random) -> Iterato
 
 
 def chains(source: FactBase, hops: int, rng: random.Random) -> Iterator[Draft]:
-    """Yields the chains of a length, in turn from each sequence of relations so that rare ones are not lost."""
+    """Yields chains of `hops` facts, in turn from each sequence of relations so that rare ones are not lost."""
     by_relations = chains_by_relations(source, hops, rng)
     for path in _take_turns([iter(by_relations[key]) for key in sorted(by_relations)]):
         yield chain_of(source, path)
 
 
 def chains_by_relations(source: FactBase, hops: int, rng: random.Random) -> dict[tuple[str, ...], list[Path]]:
-    """Returns the paths of a length by their relations, in random order."""
+    """Returns the paths of `hops` facts by their relations, in random order."""
     by_relations: defaultdict[tuple[str, ...], list[Path]] = defaultdict(list)
     for path in itertools.islice(_paths(source, hops, rng), MOST_CHAINS):
         by_relations[tuple(fact.relation for fact in path)].append(path)
@@ -135,7 +135,7 @@ def chain_of(source: FactBase, path: Path) -> Draft:
 
 
 def _ask(source: FactBase, subject: str, relations: Sequence[str]) -> str:
-    """Returns the question for the end of a chain of relations; two that have words of their own are one step."""
+    """Returns the question for the end of a chain of relations. A pair with a joint wording counts as one step."""
     joined = {tuple(join.steps): join for join in reversed(source.pack.joined)}  # the first of a pair counts
     position = 0
     while True:
@@ -148,7 +148,7 @@ def _ask(source: FactBase, subject: str, relations: Sequence[str]) -> str:
 
 
 def _worded(wording: str, **names: str) -> str:
-    """Returns a question with its names filled in, of which the last may end with a question mark of its own."""
+    """Returns a question with its names filled in; a name that ends in a question mark does not double it."""
     return wording.format(**names).replace("??", "?")
 
 
@@ -168,13 +168,13 @@ def _steps(source: FactBase, paths: Sequence[Path]) -> tuple[Hop, ...]:
 
 
 def compare_by(source: FactBase, name: str, rng: random.Random) -> Makers:
-    """Returns functions that draw comparisons of two pages by a relation, by operation."""
+    """Returns samplers of comparisons of two pages by one relation, by operation."""
     paths = {page: (facts[name],) for page, facts in source.of_page.items() if name in facts and source.nameable(page)}
     return _Comparisons(source, paths, source.pack.relations[name], "comparison", rng).makers()
 
 
 def compare_over(source: FactBase, bridge: Bridge, rng: random.Random) -> Makers:
-    """Returns functions that draw comparisons of two pages by a property of what a role leads to, by operation."""
+    """Returns samplers of comparisons of two pages by a property of a related entity, by operation."""
     paths: dict[int, Path] = {}
     for page, facts in source.of_page.items():
         role = facts.get(bridge.role)
@@ -187,7 +187,7 @@ def compare_over(source: FactBase, bridge: Bridge, rng: random.Random) -> Makers
 
 
 def pairs_of(makers: Iterable[Callable[[], Draft | None]]) -> Iterator[Draft]:
-    """Yields comparisons of new pairs, from each maker in turn, until 200 draws gave nothing new."""
+    """Yields comparisons of new pairs, from each sampler in turn, until 200 draws in a row yield no new pair."""
     turns, seen, idle = list(makers), set(), 0
     while turns and idle < 200:
         for make in turns:
@@ -205,11 +205,11 @@ class _Comparisons:
     """Draws comparisons of two pages by the ends of their paths.
 
     Args:
-        source: What is asked about.
-        paths: Page to the path that starts there.
-        wordings: Questions by operation.
+        source: Corpus and facts to ask about.
+        paths: Paths by the page at which they start.
+        wordings: Question templates by operation.
         shape: Shape of the questions.
-        rng: Draws the pairs.
+        rng: Random generator that draws the pairs.
     """
 
     def __init__(
@@ -223,7 +223,7 @@ class _Comparisons:
         self._several = [value for value, pages in sorted(self._by_value.items()) if len(pages) > 1]
 
     def makers(self) -> Makers:
-        """Returns a function for each operation that draws a pair, in the order least, greatest, same."""
+        """Returns samplers of comparison pairs by operation, in the order least, greatest, same."""
         makers: Makers = {}
         if self._wordings.least and len(self._sized) > 1:
             makers["least"] = lambda: self._by_size("least")
@@ -234,7 +234,7 @@ class _Comparisons:
         return makers
 
     def _by_size(self, op: Literal["least", "greatest"]) -> Draft | None:
-        """Returns the comparison of two pages by dates in different years; None if the pair does not allow one."""
+        """Returns a comparison of two pages by dates in different years; None if the drawn pair is unsuitable."""
         source, pair = self._source, self._rng.sample(self._sized, 2)
         (kind_a, a), (kind_b, b) = (_size(self._paths[page][-1].text) or ("", 0) for page in pair)
         if kind_a != kind_b or a == b or any(_YEAR.search(source.passages[page].title) for page in pair):
@@ -242,7 +242,7 @@ class _Comparisons:
         return self._draft(pair, op, source.name(pair[0] if (a < b) == (op == "least") else pair[1]))
 
     def _same(self) -> Draft | None:
-        """Returns the question whether two pages have the same value: yes and no with even chances."""
+        """Returns a question on whether two pages have the same value; yes and no are equally likely."""
         rng, by_value = self._rng, self._by_value
         if rng.random() < 0.5:
             return (
@@ -291,7 +291,7 @@ def _size(text: str) -> tuple[str, int] | None:
 
 
 def intersections(source: FactBase, pairs: Iterable[Clues], rng: random.Random) -> Iterator[Draft]:
-    """Yields questions for the one page that two clues fit, each of which fits several."""
+    """Yields questions for the one page that fits two clues; each clue alone fits several pages."""
     fitting = Counter((fact.relation, source.node(fact)) for fact in source.facts.facts)  # pages, allowed or not
     for clues in pairs:
         one, other = clues.steps

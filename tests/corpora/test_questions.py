@@ -22,7 +22,7 @@ from searchgym.corpora.questions import (
     write_questions,
 )
 from searchgym.corpora.rows import Rows
-from searchgym.errors import BadLines, DataError, DataMissingError, UnknownNameError, UsageError
+from searchgym.errors import BadLines, DataError, DataMissingError, DataWarning, UnknownNameError, UsageError
 from searchgym.records import Hop, Paragraph, Question, SupportingFact, Triple, title_key
 
 HOTPOT = {
@@ -674,3 +674,19 @@ def test_a_table_as_text_is_named_as_one(tmp_path, text):
 def test_other_files_are_shown_as_text(tmp_path, content):
     reason = refused(put(tmp_path / "x", content)).reason
     assert reason.startswith("neither JSON, JSON lines nor parquet: it begins with ") and "b'" not in reason
+
+
+def test_question_and_answers_may_name_gold_pages(tmp_path):
+    row = {"question": "Who?", "answers": ["Bo"], "supporting_facts": [["Bo", 0], ["Hill", None]]}
+    (question,) = read_questions(put(tmp_path / "x", (row,)))
+    assert question.supporting_facts == (SupportingFact("Bo", 0), SupportingFact("Hill"))
+    assert question.gold_titles == ("Bo", "Hill")
+    assert question.metadata == {}
+
+
+def test_unused_keys_are_noted_once_with_their_counts(tmp_path):
+    rows = [{"question": f"{n}?", "answers": ["x"], "foo": n, "bar": n or None, "hops": 2} for n in range(3)]
+    path = put(tmp_path / "x", tuple(rows))
+    with pytest.warns(DataWarning) as noted:
+        assert len(read_questions(path)) == 3
+    assert [str(note.message) for note in noted] == [f"{path}: not used: foo (3 questions), bar (2 questions)"]

@@ -139,7 +139,7 @@ def test_a_kind_that_is_none(ask, kind, message):
         ({"size": "60"}, r"questions\.size: expected an integer, got '60'"),
         ({"size": float("nan")}, r"questions\.size: expected an integer, got nan"),
         ({"masks": [1]}, r"questions\.masks: unknown key"),
-        ({"hops": [5]}, "hops must be some of 1, 2, 3, 4"),
+        ({"hops": [5]}, "hops must be one or more of 1, 2, 3, 4"),
     ],
 )
 def test_fields_that_do_not_fit(fields, message):

@@ -355,7 +355,9 @@ def test_a_build_that_waited_finds_what_the_other_has_built(tmp_path: Path) -> N
 
     with ThreadPoolExecutor(1) as pool:
         build_index(source(), tmp_path / "out")
-        with pytest.raises(RunExistsError, match="holds an index: --overwrite replaces it"):
+        with pytest.raises(
+            RunExistsError, match=r"holds an index: --overwrite replaces it \(in Python: overwrite=True\)"
+        ):
             waiting[0].result()
     assert len(load_index(tmp_path / "out")) == 2
     assert [path.name for path in tmp_path.iterdir()] == ["out"]

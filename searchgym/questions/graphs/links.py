@@ -1,8 +1,8 @@
-"""Untyped links of a corpus: a passage names another one's title, or links to its file as Markdown does.
+"""Untyped links of a corpus: a passage contains another one's title, or a Markdown link to its file.
 
-Titles are matched as words, the longest first and with their case, without the brackets at their ends. Most wrong
-links come from titles that are ordinary words, from namesakes and from names inside longer names; rules refuse them,
-and every refusal is counted. Precision by reading and what each rule does stand in docs/trust/questions.md.
+Titles are matched word by word, longest first and case-sensitive, without brackets at the end. Most wrong links come
+from titles that are ordinary words, from namesakes and from names inside longer names; rules refuse them, and every
+refusal is counted. docs/trust/questions.md has the precision, checked by reading, and the effect of each rule.
 """
 
 from __future__ import annotations
@@ -18,62 +18,62 @@ from searchgym.records import Passage
 from searchgym.text import Word, base_title, words
 
 _QUOTES: Final = '"“”„«»‘`*_[]'
-"""Marks that set a name apart from the text around it, Markdown's too."""
+"""Quotation marks and Markdown marks that set a name apart from the surrounding text."""
 _SEVERAL_NAMES: Final = re.compile(r"\bmay (?:also )?refer to\b|\bdisambiguation\b")
 _YEAR: Final = re.compile(r"\b(1[0-9]{3}|20[0-2][0-9])\b")
 _MADE_BY: Final = re.compile(
     r"\b(?:directed|written|produced|performed|composed|created|starring)(?: and \w+)?(?: by)?\s+$"
 )
 _MARKDOWN: Final = re.compile(r"\[([^\[\]\n]++)\]\(([^)\s#\[]++)(?:#[^)\s\[]*+)?\)")
-"""Matches a link of Markdown in a text that is not rendered: its text and its file. No match goes
-beyond the next bracket, so that the time is linear."""
+"""Matches a Markdown link in source text: the link text and the file. No match extends beyond the next bracket, so
+matching takes linear time."""
 _MOST_WORDS: Final = 30
-"""Words that a title has at most that texts are searched for."""
+"""Maximum number of words of a title to search for."""
 _LIFE: Final = 220
-"""Number of characters at the start of a passage that tell when its subject lived."""
+"""Number of leading characters of a passage in which the years of its subject are read."""
 _NEAR: Final = 50
-"""Number of characters around a name in which the words of its brackets are looked for."""
+"""Number of characters before and after a name that are searched for the words in its brackets."""
 _LATER, _EARLIER = 60, 250
-"""Years by which somebody may be younger than a page that names him (plans, families), or older (history)."""
+"""Years by which a person may be later than the page that names them (plans, families), or earlier (history)."""
 
 
 class Link(NamedTuple):
-    """A place where a passage names another one."""
+    """A mention in one passage that refers to another."""
 
     source: int
     """Number of the passage that names the other."""
     target: int
     """Number of the passage that is named."""
     start: int
-    """Position of the name in the source's text."""
+    """Start of the name, as a character offset in the source's text."""
     end: int
-    """Position behind the name."""
+    """End (exclusive) of the name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """The links of a corpus: one per pair of passages, the first that stands in the text."""
+    """Links of a corpus: one per ordered pair of passages, the first in the text."""
 
     links: tuple[Link, ...]
-    """Links in the order of their places."""
+    """Links: explicit ones first, then mentions in the order of the corpus."""
     refused: Mapping[str, int]
-    """Number of mentions that each rule refused."""
+    """Number of refused mentions, by rule."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Mention:
-    """A title in a text, with what the rules look at."""
+    """A title in a text, with the context that the rules use."""
 
     text: str
     target: Passage
     words: Sequence[Word]
     """Words of the mention."""
     before: Word | None
-    """Word that touches the mention on the left."""
+    """Word directly before the mention; None if there is none."""
     after: Word | None
-    """Word that touches the mention on the right."""
+    """Word directly after the mention; None if there is none."""
     kind: str | None
-    """Kind of the target's subject by the pack: ``person``, ``work``."""
+    """Kind of the target's subject according to the pack: ``person``, ``work``."""
 
     @property
     def start(self) -> int:
@@ -85,7 +85,7 @@ class _Mention:
 
     @property
     def quoted(self) -> bool:
-        """Whether quotation marks or marks of Markdown stand around it."""
+        """Whether quotation marks or Markdown marks surround the mention."""
         before, after = self.text[: self.start].rstrip()[-1:], self.text[self.end :].lstrip()[:1]
         return bool(before and after) and before in _QUOTES and after in _QUOTES
 
@@ -93,12 +93,13 @@ class _Mention:
 def find_links(
     passages: Sequence[Passage], kinds: Sequence[str | None] | None = None, honorifics: frozenset[str] = frozenset()
 ) -> Links:
-    """Finds where passages name each other's titles.
+    """Returns the links between passages, from explicit links and from mentions of titles.
 
     Args:
         passages: The corpus.
-        kinds: Kind of each passage's subject by a pack, for the rules about people and works. Default: not known.
-        honorifics: Words such as ``King`` that may touch a name without being a part of it.
+        kinds: Kind of each passage's subject according to a pack, for the rules about people and works. Default:
+            unknown.
+        honorifics: Words such as ``King`` that may precede a name without being part of it.
     """
     kinds = [None] * len(passages) if kinds is None else kinds
     names: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
@@ -141,7 +142,7 @@ def find_links(
 
 
 def _written(passages: Sequence[Passage]) -> Iterator[Link]:
-    """Yields the links that passages have, and those in Markdown, to the passages whose ids are the paths of files."""
+    """Yields explicit links: those stored with passages, and Markdown links to passages whose ids are file paths."""
     numbers = {passage.id: number for number, passage in enumerate(passages)}
     for source, passage in enumerate(passages):
         for start, end, name in passage.links:
@@ -172,7 +173,7 @@ def _mentions(
 
 
 def _touching(text: str, words: Sequence[Word], position: int, beside: int) -> Word | None:
-    """Returns the word at a place if only a space or hyphen stands between it and the mention."""
+    """Returns the word at a position if only spaces, a hyphen or a full stop separate it from the mention."""
     if not 0 <= position < len(words):
         return None
     left, right = sorted((words[position], words[beside]), key=lambda word: word.start)
@@ -184,8 +185,8 @@ def _refusal(mention: _Mention, honorifics: frozenset[str], ordinary: Collection
 
     Args:
         mention: The mention.
-        honorifics: Words that may touch a name without being a part of it.
-        ordinary: Words that are also ordinary ones, in small letters, in this corpus.
+        honorifics: Words that may precede a name without being part of it.
+        ordinary: Words that this corpus also uses in lowercase.
     """
     target, quoted, work = mention.target, mention.quoted, mention.kind == "work"
     if len(mention.words) == 1 and not quoted:
@@ -206,11 +207,11 @@ def _refusal(mention: _Mention, honorifics: frozenset[str], ordinary: Collection
         return "short title of a work"  # it is a phrase as often as a title
     years, others = ([int(year) for year in _YEAR.findall(text[:_LIFE])] for text in (mention.text, target.text))
     apart = years and others and (min(others) - max(years) > _LATER or min(years) - max(others) > _EARLIER)
-    return "another age" if mention.kind == "person" and apart else None  # who lived at another time is a namesake
+    return "another age" if mention.kind == "person" and apart else None  # a person of another time is a namesake
 
 
 def _inside_a_name(mention: _Mention, honorifics: frozenset[str], ordinary: Collection[str]) -> bool:
-    """A capitalised word that touches the mention makes it a part of a longer name."""
+    """Returns whether a capitalised word next to the mention makes it part of a longer name."""
     if mention.after is not None and mention.after.text[0].isupper() and mention.text[mention.end] != ".":
         return True
     word = mention.before
@@ -222,7 +223,7 @@ def _inside_a_name(mention: _Mention, honorifics: frozenset[str], ordinary: Coll
 
 
 def _another_year(mention: _Mention) -> bool:
-    """The year in brackets behind a work must be that of the page."""
+    """Returns whether a year in brackets after the mention differs from the year of the page."""
     near = re.match(r'["“”\s]*\(\s*(\d{4})\b', mention.text[mention.end : mention.end + 12])
     if near is None:
         return False
@@ -234,9 +235,10 @@ def _another_year(mention: _Mention) -> bool:
 
 
 def _another_bearer(mention: _Mention) -> bool:
-    """Brackets in a title tell that the name has several bearers: a word or year of theirs must stand near.
+    """Returns whether the title has brackets, and the text near the mention has no word or year from them.
 
-    People are told apart by the rules about years: ``(actor)`` is seldom said.
+    Brackets mark a name that several entities share. For people the rules about years apply instead, since texts seldom
+    repeat ``(actor)``.
     """
     brackets = re.search(r"\(([^()]*)\)\s*$", mention.target.title)
     if brackets is None:
@@ -246,7 +248,7 @@ def _another_bearer(mention: _Mention) -> bool:
 
 
 def _said_to_be_a_work(mention: _Mention) -> bool:
-    """Returns whether a year in brackets or a word before it says that a short title is one."""
+    """Returns whether a year in brackets or the word before it confirms that a short title names a work."""
     dated = re.match(r"\s*\(\s*\d{4}", mention.text[mention.end : mention.end + 8])
     before = mention.text[: mention.start][-12:]
     return bool(dated or re.search(r"\b(?:films?|novel|song|album|series)\s+$", before))

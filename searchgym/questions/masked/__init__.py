@@ -1,1 +1,1 @@
-"""Masked spans: practice in searching and reading that any text gives, by hiding parts of its passages."""
+"""Masked spans: search and reading practice on any text, made by hiding parts of its passages."""

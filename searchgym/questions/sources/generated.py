@@ -1,4 +1,4 @@
-"""Question source ``generated``: questions that are generated from a corpus of the user's."""
+"""Question source ``generated``: questions generated from the user's corpus."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class GeneratedQuestions(GeneratedSpec, QuestionSource):
     split: Literal["train", "validation", "test", "all"] = "train"
     """Split to ask; no gold page is in two splits."""
     hold_out: list[str] = field(default_factory=list)
-    """Question files whose gold pages and answers are left out: those of an evaluation."""
+    """Question files of an evaluation, whose gold pages and answers are left out."""
 
     @override
     def load(self, context: QuestionContext) -> Sequence[Question]:

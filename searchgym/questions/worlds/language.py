@@ -1,4 +1,4 @@
-"""The wording of facts and questions: phrases of a relation, and questions composed along a path."""
+"""Wording of facts and questions: phrases for each relation, and questions composed along a path."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from searchgym.questions.worlds.schema import INFERENCES, RELATIONS
 from searchgym.records import Hop
 
 Pair = Sequence[Sequence[str]]
-"""Two halves of templates: those for training, and those that training never sees."""
+"""Two halves of a set of templates: one for training, and one that training never sees."""
 AGES: Final = {"least": "older", "greatest": "younger"}
 """Words for comparing dates of birth: the smaller date is that of the older person."""
 
@@ -39,7 +39,7 @@ class Phrases(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Language:
-    """The templates of a level, as its YAML file has them."""
+    """Templates of a level, read from its YAML file."""
 
     phrases: Mapping[str, Phrases]
     """Templates of pages and questions, by relation."""
@@ -54,9 +54,9 @@ class Language:
     inferences: Mapping[str, Sequence[str]]
     """Noun phrases of inferred relations, by relation, one for training templates and one for held-out ones."""
     intro: Pair
-    """First sentences of pages: what ``{kind}`` of thing ``{s}`` is."""
+    """First sentences of pages, which state the ``{kind}`` of ``{s}``."""
     frames: Pair = ()
-    """Level `full`: sentences into which a clause ``{c}`` is inserted; they multiply the phrasings."""
+    """Level `full`: sentences into which a clause ``{c}`` is inserted, for more varied phrasing."""
     alias: Pair = ()
     """Level `full`: clauses for another name of the entity."""
     mention_person: Pair = ()
@@ -74,12 +74,12 @@ def language_of(level: str) -> Language:
 
 
 def sentence(text: str) -> str:
-    """Returns a text with a capital as its first letter."""
+    """Returns a text with its first letter capitalised."""
     return text[:1].upper() + text[1:]
 
 
 class Asker:
-    """Writer of questions, which turns logical forms into text.
+    """Converts logical forms into the text of questions.
 
     Args:
         language: Language of the world's level.

@@ -1,4 +1,4 @@
-"""Writes worlds to folders, which appear only when they are complete, reads them, and caches generated worlds.
+"""Writes worlds to folders, which appear only when complete; reads them, and caches generated worlds.
 
 corpus.jsonl      pages, in the canonical format
 questions.jsonl   questions, in the format ``searchgym``
@@ -36,7 +36,7 @@ def write_world(world: World, out: FilePath) -> Path:
 
     Args:
         world: World to write.
-        out: Folder to make; its parents are made too.
+        out: Folder to create, with its parents.
 
     Returns:
         The folder.
@@ -60,7 +60,7 @@ def read_world(folder: FilePath) -> World:
 
     Raises:
         DataMissingError: The folder or one of its files does not exist.
-        DataError: A file is not the one that the card describes, or the card is damaged or of another version.
+        DataError: A file does not match the card, or the card is damaged or of another version.
     """
     folder = Path(folder)
     if not folder.is_dir():

@@ -38,6 +38,8 @@ from searchgym.version import __version__
 
 SHARD: Final = 100_000
 """Default number of passages in a shard. A shard is held in memory; an interruption loses at most one."""
+RESTART: Final = "--restart (in Python restart=True)"
+"""Option that discards an interrupted build, for error messages."""
 STATE: Final = ".build.json"
 """File that lists the finished shards of a build."""
 _SHARDS: Final = ".shards"
@@ -156,7 +158,7 @@ def _put_in_place(
     """Renames a build that was interrupted just before its renaming, and returns its manifest."""
     manifest = read(IndexManifest, json.loads((building / MANIFEST).read_bytes()), str(building / MANIFEST))
     if manifest.retriever != _comparable(plain(card)) or corpus_sha256(passages) != manifest.corpus_sha256:
-        raise RunExistsError(f"{building} holds a finished build of another card or corpus: --restart discards it")
+        raise RunExistsError(f"{building} holds a finished build of another card or corpus: {RESTART} discards it")
     _move(building, out, overwrite)
     return manifest
 
@@ -174,7 +176,7 @@ def _state(building: Path, requested: BuildState, restart: bool) -> BuildState:
             saved = read(BuildState, json.loads(path.read_bytes()), str(path))
         except (ValueError, CardError) as error:
             raise RunExistsError(
-                f"{building}: the interrupted build cannot be read ({error}): --restart discards it"
+                f"{building}: the interrupted build cannot be read ({error}): {RESTART} discards it"
             ) from error
         if dataclasses.replace(saved, shards=[]) != requested:
             raise RunExistsError(
