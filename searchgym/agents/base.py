@@ -64,7 +64,7 @@ class Chat(Protocol):
 
         Args:
             prefix: Whether the response is a trial answer (`Call.prefix`); if the context fills up, only this response
-                is cut, and the episode goes on.
+                is cut, and the episode continues.
 
         Raises:
             EpisodeError: The context is full, or the agent's budget of model calls is spent: the episode has ended with
@@ -77,7 +77,8 @@ class Chat(Protocol):
 
         Args:
             text: Text of the environment.
-            trusted: Whether the workflow wrote all of it, so that tags in it are tags; text of others never is.
+            trusted: Whether the workflow itself wrote the whole text, so that its tags and special tokens are encoded
+                as such; the text of pages, questions and models must not be trusted.
         """
         ...
 
@@ -142,8 +143,8 @@ class EpisodeIO(Protocol):
 
         Args:
             action: The action.
-            pages: Texts that the agent's own model wrote, one for each query of a search: they take the place of its
-                hits, under ids that mark them as simulated.
+            pages: Texts that the agent's own model wrote, one for each query of a search: they replace its hits, with
+                ids that mark them as simulated.
 
         Raises:
             EpisodeError: The episode has ended (a workflow may leave this uncaught: the engine closes the episode), or
@@ -176,12 +177,12 @@ class LoadedAgent:
 
 
 def with_max_tokens(agent: LoadedAgent, most: int | None, thoughts: int | None = None) -> LoadedAgent:
-    """Returns an agent whose roles have other limits; None leaves its card's numbers.
+    """Returns an agent with other token limits for all roles; None keeps a limit of the card.
 
     Args:
         agent: The agent.
         most: Maximum tokens of one output of a role.
-        thoughts: Number of tokens of an output after which an open thought is closed.
+        thoughts: Maximum tokens of an output before an open thought is closed.
 
     Raises:
         UsageError: The agent has no roles.
@@ -218,7 +219,7 @@ async def ask(io: EpisodeIO, role: str, read: Callable[[str], Parsed[Value]], **
 
 
 async def search_once(query: str, io: EpisodeIO) -> tuple[Hit, ...]:
-    """Returns the hits of a query; none where the answer is all that is left."""
+    """Returns the hits of a query; no hits if only the answer's turn is left."""
     return (await io.step(Search((query,)))).hits if io.turns_left > 1 else ()
 
 
@@ -236,10 +237,10 @@ def documents(hits: Sequence[Hit], words: int, name: str = "Doc", first: int = 1
 
 
 def read_agent(name: str) -> tuple[AgentCard, dict[str, Role]]:
-    """Returns an agent's card and its roles by name, as `load_agent` takes it, without importing its workflow.
+    """Returns an agent's card and roles, given a name or path, without importing its workflow.
 
     Raises:
-        UnknownNameError: No such agent; the nearest name is suggested.
+        UnknownNameError: No such agent; the most similar name is suggested.
         CardError: The card or a prompt cannot be read.
     """
     folder = Path()
@@ -263,7 +264,7 @@ def load_agent(name: str) -> LoadedAgent:
     """Loads an agent, given the name of a card, a path to a card, or ``"module:Class"`` (which has no roles).
 
     Raises:
-        UnknownNameError: No such agent; the nearest name is suggested.
+        UnknownNameError: No such agent; the most similar name is suggested.
         UsageError: The class cannot be loaded or built, or has no async ``run``.
     """
     card, roles = read_agent(name)

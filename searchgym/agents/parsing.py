@@ -18,7 +18,7 @@ Value = TypeVar("Value")
 NONE: Final = "none"
 """Text that a prompt shows for an empty field."""
 LINE: Final = 200
-"""Maximum number of characters of a line that a parser falls back to."""
+"""Maximum length in characters of a line that a parser uses as a fallback."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""CoSearch: a reasoner that searches and answers, and a ranker of what its searches fetch (arXiv 2604.17555)."""
+"""CoSearch: a reasoner that searches and answers, and a ranker of the retrieved pages (arXiv 2604.17555)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from searchgym.agents.parsing import Parsed
 from searchgym.records import Action, Call, Hit, Question, Search, Searched
 
 PASSAGES: Final = 3
-"""Number of pages that the reasoner sees of a search, if a card says nothing else."""
+"""Default number of pages per search that the reasoner sees."""
 
 
 def read_order(text: str, count: int, keep: int) -> Parsed[tuple[int, ...]]:
@@ -37,7 +37,7 @@ def read_order(text: str, count: int, keep: int) -> Parsed[tuple[int, ...]]:
 
 
 def fetched_for(call: Call, searches: Sequence[Searched]) -> tuple[Hit, ...]:
-    """Returns the hits that a ranker's call put in order: those of the turn before it, each passage once."""
+    """Returns the hits that a ranker's call ordered: those of the previous turn, without repeated passages."""
     return fetched([hit for search in searches if search.turn == call.turn - 1 for hit in search.hits])
 
 
@@ -52,9 +52,9 @@ def fetched(hits: Sequence[Hit]) -> tuple[Hit, ...]:
 class CoSearch(Monolithic):
     """Monolithic agent whose pages are chosen and ordered by a second role, the ranker (CoSearch).
 
-    A search fetches as many pages as the environment gives (`top_k`). The ranker reads the question, the query and all
+    A search fetches the environment's `top_k` pages. The ranker reads the question, the query and all
     of them, and names the best ones in order (`read_order`); the reasoner sees the first `keep`. With one page there is
-    nothing to rank, and the ranker is not asked. The ranker's call records the order (`Call.ranked`); the episode's
+    nothing to rank, and the ranker is not called. The ranker's call records the order (`Call.ranked`); the episode's
     searches record what was fetched. The credit term ``ranking`` is the ranker's reward, and ``normalise: query``
     compares its calls.
 

@@ -18,7 +18,7 @@ def read_memory(text: str, before: str, most: int) -> Parsed[str]:
     """Parses a memory, ``<memory>..</memory>``.
 
     Legal: this tag with 1 to `most` words, of 20 characters each on average at most, and nothing else. Fallback: the
-    memory before.
+        previous memory.
 
     Args:
         text: Output of the summariser.
@@ -35,8 +35,8 @@ class ASearcher:
     """Agent that acts from a memory of bounded length, which it rewrites after every observation (ASearcher).
 
     The searcher sees the question, the memory, its last actions and the number of actions left, and writes an action of
-    the environment's grammar; so it opens pages where the environment has them. The summariser sees what came back and
-    writes the memory anew. Each call is a context of its own, whose length does not depend on the turn.
+    the environment's grammar; so it opens pages if the environment allows it. The summariser sees the observation and
+    rewrites the memory. Each call is a context of its own, whose length does not depend on the turn.
 
     Source: the paper's agent searches and reads pages for 40 turns and more, and one model reasons and summarises, both
     trained. Deviation: there summaries of pages are appended to one conversation; the memory that replaces it is ours.

@@ -36,12 +36,12 @@ def read_known(text: str) -> Parsed[str]:
 
 
 async def answer_from_memory(question: Question, io: EpisodeIO, trial: bool = False) -> str:
-    """Has the role ``knower`` answer a question without any page; returns its answer.
+    """Lets the role ``knower`` answer a question without any page; returns the answer.
 
     Args:
         question: The question.
         io: The episode.
-        trial: Whether the answer only tells what is known (`Call.prefix`), and the episode goes on without it.
+        trial: Whether the answer is only a trial (`Call.prefix`) that does not affect the episode.
     """
     reply = await io.open("knower", question=question.text).generate(prefix=trial)
     reply.call.answer = accept(reply, read_known(reply.text))
@@ -55,7 +55,7 @@ class IkeaAgent(Monolithic):
     episode: the score ``awareness`` compares its searching with what it knew. The credit term ``ikea`` is its reward.
 
     Args:
-        probe: Whether it gives this answer.
+        probe: Whether to give this trial answer.
     """
 
     def __init__(self, probe: bool = True) -> None:

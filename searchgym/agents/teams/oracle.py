@@ -1,4 +1,4 @@
-"""Outputs of an oracle for the roles of the agents in this package, as `OracleRoles` gives them for the other teams."""
+"""Oracles for the roles of the agents in this package; see `OracleRoles` for those of the other teams."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from searchgym.agents.teams.parallel import QUERY_SEPARATOR
 from searchgym.records import title_key
 
 MOST_NOTES: Final = 60
-"""Number of words of quotes that the oracle's notes hold at most."""
+"""Maximum number of words of quotes in the oracle's memory."""
 
 
 class PlannerOracle(OracleRoles):
@@ -112,8 +112,8 @@ class CoSearchOracle(SearcherOracle):
 class HorizonOracle(OracleRoles):
     """Oracle of ASearcher: it follows the hops, and its notes are the last quotes that fit into the memory.
 
-    How far it has come, it reads in its notes alone. A page that a search does not find ends the search, and so does
-    the first page, with flaws.
+    It infers its progress from its notes alone. If a search does not find the page, or with flaws after the first page,
+    it stops searching.
     """
 
     def _done(self, memory: str) -> int:
@@ -145,10 +145,10 @@ class HorizonOracle(OracleRoles):
 
 
 class HierOracle(OracleRoles):
-    """Oracle of HierSearch: the planner puts each hop to the local agent, and to the web if that found nothing.
+    """Oracle of HierSearch: the planner sends each hop to the local agent, and to the web agent if the former fails.
 
-    What was found it reads in the history alone. With flaws it asks any of the three tools, so that each is shown, and
-    answers after the first hop.
+    It infers the results from the history alone. With flaws it calls a random one of the three tools, so that
+    demonstrations contain each, and answers after the first hop.
     """
 
     reader = OracleRoles.generator
@@ -176,9 +176,9 @@ class HierOracle(OracleRoles):
 
 
 class KnowingOracle(SearcherOracle):
-    """Oracle of IKEA and AdaSearch: it answers at once what counts as known, and searches for anything else.
+    """Oracle of IKEA and AdaSearch: it answers questions that count as known at once, and searches for the others.
 
-    Set `knows` before it speaks: in a generated world nothing can be known.
+    Set `knows` before the first reply; by default nothing counts as known, as in a generated world.
     """
 
     knows = False
@@ -189,11 +189,11 @@ class KnowingOracle(SearcherOracle):
         return [] if self.knows else super().rounds()
 
     def decider(self, fields: Fields) -> str:
-        """Decides to search for what is not known."""
+        """Decides to search unless the question counts as known."""
         return f"<decision> {KNOW if self.knows else SEARCH}</decision>"
 
     def knower(self, fields: Fields) -> str:
-        """Answers what is known."""
+        """Answers the question if it counts as known, else ``UNKNOWN``."""
         return f"<answer> {self.question.answers[0] if self.knows else UNKNOWN}</answer>"
 
 
@@ -207,4 +207,4 @@ ORACLES: Final[Mapping[str, type[OracleRoles]]] = {
     "ikea": KnowingOracle,
     "adasearch": KnowingOracle,
 }
-"""Agent to the oracle that speaks for its roles."""
+"""Agent name to the oracle that plays its roles."""

@@ -15,7 +15,7 @@ QUERY_SEPARATOR: Final = "##"
 
 
 def split_queries(action: Action) -> Action:
-    """Returns a search as one of several queries where its text has a separator, ``first query ## second query``.
+    """Splits the text of a search at separators into queries: ``first query ## second query``.
 
     Empty queries are left out, and so is a query that repeats an earlier one; a search without any is `Invalid`. Other
     actions are returned as they are.
@@ -28,7 +28,7 @@ def split_queries(action: Action) -> Action:
 
 
 class ParallelSearch(Monolithic):
-    """Monolithic agent that may ask several queries in one turn, ``<search>first ## second</search>`` (ParallelSearch).
+    """Monolithic agent that may send several queries in one turn, ``<search>first ## second</search>``.
 
     The environment has to allow several queries (`max_queries`); a search of more than that is an invalid action.
     Everything else is as in `Monolithic`. The credit terms ``decomposition`` and ``search-count`` are its rewards.
