@@ -43,7 +43,7 @@ class Observation:
     turns_left: int
     """Number of actions left, the answer included."""
     opened: Opened | None = None
-    """Part of a page that the action showed; None for other actions."""
+    """Part of a page that the action opened; None for other actions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +64,11 @@ class Chat(Protocol):
 
         Args:
             prefix: Whether the response is a trial answer (`Call.prefix`); if the context fills up, only this response
-                is cut, and the episode goes on.
+                is cut, and the episode continues.
 
         Raises:
-            EpisodeError: The context is full, or the agent's budget of model calls is spent: the episode has ended with
-                ``stop_reason="context"`` or ``"calls"``.
+            EpisodeError: The context is full, or the agent's budget of model calls is exhausted; the episode has ended
+                with ``stop_reason="context"`` or ``"calls"``.
         """
         ...
 
@@ -76,26 +76,27 @@ class Chat(Protocol):
         """Appends text to the context, as tokens that are never trained on.
 
         Args:
-            text: Text of the environment.
-            trusted: Whether the workflow wrote all of it, so that tags in it are tags; text of others never is.
+            text: Text from the environment or the workflow.
+            trusted: Whether the workflow wrote all of the text, so that tags in it count as tags. Must be False for
+                text from any other source.
         """
         ...
 
     def fork(self, role: str, **fields: str) -> Chat:
-        """Returns a new context that begins with all of this one and continues with another role's prompt.
+        """Returns a new context that starts as a copy of this one and continues with another role's prompt.
 
         Args:
-            role: Role to continue as; it must be filled by the same model.
+            role: Role to continue as; the same model must fill it.
             **fields: Values for the fields of that role's prompt.
 
         Raises:
-            UsageError: The role is filled by another model, or the fields are not those of its prompt.
+            UsageError: Another model fills the role, or the fields are not those of its prompt.
         """
         ...
 
 
 class EpisodeIO(Protocol):
-    """Interface that a workflow gets to its episode: model calls, searches, the answer and randomness."""
+    """Interface of a workflow to its episode: model calls, searches, the answer and randomness."""
 
     @property
     def protocol(self) -> protocol.Protocol:
@@ -114,18 +115,18 @@ class EpisodeIO(Protocol):
 
     @property
     def training(self) -> bool:
-        """Whether the episode will be trained on, so that a workflow may make calls that only training needs."""
+        """Whether the episode will be trained on, in which case a workflow may make calls that only training needs."""
         ...
 
     def note(self, name: str, value: float) -> None:
-        """Records a number with the episode, in `Episode.notes`."""
+        """Records a number in `Episode.notes`."""
         ...
 
     def open(self, role: str, **fields: str) -> Chat:
-        """Starts a new context for a role, which begins with the role's prompt.
+        """Starts a new context for a role, beginning with the role's prompt.
 
         Args:
-            role: Role of the agent; its model will write in the context.
+            role: Role of the agent; its model generates the responses in the context.
             **fields: Values for the fields of the role's prompt.
 
         Raises:
@@ -138,12 +139,12 @@ class EpisodeIO(Protocol):
         ...
 
     async def step(self, action: Action, pages: Sequence[str] | None = None) -> Observation:
-        """Takes one action in the environment.
+        """Executes one action in the environment.
 
         Args:
             action: The action.
-            pages: Texts that the agent's own model wrote, one for each query of a search: they take the place of its
-                hits, under ids that mark them as simulated.
+            pages: Texts written by the agent's own model, one for each query of a search. They replace the hits, with
+                ids that mark them as simulated.
 
         Raises:
             EpisodeError: The episode has ended (a workflow may leave this uncaught: the engine closes the episode), or
@@ -153,10 +154,10 @@ class EpisodeIO(Protocol):
 
 
 class Agent(Protocol):
-    """Workflow of an agent. It must not store state of an episode: one object runs hundreds of episodes at once."""
+    """Workflow of an agent. It must not store the state of an episode: one object runs hundreds of episodes at once."""
 
     async def run(self, question: Question, io: EpisodeIO) -> None:
-        """Runs one episode: acts until it has ended; returning earlier leaves the question unanswered."""
+        """Runs one episode by acting until it has ended; returning earlier leaves the question unanswered."""
         ...
 
 
@@ -166,22 +167,22 @@ class LoadedAgent:
 
     name: str
     workflow: Agent
-    """Object whose `run` acts in each episode."""
+    """Workflow object, whose `run` is called for each episode."""
     roles: Mapping[str, Role] = field(default_factory=dict)
-    """Role name to role; empty for a scripted agent, which calls no model."""
+    """Roles by name; empty for a scripted agent, which calls no model."""
     source: str = ""
-    """Class and options of the workflow, ``module:Class(options)``, for the record of a run."""
+    """Class and options of the workflow, ``module:Class(options)``, as recorded with a run."""
     max_calls: int = MAX_CALLS
     """Maximum number of model calls per episode."""
 
 
 def with_max_tokens(agent: LoadedAgent, most: int | None, thoughts: int | None = None) -> LoadedAgent:
-    """Returns an agent whose roles have other limits; None leaves its card's numbers.
+    """Returns an agent whose roles have new token limits; None keeps the limit of the agent's card.
 
     Args:
         agent: The agent.
-        most: Maximum tokens of one output of a role.
-        thoughts: Number of tokens of an output after which an open thought is closed.
+        most: Maximum number of tokens of one response of a role.
+        thoughts: Number of tokens of a response after which an open thought is closed.
 
     Raises:
         UsageError: The agent has no roles.
@@ -193,7 +194,7 @@ def with_max_tokens(agent: LoadedAgent, most: int | None, thoughts: int | None =
     if not agent.roles:
         raise UsageError(f"agent {agent.name} has no roles that ask a model: give no {' or '.join(changed)}")
     roles = {name: dataclasses.replace(role, **changed) for name, role in agent.roles.items()}
-    # of the run's record, so that --resume refuses another number
+    # part of the run's record, so that --resume refuses another number
     source = ", ".join([agent.source, *(f"{name} {limit}" for name, limit in changed.items())])
     return dataclasses.replace(agent, roles=roles, source=source)
 
@@ -218,7 +219,7 @@ async def ask(io: EpisodeIO, role: str, read: Callable[[str], Parsed[Value]], **
 
 
 async def search_once(query: str, io: EpisodeIO) -> tuple[Hit, ...]:
-    """Returns the hits of a query; none where the answer is all that is left."""
+    """Returns the hits of a query; none if only the turn for the answer is left."""
     return (await io.step(Search((query,)))).hits if io.turns_left > 1 else ()
 
 
@@ -226,8 +227,8 @@ def documents(hits: Sequence[Hit], words: int, name: str = "Doc", first: int = 1
     """Formats retrieved pages for a prompt: ``Doc1(Title: ...) text``, one line each.
 
     Args:
-        hits: Pages in the order to show.
-        words: Maximum number of words shown of each page; the rest is cut.
+        hits: Pages in display order.
+        words: Maximum number of words of each page; the rest is cut.
         name: Word before each number.
         first: Number of the first page.
     """
@@ -236,10 +237,10 @@ def documents(hits: Sequence[Hit], words: int, name: str = "Doc", first: int = 1
 
 
 def read_agent(name: str) -> tuple[AgentCard, dict[str, Role]]:
-    """Returns an agent's card and its roles by name, as `load_agent` takes it, without importing its workflow.
+    """Returns an agent's card and its roles, given a name that `load_agent` accepts; the workflow is not imported.
 
     Raises:
-        UnknownNameError: No such agent; the nearest name is suggested.
+        UnknownNameError: The agent does not exist; the nearest name is suggested.
         CardError: The card or a prompt cannot be read.
     """
     folder = Path()
@@ -255,7 +256,7 @@ def read_agent(name: str) -> tuple[AgentCard, dict[str, Role]]:
 
 
 def source_of(card: AgentCard) -> str:
-    """Returns the class and options of an agent's workflow, as `LoadedAgent.source`."""
+    """Returns the class and options of an agent's workflow in the form of `LoadedAgent.source`."""
     return f"{card.workflow}({card.options or ''})"
 
 
@@ -263,12 +264,12 @@ def load_agent(name: str) -> LoadedAgent:
     """Loads an agent, given the name of a card, a path to a card, or ``"module:Class"`` (which has no roles).
 
     Raises:
-        UnknownNameError: No such agent; the nearest name is suggested.
+        UnknownNameError: The agent does not exist; the nearest name is suggested.
         UsageError: The class cannot be loaded or built, or has no async ``run``.
     """
     card, roles = read_agent(name)
     workflow = load_object(card.workflow)
-    # looked at before it is called: a card of somebody else's must not call anything but a workflow
+    # checked before the call: a card from another author must not call anything but a workflow
     run = getattr(workflow, "run", None)
     if not inspect.isclass(workflow) or not inspect.iscoroutinefunction(run):
         raise UsageError(f"agent {card.name}: {card.workflow} is no class with `async def run(self, question, io)`")

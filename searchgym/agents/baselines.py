@@ -1,4 +1,4 @@
-"""Baseline workflows that need no training: retrieve-then-read (`Rag`) and retrieval between thoughts (`IRCoT`)."""
+"""Baseline workflows without training: retrieve-then-read (`Rag`) and retrieval between thoughts (`IRCoT`)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from searchgym.agents.parsing import NONE, first_line
 from searchgym.records import Answer, Hit, Question, Search
 
 CONCLUSION: Final = re.compile(r"\banswer is:?\s*(.+)", re.IGNORECASE)
-"""Pattern of a thought that states the answer and so ends the reasoning."""
+"""Pattern of a thought that states the answer, which ends the reasoning."""
 
 
 class Rag:
     """Agent that searches for the question once and answers from the pages.
 
     Args:
-        passage_words: Maximum number of words shown of each page.
+        passage_words: Maximum number of words of each page in the prompt.
     """
 
     def __init__(self, passage_words: int = 100) -> None:
@@ -32,13 +32,13 @@ class Rag:
 class IRCoT:
     """Agent that searches for the question, then for each sentence of its reasoning, and answers from all pages found.
 
-    Source: IRCoT, arXiv 2212.10509, section 3: a thought ends the loop if it holds "answer is". Deviation: no worked
-    examples in the prompts.
+    Source: IRCoT, arXiv 2212.10509, section 3: a thought that contains "answer is" ends the loop. Deviation: the
+    prompts have no worked examples.
 
     Args:
         max_steps: Maximum number of thoughts.
-        max_passages: Maximum number of pages kept; the earliest are kept.
-        passage_words: Maximum number of words shown of each page.
+        max_passages: Maximum number of pages; the earliest are kept.
+        passage_words: Maximum number of words of each page in the prompt.
     """
 
     def __init__(self, max_steps: int = 4, max_passages: int = 15, passage_words: int = 100) -> None:
@@ -72,7 +72,7 @@ class IRCoT:
 async def answer_from(
     question: Question, hits: tuple[Hit, ...], passage_words: int, io: EpisodeIO, most: int = MOST_ANSWER
 ) -> None:
-    """Has the generator answer a question from pages, in at most so many words to be legal, and gives its answer."""
+    """Lets the generator answer a question from pages, and submits its answer, legal up to `most` words."""
     reply = await io.generate("generator", question=question.text, documents=documents(hits, passage_words) or NONE)
     reply.call.answer = accept(reply, read_answer(reply.text, most))
     await io.step(Answer(reply.call.answer))

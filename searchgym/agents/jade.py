@@ -30,12 +30,13 @@ def read_workflow(
 ) -> Parsed[list[str]]:
     """Parses a plan, ``<workflow>QR,R,DS,AG</workflow>``.
 
-    Legal: one of `whole` alone, or some of `modules`: none twice, in the order QR, R, DS, AG, AG last, DS only with R.
+    Legal: one of `whole` alone, or a subset of `modules` without repeats, in the order QR, R, DS, AG, with AG last and
+    DS only with R.
 
     Args:
         text: Output of a planner.
         modules: Modules allowed in a chain.
-        whole: Modules that form a plan alone.
+        whole: Modules that each form a complete plan.
         otherwise: Fallback plan for output that is not legal.
     """
     body = only_tag(without_thoughts(text), "workflow")
@@ -50,8 +51,8 @@ def read_workflow(
 def read_parts(text: str, question: str) -> Parsed[list[str]]:
     """Parses sub-questions, ``<q1>..</q1><q2>..</q2>``, at most seven.
 
-    Legal: only these tags, numbered from 1 in order, none empty, none twice, none equal to the question. Fallback: the
-    sub-questions that can be parsed, without duplicates; the question if there is none.
+    Legal: only these tags, numbered from 1 in order, without empty ones, repeats or the question itself. Fallback: the
+    sub-questions that can be parsed, without duplicates, or else the question.
     """
     tags, rest = numbered(without_thoughts(text), ("q",), 9)
     first: dict[str, str] = {}
@@ -72,7 +73,7 @@ def read_query(text: str, question: str, main: str) -> Parsed[str]:
 
     Args:
         text: Output of the rewriter.
-        question: Question to rewrite: a part of the user's, or all of it.
+        question: Question to rewrite: part of the user's question, or all of it.
         main: The user's question.
     """
     query = only_tag(without_thoughts(text), "query")
@@ -83,7 +84,7 @@ def read_query(text: str, question: str, main: str) -> Parsed[str]:
 def read_selection(text: str, count: int) -> Parsed[list[int]]:
     """Parses a selection of `count` pages, ``<id>Document0,Document2</id>``.
 
-    Legal: numbers below `count`, none twice. Fallback: all pages.
+    Legal: numbers below `count`, without repeats. Fallback: all pages.
     """
     names = [name.strip() for name in (only_tag(without_thoughts(text), "id") or "").split(",")]
     numbers = [int(name[8:]) for name in names if re.fullmatch(r"Document[0-9]{1,3}", name)]
@@ -94,7 +95,7 @@ def read_selection(text: str, count: int) -> Parsed[list[int]]:
 def read_answer(text: str, most: int = MOST_ANSWER) -> Parsed[str]:
     """Parses ``<answer>..</answer>``.
 
-    Legal: this tag with at most so many words, 40 in JADE, and nothing else. Fallback: the whole text.
+    Legal: this tag with at most `most` words (40 in JADE), and nothing else. Fallback: the whole text.
     """
     text = without_thoughts(text)
     answer = only_tag(text, "answer")
@@ -104,18 +105,18 @@ def read_answer(text: str, most: int = MOST_ANSWER) -> Parsed[str]:
 
 
 class Jade:
-    """Agent in which a planner decomposes the question or has a chain of modules answer it (JADE).
+    """Agent whose planner either decomposes the question or lets a chain of modules answer it (JADE).
 
     Each sub-question gets its own plan. The note ``rounds`` of an episode is 1 for a chain, 2 for a parallel
     decomposition, and 1 plus the number of sub-questions for a serial one.
 
-    Deviations from the released code, in which an ablation was left switched on: the sub-planner's plan is carried out
-    (there it is always R, DS, AG), and the planner may choose parallel decomposition. Independent sub-questions are
-    answered one after the other, but none sees another's answer. A selection may not repeat a number. ``<think>``
+    Deviations from the released code, which has an ablation switched on: the sub-planner's plan is executed (in the
+    released code it is always R, DS, AG), and the planner may choose parallel decomposition. Independent sub-questions
+    are answered one after the other, but none sees another's answer. A selection may not repeat a number. ``<think>``
     blocks are ignored.
 
     Args:
-        passage_words: Maximum number of words shown of each page.
+        passage_words: Maximum number of words of each page in the prompt.
     """
 
     def __init__(self, passage_words: int = 100) -> None:
@@ -134,7 +135,7 @@ class Jade:
         await io.step(Answer(reply.call.answer))
 
     async def _decomposed(self, question: str, serial: bool, io: EpisodeIO) -> Reply:
-        """Decomposes a question and has its sub-questions answered; returns the summariser's reply."""
+        """Decomposes a question and answers its sub-questions; returns the summariser's reply."""
         role = "serial" if serial else "parallel"
         parts = await ask(io, role, lambda text: read_parts(text, question), question=question)
         io.note("rounds", 1 + len(parts) if serial else 2)
@@ -150,7 +151,7 @@ class Jade:
         return reply
 
     async def _chain(self, plan: Sequence[str], question: str, io: EpisodeIO) -> Reply:
-        """Answers a question by a chain of modules; returns the generator's reply."""
+        """Answers a question with a chain of modules; returns the generator's reply."""
         hits: tuple[Hit, ...] = ()
         if REWRITE in plan:
             question = await self._rewritten(question, question, "", io)
@@ -164,13 +165,13 @@ class Jade:
         return reply
 
     async def _rewritten(self, question: str, main: str, history: str, io: EpisodeIO) -> str:
-        """Returns the rewriter's query for a part of the user's question, given the answers to earlier parts."""
+        """Returns the rewriter's query for part of the user's question, given the answers to earlier parts."""
         fields = {"question": question, "history": history.strip() or NONE}
         return await ask(io, "rewriter", lambda text: read_query(text, question, main), **fields)
 
 
 async def select_pages(question: str, hits: Sequence[Hit], passage_words: int, io: EpisodeIO) -> tuple[Hit, ...]:
-    """Has the selector choose among the pages for a question; see `read_selection`."""
+    """Returns the pages that the selector chooses for a question; see `read_selection`."""
     pages = documents(hits, passage_words, "Document", first=0)
     chosen = await ask(io, "selector", lambda text: read_selection(text, len(hits)), question=question, documents=pages)
     return tuple(hits[number] for number in chosen)

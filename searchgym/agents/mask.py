@@ -1,8 +1,7 @@
 """M-ASK: five roles that share a knowledge table (arXiv 2601.04703; rules as in its released code and UnityMAS-O).
 
 Search behaviour (planning, search, answer) and knowledge management (summary, update) share one state: sub-questions
-and the evidence found for them, in few words. Pages never enter it, so contexts stay short however many searches the
-team makes.
+and short evidence for each. Pages are not stored in it, so contexts stay short however many searches the team makes.
 """
 
 from __future__ import annotations
@@ -28,30 +27,30 @@ from searchgym.records import Answer, Hit, Question, Search
 UNKNOWN: Final = "unkown"
 """Placeholder for an unknown answer; M-ASK's prompts and models use this misspelling."""
 NOTHING: Final = "No useful information"
-"""Output of the summary role if no page helps."""
+"""Output of the summary role if no page is useful."""
 MOST_PAIRS: Final = 5
 """Maximum number of sub-questions in a plan."""
 MOST_EVIDENCE: Final = 75
 """Maximum number of words of a piece of evidence."""
 END: Final = re.compile(r"<end\s*/?>")
-"""Pattern by which the search role ends the search."""
+"""Pattern of the tag with which the search role ends the search."""
 
 
 @dataclass(slots=True)
 class Knowledge:
-    """Knowledge of the team about one question: the only state that its roles share."""
+    """Knowledge of the team about one question; this is the only state that the roles share."""
 
     question: str
     slots: list[tuple[str, str]]
-    """Slots (sub-question, sub-answer), which prompts show as t1, t2, ..."""
+    """Slots (sub-question, sub-answer), numbered t1, t2, ... in prompts."""
     answer: str
     """Latest predicted answer to the question."""
     queries: list[str] = field(default_factory=list)
-    """Queries searched so far."""
+    """Queries sent so far."""
 
     @property
     def trajectory(self) -> str:
-        """All slots as prompts show them, one line each."""
+        """All slots in the format of prompts, one line each."""
         lines = (
             f"t{number}: Q: {question} | A: {answer}" for number, (question, answer) in enumerate(self.slots, start=1)
         )
@@ -63,11 +62,11 @@ class Knowledge:
 
 
 def read_plan(text: str, question: str) -> Parsed[Knowledge]:
-    """Parses a plan as first knowledge, ``<q1>..</q1><a1>..</a1>...<final_answer>..</final_answer>``.
+    """Parses a plan into initial knowledge, ``<q1>..</q1><a1>..</a1>...<final_answer>..</final_answer>``.
 
-    Legal: these tags and blanks only, at least one q or a, in the order q1 a1 q2 a2 up to five pairs, no sub-question
-    empty or twice, one final answer. Fallback: the pairs that can be parsed, else one slot (question, ``unkown``); the
-    last sub-answer if there is no final answer.
+    Legal: only these tags and whitespace, at least one q or a, in the order q1 a1 q2 a2 up to five pairs, without empty
+    or repeated sub-questions, and one final answer. Fallback: the pairs that can be parsed, else one slot (question,
+    ``unkown``); the last sub-answer if there is no final answer.
     """
     text = without_thoughts(text)
     pairs, rest = numbered(text, ("q", "a"), 9)
@@ -118,7 +117,7 @@ def read_summary(text: str) -> Parsed[str]:
 
 
 def read_update(text: str, slots: int) -> Parsed[int]:
-    """Parses ``<update>t2</update>`` or ``<add>t4</add>``; the value is the number of the slot to write to, from 1.
+    """Parses ``<update>t2</update>`` or ``<add>t4</add>``; the value is the 1-based number of the slot to write.
 
     Legal: the number of an existing slot to update, or one more than the last to add. Fallback: a new slot.
     """
@@ -143,16 +142,16 @@ def read_answer(text: str) -> Parsed[str]:
 class MAsk:
     """Agent that plans once, then searches, summarises, updates its knowledge and answers, turn by turn (M-ASK).
 
-    It stops when the search role ends the search or the turns are spent. Deviations from the released code: planning
-    sees the question (UnityMAS-O's template lacks it); a retriever that fails ends the episode, whereas theirs goes on
-    without pages; empty sub-questions are not legal; tags are removed from a line used as a fallback; ``<think>``
-    blocks are ignored.
+    It stops when the search role ends the search or no turns are left. Deviations from the released code: the planning
+    role sees the question (UnityMAS-O's template lacks it); a retriever failure ends the episode, whereas the released
+    code continues without pages; empty sub-questions are not legal; tags are removed from a line used as a fallback;
+    ``<think>`` blocks are ignored.
 
     Args:
         max_turns: Maximum number of searches; the environment may allow fewer.
-        knowledge: False for the paper's ablation without knowledge management, which adds pages themselves as slots.
+        knowledge: Whether to manage knowledge; False is the paper's ablation, which adds the pages themselves as slots.
         first_answer: Whether the answer role also answers before the first search (UnityMAS-O).
-        passage_words: Maximum number of words shown of each page.
+        passage_words: Maximum number of words of each page in the prompt.
     """
 
     def __init__(
@@ -187,13 +186,13 @@ class MAsk:
         await io.step(Answer(knowledge.answer))
 
     async def _answer(self, knowledge: Knowledge, io: EpisodeIO) -> None:
-        """Has the answer role predict the answer from the knowledge."""
+        """Updates the predicted answer with the answer role's output."""
         reply = await io.generate("answer", question=knowledge.question, trajectory=knowledge.trajectory)
         reply.call.answer = knowledge.answer = accept(reply, read_answer(reply.text))
 
 
 async def next_query(role: str, knowledge: Knowledge, io: EpisodeIO) -> str | None:
-    """Returns the next query of a role that searches, or None to end the search; see `read_search`."""
+    """Returns the next query of a searching role, or None to end the search; see `read_search`."""
     fields = {
         "question": knowledge.question,
         "trajectory": knowledge.trajectory,
@@ -205,18 +204,18 @@ async def next_query(role: str, knowledge: Knowledge, io: EpisodeIO) -> str | No
 async def search_until_end(
     role: str, question: str, most: int, passage_words: int, io: EpisodeIO, source: str = ""
 ) -> tuple[tuple[Hit, ...], int] | None:
-    """Has a role search for a question until it ends the search, its number of searches or the turns are spent.
+    """Searches for a question with the queries of a role until it ends the search, or no searches or turns are left.
 
     Args:
-        role: Role of the agent, which sees its queries with their pages.
+        role: Role of the agent, which sees its earlier queries with their pages.
         question: Question to search for.
         most: Maximum number of searches.
-        passage_words: Maximum number of words that it sees of each page.
+        passage_words: Maximum number of words of each page in the prompt.
         io: The episode.
-        source: Name of the further retriever to search; empty for the environment's own.
+        source: Name of the additional retriever to search; empty for the main one.
 
     Returns:
-        The pages, each once, and the number of times that the role was asked; None if the episode has ended.
+        The distinct pages, and the number of calls of the role; None if the episode has ended.
     """
     knowledge, pages, calls = Knowledge(question, [], UNKNOWN), dict[str, Hit](), 0
     while calls < most and io.turns_left > 1:

@@ -1,7 +1,8 @@
 """Outputs of an oracle that knows a question's decomposition, for each role of the shipped teams.
 
-They give the upper bound of a team's workflow, and demonstrations for small models before reinforcement learning. With
-flaws the oracle stops early, plans too little, or overlooks a page, as a weak team does; its outputs stay legal.
+They measure the upper bound of a team's workflow, and serve as demonstrations for small models before reinforcement
+learning. With flaws, the oracle stops early, plans too little, or overlooks a page, like a weak team; its outputs stay
+legal.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ class OracleStep:
     title: str
     """Title of the page that answers the sub-question."""
     quote: str
-    """Sentences of that page which hold the answer."""
+    """Sentences of that page that contain the answer."""
     answer: str
     """Answer to the sub-question."""
 
 
 def steps_of(question: Question, quotes: Sequence[str] | None = None) -> list[OracleStep]:
-    """Returns a question's hops: its gold decomposition, or one hop per gold title if it has none.
+    """Returns the hops of a question: its gold decomposition, or one hop per gold title if it has none.
 
     Args:
         question: Any question.
@@ -77,17 +78,17 @@ def _own_quotes(question: Question, titles: Sequence[str]) -> list[str]:
 
 
 class OracleRoles:
-    """Oracle that plays every role of a team in one episode, if asked with deliberate flaws.
+    """Oracle that plays every role of a team in one episode, optionally with deliberate flaws.
 
-    It has a method for each role, named as the role, from the fields of the prompt to the role's output.
+    For each role there is a method of the same name, which maps the fields of the prompt to the role's output.
 
     Args:
         question: Question of the episode.
         quotes: See `steps_of`.
-        rng: Generator from which the flaws are drawn.
-        flaws: Probability that the plan is too short, and that the search ends after the first page: drawn apart, so
-            that one says nothing of the other. It also scales each smaller flaw: a page overlooked, a known step added
-            as a new one, useless pages kept.
+        rng: Random generator that draws the flaws.
+        flaws: Probability that the plan is too short, and, drawn independently, that the search ends after the first
+            page. It also scales the probability of smaller flaws: overlooking a page, adding a known step as a new one,
+            keeping useless pages.
     """
 
     def __init__(
@@ -106,7 +107,7 @@ class OracleRoles:
         """Returns a role's output for a prompt with these fields.
 
         Raises:
-            AttributeError: No shipped team has such a role.
+            AttributeError: No shipped team has this role.
         """
         return str(getattr(self, role)(fields))
 
@@ -114,7 +115,7 @@ class OracleRoles:
         return self._rng.random() < self._flaws * share
 
     def _known(self, text: str) -> list[OracleStep]:
-        """Returns the longest run of steps, from the first on, whose quotes all occur in a text."""
+        """Returns the longest prefix of the steps whose quotes all occur in a text."""
         return list(takewhile(lambda step: step.quote in text, self.steps))
 
     def _concluded(self, answered: Sequence[OracleStep]) -> str:
@@ -124,7 +125,7 @@ class OracleRoles:
         return answered[-1].answer if answered else UNKNOWN
 
     def _chosen(self, helpful: Sequence[str], otherwise: Sequence[str]) -> str:
-        """Returns the choice of the pages that help; with a flaw, or if there are none, of others."""
+        """Returns a selection of the helpful pages; of the alternatives if there are none, or with a flaw."""
         choice = helpful if helpful and not self._flawed() else otherwise or ["0"]
         return f"<id>{','.join(f'Document{number}' for number in choice)}</id>"
 
@@ -137,7 +138,7 @@ class OracleRoles:
         return f"{''.join(pairs)}<final_answer> {UNKNOWN}</final_answer>"
 
     def search(self, fields: Fields) -> str:
-        """Searches for the first sub-question that was not searched for yet."""
+        """Searches for the first sub-question without a search so far."""
         searched = {same(line) for line in fields["queries"].splitlines()}
         left = [step for step in self.steps[: 1 if self.early else None] if same(step.filled) not in searched]
         return f"<search> {left[0].filled}</search>" if left else "<end>"
@@ -183,7 +184,7 @@ class OracleRoles:
     parallel = serial
 
     def rewriter(self, fields: Fields) -> str:
-        """Writes the query of a sub-question, with earlier answers filled in."""
+        """Writes the query for a sub-question, with earlier answers filled in."""
         step = self._step(fields["question"])
         text = (step.filled if step is not None else fields["question"]).rstrip("?")
         return f"<query> {text if same(text) != same(self.question.text) else f'what is {text}'}</query>"
@@ -195,7 +196,7 @@ class OracleRoles:
         return self._chosen(helpful, [number for number, _ in pages])
 
     def generator(self, fields: Fields) -> str:
-        """Answers a sub-question, or the question, from pages, after a thought that quotes them."""
+        """Answers a sub-question or the question from pages, after a thought that quotes them."""
         step = None if same(fields["question"]) == same(self.question.text) else self._step(fields["question"])
         steps = self.steps if step is None else [step]
         answered = list(takewhile(lambda each: f"(Title: {each.title})" in fields["documents"], steps))
@@ -211,7 +212,7 @@ class OracleRoles:
         return f"<answer> {answer}</answer>"
 
     def _step(self, text: str) -> OracleStep | None:
-        """Returns the step whose sub-question a text asks, with or without earlier answers filled in; None if none."""
+        """Returns the step whose sub-question equals a text, with or without earlier answers filled in, or None."""
         plain = same(text).removeprefix("what is ").rstrip("?")
         return next(
             (s for s in self.steps if plain in (same(s.sub_question).rstrip("?"), same(s.filled).rstrip("?"))), None
@@ -229,10 +230,10 @@ class OracleRoles:
 
 
 def pages_in(fields: Fields) -> list[tuple[str, str]]:
-    """Returns number and title of each page that a prompt shows to select from."""
+    """Returns (number, title) of each page in a prompt."""
     return re.findall(r"^Document(\d+)\(Title: (.*?)\) ", fields["documents"], re.MULTILINE)
 
 
 def thought(*parts: str) -> str:
-    """Returns a closed thought."""
+    """Returns a closed thought with some parts as its text."""
     return f"<think> {' '.join(part for part in parts if part)}</think>"

@@ -1,8 +1,8 @@
 """Tools for the parsers of team roles, which accept an exact form and fall back to a default for anything else.
 
-A parser gets the whole text of a model and returns a `Parsed`: the value that the workflow uses, and whether the text
-was legal for the role. Thoughts are ignored (a model may reason first); everything else counts. No
-parser raises, and each is linear in the length of the text.
+A parser receives the whole text of a model and returns a `Parsed`: the value for the workflow, and whether the text was
+legal for the role. Thoughts are ignored (a model may reason first); everything else counts. No parser raises, and each
+is linear in the length of the text.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Value = TypeVar("Value")
 NONE: Final = "none"
 """Text that a prompt shows for an empty field."""
 LINE: Final = 200
-"""Maximum number of characters of a line that a parser falls back to."""
+"""Maximum number of characters of a fallback line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Parsed(Generic[Value]):
 
 
 def without_thoughts(text: str) -> str:
-    """Returns a model's text without thoughts and outer blanks; over-long text is cut."""
+    """Returns a model's text without thoughts and surrounding whitespace; over-long text is cut."""
     return split_thoughts(text[:MAX_ACTION_CHARS])[1].strip()
 
 
@@ -84,5 +84,5 @@ def words(text: str) -> int:
 
 
 def same(text: str) -> str:
-    """Returns the normal form by which questions are compared: case folded, whitespace collapsed."""
+    """Returns the normal form for comparing questions: case folded, whitespace collapsed."""
     return " ".join(text.casefold().split())

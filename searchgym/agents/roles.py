@@ -26,11 +26,11 @@ class Role:
     max_tokens: int
     """Maximum length of one response, in tokens."""
     stop: tuple[str, ...] | None = None
-    """Strings that end a response; None for the closing tags of the environment's actions."""
+    """Stop strings of a response; None for the closing tags of the environment's actions."""
     penalty: float = 0.0
     """Number (at most 0) that the credit term ``format`` adds to the reward of a response that fails to parse."""
     max_thought_tokens: int | None = None
-    """Number of tokens of a response after which a thought that is still open is closed; None: never."""
+    """Number of tokens of a response after which a still open thought is closed; None: never."""
 
     def render(self, **fields: str) -> str:
         """Returns the prompt with its fields filled in; braces inside a value are not treated as placeholders.
@@ -44,8 +44,8 @@ class Role:
         """Returns the parts of the prompt with its fields filled in.
 
         Args:
-            fields: Values of the fields, which are not own text.
-            trusted: Value of a field that is own text after all: the description of the action grammar.
+            fields: Values of the fields, which are untrusted text.
+            trusted: Value of a field that is trusted nevertheless: the description of the action grammar.
 
         Raises:
             UsageError: A placeholder got no value, or a value has no placeholder.
@@ -73,7 +73,7 @@ def load_role(name: str, card: RoleCard, folder: Path) -> Role:
             above 0.
     """
     if card.penalty > 0:
-        raise CardError(f"role {name}: penalty is {card.penalty:g}, it is added to a reward: expected at most 0")
+        raise CardError(f"role {name}: penalty is {card.penalty:g}, but it is added to a reward: expected at most 0")
     path = folder / card.prompt
     try:
         template = read_small(path).strip()

@@ -66,8 +66,7 @@ class Task:
         return dataclasses.replace(self, questions=chosen, by_id={q.id: q for q in chosen}, subset_info=None)
 
     def subset(self, n: int | None, seed: int = SEED) -> Task:
-        """Returns the task with `n` of its questions, drawn by `draw_subset`; unchanged if it has at most `n`, or for
-        None."""
+        """Returns the task with `n` questions drawn by `draw_subset`, or unchanged if `n` is None or not smaller."""
         if n is None or n >= len(self.questions):
             return self
         subset_info = {"n": n, "of": len(self.questions), "seed": seed}

@@ -211,7 +211,7 @@ def test_own_agents_rewards_and_cards_are_found_where_one_works(cli, tmp_path):
     scores = json_of(cli("eval", "own.yaml", "--agent", "ownmodule:Says", "--json"))
     assert (scores["env"], scores["n"], scores["reward"]) == ("Mine/Own-v0", 12, 1.0)
     status, _, err = cli("eval", "Demo", "--agent", "ownmodule:Breaks")
-    assert (status, "text is read by protocol.parse" in err) == (2, True)
+    assert (status, "convert text with protocol.parse" in err) == (2, True)
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""CoSearch: a reasoner that searches and answers, and a ranker of what its searches fetch (arXiv 2604.17555)."""
+"""CoSearch: a reasoner that searches and answers, and a ranker of the retrieved pages (arXiv 2604.17555)."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from searchgym.agents.parsing import Parsed
 from searchgym.records import Action, Call, Hit, Question, Search, Searched
 
 PASSAGES: Final = 3
-"""Number of pages that the reasoner sees of a search, if a card says nothing else."""
+"""Default number of pages per search that the reasoner sees."""
 
 
 def read_order(text: str, count: int, keep: int) -> Parsed[tuple[int, ...]]:
     """Parses an order of pages, ``<id>Document4,Document0</id>``; the value is the 0-based numbers to show, in order.
 
-    Legal: 1 to `keep` numbers below `count`, none twice, and nothing else. Pages that are not named follow in the
+    Legal: 1 to `keep` numbers below `count`, without repeats, and nothing else. Pages that are not listed follow in the
     retriever's order until `keep` are chosen. Fallback: the retriever's order.
 
     Args:
         text: Output of the ranker.
-        count: Number of pages that it saw.
+        count: Number of pages that the ranker saw.
         keep: Maximum number of pages to show.
     """
     parsed = read_selection(text, count)
@@ -37,7 +37,7 @@ def read_order(text: str, count: int, keep: int) -> Parsed[tuple[int, ...]]:
 
 
 def fetched_for(call: Call, searches: Sequence[Searched]) -> tuple[Hit, ...]:
-    """Returns the hits that a ranker's call put in order: those of the turn before it, each passage once."""
+    """Returns the hits that a ranker's call ordered: the distinct passages of the turn before it."""
     return fetched([hit for search in searches if search.turn == call.turn - 1 for hit in search.hits])
 
 
@@ -52,20 +52,19 @@ def fetched(hits: Sequence[Hit]) -> tuple[Hit, ...]:
 class CoSearch(Monolithic):
     """Monolithic agent whose pages are chosen and ordered by a second role, the ranker (CoSearch).
 
-    A search fetches as many pages as the environment gives (`top_k`). The ranker reads the question, the query and all
-    of them, and names the best ones in order (`read_order`); the reasoner sees the first `keep`. With one page there is
-    nothing to rank, and the ranker is not asked. The ranker's call records the order (`Call.ranked`); the episode's
-    searches record what was fetched. The credit term ``ranking`` is the ranker's reward, and ``normalise: query``
-    compares its calls.
+    A search retrieves `top_k` pages, as set in the environment. The ranker reads the question, the query and all these
+    pages, and lists the best ones in order (`read_order`); the reasoner sees the first `keep`. The ranker is not called
+    for a single page. The ranker's call records the order (`Call.ranked`); the episode's searches record all retrieved
+    pages. The credit term ``ranking`` is the ranker's reward, and ``normalise: query`` compares its calls.
 
-    Source: the paper and notes on its code. Deviations: the form of the order is ours, pages that it leaves out may
-    follow (there it lists all to keep), 3 pages are kept as in Search-R1 (there 5 of 50), and the ranker may think but
-    need not. With several queries in one action the ranker orders all their hits at once.
+    Source: the paper and notes on its code. Deviations: the format of the order is ours; unlisted pages may follow the
+    listed ones (in the paper the ranker lists all pages to keep); 3 pages are kept as in Search-R1 (paper: 5 of 50);
+    and the ranker may think but need not. With several queries in one action, the ranker orders all their hits at once.
 
     Args:
-        keep: Maximum number of pages that the reasoner sees of a search.
-        passage_words: Maximum number of words that the ranker sees of each page.
-        observation_words: Maximum number of words of pages that the reasoner sees of a search.
+        keep: Maximum number of pages per search that the reasoner sees.
+        passage_words: Maximum number of words of each page in the ranker's prompt.
+        observation_words: Maximum number of words of pages per search that the reasoner sees.
     """
 
     def __init__(self, keep: int = PASSAGES, passage_words: int = 100, observation_words: int = 500) -> None:

@@ -12,15 +12,15 @@ from searchgym.agents.parsing import NONE, Parsed, first_line, only_tag, without
 from searchgym.records import Answer, Question
 
 LOCAL: Final = "local"
-"""Role that searches the environment's own retriever."""
+"""Role that searches the environment's main retriever."""
 WEB: Final = "web"
-"""Role that searches the further retriever, and the usual name of that one."""
+"""Role that searches the additional retriever, and the default name of that retriever."""
 TOOLS: Final = {
     "local_search_agent": (LOCAL,),
     "web_search_agent": (WEB,),
     "all_search_agent": (LOCAL, WEB),
 }
-"""Tag of a tool of the planner, to the roles that it asks."""
+"""Roles called by each of the planner's tools, by tag."""
 ANSWER: Final = "answer"
 """Tag that ends the episode."""
 TAGS: Final = re.compile(rf"</?(?:{'|'.join((*TOOLS, ANSWER))})>")
@@ -33,7 +33,7 @@ def read_step(text: str) -> Parsed[tuple[str, str]]:
     """Parses a planner's step; the value is the tag and its content.
 
     Legal: exactly one of ``<local_search_agent>``, ``<web_search_agent>``, ``<all_search_agent>`` or ``<answer>`` with
-    1 to 100 words, and nothing else, none of these tags within it either. Fallback: the first line as the answer.
+    1 to 100 words, nothing else, and none of these tags inside. Fallback: the first line as the answer.
     """
     text = without_thoughts(text)
     for tag in (*TOOLS, ANSWER):
@@ -44,23 +44,23 @@ def read_step(text: str) -> Parsed[tuple[str, str]]:
 
 
 class HierSearch:
-    """Agent in which a planner puts sub-questions to a local agent, a web agent, or both, and answers (HierSearch).
+    """Agent whose planner sends sub-questions to a local agent, a web agent, or both, and answers (HierSearch).
 
-    The local agent searches the environment's own retriever, the web agent the further one of the environment's option
-    `retrievers`; without that one both search the same. Each searches until it ends or has made `searches` searches (as
-    M-ASK's search role, `read_search`), a reader answers the sub-question from the pages (`read_answer`), and a refiner
-    keeps what they say about it (`read_summary`): the planner sees answers and evidence, never a page. The note
-    ``tools`` of an episode is the share of the planner's three tools that it used.
+    The local agent searches the environment's main retriever, and the web agent an additional one from the environment
+    option `retrievers`; without it, both search the main one. Each agent searches until it ends the search or has made
+    `searches` searches (the format of M-ASK's search role, `read_search`). A reader then answers the sub-question from
+    the pages (`read_answer`), and a refiner extracts the evidence (`read_summary`). The planner sees answers and
+    evidence, never a page. The note ``tools`` of an episode is the share of the planner's three tools that it used.
 
-    Deviations from the released code: each level is called anew for each step instead of going on in one conversation;
-    the local agent has one kind of search (there also by graph and by neighbouring passages), the web agent opens no
-    pages; the refiner is a model (there a scorer and a language model).
+    Deviations from the released code: each level is called in a new context for each step instead of continuing one
+    conversation; the local agent has one kind of search (released code: also by graph and by neighbouring passages);
+    the web agent opens no pages; the refiner is a model (released code: a scorer and a language model).
 
     Args:
-        web: Name of the further retriever.
-        steps: Maximum number of times that the planner is asked.
+        web: Name of the additional retriever.
+        steps: Maximum number of planner calls.
         searches: Maximum number of searches for a sub-question.
-        passage_words: Maximum number of words shown of each page.
+        passage_words: Maximum number of words of each page in the prompt.
     """
 
     def __init__(self, web: str = WEB, steps: int = 8, searches: int = 2, passage_words: int = 100) -> None:
@@ -76,7 +76,7 @@ class HierSearch:
             if tag == ANSWER:
                 reply.call.answer = answer = text
                 break
-            if io.turns_left <= 1 or step == self.steps - 1:  # nothing that comes back could be used
+            if io.turns_left <= 1 or step == self.steps - 1:  # a result could no longer be used
                 break
             used.add(tag)
             for role in TOOLS[tag]:
@@ -87,7 +87,7 @@ class HierSearch:
         await io.step(Answer(answer))
 
     async def _explore(self, role: str, sub_question: str, io: EpisodeIO) -> str:
-        """Has an agent of the lower level work on a sub-question; returns the line of the history about it."""
+        """Sends a sub-question to a lower-level agent; returns the line about it for the history."""
         source = self.web if role == WEB and self.web in io.protocol.sources else ""
         searched = await search_until_end(role, sub_question, self.searches, self.passage_words, io, source)
         if searched is None:

@@ -11,18 +11,18 @@ from searchgym.records import Answer, Invalid, Question
 from searchgym.text import cut_words
 
 MAX_WORD_CHARACTERS: Final = 20
-"""Maximum number of characters per allowed word of a text, since one word may be as long as a page."""
+"""Maximum mean number of characters per allowed word of a text, since a single word could be as long as a page."""
 
 
 def read_memory(text: str, before: str, most: int) -> Parsed[str]:
     """Parses a memory, ``<memory>..</memory>``.
 
-    Legal: this tag with 1 to `most` words, of 20 characters each on average at most, and nothing else. Fallback: the
-    memory before.
+    Legal: this tag with 1 to `most` words, at most 20 characters per allowed word, and nothing else. Fallback: the
+    previous memory.
 
     Args:
         text: Output of the summariser.
-        before: Memory that the new one would replace.
+        before: Previous memory.
         most: Maximum number of words.
     """
     memory = only_tag(without_thoughts(text), "memory")
@@ -34,17 +34,17 @@ def read_memory(text: str, before: str, most: int) -> Parsed[str]:
 class ASearcher:
     """Agent that acts from a memory of bounded length, which it rewrites after every observation (ASearcher).
 
-    The searcher sees the question, the memory, its last actions and the number of actions left, and writes an action of
-    the environment's grammar; so it opens pages where the environment has them. The summariser sees what came back and
-    writes the memory anew. Each call is a context of its own, whose length does not depend on the turn.
+    The searcher sees the question, the memory, its last actions and the number of actions left, and writes an action in
+    the environment's grammar, which includes opening pages if the environment has them. The summariser sees the
+    observation and rewrites the memory. Each call has a new context, whose length does not depend on the turn.
 
-    Source: the paper's agent searches and reads pages for 40 turns and more, and one model reasons and summarises, both
-    trained. Deviation: there summaries of pages are appended to one conversation; the memory that replaces it is ours.
+    Source: the paper's agent searches and reads pages for 40 turns and more; one model reasons and summarises, and both
+    are trained. Deviation: in the paper, summaries of pages are appended to one conversation; the memory is ours.
 
     Args:
         memory_words: Maximum number of words of the memory.
-        page_words: Maximum number of words of an observation that the summariser sees.
-        recent: Number of last actions that the searcher sees.
+        page_words: Maximum number of words of an observation in the summariser's prompt.
+        recent: Number of last actions in the searcher's prompt.
     """
 
     def __init__(self, memory_words: int = 150, page_words: int = 400, recent: int = 5) -> None:

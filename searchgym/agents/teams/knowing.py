@@ -36,12 +36,12 @@ def read_known(text: str) -> Parsed[str]:
 
 
 async def answer_from_memory(question: Question, io: EpisodeIO, trial: bool = False) -> str:
-    """Has the role ``knower`` answer a question without any page; returns its answer.
+    """Returns the answer of the role ``knower`` to a question, without any pages.
 
     Args:
         question: The question.
         io: The episode.
-        trial: Whether the answer only tells what is known (`Call.prefix`), and the episode goes on without it.
+        trial: Whether the answer only probes the model's knowledge (`Call.prefix`) and does not affect the episode.
     """
     reply = await io.open("knower", question=question.text).generate(prefix=trial)
     reply.call.answer = accept(reply, read_known(reply.text))
@@ -51,11 +51,12 @@ async def answer_from_memory(question: Question, io: EpisodeIO, trial: bool = Fa
 class IkeaAgent(Monolithic):
     """Monolithic agent whose prompt asks it to search only for what it does not know (IKEA).
 
-    Outside of training it first gives a trial answer without pages, as role ``knower``, which does not affect the
-    episode: the score ``awareness`` compares its searching with what it knew. The credit term ``ikea`` is its reward.
+    Outside training, the agent first generates a trial answer without pages, as role ``knower``, which does not affect
+    the episode. The score ``awareness`` compares the agent's searching with this answer. The credit term ``ikea`` is
+    the agent's reward.
 
     Args:
-        probe: Whether it gives this answer.
+        probe: Whether to generate the trial answer.
     """
 
     def __init__(self, probe: bool = True) -> None:
@@ -70,12 +71,12 @@ class IkeaAgent(Monolithic):
 
 
 class AdaSearch(Monolithic):
-    """Agent that first decides whether to search, and then answers from memory or as the monolithic agent (AdaSearch).
+    """Agent that first decides whether to search, then answers from memory or like the monolithic agent (AdaSearch).
 
-    A trial answer without pages, as role ``knower``, comes before the decision and does not affect it: the credit term
-    ``decision`` and the score ``awareness`` compare the decision with it. Deviation: the paper trains the two ways of
-    answering first and the decision after them; in a recipe the terms of both act at once, or one after the other by
-    two recipes.
+    A trial answer without pages, as role ``knower``, precedes the decision and does not affect it: the credit term
+    ``decision`` and the score ``awareness`` compare the decision with it. Deviation: the paper first trains the two
+    ways of answering and then the decision; one recipe applies the terms of both at once, and two recipes apply them
+    one after the other.
     """
 
     @override

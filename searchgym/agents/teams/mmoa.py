@@ -13,18 +13,18 @@ from searchgym.agents.parsing import Parsed
 from searchgym.records import Hit, Question, Search
 
 MOST_QUERIES: Final = 4
-"""Maximum number of sub-questions (the paper's)."""
+"""Maximum number of sub-questions, as in the paper."""
 MOST_CHARACTERS: Final = 300
-"""Maximum number of characters of all sub-questions."""
+"""Maximum total number of characters of all sub-questions."""
 MOST_WORDS: Final = 30
 """Maximum number of words of an answer."""
 
 
 def read_queries(text: str, question: str) -> Parsed[list[str]]:
-    """Parses sub-questions to search for, ``<q1>..</q1><q2>..</q2>``, at most four and 300 characters together.
+    """Parses sub-questions to search for, ``<q1>..</q1><q2>..</q2>``, at most four with 300 characters in total.
 
-    Legal: only these tags, numbered from 1 in order, none empty, none twice; the question itself is allowed. Fallback:
-    the first four that can be parsed; the question if there is none.
+    Legal: only these tags, numbered from 1 in order, without empty ones and repeats; the question itself is allowed.
+    Fallback: the first four that can be parsed, or else the question.
     """
     parsed = read_parts(text, "")
     parts = [part for part in parsed.value if part]
@@ -33,22 +33,22 @@ def read_queries(text: str, question: str) -> Parsed[list[str]]:
 
 
 class MmoaRag:
-    """Agent in which a rewriter breaks the question up, a selector picks pages, and a generator answers (MMOA-RAG).
+    """Agent whose rewriter decomposes the question, whose selector picks pages, and whose generator answers (MMOA-RAG).
 
-    Each sub-question is searched for in a turn of its own, as far as the turns reach; the pages are taken in turns from
-    the hits of each. All roles get the answer's score (``outcome``) and their own penalty (``format``): the rewriter
-    -0.5 for more than four sub-questions or 300 characters, the selector -1 for a page twice or one that is not there,
-    the generator -1 for an answer of more than 30 words, and each for any other text.
+    Each sub-question is searched for in a separate turn, as far as the turns allow; the pages are interleaved from the
+    hits of all sub-questions. All roles get the answer's score (``outcome``) and a role-specific penalty (``format``):
+    the rewriter -0.5 for more than four sub-questions or 300 characters, the selector -1 for a repeated or non-existent
+    page, the generator -1 for an answer of more than 30 words, and each role the same for any other malformed text.
 
-    Source: the paper and its released code (chenyiqun/MMOA-RAG at aa1106d, ``trainer_qr_s_g.py``), whose penalties
-    these are. Deviations: there a line is a sub-question and a whole text an answer, so that no text is illegal for its
-    form but a selector's; five to eight sub-questions are cut to four before the penalty counts them, and for more the
-    question takes their place, so that their number never costs anything; an empty selection costs nothing; and the
-    ten pages are 5 and 5, 4, 3 and 3, or 3, 3, 2 and 2 of each sub-question in turn.
+    Source: the paper and its released code (chenyiqun/MMOA-RAG at aa1106d, ``trainer_qr_s_g.py``), which defines the
+    penalties. Differences in the released code: each line is a sub-question and the whole text is the answer, so only a
+    selector's text can be malformed; five to eight sub-questions are cut to four before the penalty counts them, and
+    more than eight are replaced with the question, so their number never costs anything; an empty selection costs
+    nothing; and the ten pages are split 5 and 5, 4, 3 and 3, or 3, 3, 2 and 2 between the sub-questions in turn.
 
     Args:
-        max_passages: Maximum number of pages that the selector sees.
-        passage_words: Maximum number of words shown of each page.
+        max_passages: Maximum number of pages in the selector's prompt.
+        passage_words: Maximum number of words of each page in the prompt.
     """
 
     def __init__(self, max_passages: int = 10, passage_words: int = 100) -> None:
@@ -71,7 +71,7 @@ class MmoaRag:
 
 
 def in_turns(lists: Sequence[Sequence[Hit]]) -> list[Hit]:
-    """Returns the hits of several lists, the best of each first, then the second of each, without repeated passages."""
+    """Interleaves several lists of hits: the first of each, then the second of each, without repeated passages."""
     merged: dict[str, Hit] = {}
     for rank in zip_longest(*lists):
         for hit in rank:

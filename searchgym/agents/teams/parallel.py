@@ -11,14 +11,14 @@ from searchgym.agents.monolithic import Monolithic
 from searchgym.records import Action, Invalid, Search
 
 QUERY_SEPARATOR: Final = "##"
-"""Text between the queries of one search."""
+"""Separator between the queries of one search."""
 
 
 def split_queries(action: Action) -> Action:
-    """Returns a search as one of several queries where its text has a separator, ``first query ## second query``.
+    """Splits a search at the separators in its text, ``first query ## second query``, into several queries.
 
-    Empty queries are left out, and so is a query that repeats an earlier one; a search without any is `Invalid`. Other
-    actions are returned as they are.
+    Empty and repeated queries are removed; a search without queries becomes `Invalid`. Other actions are returned
+    unchanged.
     """
     if not isinstance(action, Search):
         return action
@@ -28,9 +28,9 @@ def split_queries(action: Action) -> Action:
 
 
 class ParallelSearch(Monolithic):
-    """Monolithic agent that may ask several queries in one turn, ``<search>first ## second</search>`` (ParallelSearch).
+    """Monolithic agent that may send several queries per turn, ``<search>first ## second</search>`` (ParallelSearch).
 
-    The environment has to allow several queries (`max_queries`); a search of more than that is an invalid action.
+    The environment must allow several queries (`max_queries`); a search with more queries is an invalid action.
     Everything else is as in `Monolithic`. The credit terms ``decomposition`` and ``search-count`` are its rewards.
     """
 

@@ -1,4 +1,4 @@
-"""AI-SearchPlanner: a planner that is trained decides what to search, a frozen generator answers (arXiv 2508.20368)."""
+"""AI-SearchPlanner: a trained planner decides the searches, and a frozen generator answers (arXiv 2508.20368)."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from searchgym.records import Question
 
 
 class SearchPlanner:
-    """Agent in which a planner searches or stops, and a generator answers from all pages found (AI-SearchPlanner).
+    """Agent whose planner searches or stops, and whose generator answers from all pages found (AI-SearchPlanner).
 
-    The planner sees its queries with their pages; it writes what M-ASK's search role writes, ``<search>query</search>``
-    or ``<end>``, and anything else is treated as there (`read_search`). The generator is JADE's (`read_answer`). A
-    recipe freezes the generator by a model key, and rewards the planner alone by ``outcome``, ``process`` and
-    ``costs``. The note ``rounds`` of an episode is the number of times that the planner was asked.
+    The planner sees its earlier queries with their pages. Its outputs have the format of M-ASK's search role,
+    ``<search>query</search>`` or ``<end>``, with the same fallback (`read_search`). The generator is JADE's
+    (`read_answer`). A recipe freezes the generator with a model key, and rewards only the planner with ``outcome``,
+    ``process`` and ``costs``. The note ``rounds`` of an episode is the number of planner calls.
 
-    Source: the abstract and summaries of the paper; no code is public. The form of the prompts is ours.
+    Source: the abstract and summaries of the paper; no code is public. The format of the prompts is ours.
 
     Args:
         max_searches: Maximum number of searches; the environment may allow fewer.
-        max_passages: Maximum number of pages that the generator sees; the earliest are kept.
-        passage_words: Maximum number of words shown of each page.
+        max_passages: Maximum number of pages in the generator's prompt; the earliest are kept.
+        passage_words: Maximum number of words of each page in the prompt.
     """
 
     def __init__(self, max_searches: int = 5, max_passages: int = 15, passage_words: int = 100) -> None:

@@ -82,8 +82,8 @@ class _ToldChat:
         self._tell(self._role, self._fields, self._chat.thought)
         return await self._chat.generate(prefix)
 
-    def observe(self, text: str, own: bool = False) -> None:
-        self._chat.observe(text, own)
+    def observe(self, text: str, trusted: bool = False) -> None:
+        self._chat.observe(text, trusted)
 
     def fork(self, role: str, **fields: str) -> _ToldChat:
         return _ToldChat(self._chat.fork(role, **fields), role, fields, self._tell)
