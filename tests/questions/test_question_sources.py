@@ -15,7 +15,7 @@ from searchgym.envs.task import load_task
 from searchgym.errors import CardError, UsageError
 from searchgym.eval.report.questions import of_training
 from searchgym.eval.suites.cards import load_suite
-from searchgym.eval.viewing.rewards import asked_task
+from searchgym.eval.viewing.rewards import searchless_task
 from searchgym.named import code_refused
 from searchgym.retrieval.retriever import NullRetriever
 from searchgym.train.loop.assembly import load_tasks
@@ -158,7 +158,7 @@ def test_code_of_others_is_not_imported(ask):
     options = {"questions": {"kind": "my_source:Ask"}}
     assert of_training({"env": "searchgym/World-v0", "env_options": options}, []) == {}
     with code_refused("see --run-code"), pytest.raises(UsageError, match="see --run-code"):
-        asked_task("searchgym/World-v0", options)
+        searchless_task("searchgym/World-v0", options)
     assert not (ask / "imported").exists()
 
 

@@ -95,7 +95,7 @@ class ParallelOracle(SearcherOracle):
 
 
 class CoSearchOracle(SearcherOracle):
-    """Oracle of CoSearch: the reasoner follows the hops, and the ranker lists the retrieved gold pages.
+    """Oracle of CoSearch: the reasoner follows the hops, and the ranker lists the gold pages among the hits.
 
     The ranker lists the first page if no gold page was retrieved, and with flaws also at random.
     """
