@@ -52,7 +52,7 @@ def test_a_run_and_its_report_name_the_questions_that_were_asked(tmp_path, file)
     task = load_task(find_env("HotpotQA"), questions=file, retriever=NullRetriever())
     evaluate(task, load_agent("closed-book"), tmp_path / "run")
     assert json.loads((tmp_path / "run" / "run.json").read_text())["split"] == "given (mine.jsonl)"
-    shown = repr(evaluation_blocks([read(tmp_path / "run", "run", 0)]))
+    shown = repr(evaluation_blocks([[read(tmp_path / "run", "run", 0)]]))
     assert "HotpotQA, given (mine.jsonl), hotpotqa" in shown and "dev" not in shown
 
 
