@@ -80,7 +80,7 @@ def unpaid(questions: Sequence[Question]) -> list[str]:
         issue = "a gold answer of only articles and punctuation, which earns no reward"
         notes.append(f"{len(wordless)} of {count} questions have {issue}: {named}")
     if twins := sum(question.answerable is False for question in questions):
-        notes.append(f"{twins} of {count} questions are unanswerable: they earn no reward, and EM leaves them out")
+        notes.append(f"{twins} of {count} questions are unanswerable: answers earn no reward, and EM leaves them out")
     return notes
 
 

@@ -41,7 +41,7 @@ class QuestionContext:
     browse: bool = False
     """Whether pages of the corpus can be opened."""
     retrievers: tuple[str, ...] = ()
-    """Names of further retrievers."""
+    """Names of additional retrievers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
