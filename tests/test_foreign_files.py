@@ -373,7 +373,7 @@ def test_an_agent_card_builds_nothing_but_a_workflow(workflow, tmp_path):
     card = {"name": "theirs", "summary": "", "workflow": workflow}
     card["options"] = {"args": f"touch {seen}", "shell": True}
     (tmp_path / "card.yaml").write_text(yaml.safe_dump(card))
-    with pytest.raises(UsageError, match="is no class with `async def run"):
+    with pytest.raises(UsageError, match="is not a class with `async def run"):
         load_agent(str(tmp_path / "card.yaml"))
     assert not seen.exists()
 

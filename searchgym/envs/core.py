@@ -1,6 +1,6 @@
 """The environment core: pure functions on a frozen state, shared by every environment class and the rollout engine.
 
-One action takes two calls, so that the caller (the shell) decides how retrieval is batched and awaited::
+One action needs two calls, so that the caller (the shell) decides how retrieval is batched and awaited::
 
     state, queries = begin(state, action, rules)     # queries is empty if no retrieval is needed
     hits = ...                                       # the shell retrieves
@@ -77,7 +77,7 @@ class State:
 
     question: Question
     turn: int = 0
-    """Number of actions taken."""
+    """Number of actions so far."""
     invalid: int = 0
     """Number of actions that could not be parsed."""
     searches: tuple[Searched, ...] = ()
@@ -85,7 +85,7 @@ class State:
     opens: tuple[Opened, ...] = ()
     """Records of opened pages and failed attempts to open one, in order."""
     action: Action | None = None
-    """Last action taken."""
+    """Last action; None before the first."""
     answer: Answer | None = None
     """Final answer; None if the episode has none yet."""
     stop_reason: StopReason | None = None

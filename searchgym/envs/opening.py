@@ -85,7 +85,7 @@ def load_retriever(
     if retriever is None or isinstance(retriever, RetrieverCard):
         return load_corpus(path, retriever)
     if isinstance(retriever, type):
-        raise UsageError(f"retriever= is the class {retriever.__name__}: give an object of it")
+        raise UsageError(f"retriever= is the class {retriever.__name__}: pass an instance of it")
     if not callable(retriever):
         raise UsageError(f"retriever= has neither search() nor search_for(): got {type(retriever).__name__}")
     check_call("the function retriever=", retriever, "passages")

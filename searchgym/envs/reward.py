@@ -77,10 +77,10 @@ def unpaid(questions: Sequence[Question]) -> list[str]:
     notes, count = [], len(questions)
     if wordless := [(gold, q.id) for q in questions if (gold := wordless_gold(q)) is not None]:
         named = ", ".join(f"{gold!r:.60} ({id})" for gold, id in wordless[:NOTED]) + ", ..." * (len(wordless) > NOTED)
-        what = "a gold answer of articles and punctuation alone, for which no reward is paid"
-        notes.append(f"{len(wordless)} of {count} questions have {what}: {named}")
+        issue = "a gold answer of only articles and punctuation, which earns no reward"
+        notes.append(f"{len(wordless)} of {count} questions have {issue}: {named}")
     if twins := sum(question.answerable is False for question in questions):
-        notes.append(f"{twins} of {count} questions have no answer: no answer to them is paid, and EM leaves them out")
+        notes.append(f"{twins} of {count} questions are unanswerable: answers earn no reward, and EM leaves them out")
     return notes
 
 

@@ -31,7 +31,7 @@ class Stats:
     episodes: int = 0
     """Number of episodes started."""
     steps: int = 0
-    """Number of actions taken."""
+    """Number of actions executed."""
     retriever_calls: int = 0
     """Number of calls to the retriever; one call may contain many queries."""
     queries: int = 0

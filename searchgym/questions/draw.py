@@ -153,7 +153,7 @@ def _worded(wording: str, **names: str) -> str:
 
 
 def _steps(source: FactBase, paths: Sequence[Path]) -> tuple[Hop, ...]:
-    """Returns the decomposition of paths; ``#n`` stands for the answer of hop n."""
+    """Returns the decomposition of paths; ``#n`` is the placeholder for the answer of hop n."""
     hops: list[Hop] = []
     for path in paths:
         subject = source.mention(path[0].subject)
@@ -253,7 +253,7 @@ class _Comparisons:
         values = rng.sample(sorted(by_value), 2)
         one, other = (set(re.split(r"[-–/]\s*", value)) for value in values)
         if one & other or any(one & set(group) and other & set(group) for group in self._source.pack.apart):
-            return None  # they share a part, or the pack does not tell them apart
+            return None  # they share a part, or the pack treats them as overlapping
         return self._draft([rng.choice(by_value[value]) for value in values], "same", "no")
 
     def _draft(self, pair: Sequence[int], op: Literal["least", "greatest", "same"], answer: str) -> Draft | None:

@@ -114,7 +114,7 @@ def generate(
         top_k: Number of hits per search in the environment that will ask the questions.
 
     Raises:
-        DataError: The corpus gives no question; the message counts what the rules and filters rejected.
+        DataError: The corpus gives no question; the message has the rejections by rule and filter.
     """
     facts = find_facts(passages, pack, lambda done, whole: progress("reading facts", done, whole))
     out = HeldOut() if held_out is None else held_out

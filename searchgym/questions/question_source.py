@@ -17,7 +17,7 @@ from searchgym.retrieval.retriever import AnyRetriever, CorpusRetriever
 
 
 def _no_corpus() -> CorpusRetriever:
-    raise UsageError("the questions are made from a corpus: give one")
+    raise UsageError("the questions are generated from a corpus: pass one")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class QuestionContext:
     browse: bool = False
     """Whether pages of the corpus can be opened."""
     retrievers: tuple[str, ...] = ()
-    """Names of further retrievers."""
+    """Names of additional retrievers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +88,7 @@ class QuestionSource(Kind):
         """Yields an error message for each setting of the environment that is incompatible with these questions."""
         return ()
 
-    # -- what tables, reports and checks show ----------------------------------------------------------------------
+    # -- for tables, reports and checks ----------------------------------------------------------------------------
 
     @property
     def title(self) -> str:

@@ -167,7 +167,7 @@ def read_card(folder: FilePath) -> dict[str, Any]:
     """Returns the card of a question set after checking its files.
 
     Raises:
-        DataError: The folder is no question set, or a file is not the one that the card describes.
+        DataError: The folder is not a question set, or a file does not match the card.
     """
     folder = Path(folder)
     if not (folder / CARD).is_file():
@@ -187,7 +187,7 @@ def read_split(folder: FilePath, split: str) -> tuple[Question, ...]:
     """Returns the questions of a split of a question set, or those of ``all``.
 
     Raises:
-        DataError: The folder is no question set, its files are not those of its card, or the split has no question.
+        DataError: The folder is not a question set, a file does not match the card, or the split has no question.
     """
     folder = Path(folder)
     counts = read_card(folder)["questions"]

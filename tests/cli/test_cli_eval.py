@@ -269,7 +269,7 @@ def test_max_tokens_limits_every_role_and_is_recorded():
     assert {role.max_tokens for role in limited.roles.values()} == {5}
     assert limited.source == f"{agent.source}, max_tokens 5"
     assert with_max_tokens(agent, None) is agent
-    with pytest.raises(UsageError, match="give no max_tokens"):
+    with pytest.raises(UsageError, match="leave out max_tokens"):
         with_max_tokens(load_agent("oracle"), 5)
 
 

@@ -15,7 +15,7 @@ from searchgym.questions.worlds.schema import INFERENCES, RELATIONS
 from searchgym.records import Hop
 
 Pair = Sequence[Sequence[str]]
-"""Two halves of a set of templates: one for training, and one that training never sees."""
+"""Two halves of a set of templates: one for training, and one never seen in training."""
 AGES: Final = {"least": "older", "greatest": "younger"}
 """Words for comparing dates of birth: the smaller date is that of the older person."""
 
