@@ -57,7 +57,7 @@ Raises a DataError without a location; `parse_rows` adds the location.
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Numbered rows of one source."""
+    """Rows of one file or data set, each with its number for error messages."""
 
     source: str
     """Name of the file or data set, for error messages."""

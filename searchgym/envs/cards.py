@@ -27,7 +27,7 @@ class EnvCard(Options):
     """Corpus to search: the name of a corpus card, or a path to a corpus file or an index folder; empty if the user
     passes one, or the questions come with one."""
     scorer: ScorerName = "hotpotqa"
-    """Official scorer that evaluation reports."""
+    """Name of the official scorer that computes the scores of evaluations."""
     reward: str | dict[str, Any] = "em"
     """Reward of a finished episode: a kind's name, ``kind`` with its options, or ``module:function``."""
     protocol: ProtocolName = "tags"

@@ -46,7 +46,7 @@ class QuestionContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorpusPages:
-    """Pages of the user's corpus that a proposer may ask about, and the pack that extracts facts from them."""
+    """Options that choose the pages of the user's corpus to ask about, and the pack that extracts facts from them."""
 
     pack: str = "people-and-works"
     """Pack of patterns and wordings."""

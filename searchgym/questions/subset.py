@@ -18,7 +18,7 @@ from searchgym.scoring import UNANSWERABLE_SUFFIX
 Field = Literal["type", "hops", "level"]
 """Field that questions can be stratified by."""
 BY_KIND: Final[tuple[tuple[Field, ...], ...]] = (("type",), ("hops",))
-"""Default strata: each kind, and the numbers of hops within each kind; only hops if no kind is set."""
+"""Default fields that stratify a subset: the kind, then the number of hops within a kind; without kinds, only hops."""
 SEED: Final = 0
 """Default seed. It is the same everywhere, so that two evaluations with one limit ask the same questions."""
 DIFFERENT: Final = 0.1

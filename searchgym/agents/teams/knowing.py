@@ -27,9 +27,9 @@ def read_decision(text: str) -> Parsed[bool]:
 
 
 def read_known(text: str) -> Parsed[str]:
-    """Parses an answer from memory, ``<answer>..</answer>``.
+    """Parses ``<answer>..</answer>``, the output of a model that answers without seeing a page.
 
-    Legal: this tag with at most 40 words, and nothing else. Fallback: the first line.
+    Legal: this tag alone, with at most 40 words. If the output is not legal, its first line is the answer.
     """
     parsed = read_answer(text)
     return parsed if parsed.legal else Parsed(first_line(without_thoughts(text)), False)

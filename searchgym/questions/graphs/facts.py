@@ -36,7 +36,7 @@ class PageFact(NamedTuple):
     text: str
     """Object as the page writes it, with normalised spacing."""
     target: int | None
-    """Number of the object's passage, None for a literal or an entity without a page."""
+    """Index of the passage about the fact's object; None if the object is a literal or an entity without a page."""
     start: int
     """Start of the sentence that states the fact, as a character offset in the passage."""
     end: int

@@ -29,7 +29,10 @@ class KindRule(Options):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparable(Options):
-    """Questions that compare two pages, ``{a}`` and ``{b}``; with ``{kind}``, only things of one kind are compared."""
+    """Templates of questions that compare the subjects ``{a}`` and ``{b}`` of two pages.
+
+    A template with ``{kind}`` is used only if both subjects are of the same kind.
+    """
 
     least: str = ""
     """Template that asks which page has the smaller value; empty: not asked."""

@@ -26,7 +26,7 @@ class MaskedDraft:
     answers: tuple[str, ...]
     """Texts of the hidden spans, in the order of their masks."""
     queries: tuple[str, ...]
-    """Queries for an oracle: the page's name, if it has one, then the sentence of each mask."""
+    """Queries that an oracle sends: first the page's name, if it has one, then each sentence with a mask."""
 
 
 def draw(

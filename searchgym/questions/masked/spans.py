@@ -1,9 +1,11 @@
-"""Spans that can be hidden: links, dates, numbers, names and quoted titles of a passage, and the pages that state them.
+"""Finds spans of a passage that a question may hide: links, dates, numbers, names and quoted titles.
 
-Links come from `searchgym.questions.graphs`. Names and numbers come from the pack's `spans`, which also turn sentences
-into questions (`searchgym.questions.sentences`). A span is a whole name that shares no word with the page's title; if
-it occurs several times, all occurrences are hidden. Each span records the pages that state it *strictly*; if the source
-is hidden, only these can supply the answer.
+Links come from `searchgym.questions.graphs`. Names and numbers match the patterns of the pack's `spans`, which also
+turn sentences into questions (`searchgym.questions.sentences`). A span is a whole name that shares no word with the
+page's title. If it occurs several times in the shown text, all occurrences are hidden.
+
+Each span records the other pages that state it by a strict rule (see `SpanFinder`). These are the pages that supply the
+answer if the page with the span cannot be found.
 """
 
 from __future__ import annotations

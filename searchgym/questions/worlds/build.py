@@ -64,7 +64,7 @@ def build_world(spec: WorldSpec) -> World:
 
 
 def world_graph(spec: WorldSpec) -> Graph:
-    """Returns the graph of the world that `build_world` builds, without its pages and questions.
+    """Returns the graph of the world that `build_world` would build; makes neither pages nor questions.
 
     Raises:
         UnknownNameError, UsageError: No world can be built from `spec`; see `build_world`.

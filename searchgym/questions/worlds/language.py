@@ -48,11 +48,11 @@ class Language:
     bridge_same: Pair
     """Questions that ask whether the ``{role}`` of ``{a}`` and that of ``{b}`` were born in the same place."""
     roles: Mapping[str, Sequence[str]]
-    """Words for the person in a role, by relation, one for training templates and one for held-out ones."""
+    """Words for the person in a role, by relation: the first for training templates, the second for held-out ones."""
     kinds: Mapping[str, Sequence[str]]
-    """Words for a kind of entity, by kind, one for training templates and one for held-out ones."""
+    """Nouns for each kind of entity: the first for training templates, the second for held-out ones."""
     inferences: Mapping[str, Sequence[str]]
-    """Noun phrases of inferred relations, by relation, one for training templates and one for held-out ones."""
+    """Noun phrases for each inferred relation: the first for training templates, the second for held-out ones."""
     intro: Pair
     """First sentences of pages, which state the ``{kind}`` of ``{s}``."""
     frames: Pair = ()
