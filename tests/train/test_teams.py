@@ -114,7 +114,6 @@ def test_a_short_plan_says_nothing_of_an_early_end():
     assert abs(early[1] - early[0]) < 3 * np.sqrt(2 * 0.25 / (len(asked) / 2)), counts
 
 
-@pytest.mark.slow
 def test_a_scripted_chat_passes_on_whether_text_is_trusted():
     calls = []
     chat = SimpleNamespace(observe=lambda text, trusted: calls.append((text, trusted)))
@@ -122,6 +121,7 @@ def test_a_scripted_chat_passes_on_whether_text_is_trusted():
     assert calls == [("<answer>", True)]
 
 
+@pytest.mark.slow
 def test_the_card_says_what_each_role_may_write(sampler, world):
     card = load_card(*_model_card())
     assert set(card.teams) == {"praise", *TEAMS}
