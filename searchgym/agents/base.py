@@ -192,7 +192,7 @@ def with_max_tokens(agent: LoadedAgent, most: int | None, thoughts: int | None =
     if not changed:
         return agent
     if not agent.roles:
-        raise UsageError(f"agent {agent.name} has no roles that ask a model: give no {' or '.join(changed)}")
+        raise UsageError(f"agent {agent.name} has no roles that ask a model: leave out {' or '.join(changed)}")
     roles = {name: dataclasses.replace(role, **changed) for name, role in agent.roles.items()}
     # of the run's record, so that --resume refuses another number
     source = ", ".join([agent.source, *(f"{name} {limit}" for name, limit in changed.items())])
@@ -272,7 +272,7 @@ def load_agent(name: str) -> LoadedAgent:
     # looked at before it is called: a card of somebody else's must not call anything but a workflow
     run = getattr(workflow, "run", None)
     if not inspect.isclass(workflow) or not inspect.iscoroutinefunction(run):
-        raise UsageError(f"agent {card.name}: {card.workflow} is no class with `async def run(self, question, io)`")
+        raise UsageError(f"agent {card.name}: {card.workflow} is not a class with `async def run(self, question, io)`")
     check_call(f"agent {card.name}: {card.workflow}.run", run, "self", "question", "io")
     try:
         agent = cast("Agent", workflow(**card.options))

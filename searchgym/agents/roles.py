@@ -76,7 +76,7 @@ def load_role(name: str, card: RoleCard, folder: Path) -> Role:
             above 0.
     """
     if card.penalty > 0:
-        raise CardError(f"role {name}: penalty is {card.penalty:g}, it is added to a reward: expected at most 0")
+        raise CardError(f"role {name}: penalty is {card.penalty:g}, but it is added to a reward: expected at most 0")
     path = folder / card.prompt
     try:
         template = read_small(path).strip()
