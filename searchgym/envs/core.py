@@ -6,11 +6,11 @@ One action takes two calls, so that the caller (the shell) decides how retrieval
     hits = ...                                       # the shell retrieves
     state, observation = finish(state, hits, rules)  # or fail(state, error) if the retriever failed
 
-Rules of an episode: every action costs a turn, an invalid one too. An answer ends the episode (``"answer"``). So does
+Rules of an episode: every action costs a turn, even an invalid one. An answer ends the episode (``"answer"``). So does
 the last turn (``"turns"``); a search in the last turn is not sent, since its hits could no longer be used. The shell
-may end it by `fail`: see `searchgym.records.StopReason`. The score depends only on the answer action and the question.
+may end it with `fail`: see `searchgym.records.StopReason`. The score depends only on the answer and the question.
 
-Where pages can be opened, `finish` reads them from `Rules.pages`, since that takes no retrieval.
+If pages can be opened, `finish` reads them from `Rules.pages`, which requires no retrieval.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class Rules:
     max_observation_words: int
     """Maximum number of words of retrieved text per turn."""
     deadline: float
-    """Seconds that one retrieval may take, retries included."""
+    """Time limit of one retrieval in seconds, retries included."""
     pages: PageIndex | None = None
-    """Pages that can be opened; None where searches show whole passages and nothing can be opened."""
+    """Pages that can be opened; None if searches show whole passages and nothing can be opened."""
     snippet_words: int = 0
-    """Maximum number of words of a hit that a search shows where pages can be opened."""
+    """Maximum number of words that a search shows of each hit if pages can be opened."""
 
     @classmethod
     def from_card(cls, card: EnvCard, pages: PageIndex | None = None, sources: Sequence[str] = ()) -> Rules:
@@ -54,7 +54,7 @@ class Rules:
         Args:
             card: Card of the environment.
             pages: Pages of its corpus, if they can be opened.
-            sources: Names of its further retrievers.
+            sources: Names of its additional retrievers.
         """
         return cls(
             get_protocol(
@@ -82,15 +82,15 @@ class State:
     searches: tuple[Searched, ...] = ()
     """Queries made and their hits, in order."""
     opens: tuple[Opened, ...] = ()
-    """Looks at pages, in order."""
+    """Page views, in order."""
     action: Action | None = None
     """Last action taken."""
     answer: Answer | None = None
-    """Final answer; None while there is none."""
+    """Final answer; None until one is given."""
     stop_reason: StopReason | None = None
-    """Why the episode ended; None while it runs."""
+    """Reason why the episode ended; None while it runs."""
     error: str | None = None
-    """Why the episode could not go on (retriever error, full context, spent calls); None otherwise."""
+    """Reason why the episode was aborted (retriever error, full context, exhausted calls); None otherwise."""
 
     @property
     def done(self) -> bool:
@@ -99,7 +99,7 @@ class State:
 
     @property
     def source(self) -> str:
-        """Name of the further retriever that the last action asks; empty for the environment's own."""
+        """Name of the additional retriever that the last action searches; empty for the environment's own retriever."""
         return self.action.source if isinstance(self.action, Search) else ""
 
     @property
@@ -109,14 +109,14 @@ class State:
 
 
 def begin(state: State, action: Action, rules: Rules) -> tuple[State, tuple[str, ...]]:
-    """Takes the first half of an action, up to the point where retrieval is needed.
+    """Executes the first half of an action, up to the point where retrieval is needed.
 
     Returns:
         The new state, and the queries to retrieve: none for an answer, an invalid action, or the last turn.
 
     Raises:
         EpisodeError: The episode has ended.
-        UsageError: `action` is not an `Action` record, but a string for example.
+        UsageError: `action` is not an `Action` record but, for example, a string.
     """
     if not isinstance(action, (Search, Answer, Open, More, Invalid)):
         raise UsageError(
@@ -140,7 +140,7 @@ def begin(state: State, action: Action, rules: Rules) -> tuple[State, tuple[str,
 
 
 def finish(state: State, hits: Sequence[Sequence[Hit]], rules: Rules) -> tuple[State, str]:
-    """Completes the action that `begin` took, given its hits.
+    """Completes the action that `begin` started, given its hits.
 
     Args:
         state: State that `begin` returned.
@@ -172,5 +172,5 @@ def finish(state: State, hits: Sequence[Sequence[Hit]], rules: Rules) -> tuple[S
 
 
 def fail(state: State, error: str, reason: StopReason = "retriever_error") -> State:
-    """Ends an episode that cannot go on, because retrieval failed past its deadline or a model's context is full."""
+    """Ends an episode that cannot continue because retrieval failed past its deadline or a model's context is full."""
     return replace(state, stop_reason=reason, error=error)

@@ -24,13 +24,13 @@ def find_corpus(name: str | os.PathLike[str], instead: str = "") -> Path:
     """Returns the path for a ``corpus=`` option: a corpus card's bundled or downloaded file, or an existing path.
 
     Args:
-        name: Name of a corpus card that ships, or a path (see `is_path`); a `Path` is always a path.
-        instead: What else can be done, for the error if a card's corpus is missing.
+        name: Name of a shipped corpus card, or a path (see `is_path`); a `Path` is always a path.
+        instead: Alternative to suggest in the error message if a card's corpus is missing.
 
     Raises:
-        UsageError: The name is empty, or something else than a path or a name.
-        DataMissingError: The card's file is not in the data folder; the message tells how to get it.
-        UnknownNameError: Neither a path that exists nor a corpus card.
+        UsageError: The name is empty, or neither a string nor a path.
+        DataMissingError: The card's file is not in the data folder; the message explains how to get it.
+        UnknownNameError: The name is neither an existing path nor a corpus card.
     """
     if not isinstance(name, (str, os.PathLike)):
         raise UsageError(f"corpus= is a path or the name of a corpus card, got {type(name).__name__}")
@@ -62,15 +62,15 @@ def find_corpus(name: str | os.PathLike[str], instead: str = "") -> Path:
 def load_corpus(path: Path, card: RetrieverGiven = None, progress: Progress | None = None) -> CorpusRetriever:
     """Returns a retriever over an index folder, or over a corpus file or a folder of documents.
 
-    For a file or documents, the index is built once and cached by content; a damaged one is built again.
+    For a file or documents, the index is built once and cached by content; a damaged index is rebuilt.
 
     Args:
         path: Path that `find_corpus` returned.
-        card: How to search: a retriever card, its name, or a mapping. None: as the index folder says, else BM25.
-        progress: Called with progress reports of slow steps.
+        card: Retriever card, its name, or a mapping. None: the card of the index folder, otherwise BM25.
+        progress: Callback that receives progress reports of slow steps.
 
     Raises:
-        DataMissingError: The corpus is large, and a dense index of it is not here.
+        DataMissingError: The corpus is large, and its dense index is not on this machine.
     """
     from searchgym.corpora.documents import is_documents, open_corpus
     from searchgym.corpora.files import sha256_file
@@ -99,17 +99,17 @@ def load_corpus(path: Path, card: RetrieverGiven = None, progress: Progress | No
             open_corpus(path), folder, retriever, overwrite=folder.exists(), wait=LOCK_SECONDS, progress=progress
         )
     except RunExistsError:
-        if not folder.exists():  # else another process has built the same index meanwhile
+        if not folder.exists():  # otherwise another process has built the same index in the meantime
             raise
     return load_index(folder, card=retriever, progress=progress)
 
 
 LARGE: Final = 2**30
-"""Size of a corpus file in bytes from which no dense index is built at first use: to encode it takes days."""
+"""Smallest corpus file, in bytes, for which no dense index is built at first use: encoding takes days."""
 
 
 def lacks_index(path: Path | None, card: RetrieverCard) -> bool:
-    """Returns whether a card's index is slow to build of a corpus that is large, or missing (None), and no folder."""
+    """Returns whether a card needs a slow-to-build index and the corpus is a large file or missing (None)."""
     from searchgym.retrieval.cards import parts_of
 
     large = path is None or (path.is_file() and path.stat().st_size >= LARGE)
@@ -117,7 +117,7 @@ def lacks_index(path: Path | None, card: RetrieverCard) -> bool:
 
 
 def no_index(card: RetrieverCard) -> str:
-    """Returns what to do about an index that is not here."""
+    """Returns a message that explains how to get a missing index."""
     name = card.name or card.kind
     return (
         f"the retriever {name} searches an index folder, which is not here: convert a published one by "

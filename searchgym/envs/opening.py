@@ -1,4 +1,4 @@
-"""Opens what an environment searches: its corpus, the user's retriever, and further retrievers."""
+"""Opens the corpus of an environment, the user's retriever, and additional retrievers."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from searchgym.retrieval.retriever import AnyRetriever, CorpusRetriever, Questio
 from searchgym.retrieval.wrapper import check_retriever
 
 SOURCE: Final = re.compile(r"[a-z][a-z0-9_]{0,30}")
-"""Pattern of the name of a further retriever, which is part of a tag."""
+"""Pattern of the name of an additional retriever; the name is part of a tag."""
 
 
 def open_corpus_of(card: EnvCard, options: TaskOptions) -> CorpusRetriever:
-    """Returns a retriever over the corpus that the user gave.
+    """Returns a retriever over the user's corpus.
 
     Raises:
-        UsageError: The user gave none.
-        DataMissingError: It cannot be found.
+        UsageError: The user passed no corpus.
+        DataMissingError: The corpus cannot be found.
     """
     if "corpus" not in options:
         does = card.questions.of_corpus or "makes its questions from"
@@ -39,7 +39,7 @@ def open_corpus_of(card: EnvCard, options: TaskOptions) -> CorpusRetriever:
 
 
 def find_card_of(card: EnvCard, retriever: str | dict[str, Any]) -> RetrieverCard:
-    """Returns the retriever card that a user names; a bare URL sets no deadline, so that the environment's applies."""
+    """Returns the retriever card that a user names; for a bare URL, the environment's deadline applies."""
     named = find_retriever(retriever)
     if isinstance(retriever, str) and retriever.startswith(("http://", "https://")):
         return dataclasses.replace(named, deadline=card.retriever_deadline)  # type: ignore[call-arg]
@@ -55,7 +55,7 @@ def load_retriever(
         card: The card, with the user's options applied.
         questions: All questions.
         options: The user's options.
-        corpus: Opens the user's corpus.
+        corpus: Function that opens the user's corpus.
 
     Raises:
         UsageError: `retriever` conflicts with `distractors`, is not a retriever, or takes other arguments.
@@ -95,7 +95,7 @@ def load_retriever(
 
 
 def _checked(opened: object, by: str) -> AnyRetriever:
-    """Returns what a card or a function of a user's opened, after checking that it can be searched."""
+    """Returns the retriever that a user's card or function opened, after checking that it can be searched."""
     if not _is_retriever(opened):
         raise UsageError(f"{by} returned {type(opened).__name__}, which has no search()")
     check_retriever(opened)
@@ -103,10 +103,10 @@ def _checked(opened: object, by: str) -> AnyRetriever:
 
 
 def load_sources(card: EnvCard, questions: Sequence[Question], options: TaskOptions) -> dict[str, AnyRetriever]:
-    """Returns the further retrievers by name, in the user's order.
+    """Returns the additional retrievers by name, in the user's order.
 
     Raises:
-        UsageError: `retrievers` is no mapping, or one has a name that is no tag or a value that is no retriever.
+        UsageError: `retrievers` is not a mapping, a name is not a valid tag, or a value is not a retriever.
         DataMissingError: A corpus cannot be found.
     """
     retrievers = options.get("retrievers", {})

@@ -1,4 +1,4 @@
-"""Options that override an environment's card, and how several layers of them are merged."""
+"""Options that override an environment's card, and the merging of several layers of options."""
 
 from __future__ import annotations
 
@@ -23,29 +23,30 @@ class TaskOptions(TypedDict, total=False):
 
     questions: str | os.PathLike[str] | Sequence[Question] | Sequence[str] | Mapping[str, Any] | QuestionSource
     """Questions: a file, a Hugging Face data set (``hf:OWNER/NAME:CONFIG/SPLIT``), several of these, or `Question`
-    records; or a mapping of fields that replace those of the card's question source (``{"seed": 7, "split": "test"}``),
-    with ``kind`` another source."""
+    records; or a mapping of fields that override those of the card's question source
+    (``{"seed": 7, "split": "test"}``); with ``kind``, a different source."""
     corpus: str | os.PathLike[str]
     """Corpus to search: a file or folder of documents (indexed once, then cached), an index folder, or a card name."""
     retriever: AnyRetriever | Callable[[Iterable[Passage]], AnyRetriever] | str | dict[str, Any] | RetrieverCard
-    """How to search, instead of BM25: a retriever card, its name or a mapping; the URL of a server; a retriever;
+    """Retriever to use instead of BM25: a retriever card, its name or a mapping; the URL of a server; a retriever;
     or a function that builds one from the corpus's passages."""
     retrievers: Mapping[str, Any]
-    """Further retrievers by name, each searched by actions of its own (``<web_search>`` for one called web). A value is
-    what `retriever` takes, searching the same corpus, or ``{"corpus": ..., "retriever": ...}`` for one of its own."""
+    """Additional retrievers by name, each with a separate search action (``<web_search>`` for the name web). A value is
+    any value of `retriever`, which then searches the same corpus, or ``{"corpus": ..., "retriever": ...}`` for another
+    corpus."""
     reward: str | Mapping[str, Any] | RewardFunction
-    """Reward: a kind's name (a module of `searchgym.envs.rewards`), ``kind`` and options, ``"module:function"``, or a
-    callable that takes the final `State`."""
+    """Reward: the name of a kind (a module of `searchgym.envs.rewards`), ``kind`` and options, ``"module:function"``,
+    or a callable that takes the final `State`."""
     protocol: ProtocolName
     """Action grammar that the model writes."""
     dialect: str
-    """How tool calls are spelled where the protocol is ``tool_calls``: ``hermes``, ``qwen3_coder``, ``llama3``,
-    ``mistral``, ``gemma``, ``gpt_oss``, the path of a YAML file, or ``auto`` for that of the model's chat template,
-    where the model is known."""
+    """Syntax of tool calls if the protocol is ``tool_calls``: ``hermes``, ``qwen3_coder``, ``llama3``,
+    ``mistral``, ``gemma``, ``gpt_oss``, the path of a YAML file, or ``auto`` for the dialect of the model's chat
+    template, if the model is known."""
     several_calls: SeveralCalls
-    """What several tool calls in one response are: the first acts, all are queries of one search, or a refusal."""
+    """Handling of several tool calls in one response: execute the first, merge all into one search, or refuse them."""
     distractors: bool
-    """Whether each question searches only the paragraphs that come with it, instead of `corpus`."""
+    """Whether each question searches only its own paragraphs instead of `corpus`."""
     aliases: str | os.PathLike[str]
     """Path to 2WikiMultihopQA's ``id_aliases.json``, for its evidence scores."""
     top_k: int
@@ -59,9 +60,9 @@ class TaskOptions(TypedDict, total=False):
     browse: bool
     """Whether searches show only the beginning of each passage, and pages of the corpus can be opened."""
     snippet_words: int
-    """Maximum number of words of each passage that a search shows where pages can be opened."""
+    """Maximum number of words that a search shows of each passage if pages can be opened."""
     retriever_deadline: float
-    """Seconds that one retrieval may take, retries included."""
+    """Time limit of one retrieval in seconds, retries included."""
 
 
 RULE_OPTIONS: Final = TaskOptions.__annotations__.keys() & EnvCard.__annotations__.keys() - {
@@ -69,17 +70,17 @@ RULE_OPTIONS: Final = TaskOptions.__annotations__.keys() & EnvCard.__annotations
     "corpus",
     "reward",
 }
-"""Options that are fields of the card, but for its data and its reward."""
+"""Options that are fields of the card, except its data and its reward."""
 RENAMED: Final = ("world", "generated", "masked", "open_answers")
-"""Options of earlier versions, whose values are fields of `TaskOptions.questions` now."""
+"""Options of earlier versions whose values are now fields of `TaskOptions.questions`."""
 
 
 def check_option_names(options: Iterable[str], where: str) -> None:
     """Refuses options that do not exist.
 
     Raises:
-        UnknownNameError: An option that does not exist; the nearest is suggested.
-        UsageError: An old spelling; the new one is named.
+        UnknownNameError: An option does not exist; the message suggests the closest name.
+        UsageError: An option has an old spelling; the message names the new one.
     """
     for name in options:
         if name in RENAMED:
@@ -89,10 +90,10 @@ def check_option_names(options: Iterable[str], where: str) -> None:
 
 
 def named_options(card: EnvCard, options: Mapping[str, Any]) -> TaskOptions:
-    """Returns the options that are not None, once their names are known and the corpus is there; no file is read.
+    """Returns the options that are not None after checking their names and that the corpus exists; reads no file.
 
     Raises:
-        UnknownNameError: An option or a corpus card that does not exist.
+        UnknownNameError: An option or a corpus card does not exist.
         UsageError: The corpus is neither a path nor a name, or an option has an old spelling.
         DataMissingError: The corpus cannot be found.
     """
@@ -104,7 +105,7 @@ def named_options(card: EnvCard, options: Mapping[str, Any]) -> TaskOptions:
 
 
 def own_questions(options: Mapping[str, Any]) -> Any:
-    """Returns the user's files, data sets or records; None where the questions are those of a question source."""
+    """Returns the user's files, data sets or records; None if the questions come from a question source."""
     questions = options.get("questions")
     return None if isinstance(questions, (Mapping, QuestionSource)) else questions
 
@@ -113,7 +114,7 @@ def with_options(card: EnvCard, options: Mapping[str, Any]) -> EnvCard:
     """Returns the card with the user's rules and question source applied and checked.
 
     Raises:
-        UsageError: A value does not fit, or there is no such question source.
+        UsageError: A value is not valid, or the question source does not exist.
     """
     changes: dict[str, Any] = {name: value for name, value in options.items() if name in RULE_OPTIONS}
     questions = options.get("questions")
@@ -128,10 +129,10 @@ def with_options(card: EnvCard, options: Mapping[str, Any]) -> EnvCard:
 
 
 def merge_options(card: EnvCard, *layers: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns layers of options as one, later ones in place of earlier; of question sources single fields.
+    """Merges layers of options, where later layers override earlier ones; question sources are merged field by field.
 
-    Fields are merged because splits of one corpus share no page only if all that decides them, ``hold_out`` among it,
-    is the same.
+    Fields are merged because the splits of a corpus are disjoint only if all options that determine them (such as
+    ``hold_out``) are equal.
     """
     options: dict[str, Any] = {}
     for layer in layers:
@@ -144,9 +145,9 @@ def merge_options(card: EnvCard, *layers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns one mapping with the values of another in place of its own, nested ones key by key.
+    """Returns `base` updated with the values of `over`; nested mappings are merged key by key.
 
-    Where the other is of another ``kind``, nothing of the first stays.
+    If `over` has another ``kind``, nothing of `base` is kept.
     """
     if over.get("kind", base.get("kind")) != base.get("kind"):
         return dict(over)

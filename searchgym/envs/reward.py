@@ -1,4 +1,4 @@
-"""Rewards of finished episodes: the base class of kinds, users' functions, and the one way to call them."""
+"""Rewards of finished episodes: the base class of kinds, users' functions, and the function that calls them."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from searchgym.records import Question, simulated_share
 from searchgym.threads import contained
 
 RewardFunction = Callable[[State], float]
-"""Reward function: takes the state of a finished episode, returns a finite number; called once per episode. A `Reward`
-is one, and so is any function of a user's."""
+"""Reward function: takes the state of a finished episode, returns a finite number; called once per episode. It may be
+a `Reward` or any function of the user."""
 SCORES: Final = ("em", "f1")
-"""Rewards that are scores of every episode, too, but for those at questions without an answer."""
+"""Rewards that are also scores of every episode, except at questions without an answer."""
 LARGEST: Final = float(np.finfo(np.float32).max)
-"""Largest size of a reward, 3.4e38: samples hold float32, and sums of larger ones may not be finite."""
+"""Largest absolute value of a reward, 3.4e38: samples store float32, and sums of larger values may overflow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,11 +35,11 @@ class Reward(Kind):
     noun: ClassVar = "reward"
 
     def __call__(self, state: State) -> float:
-        """Returns the reward of a finished episode: `of_answer`, and 0 without an answer that can be paid.
+        """Returns the reward of a finished episode: `of_answer`, or 0 if no answer can be rewarded.
 
-        Without words there is none. The official scripts take an answer of articles and punctuation alone for a gold
-        answer such as *The The*: an agent that says nothing would earn. None of a question without an answer is paid:
-        its gold answer is that of its twin.
+        An answer without words earns 0: the official scripts accept an answer of only articles and punctuation for a
+        gold answer such as *The The*, which would reward an agent that answers nothing. At a question without an
+        answer, no answer is rewarded, since the gold answer belongs to its twin.
         """
         question, answer = state.question, state.answer
         if answer is None or question.answerable is False or not scoring.normalise_answer(answer.text):
@@ -47,33 +47,33 @@ class Reward(Kind):
         return self.of_answer(answer.text, question)
 
     def of_answer(self, text: str, question: Question) -> float:
-        """Returns the reward of an answer with words to a question that has one, a finite number."""
+        """Returns the reward, a finite number, of a non-empty answer to an answerable question."""
         return self.score(text, question.golds)
 
     @staticmethod
     def score(text: str, golds: Sequence[str], /) -> float:
-        """Returns the reward of an answer, for rewards that look at the gold answers alone."""
+        """Returns the reward of an answer, for rewards that depend only on the gold answers."""
         raise NotImplementedError("a reward defines score, of_answer or __call__")
 
 
 @cache
 def score_rewards() -> dict[str, Reward]:
-    """Returns the rewards that are scores of every episode, by name."""
+    """Returns, by name, the rewards that are also scores of every episode."""
     return {name: find_kind(Reward, name)() for name in SCORES}
 
 
 def answer_scores(state: State) -> dict[str, float]:
-    """Returns ``em`` and ``f1`` of a finished episode; nothing at a question without an answer, which has neither."""
+    """Returns ``em`` and ``f1`` of a finished episode; empty for a question without an answer."""
     scores = {} if state.question.answerable is False else score_rewards()
     return {name: reward(state) for name, reward in scores.items()}
 
 
 NOTED: Final = 3
-"""Number of golds that a note names."""
+"""Number of gold answers that a note lists."""
 
 
 def unpaid(questions: Sequence[Question]) -> list[str]:
-    """Returns notes for the user on golds of questions that no reward of this module pays; none if all can be paid."""
+    """Returns notes for the user on questions that no reward of this module can reward; empty if there are none."""
     notes, count = [], len(questions)
     if wordless := [(gold, q.id) for q in questions if (gold := wordless_gold(q)) is not None]:
         named = ", ".join(f"{gold!r:.60} ({id})" for gold, id in wordless[:NOTED]) + ", ..." * (len(wordless) > NOTED)
@@ -85,7 +85,7 @@ def unpaid(questions: Sequence[Question]) -> list[str]:
 
 
 def wordless_gold(question: Question) -> str | None:
-    """Returns the first gold answer or alias of a question that normalises to nothing, None if there is none."""
+    """Returns the first gold answer or alias of a question that normalises to the empty string, or None."""
     return next((gold for gold in question.golds if not scoring.normalise_answer(gold)), None)
 
 
@@ -93,8 +93,8 @@ def get_reward(reward: str | Mapping[str, Any] | RewardFunction) -> RewardFuncti
     """Returns a reward function from a kind's name, its options with ``kind``, ``"module:function"`` or a callable.
 
     Raises:
-        UsageError: The name is unknown, the module or function cannot be loaded, or it takes other arguments.
-        CardError: The options of a kind do not fit.
+        UsageError: The name is unknown, the module or function cannot be loaded, or its signature is wrong.
+        CardError: The options do not match the kind.
     """
     if isinstance(reward, str) and ":" in reward:
         named = load_object(reward)
@@ -112,24 +112,24 @@ def get_reward(reward: str | Mapping[str, Any] | RewardFunction) -> RewardFuncti
 
 
 def finite_number(value: object) -> float | None:
-    """Returns a value that a user's function returned as a float; None if it is no number that a reward can be.
+    """Converts the return value of a user's function to a float; None if it is not a valid reward.
 
-    That is a real number of at most `LARGEST` either way, NumPy's and arrays without dimensions among them; no text,
-    no truth value, not NaN.
+    Valid are real numbers of absolute value at most `LARGEST`, including NumPy scalars and zero-dimensional arrays, but
+    not text, booleans or NaN.
     """
     if getattr(value, "shape", None) == ():
-        value = value.item()  # type: ignore[attr-defined]  # what has a shape has this
+        value = value.item()  # type: ignore[attr-defined]  # anything with a shape has `item`
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         return None
     try:
         number = float(value)
-    except OverflowError:  # of an integer
+    except OverflowError:  # an integer too large for a float
         return None
     return number if abs(number) <= LARGEST else None
 
 
 def score_episode(reward: RewardFunction, state: State) -> tuple[float, dict[str, float]]:
-    """Returns the reward and the scores of a finished episode; zeros if its retriever failed, so without an answer.
+    """Returns the reward and the scores of a finished episode; all 0 if its retriever failed before an answer.
 
     Raises:
         RewardError: The reward function raised, or returned something other than a finite number.
@@ -146,7 +146,7 @@ def checked_reward(reward: RewardFunction, state: State) -> float:
     """Calls a reward function and checks that it returns a finite number (`finite_number`).
 
     Raises:
-        RewardError: The function raised, or returned something else; the message names the question.
+        RewardError: The function raised, or did not return a finite number; the message names the question.
     """
     context = f"on question {state.question.id!r}"
     try:

@@ -19,7 +19,7 @@ from searchgym.errors import EpisodeError, UsageError
 
 @dataclass(slots=True)
 class Snapshot:
-    """Saved episode of a `SearchEnv`, to branch several continuations from one point."""
+    """Saved episode of a `SearchEnv`, from which several continuations can branch."""
 
     state: State
     """State of the episode."""
@@ -38,12 +38,12 @@ class SearchEnv(gymnasium.Env[str, str]):
 
     ## Action space
     `UnicodeText`: any string. With the ``tags`` protocol ``<search>query</search>`` searches and
-    ``<answer>text</answer>`` answers; ``info["instructions"]`` of `reset` has the grammar in words. Text that holds no
-    complete action costs a turn and is answered by a notice; no string raises.
+    ``<answer>text</answer>`` answers; ``info["instructions"]`` of `reset` describes the grammar. Text that holds no
+    complete action costs a turn and returns a notice; no string raises an exception.
 
     ## Observation space
-    `UnicodeText`: the question; then ``Doc i(Title: ...) text`` for up to `top_k` hits, cut to
-    `max_observation_words` words; empty once the episode has ended. Where pages can be opened (`browse`), a search
+    `UnicodeText`: the question; then ``Doc i(Title: ...) text`` for up to `top_k` hits, truncated to
+    `max_observation_words` words; empty once the episode has ended. If pages can be opened (`browse`), a search
     shows `snippet_words` words of each hit, and an opened page comes in parts of `max_observation_words` words.
 
     ## Reward
@@ -55,7 +55,7 @@ class SearchEnv(gymnasium.Env[str, str]):
 
     ## Info
     ``question_id, turn, turns_left, searches, action, hits, stop_reason`` on every step; ``em, f1, answer`` on the
-    last; ``opens`` where pages can be opened. Deterministic: times and counters are in `stats`.
+    last; ``opens`` if pages can be opened. Deterministic: times and counters are in `stats`.
 
     ## Reset options
     ``{"question_id": ...}`` chooses the question; otherwise the environment's generator draws one.
@@ -93,7 +93,7 @@ class SearchEnv(gymnasium.Env[str, str]):
         """State of the current episode.
 
         Raises:
-            EpisodeError: Before the first reset.
+            EpisodeError: The environment has not been reset.
         """
         if self._state is None:
             raise EpisodeError("reset the environment before the first step")
@@ -103,7 +103,7 @@ class SearchEnv(gymnasium.Env[str, str]):
         """Starts an episode; the class docstring lists the options.
 
         Raises:
-            UnknownNameError: An unknown option or question id.
+            UnknownNameError: An option or question id is unknown.
         """
         super().reset(seed=seed)
         chosen = turns.reset_options(options, ("question_id",))
@@ -117,7 +117,7 @@ class SearchEnv(gymnasium.Env[str, str]):
         """Takes one turn; the class docstring describes actions, observations and rewards.
 
         Raises:
-            EpisodeError: Before a reset or after the end.
+            EpisodeError: The environment has not been reset, or the episode has ended.
             UsageError: The action is not a string.
             RewardError: The reward function raised, or returned something other than a finite number.
         """

@@ -15,13 +15,13 @@ from searchgym.errors import UsageError
 class UnicodeText(Space[str]):
     """Gymnasium space of all strings of at most `max_length` characters.
 
-    Gymnasium's ``Text`` lists its characters one by one: its default lacks the blank, all of Unicode takes seconds to
+    Gymnasium's ``Text`` lists its characters one by one: its default lacks the space, all of Unicode takes seconds to
     build, and a shared-memory ``AsyncVectorEnv`` returns garbage for it. This space has no shape and no dtype, so
-    that ``AsyncVectorEnv(shared_memory=True)`` refuses it with an error; use ``shared_memory=False``.
+    ``AsyncVectorEnv(shared_memory=True)`` refuses it with an error; use ``shared_memory=False``.
 
     Args:
         max_length: Maximum length of a string, in characters.
-        samples: Templates in which `sample` replaces ``{}`` by random text; they should exercise the environment.
+        samples: Templates in which `sample` replaces ``{}`` with random text; they should exercise the environment.
         seed: Seed of the space's generator.
     """
 

@@ -37,23 +37,23 @@ class Task:
     by_id: Mapping[str, Question]
     """Question id to question."""
     split: str = "all"
-    """Split that the questions are of, or which files the user gave."""
+    """Name of the split of the questions, or names of the user's files."""
     aliases: scoring.EntityAliases | None = None
     """Entity id to the entity's names, for 2WikiMultihopQA's evidence scores."""
     retrievers: Mapping[str, AnyRetriever] = dataclasses.field(default_factory=dict)
-    """Further retrievers by name."""
+    """Additional retrievers by name."""
     subset_info: Mapping[str, int] | None = None
-    """How the questions were drawn (``n`` of how many, ``of``, by which ``seed``); None: all that there are."""
+    """Parameters of the draw: ``n`` questions from a set of size ``of`` with ``seed``; None: all questions are used."""
 
     def source(self, name: str) -> AnyRetriever:
-        """Returns the retriever of that name; the environment's own for an empty one."""
+        """Returns the retriever with a given name; the environment's own retriever for the empty string."""
         return self.retrievers[name] if name else self.retriever
 
     def find(self, question_id: str) -> Question:
         """Returns the question with an id.
 
         Raises:
-            UnknownNameError: No such question in this task.
+            UnknownNameError: The task has no such question.
         """
         if question_id not in self.by_id:
             raise UnknownNameError("question id", question_id, self.by_id)
@@ -65,7 +65,7 @@ class Task:
         return dataclasses.replace(self, questions=chosen, by_id={q.id: q for q in chosen}, subset_info=None)
 
     def subset(self, n: int | None, seed: int = SEED) -> Task:
-        """Returns the task with `n` of its questions, drawn by `draw_subset`; itself if it has no more, or for None."""
+        """Returns the task with `n` questions drawn by `draw_subset`; all questions if `n` is None or not smaller."""
         if n is None or n >= len(self.questions):
             return self
         subset_info = {"n": n, "of": len(self.questions), "seed": seed}
@@ -76,9 +76,9 @@ def load_task(card: EnvCard, **options: Unpack[TaskOptions]) -> Task:
     """Resolves a card and a user's options into a task.
 
     Raises:
-        UnknownNameError: An option that does not exist.
+        UnknownNameError: An option does not exist.
         UsageError: An option has a wrong type, is out of range, or conflicts with another.
-        DataMissingError: Questions or corpus are neither given, nor in the data folder, nor on the Hugging Face hub.
+        DataMissingError: Questions or corpus are not given, in the data folder or on the Hugging Face hub.
         DataError: A file cannot be read.
     """
     options = named_options(card, options)
@@ -91,7 +91,7 @@ def load_task(card: EnvCard, **options: Unpack[TaskOptions]) -> Task:
     context = _context(card, options, corpus)
     try:
         problems = "; ".join(source.check_environment(context))
-    except Exception as error:  # whatever the class of another package raises
+    except Exception as error:  # the class of another package may raise anything
         problems = f"the check of its question source failed: {type(error).__name__}: {error}"
     if problems:
         raise UsageError(f"{card.id}: {problems}")
@@ -117,7 +117,7 @@ def load_task(card: EnvCard, **options: Unpack[TaskOptions]) -> Task:
 
 
 def _context(card: EnvCard, options: TaskOptions, corpus: Callable[[], CorpusRetriever]) -> QuestionContext:
-    """Returns what the source of the questions may use."""
+    """Returns the context that is passed to the question source."""
     named = options.get("retrievers", {})
     return QuestionContext(
         env=card.id,

@@ -1,4 +1,4 @@
-"""What single and vector environments share: spaces, the turn of an episode, infos, counters and checked arguments."""
+"""Code shared by single and vector environments: spaces, turns, infos, counters and argument checks."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ MAX_OBSERVATION_CHARS = MAX_RESULT_CHARS + 2**10
 
 @dataclass(slots=True)
 class Stats:
-    """Counters and times of an environment since it was made; kept out of `info`, which is deterministic."""
+    """Counters and times of an environment since its creation; kept out of `info`, which is deterministic."""
 
     episodes: int = 0
     """Number of episodes started."""
     steps: int = 0
     """Number of actions taken."""
     retriever_calls: int = 0
-    """Number of calls to the retriever; one call may carry many queries."""
+    """Number of calls to the retriever; one call may contain many queries."""
     queries: int = 0
     """Number of queries sent."""
     retriever_errors: int = 0
@@ -72,12 +72,12 @@ def step_info(task: Task, state: State) -> dict[str, Any]:
 
 
 def first_info(task: Task, state: State) -> dict[str, Any]:
-    """Returns the info of a state before the first action, with the action grammar in words."""
+    """Returns the info of a state before the first action, with a description of the action grammar."""
     return step_info(task, state) | {"instructions": task.rules.protocol.instructions()}
 
 
 def outcome(task: Task, state: State) -> tuple[float, bool, bool, dict[str, Any], dict[str, float]]:
-    """Returns what a turn gives: reward, whether the episode terminated, whether it was truncated, info and scores.
+    """Returns the outcome of a turn: reward, whether the episode terminated, whether it was truncated, info and scores.
 
     Raises:
         RewardError: The reward function raised, or returned something other than a finite number.
@@ -99,14 +99,14 @@ def draw_question(task: Task, rng: Any, question_id: object) -> Question:
 
 
 def take_turns(task: Task, acting: Sequence[tuple[State, object]], stats: Stats) -> list[tuple[State, str]]:
-    """Takes one turn in each of several episodes, with one call to each retriever that is asked.
+    """Takes one turn in each of several episodes, with one call to each retriever involved.
 
-    A retrieval that fails past its deadline ends every episode that asked it.
+    A retrieval that fails past its deadline ends every episode that needed it.
 
     Args:
         task: Task of the episodes.
         acting: State of each episode and the action that a user passed to `step`.
-        stats: Counters, which are updated.
+        stats: Counters to update.
 
     Returns:
         The new state and the observation of each episode.
@@ -160,10 +160,10 @@ def resolve(card: EnvCard | Task | Mapping[str, Any] | str, options: TaskOptions
 
 
 def reset_options(options: dict[str, Any] | None, accepted: tuple[str, ...]) -> dict[str, Any]:
-    """Checks the option names given to `reset` and returns the options, an empty dict for None.
+    """Checks the option names given to `reset` and returns the options; an empty dict for None.
 
     Raises:
-        UnknownNameError: An option that does not exist.
+        UnknownNameError: An option does not exist.
     """
     for name in options or {}:
         if name not in accepted:

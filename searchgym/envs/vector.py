@@ -20,7 +20,7 @@ from searchgym.envs.task import Task
 from searchgym.errors import EpisodeError, UnknownNameError, UsageError
 
 AUTORESET: Final = {mode.name.lower(): mode for mode in AutoresetMode}
-"""Autoreset modes of Gymnasium by the name that `SearchVectorEnv` takes."""
+"""Autoreset modes of Gymnasium, by their names in `SearchVectorEnv`."""
 
 StepResult = tuple[
     tuple[str, ...], npt.NDArray[np.float64], npt.NDArray[np.bool_], npt.NDArray[np.bool_], dict[str, Any]
@@ -37,16 +37,16 @@ class SearchVectorEnv(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...
     Args:
         card: See `SearchEnv`.
         num_envs: Number of episodes.
-        autoreset: What becomes of an episode that has ended, as in Gymnasium's vector environments. ``"next_step"``:
+        autoreset: Handling of an episode that has ended, as in Gymnasium's vector environments. ``"next_step"``:
             the next step ignores its action and starts a new episode with reward 0. ``"same_step"``: a new episode
             starts in the same step; the last observation and info are in ``infos["final_obs"]`` and
             ``infos["final_info"]``. ``"disabled"``: reset it with ``reset(options={"reset_mask": ended})``, or continue
-            the others with `step_subset`. A member of ``gymnasium.vector.AutoresetMode`` is taken as well.
+            the others with `step_subset`. A member of ``gymnasium.vector.AutoresetMode`` is also accepted.
         render_mode: Must be None: a vector environment is not rendered.
         **options: See `TaskOptions`.
 
     Raises:
-        UnknownNameError: No such `autoreset`.
+        UnknownNameError: `autoreset` is unknown.
         UsageError: `num_envs` is below 1, or a `render_mode` is given.
     """
 
@@ -86,17 +86,17 @@ class SearchVectorEnv(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[tuple[str, ...], dict[str, Any]]:
-        """Starts episodes in all environments, or in those that a mask selects.
+        """Starts episodes in all environments, or only in those selected by a mask.
 
         Args:
-            seed: One seed per environment, or a single seed, of which environment i uses ``seed + i``.
+            seed: One seed per environment, or a single seed: environment i then uses ``seed + i``.
             options: ``{"reset_mask": (num_envs,) bool}`` resets only the marked environments (the others return an
                 empty observation); ``{"question_ids": [...]}`` chooses the questions, one id per environment, None
                 to draw one.
 
         Raises:
-            UnknownNameError: An unknown option or question id.
-            UsageError: A mask, seed or question list of the wrong length.
+            UnknownNameError: An option or question id is unknown.
+            UsageError: A mask, seed or question list has the wrong length.
         """
         chosen = turns.reset_options(options, ("reset_mask", "question_ids"))
         mask = np.asarray(chosen.get("reset_mask", np.ones(self.num_envs, np.bool_)))
@@ -108,7 +108,7 @@ class SearchVectorEnv(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...
         question_ids = self._per_env(chosen.get("question_ids"), "question_ids")
         for question_id in question_ids:
             if question_id is not None:
-                self.task.find(str(question_id))  # an unknown one is refused before anything changes
+                self.task.find(str(question_id))  # an unknown id is refused before any state changes
         observations, infos = [""] * self.num_envs, {}
         for i in map(int, np.flatnonzero(mask)):
             if seeds[i] is not None:
@@ -123,7 +123,7 @@ class SearchVectorEnv(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...
         return state.question.text, turns.first_info(self.task, state)
 
     def _per_env(self, values: Any, name: str) -> list[Any]:
-        """Returns the values as a list with one entry per environment, all None for None."""
+        """Returns the values as a list with one entry per environment; None gives a list of None."""
         if values is None:
             return [None] * self.num_envs
         if len(values) != self.num_envs:
@@ -175,7 +175,7 @@ class SearchVectorEnv(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...
         infos: dict[int, dict[str, Any]] = {}
         for i, (state, observations[i]) in stepped.items():
             rewards[i], terminations[i], truncations[i], infos[i], _ = turns.outcome(self.task, state)
-        # Last, after every reward was computed: a step that raises leaves all states as they were.
+        # Done last, after all rewards are computed, so that a step that raises leaves all states unchanged.
         for i, (state, _) in stepped.items():
             self._states[i] = state
         self.stats.steps += len(stepped)
@@ -189,7 +189,7 @@ class SearchVectorEnv(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...
         return tuple(observations), rewards, terminations, truncations, stack_infos(infos, self.num_envs)
 
     def _ready(self, i: int) -> State:
-        """Returns the state of environment `i`, refusing one that is not reset or has ended."""
+        """Returns the state of environment `i`, raising an error if it has not been reset or has ended."""
         if not 0 <= i < self.num_envs:
             raise UsageError(f"environment {i} does not exist: there are {self.num_envs}")
         state = self._states[i]
@@ -203,7 +203,7 @@ class SearchVectorEnv(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...
 
 
 def stack_infos(infos: Mapping[int, Mapping[str, Any]], num_envs: int) -> dict[str, Any]:
-    """Returns infos in Gymnasium's vector form, built column by column (Gymnasium's ``_add_info`` goes value by value).
+    """Returns infos in Gymnasium's vector form, built column by column (Gymnasium's ``_add_info`` adds single values).
 
     Args:
         infos: Environment number to its info; environments without one are masked out.

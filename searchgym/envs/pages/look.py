@@ -1,4 +1,4 @@
-"""What an agent sees that opens a page: the part of the page, or why there is none."""
+"""Result of opening a page: a part of the page, or the reason why none can be shown."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ def look(action: Open | More, turn: int, before: Sequence[Opened], pages: PageIn
     """Opens a page, or shows the next part of the page opened last.
 
     Args:
-        action: What the agent asked for.
-        turn: 1-based turn in which it asked.
-        before: Earlier looks of the episode.
+        action: Action of the agent.
+        turn: 1-based turn of the action.
+        before: Earlier page views of the episode.
         pages: Pages of the corpus.
         words: Maximum number of words of a part, its heading not counted.
 
     Returns:
-        The record, and the text to show, which says why there is no page if there is none.
+        The record, and the text to show: a part of the page, or the reason why none can be shown.
     """
     if isinstance(action, Open):
         positions = pages.find(action.target)
@@ -44,7 +44,7 @@ def _show(turn: int, target: str, page: Page, part: int, words: int) -> tuple[Op
 
 
 def no_page(target: str, positions: Sequence[int], pages: PageIndex) -> str:
-    """Returns why a title or an id opens no page: none has it, or several."""
+    """Returns the reason why a title or an id opens no page: no page or several pages have it."""
     if not positions:
         return f"No page is called {target:.200}: open a page by the title that a search shows."
     ids = ", ".join(pages.id_at(position) for position in positions[:MOST_NAMED])

@@ -1,7 +1,7 @@
-"""Finds the pages of a corpus by title or id, and cuts them into parts of a number of words.
+"""Finds the pages of a corpus by title or id, and splits them into parts of limited length.
 
-A page is a run of consecutive passages with the same title, as corpora of 100-word passages have them; a passage
-without a title is a page of its own. Two runs with one title are two pages, which only ids tell apart.
+A page is a run of consecutive passages with the same title, as in corpora of 100-word passages; a passage
+without a title is a separate page. Two runs with the same title are two pages, distinguished only by ids.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from searchgym.retrieval.retriever import AnyRetriever, CorpusRetriever, corpus_
 from searchgym.text import count_words, cut_words, skip_words
 
 MAX_TARGET_CHARS: Final = 1000
-"""Most characters of a title or an id that is looked up."""
+"""Maximum number of characters of a title or an id to look up."""
 MOST_NAMED: Final = 5
-"""Most pages that are named where a title means several."""
+"""Maximum number of pages listed for an ambiguous title."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +32,13 @@ class Page:
     """Position of its first passage in the corpus."""
     title: str
     text: str
-    """Texts of its passages, one below the other."""
+    """Texts of its passages, joined by line breaks."""
 
 
 class PageIndex:
     """Pages of a corpus on this machine, found by title or by the id of one of their passages.
 
-    It keeps 16 bytes per passage and 24 per page, and reads the passages themselves from the corpus when asked.
+    The index uses 16 bytes per passage and 24 per page; passages are read from the corpus on demand.
 
     Args:
         corpus: Retriever whose corpus is on this machine. All titles are read once.
@@ -81,7 +81,7 @@ class PageIndex:
     def find(self, target: str) -> list[int]:
         """Returns the positions of the first passages of the pages that a title or an id names.
 
-        An exact title (compared by `title_key`) goes before an id, and an id before a title in other letters.
+        An exact title (compared by `title_key`) takes precedence over an id, and an id over a title in another case.
         """
         key = title_key(target)
         if not key or len(target) > MAX_TARGET_CHARS:
@@ -102,7 +102,7 @@ class PageIndex:
         return [int(self._starts[self._number(position)]) for position in positions[:1]]
 
     def name(self, hit: Hit) -> str:
-        """Returns what opens the page of a hit: its title, with the passage's id where the title means another page."""
+        """Returns the name that opens a hit's page: its title, plus the passage's id if the title is ambiguous."""
         title, id = hit.passage.title, hit.passage.id
         page = self._of_id(id)
         return f"Title: {title}" if not page or self.find(title) == page else f"Title: {title}, id: {id}"
@@ -124,16 +124,16 @@ def pages_of(retriever: AnyRetriever) -> PageIndex:
 
 
 def parts_of(text: str, words: int) -> int:
-    """Returns in how many parts of at most `words` words a text is shown, at least 1."""
+    """Returns the number of parts, each of at most `words` words, in which a text is shown; at least 1."""
     return max(1, -(-count_words(text) // words))
 
 
 def part_of(text: str, number: int, words: int) -> str:
-    """Returns a part of a text, from 1, with the spacing between its words unchanged."""
+    """Returns a part of a text by its 1-based number, with the spacing between words unchanged."""
     return cut_words(skip_words(text, (number - 1) * words), words)
 
 
 def snippet(hit: Hit, words: int) -> Hit:
-    """Returns a hit that shows only the first words of its passage."""
+    """Returns a hit truncated to the first words of its passage."""
     passage = hit.passage
     return Hit(Passage(passage.id, passage.title, cut_words(passage.text, words)), hit.score)

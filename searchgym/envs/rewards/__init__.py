@@ -1,1 +1,1 @@
-"""Rewards that ship: one module for each, with one class; users list them by `searchgym.options.kinds`."""
+"""Shipped rewards, one class per module; `searchgym.options.kinds` lists them."""

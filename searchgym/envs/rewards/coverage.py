@@ -13,7 +13,7 @@ from searchgym.scoring.judges.rubric import coverage, wanted_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage(Reward):
-    """Pays the F1 between the parts of the answer and all answers that the question wants."""
+    """Reward equal to the F1 between the parts of the answer and all answers that the question expects."""
 
     @override
     def of_answer(self, text: str, question: Question) -> float:
