@@ -1,6 +1,6 @@
-"""Workflows that measure one part of an agent alone: reading, knowing without searching, and answering after searches.
+"""Workflows that isolate one ability of an agent: reading, knowing without searching, or answering after searches.
 
-None is meant to be trained. Each asks its model once, so that the gap between two of them has one cause.
+They are not meant to be trained. Each calls its model once, so that a gap between two of them has a single cause.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from searchgym.records import Answer, Question, Search
 from searchgym.text import base_title
 
 ANSWER = "<answer>"
-"""Beginning of an answer with tags."""
+"""Opening tag of an answer."""
 SLOT = "slotofaquery"
-"""Place of a query in an action."""
+"""Placeholder for a query in an action."""
 
 
 class Reader:
-    """Agent that answers by the first line of its model's reply, from the pages of one search for the question.
+    """Agent that searches once for the question and answers with the first line of its model's reply.
 
-    Where searches return the gold pages (`searchgym.eval.ceilings`), this is reading alone.
+    If searches return the gold pages (`searchgym.eval.ceilings`), this measures only reading.
 
     Args:
-        searches: Whether it searches; without pages its model must know the answer (closed book).
+        searches: Whether to search; without pages, the model must know the answer (closed book).
         passage_words: Maximum number of words shown of each page.
     """
 
@@ -41,9 +41,9 @@ class Reader:
 
 
 class OracleQueries:
-    """Agent for which an oracle searches: its model sees the gold titles as its own searches, and gives the answer.
+    """Agent whose searches are made by an oracle: its model sees the gold titles as its own queries, and answers.
 
-    The context is the monolithic agent's, so that the gap to that agent is what its own searches cost.
+    The context is that of the monolithic agent, so the gap to that agent measures the loss due to its own searches.
     """
 
     async def run(self, question: Question, io: EpisodeIO) -> None:
@@ -67,7 +67,7 @@ class OracleQueries:
 
 
 def _written(query: str, grammar: Protocol) -> Shown:
-    """Returns a search as a model writes it; the query is a title of the question's, and its tags are no tags."""
+    """Returns a search as a model writes it; tags inside the query, a gold title, are not treated as tags."""
     if grammar.name == "tags":
         return Shown.of(("<search> ", True), (query, False), ("</search>", True))
     before, after = grammar.write(Search((SLOT,))).split(SLOT)
@@ -76,7 +76,7 @@ def _written(query: str, grammar: Protocol) -> Shown:
 
 
 async def _answer(reply: Reply, io: EpisodeIO) -> None:
-    """Gives the first line of a reply as the answer, without tags; a reply without one is not legal."""
+    """Submits the first line of a reply, without tags, as the answer; a reply without such a line is not legal."""
     answer = first_line(reply.text.split("</answer>")[0])
     reply.call.legal, reply.call.answer = bool(answer), answer
     await io.step(Answer(answer))

@@ -53,7 +53,7 @@ class Reply:
     text: str
     """Decoded response."""
     call: Call
-    """Record of the call; a workflow whose parser refuses the text sets ``call.legal = False``."""
+    """Record of the call; a workflow whose parser rejects the text sets ``call.legal = False``."""
 
 
 class Chat(Protocol):
@@ -64,11 +64,11 @@ class Chat(Protocol):
 
         Args:
             prefix: Whether the response is a trial answer (`Call.prefix`); if the context fills up, only this response
-                is cut, and the episode goes on.
+                is truncated, and the episode continues.
 
         Raises:
-            EpisodeError: The context is full, or the agent's budget of model calls is spent: the episode has ended with
-                ``stop_reason="context"`` or ``"calls"``.
+            EpisodeError: The context is full, or the agent's budget of model calls is used up: the episode has ended
+                with ``stop_reason="context"`` or ``"calls"``.
         """
         ...
 
@@ -76,8 +76,8 @@ class Chat(Protocol):
         """Appends text to the context, as tokens that are never trained on.
 
         Args:
-            text: Text of the environment.
-            trusted: Whether the workflow wrote all of it, so that tags in it are tags; text of others never is.
+            text: Text to append.
+            trusted: Whether the workflow wrote the whole text, so that its tags count as tags; never for other text.
         """
         ...
 
@@ -95,7 +95,7 @@ class Chat(Protocol):
 
 
 class EpisodeIO(Protocol):
-    """Interface that a workflow gets to its episode: model calls, searches, the answer and randomness."""
+    """Interface of a workflow to its episode: model calls, searches, the answer and randomness."""
 
     @property
     def protocol(self) -> protocol.Protocol:
@@ -114,7 +114,7 @@ class EpisodeIO(Protocol):
 
     @property
     def training(self) -> bool:
-        """Whether the episode will be trained on, so that a workflow may make calls that only training needs."""
+        """Whether the episode will be used for training, so that a workflow may make calls that only training needs."""
         ...
 
     def note(self, name: str, value: float) -> None:
@@ -125,7 +125,7 @@ class EpisodeIO(Protocol):
         """Starts a new context for a role, which begins with the role's prompt.
 
         Args:
-            role: Role of the agent; its model will write in the context.
+            role: Role of the agent; its model generates the responses in the context.
             **fields: Values for the fields of the role's prompt.
 
         Raises:
@@ -138,12 +138,12 @@ class EpisodeIO(Protocol):
         ...
 
     async def step(self, action: Action, pages: Sequence[str] | None = None) -> Observation:
-        """Takes one action in the environment.
+        """Executes one action in the environment.
 
         Args:
             action: The action.
-            pages: Texts that the agent's own model wrote, one for each query of a search: they take the place of its
-                hits, under ids that mark them as simulated.
+            pages: Texts that the agent's own model wrote, one for each query of a search: they replace its hits,
+                under ids that mark them as simulated.
 
         Raises:
             EpisodeError: The episode has ended (a workflow may leave this uncaught: the engine closes the episode), or
@@ -153,10 +153,10 @@ class EpisodeIO(Protocol):
 
 
 class Agent(Protocol):
-    """Workflow of an agent. It must not store state of an episode: one object runs hundreds of episodes at once."""
+    """Workflow of an agent. It must not store per-episode state: one object runs hundreds of episodes at once."""
 
     async def run(self, question: Question, io: EpisodeIO) -> None:
-        """Runs one episode: acts until it has ended; returning earlier leaves the question unanswered."""
+        """Runs one episode until it has ended; returning earlier leaves the question unanswered."""
         ...
 
 
@@ -176,12 +176,12 @@ class LoadedAgent:
 
 
 def with_max_tokens(agent: LoadedAgent, most: int | None, thoughts: int | None = None) -> LoadedAgent:
-    """Returns an agent whose roles have other limits; None leaves its card's numbers.
+    """Returns an agent with other token limits for its roles; None keeps the limits of its card.
 
     Args:
         agent: The agent.
-        most: Maximum tokens of one output of a role.
-        thoughts: Number of tokens of an output after which an open thought is closed.
+        most: Maximum number of tokens in one output of a role.
+        thoughts: Number of tokens in an output after which an open thought is closed.
 
     Raises:
         UsageError: The agent has no roles.
@@ -193,7 +193,7 @@ def with_max_tokens(agent: LoadedAgent, most: int | None, thoughts: int | None =
     if not agent.roles:
         raise UsageError(f"agent {agent.name} has no roles that ask a model: give no {' or '.join(changed)}")
     roles = {name: dataclasses.replace(role, **changed) for name, role in agent.roles.items()}
-    # of the run's record, so that --resume refuses another number
+    # part of the run's record, so that --resume refuses other limits
     source = ", ".join([agent.source, *(f"{name} {limit}" for name, limit in changed.items())])
     return dataclasses.replace(agent, roles=roles, source=source)
 
@@ -218,7 +218,7 @@ async def ask(io: EpisodeIO, role: str, read: Callable[[str], Parsed[Value]], **
 
 
 async def search_once(query: str, io: EpisodeIO) -> tuple[Hit, ...]:
-    """Returns the hits of a query; none where the answer is all that is left."""
+    """Returns the hits of a query; none if the only turn left is needed for the answer."""
     return (await io.step(Search((query,)))).hits if io.turns_left > 1 else ()
 
 
@@ -227,7 +227,7 @@ def documents(hits: Sequence[Hit], words: int, name: str = "Doc", first: int = 1
 
     Args:
         hits: Pages in the order to show.
-        words: Maximum number of words shown of each page; the rest is cut.
+        words: Maximum number of words shown of each page; the rest is dropped.
         name: Word before each number.
         first: Number of the first page.
     """
@@ -236,10 +236,10 @@ def documents(hits: Sequence[Hit], words: int, name: str = "Doc", first: int = 1
 
 
 def read_agent(name: str) -> tuple[AgentCard, dict[str, Role]]:
-    """Returns an agent's card and its roles by name, as `load_agent` takes it, without importing its workflow.
+    """Returns an agent's card and its roles by name, as `load_agent` does, but without importing its workflow.
 
     Raises:
-        UnknownNameError: No such agent; the nearest name is suggested.
+        UnknownNameError: The agent does not exist; the message suggests the closest name.
         CardError: The card or a prompt cannot be read.
     """
     folder = Path()
@@ -263,12 +263,12 @@ def load_agent(name: str) -> LoadedAgent:
     """Loads an agent, given the name of a card, a path to a card, or ``"module:Class"`` (which has no roles).
 
     Raises:
-        UnknownNameError: No such agent; the nearest name is suggested.
+        UnknownNameError: The agent does not exist; the message suggests the closest name.
         UsageError: The class cannot be loaded or built, or has no async ``run``.
     """
     card, roles = read_agent(name)
     workflow = load_object(card.workflow)
-    # looked at before it is called: a card of somebody else's must not call anything but a workflow
+    # checked before the call: a third-party card must not be able to call anything but a workflow
     run = getattr(workflow, "run", None)
     if not inspect.isclass(workflow) or not inspect.iscoroutinefunction(run):
         raise UsageError(f"agent {card.name}: {card.workflow} is no class with `async def run(self, question, io)`")

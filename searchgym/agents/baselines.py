@@ -30,9 +30,9 @@ class Rag:
 
 
 class IRCoT:
-    """Agent that searches for the question, then for each sentence of its reasoning, and answers from all pages found.
+    """Agent that searches for the question and then for each sentence of its reasoning, and answers from all pages.
 
-    Source: IRCoT, arXiv 2212.10509, section 3: a thought ends the loop if it holds "answer is". Deviation: no worked
+    Source: IRCoT, arXiv 2212.10509, section 3: a thought that contains "answer is" ends the loop. Deviation: no worked
     examples in the prompts.
 
     Args:
@@ -72,7 +72,7 @@ class IRCoT:
 async def answer_from(
     question: Question, hits: tuple[Hit, ...], passage_words: int, io: EpisodeIO, most: int = MOST_ANSWER
 ) -> None:
-    """Has the generator answer a question from pages, in at most so many words to be legal, and gives its answer."""
+    """Submits the generator's answer to a question from pages; an answer of over `most` words is not legal."""
     reply = await io.generate("generator", question=question.text, documents=documents(hits, passage_words) or NONE)
     reply.call.answer = accept(reply, read_answer(reply.text, most))
     await io.step(Answer(reply.call.answer))

@@ -7,11 +7,11 @@ from searchgym.records import Action, Answer, Invalid, Question, Search
 
 
 class Monolithic:
-    """Agent with one model in one context: it generates an action, takes it, appends the observation, and repeats.
+    """Agent with one model in one context: it generates an action, executes it, appends the observation, and repeats.
 
     Actions are parsed by the environment's grammar. Deviations from Search-R1's released code: responses are never cut
-    and encoded again; the score depends on the action alone, never on the prompt; there is no extra final generation
-    with search switched off, since the last turn of the environment's budget serves as that.
+    and re-encoded; the score depends only on the action, never on the prompt; there is no extra final generation
+    with search disabled, since the last turn of the environment's budget has that function.
 
     Args:
         prefix_answers: Whether, in training, the model also gives a trial answer before the first search and after each
@@ -40,11 +40,11 @@ class Monolithic:
                 await self._trial_answer(chat, io)
 
     def read(self, text: str, io: EpisodeIO) -> Action:
-        """Returns the action that a response means."""
+        """Returns the action parsed from a response."""
         return io.protocol.parse(text)
 
     async def act(self, action: Action, chat: Chat, io: EpisodeIO, question: Question) -> Observation:
-        """Takes an action in the environment; agents that act in another way replace it."""
+        """Executes an action in the environment; subclasses override it to act differently."""
         return await io.step(action)
 
     async def _trial_answer(self, chat: Chat, io: EpisodeIO) -> None:

@@ -1,7 +1,7 @@
 """Outputs of an oracle that knows a question's decomposition, for each role of the shipped teams.
 
-They give the upper bound of a team's workflow, and demonstrations for small models before reinforcement learning. With
-flaws the oracle stops early, plans too little, or overlooks a page, as a weak team does; its outputs stay legal.
+They provide the upper bound of a team's workflow, and demonstrations for small models before reinforcement learning.
+With flaws, the oracle stops early, plans too little or overlooks a page, like a weak team; its outputs stay legal.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class OracleStep:
     title: str
     """Title of the page that answers the sub-question."""
     quote: str
-    """Sentences of that page which hold the answer."""
+    """Sentences of that page that contain the answer."""
     answer: str
     """Answer to the sub-question."""
 
@@ -62,7 +62,7 @@ def steps_of(question: Question, quotes: Sequence[str] | None = None) -> list[Or
 
 
 def _own_quotes(question: Question, titles: Sequence[str]) -> list[str]:
-    """Returns the supporting sentences for each gold title, or the title if the question has no such paragraph."""
+    """Returns the supporting sentences for each gold title, or the title if its paragraph is missing."""
     supporting_facts = {(title_key(fact.title), fact.sentence) for fact in question.supporting_facts or ()}
     quotes: dict[str, str] = {}
     for page in question.paragraphs or ():
@@ -77,17 +77,17 @@ def _own_quotes(question: Question, titles: Sequence[str]) -> list[str]:
 
 
 class OracleRoles:
-    """Oracle that plays every role of a team in one episode, if asked with deliberate flaws.
+    """Oracle that plays every role of a team in one episode, optionally with deliberate flaws.
 
-    It has a method for each role, named as the role, from the fields of the prompt to the role's output.
+    Each role has a method of the same name, which maps the fields of the prompt to the role's output.
 
     Args:
         question: Question of the episode.
         quotes: See `steps_of`.
         rng: Generator from which the flaws are drawn.
-        flaws: Probability that the plan is too short, and that the search ends after the first page: drawn apart, so
-            that one says nothing of the other. It also scales each smaller flaw: a page overlooked, a known step added
-            as a new one, useless pages kept.
+        flaws: Probability that the plan is too short and, drawn independently, that the search ends after the first
+            page. It also scales each smaller flaw: a page overlooked, a known step added as a new one, useless pages
+            kept.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class OracleRoles:
         """Returns a role's output for a prompt with these fields.
 
         Raises:
-            AttributeError: No shipped team has such a role.
+            AttributeError: The oracle does not know the role.
         """
         return str(getattr(self, role)(fields))
 
@@ -124,7 +124,7 @@ class OracleRoles:
         return answered[-1].answer if answered else UNKNOWN
 
     def _chosen(self, helpful: Sequence[str], otherwise: Sequence[str]) -> str:
-        """Returns the choice of the pages that help; with a flaw, or if there are none, of others."""
+        """Returns the choice of the helpful pages; with a flaw, or if there are none, of other pages."""
         choice = helpful if helpful and not self._flawed() else otherwise or ["0"]
         return f"<id>{','.join(f'Document{number}' for number in choice)}</id>"
 
@@ -137,7 +137,7 @@ class OracleRoles:
         return f"{''.join(pairs)}<final_answer> {UNKNOWN}</final_answer>"
 
     def search(self, fields: Fields) -> str:
-        """Searches for the first sub-question that was not searched for yet."""
+        """Searches for the first sub-question not yet searched for."""
         searched = {same(line) for line in fields["queries"].splitlines()}
         left = [step for step in self.steps[: 1 if self.early else None] if same(step.filled) not in searched]
         return f"<search> {left[0].filled}</search>" if left else "<end>"
@@ -211,7 +211,7 @@ class OracleRoles:
         return f"<answer> {answer}</answer>"
 
     def _step(self, text: str) -> OracleStep | None:
-        """Returns the step whose sub-question a text asks, with or without earlier answers filled in; None if none."""
+        """Returns the step whose sub-question a text asks, with or without earlier answers filled in, or None."""
         plain = same(text).removeprefix("what is ").rstrip("?")
         return next(
             (s for s in self.steps if plain in (same(s.sub_question).rstrip("?"), same(s.filled).rstrip("?"))), None
@@ -229,7 +229,7 @@ class OracleRoles:
 
 
 def pages_in(fields: Fields) -> list[tuple[str, str]]:
-    """Returns number and title of each page that a prompt shows to select from."""
+    """Returns the number and title of each page offered in a prompt."""
     return re.findall(r"^Document(\d+)\(Title: (.*?)\) ", fields["documents"], re.MULTILINE)
 
 

@@ -13,7 +13,7 @@ from searchgym.options.yaml import read_small
 from searchgym.protocol import Parts, joined
 
 FIELD = re.compile(r"\{([a-z_]+)\}")
-"""Pattern of a placeholder in a prompt; other braces (JSON examples) stay as they are."""
+"""Pattern of a placeholder in a prompt; other braces (JSON examples) are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Role:
     penalty: float = 0.0
     """Number (at most 0) that the credit term ``format`` adds to the reward of a response that fails to parse."""
     max_thought_tokens: int | None = None
-    """Number of tokens of a response after which a thought that is still open is closed; None: never."""
+    """Number of tokens in a response after which an open thought is closed; None: never."""
 
     def render(self, **fields: str) -> str:
         """Returns the prompt with its fields filled in; braces inside a value are not treated as placeholders.
@@ -43,12 +43,12 @@ class Role:
     def parts(self, fields: Mapping[str, str], trusted: str = "") -> Parts:
         """Returns the parts of the prompt with its fields filled in.
 
-        A prompt may leave out ``instructions``, the description of the action grammar: released models have it in words
-        of their own.
+        A prompt may omit ``instructions``, the description of the action grammar: prompts of released models have their
+        own wording of it.
 
         Args:
-            fields: Values of the fields, which come from elsewhere.
-            trusted: Value of ``instructions``, the only field that is text of this package.
+            fields: Values of the fields, which are untrusted.
+            trusted: Value of ``instructions``, the only field whose text comes from this package.
 
         Raises:
             UsageError: A placeholder got no value, or a value has no placeholder.
@@ -69,7 +69,7 @@ def load_role(name: str, card: RoleCard, folder: Path) -> Role:
     Args:
         name: Name of the role.
         card: Section of the agent's card about the role.
-        folder: Folder of the card, to which the prompt's path is relative.
+        folder: Folder of the card, which the prompt's path is relative to.
 
     Raises:
         CardError: The prompt file cannot be read, lacks a field of the card or uses an unknown one; or the penalty is

@@ -12,10 +12,10 @@ from searchgym.text import holds
 
 
 class Oracle:
-    """Agent that searches for each gold title in order, then gives the gold answer with all gold evidence.
+    """Agent that searches for each gold title in order, then submits the gold answer with all gold evidence.
 
-    It checks the whole pipeline: a score below 1.0 means a fault in the data or the scoring. Where pages can be opened,
-    it opens the gold pages and reads until an answer stands there.
+    It checks the whole pipeline: a score below 1.0 means an error in the data or the scoring. If pages can be opened,
+    it opens the gold pages and reads until an answer appears.
     """
 
     async def run(self, question: Question, io: EpisodeIO) -> None:
@@ -25,13 +25,13 @@ class Oracle:
 
 
 class EvidenceOracle:
-    """Agent that searches for each gold title and gives the gold answer only if every gold page was among the hits.
+    """Agent that searches for each gold title and submits the gold answer only if every gold page is among the hits.
 
-    Its score is the upper bound for a perfect reader: below 1.0, retrieval misses pages even by their titles. Where
-    pages can be opened, it also has to have read an answer, or every part of the gold pages.
+    Its score is the upper bound for a perfect reader: below 1.0, retrieval misses pages even by their titles. If
+    pages can be opened, the agent must also have read an answer, or every part of the gold pages.
 
     Args:
-        opens: Whether it opens pages where it can; if not, it has only the snippets.
+        opens: Whether to open pages if possible; otherwise only the snippets are read.
     """
 
     def __init__(self, opens: bool = True) -> None:
@@ -57,10 +57,10 @@ class EvidenceOracle:
 
 
 class SpanOracle:
-    """Agent that asks the queries a masked text was made with, and fills in what their hits show.
+    """Agent that sends the queries stored with a masked text, and fills in the spans that their hits show.
 
-    Its reward is the upper bound for a perfect reader: below 1.0, the searches miss a page. Other questions it searches
-    by their gold titles, and answers if the answer was shown.
+    Its reward is the upper bound for a perfect reader: below 1.0, the searches miss a page. For other questions, it
+    searches for the gold titles, and answers if the answer was shown.
     """
 
     async def run(self, question: Question, io: EpisodeIO) -> None:
@@ -77,7 +77,7 @@ class SpanOracle:
 
 
 class ClosedBook:
-    """Agent that never searches: it answers "yes" to yes/no questions, "A" to "A or B", else nothing."""
+    """Agent that never searches: it answers "yes" to yes/no questions and "A" to "A or B", otherwise nothing."""
 
     async def run(self, question: Question, io: EpisodeIO) -> None:
         """Runs one episode."""
@@ -85,9 +85,9 @@ class ClosedBook:
 
 
 class SingleSearch:
-    """Agent that searches once for the question and answers like `ClosedBook`, or else with a title.
+    """Agent that searches once for the question and answers like `ClosedBook`, otherwise with a title.
 
-    The title is that of the best hit which the question does not mention.
+    This is the title of the best hit that the question does not mention.
     """
 
     async def run(self, question: Question, io: EpisodeIO) -> None:
@@ -120,12 +120,12 @@ class Random:
 
 
 async def search_titles(question: Question, io: EpisodeIO, opens: bool = True) -> list[Observation]:
-    """Searches for the gold titles one by one, keeping one turn for the answer; returns the observations.
+    """Searches for the gold titles one by one, reserving one turn for the answer; returns the observations.
 
     Args:
-        question: Question whose gold pages are looked for.
+        question: Question whose gold pages are searched for.
         io: The episode.
-        opens: Whether to read the pages too, where they can be opened.
+        opens: Whether to read the pages as well, if they can be opened.
     """
     observations: list[Observation] = []
     for title in question.gold_titles or ():
@@ -139,13 +139,13 @@ async def search_titles(question: Question, io: EpisodeIO, opens: bool = True) -
 
 
 async def read_page(title: str, results: Observation, question: Question, io: EpisodeIO) -> list[Observation]:
-    """Opens a page that a search found and reads it until an answer stands there; returns the observations.
+    """Opens a page that a search found and reads it until an answer appears; returns the observations.
 
     Args:
         title: Title of the page.
-        results: What the search showed.
-        question: Question whose answer is looked for.
-        io: The episode, of which one turn is kept for the answer.
+        results: Observation of the search.
+        question: Question whose answer is to be found.
+        io: The episode; one turn is reserved for the answer.
     """
     key = title_key(title)
     hit = next((hit for hit in results.hits if title_key(hit.passage.title) == key), None)
@@ -155,7 +155,7 @@ async def read_page(title: str, results: Observation, question: Question, io: Ep
         seen = await io.step(action)
         observations.append(seen)
         action = More()
-        if seen.opened is None or not seen.opened.part:  # the title means several pages: the id means one
+        if seen.opened is None or not seen.opened.part:  # the title is ambiguous; the id is not
             action = Open(hit.passage.id) if hit is not None and len(observations) == 1 else None
         elif seen.opened.part == seen.opened.parts or any(holds(seen.text, gold) for gold in question.golds):
             action = None
@@ -163,7 +163,7 @@ async def read_page(title: str, results: Observation, question: Question, io: Ep
 
 
 def gold_answer(question: Question) -> Answer:
-    """Returns the gold answer with all gold evidence that the data has."""
+    """Returns the gold answer with all gold evidence in the data."""
     facts = question.supporting_facts
     sentences = facts if facts is not None and all(fact.sentence is not None for fact in facts) else None
     marked = [i for i, p in enumerate(question.paragraphs or ()) if p.supporting]

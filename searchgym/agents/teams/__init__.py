@@ -1,1 +1,1 @@
-"""Agents of further papers: planners, parallel queries, long horizons, two sources, and knowing when to search."""
+"""Agents from other papers: planners, parallel queries, long horizons, two sources, and knowing when to search."""

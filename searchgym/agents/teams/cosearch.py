@@ -1,4 +1,4 @@
-"""CoSearch: a reasoner that searches and answers, and a ranker of what its searches fetch (arXiv 2604.17555)."""
+"""CoSearch: a reasoner that searches and answers, and a ranker of the retrieved pages (arXiv 2604.17555)."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from searchgym.agents.parsing import Parsed
 from searchgym.records import Action, Call, Hit, Question, Search, Searched
 
 PASSAGES: Final = 3
-"""Number of pages that the reasoner sees of a search, if a card says nothing else."""
+"""Default number of pages that the reasoner sees of a search."""
 
 
 def read_order(text: str, count: int, keep: int) -> Parsed[tuple[int, ...]]:
     """Parses an order of pages, ``<id>Document4,Document0</id>``; the value is the 0-based numbers to show, in order.
 
-    Legal: 1 to `keep` numbers below `count`, none twice, and nothing else. Pages that are not named follow in the
-    retriever's order until `keep` are chosen. Fallback: the retriever's order.
+    Legal: 1 to `keep` distinct numbers below `count`, and nothing else. The other pages follow in the retriever's
+    order until `keep` are chosen. Fallback: the retriever's order.
 
     Args:
         text: Output of the ranker.
@@ -37,12 +37,12 @@ def read_order(text: str, count: int, keep: int) -> Parsed[tuple[int, ...]]:
 
 
 def fetched_for(call: Call, searches: Sequence[Searched]) -> tuple[Hit, ...]:
-    """Returns the hits that a ranker's call put in order: those of the turn before it, each passage once."""
+    """Returns the hits ordered by a ranker's call: those of the preceding turn, without repeated passages."""
     return fetched([hit for search in searches if search.turn == call.turn - 1 for hit in search.hits])
 
 
 def fetched(hits: Sequence[Hit]) -> tuple[Hit, ...]:
-    """Returns hits without repeated passages, in their order."""
+    """Returns hits in their original order, without repeated passages."""
     first: dict[str, Hit] = {}
     for hit in hits:
         first.setdefault(hit.passage.id, hit)
@@ -52,20 +52,19 @@ def fetched(hits: Sequence[Hit]) -> tuple[Hit, ...]:
 class CoSearch(Monolithic):
     """Monolithic agent whose pages are chosen and ordered by a second role, the ranker (CoSearch).
 
-    A search fetches as many pages as the environment gives (`top_k`). The ranker reads the question, the query and all
-    of them, and names the best ones in order (`read_order`); the reasoner sees the first `keep`. With one page there is
-    nothing to rank, and the ranker is not asked. The ranker's call records the order (`Call.ranked`); the episode's
-    searches record what was fetched. The credit term ``ranking`` is the ranker's reward, and ``normalise: query``
-    compares its calls.
+    A search retrieves `top_k` pages. The ranker reads the question, the query and all of these pages, and lists the
+    best ones in order (`read_order`); the reasoner sees the first `keep`. With a single page, the ranker is not called.
+    Its call records the order (`Call.ranked`); the episode's searches record the retrieved pages. The credit term
+    ``ranking`` is the ranker's reward, and ``normalise: query`` compares its calls.
 
-    Source: the paper and notes on its code. Deviations: the form of the order is ours, pages that it leaves out may
-    follow (there it lists all to keep), 3 pages are kept as in Search-R1 (there 5 of 50), and the ranker may think but
-    need not. With several queries in one action the ranker orders all their hits at once.
+    Source: the paper and notes on its code. Deviations: the format of the order is ours, pages that it omits may
+    follow (there it lists all pages to keep), 3 pages are kept as in Search-R1 (there 5 of 50), and the ranker need
+    not think. With several queries in one action, the ranker orders all their hits at once.
 
     Args:
         keep: Maximum number of pages that the reasoner sees of a search.
         passage_words: Maximum number of words that the ranker sees of each page.
-        observation_words: Maximum number of words of pages that the reasoner sees of a search.
+        observation_words: Maximum number of words of all pages that the reasoner sees of a search.
     """
 
     def __init__(self, keep: int = PASSAGES, passage_words: int = 100, observation_words: int = 500) -> None:

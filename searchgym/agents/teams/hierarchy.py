@@ -1,4 +1,4 @@
-"""HierSearch: a planner over agents that each search one source, local or web (its repository, plageon/HierSearch)."""
+"""HierSearch: a planner over agents that each search one source, local or web (repository plageon/HierSearch)."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from searchgym.records import Answer, Question
 LOCAL: Final = "local"
 """Role that searches the environment's own retriever."""
 WEB: Final = "web"
-"""Role that searches the further retriever, and the usual name of that one."""
+"""Role that searches the additional retriever, and the default name of that retriever."""
 TOOLS: Final = {
     "local_search_agent": (LOCAL,),
     "web_search_agent": (WEB,),
     "all_search_agent": (LOCAL, WEB),
 }
-"""Tag of a tool of the planner, to the roles that it asks."""
+"""Roles that each tool of the planner calls, by the tool's tag."""
 ANSWER: Final = "answer"
 """Tag that ends the episode."""
 TAGS: Final = re.compile(rf"</?(?:{'|'.join((*TOOLS, ANSWER))})>")
@@ -33,7 +33,7 @@ def read_step(text: str) -> Parsed[tuple[str, str]]:
     """Parses a planner's step; the value is the tag and its content.
 
     Legal: exactly one of ``<local_search_agent>``, ``<web_search_agent>``, ``<all_search_agent>`` or ``<answer>`` with
-    1 to 100 words, and nothing else, none of these tags within it either. Fallback: the first line as the answer.
+    1 to 100 words, without other text or nested tags. Fallback: the first line as the answer.
     """
     text = without_thoughts(text)
     for tag in (*TOOLS, ANSWER):
@@ -44,21 +44,22 @@ def read_step(text: str) -> Parsed[tuple[str, str]]:
 
 
 class HierSearch:
-    """Agent in which a planner puts sub-questions to a local agent, a web agent, or both, and answers (HierSearch).
+    """Agent in which a planner sends sub-questions to a local agent, a web agent or both, and answers (HierSearch).
 
-    The local agent searches the environment's own retriever, the web agent the further one of the environment's option
-    `retrievers`; without that one both search the same. Each searches until it ends or has made `searches` searches (as
-    M-ASK's search role, `read_search`), a reader answers the sub-question from the pages (`read_answer`), and a refiner
-    keeps what they say about it (`read_summary`): the planner sees answers and evidence, never a page. The note
+    The local agent searches the environment's own retriever, the web agent an additional one from the
+    environment's option `retrievers`; without it, both search the same retriever. Each agent searches until it stops or
+    has made `searches` searches (like M-ASK's search role, `read_search`), a reader answers the sub-question from the
+    pages (`read_answer`), and a refiner extracts the relevant evidence (`read_summary`): the planner sees answers and
+    evidence, never a page. The note
     ``tools`` of an episode is the share of the planner's three tools that it used.
 
-    Deviations from the released code: each level is called anew for each step instead of going on in one conversation;
-    the local agent has one kind of search (there also by graph and by neighbouring passages), the web agent opens no
+    Deviations from the released code: each level is called anew for each step instead of continuing one conversation;
+    the local agent has one kind of search (there also by graph and by neighbouring passages); the web agent opens no
     pages; the refiner is a model (there a scorer and a language model).
 
     Args:
-        web: Name of the further retriever.
-        steps: Maximum number of times that the planner is asked.
+        web: Name of the additional retriever.
+        steps: Maximum number of calls to the planner.
         searches: Maximum number of searches for a sub-question.
         passage_words: Maximum number of words shown of each page.
     """
@@ -76,7 +77,7 @@ class HierSearch:
             if tag == ANSWER:
                 reply.call.answer = answer = text
                 break
-            if io.turns_left <= 1 or step == self.steps - 1:  # nothing that comes back could be used
+            if io.turns_left <= 1 or step == self.steps - 1:  # a result could no longer be used
                 break
             used.add(tag)
             for role in TOOLS[tag]:
@@ -87,7 +88,7 @@ class HierSearch:
         await io.step(Answer(answer))
 
     async def _explore(self, role: str, sub_question: str, io: EpisodeIO) -> str:
-        """Has an agent of the lower level work on a sub-question; returns the line of the history about it."""
+        """Answers a sub-question with an agent of the lower level; returns its line for the history."""
         source = self.web if role == WEB and self.web in io.protocol.sources else ""
         searched = await search_until_end(role, sub_question, self.searches, self.passage_words, io, source)
         if searched is None:

@@ -1,4 +1,4 @@
-"""Outputs of an oracle for the roles of the agents in this package, as `OracleRoles` gives them for the other teams."""
+"""Oracle outputs for the roles of the agents in this package; `OracleRoles` covers the other teams."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from searchgym.agents.teams.parallel import QUERY_SEPARATOR
 from searchgym.records import title_key
 
 MOST_NOTES: Final = 60
-"""Number of words of quotes that the oracle's notes hold at most."""
+"""Maximum number of words of quotes in the oracle's notes."""
 
 
 class PlannerOracle(OracleRoles):
@@ -30,10 +30,10 @@ class PlannerOracle(OracleRoles):
 
 
 class MmoaOracle(OracleRoles):
-    """Oracle of MMOA-RAG: it asks the sub-questions and keeps the pages that help; with flaws it asks the first only.
+    """Oracle of MMOA-RAG: it asks the sub-questions and keeps the helpful pages; with flaws, only the first is asked.
 
-    A sub-question that needs an earlier answer is asked with its placeholder, since the rewriter sees no page: this
-    workflow cannot follow a chain.
+    A sub-question that needs an earlier answer keeps its placeholder, since the rewriter sees no page: this workflow
+    cannot follow a chain.
     """
 
     @override
@@ -50,7 +50,7 @@ class MmoaOracle(OracleRoles):
 class SearcherOracle(OracleRoles):
     """Oracle of an agent with one conversation: it searches for the page of each hop by its title, then answers.
 
-    Each thought quotes what the last pages said and asks what comes next. With flaws it answers after the first search.
+    Each thought quotes the last pages and asks the next sub-question. With flaws, it answers after the first search.
     """
 
     def searcher(self, fields: Fields) -> str:
@@ -63,7 +63,7 @@ class SearcherOracle(OracleRoles):
 
     @functools.cached_property
     def turns(self) -> Iterator[str]:
-        """The responses of the conversation, one after the other."""
+        """Yields the responses of the conversation in order."""
         rounds, evidence = self.rounds(), ""
         for group in rounds[:1] if self.early else rounds:
             needs = " ".join(step.filled for step in group)
@@ -77,7 +77,7 @@ class SearcherOracle(OracleRoles):
 
 
 class ParallelOracle(SearcherOracle):
-    """Oracle of ParallelSearch: hops that need no answer of each other are searched for in one turn."""
+    """Oracle of ParallelSearch: independent hops are searched for in one turn."""
 
     @override
     def rounds(self) -> list[list[OracleStep]]:
@@ -95,15 +95,15 @@ class ParallelOracle(SearcherOracle):
 
 
 class CoSearchOracle(SearcherOracle):
-    """Oracle of CoSearch: the reasoner follows the hops, the ranker names the gold pages that were fetched.
+    """Oracle of CoSearch: the reasoner follows the hops, the ranker lists the retrieved gold pages.
 
-    Without a gold page it names the first one, and now and then with flaws, too.
+    Without a gold page, it lists the first page; with flaws, sometimes also if there are gold pages.
     """
 
     reasoner = SearcherOracle.searcher
 
     def ranker(self, fields: Fields) -> str:
-        """Names the gold pages."""
+        """Lists the gold pages."""
         titles = {title_key(title) for title in self.question.gold_titles or ()}
         gold = [number for number, title in pages_in(fields) if title_key(title) in titles][:PASSAGES]
         return self._chosen(gold, ["0"])
@@ -112,8 +112,8 @@ class CoSearchOracle(SearcherOracle):
 class HorizonOracle(OracleRoles):
     """Oracle of ASearcher: it follows the hops, and its notes are the last quotes that fit into the memory.
 
-    How far it has come, it reads in its notes alone. A page that a search does not find ends the search, and so does
-    the first page, with flaws.
+    It infers its progress only from its notes. A page that a search does not find ends the search; with flaws, the
+    first page ends it, too.
     """
 
     def _done(self, memory: str) -> int:
@@ -145,10 +145,10 @@ class HorizonOracle(OracleRoles):
 
 
 class HierOracle(OracleRoles):
-    """Oracle of HierSearch: the planner puts each hop to the local agent, and to the web if that found nothing.
+    """Oracle of HierSearch: the planner sends each hop to the local agent, and to the web agent if nothing was found.
 
-    What was found it reads in the history alone. With flaws it asks any of the three tools, so that each is shown, and
-    answers after the first hop.
+    It infers earlier results only from the history. With flaws, it calls any of the three tools, so that demonstrations
+    show each of them, and answers after the first hop.
     """
 
     reader = OracleRoles.generator
@@ -176,9 +176,9 @@ class HierOracle(OracleRoles):
 
 
 class KnowingOracle(SearcherOracle):
-    """Oracle of IKEA and AdaSearch: it answers at once what counts as known, and searches for anything else.
+    """Oracle of IKEA and AdaSearch: it answers known questions at once, and searches for all others.
 
-    Set `knows` before it speaks: in a generated world nothing can be known.
+    Set `knows` before the first reply: in a generated world, nothing can be known.
     """
 
     knows = False
@@ -189,11 +189,11 @@ class KnowingOracle(SearcherOracle):
         return [] if self.knows else super().rounds()
 
     def decider(self, fields: Fields) -> str:
-        """Decides to search for what is not known."""
+        """Decides to search if the question is not known."""
         return f"<decision> {KNOW if self.knows else SEARCH}</decision>"
 
     def knower(self, fields: Fields) -> str:
-        """Answers what is known."""
+        """Answers a known question."""
         return f"<answer> {self.question.answers[0] if self.knows else UNKNOWN}</answer>"
 
 
@@ -207,4 +207,4 @@ ORACLES: Final[Mapping[str, type[OracleRoles]]] = {
     "ikea": KnowingOracle,
     "adasearch": KnowingOracle,
 }
-"""Agent to the oracle that speaks for its roles."""
+"""Oracles of the agents in this package, by the agent's name."""

@@ -1,4 +1,4 @@
-"""ParallelSearch: several independent queries in one search action (its repository, Tree-Shu-Zhao/ParallelSearch)."""
+"""ParallelSearch: several independent queries in one search action (repository Tree-Shu-Zhao/ParallelSearch)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ QUERY_SEPARATOR: Final = "##"
 
 
 def split_queries(action: Action) -> Action:
-    """Returns a search as one of several queries where its text has a separator, ``first query ## second query``.
+    """Splits a search at separators into several queries, ``first query ## second query``.
 
-    Empty queries are left out, and so is a query that repeats an earlier one; a search without any is `Invalid`. Other
-    actions are returned as they are.
+    Empty and repeated queries are dropped; a search without any query becomes `Invalid`. Other actions are returned
+    unchanged.
     """
     if not isinstance(action, Search):
         return action
@@ -28,9 +28,9 @@ def split_queries(action: Action) -> Action:
 
 
 class ParallelSearch(Monolithic):
-    """Monolithic agent that may ask several queries in one turn, ``<search>first ## second</search>`` (ParallelSearch).
+    """Monolithic agent that can send many queries in one turn, ``<search>first ## second</search>`` (ParallelSearch).
 
-    The environment has to allow several queries (`max_queries`); a search of more than that is an invalid action.
+    The environment must allow several queries (`max_queries`); a search with more queries is an invalid action.
     Everything else is as in `Monolithic`. The credit terms ``decomposition`` and ``search-count`` are its rewards.
     """
 
