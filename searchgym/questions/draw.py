@@ -1,4 +1,4 @@
-"""Draws drafts of questions from a source: chains, comparisons, comparisons over a bridge, and pairs of clues."""
+"""Draws drafts of questions from a source: chains, comparisons, bridge comparisons, and pairs of clues."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from searchgym.questions.source import FactBase
 from searchgym.records import Hop
 
 MOST_CHAINS: Final = 200_000
-"""Number of chains of one length after which no more are looked for."""
+"""Maximum number of chains to collect per length."""
 T = TypeVar("T")
 Path = tuple[PageFact, ...]
-"""Facts of which each is about the object of the one before."""
+"""Sequence of facts in which the object of each is the subject of the next."""
 Makers = dict[str, "Callable[[], Draft | None]"]
-"""Functions that draw a comparison or nothing, by the operation of its form."""
+"""Functions that draw a comparison or return None, by the operation of its form."""
 _YEAR: Final = re.compile(r"\b\d{4}\b")
 
 
@@ -33,25 +33,25 @@ class Draft:
     shape: str
     """``chain``, ``comparison``, ``bridge-comparison``, ``intersection``, ``cloze`` or ``cloze-chain``."""
     text: str
-    """The question."""
+    """Text of the question."""
     answer: str
-    """Its answer."""
+    """Answer to the question."""
     pages: tuple[int, ...]
-    """Numbers of its gold pages in reading order."""
+    """Numbers of the gold pages in reading order."""
     facts: tuple[PageFact, ...] = ()
-    """Facts along its path."""
+    """Facts along the path of the question."""
     form: Form | None = None
     """Logical form on the source's graph; None for a cloze."""
     waypoints: tuple[str, ...] = ()
-    """Names that must be found on the way and are not the answer."""
+    """Intermediate names that must be found but are not the answer."""
     relations: tuple[str, ...] = ()
-    """Relations of its path."""
+    """Relations along the path of the question."""
     steps: tuple[Hop, ...] = ()
-    """Its decomposition into questions of one hop."""
+    """Decomposition into questions of one hop."""
     names: tuple[str, ...] = ()
     """Other names of the answer, for a cloze."""
     named: bool = False
-    """Whether the question names its answer or asks for yes or no."""
+    """Whether the question names its answer or is a yes/no question."""
 
     @property
     def hops(self) -> int:
@@ -60,7 +60,7 @@ class Draft:
 
 
 def draw(source: FactBase, shape: str, hops: int, rng: random.Random) -> Iterator[Draft]:
-    """Yields drafts of one shape, none twice; comparisons go on for as long as new pairs are found."""
+    """Yields drafts of one shape without repeats; comparisons continue as long as new pairs are found."""
     pack = source.pack
     if shape == "chain":
         yield from chains(source, hops, rng)
@@ -76,7 +76,7 @@ def draw(source: FactBase, shape: str, hops: int, rng: random.Random) -> Iterato
 
 
 def chains(source: FactBase, hops: int, rng: random.Random) -> Iterator[Draft]:
-    """Yields the chains of a length, in turn from each sequence of relations so that rare ones are not lost."""
+    """Yields the chains of a length, alternating between sequences of relations so that rare ones are included."""
     by_relations = chains_by_relations(source, hops, rng)
     for path in _take_turns([iter(by_relations[key]) for key in sorted(by_relations)]):
         yield chain_of(source, path)
@@ -93,7 +93,7 @@ def chains_by_relations(source: FactBase, hops: int, rng: random.Random) -> dict
 
 
 def _paths(source: FactBase, hops: int, rng: random.Random) -> Iterator[Path]:
-    """Yields paths of facts over different pages, from every page that a question can name."""
+    """Yields paths of facts over different pages, starting at every page that a question can name."""
     pack = source.pack
     never = {tuple(pair) for pair in pack.never}
     joined = {tuple(join.steps) for join in pack.joined}
@@ -135,7 +135,7 @@ def chain_of(source: FactBase, path: Path) -> Draft:
 
 
 def _ask(source: FactBase, subject: str, relations: Sequence[str]) -> str:
-    """Returns the question for the end of a chain of relations; two that have words of their own are one step."""
+    """Returns the question for the end of a chain of relations; a pair with a joint wording counts as one step."""
     joined = {tuple(join.steps): join for join in reversed(source.pack.joined)}  # the first of a pair counts
     position = 0
     while True:
@@ -148,7 +148,7 @@ def _ask(source: FactBase, subject: str, relations: Sequence[str]) -> str:
 
 
 def _worded(wording: str, **names: str) -> str:
-    """Returns a question with its names filled in, of which the last may end with a question mark of its own."""
+    """Returns a question with its names filled in, the last of which may itself end with a question mark."""
     return wording.format(**names).replace("??", "?")
 
 
@@ -174,7 +174,7 @@ def compare_by(source: FactBase, name: str, rng: random.Random) -> Makers:
 
 
 def compare_over(source: FactBase, bridge: Bridge, rng: random.Random) -> Makers:
-    """Returns functions that draw comparisons of two pages by a property of what a role leads to, by operation."""
+    """Returns functions that compare two pages by a property of the entity that a role leads to, by operation."""
     paths: dict[int, Path] = {}
     for page, facts in source.of_page.items():
         role = facts.get(bridge.role)
@@ -187,7 +187,7 @@ def compare_over(source: FactBase, bridge: Bridge, rng: random.Random) -> Makers
 
 
 def pairs_of(makers: Iterable[Callable[[], Draft | None]]) -> Iterator[Draft]:
-    """Yields comparisons of new pairs, from each maker in turn, until 200 draws gave nothing new."""
+    """Yields comparisons of new pairs, from each maker in turn, until 200 draws yield nothing new."""
     turns, seen, idle = list(makers), set(), 0
     while turns and idle < 200:
         for make in turns:
@@ -205,11 +205,11 @@ class _Comparisons:
     """Draws comparisons of two pages by the ends of their paths.
 
     Args:
-        source: What is asked about.
-        paths: Page to the path that starts there.
+        source: Corpus with the facts to ask about.
+        paths: Path that starts at each page, by page.
         wordings: Questions by operation.
         shape: Shape of the questions.
-        rng: Draws the pairs.
+        rng: Random generator of the pairs.
     """
 
     def __init__(
@@ -223,7 +223,7 @@ class _Comparisons:
         self._several = [value for value, pages in sorted(self._by_value.items()) if len(pages) > 1]
 
     def makers(self) -> Makers:
-        """Returns a function for each operation that draws a pair, in the order least, greatest, same."""
+        """Returns samplers of comparison pairs, by operation, in the order least, greatest, same."""
         makers: Makers = {}
         if self._wordings.least and len(self._sized) > 1:
             makers["least"] = lambda: self._by_size("least")
@@ -242,7 +242,7 @@ class _Comparisons:
         return self._draft(pair, op, source.name(pair[0] if (a < b) == (op == "least") else pair[1]))
 
     def _same(self) -> Draft | None:
-        """Returns the question whether two pages have the same value: yes and no with even chances."""
+        """Returns a question whether two pages have the same value; yes and no are equally likely."""
         rng, by_value = self._rng, self._by_value
         if rng.random() < 0.5:
             return (
@@ -253,7 +253,7 @@ class _Comparisons:
         values = rng.sample(sorted(by_value), 2)
         one, other = (set(re.split(r"[-–/]\s*", value)) for value in values)
         if one & other or any(one & set(group) and other & set(group) for group in self._source.pack.apart):
-            return None  # they share a part, or the pack does not tell them apart
+            return None  # they share a part, or the pack does not distinguish them
         return self._draft([rng.choice(by_value[value]) for value in values], "same", "no")
 
     def _draft(self, pair: Sequence[int], op: Literal["least", "greatest", "same"], answer: str) -> Draft | None:
@@ -282,7 +282,7 @@ class _Comparisons:
 
 
 def _size(text: str) -> tuple[str, int] | None:
-    """Returns (``date`` or ``year``, year) of a literal, None if it is neither."""
+    """Returns (``date`` or ``year``, year) of a literal, or None if it is neither."""
     year = _YEAR.search(text)
     return None if year is None else ("year" if text == year[0] else "date", int(year[0]))
 
@@ -291,8 +291,8 @@ def _size(text: str) -> tuple[str, int] | None:
 
 
 def intersections(source: FactBase, pairs: Iterable[Clues], rng: random.Random) -> Iterator[Draft]:
-    """Yields questions for the one page that two clues fit, each of which fits several."""
-    fitting = Counter((fact.relation, source.node(fact)) for fact in source.facts.facts)  # pages, allowed or not
+    """Yields questions for the one page that two clues match, each of which matches several."""
+    fitting = Counter((fact.relation, source.node(fact)) for fact in source.facts.facts)  # numbers of pages, allowed or not
     for clues in pairs:
         one, other = clues.steps
         pages = sorted(

@@ -1,4 +1,4 @@
-"""Filters that every draft of a question passes, in a fixed order; each rejection is counted under its rule."""
+"""Filters that every draft of a question passes, in a fixed order; with rejections counted by rule."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from searchgym.retrieval.retriever import Retriever
 from searchgym.text import WORD, holds, norm, tidy
 
 DEPTH: Final = 20
-"""Number of hits among which gold pages are looked for."""
+"""Number of hits that are searched for gold pages."""
 ANSWER_SHARE: Final = 0.02
 """Maximum share of a stratum's questions with the same answer (but at least two questions)."""
 RANKS: Final = (3, 5, 20)
-"""Numbers of hits for which it is counted whether they hold all gold pages."""
+"""Numbers of hits at which the presence of all gold pages is counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class SearchedDraft:
-    """A draft with what searches find of its gold pages."""
+    """A draft with the ranks of its gold pages in searches."""
 
     draft: Draft
     raw: tuple[int | None, ...]
@@ -34,18 +34,18 @@ class SearchedDraft:
     """Rank of each gold page when the name of its subject is the query."""
 
     def all_within(self, k: int, by_name: bool = False) -> bool:
-        """Returns whether all gold pages are among the first k hits of the text, or each of its own name's."""
+        """Returns whether all gold pages are in the first k hits of the text, or each in those of its name."""
         return all(rank is not None and rank <= k for rank in (self.by_name if by_name else self.raw))
 
 
 class Wording:
-    """The filters that need no search: one answer, and nothing of it in the question."""
+    """Filters without search: exactly one answer, which the question does not reveal."""
 
     def __init__(self, source: FactBase) -> None:
         self._source = source
 
     def refusal(self, draft: Draft) -> str | None:
-        """Returns the first rule that refuses a draft, None if there is none."""
+        """Returns the first rule that rejects a draft, or None."""
         asks_end = not draft.named and draft.shape != "intersection"
         if draft.form is not None and not self._one_answer(draft.form):
             return "not one answer"
@@ -74,11 +74,11 @@ class Wording:
         """Returns whether the graph gives exactly one answer."""
         try:
             return len(evaluate(self._source.graph, form)) == 1
-        except ValueError:  # a literal that is no date
+        except ValueError:  # a literal that is not a date
             return False
 
     def _rare_words(self, draft: Draft) -> bool:
-        """Returns whether a cloze shows a word of a hidden name that is no ordinary word."""
+        """Returns whether a cloze shows a word of a hidden name that is not an ordinary word."""
         visible = set(WORD.findall(draft.text))
         hidden = [word for name in (draft.answer, *draft.waypoints) for word in WORD.findall(name)]
         return any(
@@ -87,10 +87,10 @@ class Wording:
 
 
 class Searches:
-    """The filters that search: one search must not give a question away, and sub-queries must find its pages.
+    """Filters with search: one search must not find all pages of a question, but searches by name must find each.
 
     Args:
-        source: What questions are drawn from.
+        source: Corpus with the facts that questions are drawn from.
         retriever: Retriever over all pages of the source.
         top_k: Number of hits per search in the environment.
     """
@@ -112,7 +112,7 @@ class Searches:
         return searched
 
     def refusal(self, searched: SearchedDraft) -> str | None:
-        """Returns the rule that refuses a draft, None if there is none."""
+        """Returns the rule that rejects a draft, or None."""
         if searched.draft.hops > 1 and searched.all_within(self.top_k):
             return "one search finds all its pages"
         if not searched.all_within(self.top_k, by_name=True):
@@ -125,7 +125,7 @@ def _rank(hits: Sequence[Hit], id: str) -> int | None:
 
 
 class Balance:
-    """The filters that look at the questions so far: frequent answers, and sides of comparisons."""
+    """Filters that depend on previous questions: frequent answers, and sides of comparisons."""
 
     def __init__(self, count: int) -> None:
         self._most = max(2, int(ANSWER_SHARE * count))
@@ -133,7 +133,7 @@ class Balance:
         self._sides: Counter[tuple[str, str]] = Counter()
 
     def refusal(self, draft: Draft) -> str | None:
-        """Returns the rule that refuses a draft, None if there is none; counts a draft that is not refused."""
+        """Returns the rule that rejects a draft; otherwise counts the draft and returns None."""
         if draft.named:
             side, other = _sides(draft)
             group = " ".join(draft.relations)
@@ -148,7 +148,7 @@ class Balance:
 
 
 def _sides(draft: Draft) -> tuple[str, str]:
-    """Returns the side of a comparison's answer and the other one."""
+    """Returns the side of a comparison's answer, and the other side."""
     if draft.answer in ("yes", "no"):
         return draft.answer, {"yes": "no", "no": "yes"}[draft.answer]
     first = draft.text.rfind(f"{draft.answer} or ") >= 0

@@ -1,4 +1,4 @@
-"""Generates question sets from a corpus: reads facts, splits pages, draws, words, filters."""
+"""Generates question sets from a corpus: reads facts, splits pages, and draws, words and filters questions."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from searchgym.retrieval.retriever import Retriever
 from searchgym.text import base_title
 
 VERSION: Final = 2
-"""Version of the rules; another one gives other questions."""
+"""Version of the rules; another version generates other questions."""
 _BATCH: Final = 256
-"""Number of drafts that are searched for at once."""
+"""Number of drafts per batch of searches."""
 _PATIENCE: Final = 40
-"""Batches in a row without a question after which a stratum is given up."""
+"""Number of consecutive batches without a question after which a stratum is abandoned."""
 
 
 @dataclass
 class Stratum:
-    """The questions of one split, shape and number of hops, with the counts of its filters."""
+    """Questions of one split, shape and number of hops, with the counts of the filters."""
 
     split: str
     shape: str
@@ -49,17 +49,17 @@ class Stratum:
     drawn: int = 0
     """Number of drafts."""
     rejected: dict[str, int] = field(default_factory=dict)
-    """Number of drafts by the rule that refused them."""
+    """Number of rejected drafts, by rule."""
     searched: int = 0
     """Number of drafts that reached the filters that search."""
     raw: dict[str, int] = field(default_factory=dict)
-    """Of these, how many have all gold pages within k hits of their own text, by k."""
+    """Number of searched drafts with all gold pages within the first k hits of their own text, by k."""
     asked: dict[str, int] = field(default_factory=dict)
-    """Of these, how many have each gold page within k hits of its name, by k."""
+    """Number of searched drafts with each gold page within the first k hits of its name, by k."""
     questions: list[Question] = field(default_factory=list)
 
     def count(self, searched: SearchedDraft) -> None:
-        """Counts what searches find of a draft."""
+        """Counts the search results of a draft."""
         self.searched += 1
         for k in RANKS:
             self.raw[str(k)] = self.raw.get(str(k), 0) + searched.all_within(k)
@@ -74,18 +74,18 @@ class QuestionSet:
     pages: Mapping[str, int]
     """Number of pages of each split."""
     held_out: int
-    """Number of pages that were left out."""
+    """Number of excluded pages."""
     facts: Facts
-    """Facts and links of the corpus, and what their rules refused."""
+    """Facts and links of the corpus, with the counts of rejections by rule."""
     triples: tuple[Triple, ...]
-    """All facts of the corpus, in the names that questions use."""
+    """All facts of the corpus, with names as in questions."""
     cut: int = 0
-    """Number of pairs of linked pages that are in two splits."""
+    """Number of pairs of linked pages in different splits."""
     crossing: int = 0
-    """Number of drafts along links that are in no split because they cross from one to another."""
+    """Number of drafts along links that are lost because they cross splits."""
 
     def split(self, name: str) -> list[Question]:
-        """Returns the questions of a split, by hash: stratum by stratum, the first ones would all be of one shape."""
+        """Returns the questions of a split in hash order, so that the first ones are not all of one shape."""
         return by_hash(q for stratum in self.strata if stratum.split == name for q in stratum.questions)
 
 
@@ -104,15 +104,15 @@ def generate(
     Args:
         passages: The corpus.
         pack: Patterns and wordings.
-        spec: What to generate; its pack is the one that is given.
-        held_out: Pages and names to leave out; they are searched and may refute a question, but are in none.
-        work: Folder in which finished strata are kept, so that a run that was stopped goes on; None: nowhere.
-        progress: Called with progress reports.
+        spec: Parameters; `pack` is the loaded pack that they name.
+        held_out: Pages and names to exclude; they are searched and may refute a question, but occur in none.
+        work: Folder for finished strata, so that an interrupted run can resume; None: they are not saved.
+        progress: Callback that receives progress reports.
         retriever: Retriever over the corpus. Default: BM25 in memory.
         top_k: Number of hits per search in the environment that will ask the questions.
 
     Raises:
-        DataError: The corpus gives no question; the message says what the rules and filters took.
+        DataError: The corpus yields no question; the message lists what the rules and filters rejected.
     """
     facts = find_facts(passages, pack, lambda done, whole: progress("reading facts", done, whole))
     out = HeldOut() if held_out is None else held_out
@@ -145,7 +145,7 @@ def generate(
 
 
 def _crossing(whole: FactBase, parts: Iterable[FactBase], spec: GeneratedSpec) -> int:
-    """Returns how many more drafts along links all pages give together than the pages of each split."""
+    """Returns the number of drafts along links that exist on all pages but not within a split."""
     along = [key for key in spec.mix if key[0] in ("chain", SENTENCE, *CLOZE)]
 
     def count(source: FactBase) -> int:
@@ -163,7 +163,7 @@ def drafts_of(source: FactBase, shape: str, hops: int, rng: random.Random) -> It
 
 
 def why(result: QuestionSet, passages: int) -> str:
-    """Returns what the rules and filters took of a corpus that gives too few questions."""
+    """Returns a message with the rejections of rules and filters in a corpus that yields too few questions."""
     filters: Counter[str] = Counter()
     for stratum in result.strata:
         filters.update(stratum.rejected)
@@ -176,7 +176,7 @@ def why(result: QuestionSet, passages: int) -> str:
 
 
 def _kept(work: Path | None, stratum: Stratum, fill: Callable[[Stratum], Stratum]) -> Stratum:
-    """Returns a filled stratum: as an earlier run kept it in the work folder, or filled now and kept there."""
+    """Returns a filled stratum, loaded from the work folder if possible, otherwise filled and saved there."""
     if work is None:
         return fill(stratum)
     name = f"{stratum.split}-{stratum.shape}-{stratum.hops}"
@@ -187,7 +187,7 @@ def _kept(work: Path | None, stratum: Stratum, fill: Callable[[Stratum], Stratum
     fill(stratum)
     if stratum.questions:
         write_questions(questions, stratum.questions)
-    with write_atomic(counts) as file:  # last: they tell that the stratum is complete
+    with write_atomic(counts) as file:  # written last: the counts mark the stratum as complete
         file.write(json.dumps(dataclasses.asdict(dataclasses.replace(stratum, questions=[]))).encode())
     return stratum
 
@@ -226,7 +226,7 @@ class _Maker:
         return stratum
 
     def _worded(self, stratum: Stratum, rejected: Counter[str], rng: random.Random) -> Iterator[Draft]:
-        """Yields the drafts that pass the filters of wording, none with a text that another one has."""
+        """Yields the drafts that pass the filters of wording, without repeated texts."""
         seen = set[str]()
         for draft in drafts_of(self._source, stratum.shape, stratum.hops, rng):
             stratum.drawn += 1
@@ -239,7 +239,7 @@ class _Maker:
 
 
 def question_of(source: FactBase, searched: SearchedDraft, split: str, number: int) -> Question:
-    """Returns the question of a draft that all filters let pass."""
+    """Returns the question of a draft that passed all filters."""
     draft = searched.draft
     stated = {fact.subject: source.sentence(fact) for fact in draft.facts}
     supporting = tuple(SupportingFact(source.passages[page].title, stated.get(page)) for page in draft.pages)

@@ -1,4 +1,4 @@
-"""Where the questions of an environment come from: the interface of question sources, and what a user gives."""
+"""Interface of question sources, and questions that a user passes directly."""
 
 from __future__ import annotations
 
@@ -22,62 +22,62 @@ def _no_corpus() -> CorpusRetriever:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuestionContext:
-    """Facts and files of an environment that a question source may use."""
+    """Properties and files of an environment that a question source may use."""
 
     env: str = "an environment"
     """Id of the environment, for messages."""
     corpus: Callable[[], CorpusRetriever] = _no_corpus
-    """Returns a retriever over the corpus that the user gave, opened once. Default: an error."""
+    """Function that returns a retriever over the user's corpus, opened once. Default: raises an error."""
     corpus_name: str = "a corpus"
-    """Path of that corpus, for reports."""
+    """Path of the user's corpus, for reports."""
     aliases: str | os.PathLike[str] | None = None
-    """File of entity aliases that the user gave."""
+    """File of entity aliases passed by the user."""
     top_k: int = 3
     """Passages retrieved per query."""
     words: int = 500
     """Maximum number of words of retrieved text per turn."""
     searches: int = 4
-    """Maximum number of turns of an episode that search."""
+    """Maximum number of search turns per episode."""
     browse: bool = False
     """Whether pages of the corpus can be opened."""
     retrievers: tuple[str, ...] = ()
-    """Names of further retrievers."""
+    """Names of additional retrievers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorpusPages:
-    """Pages of a corpus of the user's about which a proposer may ask, and how facts are found in them."""
+    """Pages of the user's corpus that a proposer may ask about, with the rules that find their facts."""
 
     pack: str = "people-and-works"
     """Pack of patterns and wordings."""
     shapes: Sequence[str] = ()
-    """Shapes of questions by which the pages are split; empty: the usual ones."""
+    """Shapes of questions that determine the split of pages; empty: the default shapes."""
     split: str = "train"
     """Split of the pages; ``all`` for every page."""
     hold_out: Sequence[str] = ()
-    """Question files whose gold pages and answers are left out: those of an evaluation."""
+    """Evaluation files of questions whose gold pages and answers are excluded."""
 
 
 class QuestionSource(Kind):
-    """Where the questions of an environment come from: one class per kind, whose fields are its options."""
+    """Source of the questions of an environment: one class per kind, whose fields are its options."""
 
     __slots__ = ()
     kinds_in: ClassVar = "searchgym.questions.sources"
     noun: ClassVar = "question source"
     loads_code: ClassVar = True
     of_corpus: ClassVar[str] = ""
-    """What it does with a corpus of the user's, such as ``asks about``; empty if it is made from none."""
+    """Verb phrase for the use of the user's corpus, such as ``asks about``; empty if the source uses no corpus."""
 
     def load(self, context: QuestionContext) -> Sequence[Question]:
         """Returns the questions; libraries are imported only here.
 
         Raises:
-            DataMissingError: They are not on this machine; the message tells how to get them.
+            DataMissingError: The questions are not on this machine; the message explains how to get them.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define load")
 
     def corpus(self) -> Path | None:
-        """Returns the corpus that comes with the questions, a file or a folder. Default: None, there is none."""
+        """Returns the corpus that comes with the questions, a file or a folder. Default: None."""
         return None
 
     def around(self, retriever: AnyRetriever, questions: Sequence[Question]) -> AnyRetriever:
@@ -85,37 +85,37 @@ class QuestionSource(Kind):
         return retriever
 
     def check_environment(self, context: QuestionContext) -> Iterable[str]:
-        """Yields a sentence for each choice of the environment that does not go with these questions."""
+        """Yields a sentence for each setting of the environment that is incompatible with these questions."""
         return ()
 
-    # -- what tables, reports and checks show ----------------------------------------------------------------------
+    # -- values for tables, reports and checks ---------------------------------------------------------------------
 
     @property
     def title(self) -> str:
-        """Name of the data set. Default: the attribute ``dataset``, if there is one, else the name of the kind."""
+        """Name of the data set. Default: the attribute ``dataset`` if it exists, otherwise the name of the kind."""
         return str(getattr(self, "dataset", name_of(self)))
 
     @property
     def split_name(self) -> str:
-        """Name of the split. Default: the attribute ``split``, if there is one, else ``all``."""
+        """Name of the split. Default: the attribute ``split`` if it exists, otherwise ``all``."""
         return str(getattr(self, "split", "all"))
 
     @property
     def count(self) -> int:
-        """Number of questions; 0 if it is not known before they are made. Default: the attribute ``size``."""
+        """Number of questions; 0 if unknown before they are generated. Default: the attribute ``size``."""
         return int(getattr(self, "size", 0))
 
     @property
     def needs_file(self) -> str | None:
-        """Name of the file that belongs in the data folder. Default: None, the questions are made or shipped."""
+        """Name of the file that belongs in the data folder. Default: None (the questions are generated or shipped)."""
         return None
 
     def missing(self) -> str | None:
-        """Tells which questions are not on this machine and where to get them; None if there is nothing to get."""
+        """Message about questions missing on this machine and where to get them; None if nothing is missing."""
         return None
 
     def is_own(self, questions: object) -> bool:
-        """Tells whether a file or data set that the user gave is the very one that this source names."""
+        """Returns whether a user's file or data set is the one that this source refers to."""
         return False
 
     @property
@@ -125,26 +125,26 @@ class QuestionSource(Kind):
 
     @property
     def at_hand(self) -> bool:
-        """Whether they are made or shipped, so that loading them needs neither files nor a corpus of the user's."""
+        """Whether the questions are generated or shipped, so that loading needs no files or corpus from the user."""
         return self.brings_corpus
 
     @property
     def shares_retriever(self) -> bool:
-        """Whether other questions over the same corpus card may search by the same retriever."""
+        """Whether other questions over the same corpus card may use the same retriever."""
         return not self.brings_corpus and type(self).around is QuestionSource.around
 
-    # -- what proposers walk ---------------------------------------------------------------------------------------
+    # -- graphs of proposers ---------------------------------------------------------------------------------------
 
     def world_spec(self) -> WorldSpec | None:
         """Returns the generated world behind the questions, whose graph a proposer may walk. Default: None."""
         return None
 
     def corpus_pages(self) -> CorpusPages:
-        """Returns about which pages of a corpus of the user's a proposer may ask. Default: those of the train split."""
+        """Returns the pages of the user's corpus that a proposer may ask about. Default: those of the train split."""
         return CorpusPages()
 
 
-# -- questions that a user gives -----------------------------------------------------------------------------------
+# -- questions of the user -----------------------------------------------------------------------------------------
 
 Given = str | os.PathLike[str] | Sequence[Question] | Sequence[str]
 
@@ -152,7 +152,7 @@ Given = str | os.PathLike[str] | Sequence[Question] | Sequence[str]
 def given_questions(env: str, questions: Given, aliases: str | os.PathLike[str] | None = None) -> tuple[Question, ...]:
     """Returns the questions of a file, a data set (``hf:OWNER/NAME:CONFIG/SPLIT``), several of these, or the records.
 
-    Where several sources share ids, each id gets the number of its source.
+    Where several sources share ids, each id is prefixed with the number of its source.
 
     Args:
         env: Id of the environment, for messages.
@@ -187,7 +187,7 @@ def given_questions(env: str, questions: Given, aliases: str | os.PathLike[str] 
 
 
 def given_label(questions: Given) -> str:
-    """Returns what stands for the name of a split in records and reports: the names of the files."""
+    """Returns the label used in place of a split's name in records and reports: the names of the files."""
     several = questions if isinstance(questions, (list, tuple)) else [questions]
     names = [Path(one).name for one in several if isinstance(one, (str, os.PathLike))]
     return f"given ({', '.join(names)})" if names else "given"

@@ -1,4 +1,4 @@
-"""Files of generated sets and worlds: the card with the checksums of the others, and the report."""
+"""Files of generated sets and worlds: the card with the checksums of the other files, and the report."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def write_report(folder: Path, report: Mapping[str, Any], markdown: str) -> None
 
 
 def table(rows: Sequence[Mapping[str, Any]], missing: str = "") -> str:
-    """Returns rows as a Markdown table, with a text in the cells that have no value."""
+    """Returns rows as a Markdown table, with `missing` in cells without a value."""
     if not rows:
         return "none\n"
     head = list(rows[0])

@@ -1,12 +1,12 @@
-"""Questions made of the sentences of pages: names are hidden, or a part gives its place to words that ask for it.
+"""Questions made from sentences of pages: names are hidden, or a part is replaced by question words.
 
-A whole sentence with one hidden name is reading practice. A chain hides two names: the sentence that leads from the
-first page to the second, and a short phrase of the second page around the name asked for. The phrase is short because
-copied sentences find their own page: with whole sentences one search finds both pages of nearly nine in ten.
+A whole sentence with one hidden name is reading practice. A chain hides two names: one in the sentence that leads from
+the first page to the second, one in a short phrase of the second page. The phrase is short because copied sentences
+find their own page: with whole sentences, one search finds both pages of nearly nine in ten questions.
 
 "Ann Bell was born in Leeds" becomes "Ann Bell was born in what place?". With two hops the sentence does not name its
-page: "The director of the film Tides was born in what place?". Such questions are as varied as the corpus, where those
-of relations have few wordings; which parts are asked for, and how, is said by the pack.
+page: "The director of the film Tides was born in what place?". Such questions are as varied as the corpus, whereas
+questions about relations have few wordings; the pack defines the parts to ask for and the question words.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ from searchgym.records import Hop
 from searchgym.text import base_title, holds, norm, sentence_at, sentences, tidy, unlinked, words
 
 LEAST, MOST = 6, 45
-"""Number of words that a copied sentence may have."""
+"""Minimum and maximum number of words of a copied sentence."""
 _BEFORE, _AFTER = 6, 3
-"""Number of words of a phrase before and behind the name that it hides."""
+"""Number of words of a phrase before and after the hidden name."""
 _SUBJECTS: Final = {"person": re.compile(r"(He|She|His|Her)\b"), "work": re.compile(r"(It|Its)\b")}
-"""Pronouns that stand for a page's own subject at the beginning of a sentence, by kind."""
+"""Pronouns that refer to the subject of the page at the beginning of a sentence, by kind."""
 _FIRST: Final = 6
-"""Number of sentences of a page that are made into questions."""
+"""Number of first sentences of a page that are turned into questions."""
 _LONGEST_ANSWER: Final = 6
-"""Most words of an answer."""
+"""Maximum number of words of an answer."""
 _REST: Final = 12
-"""Most words that a question keeps behind the words that ask."""
+"""Maximum number of words that a question keeps after the question words."""
 _PRONOUN: Final = re.compile(r"(?:It|He|She|They|This|That|These|There|His|Her|Its|Their)\b")
 _GOES_ON: Final = re.compile(r"(?:\s+(?:and|&|or|of))?\s+[\"“(]?[^\W\d_a-z]|[-–’']\w")
-"""Matches behind a part that goes on: ``Abbott`` of ``Abbott and Costello``."""
+"""Pattern after a part whose name continues: ``Abbott`` of ``Abbott and Costello``."""
 _BEGUN: Final = re.compile(r"[^\W\d_a-z]\w*\s+(?:of|from|for|in|the|and|&)(?:\s+the)?\s+$|[^\W\d_a-z]\w*\s+$|-$")
-"""Matches before a part that begins earlier: ``Chartres`` of ``Duke of Chartres``."""
+"""Pattern before a part whose name begins earlier: ``Chartres`` of ``Duke of Chartres``."""
 _ARTICLE: Final = re.compile(r"\b(?:[Tt]he|[Aa]n?)\s+$")
 
 
 Patterns = Sequence[tuple[regex.Pattern[str], str]]
-"""Patterns of the parts of sentences that can be asked for, with the words that ask."""
+"""Patterns of the parts of sentences that can be asked for, with their question words."""
 
 
 # -- hidden names --------------------------------------------------------------------------------------------------
@@ -81,14 +81,14 @@ def draw_cloze(source: FactBase, hops: int, rng: random.Random) -> Iterator[Draf
 
 
 def _hidden(source: FactBase, link: Link) -> tuple[str, tuple[str, ...]]:
-    """Returns the words that name a link's target, and the target's title if that is another name."""
+    """Returns the words that name a link's target, and the target's title if it is a different name."""
     mention = tidy(source.passages[link.source].text[link.start : link.end]).strip("`*_ ")
     title = base_title(source.passages[link.target].title)
     return mention, () if mention == title else (title,)
 
 
 def _sentence(source: FactBase, link: Link, slot: str) -> str | None:
-    """Returns the sentence of a link with the name replaced; it names its own page. None if it is unfit."""
+    """Returns the sentence of a link with the name replaced and its own page named; None if it is unsuitable."""
     text = source.passages[link.source].text
     start, end = sentence_at(sentences(text), link.start)
     sentence = tidy(unlinked(f"{text[start : link.start]}{slot}{text[link.end : end]}"))
@@ -110,7 +110,7 @@ def _phrase(source: FactBase, link: Link) -> str | None:
 
 
 def naming(source: FactBase, page: int, sentence: str) -> str | None:
-    """Returns a sentence that names its page, if need be in place of a first pronoun; None if it has neither."""
+    """Returns a sentence that names its page, if necessary instead of an initial pronoun; None if it has neither."""
     if holds(sentence, base_title(source.passages[page].title)):
         return sentence
     pronoun = _SUBJECTS.get(source.facts.kinds[page] or "")
@@ -125,12 +125,12 @@ def naming(source: FactBase, page: int, sentence: str) -> str | None:
 
 
 def draw_sentences(source: FactBase, hops: int, rng: random.Random) -> Iterator[Draft]:
-    """Yields questions made of sentences.
+    """Yields questions made from sentences.
 
     Args:
         source: Pages that may be asked about, and a pack with `Pack.spans`.
-        hops: One page, or two of which the first leads to the other by a relation.
-        rng: Draws the order, and one part of each sentence.
+        hops: 1 for one page, or 2 for two pages connected by a relation.
+        rng: Random generator of the order and of the part of each sentence.
     """
     spans = [(source.pack.compiled(s.pattern, f"spans[{n}]"), s.ask) for n, s in enumerate(source.pack.spans)]
     if not spans:
@@ -146,7 +146,7 @@ def draw_sentences(source: FactBase, hops: int, rng: random.Random) -> Iterator[
 
 
 def _through(source: FactBase, page: int, spans: Patterns, rng: random.Random) -> Iterator[Draft]:
-    """Yields questions about the pages that a page's facts lead to, which are named by that page alone."""
+    """Yields questions about the pages that a page's facts lead to, naming only the first page."""
     for relation, fact in source.of_page[page].items() if page in source.of_page else ():
         phrases = source.pack.relations[relation]
         if not phrases.noun or fact.target is None or fact.target not in source.allowed:
@@ -166,7 +166,7 @@ def _through(source: FactBase, page: int, spans: Patterns, rng: random.Random) -
 
 
 def _questions(source: FactBase, page: int, spans: Patterns, rng: random.Random) -> Iterator[tuple[str, str]]:
-    """Yields a question and its answer for each of a page's first sentences that has a part to ask for."""
+    """Yields a question and its answer for each of the first sentences of a page with a part that can be asked for."""
     passage = source.passages[page]
     title = base_title(passage.title)
     for start, end in sentences(passage.text)[:_FIRST]:
@@ -192,7 +192,7 @@ def _questions(source: FactBase, page: int, spans: Patterns, rng: random.Random)
 
 
 def parts_of(sentence: str, spans: Patterns, title: str) -> list[tuple[int, int, str]]:
-    """Returns the parts of a sentence that can be asked for: start, end and the words that ask."""
+    """Returns the parts of a sentence that can be asked for: start, end and question words."""
     parts: list[tuple[int, int, str]] = []
     title_words = set(norm(title).split())
     for pattern, ask in spans:
@@ -211,5 +211,5 @@ def parts_of(sentence: str, spans: Patterns, title: str) -> list[tuple[int, int,
 
 
 def is_whole(sentence: str, start: int, end: int) -> bool:
-    """Returns whether a part of a sentence is a whole name: it neither begins earlier nor goes on."""
+    """Returns whether a part of a sentence is a whole name, which neither begins earlier nor continues."""
     return not _BEGUN.search(sentence, 0, start) and not _GOES_ON.match(sentence, end)

@@ -1,8 +1,8 @@
-"""Measures ways round searching in any set of questions, for generated sets and worlds alike.
+"""Measures shortcuts that avoid searching, in any set of questions, including generated sets and worlds.
 
-A question of several hops is none if one page states all of it, if one of its clues is enough, if it names what should
-be found on the way, or if the wording alone gives the answer (FORT-Searcher, arXiv 2606.12087, names four such ways).
-Each measure is a share of questions; a question set is clean where they are near what chance gives.
+A question does not really need several hops if one page states everything, if one of its clues is enough, if it names
+an intermediate result, or if the wording alone reveals the answer (FORT-Searcher, arXiv 2606.12087, lists four such
+shortcuts). Each measure is a share of questions; a question set is clean if all shares are near chance level.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Shortcuts:
 
     questions: tuple[Question, ...]
     scores: Mapping[str, Mapping[str, float]]
-    """By measure and question id: 1 if the way works on the question, else 0."""
+    """Scores by measure and question id: 1 if the shortcut works on the question, otherwise 0."""
 
     def rows(self) -> list[dict[str, Any]]:
         """Returns a row of means for each shape and number of hops."""
@@ -45,13 +45,13 @@ class Shortcuts:
 
 
 def hops_of(question: Question) -> int:
-    """Returns the number of pages that a question needs, by its metadata, else by its gold titles."""
+    """Returns the number of pages that a question needs, from its metadata or, without them, from its gold titles."""
     hops = question.metadata.get("hops")
     return hops if isinstance(hops, int) else len(question.gold_titles or ())
 
 
 def names_answer(question: Question) -> bool:
-    """Returns whether a question offers its answer: yes or no, or a name that it has."""
+    """Returns whether a question contains its answer or is answered by yes or no."""
     answer = question.answers[0]
     return norm(answer) in ("yes", "no") or holds(question.text, answer)
 
@@ -63,14 +63,14 @@ def measure(
     top_k: int = 3,
     facts: Iterable[Triple] | None = None,
 ) -> Shortcuts:
-    """Measures a question set over the corpus that it searches.
+    """Measures the shortcuts of a question set over its corpus.
 
     Args:
         questions: Questions with gold titles.
         passages: The corpus.
         retriever: Retriever over the corpus.
         top_k: Number of hits per search.
-        facts: All facts of the corpus, which tell how many things a clue fits. Default: the questions' evidence.
+        facts: All facts of the corpus, used to count the matches of a clue. Default: the questions' evidence.
     """
     texts = {title_key(p.title): f" {norm(tidy(p.title + ' ' + p.text))} " for p in passages}
     hits = retriever.search([question.text for question in questions], top_k)
@@ -115,10 +115,10 @@ def _last(question: Question) -> str:
 
 
 def _majority(questions: Sequence[Question], facts: Iterable[Triple] | None) -> Callable[[Question], str]:
-    """Returns a function that gives the most frequent object of a question's last relation.
+    """Returns a function that maps a question to the most frequent object of its last relation.
 
-    Counted are all facts of the corpus, or else the answers of the other questions: never the question's own, which in
-    a small set would often be the most frequent one by itself.
+    It counts all facts of the corpus or, without facts, the answers of the other questions: the question's own answer
+    is excluded, since in a small set it would often be the most frequent one.
     """
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     if facts is not None:
@@ -136,7 +136,7 @@ def _majority(questions: Sequence[Question], facts: Iterable[Triple] | None) -> 
 
 
 def _co_covered(question: Question, texts: Mapping[str, str], hits: Sequence[Hit]) -> bool:
-    """Returns whether one page that is a gold page or hit has all names on the path and the answer."""
+    """Returns whether a single gold page or hit contains all names on the path and the answer."""
     gold = [title_key(title) for title in question.gold_titles or ()]
     if len(gold) < 2 or names_answer(question):
         return False
@@ -152,7 +152,7 @@ def _form(question: Question) -> Mapping[str, Any]:
 
 
 def _exposed(question: Question) -> bool:
-    """Returns whether a question names a gold page that its path reaches only later."""
+    """Returns whether a question names a gold page that its path reaches only at a later step."""
     form, gold = _form(question), list(question.gold_titles or ())
     if form.get("op") != "path" or len(gold) < 2:
         return False

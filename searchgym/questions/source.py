@@ -1,4 +1,4 @@
-"""What questions are drawn from: a corpus, its facts and links, and which of its pages may be asked about."""
+"""Source of generated questions: a corpus, its facts and links, and the pages that may be asked about."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from searchgym.records import Passage, Triple, title_key
 from searchgym.text import WORD, base_title, norm, sentences
 
 _RARE: Final = 3
-"""Number of times that an ordinary word stands in the corpus in small letters."""
+"""Minimum number of lower-case occurrences in the corpus of an ordinary word."""
 _LEAST: Final = 2
-"""Number of linked pages that a split must want for edges to be cut: fewer give no question of two pages."""
+"""Minimum number of linked pages due to a split for edges to be cut: fewer yield no two-page question."""
 _HUB: Final = 3
-"""Multiple of the mean number of edges from which on a page may be a hub, such as a list of all pages."""
+"""Multiple of the mean number of edges from which a page may be a hub, such as a list of all pages."""
 
 
 class FactBase:
-    """A corpus with its facts, as questions need it.
+    """A corpus with its facts, for drawing questions.
 
-    All facts answer whether a question has one answer; questions are drawn from those of the allowed pages alone.
+    All facts are used to check that a question has one answer; questions are drawn only from facts of allowed pages.
 
     Args:
         passages: The corpus.
-        facts: Its facts and links.
+        facts: Facts and links of the corpus.
         pack: Pack that found them.
     """
 
@@ -44,7 +44,7 @@ class FactBase:
         self._bases = Counter(norm(base_title(passage.title)) for passage in passages)
         small = Counter(word for passage in passages for word in WORD.findall(passage.text) if word.islower())
         self.ordinary = frozenset(word for word, times in small.items() if times >= _RARE)
-        """Words that are no names, since they stand in the corpus in small letters."""
+        """Words that are not names, since they occur in the corpus in lower case."""
         self.graph = Graph()
         for number in sorted(single):
             self.graph.add_entity(Entity(passages[number].title, self.name(number), facts.kinds[number] or ""))
@@ -57,10 +57,10 @@ class FactBase:
         self.allowed = frozenset(single)
         """Numbers of the pages that may be asked about."""
         self.forbidden: frozenset[str] = frozenset()
-        """Names, as `norm` writes them, that no question may have as answer or waypoint."""
+        """Names, normalised by `norm`, that no question may have as answer or waypoint."""
 
     def within(self, allowed: Collection[int], forbidden: Iterable[str] = ()) -> FactBase:
-        """Returns the source of questions about some pages; it shares all else with this one.
+        """Returns a source restricted to some pages, which shares all other data with this one.
 
         Args:
             allowed: Numbers of the pages.
@@ -86,11 +86,11 @@ class FactBase:
         return fact.text if fact.target is None else base_title(self.passages[fact.target].title)
 
     def triple(self, fact: PageFact) -> Triple:
-        """Returns a fact in the names that questions use."""
+        """Returns a fact with names as in questions."""
         return Triple(self.name(fact.subject), fact.relation, self.object_text(fact))
 
     def name(self, page: int) -> str:
-        """Returns the name of a page's subject; the whole title where the name alone does not tell it from others."""
+        """Returns the name of a page's subject, or the whole title if the name is ambiguous."""
         title = self.passages[page].title
         base = base_title(title)
         shared = self._bases[norm(base)] > 1
@@ -103,7 +103,7 @@ class FactBase:
         return f"the {word} {self.name(page)}" if word else self.name(page)
 
     def nameable(self, page: int) -> bool:
-        """Returns whether a question can name a page: it is allowed, and what it is called is known."""
+        """Returns whether a question can name a page: it is allowed, and the word for its kind is known."""
         return page in self.allowed and self.facts.called[page] is not None
 
     def sentence(self, fact: PageFact) -> int:
@@ -114,21 +114,21 @@ class FactBase:
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """Pages and names that belong to evaluation questions and to nothing else."""
+    """Pages and names reserved for evaluation questions."""
 
     pages: frozenset[int] = frozenset()
-    """Numbers of the corpus's pages that are their gold pages."""
+    """Numbers of the pages of the corpus that are gold pages of evaluation questions."""
     names: frozenset[str] = frozenset()
-    """Names of these pages' subjects, of any page that has such a name, and the questions' answers of two words."""
+    """Names of the subjects of these pages and of pages with the same names, and answers of two or more words."""
 
 
 def hold_out(passages: Iterable[Passage], titles: Iterable[str], answers: Iterable[str] = ()) -> HeldOut:
-    """Finds what evaluation questions keep to themselves in a corpus.
+    """Finds the pages and names of a corpus that are reserved for evaluation questions.
 
     Args:
         passages: The corpus.
-        titles: Titles of their gold pages.
-        answers: Their answers; those of one word (yes, American) name no entity and are left.
+        titles: Titles of the gold pages of the evaluation questions.
+        answers: Answers of these questions; answers of one word (yes, American) name no entity and are ignored.
     """
     keys = {title_key(title) for title in titles}
     names = {norm(base_title(title)) for title in keys} | {norm(a) for a in answers if len(norm(a).split()) > 1}
@@ -141,7 +141,7 @@ def hold_out(passages: Iterable[Passage], titles: Iterable[str], answers: Iterab
 
 
 def held_out_by(passages: Iterable[Passage], files: Sequence[FilePath]) -> HeldOut | None:
-    """Returns what question files keep to themselves in a corpus, None without files; see `hold_out`."""
+    """Returns the pages and names reserved for question files, or None without files; see `hold_out`."""
     if not files:
         return None
     questions = [question for file in files for question in read_questions(file)]
@@ -150,7 +150,7 @@ def held_out_by(passages: Iterable[Passage], files: Sequence[FilePath]) -> HeldO
 
 
 def components(count: int, edges: Iterable[tuple[int, int]]) -> list[list[int]]:
-    """Returns the connected components of pages, the largest first and then by their first page."""
+    """Returns the connected components of pages, the largest first, then by first page."""
     above = list(range(count))
 
     def root(node: int) -> int:
@@ -174,17 +174,17 @@ def split_pages(
     shares: Sequence[float] = (0.8, 0.1, 0.1),
     together: Iterable[tuple[int, int]] = (),
 ) -> dict[str, frozenset[int]]:
-    """Splits pages into train, validation and test so that no edge leads from one to another, or as few as can be.
+    """Splits pages into train, validation and test with as few edges between the splits as possible.
 
-    Each component goes to the split that has the least of its share, the largest components first, so that long chains
-    and single pages are in all three. Where pages are so well linked that a split then has less than half of its share
-    of the linked ones, edges are cut: groups of pages with many links among them leave the split that has too many.
+    Each component is assigned to the split that lacks most of its share, the largest components first, so that all
+    three contain long chains and single pages. If a split then has less than half of its share of linked pages, since
+    pages are so well linked, edges are cut: groups of closely linked pages are moved out of the split with too many.
 
     Args:
         count: Number of pages.
         edges: Pairs of pages that a question may need together.
         shares: Shares of the pages that the three splits should have.
-        together: Further pairs, which are never cut.
+        together: Additional pairs, which are never separated.
     """
     edges, together = list(edges), list(together)
     sets = [set[int]() for _ in SPLITS]
@@ -204,13 +204,13 @@ def split_pages(
 
 
 def pages_of_splits(count: int, facts: Facts, spec: GeneratedSpec, out: HeldOut) -> dict[str, frozenset[int]]:
-    """Returns the pages of each split, without those that are held out.
+    """Returns the pages of each split, without held-out pages.
 
     Args:
         count: Number of passages.
-        facts: Their facts and links.
-        spec: Shares of the splits, and the shapes, which say what keeps two pages together.
-        out: What is held out.
+        facts: Facts and links of the passages.
+        spec: Shares of the splits, and the shapes, which determine the pages to keep together.
+        out: Held-out pages and names.
     """
     splits = split_pages(count, linked_pages(facts, spec, out), spec.shares)
     return {name: pages - out.pages for name, pages in splits.items()}
@@ -229,9 +229,9 @@ def _near_each_other(
 ) -> set[int]:
     """Returns about `size` pages with many edges among them and few to others.
 
-    They grow from a page with few edges, each time by the page of whose edges the largest share leads to them. Hubs
-    come last: pages that have more edges than could be taken in, and several times as many as others. Pages that belong
-    together come together.
+    The set grows from a page with few edges, each time by the page with the largest share of its edges into the set.
+    Hubs are added last: pages with more edges than could fit, and several times as many as others. Pages that belong
+    together are added together.
     """
     group_of = {page: group for group in components(count, together) for page in group} if together else {}
     near: defaultdict[int, set[int]] = defaultdict(set)

@@ -11,9 +11,9 @@ from searchgym.options import Options
 
 SPLITS: Final = ("train", "validation", "test")
 SENTENCE: Final = "sentence"
-"""Shape of questions made of sentences: a part gives its place to the words that ask for it."""
+"""Shape of questions made from sentences: a part is replaced by question words."""
 CLOZE: Final = ("cloze", "cloze-chain")
-"""Shapes that copy sentences, in which single words of a name give it away."""
+"""Shapes that copy sentences, in which single words of a name can reveal it."""
 MIX: Final[Mapping[tuple[str, int], float]] = {
     ("chain", 4): 0.05,
     ("chain", 3): 0.05,
@@ -27,23 +27,23 @@ MIX: Final[Mapping[tuple[str, int], float]] = {
     (SENTENCE, 1): 0.3,
     ("chain", 1): 0.15,
 }
-"""Shares of the questions by shape and hops. What a shape lacks is made up for by the shapes behind it: a corpus
-without facts is asked by cloze, and single facts do not take the place of questions that need several pages."""
+"""Shares of the questions by shape and hops. Later shapes compensate for a shortage of earlier ones: a corpus
+without facts gets cloze questions, and single facts do not replace questions that need several pages."""
 SHAPES: Final = tuple(dict.fromkeys(shape for shape, _ in MIX))
 USUAL: Final = tuple(shape for shape in SHAPES if shape != SENTENCE)
-"""Shapes that are drawn where none is named."""
+"""Shapes that are drawn by default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeneratedSpec(Options):
-    """Parameters of questions that are generated from a corpus: equal specs and corpora give the same questions."""
+    """Parameters of questions generated from a corpus: equal specs and corpora give the same questions."""
 
     n: int = 1000
     """Number of questions over all splits; fewer if the corpus has no more."""
     seed: int = 0
     """Random seed; in a pipeline, it is added to the pipeline's seed."""
     pack: str = "people-and-works"
-    """Pack of patterns and wordings; what it does not know is asked by sentences with a hidden name."""
+    """Pack of patterns and wordings; pages without its facts are covered by sentences with a hidden name."""
     shapes: tuple[str, ...] = ()
     """Shapes of questions, such as ``chain``; empty: all but ``sentence``."""
     shares: tuple[float, ...] = (0.8, 0.1, 0.1)
@@ -66,11 +66,11 @@ class GeneratedSpec(Options):
 
     @property
     def mix(self) -> dict[tuple[str, int], float]:
-        """Shares of the questions by shape and hops, of the shapes that are drawn."""
+        """Shares of the questions by shape and hops, for the selected shapes."""
         mix = {key: share for key, share in MIX.items() if key[0] in (self.shapes or USUAL)}
         return {key: share / sum(mix.values()) for key, share in mix.items()}
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """Splits of which at least one question is wanted."""
+        """Splits that must have at least one question."""
         return tuple(split for split, share in zip(SPLITS, self.shares, strict=True) if round(self.n * share))

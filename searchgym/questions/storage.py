@@ -1,10 +1,10 @@
-"""Writes question sets to folders, which appear when they are complete, and caches those of environments.
+"""Writes question sets to folders, which appear only when complete, and caches the sets of environments.
 
 questions/SPLIT.jsonl   questions, in the format ``searchgym``, with path, waypoints and gold titles
 flashrag/SPLIT.jsonl    the same questions in FlashRAG's format
 card.yaml               source, pack, rules, counts and seeds, with the sha256 of the files of questions
 report.json, report.md  measurements
-report.png              the questions by shape
+report.png              chart of the questions by shape
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from searchgym.retrieval.index.index import build_in_memory
 from searchgym.retrieval.retriever import CorpusRetriever
 
 FORMAT: Final = "searchgym questions"
-"""Format that the card of a question set names."""
+"""Format name in the card of a question set."""
 FILES: Final = tuple(f"{name}/{split}.jsonl" for split in SPLITS for name in ("questions", "flashrag"))
-"""Files of questions in a set, by which its card can be checked."""
+"""Question files of a set, whose checksums are in its card."""
 ORDER: Final = "by hash"
-"""Order of the questions in a file; sets of earlier versions stand shape by shape, and are not taken from a cache."""
+"""Order of the questions in a file; sets of earlier versions are ordered by shape and not reused from a cache."""
 
 
 def key_of(sha256: str, spec: GeneratedSpec, top_k: int, held_out: HeldOut | None) -> dict[str, Any]:
-    """Returns all that decides which questions are generated, as plain data; `sha256` is the corpus's."""
+    """Returns all inputs that determine the generated questions, as plain data; `sha256` is that of the corpus."""
     names = sorted(held_out.names) if held_out else []
     shapes, shares = list(spec.shapes or USUAL), list(spec.shares)
     return {
@@ -62,7 +62,7 @@ def key_of(sha256: str, spec: GeneratedSpec, top_k: int, held_out: HeldOut | Non
 
 
 def digest_of(key: object) -> str:
-    """Returns the sha256 of plain data, by which caches name their folders."""
+    """Returns the sha256 of plain data, used by caches as folder name."""
     return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
 
 
@@ -76,15 +76,15 @@ def write_set(
     needed: Sequence[str] = (),
     top_k: int = 3,
 ) -> dict[str, Any]:
-    """Generates questions and writes them to a folder; a run that was stopped goes on where it ended.
+    """Generates questions and writes them to a folder; an interrupted run resumes where it stopped.
 
     Args:
         passages: The corpus.
-        spec: What to generate.
-        out: Folder to make.
-        held_out: Pages and names to leave out.
+        spec: Parameters of the questions.
+        out: Folder to create.
+        held_out: Pages and names to exclude.
         source: Name of the corpus for the report.
-        progress: Called with progress reports.
+        progress: Callback that receives progress reports.
         needed: Splits that must have a question.
         top_k: Number of hits per search in the environment that will ask the questions.
 
@@ -93,12 +93,12 @@ def write_set(
 
     Raises:
         RunExistsError: `out` exists and is not an empty folder.
-        DataError: The corpus gives no question, or none for a split that is needed; nothing is left behind then.
+        DataError: The corpus yields no question, or none for a needed split; no files are left behind.
     """
     out = Path(out)
     check_free(out)
     key = key_of(corpus_sha256(passages), spec, top_k, held_out)
-    building = out.with_name(f".{out.name}.building-{digest_of(key)[:16]}")  # the same for a run that goes on
+    building = out.with_name(f".{out.name}.building-{digest_of(key)[:16]}")  # the same for a resumed run
     (building / "work").mkdir(parents=True, exist_ok=True)
     retriever = build_in_memory(passages)
     try:
@@ -120,7 +120,7 @@ def write_set(
     measured = report_of(question_set, measure(questions, passages, retriever, top_k, question_set.triples))
     _write(building, question_set, measured, key | {"passages": len(passages)}, source)
     shutil.rmtree(building / "work")
-    check_free(out)  # again: another process may have written it meanwhile
+    check_free(out)  # again: another process may have written it in the meantime
     building.rename(out)
     return measured
 
@@ -135,7 +135,7 @@ def write_splits(folder: Path, questions: Mapping[str, Sequence[Question]]) -> l
 
 
 def _write(folder: Path, question_set: QuestionSet, measured: dict[str, Any], key: dict[str, Any], source: str) -> None:
-    """Writes the files of a question set; what a run that was killed had written of them is removed."""
+    """Writes the files of a question set, after removing those of a killed run."""
     for name in ("questions", "flashrag"):
         shutil.rmtree(folder / name, ignore_errors=True)
     questions = {split: question_set.split(split) for split in SPLITS}
@@ -143,7 +143,7 @@ def _write(folder: Path, question_set: QuestionSet, measured: dict[str, Any], ke
     (folder / "flashrag").mkdir()
     for split in SPLITS:
         write_jsonl(folder / "flashrag" / f"{split}.jsonl", map(_flashrag, questions[split]))
-    pictured = importlib.util.find_spec("matplotlib") is not None  # it comes with `train`; the tables say the same
+    pictured = importlib.util.find_spec("matplotlib") is not None  # installed with `train`; tables have the same data
     if pictured:
         picture(measured, str(folder / "report.png"))
     write_report(folder, measured, markdown(measured, source, pictured))
@@ -152,7 +152,7 @@ def _write(folder: Path, question_set: QuestionSet, measured: dict[str, Any], ke
 
 
 def _flashrag(question: Question) -> dict[str, Any]:
-    """Returns a question in FlashRAG's format, with what is known of its evidence as metadata."""
+    """Returns a question in FlashRAG's format, with its known evidence as metadata."""
     facts = question.supporting_facts or ()
     supporting = {"title": [fact.title for fact in facts], "sent_id": [fact.sentence for fact in facts]}
     return {
@@ -164,10 +164,10 @@ def _flashrag(question: Question) -> dict[str, Any]:
 
 
 def read_card(folder: FilePath) -> dict[str, Any]:
-    """Returns the card of a question set after a check of its files.
+    """Returns the card of a question set after checking its files.
 
     Raises:
-        DataError: The folder is no question set, or a file is not the one that the card describes.
+        DataError: The folder is not a question set, or a file does not match the card.
     """
     folder = Path(folder)
     if not (folder / CARD).is_file():
@@ -184,10 +184,10 @@ def read_card(folder: FilePath) -> dict[str, Any]:
 
 
 def read_split(folder: FilePath, split: str) -> tuple[Question, ...]:
-    """Returns the questions of a split of a question set, or those of ``all``.
+    """Returns the questions of one split of a question set, or of all splits for ``all``.
 
     Raises:
-        DataError: The folder is no question set, its files are not those of its card, or the split has no question.
+        DataError: The folder is not a question set, its files do not match its card, or the split has no question.
     """
     folder = Path(folder)
     counts = read_card(folder)["questions"]
@@ -212,14 +212,14 @@ def cached_set(
     held_back: Sequence[FilePath] = (),
     top_k: int = 3,
 ) -> Path:
-    """Returns the folder of a question set in a cache; generates it from a retriever's corpus if the cache lacks it.
+    """Returns the folder of a question set in a cache; generates it from a retriever's corpus if it is not cached.
 
     Args:
         retriever: Retriever over the corpus.
-        spec: What to generate.
+        spec: Parameters of the questions.
         home: Folder of the cache.
         source: Name of the corpus for the report.
-        held_back: Question files whose gold pages and answers are left out.
+        held_back: Question files whose gold pages and answers are excluded.
         top_k: Number of hits per search in the environment that will ask the questions.
     """
     sha256 = retriever.corpus_sha256 or corpus_sha256(retriever.passages())

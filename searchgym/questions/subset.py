@@ -1,7 +1,7 @@
-"""Draws fewer questions than a set has, so that each kind keeps its share; says what mixture a set is.
+"""Draws a subset of questions in which each kind keeps its share, and describes the mixture of a set.
 
-Question files often stand kind by kind, so that their first questions are of one kind. Whatever asks only some of a set
-therefore draws them here: limits of commands, validation, subsets of suites, and pools that are selected from.
+Question files are often sorted by kind, so their first questions are all of one kind. All code that uses only part of
+a set therefore draws it here: limits of commands, validation, subsets of suites, and pools for selection.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from searchgym.records import Question, hops_of
 from searchgym.scoring import UNANSWERABLE_SUFFIX
 
 Field = Literal["type", "hops", "level"]
-"""What questions may be divided by."""
+"""Field by which questions can be divided into strata."""
 BY_KIND: Final[tuple[tuple[Field, ...], ...]] = (("type",), ("hops",))
-"""Strata by default: each kind, and in each kind the numbers of hops; hops alone where no kind is given."""
+"""Default strata: kinds, divided by number of hops; only hops if the questions have no kind."""
 SEED: Final = 0
-"""Seed by default, the same for all: two evaluations with one limit ask the same questions."""
+"""Default seed, shared by all callers: two evaluations with the same limit use the same questions."""
 DIFFERENT: Final = 0.1
-"""Difference of a kind's shares in training and in validation from which on they are called different."""
+"""Threshold for a warning: difference between a kind's shares in training and in validation."""
 WIDTH: Final = 80
 """Maximum number of characters of a line about a mixture."""
 
@@ -40,21 +40,21 @@ FIELDS: Final[Mapping[Field, Callable[[Question], str | None]]] = {
 def draw_subset(
     questions: Sequence[Question], n: int, seed: int = SEED, strata: Sequence[Sequence[Field]] = BY_KIND
 ) -> list[Question]:
-    """Draws some of a set's questions by a seed, each stratum in proportion.
+    """Draws a seeded subset of questions, with all strata in proportion.
 
     Each stratum's number is its share rounded down or up, by largest remainders (ties to the larger stratum, then by
-    name); within it the questions with the smallest hashes are drawn, the hash being the SHA-256 of ``"SEED:ID"``. So
-    the order of the questions has no influence. MuSiQue-Full's unanswerable twins stay with their questions: of a set
-    that has twins alone the number is even, and at least 2.
+    name); within it the questions with the smallest hashes are drawn, the hash being the SHA-256 of ``"SEED:ID"``.
+    Thus the order of the questions has no influence. MuSiQue-Full's unanswerable twins stay with their questions: from
+    a set that consists of twins, the number drawn is even and at least 2.
 
     Args:
         questions: The set, with unique ids.
         n: Number of questions to draw.
         seed: Seed of the hashes.
-        strata: What the strata are made of, in levels: the strata of a level lie within those of the one before.
+        strata: Fields that define the strata, by level: each level subdivides the strata of the previous one.
 
     Returns:
-        The questions in the order of their hashes; all of them, in their own order, if there are no more than `n`.
+        The questions in the order of their hashes; all questions, in their original order, if there are at most `n`.
     """
     if n < 1 or n >= len(questions):
         return list(questions) if n > 0 else []
@@ -68,7 +68,7 @@ def draw_subset(
 
 
 def _by_twins(questions: Sequence[Question]) -> tuple[list[Twins], list[Twins]]:
-    """Returns the questions without a twin, and those with theirs."""
+    """Returns the questions without a twin, and the pairs of twins."""
     by_id = {question.id: question for question in questions}
     single, pairs = list[Twins](), list[Twins]()
     for question in questions:
@@ -86,17 +86,17 @@ def _hash(question: Question, seed: int) -> str:
 
 
 class _Draw:
-    """Draws `n` of a number of questions."""
+    """Draws `n` out of `whole` questions."""
 
     def __init__(self, n: int, whole: int, ranks: Mapping[str, str]) -> None:
         self._n, self._whole, self._ranks = n, whole, ranks
 
     def rank(self, twins: Twins) -> tuple[str, str]:
-        """Returns the place in the order of hashes."""
+        """Returns the sort key for the order of hashes."""
         return self._ranks[twins[0].id], twins[0].id
 
     def among(self, members: Sequence[Twins], count: int, levels: Sequence[Sequence[Field]]) -> list[Twins]:
-        """Returns `count` members, as many of each stratum of the first level as its share, rounded, and so on."""
+        """Returns `count` members: each stratum of the first level in proportion (rounded), recursively by level."""
         if not levels:
             return sorted(members, key=self.rank)[:count]
         strata: defaultdict[tuple[str, ...], list[Twins]] = defaultdict(list)
@@ -112,7 +112,7 @@ class _Draw:
 
 
 def by_hash(questions: Iterable[Question], seed: int = SEED) -> list[Question]:
-    """Returns questions in the order of their hashes: by the seed, and the same whatever their order was."""
+    """Returns questions in the order of their seeded hashes, independent of their original order."""
     return sorted(questions, key=lambda question: (_hash(question, seed), question.id))
 
 
@@ -120,7 +120,7 @@ def by_hash(questions: Iterable[Question], seed: int = SEED) -> list[Question]:
 
 
 def mixture(questions: Iterable[Question]) -> Counter[str]:
-    """Returns the number of questions of each kind; by hops, where no kind is given."""
+    """Returns the number of questions of each kind; by hops if they have no kind."""
     return Counter(question.kind or _hops(question) or "no kind" for question in questions)
 
 
@@ -130,14 +130,14 @@ def _hops(question: Question) -> str | None:
 
 
 def mixture_lines(training: Sequence[Question], validation: Sequence[Question]) -> Iterator[str]:
-    """Yields lines, of at most `WIDTH` characters, that say which questions are trained and validated on.
+    """Yields lines of at most `WIDTH` characters that describe the questions of training and validation.
 
-    A warning follows where shares differ by more than `DIFFERENT`, and by more than one question of validation: its
-    score then tells little about what is practised.
+    A warning follows if shares differ by more than `DIFFERENT` and by more than one validation question: the
+    validation score then says little about the trained questions.
 
     Args:
-        training: Questions to train on; empty if they are made during the training.
-        validation: Questions to validate on, those alone that are asked.
+        training: Questions to train on; empty if they are generated during training.
+        validation: Questions that are used for validation.
     """
     for name, questions in (("training", training), ("validation", validation)):
         if questions:
@@ -156,7 +156,7 @@ def mixture_lines(training: Sequence[Question], validation: Sequence[Question]) 
 
 
 def _line(head: str, parts: Sequence[str]) -> str:
-    """Returns a head and as many parts as a line holds; data sets name kinds, so what a terminal obeys is replaced."""
+    """Returns a head and as many parts as fit on a line, with control characters in names of kinds replaced."""
     texts = [drawable(part) for part in parts]
     for count in range(len(texts), -1, -1):
         rest = [] if count == len(texts) else [f"and {len(texts) - count} more"]
