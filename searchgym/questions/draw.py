@@ -292,7 +292,7 @@ def _size(text: str) -> tuple[str, int] | None:
 
 def intersections(source: FactBase, pairs: Iterable[Clues], rng: random.Random) -> Iterator[Draft]:
     """Yields questions for the one page that two clues match, each of which matches several."""
-    fitting = Counter((fact.relation, source.node(fact)) for fact in source.facts.facts)  # numbers of pages, allowed or not
+    fitting = Counter((fact.relation, source.node(fact)) for fact in source.facts.facts)  # page counts, allowed or not
     for clues in pairs:
         one, other = clues.steps
         pages = sorted(

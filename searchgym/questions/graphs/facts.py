@@ -1,7 +1,7 @@
-"""Typed facts of a corpus: what pages say of their subjects, found by the patterns of a pack.
+"""Typed facts of a corpus: statements of pages about their subjects, found by the patterns of a pack.
 
-A fact is taken from its subject's own page alone. Where a page gives several objects, hedges, or contradicts another
-page's years, the fact is dropped and counted: few wrong facts matter more than many right ones.
+A fact is extracted only from the page of its subject. If a page states several objects, hedges, or contradicts the
+years of another page, the fact is dropped and counted: precision matters more than recall.
 """
 
 from __future__ import annotations
@@ -24,41 +24,41 @@ from searchgym.text import base_title, norm, sentence_at, sentences, tidy
 Progress = Callable[[int, int], None]
 _YEAR: Final = re.compile(r"\b(\d{4})\b")
 _BETWEEN: Final = regex.compile(r",?\s+(?:and|&)\s+|,\s+(?=\p{Lu})")
-"""Matches what stands between two names of a list."""
+"""Pattern of the separator between two names of a list."""
 
 
 class PageFact(NamedTuple):
-    """A fact with the place where its page states it."""
+    """A fact with the position of the sentence that states it."""
 
     subject: int
-    """Number of the passage that states the fact and is about its subject."""
+    """Number of the passage that states the fact, which is about its subject."""
     relation: str
     text: str
-    """Object as the page writes it, its spacing mended."""
+    """Object as written on the page, with normalised spacing."""
     target: int | None
-    """Number of the object's own passage, None for a literal or an entity without a page."""
+    """Number of the passage about the object; None for a literal or an entity without a page."""
     start: int
-    """Place of the sentence that states it."""
+    """Start position of the sentence that states the fact."""
     end: int
-    """Position behind that sentence."""
+    """End position (exclusive) of that sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The facts of a corpus, with what was read on the way."""
+    """The facts of a corpus, with kinds, links and counts of rejections."""
 
     facts: tuple[PageFact, ...]
     """Facts, at most one per passage and relation."""
     kinds: tuple[str | None, ...]
-    """Kind of each passage's subject, None if it has none of the pack."""
+    """Kind of each passage's subject; None if the pack has no matching kind."""
     called: tuple[str | None, ...]
-    """Word that questions put before each passage's name; the empty string if none is needed, None if none is known."""
+    """Word before each passage's name in questions; empty if none is needed, None if none is known."""
     links: tuple[Link, ...]
     """Links between passages."""
     refused: Mapping[str, int]
-    """Number of facts that each rule refused."""
+    """Number of facts rejected by each rule."""
     refused_links: Mapping[str, int]
-    """Number of mentions that each rule of links refused."""
+    """Number of mentions rejected by each rule for links."""
 
 
 def find_facts(passages: Sequence[Passage], pack: Pack, progress: Progress | None = None) -> Facts:
@@ -67,7 +67,7 @@ def find_facts(passages: Sequence[Passage], pack: Pack, progress: Progress | Non
     Args:
         passages: The corpus.
         pack: Patterns and rules.
-        progress: Called with the numbers of passages read and of all.
+        progress: Callback that receives the number of passages read and the total.
     """
     refused: Counter[str] = Counter()
     kinds = tuple(kinds_of(passages, pack, refused))
@@ -90,7 +90,7 @@ def find_facts(passages: Sequence[Passage], pack: Pack, progress: Progress | Non
 
 
 class _Reader:
-    """Reads the facts of single pages, and counts what its rules refuse."""
+    """Reads the facts of single pages, and counts rejections by rule."""
 
     def __init__(
         self,
@@ -143,7 +143,7 @@ class _Reader:
     def _stated(
         self, number: int, name: str, relation: RelationRule, spans: Sequence[tuple[int, int]]
     ) -> Iterator[PageFact | str | None]:
-        """Yields what each pattern of a relation finds: a fact, the rule that refuses it, or nothing."""
+        """Yields the result of each pattern of a relation: a fact, the rule that rejects it, or None."""
         text = self._passages[number].text
         region = text[: spans[0][1]] if relation.first_sentence else text[: relation.within]
         if any(pattern.search(text, timeout=SECONDS) for pattern in self._patterns[name, "unless_passage"]):
@@ -168,7 +168,7 @@ class _Reader:
                 yield PageFact(number, name, tidy(match["object"]).strip(" ,;"), None, *sentence)
 
     def _hedged(self, text: str, start: int, end: int) -> bool:
-        """Returns whether a date or year is uncertain by the words around it."""
+        """Returns whether the surrounding words mark a date or year as uncertain."""
         before, after = text[max(0, start - 14) : start], text[end : end + 10]
         return (self._before is not None and self._before.search(before, timeout=SECONDS) is not None) or (
             self._after is not None and self._after.match(after, timeout=SECONDS) is not None
@@ -177,7 +177,7 @@ class _Reader:
     def _entity(
         self, number: int, name: str, relation: RelationRule, start: int, sentence: tuple[int, int]
     ) -> PageFact | str | None:
-        """Returns the entity whose name begins at a position; a list of names is none, but for the sex asked for."""
+        """Returns the entity whose name begins at a position; in a list of names, only a required sex selects one."""
         text = self._passages[number].text[: max(sentence[1], start)]
         names = self._names(number, text, start)
         if not names:
@@ -243,7 +243,7 @@ class _Checks:
         self._titles = {norm(base_title(passage.title)) for passage in passages}
 
     def refusal(self, fact: PageFact) -> str | None:
-        """Returns the rule that refuses a fact, None if there is none."""
+        """Returns the rule that rejects a fact, or None."""
         relation = self._pack.relations[fact.relation]
         if fact.target is None:
             if relation.object == "entity" and norm(fact.text) in self._titles:
@@ -268,7 +268,7 @@ class _Checks:
         return None
 
     def _difference(self, fact: PageFact, earlier: str, later: str) -> int | None:
-        """Returns the number of years between two ends of a fact, None if one of them is not known."""
+        """Returns the number of years between two ends of a fact, or None if a year is unknown."""
         years = []
         for end in (earlier, later):
             who, _, relation = end.partition(".")

@@ -1,8 +1,8 @@
-"""Untyped links of a corpus: a passage names another one's title, or links to its file as Markdown does.
+"""Untyped links of a corpus: a passage mentions the title of another one, or links to its file in Markdown.
 
-Titles are matched as words, the longest first and with their case, without the brackets at their ends. Most wrong
-links come from titles that are ordinary words, from namesakes and from names inside longer names; rules refuse them,
-and every refusal is counted. Precision by reading and what each rule does stand in docs/trust/questions.md.
+Titles are matched as words, the longest first, case-sensitively and without trailing brackets. Most wrong
+links come from titles that are ordinary words, from namesakes and from names inside longer names; rules reject them,
+and every rejection is counted. See docs/trust/questions.md for the precision by reading and the effect of each rule.
 """
 
 from __future__ import annotations
@@ -18,51 +18,51 @@ from searchgym.records import Passage
 from searchgym.text import Word, base_title, words
 
 _QUOTES: Final = '"“”„«»‘`*_[]'
-"""Marks that set a name apart from the text around it, Markdown's too."""
+"""Marks that separate a name from the surrounding text, including those of Markdown."""
 _SEVERAL_NAMES: Final = re.compile(r"\bmay (?:also )?refer to\b|\bdisambiguation\b")
 _YEAR: Final = re.compile(r"\b(1[0-9]{3}|20[0-2][0-9])\b")
 _MADE_BY: Final = re.compile(
     r"\b(?:directed|written|produced|performed|composed|created|starring)(?: and \w+)?(?: by)?\s+$"
 )
 _MARKDOWN: Final = re.compile(r"\[([^\[\]\n]++)\]\(([^)\s#\[]++)(?:#[^)\s\[]*+)?\)")
-"""Matches a link of Markdown in a text that is not rendered: its text and its file. No match goes
-beyond the next bracket, so that the time is linear."""
+"""Pattern of a Markdown link in source text, with groups for its text and file. No match extends beyond
+the next bracket, so that the time is linear."""
 _MOST_WORDS: Final = 30
-"""Words that a title has at most that texts are searched for."""
+"""Maximum number of words of a title that is searched for in texts."""
 _LIFE: Final = 220
-"""Number of characters at the start of a passage that tell when its subject lived."""
+"""Number of characters at the start of a passage in which the years of its subject are searched."""
 _NEAR: Final = 50
-"""Number of characters around a name in which the words of its brackets are looked for."""
+"""Number of characters around a name in which the words from its brackets are searched."""
 _LATER, _EARLIER = 60, 250
-"""Years by which somebody may be younger than a page that names him (plans, families), or older (history)."""
+"""Maximum years by which a person may be later than a page that mentions them (plans, families), or earlier."""
 
 
 class Link(NamedTuple):
-    """A place where a passage names another one."""
+    """A mention of one passage in another."""
 
     source: int
-    """Number of the passage that names the other."""
+    """Number of the passage that contains the mention."""
     target: int
-    """Number of the passage that is named."""
+    """Number of the mentioned passage."""
     start: int
     """Position of the name in the source's text."""
     end: int
-    """Position behind the name."""
+    """End position (exclusive) of the name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """The links of a corpus: one per pair of passages, the first that stands in the text."""
+    """The links of a corpus: for each pair of passages, the first one in the text."""
 
     links: tuple[Link, ...]
-    """Links in the order of their places."""
+    """Links in order of position."""
     refused: Mapping[str, int]
-    """Number of mentions that each rule refused."""
+    """Number of mentions rejected by each rule."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Mention:
-    """A title in a text, with what the rules look at."""
+    """A title in a text, with the context used by the rules."""
 
     text: str
     target: Passage
@@ -73,7 +73,7 @@ class _Mention:
     after: Word | None
     """Word that touches the mention on the right."""
     kind: str | None
-    """Kind of the target's subject by the pack: ``person``, ``work``."""
+    """Kind of the target's subject according to the pack: ``person``, ``work``."""
 
     @property
     def start(self) -> int:
@@ -85,7 +85,7 @@ class _Mention:
 
     @property
     def quoted(self) -> bool:
-        """Whether quotation marks or marks of Markdown stand around it."""
+        """Whether the mention is enclosed in quotation marks or Markdown marks."""
         before, after = self.text[: self.start].rstrip()[-1:], self.text[self.end :].lstrip()[:1]
         return bool(before and after) and before in _QUOTES and after in _QUOTES
 
@@ -93,12 +93,12 @@ class _Mention:
 def find_links(
     passages: Sequence[Passage], kinds: Sequence[str | None] | None = None, honorifics: frozenset[str] = frozenset()
 ) -> Links:
-    """Finds where passages name each other's titles.
+    """Finds the mentions of titles in other passages.
 
     Args:
         passages: The corpus.
-        kinds: Kind of each passage's subject by a pack, for the rules about people and works. Default: not known.
-        honorifics: Words such as ``King`` that may touch a name without being a part of it.
+        kinds: Kind of each passage's subject by a pack, for the rules about people and works. Default: unknown.
+        honorifics: Words such as ``King`` that may be adjacent to a name without being part of it.
     """
     kinds = [None] * len(passages) if kinds is None else kinds
     names: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
@@ -141,7 +141,7 @@ def find_links(
 
 
 def _written(passages: Sequence[Passage]) -> Iterator[Link]:
-    """Yields the links that passages have, and those in Markdown, to the passages whose ids are the paths of files."""
+    """Yields stored links of passages, and Markdown links to passages whose ids are file paths."""
     numbers = {passage.id: number for number, passage in enumerate(passages)}
     for source, passage in enumerate(passages):
         for start, end, name in passage.links:
@@ -172,7 +172,7 @@ def _mentions(
 
 
 def _touching(text: str, words: Sequence[Word], position: int, beside: int) -> Word | None:
-    """Returns the word at a place if only a space or hyphen stands between it and the mention."""
+    """Returns the word at a position if only a space or hyphen separates it from the mention."""
     if not 0 <= position < len(words):
         return None
     left, right = sorted((words[position], words[beside]), key=lambda word: word.start)
@@ -180,12 +180,12 @@ def _touching(text: str, words: Sequence[Word], position: int, beside: int) -> W
 
 
 def _refusal(mention: _Mention, honorifics: frozenset[str], ordinary: Collection[str]) -> str | None:
-    """Returns the rule that refuses a mention, None if it is a link.
+    """Returns the rule that rejects a mention, or None if it is a link.
 
     Args:
         mention: The mention.
-        honorifics: Words that may touch a name without being a part of it.
-        ordinary: Words that are also ordinary ones, in small letters, in this corpus.
+        honorifics: Words that may be adjacent to a name without being part of it.
+        ordinary: Words that also occur in lower case in this corpus.
     """
     target, quoted, work = mention.target, mention.quoted, mention.kind == "work"
     if len(mention.words) == 1 and not quoted:
@@ -203,14 +203,14 @@ def _refusal(mention: _Mention, honorifics: frozenset[str], ordinary: Collection
     if mention.kind != "person" and _another_bearer(mention):
         return "another bearer of the name"
     if work and not quoted and len(mention.words) <= 2 and not _said_to_be_a_work(mention):
-        return "short title of a work"  # it is a phrase as often as a title
+        return "short title of a work"  # as often a phrase as a title
     years, others = ([int(year) for year in _YEAR.findall(text[:_LIFE])] for text in (mention.text, target.text))
     apart = years and others and (min(others) - max(years) > _LATER or min(years) - max(others) > _EARLIER)
-    return "another age" if mention.kind == "person" and apart else None  # who lived at another time is a namesake
+    return "another age" if mention.kind == "person" and apart else None  # a person of another time is a namesake
 
 
 def _inside_a_name(mention: _Mention, honorifics: frozenset[str], ordinary: Collection[str]) -> bool:
-    """A capitalised word that touches the mention makes it a part of a longer name."""
+    """Returns whether an adjacent capitalised word makes the mention part of a longer name."""
     if mention.after is not None and mention.after.text[0].isupper() and mention.text[mention.end] != ".":
         return True
     word = mention.before
@@ -222,7 +222,7 @@ def _inside_a_name(mention: _Mention, honorifics: frozenset[str], ordinary: Coll
 
 
 def _another_year(mention: _Mention) -> bool:
-    """The year in brackets behind a work must be that of the page."""
+    """Returns whether the year in brackets after a work differs from that of its page."""
     near = re.match(r'["“”\s]*\(\s*(\d{4})\b', mention.text[mention.end : mention.end + 12])
     if near is None:
         return False
@@ -234,9 +234,10 @@ def _another_year(mention: _Mention) -> bool:
 
 
 def _another_bearer(mention: _Mention) -> bool:
-    """Brackets in a title tell that the name has several bearers: a word or year of theirs must stand near.
+    """Returns whether no word or year from the brackets in a title occurs near the mention.
 
-    People are told apart by the rules about years: ``(actor)`` is seldom said.
+    Brackets in a title mean that several things have the name. People are distinguished by the rules about years, since
+    texts seldom repeat a word such as ``(actor)``.
     """
     brackets = re.search(r"\(([^()]*)\)\s*$", mention.target.title)
     if brackets is None:
@@ -246,7 +247,7 @@ def _another_bearer(mention: _Mention) -> bool:
 
 
 def _said_to_be_a_work(mention: _Mention) -> bool:
-    """Returns whether a year in brackets or a word before it says that a short title is one."""
+    """Returns whether a year in brackets after a short title or a word before it identifies it as a work."""
     dated = re.match(r"\s*\(\s*\d{4}", mention.text[mention.end : mention.end + 8])
     before = mention.text[: mention.start][-12:]
     return bool(dated or re.search(r"\b(?:films?|novel|song|album|series)\s+$", before))

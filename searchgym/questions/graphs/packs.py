@@ -1,4 +1,4 @@
-"""Packs: YAML files of patterns that find facts in a corpus, and of wordings that ask about them. Data, never code."""
+"""Packs: YAML files with patterns that find facts in a corpus, and wordings of questions. Data, never code."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from searchgym.questions.graphs.patterns import compile_pattern, fill, within_to
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KindRule(Options):
-    """How to tell that a page is about a kind of thing, and what questions call it."""
+    """Rules that recognise pages about one kind of thing, and the word for it in questions."""
 
     nouns: list[str]
-    """Last words of the phrase behind the first "is a": ``film``, ``sitcom``."""
+    """Last words of the phrase after the first "is a": ``film``, ``sitcom``."""
     signs: list[str] = field(default_factory=list)
-    """Patterns that tell the kind by the first 220 characters where the noun does not."""
+    """Patterns that identify the kind from the first 220 characters if the noun does not."""
     called: dict[str, str] = field(default_factory=dict)
-    """Words of the first "is a" phrase to the word that questions put before the name: ``documentary: film``. The first
-    that occurs counts; a page with none is not asked about. Empty: questions give the name alone."""
+    """Words of the first "is a" phrase, mapped to the word before the name in questions: ``documentary: film``. The
+    first word that occurs counts; a page without one is not asked about. Empty: questions use only the name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,23 +32,23 @@ class Comparable(Options):
     """Questions that compare two pages, ``{a}`` and ``{b}``; with ``{kind}``, only things of one kind are compared."""
 
     least: str = ""
-    """Question which of them has the smaller value."""
+    """Question that asks which page has the smaller value."""
     greatest: str = ""
-    """Question which of them has the larger value."""
+    """Question that asks which page has the larger value."""
     same: str = ""
-    """Question whether they have the same value."""
+    """Question that asks whether both pages have the same value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelationRule(Comparable):
-    """A relation: where pages state it and how questions ask for it."""
+    """A relation: patterns of its statements on pages, and wordings of its questions."""
 
     subject: str
-    """Kind of the pages that state it."""
+    """Kind of the pages that state the relation."""
     object: Literal["entity", "date", "year", "text"]
-    """``entity``: a name, which begins where a pattern's match ends; else the pattern's group ``object``."""
+    """Type of the object. ``entity``: a name that starts where the match ends; others: the group ``object``."""
     patterns: list[str]
-    """Patterns, of which each finds the first place; two different objects make the fact unusable."""
+    """Patterns, each applied to its first match; two different objects make the fact unusable."""
     kind: str | None = None
     """Kind that a linked object must have."""
     within: int = 500
@@ -56,21 +56,21 @@ class RelationRule(Comparable):
     first_sentence: bool = False
     """Whether only the first sentence is searched."""
     unless: list[str] = field(default_factory=list)
-    """Patterns that refuse a place if they match the sentence up to the end of the match."""
+    """Patterns that reject a match if they match its sentence up to the end of the match."""
     unless_passage: list[str] = field(default_factory=list)
-    """Patterns that refuse the passage if they match anywhere in it."""
+    """Patterns that reject the passage if they match anywhere in it."""
     sex: Literal["", "he", "she"] = ""
-    """Sex that the object must have; of two names, the one that has it is taken."""
+    """Required sex of the object; of two names, the one with this sex is chosen."""
     own: dict[str, str] = field(default_factory=dict)
-    """Words in the match to the sex that the page's own subject must then have: ``son: he``."""
+    """Words in the match, mapped to the sex that they require of the page's subject: ``son: he``."""
     certain: bool = False
     """Whether a link needs to be confirmed by a rule of `Pack.plausible`, or by a title that fits `Pack.numbered`."""
     ask: str = ""
-    """Question for the object of ``{s}``; empty: it is not asked for."""
+    """Question for the object of ``{s}``; empty: no question asks for it."""
     noun: str = ""
-    """Phrase for the object of ``{s}`` inside a longer question; empty: a chain does not go on from it."""
+    """Phrase for the object of ``{s}`` inside a longer question; empty: no chain continues from it."""
     last: bool = True
-    """Whether a chain of two or more hops may end with it."""
+    """Whether a chain of two or more hops may end with this relation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,14 +83,14 @@ class Plausible(Options):
     later: str
     """End and relation of the later year."""
     least: int = 0
-    """Least number of years between them."""
+    """Minimum number of years between the two years."""
     most: int = 1000
-    """Largest number of years between them."""
+    """Maximum number of years between the two years."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joined(Options):
-    """Two steps that have a word of their own, such as the mother of the father."""
+    """Two steps with a joint name, such as grandmother for the mother of the father."""
 
     steps: list[str]
     noun: str
@@ -101,7 +101,7 @@ class Joined(Options):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bridge(Comparable):
-    """A comparison of two pages by a property of what each leads to."""
+    """A comparison of two pages by a property of the entity that each leads to."""
 
     role: str
     """Relation of the first step."""
@@ -111,47 +111,47 @@ class Bridge(Comparable):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clues(Options):
-    """A question with two clues, each of which fits several pages."""
+    """A question with two clues, each of which matches several pages."""
 
     steps: list[str]
-    """The relations of the two clues, whose subject is asked for."""
+    """Relations of the two clues; the question asks for their subject."""
     ask: str
     """Question; ``{a}`` and ``{b}`` are the objects, ``{kind}`` the word for the kind of page."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanRule(Options):
-    """A part of sentences that a question can ask for in its place: "He studied in what place?"."""
+    """A part of sentences that question words can replace: "He studied in what place?"."""
 
     pattern: str
     """Pattern whose group ``object`` is the part."""
     ask: str
-    """Words that take its place: ``what year``."""
+    """Question words that replace the part: ``what year``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pack(Options):
-    """Everything that turns pages of a kind into facts and questions."""
+    """Patterns and wordings that turn pages into facts and questions."""
 
     name: str
     summary: str
     pieces: dict[str, str] = field(default_factory=dict)
-    """Pieces of patterns by name; ``{NAME}`` in a pattern or a later piece is replaced by the piece. In a `Pack` the
-    earlier ones are filled in."""
+    """Pieces of patterns by name; ``{NAME}`` in a pattern or a later piece is replaced by the piece. In a `Pack`,
+    earlier pieces are already filled in."""
     name_pattern: str = r"\p{Lu}\w+(?:\s+\p{Lu}\w+)*"
     """Pattern of the name of an entity that has no page."""
     titles: list[str] = field(default_factory=list)
-    """Words that may stand before a name without being a part of it: ``King``, ``Dr``."""
+    """Words that may precede a name without being part of it: ``King``, ``Dr``."""
     she: list[str] = field(default_factory=list)
-    """Words that tell that their bearer is a woman: ``Queen``."""
+    """Titles that mark a person as a woman: ``Queen``."""
     he: list[str] = field(default_factory=list)
-    """Words that tell that their bearer is a man: ``King``."""
+    """Titles that mark a person as a man: ``King``."""
     hedge_before: str = ""
     """Pattern before a date or year that makes it uncertain: ``circa``."""
     hedge_after: str = ""
-    """Pattern behind a date or year that makes it uncertain."""
+    """Pattern after a date or year that makes it uncertain."""
     numbered: str = ""
-    """Pattern of titles that only one entity has: ``Louis XIV``."""
+    """Pattern of unique titles: ``Louis XIV``."""
     kinds: dict[str, KindRule]
     relations: dict[str, RelationRule]
     plausible: list[Plausible] = field(default_factory=list)
@@ -161,12 +161,12 @@ class Pack(Options):
     bridges: list[Bridge] = field(default_factory=list)
     clues: list[Clues] = field(default_factory=list)
     spans: list[SpanRule] = field(default_factory=list)
-    """Parts of sentences that are asked for in their place; of two that overlap, the rule that stands first counts."""
+    """Parts of sentences that question words can replace; of two that overlap, the first rule applies."""
     apart: list[list[str]] = field(default_factory=list)
-    """Groups of objects that differ in spelling only or overlap (British, English): they are never compared."""
+    """Groups of objects that differ only in spelling or overlap (British, English); they are never compared."""
 
     def __post_init__(self) -> None:
-        """Fills the earlier pieces into each piece.
+        """Fills earlier pieces into each piece.
 
         Raises:
             CardError: A piece, or all of them together, would be too long.
@@ -182,7 +182,7 @@ class Pack(Options):
         """Returns a pattern with its pieces filled in.
 
         Raises:
-            CardError: The pattern is broken; `where` says which one.
+            CardError: The pattern is not valid; `where` identifies it in the message.
         """
         where = f"pack {self.name}: {where}"
         return compile_pattern(fill(pattern, self.pieces, where), where)
@@ -192,9 +192,9 @@ def load_pack(name: str) -> Pack:
     """Reads a pack by its name or path.
 
     Raises:
-        CardError: The file cannot be read, or has an unknown key, a broken pattern or the name of an unknown relation
+        CardError: The file cannot be read, or has an unknown key, an invalid pattern or the name of an unknown relation
             or kind.
-        UnknownNameError: No such pack.
+        UnknownNameError: The pack does not exist.
     """
     path = find_card("packs", name)
     pack = load_card(Pack, path)
@@ -209,7 +209,7 @@ def check_pack(pack: Pack) -> None:
     """Checks all patterns, wordings and names of a pack.
 
     Raises:
-        CardError: Something is wrong; the message says where.
+        CardError: The pack is not valid; the message names the place.
     """
     _check_patterns(pack)
     _check_names(pack)
@@ -217,7 +217,7 @@ def check_pack(pack: Pack) -> None:
 
 
 def _check_patterns(pack: Pack) -> None:
-    """Checks that all patterns of a pack compile, that they are not too long, and that they tell what they find."""
+    """Checks that all patterns of a pack compile, are not too long, and have the groups they need."""
     patterns = [(f"{{{piece}}}", f"pieces.{piece}", False) for piece in pack.pieces]
     patterns += [
         (getattr(pack, key), key, False) for key in ("name_pattern", "numbered", "hedge_before", "hedge_after")
@@ -238,7 +238,7 @@ def _check_patterns(pack: Pack) -> None:
 
 
 def _check_names(pack: Pack) -> None:
-    """Checks that all kinds and relations that a pack names exist."""
+    """Checks that all kinds and relations named in a pack exist."""
     names: list[tuple[str, Collection[str], str]] = [
         (relation.subject, pack.kinds, f"relations.{name}.subject") for name, relation in pack.relations.items()
     ]
@@ -267,7 +267,7 @@ def _check_names(pack: Pack) -> None:
 
 
 def _check_wordings(pack: Pack) -> None:
-    """Checks that wordings name what they must, and nothing else."""
+    """Checks that wordings contain exactly the required placeholders."""
     one, two = ("s",), ("a", "b", "kind")
     records: list[tuple[Options, dict[str, tuple[str, ...]], str]] = []
     for name, relation in pack.relations.items():

@@ -11,26 +11,26 @@ import regex
 from searchgym.errors import CardError
 
 SECONDS: Final = 0.2
-"""Seconds that one pattern may take on one passage; a pattern that backtracks without end is stopped then."""
+"""Time limit in seconds of one pattern on one passage, which stops catastrophic backtracking."""
 LONGEST: Final = 50_000
-"""Characters that a pattern may have with its pieces filled in and its counted repetitions written out."""
+"""Maximum length of a pattern, with pieces filled in and counted repetitions expanded."""
 TOTAL: Final = 10 * LONGEST
-"""Characters that all patterns of a pack may have together with their pieces filled in, and all pieces."""
+"""Maximum total length of all patterns of a pack, with pieces filled in, and of all its pieces."""
 GROUPS: Final = 2000
-"""Brackets that a pattern may open: the time to compile it grows with their square."""
+"""Maximum number of opening brackets in a pattern: the compile time is quadratic in it."""
 _ATOM: Final = re.compile(r"\\.|\[\]?(?:\\.|[^\]\\])*+(?:\]|\Z)|\{(?P<count>\d+)(?:,\d*)?\}|[()]", re.DOTALL)
-"""Matches an escape, a set, a counted repetition or a bracket of a pattern."""
+"""Pattern of an escape, a set, a counted repetition or a bracket in a pattern."""
 _MANY: Final = 10**12
-"""Size from which on sizes are not told apart."""
+"""Size at which computed sizes are capped."""
 _PIECE: Final = re.compile(r"\{([^{}]+)\}")
-"""Matches the name of a piece in its braces, and counted repetitions."""
+"""Pattern of the name of a piece in braces; it also matches counted repetitions."""
 
 
 def fill(pattern: str, pieces: Mapping[str, str], where: str) -> str:
     """Returns a pattern in which ``{NAME}`` is replaced for every piece.
 
     Raises:
-        CardError: The pattern would be too long, which is looked at before anything is filled in.
+        CardError: The pattern would be too long; this is checked before anything is filled in.
     """
     size = len(pattern) + sum(len(pieces.get(name, "")) for name in _PIECE.findall(pattern))
     if size > LONGEST:
@@ -39,7 +39,7 @@ def fill(pattern: str, pieces: Mapping[str, str], where: str) -> str:
 
 
 def compile_pattern(pattern: str, where: str) -> regex.Pattern[str]:
-    """Returns a compiled pattern; a broken one is a CardError that says where it stands and what is wrong."""
+    """Returns a compiled pattern; raises a CardError with place and reason if it is not valid."""
     if (size := max(len(pattern), _expanded(pattern[:LONGEST]))) > LONGEST:
         raise _too_long(pattern, size, where)
     if pattern.count("(") > GROUPS:
@@ -55,7 +55,7 @@ def _too_long(pattern: str, size: int, where: str) -> CardError:
 
 
 def within_total(total: int, pattern: str, where: str) -> int:
-    """Returns a number of characters with those of one more pattern; a CardError if they are too many for a pack."""
+    """Returns the total length with one more pattern; raises a CardError if it is too large for a pack."""
     total += len(pattern)
     if total > TOTAL:
         raise CardError(
@@ -65,9 +65,9 @@ def within_total(total: int, pattern: str, where: str) -> int:
 
 
 def _expanded(pattern: str) -> int:
-    """Returns the length of a pattern with its counted repetitions written out, as the compiler does.
+    """Returns the length of a pattern with its counted repetitions expanded, as by the compiler.
 
-    A few characters, ``((a{1000}){1000}){1000}``, would take all memory.
+    Compiling a few characters such as ``((a{1000}){1000}){1000}`` would use all memory.
     """
     sizes, last, end = [0], 0, 0
     for match in _ATOM.finditer(pattern):

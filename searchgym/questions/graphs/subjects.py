@@ -1,4 +1,4 @@
-"""Subjects of pages: their kind, the word that questions use for it, and their sex."""
+"""Subjects of pages: their kind, the word for it in questions, and their sex."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from searchgym.records import Passage
 from searchgym.text import head_noun
 
 SLOW: Final = f"a pattern took more than {SECONDS} s"
-"""Reason for leaving out what a pattern that backtracks without end was to find."""
+"""Reason for a rejection because a pattern exceeds the time limit."""
 _SIGNS: Final = 220
-"""Number of characters in which the signs of a kind are looked for."""
+"""Number of characters that are searched for the signs of a kind."""
 
 
 def kinds_of(passages: Sequence[Passage], pack: Pack, refused: Counter[str]) -> Iterator[str | None]:
-    """Yields the kind of each page's subject, by its noun, else by signs."""
+    """Yields the kind of each page's subject, determined by its noun, otherwise by signs."""
     nouns = {noun: name for name, kind in pack.kinds.items() for noun in kind.nouns}
     signs = [
         (name, pack.compiled(sign, f"kinds.{name}.signs")) for name, kind in pack.kinds.items() for sign in kind.signs
@@ -39,7 +39,7 @@ def kinds_of(passages: Sequence[Passage], pack: Pack, refused: Counter[str]) -> 
 
 
 def called_of(text: str, pack: Pack, kind: str | None) -> str | None:
-    """Returns the word that questions put before a page's name."""
+    """Returns the word before a page's name in questions."""
     if kind is None:
         return None
     words = pack.kinds[kind].called
@@ -52,13 +52,13 @@ def called_of(text: str, pack: Pack, kind: str | None) -> str | None:
 
 
 def pronouns(text: str) -> tuple[int, int]:
-    """Returns how often a text says he, his or him, and she, her or hers."""
+    """Returns the number of male (he, his, him) and of female (she, her, hers) pronouns in a text."""
     counts = Counter(re.findall(r"\w+", text.lower()))
     return sum(counts[w] for w in ("he", "his", "him")), sum(counts[w] for w in ("she", "her", "hers"))
 
 
 class Sexes:
-    """Tells the sex of people by titles and pronouns.
+    """Determines the sex of people from titles and pronouns.
 
     Args:
         passages: The corpus.
@@ -75,7 +75,7 @@ class Sexes:
     def of_names(
         self, text: str, start: int, names: list[tuple[int, int, int | None]], sex: str
     ) -> list[tuple[int, int, int | None]]:
-        """Returns those of one or two names that have a sex; of two the other one's tells as well."""
+        """Returns those of at most two names that have a given sex; the sex of one of two implies the other's."""
         if len(names) > 2:
             return []
         position, sexes = start, []
@@ -88,7 +88,7 @@ class Sexes:
         return [name for name, t in zip(names, sexes, strict=True) if t == sex]
 
     def _of(self, mention: str, target: int | None) -> str | None:
-        """Returns the sex of somebody by title and, if there is a page, by its pronouns; None if that does not tell."""
+        """Returns the sex of a person from their title or the pronouns of their page, or None if unknown."""
         she, he = (bool(p and p.search(mention)) for p in (self._words["she"], self._words["he"]))
         if she != he:
             return "she" if she else "he"

@@ -15,7 +15,7 @@ from searchgym.errors import DataError, DataMissingError
 
 Ints = npt.NDArray[np.int32]
 _BLOCK: Final = 1 << 24
-"""Number of bytes that are read at once."""
+"""Number of bytes per read."""
 _NAME: Final = 4096
 """Maximum number of characters of a name."""
 
@@ -24,7 +24,7 @@ class _Side(NamedTuple):
     """Edges sorted by node and relation."""
 
     first: npt.NDArray[np.int64]
-    """Place of the first edge of each node, and behind the last; int64 [nodes + 1]."""
+    """Index of the first edge of each node, and the number of edges at the end; int64 [nodes + 1]."""
     relations: Ints
     """Relation of each edge; int32 [edges]."""
     ends: Ints
@@ -34,11 +34,11 @@ class _Side(NamedTuple):
 class TripleGraph:
     """Facts as arrays of numbers, sorted in both directions, so that millions of them fit.
 
-    A fact that stands twice is kept once; a loop, whose subject is its object, is left out.
+    Repeated facts are stored once; loops, whose subject is their object, are dropped.
 
     Args:
-        names: Names of the nodes to their numbers.
-        relations: Names of the relations to their numbers.
+        names: Numbers of the nodes, by name.
+        relations: Numbers of the relations, by name.
         triples: Numbers of subject, relation and object of each fact; int32 [facts, 3].
     """
 
@@ -53,7 +53,7 @@ class TripleGraph:
         self._backward, _ = self._sorted(distinct[:, 2], distinct[:, 1], distinct[:, 0])
 
     def _sorted(self, nodes: Ints, relations: Ints, ends: Ints) -> tuple[_Side, npt.NDArray[np.int64]]:
-        """Returns edges sorted by node, relation and end without repeats, and the places of those that are kept."""
+        """Returns edges sorted by node, relation and end without repeats, and the indices of the edges kept."""
         order = np.lexsort((ends, relations, nodes))
         if len(order):
             a, b, c = nodes[order], relations[order], ends[order]
@@ -92,10 +92,10 @@ class TripleGraph:
                 yield name, self.relations[side.relations[index]], self.names[side.ends[index]]
 
     def walk(self, rng: Random, hops: int) -> tuple[str, list[str], str] | None:
-        """Draws a chain of facts over different nodes, each the only one of its subject and relation.
+        """Draws a chain of facts over different nodes, each with the only object of its subject and relation.
 
         Returns:
-            Start, relations and end; None if the walk came to a node without such a fact.
+            Start, relations and end; None if the walk reached a node without such a fact.
         """
         side = self._forward
         start = node = rng.randrange(len(self.names))
@@ -127,12 +127,13 @@ def read_triples(
     Args:
         path: File of triples, such as ``wikidata5m_transductive_train.txt`` or a world's ``triples.tsv``.
         entities: File of names: id, then a name (and aliases, which are not read), such as ``wikidata5m_entity.txt``.
-            An id without a name stays an id; of two ids with one name the second keeps its id in brackets.
+            An id without a name is kept as the name; of two ids with the same name, the second has its id in
+            brackets.
         relations: File of names of relations in the same form.
 
     Raises:
         DataMissingError: A file does not exist.
-        DataError: A line has not three columns, or a file of names has a line without a name; both with file and line.
+        DataError: A line does not have three columns, or no name; the message has file and line.
     """
     names: dict[str, int] = {}
     kinds: dict[str, int] = {}
@@ -165,7 +166,7 @@ def read_names(path: FilePath) -> dict[str, str]:
 
     Raises:
         DataMissingError: The file does not exist.
-        DataError: A line has no name; with file and line.
+        DataError: A line has no name; the message has file and line.
     """
     names: dict[str, str] = {}
     for number, lines in _blocks(path):
@@ -180,7 +181,7 @@ def read_names(path: FilePath) -> dict[str, str]:
 
 
 def _named(numbers: Mapping[str, int], names: Mapping[str, str] | None) -> dict[str, int]:
-    """Returns numbers by name instead of id; a name that is taken is told apart by the id."""
+    """Returns numbers by name instead of id; a name already used is extended by the id."""
     if names is None:
         return dict(numbers)
     named: dict[str, int] = {}
@@ -191,7 +192,7 @@ def _named(numbers: Mapping[str, int], names: Mapping[str, str] | None) -> dict[
 
 
 def _blocks(path: FilePath) -> Iterator[tuple[int, list[str]]]:
-    """Yields blocks of lines with the number of their first line; empty lines at the end are left out."""
+    """Yields blocks of lines with the number of their first line; empty lines at the end are dropped."""
     file = Path(path)
     if not file.is_file():
         raise DataMissingError("no such file: check the path", path)

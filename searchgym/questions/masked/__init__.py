@@ -1,1 +1,1 @@
-"""Masked spans: practice in searching and reading that any text gives, by hiding parts of its passages."""
+"""Masked spans: practice in searching and reading, made from any text by hiding parts of its passages."""

@@ -1,4 +1,4 @@
-"""Generates masked spans from a corpus: reads spans, splits pages, draws, and keeps what an oracle's searches show."""
+"""Generates masked spans from a corpus: reads spans, splits pages, draws tasks, and keeps those solved by an oracle."""
 
 from __future__ import annotations
 
@@ -27,32 +27,32 @@ from searchgym.retrieval.retriever import Retriever
 from searchgym.text import cut_words, holds, norm, sentences
 
 VERSION: Final = 2
-"""Version of the rules; another one gives other tasks."""
+"""Version of the rules; another version generates other tasks."""
 SHARES: Final = (0.8, 0.1, 0.1)
 """Shares of pages and tasks for train, validation and test."""
 _BATCH: Final = 128
-"""Number of drafts that are searched for at once."""
+"""Number of drafts per batch of searches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchLimits:
-    """What the environment shows, on which it depends whether a task can be solved."""
+    """Limits of the environment's observations, which determine whether a task can be solved."""
 
     top_k: int = 3
     words: int = 500
-    """Words of retrieved text per turn."""
+    """Maximum number of words of retrieved text per turn."""
     searches: int = 4
-    """Searches per episode."""
+    """Maximum number of searches per episode."""
 
 
 @dataclass(slots=True)
 class MaskedSet:
-    """Masked spans of a corpus, with the counts of what was refused."""
+    """Masked spans of a corpus, with counts of rejections."""
 
     questions: dict[str, list[Question]] = field(default_factory=dict)
     """Tasks by split."""
     counts: Counter[str] = field(default_factory=Counter)
-    """Windows, spans by kind, drafts, and what each rule refused."""
+    """Numbers of windows, of spans by kind, of drafts, and of rejections by rule."""
 
 
 def generate(
@@ -68,15 +68,15 @@ def generate(
 
     Args:
         passages: The corpus.
-        spec: What to generate.
-        limits: What the environment shows.
+        spec: Parameters of the masked spans.
+        limits: Limits of the environment's observations.
         retriever: Retriever over the corpus.
         held_out: Pages and names that belong to evaluation questions: in no task, and in no hit.
-        progress: Called with progress reports.
-        fixed: Windows with their spans, of a corpus whose facts are known. Default: they are found by the spec.
+        progress: Callback that receives progress reports.
+        fixed: Windows with their spans, for a corpus with known facts. Default: found according to `spec`.
 
     Raises:
-        DataError: The corpus gives no task; the message says what the rules took.
+        DataError: The corpus yields no task; the message lists the rejections by rule.
     """
     result, out = MaskedSet(), held_out or HeldOut()
     allowed, usable = frozenset(range(len(passages))) - out.pages, []
@@ -99,7 +99,7 @@ def generate(
             lacking = count - len(tasks)
             result.questions[split] += tasks
             progress(f"{split}: {masks} masks", len(tasks), count)
-        result.questions[split] = by_hash(result.questions[split])  # else all of the first are of the most masks
+        result.questions[split] = by_hash(result.questions[split])  # otherwise the first tasks all have the most masks
     if not any(result.questions.values()):
         reasons = ", ".join(f"{name} {count}" for name, count in result.counts.most_common(8))
         raise DataError(
@@ -111,7 +111,7 @@ def generate(
 def _windows(
     passages: Sequence[Passage], spec: MaskedSpec, limits: SearchLimits, counts: Counter[str], progress: Progress
 ) -> list[Window]:
-    """Returns the windows of a corpus: by the triples of a file, else by links and a pack."""
+    """Returns the windows of a corpus: from a file of triples, otherwise from links and a pack."""
     if spec.triples is not None:
         return windows_by_triples(passages, (Triple(*fact) for fact in read_triples(spec.triples).triples()))
     pack = load_pack(spec.pack)
@@ -123,13 +123,13 @@ def _windows(
 
 
 def _stated(window: Window, pages: frozenset[int], spec: MaskedSpec) -> Window:
-    """Returns a window with the spans that may be hidden: where the source is, those that some pages state strictly."""
+    """Returns a window with the spans that may be hidden; for a hidden source, `pages` must state them strictly."""
     spans = [span._replace(supports=tuple(filter(pages.__contains__, span.supports))) for span in window.spans]
     return replace(window, spans=tuple(span for span in spans if span.supports or spec.source == "kept"))
 
 
 def _pages(passages: Sequence[Passage], windows: Sequence[Window]) -> dict[str, frozenset[int]]:
-    """Returns the passages of each split: no page, with its parts and copies, is in two; see `split_pages`."""
+    """Returns the passages of each split; a page with its parts and copies is in one split only; see `split_pages`."""
     edges = [(window.page, other) for window in windows for span in window.spans for other in span.supports]
     first: dict[tuple[str, str], int] = {}
     copies = [
@@ -142,7 +142,7 @@ def _pages(passages: Sequence[Passage], windows: Sequence[Window]) -> dict[str, 
 
 
 def _within(windows: Sequence[Window], pages: frozenset[int], spec: MaskedSpec, counts: Counter[str]) -> list[Window]:
-    """Returns the windows on some pages, with the spans that these state: another split's pages state none."""
+    """Returns the windows of some pages; pages of other splits do not count as support for their spans."""
     usable: list[Window] = []
     for window in windows:
         if window.page not in pages:
@@ -189,7 +189,7 @@ class _TaskMaker:
                     count += 1
 
     def _new(self, drafts: Iterator[MaskedDraft]) -> Iterator[MaskedDraft]:
-        """Yields drafts without those whose text is a copy of another's."""
+        """Yields drafts without repeated texts."""
         for draft in drafts:
             self._counts["drafts"] += 1
             if draft.text in self._seen:
@@ -199,9 +199,9 @@ class _TaskMaker:
                 yield draft
 
     def _searched(self, batch: Sequence[MaskedDraft]) -> list[tuple[list[str], dict[int, int]]]:
-        """Returns an oracle's queries for each draft, and the page that shows each span that is found, by its number.
+        """Returns, for each draft, an oracle's queries, and the page that shows each span found, by span number.
 
-        The queries are asked in turn; one is kept if its hits show a span that none before did.
+        The queries are sent in order; a query is kept if its hits show a span for the first time.
         """
         hidden = {str(n): Hidden() if self._spec.source == "kept" else self._page(d) for n, d in enumerate(batch)}
         retriever = HidingRetriever(self._retriever, hidden, self._out.names)
@@ -223,7 +223,7 @@ class _TaskMaker:
         return searched
 
     def _shown(self, draft: MaskedDraft, hits: Sequence[Hit], before: dict[int, int]) -> dict[int, int]:
-        """Returns the spans, by their numbers, that hits show for the first time, with the page that shows each."""
+        """Returns the page that shows each span found in hits for the first time, by span number."""
         observation = get_protocol("tags").observation([hits], self._limits.words)
         source, keeps_source, new = self._page(draft), self._spec.source == "kept", {}
         for n, (span, answer) in enumerate(zip(draft.spans, draft.answers, strict=True)):
@@ -244,7 +244,7 @@ class _TaskMaker:
         return Hidden(frozenset(ids), title)
 
     def _question(self, draft: MaskedDraft, queries: list[str], pages: list[int], split: str, number: int) -> Question:
-        """Returns the task of a draft: what an oracle asks, and the sentences that it is shown."""
+        """Returns the task of a draft, with an oracle's queries and the sentences that their hits show."""
         facts: dict[SupportingFact, None] = {}
         for page, answer in zip(pages, draft.answers, strict=True):
             text = cut_words(self._passages[page].text, self._limits.words)

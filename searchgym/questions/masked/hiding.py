@@ -1,4 +1,4 @@
-"""A retriever that never shows a question its own source page, nor anybody the pages of evaluation questions."""
+"""Retriever that hides the source page of each question, and hides the pages of evaluation questions from all."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ from searchgym.text import base_title, norm
 
 @dataclass(frozen=True, slots=True)
 class Hidden:
-    """The page that a question must not find: all passages of its title, and copies of its passage."""
+    """Page hidden from a question: all passages with its title, and copies of its passage."""
 
     ids: frozenset[str] = frozenset()
-    """Ids of these passages."""
+    """Ids of the hidden passages."""
     title: str = ""
-    """Title of the page, as `title_key` writes it; empty if it has none."""
+    """Title of the page, normalised by `title_key`; empty if it has none."""
 
     def has(self, passage: Passage) -> bool:
-        """Returns whether a passage is a part of the page."""
+        """Returns whether a passage is part of the page."""
         return passage.id in self.ids or (self.title != "" and title_key(passage.title) == self.title)
 
 
 class HidingRetriever(Wrapper):
-    """Retriever that leaves pages out of the hits of another one, and fills up with the next ones.
+    """Retriever that removes pages from the hits of another retriever and replaces them with the next hits.
 
-    A query asks for one hit more than is wanted, and for twice as many where too few are left, so that the hits do not
-    depend on the other queries of a batch.
+    Each query requests one hit more than needed, and twice as many if too few are left, so that the hits do not depend
+    on the other queries of a batch.
 
     Args:
         inner: Retriever with one corpus for all questions.
-        hidden: Question id to the page that it must not find.
-        names: Names of pages, as `norm` writes them, that no question finds: those of evaluation questions.
+        hidden: Page hidden from each question, by question id.
+        names: Names of pages, normalised by `norm`, that are hidden from all questions: those of evaluation questions.
 
     Raises:
-        UsageError: The hits of `inner` depend on the question already.
+        UsageError: The hits of `inner` already depend on the question.
     """
 
     def __init__(self, inner: Retriever, hidden: dict[str, Hidden], names: frozenset[str] = frozenset()) -> None:
@@ -50,14 +50,14 @@ class HidingRetriever(Wrapper):
         self.hidden, self.names = hidden, names
 
     def over(self, inner: Retriever) -> HidingRetriever:
-        """Returns a retriever that leaves the same pages out of another retriever's hits."""
+        """Returns a retriever that removes the same pages from another retriever's hits."""
         return HidingRetriever(inner, self.hidden, self.names)
 
     def search_for(self, question_ids: Sequence[str], queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """Returns at most k hits per query, best first, none of a page that is hidden from its question.
+        """Returns at most k hits per query, best first, without pages hidden from its question.
 
         Raises:
-            RetrieverError: A question is unknown, so that it is not known what to hide.
+            RetrieverError: A question is unknown, so its hidden page is unknown, too.
         """
         if unknown := [id for id in question_ids if id not in self.hidden]:
             raise RetrieverError(f"question {unknown[0]!r} is none of the environment's: what to hide is not known")
@@ -84,15 +84,15 @@ class HidingRetriever(Wrapper):
 
 
 def hiding(retriever: AnyRetriever, questions: Iterable[Question], held_out: Sequence[str] = ()) -> AnyRetriever:
-    """Returns a retriever that hides the sources of questions which ask for it; another one is returned as it is.
+    """Returns a retriever that hides the sources of questions if requested; otherwise `retriever` unchanged.
 
     Args:
         retriever: The environment's retriever.
-        questions: Questions; `Question.metadata` has `hidden` where the source is hidden.
+        questions: Questions; `Question.metadata` has `hidden` if the source is hidden.
         held_out: Files of evaluation questions, whose pages are hidden from all.
 
     Raises:
-        UsageError: The hits depend on the question already, or `hidden` has another form.
+        UsageError: The hits already depend on the question, or `hidden` is malformed.
     """
     hidden = {question.id: hidden_from(question) for question in questions}
     if not held_out and not any(page.ids or page.title for page in hidden.values()):
@@ -104,10 +104,10 @@ def hiding(retriever: AnyRetriever, questions: Iterable[Question], held_out: Seq
 
 
 def hidden_from(question: Question) -> Hidden:
-    """Returns the page that a question must not find, as its metadata says; an empty one if it may find all.
+    """Returns the page hidden from a question according to its metadata; an empty one if nothing is hidden.
 
     Raises:
-        UsageError: The metadata has another form.
+        UsageError: The metadata is malformed.
     """
     data = question.metadata.get("hidden")
     if data is None:

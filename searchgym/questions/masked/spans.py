@@ -1,9 +1,9 @@
 """Spans that can be hidden: links, dates, numbers, names and quoted titles of a passage, and the pages that state them.
 
-Links come from `searchgym.questions.graphs`, names and numbers from the pack's `spans`, by which sentences become
-questions too (`searchgym.questions.sentences`). A span is a whole name that shares no word with the page's title; where
-it stands several times, all of its places are hidden. For each one the pages are noted that state it *strictly*: where
-the source is hidden, nothing else may answer.
+Links come from `searchgym.questions.graphs`, names and numbers from the pack's `spans`, which are also used by
+`searchgym.questions.sentences`. A span is a whole name that shares no word with the page's title; all occurrences are
+hidden. The pages that state a span *strictly* are recorded: if the source is hidden, only spans with such pages are
+used.
 """
 
 from __future__ import annotations
@@ -24,36 +24,36 @@ from searchgym.scoring import normalise_answer
 from searchgym.text import base_title, count_words, cut_words, holds, norm, sentences, words
 
 SPAN_SEPARATOR: Final = ";"
-"""Stands between the spans of an answer; a span that holds it cannot be hidden."""
+"""Separator between the spans of an answer; a span that contains it cannot be hidden."""
 WORDS: Final = 120
-"""Most words of a window: about the length of the passages that search agents read."""
+"""Maximum number of words of a window: about the length of the passages that search agents read."""
 CHARACTERS: Final = 1200
-"""Most characters of a window: texts without blanks have few words."""
+"""Maximum number of characters of a window, since texts without spaces have few words."""
 LEAST_WORDS: Final = 12
-"""Fewest words of a window: less around a span does not tell what is hidden."""
+"""Minimum number of words of a window: less context does not identify a hidden span."""
 QUOTING: Final = 5
-"""Most pages that quote a title which is stated strictly: others (a magazine's charts) stand beside anything."""
+"""Maximum number of pages that quote a strictly stated title: others (a magazine's charts) occur everywhere."""
 _MAX_SPAN_WORDS: Final = 8
-"""Most words of a span."""
+"""Maximum number of words of a span."""
 _MONTH: Final = "|".join(MONTHS)
 _DATE: Final = re.compile(rf"\b(?:\d{{1,2}}\s+(?:{_MONTH}),?\s+\d{{4}}|(?:{_MONTH})\s+\d{{1,2}},?\s+\d{{4}})\b")
 _QUOTED: Final = re.compile(r'["“]\s?([^\W\d_a-z][^"“”\n]{2,60}?)["”]')
 _ENDS: Final = " ,.;:"
-"""Blanks and punctuation that are no part of a quoted title."""
+"""Spaces and punctuation that are not part of a quoted title."""
 _NUMBER: Final = re.compile(r"[\d,.]*\d[\d,.]*")
 Place = tuple[int, int]
-"""Positions of a part's first character and behind its last one in the passage's text."""
+"""Start and end (exclusive) of a part in the passage's text."""
 
 
 class HiddenSpan(NamedTuple):
     """A part of a passage that can be hidden."""
 
     occurrences: tuple[Place, ...]
-    """Where it stands in its window, in order."""
+    """Occurrences of the span in its window, in order."""
     kind: str
     """``link``, ``date``, ``year``, ``number``, ``title`` (in quotes) or ``name``."""
     supports: tuple[int, ...] = ()
-    """Numbers of the other passages that state it strictly; see `SpanFinder`."""
+    """Numbers of the other passages that state the span strictly; see `SpanFinder`."""
 
 
 class Candidate(NamedTuple):
@@ -75,7 +75,7 @@ class Window:
     start: int
     end: int
     spans: tuple[HiddenSpan, ...]
-    """Its spans, in their order; none overlap."""
+    """Spans of the window, in order and without overlaps."""
 
 
 # -- finding spans -------------------------------------------------------------------------------------------------
@@ -84,21 +84,21 @@ class Window:
 class SpanFinder:
     """Finds the windows of a corpus's passages with their spans, and which other passages state each span strictly.
 
-    Two pages that link to each other state what each is to the other, and a page that links to the source and gives the
-    same title in quotes, which few pages quote, speaks of the same work. Names that stand on any page that names the
-    source are stated by only two thirds of these (`docs/do/masked_spans.md`).
+    Two pages that link to each other state their relation, and a page that links to the source and quotes the same
+    rarely quoted title refers to the same work. A name that merely occurs on a page that mentions the source is stated
+    by only two thirds of such pages (`docs/do/masked_spans.md`).
 
     Args:
         passages: The corpus.
-        facts: Its links and facts.
+        facts: Links and facts of the corpus.
         pack: Pack that found them, with `Pack.spans`.
-        words: Number of words at the start of a passage that are read: an observation shows no more.
+        words: Number of words to read at the start of a passage, as an observation shows no more.
     """
 
     def __init__(self, passages: Sequence[Passage], facts: Facts, pack: Pack, words: int) -> None:
         self.passages, self._words = passages, words
         self.refused: Counter[str] = Counter()
-        """Number of passages, windows and candidates by the rule that refused them."""
+        """Number of rejected passages, windows and candidates, by rule."""
         self._patterns = [(pack.compiled(s.pattern, f"spans[{n}]"), s.ask) for n, s in enumerate(pack.spans)]
         self._links: defaultdict[int, list[Link]] = defaultdict(list)
         for link in facts.links:
@@ -112,7 +112,7 @@ class SpanFinder:
                 self._quoting[norm(match[1])].add(number)
 
     def windows(self, page: int) -> list[Window]:
-        """Returns the windows of a passage that have a span; none overlap."""
+        """Returns the windows of a passage that have a span, without overlaps."""
         passage = self.passages[page]
         text, windows = cut_words(passage.text, self._words), []
         for start, end in windows_of(text):
@@ -131,7 +131,7 @@ class SpanFinder:
         return windows
 
     def _supports(self, page: int, span: str, candidate: Candidate) -> tuple[int, ...]:
-        """Returns the passages that state a span of a page strictly, in their order; none is a part or copy of it."""
+        """Returns the passages that state a span of a page strictly, in order, without parts and copies of the page."""
         stating: set[int] = set()
         if candidate.kind == "link" and candidate.target in self._to[page]:
             stating = {candidate.target}
@@ -147,7 +147,7 @@ class SpanFinder:
         return tuple(supports)
 
     def _candidates(self, page: int, text: str, start: int, end: int) -> Iterator[Candidate]:
-        """Yields what may be hidden, the surest kinds first: of two that overlap the first is taken."""
+        """Yields candidates for hiding, the most reliable first: of two that overlap, the first is used."""
         for link in self._links.get(page, ()):
             if start <= link.start and link.end <= end:
                 yield Candidate(link.start, link.end, "link", link.target)
@@ -167,14 +167,14 @@ class SpanFinder:
 def spans_among(
     candidates: Iterable[Candidate], text: str, window: Place, title: str, refused: Counter[str]
 ) -> Iterator[tuple[Candidate, HiddenSpan]]:
-    """Yields the spans among candidates: of two that overlap the first is taken.
+    """Yields the spans among candidates; of two that overlap, the first is used.
 
     Args:
-        candidates: What may be hidden, the surest first.
+        candidates: Candidates for hiding, the most reliable first.
         text: Text of the passage.
-        window: Place of the window.
+        window: Position of the window.
         title: Title of the passage.
-        refused: Counts candidates by the rule that refuses them.
+        refused: Counter of rejected candidates by rule; updated.
     """
     used: list[Place] = []
 
@@ -193,7 +193,7 @@ def spans_among(
 
 
 def windows_of(text: str) -> Iterator[tuple[int, int]]:
-    """Yields the places of consecutive sentences that fill a window; a sentence that is longer than one is skipped."""
+    """Yields the positions of consecutive sentences that fill a window; sentences longer than a window are skipped."""
     begun: tuple[int, int] | None = None
     for start, end in sentences(text):
         if not _fits(text[start:end]):
@@ -215,7 +215,7 @@ def _fits(text: str) -> bool:
 
 
 def kind_of(text: str) -> str:
-    """Returns the kind of a span by its letters and digits."""
+    """Returns the kind of a span, determined by its letters and digits."""
     if _DATE.fullmatch(text):
         return "date"
     if _NUMBER.fullmatch(text.strip()):
@@ -224,11 +224,11 @@ def kind_of(text: str) -> str:
 
 
 def span_of(text: str, window: Place, title: str, candidate: Candidate) -> HiddenSpan | str:
-    """Returns the span of a candidate with all of its places, or the rule that refuses to hide it.
+    """Returns the span of a candidate with all of its occurrences, or the rule that rejects it.
 
     Args:
         text: Text of the passage.
-        window: Place of the window.
+        window: Position of the window.
         title: Title of the passage.
         candidate: The candidate.
     """
@@ -253,7 +253,7 @@ def span_of(text: str, window: Place, title: str, candidate: Candidate) -> Hidde
 
 
 def occurrences_of(text: str, name: str) -> list[Place]:
-    """Returns where a name, as `norm` writes it, stands in a text as consecutive words."""
+    """Returns the positions of a name, normalised by `norm`, as consecutive words in a text."""
     needle, tokens = name.split(), words(text)
     normed = [norm(word.text) for word in tokens]
     return [
@@ -267,9 +267,9 @@ def occurrences_of(text: str, name: str) -> list[Place]:
 
 
 def windows_by_triples(passages: Sequence[Passage], triples: Iterable[Triple]) -> list[Window]:
-    """Returns the windows of pages whose facts are known, such as a generated world's: their spans are the objects.
+    """Returns the windows of pages with known facts, such as those of a generated world; the spans are the objects.
 
-    A span is stated strictly by the page of its object if that has the same fact the other way round (a marriage).
+    A span is stated strictly by the page of its object if that page has the reverse fact (a marriage).
 
     Args:
         passages: The corpus.

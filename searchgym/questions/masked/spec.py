@@ -10,29 +10,29 @@ from searchgym.errors import UsageError
 from searchgym.options import Options
 
 MOST_MASKS: Final = 4
-"""Most spans that are hidden at once (MaskSearch, arXiv 2505.20285: fewer than five)."""
+"""Maximum number of spans hidden at once (MaskSearch, arXiv 2505.20285: fewer than five)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaskedSpec(Options):
-    """Parameters of masked spans that are made from a corpus: equal specs and corpora give the same tasks."""
+    """Parameters of masked spans made from a corpus: equal specs and corpora give the same tasks."""
 
     n: int = 1000
     """Number of tasks over all splits; fewer if the corpus has no more."""
     seed: int = 0
     split: Literal["train", "validation", "test", "all"] = "train"
-    """Split to ask; no source page is in two splits."""
+    """Split to use; no source page is in two splits."""
     source: Literal["kept", "hidden"] = "kept"
-    """``kept``: the passage's own page can be found. ``hidden``: it is never among the hits, and only spans are hidden
-    that another page states strictly."""
+    """``kept``: the source page can be found. ``hidden``: it is never among the hits, and only spans that another page
+    states strictly are hidden."""
     masks: list[int] = dataclasses.field(default_factory=lambda: [1, 2, 3, 4])
-    """Numbers of spans that are hidden at once, from 1 to 4, each in as many tasks."""
+    """Numbers of spans hidden at once, from 1 to 4, each in equally many tasks."""
     pack: str = "people-and-works"
     """Pack of patterns that find names, dates and numbers."""
     triples: str | None = None
     """File of triples whose subjects are titles and whose objects are hidden, instead of links and a pack."""
     hold_out: list[str] = dataclasses.field(default_factory=list)
-    """Question files whose gold pages are in no task and no hit: those of an evaluation."""
+    """Evaluation files of questions whose gold pages are in no task and no hit."""
 
     def __post_init__(self) -> None:
         """Checks the values.

@@ -1,7 +1,7 @@
-"""Caches the masked spans of environments, in folders that appear when they are complete.
+"""Caches the masked spans of environments in folders that appear only when complete.
 
 questions/SPLIT.jsonl   the tasks, in the format ``searchgym``
-card.yaml               all that decides which tasks come out, and what the rules refused
+card.yaml               all inputs that determine the tasks, and the rejections by rule
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ def cached_masks(retriever: CorpusRetriever, spec: MaskedSpec, limits: SearchLim
 
     Args:
         retriever: Retriever over the corpus.
-        spec: What to generate; its split does not matter, all are written.
-        limits: What the environment shows.
+        spec: Parameters; its split has no effect, as all splits are written.
+        limits: Limits of the environment's observations.
         home: Folder of the cache.
 
     Raises:
-        DataError: The corpus gives no task.
+        DataError: The corpus yields no task.
     """
     passages = list(retriever.passages())
     held_out = held_out_by(passages, spec.hold_out)

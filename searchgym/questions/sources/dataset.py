@@ -23,15 +23,15 @@ class DatasetQuestions(QuestionSource):
     """A published file of questions: in the package, in the data folder, or on the Hugging Face hub."""
 
     dataset: str
-    """Name of the data set, as its authors call it."""
+    """Name of the data set given by its authors."""
     split: str
     """Name of the split, for example ``validation``."""
     size: int
     """Number of questions in the split; a file of another size is reported, not refused."""
     file: str
-    """File name to look for in the data folder."""
+    """Name of the file in the data folder."""
     get: str
-    """Where a person can download that file; quoted in error messages."""
+    """Download location of that file, quoted in error messages."""
     hub: str | None = None
     """Hugging Face data set to read if the file is missing: ``hf:OWNER/NAME:CONFIG/SPLIT``."""
     bundled: str | None = None
@@ -47,7 +47,7 @@ class DatasetQuestions(QuestionSource):
         return self._from_hub(context.env)
 
     def _from_hub(self, env: str) -> Sequence[Question]:
-        """Returns the questions of the hub; if it has none, the error tells where to get the file and put it."""
+        """Returns the questions from the hub; otherwise the error explains how to get the file and where to put it."""
         reason = ""
         if self.hub is not None:
             reason = f" (from the hub: {install_command('train')})"

@@ -1,4 +1,4 @@
-"""Question source ``generated``: questions that are generated from a corpus of the user's."""
+"""Question source ``generated``: questions generated from the user's corpus."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class GeneratedQuestions(GeneratedSpec, QuestionSource):
     of_corpus: ClassVar = "asks about"
 
     split: Literal["train", "validation", "test", "all"] = "train"
-    """Split to ask; no gold page is in two splits."""
+    """Split to use; no gold page is in two splits."""
     hold_out: list[str] = field(default_factory=list)
-    """Question files whose gold pages and answers are left out: those of an evaluation."""
+    """Evaluation files of questions whose gold pages and answers are excluded."""
 
     @override
     def load(self, context: QuestionContext) -> Sequence[Question]:

@@ -1,4 +1,4 @@
-"""Question source ``masked``: spans of a corpus of the user's that are hidden and asked for."""
+"""Question source ``masked``: spans of the user's corpus that are hidden and asked for."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class MaskedQuestions(MaskedSpec, QuestionSource):
 
     @override
     def around(self, retriever: AnyRetriever, questions: Sequence[Question]) -> AnyRetriever:
-        # Pages that a task hides, or that are held out, are among no hits.
+        # Pages that a task hides or that are held out never appear among the hits.
         from searchgym.questions.masked.hiding import hiding
 
         return hiding(retriever, questions, self.hold_out)

@@ -1,4 +1,4 @@
-"""Question source ``open``: tasks over a generated world whose answers are more than a short text."""
+"""Question source ``open``: tasks over a generated world with long or multiple answers."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class OpenQuestions(QuestionSource):
     """Reports, or questions with several answers, over a generated world; equal options give equal tasks."""
 
     asks: Literal["report", "several"]
-    """``report``: a short report that states given facts. ``several``: a question with several answers, all wanted."""
+    """``report``: a short report that states given facts. ``several``: a question that expects several answers."""
     n: Annotated[int, Ge(1)] = 100
     """Number of tasks."""
     seed: int = 0
     facts: Annotated[int, Ge(2)] = 4
-    """``report``: number of facts, of which the last stands on another page; at least 2."""
+    """``report``: number of facts, at least 2; the last one comes from another page."""
     world: WorldSpec = field(default_factory=WorldSpec)
-    """World that is asked about."""
+    """World that the questions are about."""
 
     @override
     def load(self, context: QuestionContext) -> Sequence[Question]:
