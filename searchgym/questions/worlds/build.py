@@ -1,4 +1,4 @@
-"""Builds a world (graph, pages and questions) in memory, determined by its specification alone."""
+"""Builds a world (graph, pages and questions) in memory, fully determined by its specification."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def build_world(spec: WorldSpec) -> World:
     Raises:
         UnknownNameError: The level, split or a stratum is unknown.
         UsageError: The specification is not valid.
-        WorldTooSmallError: Its world is too small for the questions that it asks for.
+        WorldTooSmallError: The world is too small for the requested questions.
     """
     check_spec(spec)
     rng = _generator(spec)
@@ -76,14 +76,14 @@ def world_graph(spec: WorldSpec) -> Graph:
 def _generator(spec: WorldSpec) -> random.Random:
     """Returns the random generator of a world.
 
-    Every field of the spec seeds it, and so does the version: a new one makes new worlds throughout.
+    All fields of the spec and the version of the generator seed it: a new version changes all worlds.
     """
     key = f"{VERSION} {spec.level} {spec.split} {spec.size} {spec.seed} {sorted(spec.hops)} {sorted(spec.strata)}"
     return random.Random(f"world {key}")
 
 
 def other_names(entity: Entity) -> tuple[str, ...]:
-    """Returns the accepted names of an entity other than its name: title, mention and aliases, without repeats."""
+    """Returns the accepted names of an entity besides its name: title, mention and aliases, without repeats."""
     names = dict.fromkeys((entity.title, entity.mention, *entity.aliases))
     return tuple(name for name in names if name != entity.name)
 
@@ -102,7 +102,7 @@ def _drawn(
     accepted: list[tuple[WorldDraft, str, tuple[Hop, ...], dict[str, Any]]] = []
 
     def accept(draft: WorldDraft) -> bool:
-        """Words a draft; refuses it if a gold page's title does not find it or its stratum is not asked for."""
+        """Words a draft; rejects it if a title does not find its gold page or its stratum is not requested."""
         text, hops = asker.ask(draft.form, draft.shape, draft.facts)
         ranked: dict[str, Any] = {}
         if index is not None:
@@ -132,7 +132,7 @@ class _Contexts:
         self._by_kind = {kind: [entity.title for entity in graph.of_kind(kind)] for kind in kinds}
 
     def paragraphs(self, gold: Sequence[str]) -> tuple[Paragraph, ...]:
-        """Returns the context of a question with some gold pages."""
+        """Returns the context of a question with the given gold pages."""
         rng, graph = self._rng, self._graph
         chosen = list(gold)
         for title in gold:

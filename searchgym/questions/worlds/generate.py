@@ -18,9 +18,9 @@ _FIRST_YEAR, _GENERATION, _SPREAD = 1780, 45, 25
 """Years of birth: generation g is born within `_SPREAD` years from `_FIRST_YEAR` + g * `_GENERATION`."""
 _MARRIED: Final = 0.6
 _NAMESAKES: Final = 0.12
-"""Share of people, films, books and bands in `full` that take the name of another entity."""
+"""Share of people, films, books and bands in `full` that have the name of another entity."""
 _TWINS: Final = 0.5
-"""Share of second namesakes whose page leaves out one fact."""
+"""Share of second namesakes whose page omits one fact."""
 _ALIASES: Final = 0.15
 _FIRST_NAMES: Final = 36
 _MEMBERS: Final = (2, 4)
@@ -31,7 +31,7 @@ NOTES: Final = {
     "book": ("novel", "memoir", "travel book", "verse epic", "textbook", "fable", "ghost story", "cookbook"),
     "band": ("jazz band", "rock band", "brass band", "folk group", "choir", "string quartet", "punk band", "duo"),
 }
-"""Professions and genres in `full`, by kind; they tell namesakes apart."""
+"""Professions and genres in `full`, by kind; they distinguish namesakes."""
 PATTERNS: Final = {
     "film": ("{}", "The Road to {}", "{} at Dawn", "A Night in {}", "The Last {}", "Return to {}"),
     "book": ("{}", "The Book of {}", "Letters from {}", "The {} Papers", "Farewell to {}", "Under {}"),
@@ -54,7 +54,7 @@ _RELATIONS: Final = {
 
 @dataclass(slots=True)
 class _EntityDraft:
-    """An entity before all names are drawn, so that its namesakes and its title are not known yet."""
+    """An entity before all names are drawn, when its namesakes and its title are still unknown."""
 
     name: str
     kind: str
@@ -62,7 +62,7 @@ class _EntityDraft:
     note: str = ""
     aliases: tuple[str, ...] = ()
     silent: str = ""
-    """Relation that the page leaves out, which makes the entity the unanswerable twin of its namesake."""
+    """Relation omitted from the page, which makes the entity the unanswerable twin of its namesake."""
     generation: int = 0
     mother: _EntityDraft | None = None
     father: _EntityDraft | None = None
@@ -77,7 +77,7 @@ def generate(spec: WorldSpec, rng: random.Random) -> Graph:
         rng: Random generator of the world.
 
     Raises:
-        UsageError: No new names can be formed.
+        UsageError: No new names are left.
     """
     drafts = _Drafts(spec.level == "full", Namer(spec.split, rng), rng)
     total = _LEAST_ENTITIES + spec.size // 2
@@ -106,7 +106,7 @@ class _Drafts:
         self._first = {sex: [names.word("person") for _ in range(count)] for sex in ("she", "he")}
 
     def add(self, kind: str, generation: int) -> None:
-        """Drafts one entity of a kind; only people have a generation, and parents from the one before."""
+        """Drafts one entity of a kind; only people have a generation, with parents from the previous one."""
         draft, rng = _EntityDraft("", kind), self._rng
         if kind == "person":
             draft.gender, draft.generation = rng.choice(("she", "he")), generation
@@ -121,7 +121,7 @@ class _Drafts:
         self.entities.append(draft)
 
     def _full_name(self, draft: _EntityDraft) -> str:
-        """Returns a name for an entity of `full`, sometimes that of another entity."""
+        """Returns a name for an entity of `full`, sometimes the name of another entity."""
         kind, rng = draft.kind, self._rng
         if kind in NOTES and rng.random() < _NAMESAKES:
             first = self._first.get(draft.gender)
@@ -136,7 +136,7 @@ class _Drafts:
         return rng.choice(PATTERNS.get(kind, ("{}",))).format(self._names.word(kind))
 
     def _add_note(self, draft: _EntityDraft) -> None:
-        """Gives an entity a profession or genre that none of its namesakes has, and sometimes an alias."""
+        """Assigns an entity a profession or genre not used by its namesakes, and sometimes an alias."""
         notes = self._used[draft.kind].setdefault(draft.name, [])
         if draft.kind in NOTES:
             draft.note = self._rng.choice([note for note in NOTES[draft.kind] if note not in notes])
@@ -175,15 +175,15 @@ class _Facts:
                     self._any(draft, relation.name, relation.object)
 
     def _add(self, draft: _EntityDraft, relation: str, value: str) -> None:
-        """Adds a fact to the graph unless the entity's page leaves its relation out."""
+        """Adds a fact to the graph unless the entity's page omits its relation."""
         if relation != draft.silent:
             self._graph.add(draft.title, relation, value)
 
     def _any(self, draft: _EntityDraft, relation: str, kind: str) -> str:
         """Adds a fact whose object is a random entity of a kind, never the subject itself; returns the object.
 
-        People are drawn with replacement. Other kinds have few entities, so these are dealt like cards: each one comes
-        once before any comes again, so that none is much more frequent than the others.
+        People are drawn with replacement. Other kinds have few entities, so these are dealt like cards: each one is
+        drawn once before any is drawn again, so that none is much more frequent than the others.
         """
         deck = self._decks.setdefault(relation, [])
         value = draft.title
@@ -203,7 +203,7 @@ class _Facts:
         self._add(draft, relation, f"{rng.randint(1, 28)} {rng.choice(MONTHS)} {year}" if full else str(year))
 
     def _thing(self, draft: _EntityDraft) -> None:
-        """Adds the facts of an entity that is no person; its maker is 21 to 60 years old when it is made."""
+        """Adds the facts of an entity other than a person; its maker is 21 to 60 years old when it is made."""
         rng, maker = self._rng, ""
         for name in _RELATIONS[draft.kind]:
             if name == "length":

@@ -15,9 +15,9 @@ from searchgym.questions.worlds.schema import INFERENCES, RELATIONS
 from searchgym.records import Hop
 
 Pair = Sequence[Sequence[str]]
-"""Two halves of templates: those for training, and those that training never sees."""
+"""Two halves of templates: one for training, and one never used in training."""
 AGES: Final = {"least": "older", "greatest": "younger"}
-"""Words for comparing dates of birth: the smaller date is that of the older person."""
+"""Words for comparing dates of birth: the person with the smaller date is older."""
 
 
 class Phrases(NamedTuple):
@@ -39,7 +39,7 @@ class Phrases(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Language:
-    """The templates of a level, as its YAML file has them."""
+    """The templates of a level, read from its YAML file."""
 
     phrases: Mapping[str, Phrases]
     """Templates of pages and questions, by relation."""
@@ -74,7 +74,7 @@ def language_of(level: str) -> Language:
 
 
 def sentence(text: str) -> str:
-    """Returns a text with a capital as its first letter."""
+    """Returns a text with its first letter capitalised."""
     return text[:1].upper() + text[1:]
 
 
@@ -83,7 +83,7 @@ class Asker:
 
     Args:
         language: Language of the world's level.
-        half: Half of the templates: 0 for those of training, 1 for the others.
+        half: Half of the templates: 0 for training, 1 for the others.
         graph: Graph of the world.
         rng: Random generator of the world.
     """

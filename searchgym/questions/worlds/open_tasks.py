@@ -31,14 +31,14 @@ SEVERAL: Final = {
 }
 """Questions for all subjects of a relation, by relation."""
 MOST: Final = 6
-"""Most answers of a question with several; it has at least 2."""
+"""Maximum number of answers of a question with several answers; the minimum is 2."""
 _FREQUENT: Final = frozenset(
     norm(
         "a an and are as at by did do does for from had has have he her him his in into is it its of on one she that "
         "the their them they this to was were what when where which who whom whose with same first"
     ).split()
 )
-"""Words that tell no relation from another."""
+"""Words that do not distinguish relations."""
 
 
 def open_tasks(
@@ -47,8 +47,8 @@ def open_tasks(
     """Returns the open tasks of a world: equal arguments give equal tasks.
 
     Args:
-        world: The world, of which only the graph is built.
-        asks: What is asked for: ``report`` or ``several`` answers.
+        world: Specification of the world; only its graph is built.
+        asks: Kind of tasks: ``report``, or ``several`` for questions with several answers.
         n: Number of tasks.
         seed: Seed of the random draws.
         facts: Number of facts of a report.
@@ -73,7 +73,7 @@ def open_tasks(
 
 
 def _reports(graph: Graph, world: WorldSpec, count: int, rng: random.Random) -> Iterator[dict[str, Any]]:
-    """Yields the fields of report tasks: facts of one page, and of a page that it leads to."""
+    """Yields the fields of report tasks, with facts of one page and of a page that it leads to."""
     phrases, half = language_of(world.level).phrases, SPLITS[world.split].templates
     titles = list(graph.entities)
     rng.shuffle(titles)
@@ -101,7 +101,7 @@ def _reports(graph: Graph, world: WorldSpec, count: int, rng: random.Random) -> 
 
 
 def _facts_about(graph: Graph, title: str, count: int, rng: random.Random) -> list[tuple[Fact, str | None]] | None:
-    """Returns facts of a page and, last, one of a page behind it, each with the relation that leads there; or None."""
+    """Returns facts of a page, then one of a page it leads to, each with the relation that leads there; or None."""
     facts = _facts_of(graph, title)
     doors = [fact for fact in facts if RELATIONS[fact.relation].object not in LITERALS]
     if len(facts) < count - 1 or not doors:
@@ -115,7 +115,7 @@ def _facts_about(graph: Graph, title: str, count: int, rng: random.Random) -> li
 
 
 def _facts_of(graph: Graph, title: str) -> list[Fact]:
-    """Returns the facts of a page whose relation has one object."""
+    """Returns the facts of a page whose relations have exactly one object."""
     facts = [Fact(title, relation, values[0]) for relation, values in graph.facts[title].items() if len(values) == 1]
     return [fact for fact in facts if fact.relation not in (MEMBER, ALIAS)]
 
@@ -133,16 +133,16 @@ def statement(graph: Graph, fact: Fact, phrase: str | None = None) -> str:
 
 
 def names_of(graph: Graph, value: str) -> tuple[str, ...]:
-    """Returns the names by which a text may speak of an entity, or the text of a literal."""
+    """Returns the names by which a text may refer to an entity, or the text of a literal."""
     entity = graph.entities.get(value)
     return (value,) if entity is None else (entity.name, *other_names(entity))
 
 
 def relation_words(relation: str, level: str) -> tuple[str, ...]:
-    """Returns words of a relation's phrases that tell it from others between the same kinds.
+    """Returns the words of a relation's phrases that distinguish it from others between the same kinds.
 
-    They are those of level ``simple`` and, in a world of level ``full``, of that level; a judge by rules knows no
-    others.
+    The words come from level ``simple`` and, in a world of level ``full``, also from that level; a rule-based judge
+    recognises no others.
     """
     kinds = (RELATIONS[relation].subject, RELATIONS[relation].object)
     rivals = [r.name for r in RELATIONS.values() if (r.subject, r.object) == kinds and r.name != relation]
@@ -152,7 +152,7 @@ def relation_words(relation: str, level: str) -> tuple[str, ...]:
 
 
 def _words(relation: str, level: str) -> set[str]:
-    """Returns the words of a relation's phrases in lower case, and its name; without phrases of two sentences."""
+    """Returns the words of a relation's phrases in lower case, and its name, ignoring phrases of two sentences."""
     phrases, terms = language_of(level).phrases[relation], {relation}
     for template in itertools.chain(*phrases.state, *phrases.ask, *phrases.noun):
         if "|" not in template:
@@ -164,7 +164,7 @@ def _words(relation: str, level: str) -> set[str]:
 
 
 def _several(graph: Graph, rng: random.Random) -> Iterator[dict[str, Any]]:
-    """Yields the fields of questions that have several answers, all of which are wanted."""
+    """Yields the fields of questions that have several answers, all of which are expected."""
     pairs = [
         (value, relation)
         for value, relations in graph.back.items()
@@ -176,7 +176,7 @@ def _several(graph: Graph, rng: random.Random) -> Iterator[dict[str, Any]]:
         subjects = sorted(set(graph.back[value][relation]))
         answers = [names_of(graph, subject) for subject in subjects]
         if len({names[0] for names in answers}) < len(answers):
-            continue  # namesakes: an answer could not tell which of them it means
+            continue  # namesakes: an answer would be ambiguous
         yield {
             "text": SEVERAL[relation].format(o=graph.entities[value].mention) + " Give all, separated by semicolons.",
             "answers": ("; ".join(names[0] for names in answers),),

@@ -1,4 +1,4 @@
-"""Writes the pages of a world: short ones that state each fact once, or pages as in an encyclopedia."""
+"""Writes the pages of a world: short pages that state each fact once, or encyclopedia-like pages."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ ECHO: Final = 0.75
 _ECHOES: Final = 3
 """Maximum number of such mentions per page."""
 _WORDS: Final = (42, 70)
-"""Smallest and largest target for the number of words, up to which passing mentions fill a page."""
+"""Minimum and maximum target for the number of words, up to which passing mentions fill a page."""
 _BY_ALIAS: Final = 0.3
 """Probability that a page refers to another entity by its alias, if it has one."""
 _PLAIN: Final = 0.4
 """Probability that a clause becomes a sentence without a frame."""
 _NAMED, _DESCRIBED = 0.25, 0.5
-"""Probability that a sentence uses the name, and that it uses the name or a description; else it uses a pronoun."""
+"""Probability that a sentence uses the name, and that it uses the name or a description; otherwise a pronoun."""
 _PRONOUNS: Final = {"she": ("she", "her", "her"), "he": ("he", "him", "his"), "it": ("it", "it", "its")}
 _FORMS: Final = {"s": 0, "him": 1, "his": 2}
 _NOUNS: Final = {"band": "group"}
@@ -42,10 +42,10 @@ def write_page(language: Language, graph: Graph, entity: Entity, half: int, rng:
     """Returns the page of an entity.
 
     Args:
-        language: Wordings of the world's level; with `Language.frames`, pages are as in an encyclopedia.
+        language: Wordings of the world's level; with `Language.frames`, pages are encyclopedia-like.
         graph: Graph of the world.
         entity: Entity that the page is about.
-        half: Half of the templates: 0 for those of training, 1 for the others.
+        half: Half of the templates: 0 for training, 1 for the others.
         rng: Random generator of the world.
     """
     if language.frames:
@@ -64,12 +64,12 @@ def write_page(language: Language, graph: Graph, entity: Entity, half: int, rng:
 
 
 class _Writer:
-    """Writer of one page of level `full`, of many wordings; pages of namesakes differ only in their values."""
+    """Writer of one page of level `full`, with varied wordings; pages of namesakes differ only in their values."""
 
     def __init__(self, language: Language, graph: Graph, entity: Entity, half: int, rng: random.Random) -> None:
         self._language, self._graph, self._entity, self._half, self._rng = language, graph, entity, half, rng
         self._alike = random.Random(f"{graph.key} {entity.kind} {entity.name}")
-        """Random generator that is the same for namesakes, so that their pages are worded alike."""
+        """Random generator with the same seed for namesakes, so that their pages have the same wording."""
         self._noun = entity.note or _NOUNS.get(entity.kind, entity.kind)
         self._sentences: list[str] = []
         self._where: dict[str, tuple[int, ...]] = {}
@@ -108,7 +108,7 @@ class _Writer:
         self._sentences.append(("" if not self._sentences else " ") + sentence(text) + ".")
 
     def _object(self, value: str) -> str:
-        """Returns an object as the page shows it: a literal, a mention of an entity, or sometimes its alias."""
+        """Returns an object as written on the page: a literal, a mention of an entity, or sometimes its alias."""
         entity = self._graph.entities.get(value)
         aliases = () if entity is None else entity.aliases
         return aliases[0] if aliases and self._rng.random() < _BY_ALIAS else self._graph.mention(value)
@@ -116,7 +116,7 @@ class _Writer:
     def _clause(self, clause: str, value: str) -> None:
         """Adds a clause about the page's entity and `value`: in a frame, plain, or as two sentences at ``|``.
 
-        It refers to the entity first by name, description or pronoun, then by pronouns.
+        The first reference to the entity is a name, description or pronoun; later ones are pronouns.
         """
         pronouns = _PRONOUNS[self._entity.gender]
         draw = self._alike.random()

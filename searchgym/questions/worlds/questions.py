@@ -27,13 +27,13 @@ from searchgym.questions.worlds.schema import (
 )
 
 _TRIES: Final = 400
-"""Number of draws for a question after which the world is declared too small."""
+"""Number of draws for one question after which the world is considered too small."""
 _ANSWER_SHARE: Final = 0.02
 """Maximum share of the questions with the same answer (but at least one question)."""
 _MAJORITY_SHARE: Final = 0.015
 """Maximum share of the questions whose answer is the most frequent object of their last relation."""
 _BACKWARDS: Final = 0.2
-"""Share of the chains of two and more hops in `full` that begin at a player of a band."""
+"""Share of the chains of two or more hops in `full` that begin at a player of a band."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class WorldDraft:
 
     @property
     def named(self) -> bool:
-        """Whether the answer is named in the question or is yes or no."""
+        """Whether the question names its answer or is a yes/no question."""
         return self.shape in NAMED
 
 
@@ -86,7 +86,7 @@ class Drafter:
         Args:
             shape: Shape of the question, one of those in the world's mix.
             hops: Number of pages that must be read.
-            accept: Returns whether a draft is acceptable; another one is drawn if not.
+            accept: Function that returns whether a draft is acceptable; if not, another one is drawn.
 
         Raises:
             WorldTooSmallError: No further question of this shape was found.
@@ -113,7 +113,7 @@ class Drafter:
         )
 
     def _checked(self, form: Form, shape: str, hops: int) -> WorldDraft | None:
-        """Returns the draft of a form; None if it is not new, has not exactly one answer, or gives the answer away."""
+        """Returns the draft of a form; None if it is a repeat, lacks a unique answer, or reveals the answer."""
         if self._key(form) in self._seen:
             return None
         answers = evaluate(self._graph, form)
@@ -139,7 +139,7 @@ class Drafter:
 
     @staticmethod
     def _key(form: Form) -> tuple[object, ...]:
-        """Returns a key that is equal for equal questions, in whatever order they name what they compare."""
+        """Returns a key that is equal for equal questions, regardless of the order of compared entities."""
         paths = [form] if form["op"] == "path" else form["paths"]
         return (tuple(sorted(path["start"] for path in paths)), tuple(paths[0]["steps"]))
 
@@ -172,7 +172,7 @@ class Drafter:
     def _comparison(self, bridge: bool) -> Form | None:
         """Draws two entities of a kind, compared by a value or by whether they have the same object.
 
-        A bridge compares the births or birthplaces of the makers of two works. None if there is no pair, or the two are
+        A bridge compares the births or birthplaces of the makers of two works. None if no pair exists, or the two are
         namesakes.
         """
         rng = self._rng
@@ -203,14 +203,14 @@ class Drafter:
 
 
 def fits(relation: str, steps: Sequence[str], last: bool) -> bool:
-    """Returns whether a relation may come next: not one with many objects, nor kin of kin (left to inference)."""
+    """Returns whether a relation may come next: not if it has many objects or is kin of kin (left to inference)."""
     if relation in (MEMBER, ALIAS) or (relation in KIN and steps and steps[-1] in KIN):
         return False
     return last or RELATIONS[relation].object not in LITERALS
 
 
 def same_pair(groups: Sequence[Sequence[str]], rng: random.Random) -> list[str] | None:
-    """Draws two subjects of one group (those with the same object), or of two, with even chances; None if it cannot."""
+    """Draws two subjects with equal chances of the same group (one object) or of two groups; None if impossible."""
     if rng.random() < 0.5:
         larger = [group for group in groups if len(group) > 1]
         return rng.sample(rng.choice(larger), 2) if larger else None
@@ -220,7 +220,7 @@ def same_pair(groups: Sequence[Sequence[str]], rng: random.Random) -> list[str] 
 
 
 def facts_along(graph: Graph, form: Form) -> Iterator[Fact]:
-    """Yields the facts along the paths of a form; stops at a step that has not exactly one object."""
+    """Yields the facts along the paths of a form; stops at a step without exactly one object."""
     for path in [form] if form["op"] == "path" else form["paths"]:
         node = path["start"]
         for step in path["steps"]:

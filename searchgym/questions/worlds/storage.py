@@ -1,4 +1,4 @@
-"""Writes worlds to folders, which appear only when they are complete, reads them, and caches generated worlds.
+"""Writes worlds to folders, which appear only when complete, reads them, and caches generated worlds.
 
 corpus.jsonl      pages, in the canonical format
 questions.jsonl   questions, in the format ``searchgym``
@@ -36,7 +36,7 @@ def write_world(world: World, out: FilePath) -> Path:
 
     Args:
         world: World to write.
-        out: Folder to make; its parents are made too.
+        out: Folder to create, including its parents.
 
     Returns:
         The folder.
@@ -56,11 +56,11 @@ def write_world(world: World, out: FilePath) -> Path:
 
 
 def read_world(folder: FilePath) -> World:
-    """Returns the world that `write_world` wrote to a folder.
+    """Returns a world from a folder written by `write_world`.
 
     Raises:
         DataMissingError: The folder or one of its files does not exist.
-        DataError: A file is not the one that the card describes, or the card is damaged or of another version.
+        DataError: A file does not match the card, or the card is damaged or of another version.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -88,7 +88,7 @@ def read_world(folder: FilePath) -> World:
 
 
 def cached_world(spec: WorldSpec, home: Path) -> Path:
-    """Returns the folder of a world in a cache; builds and writes the world if the cache lacks it.
+    """Returns the folder of a world in a cache; builds and writes the world if it is not cached.
 
     Args:
         spec: Specification of the world.
