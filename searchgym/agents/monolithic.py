@@ -14,8 +14,8 @@ class Monolithic:
     with search disabled, since the last turn of the environment's budget has that function.
 
     Args:
-        prefix_answers: Whether, in training, the model also gives a trial answer before the first search and after each
-            search (PRAISE, arXiv 2604.03675), as role ``prefix``, in forks that do not affect the episode.
+        prefix_answers: Whether, in training, the model also writes a trial answer before the first and after
+            each search (PRAISE, arXiv 2604.03675), as role ``prefix``, in forks that do not affect the episode.
         role: Name of the model's role.
     """
 

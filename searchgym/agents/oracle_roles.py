@@ -118,7 +118,7 @@ class OracleRoles:
         return list(takewhile(lambda step: step.quote in text, self.steps))
 
     def _concluded(self, answered: Sequence[OracleStep]) -> str:
-        """Returns the answer if every step is known, else the last known step's answer, or ``UNKNOWN``."""
+        """Returns the answer if every step is known, otherwise the answer of the last known step, or ``UNKNOWN``."""
         if len(answered) == len(self.steps):
             return self.question.answers[0]
         return answered[-1].answer if answered else UNKNOWN

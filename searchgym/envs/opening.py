@@ -58,7 +58,7 @@ def load_retriever(
         corpus: Function that opens the user's corpus.
 
     Raises:
-        UsageError: `retriever` conflicts with `distractors`, is not a retriever, or takes other arguments.
+        UsageError: `retriever` conflicts with `distractors`, is not a retriever, or has the wrong signature.
         DataMissingError: The corpus cannot be found.
     """
     retriever = options.get("retriever")

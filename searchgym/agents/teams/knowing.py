@@ -51,7 +51,7 @@ async def answer_from_memory(question: Question, io: EpisodeIO, trial: bool = Fa
 class IkeaAgent(Monolithic):
     """Monolithic agent whose prompt asks it to search only for what it does not know (IKEA).
 
-    Outside of training it first gives a trial answer without pages, as role ``knower``, which does not affect the
+    Outside training, it first samples a trial answer without pages, as role ``knower``, which does not affect the
     episode: the score ``awareness`` compares its searches with its knowledge. The credit term ``ikea`` is its reward.
 
     Args:

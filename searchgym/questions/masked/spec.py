@@ -18,7 +18,7 @@ class MaskedSpec(Options):
     """Parameters of masked spans made from a corpus: equal specs and corpora give the same tasks."""
 
     n: int = 1000
-    """Number of tasks over all splits; fewer if the corpus has no more."""
+    """Number of tasks over all splits; fewer if the corpus does not yield enough."""
     seed: int = 0
     split: Literal["train", "validation", "test", "all"] = "train"
     """Split to use; no source page is in two splits."""

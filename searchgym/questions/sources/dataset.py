@@ -83,7 +83,7 @@ class DatasetQuestions(QuestionSource):
 
     @override
     def is_own(self, questions: object) -> bool:
-        # Without a file of its own, any is.
+        # A source without a file accepts any questions.
         one = questions[0] if isinstance(questions, (list, tuple)) and len(questions) == 1 else questions
         named = isinstance(one, (str, os.PathLike)) and Path(one).name == self.file
         return not self.file or named or questions == self.hub
