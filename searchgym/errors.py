@@ -147,7 +147,7 @@ class IndexMismatchError(SearchGymError):
 
 
 class RetrieverError(SearchGymError):
-    """Raised when a retriever still fails at its deadline, or replies with something other than hits."""
+    """Raised when a retriever has no valid hits: its deadline passed, its reply was malformed, or no record exists."""
 
 
 class BusyError(RetrieverError):
@@ -192,7 +192,7 @@ class EpisodeError(SearchGymError):
 
 
 class TrainingError(SearchGymError):
-    """Raised when training must stop: a loss, gradient or weight is not finite, or a checkpoint failed."""
+    """Raised when training must stop, such as at a loss that is not finite or a checkpoint that cannot be written."""
 
 
 class HangError(TrainingError):

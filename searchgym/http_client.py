@@ -53,7 +53,7 @@ class ReplyError(HTTPError):
 
 
 class HttpReply(NamedTuple):
-    """Complete reply of a server."""
+    """Status, headers and whole body of an HTTP server's reply."""
 
     status: int
     headers: Mapping[str, str]
@@ -140,7 +140,7 @@ class HttpConnection(urllib3.connection.HTTPConnection):
         raise NewConnectionError(self, f"Failed to establish a new connection: {failed}") from failed
 
     def send(self, data: Any) -> None:
-        """Sends data in pieces, since a server may also take them slowly."""
+        """Sends data in pieces; the timeout of each is the time left, so a slow server cannot exceed the deadline."""
         view = memoryview(data)
         for start in range(0, len(view), PIECE):
             if self.sock is not None:

@@ -344,7 +344,7 @@ class Call:
     """Decoded response, for people to read; training uses the token ids. It begins with the opening marker of a thought
     that the prompt left open."""
     policy_version: int = 0
-    """Number of optimizer steps taken before the weights that sampled the response."""
+    """Version of the weights that sampled the response, counted in optimizer steps; of several versions, the oldest."""
     cut: bool = False
     """True if the role's token limit ended the response."""
     thought_cut: bool = False

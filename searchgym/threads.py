@@ -62,7 +62,8 @@ SMALL: Final = 10_000_000
 """Number of parameters below which a model runs with one thread.
 
 The threads of a small model wait for each other at many short matrix products. Two threads take two thirds of the time
-of one on two free cores, but twice that time next to one busy process (``benchmarks/threads.py``, docs/reference/sampling.md).
+of one on two free cores, but twice that time next to one busy process (``benchmarks/threads.py``,
+docs/reference/sampling.md).
 """
 SET: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 """Environment variables with which users set the number of threads."""

@@ -454,6 +454,7 @@ def test_the_command_ends_with_1_and_names_what_is_outside(cli, install):
     core(install)
     status, out = cli("--json")
     assert (status, json.loads(out)["problems"]) == (0, [])
+    assert cli()[1].startswith("problems: none\n")
     for name in {requirement.name for requirement in requirements()["view"]} - {"inspect-ai"}:
         install(name, "9.0")
     install("inspect-ai", "0.1")
@@ -468,6 +469,7 @@ def test_the_command_ends_with_1_and_names_what_is_outside(cli, install):
     ]
     status, out = cli()
     assert status == 1
+    assert out.lstrip().startswith("problems\n")
     assert "0.1 is not <0.4,>=0.3.285" in out
     assert install_command("train") in out
     assert all(package["name"] in out for package in look_at_packages())

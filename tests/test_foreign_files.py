@@ -373,7 +373,7 @@ def test_an_agent_card_builds_nothing_but_a_workflow(workflow, tmp_path):
     card = {"name": "theirs", "summary": "", "workflow": workflow}
     card["options"] = {"args": f"touch {seen}", "shell": True}
     (tmp_path / "card.yaml").write_text(yaml.safe_dump(card))
-    with pytest.raises(UsageError, match="is no class with `async def run"):
+    with pytest.raises(UsageError, match="is not a class with `async def run"):
         load_agent(str(tmp_path / "card.yaml"))
     assert not seen.exists()
 
@@ -410,7 +410,7 @@ def test_deepspeed_loads_tensors_alone(tmp_path):
 def test_a_corpus_is_written_into_its_folder(file, tmp_path):
     (tmp_path / "source").write_text("theirs")
     card = CorpusCard(name="c", summary="", source="", licence="", file=file, url=(tmp_path / "source").as_uri())
-    with pytest.raises(CardError, match="without a folder"):
+    with pytest.raises(CardError, match="without its folder"):
         get_corpus(card, tmp_path / "data" / "deep")
     assert sha256_file(tmp_path / "source")
 

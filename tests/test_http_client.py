@@ -423,7 +423,7 @@ def test_a_card_keeps_no_password(data, where):
 def test_a_recipe_keeps_no_password(override):
     from searchgym.train import load_recipe
 
-    with pytest.raises(CardError, match="records of runs would keep") as caught:
+    with pytest.raises(CardError, match="would be stored in run records") as caught:
         load_recipe("tiny-grpo", [override])
     assert "pa55" not in str(caught.value)
 

@@ -225,7 +225,7 @@ def code(folder: Path) -> None:
 def workflow(folder: Path) -> None:
     card = {"name": "theirs", "summary": "", "workflow": "builtins:open", "options": {"file": "canary", "mode": "w"}}
     (folder / "card.yaml").write_text(yaml.safe_dump(card))
-    with pytest.raises(UsageError, match="is no class with `async def run"):
+    with pytest.raises(UsageError, match="is not a class with `async def run"):
         load_agent("./card.yaml")
     assert load_object("builtins:open") is open
 

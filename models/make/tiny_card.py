@@ -52,6 +52,8 @@ def write_card(folder: Path, command: str) -> dict[str, Any]:
         "name": folder.name,
         "summary": TEAM_SUMMARY if teams else SUMMARY,
         "licence": "Apache-2.0",
+        "trained_on": "generated worlds",
+        "other_text": "smollm2-searcher",
         "command": command,
         "seed": summary["settings"]["seed"],
         "tokens": summary["tokens"],

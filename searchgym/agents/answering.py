@@ -1,6 +1,6 @@
-"""Workflows that isolate one ability of an agent: reading, knowing without searching, or answering after searches.
+"""Workflows that isolate one ability of an agent: reading, answering from memory, or answering after given searches.
 
-They are not meant to be trained. Each calls its model once, so that a gap between two of them has a single cause.
+None is meant to be trained. Each calls its model once, so that the gap between two of them has one cause.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from searchgym.text import base_title
 ANSWER = "<answer>"
 """Opening tag of an answer."""
 SLOT = "slotofaquery"
-"""Placeholder for a query in an action."""
+"""Placeholder for the query in a written action."""
 
 
 class Reader:
-    """Agent that searches once for the question and answers with the first line of its model's reply.
+    """Agent that answers with the first line of its model's reply, after one search for the question, or none.
 
-    If searches return the gold pages (`searchgym.eval.ceilings`), this measures only reading.
+    If searches return the gold pages (`searchgym.eval.ceilings`), it measures reading alone.
 
     Args:
-        searches: Whether to search; without pages, the model must know the answer (closed book).
+        searches: Whether the agent searches; otherwise its model must answer from memory (closed book).
         passage_words: Maximum number of words shown of each page.
     """
 
@@ -41,9 +41,9 @@ class Reader:
 
 
 class OracleQueries:
-    """Agent whose searches are made by an oracle: its model sees the gold titles as its own queries, and answers.
+    """Agent whose searches an oracle makes, one per gold title; its model sees them as its own and answers.
 
-    The context is that of the monolithic agent, so the gap to that agent measures the loss due to its own searches.
+    The context is that of the monolithic agent, so the gap to that agent is due to its own searches.
     """
 
     async def run(self, question: Question, io: EpisodeIO) -> None:
@@ -67,7 +67,7 @@ class OracleQueries:
 
 
 def _written(query: str, grammar: Protocol) -> Shown:
-    """Returns a search as a model writes it; tags inside the query, a gold title, are not treated as tags."""
+    """Returns a search as a model would write it; tags inside the query, a gold title, stay plain text."""
     if grammar.name == "tags":
         return Shown.of(("<search> ", True), (query, False), ("</search>", True))
     before, after = grammar.write(Search((SLOT,))).split(SLOT)

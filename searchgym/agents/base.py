@@ -64,7 +64,7 @@ class Chat(Protocol):
 
         Args:
             prefix: Whether the response is a trial answer (`Call.prefix`); if the context fills up, only this response
-                is truncated, and the episode continues.
+                is cut, and the episode continues.
 
         Raises:
             EpisodeError: The context is full, or the agent's budget of model calls is used up: the episode has ended
@@ -76,8 +76,9 @@ class Chat(Protocol):
         """Appends text to the context, as tokens that are never trained on.
 
         Args:
-            text: Text to append.
-            trusted: Whether the workflow wrote the whole text, so that its tags count as tags; never for other text.
+            text: Text of the environment.
+            trusted: Whether the workflow itself wrote the whole text, so that its tags and special tokens are encoded
+                as such; the text of pages, questions and models must not be trusted.
         """
         ...
 
@@ -142,8 +143,8 @@ class EpisodeIO(Protocol):
 
         Args:
             action: The action.
-            pages: Texts that the agent's own model wrote, one for each query of a search: they replace its hits,
-                under ids that mark them as simulated.
+            pages: Texts that the agent's own model wrote, one for each query of a search: they replace its hits, with
+                ids that mark them as simulated.
 
         Raises:
             EpisodeError: The episode has ended (a workflow may leave this uncaught: the engine closes the episode), or
@@ -176,12 +177,12 @@ class LoadedAgent:
 
 
 def with_max_tokens(agent: LoadedAgent, most: int | None, thoughts: int | None = None) -> LoadedAgent:
-    """Returns an agent with other token limits for its roles; None keeps the limits of its card.
+    """Returns an agent with other token limits for all roles; None keeps a limit of the card.
 
     Args:
         agent: The agent.
-        most: Maximum number of tokens in one output of a role.
-        thoughts: Number of tokens in an output after which an open thought is closed.
+        most: Maximum tokens of one output of a role.
+        thoughts: Maximum tokens of an output before an open thought is closed.
 
     Raises:
         UsageError: The agent has no roles.
@@ -191,7 +192,7 @@ def with_max_tokens(agent: LoadedAgent, most: int | None, thoughts: int | None =
     if not changed:
         return agent
     if not agent.roles:
-        raise UsageError(f"agent {agent.name} has no roles that ask a model: give no {' or '.join(changed)}")
+        raise UsageError(f"agent {agent.name} has no roles that ask a model: leave out {' or '.join(changed)}")
     roles = {name: dataclasses.replace(role, **changed) for name, role in agent.roles.items()}
     # part of the run's record, so that --resume refuses other limits
     source = ", ".join([agent.source, *(f"{name} {limit}" for name, limit in changed.items())])
@@ -218,7 +219,7 @@ async def ask(io: EpisodeIO, role: str, read: Callable[[str], Parsed[Value]], **
 
 
 async def search_once(query: str, io: EpisodeIO) -> tuple[Hit, ...]:
-    """Returns the hits of a query; none if the only turn left is needed for the answer."""
+    """Returns the hits of a query; no hits if only the answer's turn is left."""
     return (await io.step(Search((query,)))).hits if io.turns_left > 1 else ()
 
 
@@ -236,10 +237,10 @@ def documents(hits: Sequence[Hit], words: int, name: str = "Doc", first: int = 1
 
 
 def read_agent(name: str) -> tuple[AgentCard, dict[str, Role]]:
-    """Returns an agent's card and its roles by name, as `load_agent` does, but without importing its workflow.
+    """Returns an agent's card and roles, given a name or path, without importing its workflow.
 
     Raises:
-        UnknownNameError: The agent does not exist; the message suggests the closest name.
+        UnknownNameError: No such agent; the most similar name is suggested.
         CardError: The card or a prompt cannot be read.
     """
     folder = Path()
@@ -263,7 +264,7 @@ def load_agent(name: str) -> LoadedAgent:
     """Loads an agent, given the name of a card, a path to a card, or ``"module:Class"`` (which has no roles).
 
     Raises:
-        UnknownNameError: The agent does not exist; the message suggests the closest name.
+        UnknownNameError: No such agent; the most similar name is suggested.
         UsageError: The class cannot be loaded or built, or has no async ``run``.
     """
     card, roles = read_agent(name)
@@ -271,7 +272,7 @@ def load_agent(name: str) -> LoadedAgent:
     # checked before the call: a third-party card must not be able to call anything but a workflow
     run = getattr(workflow, "run", None)
     if not inspect.isclass(workflow) or not inspect.iscoroutinefunction(run):
-        raise UsageError(f"agent {card.name}: {card.workflow} is no class with `async def run(self, question, io)`")
+        raise UsageError(f"agent {card.name}: {card.workflow} is not a class with `async def run(self, question, io)`")
     check_call(f"agent {card.name}: {card.workflow}.run", run, "self", "question", "io")
     try:
         agent = cast("Agent", workflow(**card.options))

@@ -11,7 +11,7 @@ from searchgym.agents.parsing import NONE, first_line
 from searchgym.records import Answer, Hit, Question, Search
 
 CONCLUSION: Final = re.compile(r"\banswer is:?\s*(.+)", re.IGNORECASE)
-"""Pattern of a thought that states the answer and so ends the reasoning."""
+"""Matches the statement of the answer in a thought, which ends the reasoning."""
 
 
 class Rag:
@@ -72,7 +72,7 @@ class IRCoT:
 async def answer_from(
     question: Question, hits: tuple[Hit, ...], passage_words: int, io: EpisodeIO, most: int = MOST_ANSWER
 ) -> None:
-    """Submits the generator's answer to a question from pages; an answer of over `most` words is not legal."""
+    """Submits the generator's answer to a question from pages; one of more than `most` words is not legal."""
     reply = await io.generate("generator", question=question.text, documents=documents(hits, passage_words) or NONE)
     reply.call.answer = accept(reply, read_answer(reply.text, most))
     await io.step(Answer(reply.call.answer))

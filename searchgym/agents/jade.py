@@ -95,7 +95,7 @@ def read_selection(text: str, count: int) -> Parsed[list[int]]:
 def read_answer(text: str, most: int = MOST_ANSWER) -> Parsed[str]:
     """Parses ``<answer>..</answer>``.
 
-    Legal: only this tag, with at most `most` words (40 in JADE). Fallback: the whole text.
+    Legal: this tag with at most `most` words, 40 in JADE, and nothing else. Fallback: the whole text.
     """
     text = without_thoughts(text)
     answer = only_tag(text, "answer")
@@ -105,7 +105,7 @@ def read_answer(text: str, most: int = MOST_ANSWER) -> Parsed[str]:
 
 
 class Jade:
-    """Agent in which a planner decomposes the question or has a chain of modules answer it (JADE).
+    """Agent whose planner either decomposes the question or lets a chain of modules answer it (JADE).
 
     Each sub-question gets its own plan. The note ``rounds`` of an episode is 1 for a chain, 2 for a parallel
     decomposition, and 1 plus the number of sub-questions for a serial one.

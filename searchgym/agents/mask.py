@@ -34,7 +34,7 @@ MOST_PAIRS: Final = 5
 MOST_EVIDENCE: Final = 75
 """Maximum number of words of a piece of evidence."""
 END: Final = re.compile(r"<end\s*/?>")
-"""Pattern with which the search role ends the search."""
+"""Matches the output with which the search role ends the search."""
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ class Knowledge:
 
     @property
     def trajectory(self) -> str:
-        """All slots as prompts show them, one line each."""
+        """Text of all slots for prompts, one line each."""
         lines = (
             f"t{number}: Q: {question} | A: {answer}" for number, (question, answer) in enumerate(self.slots, start=1)
         )
@@ -143,10 +143,10 @@ def read_answer(text: str) -> Parsed[str]:
 class MAsk:
     """Agent that plans once, then searches, summarises, updates its knowledge and answers, turn by turn (M-ASK).
 
-    It stops when the search role ends the search or no turns are left. Deviations from the released code: planning
-    sees the question (UnityMAS-O's template lacks it); a retriever failure ends the episode, whereas theirs continues
-    without pages; empty sub-questions are not legal; tags are removed from a line used as a fallback; ``<think>``
-    blocks are ignored.
+    It stops when the search role ends the search or the turns are spent. Deviations from the released code: planning
+    sees the question (UnityMAS-O's template lacks it); a retriever that fails ends the episode, whereas theirs
+    continues without pages; empty sub-questions are not legal; tags are removed from a line used as a fallback;
+    ``<think>`` blocks are ignored.
 
     Args:
         max_turns: Maximum number of searches; the environment may allow fewer.
@@ -187,13 +187,13 @@ class MAsk:
         await io.step(Answer(knowledge.answer))
 
     async def _answer(self, knowledge: Knowledge, io: EpisodeIO) -> None:
-        """Predicts the answer from the knowledge with the answer role."""
+        """Lets the answer role predict the answer from the knowledge."""
         reply = await io.generate("answer", question=knowledge.question, trajectory=knowledge.trajectory)
         reply.call.answer = knowledge.answer = accept(reply, read_answer(reply.text))
 
 
 async def next_query(role: str, knowledge: Knowledge, io: EpisodeIO) -> str | None:
-    """Returns the next query of a role that searches, or None to end the search; see `read_search`."""
+    """Asks a searching role for its next query; None ends the search. See `read_search`."""
     fields = {
         "question": knowledge.question,
         "trajectory": knowledge.trajectory,
@@ -205,7 +205,7 @@ async def next_query(role: str, knowledge: Knowledge, io: EpisodeIO) -> str | No
 async def search_until_end(
     role: str, question: str, most: int, passage_words: int, io: EpisodeIO, source: str = ""
 ) -> tuple[tuple[Hit, ...], int] | None:
-    """Searches for a question with a role until it ends the search, or until its searches or the turns are used up.
+    """Lets a role search for a question until it stops, or its searches or the turns are spent.
 
     Args:
         role: Role of the agent, which sees its queries with their pages.
@@ -213,10 +213,10 @@ async def search_until_end(
         most: Maximum number of searches.
         passage_words: Maximum number of words shown of each page.
         io: The episode.
-        source: Name of the additional retriever to search; empty for the environment's own retriever.
+        source: Name of the additional retriever to search; empty for the environment's main retriever.
 
     Returns:
-        The pages without repeats, and the number of calls to the role; None if the episode has ended.
+        The distinct pages and the number of calls of the role; None if the episode has ended.
     """
     knowledge, pages, calls = Knowledge(question, [], UNKNOWN), dict[str, Hit](), 0
     while calls < most and io.turns_left > 1:

@@ -40,15 +40,15 @@ class Monolithic:
                 await self._trial_answer(chat, io)
 
     def read(self, text: str, io: EpisodeIO) -> Action:
-        """Returns the action parsed from a response."""
+        """Parses a response into an action."""
         return io.protocol.parse(text)
 
     async def act(self, action: Action, chat: Chat, io: EpisodeIO, question: Question) -> Observation:
-        """Executes an action in the environment; subclasses override it to act differently."""
+        """Takes an action in the environment and appends the observation; subclasses may override it."""
         return await io.step(action)
 
     async def _trial_answer(self, chat: Chat, io: EpisodeIO) -> None:
-        """Samples a trial answer in a fork of the context, if the options ask for one."""
+        """Samples a trial answer in a fork of the context, if `prefix_answers` is set."""
         if not (self.prefix_answers and io.training):
             return
         reply = await chat.fork("prefix").generate(prefix=True)

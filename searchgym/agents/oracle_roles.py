@@ -1,7 +1,7 @@
 """Outputs of an oracle that knows a question's decomposition, for each role of the shipped teams.
 
-They provide the upper bound of a team's workflow, and demonstrations for small models before reinforcement learning.
-With flaws, the oracle stops early, plans too little or overlooks a page, like a weak team; its outputs stay legal.
+They serve as upper bound of a team's workflow, and as demonstrations for small models before reinforcement learning.
+With flaws the oracle stops early, plans too little, or overlooks a page, as a weak team does; its outputs stay legal.
 """
 
 from __future__ import annotations
@@ -79,15 +79,15 @@ def _own_quotes(question: Question, titles: Sequence[str]) -> list[str]:
 class OracleRoles:
     """Oracle that plays every role of a team in one episode, optionally with deliberate flaws.
 
-    Each role has a method of the same name, which maps the fields of the prompt to the role's output.
+    Each role has a method of its name, which maps the fields of the prompt to the role's output.
 
     Args:
         question: Question of the episode.
         quotes: See `steps_of`.
         rng: Generator from which the flaws are drawn.
-        flaws: Probability that the plan is too short and, drawn independently, that the search ends after the first
-            page. It also scales each smaller flaw: a page overlooked, a known step added as a new one, useless pages
-            kept.
+        flaws: Probability that the plan is too short, and that the search ends after the first page: drawn
+            independently. It also scales each smaller flaw: a page overlooked, a known step added as a new one, useless
+            pages kept.
     """
 
     def __init__(
@@ -118,13 +118,13 @@ class OracleRoles:
         return list(takewhile(lambda step: step.quote in text, self.steps))
 
     def _concluded(self, answered: Sequence[OracleStep]) -> str:
-        """Returns the answer if every step is known, otherwise the answer of the last known step, or ``UNKNOWN``."""
+        """Returns the gold answer if every step is answered, else the last answered step's answer, or ``UNKNOWN``."""
         if len(answered) == len(self.steps):
             return self.question.answers[0]
         return answered[-1].answer if answered else UNKNOWN
 
     def _chosen(self, helpful: Sequence[str], otherwise: Sequence[str]) -> str:
-        """Returns the choice of the helpful pages; with a flaw, or if there are none, of other pages."""
+        """Returns a selection of the helpful pages; with a flaw, or without helpful pages, of other pages."""
         choice = helpful if helpful and not self._flawed() else otherwise or ["0"]
         return f"<id>{','.join(f'Document{number}' for number in choice)}</id>"
 
@@ -143,7 +143,7 @@ class OracleRoles:
         return f"<search> {left[0].filled}</search>" if left else "<end>"
 
     def summary(self, fields: Fields) -> str:
-        """Quotes the page of the sub-question, if it was found."""
+        """Quotes the page of the sub-question, if it was retrieved."""
         for step in self.steps:
             if same(step.filled) == same(fields["query"]) and f"(Title: {step.title})" in fields["documents"]:
                 return NOTHING if self._flawed(0.25) else f"<evidence> {step.quote}</evidence>"
@@ -229,7 +229,7 @@ class OracleRoles:
 
 
 def pages_in(fields: Fields) -> list[tuple[str, str]]:
-    """Returns the number and title of each page offered in a prompt."""
+    """Returns the number and title of each page that a prompt offers for selection."""
     return re.findall(r"^Document(\d+)\(Title: (.*?)\) ", fields["documents"], re.MULTILINE)
 
 

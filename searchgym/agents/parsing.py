@@ -18,7 +18,7 @@ Value = TypeVar("Value")
 NONE: Final = "none"
 """Text shown in a prompt for an empty field."""
 LINE: Final = 200
-"""Maximum number of characters of a fallback line."""
+"""Maximum length in characters of a line that a parser uses as a fallback."""
 
 
 @dataclass(frozen=True, slots=True)

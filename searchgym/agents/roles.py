@@ -13,7 +13,7 @@ from searchgym.options.yaml import read_small
 from searchgym.protocol import Parts, joined
 
 FIELD = re.compile(r"\{([a-z_]+)\}")
-"""Pattern of a placeholder in a prompt; other braces (JSON examples) are kept."""
+"""Matches a placeholder in a prompt; other braces, as in JSON examples, are left unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Role:
     penalty: float = 0.0
     """Number (at most 0) that the credit term ``format`` adds to the reward of a response that fails to parse."""
     max_thought_tokens: int | None = None
-    """Number of tokens in a response after which an open thought is closed; None: never."""
+    """Maximum tokens of a response before an open thought is closed; None: no limit."""
 
     def render(self, **fields: str) -> str:
         """Returns the prompt with its fields filled in; braces inside a value are not treated as placeholders.
@@ -76,7 +76,7 @@ def load_role(name: str, card: RoleCard, folder: Path) -> Role:
             above 0.
     """
     if card.penalty > 0:
-        raise CardError(f"role {name}: penalty is {card.penalty:g}, it is added to a reward: expected at most 0")
+        raise CardError(f"role {name}: penalty is {card.penalty:g}, but it is added to a reward: expected at most 0")
     path = folder / card.prompt
     try:
         template = read_small(path).strip()

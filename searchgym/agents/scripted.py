@@ -14,8 +14,8 @@ from searchgym.text import holds
 class Oracle:
     """Agent that searches for each gold title in order, then submits the gold answer with all gold evidence.
 
-    It checks the whole pipeline: a score below 1.0 means an error in the data or the scoring. If pages can be opened,
-    it opens the gold pages and reads until an answer appears.
+    It checks the whole pipeline: a score below 1.0 means a fault in the data or the scoring. If pages can be opened, it
+    opens the gold pages and reads until an answer appears.
     """
 
     async def run(self, question: Question, io: EpisodeIO) -> None:
@@ -27,11 +27,11 @@ class Oracle:
 class EvidenceOracle:
     """Agent that searches for each gold title and submits the gold answer only if every gold page is among the hits.
 
-    Its score is the upper bound for a perfect reader: below 1.0, retrieval misses pages even by their titles. If
-    pages can be opened, the agent must also have read an answer, or every part of the gold pages.
+    Its score is the upper bound for a perfect reader: below 1.0, retrieval misses pages even by their titles. If pages
+    can be opened, it must also have read an answer, or every part of the gold pages.
 
     Args:
-        opens: Whether to open pages if possible; otherwise only the snippets are read.
+        opens: Whether the agent opens pages if it can; otherwise it sees only snippets.
     """
 
     def __init__(self, opens: bool = True) -> None:
@@ -57,10 +57,10 @@ class EvidenceOracle:
 
 
 class SpanOracle:
-    """Agent that sends the queries stored with a masked text, and fills in the spans that their hits show.
+    """Agent for masked texts: it sends the recorded queries and fills in each span that their hits show.
 
-    Its reward is the upper bound for a perfect reader: below 1.0, the searches miss a page. For other questions, it
-    searches for the gold titles, and answers if the answer was shown.
+    Its reward is the upper bound for a perfect reader: below 1.0, the searches miss a page. For other questions it
+    searches for the gold titles and answers if the hits contain the answer.
     """
 
     async def run(self, question: Question, io: EpisodeIO) -> None:
@@ -125,7 +125,7 @@ async def search_titles(question: Question, io: EpisodeIO, opens: bool = True) -
     Args:
         question: Question whose gold pages are searched for.
         io: The episode.
-        opens: Whether to read the pages as well, if they can be opened.
+        opens: Whether to read the pages too, if they can be opened.
     """
     observations: list[Observation] = []
     for title in question.gold_titles or ():
@@ -139,13 +139,13 @@ async def search_titles(question: Question, io: EpisodeIO, opens: bool = True) -
 
 
 async def read_page(title: str, results: Observation, question: Question, io: EpisodeIO) -> list[Observation]:
-    """Opens a page that a search found and reads it until an answer appears; returns the observations.
+    """Opens a retrieved page and reads it until an answer appears; returns the observations.
 
     Args:
         title: Title of the page.
         results: Observation of the search.
-        question: Question whose answer is to be found.
-        io: The episode; one turn is reserved for the answer.
+        question: Question whose answer is searched for.
+        io: The episode; one of its turns is reserved for the answer.
     """
     key = title_key(title)
     hit = next((hit for hit in results.hits if title_key(hit.passage.title) == key), None)

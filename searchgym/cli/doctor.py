@@ -84,6 +84,10 @@ def doctor(model: TriedModel = None, template: Template = None, json: Json = Fal
     if json:
         emit(report, True)
     else:
+        if report["problems"]:
+            emit_rows(report["problems"], False, "problems", "problems")
+        else:
+            tell("problems: none")
         columns = ("name", "installed", "asked", "extra", "state")
         rows = [[str(row[key] or "") for key in columns] for row in report["packages"]]
         heads = ("package", "installed", "required", "extra", "state")
@@ -92,10 +96,6 @@ def doctor(model: TriedModel = None, template: Template = None, json: Json = Fal
         table(("part", "state", "gives", "to install"), parts, "parts of SearchGym")
         emit(in_gib(report["machine"]), False, "this machine")
         emit(in_gib(report["data"]), False, "data")
-        if report["problems"]:
-            emit_rows(report["problems"], False, "problems", "problems")
-        else:
-            tell("\nproblems: none")
     if report["problems"]:
         raise typer.Exit(1)
 

@@ -13,6 +13,8 @@ PROSE: Final = 24
 SIDE_BY_SIDE: Final = 4
 """Maximum number of rows that become columns where a table is too wide."""
 GAP: Final = "  "
+MORE: Final = " ..."
+"""End of a line that is cut."""
 
 
 def laid_out(head: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[str]:
@@ -54,6 +56,17 @@ def width_of(text: str) -> int:
     return sum(
         0 if unicodedata.combining(letter) else 1 + (unicodedata.east_asian_width(letter) in "WF") for letter in text
     )
+
+
+def cut_to(text: str, width: int) -> str:
+    """Returns a text as one line of at most `width` columns, cut between words unless that would leave little of it."""
+    line = "".join(" " if letter.isspace() else letter for letter in text)
+    if width_of(line) <= width:
+        return line
+    room = max(width - len(MORE), 1)
+    end = next(end for end in range(len(line)) if width_of(line[: end + 1]) > room)
+    whole = line[: end + 1].rpartition(" ")[0].rstrip()
+    return (whole if width_of(whole) > room // 2 else line[:end]) + MORE
 
 
 def _widths(grid: Sequence[Sequence[str]]) -> list[int]:

@@ -1,4 +1,4 @@
-"""Corpora, questions, generated worlds and retrievers."""
+"""Readers and writers of corpora and questions."""
 
 from typing import TYPE_CHECKING
 

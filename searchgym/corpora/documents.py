@@ -41,9 +41,9 @@ SENTENCE_END = re.compile(r"[.!?][\"'”’)\]]*\s+|[。！？][”’」』）]
 def convert_documents(folder: FilePath, bad: BadLines | None = None) -> Iterator[Passage]:
     """Reads a folder of documents and its sub-folders, and makes one passage of each document.
 
-    What is left out is counted and said by a `DataWarning`, as is a file that is not UTF-8 and was read in another
-    encoding: files of other kinds, and links that leave the folder. Files and folders whose names begin with a dot are
-    passed over.
+    A `DataWarning` counts the files that are left out: files of other kinds, links that lead out of the folder, and
+    links to folders, pipes or devices. Another one reports a file that is not UTF-8 and was read in another encoding.
+    Files and folders whose names begin with a dot are skipped without a warning.
 
     Args:
         folder: Folder with files ``*.md``, ``*.txt`` or ``*.html``, and with the extra ``documents`` also ``*.pdf`` and
@@ -52,13 +52,13 @@ def convert_documents(folder: FilePath, bad: BadLines | None = None) -> Iterator
 
     Yields:
         Passages in the order of their ids. The id is the path inside the folder; the title is the front matter's
-        ``title`` (Markdown), the ``<title>`` (HTML), what the file says of itself (PDF, DOCX) or the first heading,
-        else the file's name without its suffix. Markdown and HTML are rendered to text, without an opening heading
-        that became the title. The links of Markdown to other documents are kept beside the text.
+        ``title`` (Markdown), the ``<title>`` (HTML), the title in the file's metadata (PDF, DOCX) or the first
+        heading, else the file's name without its suffix. Markdown and HTML are rendered to text, without an opening
+        heading that became the title. Links from Markdown to other documents become the passage's links.
 
     Raises:
         DataMissingError: The folder does not exist.
-        DataError: `folder` is a file or holds no documents; or a document is too long, damaged or no text.
+        DataError: `folder` is a file or holds no documents; or a document is too long, damaged or not text.
     """
     bad = BadLines() if bad is None else bad
     root = Path(folder)
@@ -81,7 +81,7 @@ def convert_documents(folder: FilePath, bad: BadLines | None = None) -> Iterator
 
 
 def _documents(root: Path) -> tuple[dict[str, Path], str]:
-    """Returns the documents in a folder by id, and what is left out, in words; empty if nothing is."""
+    """Returns the documents in a folder by id, and a description of the files left out; empty if there are none."""
     files: dict[str, Path] = {}
     left: Counter[str] = Counter()
     for path in root.rglob("*"):
@@ -104,16 +104,16 @@ def _documents(root: Path) -> tuple[dict[str, Path], str]:
 
 
 def _read(path: Path) -> Document:
-    """Returns what a document holds.
+    """Returns the title, text and links of a document.
 
     Raises:
-        DataError: The document is too long, damaged or no text.
+        DataError: The document is too long, damaged or not text.
     """
     suffix = path.suffix.lower()
     if suffix in PACKAGES:
         document = read_office(read_bytes(path, MAX_LINE), suffix, MAX_TEXT)
         if not document.text:
-            warnings.warn(f"{path}: has no text, as scanned pages have none", DataWarning, stacklevel=1)
+            warnings.warn(f"{path}: has no text (scanned pages have none)", DataWarning, stacklevel=1)
         return document
     text, encoding = decoded(read_bytes(path, MAX_TEXT), declares=suffix == ".html")
     if encoding not in ("utf-8", "utf-8-sig"):
@@ -164,19 +164,19 @@ def chunk_passages(
         passages: Passages to cut.
         words: Maximum number of words in a chunk. Words are separated by white space; in scripts without spaces between
             words, such as Chinese, each character is one (`searchgym.text.word_starts`).
-        overlap: Number of words at the end of a chunk that the next chunk repeats; fewer where that many would cut a
+        overlap: Number of words at the end of a chunk that the next chunk repeats; fewer if that many would cut a
             unit.
         by: Unit of a chunk, which may begin and end at any word, or only between paragraphs (at blank lines) or
-            sentences (after a full stop, question or exclamation mark and white space). A chunk takes as many units as
+            sentences (after a full stop, question or exclamation mark and white space). A chunk holds as many units as
             fit; a unit longer than `words` is cut at any word.
 
     Yields:
         Passages with the id ``"<id>#<n>"`` (n from 0), the same title, and the original text between the first and the
-        last word of the chunk. No chunk is empty, so a passage without words gives none. Without overlap, the words of
+        last word of the chunk. No chunk is empty, so a passage without words yields none. Without overlap, the words of
         the chunks are those of the passage, in order.
 
     Raises:
-        UsageError: `words` is less than 1, `overlap` is not in [0, words), or `by` is none of the three.
+        UsageError: `words` is less than 1, `overlap` is not in [0, words), or `by` is not one of the three.
     """
     if words < 1 or not 0 <= overlap < words:
         raise UsageError(f"expected words >= 1 and 0 <= overlap < words, got words={words}, overlap={overlap}")
@@ -188,7 +188,7 @@ def chunk_passages(
 def inspect_corpus(path: FilePath) -> dict[str, Any]:
     """Returns statistics of a corpus or of a folder of documents.
 
-    Takes about 0.1 GB of memory per million passages, besides that of `read_passages`.
+    Takes about 0.1 GB of memory per million passages, in addition to that of `read_passages`.
 
     Returns:
         ``format``, ``passages``, ``sha256`` (of the canonical form, see `passages.corpus_sha256`), ``words_mean``,
@@ -240,7 +240,7 @@ def _chunks(passages: Iterable[Passage], words: int, overlap: int, by: str) -> I
 
 
 def _words(text: str) -> list[tuple[int, int]]:
-    """Returns where the words of a text begin and end."""
+    """Returns the start and end of each word of a text, in characters."""
     spans = list[tuple[int, int]]()
     for run in WORD.finditer(text):
         bounds = [run.start() + start for start in word_starts(run[0])]

@@ -16,7 +16,7 @@ from searchgym.errors import DataError, DataMissingError, RunExistsError, UsageE
 from searchgym.options.cards import CorpusCard, data_file
 
 Progress = Callable[[int, int | None], None]
-"""Callback of a download: called with the bytes done so far and the bytes expected (None if unknown)."""
+"""Callback for progress: called with the bytes downloaded so far and the bytes expected (None if unknown)."""
 CHUNK = 1 << 20
 """Number of bytes copied at a time."""
 TIMEOUT = 30.0
@@ -32,13 +32,13 @@ def get_corpus(
         card: Corpus card, with the file's name, its address and (where known) its sha256.
         folder: Folder that receives the file, under the file name of the card.
         overwrite: Whether to replace an existing file.
-        progress: Called as the download goes on.
+        progress: Called during the download.
 
     Returns:
         ``path``, ``bytes``, ``sha256``, and ``checked``: whether the file was checked against the card's sha256.
 
     Raises:
-        CardError: The card's file is not the plain name of a file.
+        CardError: The card's file name contains a folder.
         UsageError: The corpus ships with the package.
         RunExistsError: The file exists and `overwrite` is False.
         DataMissingError: The file cannot be downloaded; the message names the address for a manual download.
@@ -48,7 +48,7 @@ def get_corpus(
         raise UsageError(f"corpus {card.name!r} ships with the package: nothing to get")
     path = data_file(folder, card.file)
     if path.exists() and not overwrite:
-        raise RunExistsError(f"{path} is there already: --overwrite downloads it again")
+        raise RunExistsError(f"{path} exists already: --overwrite downloads it again")
     url = card.url
     if url is None:
         if card.hub is None:

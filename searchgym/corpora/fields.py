@@ -16,8 +16,8 @@ from searchgym.errors import DataError
 Row = Mapping[str, Any]
 _QUOTED: Final = r"""(?:'(?:[^'\\]|\\.)*+'|"(?:[^"\\]|\\.)*+")\s*+"""
 _PYTHON_LIST: Final = re.compile(rf"\[\s*+{_QUOTED}(?:,\s*+{_QUOTED})*+(?:,\s*+)?+\]", re.DOTALL)
-"""Matches what ``str`` makes of a list of texts. Between two texts stands a comma: ``['x' 'y']``, of which Python would
-make one text, is what it makes of a NumPy array."""
+"""Matches the ``str`` of a list of texts. Texts must be separated by commas: ``['x' 'y']``, which Python would read as
+one text, is the ``str`` of a NumPy array."""
 _LIKE_A_LIST: Final = re.compile(
     r"""\[[\s\[]*+[bBrRuU]?+['"]|\[\s*+(?:(?:None|nan|True|False)\s*+[],]|[-+.\d]++\s*+,)|array\(\s*+\["""
     rf"|[({{]\s*+{_QUOTED},\s*+{_QUOTED}",
@@ -185,10 +185,10 @@ def gold_field(row: Row, key: str) -> tuple[str, ...]:
 
 
 def accepted(key: str, texts: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns accepted answers out of the texts of a field, in which a list that was written as text counts as a list.
+    """Returns the accepted answers in the texts of a field; a list that was written as text counts as a list.
 
     Raises:
-        DataError: One is blank, so that every answer would cover it, or a list as text cannot be read.
+        DataError: An answer is blank (every prediction would contain it), or a list written as text cannot be read.
     """
     golds = tuple(gold for text in texts for gold in _texts_in(key, text))
     if not all(gold.strip() for gold in golds):
@@ -197,10 +197,10 @@ def accepted(key: str, texts: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _texts_in(key: str, text: str) -> list[str]:
-    """Returns the texts of a list that is written as text, in JSON or in Python; the text alone if it is none.
+    """Returns the texts of a list that is written as text, in JSON or in Python; of any other text, only that text.
 
     Raises:
-        DataError: The text is such a list, but of other values, cut, or written in another way.
+        DataError: The text begins like such a list, but is truncated, holds other values, or has another syntax.
     """
     written, value = text.strip(), None
     like = _LIKE_A_LIST.match(written) is not None

@@ -33,7 +33,7 @@ MAX_LINE = 1 << 26
 MAX_DOCUMENT = 1 << 32
 """Maximum length of a JSON document that holds a whole corpus or set of questions, in bytes after unpacking."""
 MAX_RATIO = 100
-"""Maximum length of a file after unpacking, by its length on disk; texts reach about ten."""
+"""Maximum ratio of a file's length after unpacking to its length on disk; texts reach about ten."""
 
 
 def read_bytes(path: FilePath, limit: int = MAX_LINE) -> bytes:
@@ -55,7 +55,7 @@ def read_json(path: FilePath, limit: int = MAX_LINE) -> Any:
 
     Args:
         path: The file.
-        limit: Maximum length of the document, in bytes after unpacking: `MAX_DOCUMENT` where it is a whole corpus.
+        limit: Maximum length of the document, in bytes after unpacking: `MAX_DOCUMENT` for a whole corpus.
 
     Raises:
         DataMissingError: The file does not exist.
@@ -68,7 +68,7 @@ def read_json(path: FilePath, limit: int = MAX_LINE) -> Any:
         left -= len(line)
         if left < 0:
             reason = f"a JSON document of more than {limit:,} bytes in a file of {Path(path).stat().st_size:,}"
-            hint = "get it again, or convert it to JSON lines, which are not read whole"
+            hint = "download it again, or convert it to JSON lines, which are streamed"
             raise DataError(f"{reason}: {hint}", path, number)
         lines.append(line)
     try:
@@ -109,7 +109,7 @@ def iter_jsonl(
             continue
         yield number, row
     if blank:
-        raise DataError("the file holds blank lines only: get or make it again", path)
+        raise DataError("the file holds blank lines only: download or create it again", path)
 
 
 def text_lines(path: FilePath) -> Iterator[tuple[int, str]]:
@@ -145,7 +145,7 @@ def sha256_file(path: FilePath) -> str:
 
     Raises:
         DataMissingError: The file does not exist.
-        DataError: The file cannot be read, or is a device, which may have no end.
+        DataError: The file cannot be read, or is a device, which may be endless.
     """
     with _reading(path), reading.open_file(path) as file:
         return hashlib.file_digest(cast(Any, file), "sha256").hexdigest()
@@ -170,13 +170,13 @@ def raw_lines(path: FilePath, most: int) -> Iterator[tuple[int, bytes]]:
 
     Raises:
         DataMissingError: The file does not exist.
-        DataError: The file is empty or damaged, or unpacks to more than it may.
+        DataError: The file is empty or damaged, or unpacks to more than `MAX_RATIO` times its size.
     """
     number = 0
     with _reading(path), reading.open_file(path) as raw:
         magic = cast(io.BufferedReader, raw).peek(2)[:2]
         if not magic:
-            raise DataError("the file is empty: get or make it again", path)
+            raise DataError("the file is empty: download or create it again", path)
         packed = magic == GZIP_MAGIC
         stream = gzip.GzipFile(fileobj=raw) if packed else raw
         left = max(MAX_LINE, MAX_RATIO * os.fstat(raw.fileno()).st_size)
@@ -185,11 +185,11 @@ def raw_lines(path: FilePath, most: int) -> Iterator[tuple[int, bytes]]:
                 number += 1
                 left -= len(line)
                 if left < 0:
-                    reason = f"unpacks to more than {MAX_RATIO} times its size: get it again, or unpack it first"
+                    reason = f"unpacks to more than {MAX_RATIO} times its size: download it again, or unpack it first"
                     raise DataError(reason, path, number)
                 yield number, line
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            reason = f"damaged gzip data ({error}): the file was cut or altered, get or make it again"
+            reason = f"damaged gzip data ({error}): the file was cut or altered, download or create it again"
             raise DataError(reason, path, number + 1) from error
 
 
@@ -197,19 +197,19 @@ def _whole_lines(path: FilePath, limit: int) -> Iterator[tuple[int, bytes]]:
     """Yields the lines of `raw_lines`, without a byte order mark; a line of more than `limit` bytes is an error."""
     for number, line in raw_lines(path, limit + 1):
         if len(line) > limit:
-            raise DataError(f"a line of more than {limit:,} bytes: get or make the file again", path, number)
+            raise DataError(f"a line of more than {limit:,} bytes: download or create the file again", path, number)
         yield number, line.removeprefix(BOM) if number == 1 else line
 
 
 def _parsed(content: bytes, **options: Any) -> Any:
-    """Returns the value that JSON stands for; the DataError of anything else names the line in `content`."""
+    """Parses JSON; the DataError for anything else names the line in `content`."""
     try:
         return json.loads(content.removeprefix(BOM).decode(), **options)
     except UnicodeDecodeError as error:
         raise DataError(_not_utf8(error), None, content.count(b"\n", 0, error.start) + 1) from error
     except json.JSONDecodeError as error:
         line = content.split(b"\n")[error.lineno - 1]
-        reason = f"{error.msg.removesuffix(' at')} at column {error.colno}"  # some of Python's own end with "at"
+        reason = f"{error.msg.removesuffix(' at')} at column {error.colno}"  # some of Python's messages end with "at"
         raise DataError(f"not JSON: {reason}, got {beginning(line)}", None, error.lineno) from error
     except (ValueError, RecursionError) as error:
         raise DataError(f"not usable JSON: {error}") from error
@@ -220,7 +220,7 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     document = dict(pairs)
     if len(document) != len(pairs):
         repeated = next(key for key, number in Counter(key for key, _ in pairs).items() if number > 1)
-        raise DataError(f"an object holds the key {repeated!r:.80} twice")
+        raise DataError(f"an object has the key {repeated!r:.80} twice")
     return document
 
 
@@ -248,10 +248,10 @@ def dump_line(value: Any) -> bytes:
 
 @contextmanager
 def write_atomic(path: FilePath) -> Iterator[BinaryIO]:
-    """Opens a file for atomic writing: it gets its name only on success. Compressed if the name ends in ``.gz``.
+    """Opens a file for atomic writing, compressed if the name ends in ``.gz``: it gets its name only on success.
 
-    Until the block ends, the bytes go to a temporary file in the same folder, which is made if needed. The same bytes
-    always give the same file, even with gzip, because neither name nor time is stored.
+    Until the block ends, the bytes go to a temporary file in the same folder, which is created if needed. The same
+    bytes always give the same file, even with gzip, because neither name nor time is stored in it.
 
     Raises:
         UsageError: `path` cannot be written, or is a folder or a device.

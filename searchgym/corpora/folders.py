@@ -1,4 +1,4 @@
-"""Folders: the user's, the package's, and those written whole or not at all, once for all, by one run at a time."""
+"""Folders: SearchGym's home, package files, output folders that appear only when complete, caches and locks."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from typing import BinaryIO, Final
 from searchgym.errors import RunExistsError, UsageError
 
 RUN: Final = "run.json"
-"""File of an evaluation's folder that describes the run."""
+"""Name of the file in an evaluation's folder that describes the run."""
 EPISODES: Final = "episodes.jsonl"
-"""File of a run folder that holds its episodes."""
+"""Name of the file in a run folder that holds the episodes."""
 
 
 def home() -> Path:
@@ -33,16 +33,16 @@ def bundled_file(name: str) -> Path:
     """
     package = Path(__file__).parent.parent
     if not (package / name).resolve().is_relative_to(package.resolve()):
-        raise UsageError(f"{name!r} is no file of the package")
+        raise UsageError(f"{name!r} is not a file of the package")
     return package / name
 
 
 @contextmanager
 def appearing(out: Path) -> Iterator[Path]:
-    """Yields a hidden folder beside `out` that is renamed to `out` when the block ends, and removed if it raises.
+    """Yields a hidden folder next to `out` that is renamed to `out` when the block ends, and removed if it raises.
 
     Args:
-        out: Folder to make; its parents are made too.
+        out: Folder to create, along with its parents.
 
     Raises:
         RunExistsError: `out` exists and is not an empty folder, before the block or after it.
@@ -61,16 +61,16 @@ def appearing(out: Path) -> Iterator[Path]:
 
 
 def cached(folder: Path, make: Callable[[Path], object], wait: float = 3600.0) -> Path:
-    """Returns a folder of a cache; makes it first if it is missing, in one process at a time.
+    """Returns a cached folder; creates it first if it is missing, in one process at a time.
 
     Args:
-        folder: Folder whose name says all that its content depends on.
-        make: Writes the folder that it is given, whole or not at all; see `appearing`.
+        folder: Folder whose name identifies everything that its content depends on.
+        make: Writes the folder that it is called with, completely or not at all; see `appearing`.
         wait: Seconds to wait for another process that writes to the same cache.
     """
     if not folder.exists():
         with lock_folder(folder.parent, wait):
-            if not folder.exists():  # else another process has made it meanwhile
+            if not folder.exists():  # otherwise another process has created it meanwhile
                 make(folder)
     return folder
 
@@ -78,7 +78,7 @@ def cached(folder: Path, make: Callable[[Path], object], wait: float = 3600.0) -
 def check_free(out: Path) -> None:
     """Raises a RunExistsError if a path exists and is not an empty folder."""
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-        raise RunExistsError(f"{out} is there already: choose another --out, or remove it first")
+        raise RunExistsError(f"{out} exists already: choose another --out, or remove it first")
 
 
 def check_claim(
@@ -88,14 +88,14 @@ def check_claim(
 
     Args:
         out: Folder to write to.
-        record: Name of the file that marks a folder of this sort.
-        what: The sort, with its article: "a run".
-        resume: Whether to go on with what the folder holds; None for a command without that option.
-        overwrite: Whether to replace what it holds; None for a command without that option.
+        record: Name of the file that marks a folder of this kind.
+        what: Kind of folder, with its article: "a run".
+        resume: Whether to continue the work in the folder; None for a command without this option.
+        overwrite: Whether to replace its content; None for a command without this option.
 
     Raises:
         UsageError: Both options are set, `out` is a file, or there is nothing to resume.
-        RunExistsError: The folder holds other files; or one of this sort, and neither option is set.
+        RunExistsError: The folder holds other files; or it is of this kind, and neither option is set.
     """
     if resume and overwrite:
         raise UsageError("resume and overwrite exclude each other")
@@ -107,13 +107,15 @@ def check_claim(
         if resume:
             raise UsageError(f"nothing to resume in {out}: name the folder of {what}, or leave out --resume")
     elif not (resume or overwrite):
-        hints = [] if resume is None else ["--resume goes on with it"]
+        hints = [] if resume is None else ["--resume continues it"]
         hints.append("choose another --out" if overwrite is None else "--overwrite replaces it")
-        raise RunExistsError(f"{out} holds {what}: {', '.join(hints)}")
+        arguments = "overwrite=True" if resume is None else "resume=True, overwrite=True"
+        in_python = "" if overwrite is None else f" (in Python: {arguments})"
+        raise RunExistsError(f"{out} holds {what}: {', '.join(hints)}{in_python}")
 
 
 def lock_folder(folder: Path, wait: float = 0.0) -> BinaryIO:
-    """Locks a folder against all other processes; makes the folder if needed.
+    """Locks a folder against all other processes; creates the folder if needed.
 
     The lock is an operating system lock on the file ``.lock``: it ends when the file is closed, and with the process,
     however that ends. The holder may rename the folder if it removes ``.lock`` afterwards.
@@ -127,7 +129,7 @@ def lock_folder(folder: Path, wait: float = 0.0) -> BinaryIO:
 
     Raises:
         RunExistsError: Another process holds the lock.
-        UsageError: The folder cannot be made or written, or holds a link that leads out of it.
+        UsageError: The folder cannot be created or written, or holds a link that leads out of it.
     """
     _refuse_links(folder)
     end = time.monotonic() + wait
@@ -146,11 +148,11 @@ def _try_lock(folder: Path) -> BinaryIO | None:
     except FileNotFoundError:  # the process that held the lock renamed the folder between the two lines
         return None
     except OSError as error:
-        raise UsageError(f"{folder} cannot be made a folder to write to: {error.strerror}") from error
+        raise UsageError(f"{folder} cannot be created or written: {error.strerror}") from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Between opening and locking, the folder may have been renamed and made again: then the lock is on a file that
-        # no other process will look at.
+        # Between opening and locking, the folder may have been renamed and created again: then the lock is on a file
+        # that no other process will check.
         if os.fstat(lock.fileno()).st_ino == (folder / ".lock").stat().st_ino:
             return lock
     except OSError:  # another process holds the lock, or has just renamed the folder

@@ -50,11 +50,11 @@ class HubSource:
                 f"{self.repo}: name either a split or a file, got split={self.split!r}, file={self.file!r}"
             )
         if self.file is not None and self.config is not None:
-            raise UsageError(f"{self.repo}: a file is in no configuration, leave {self.config!r} out")
+            raise UsageError(f"{self.repo}: a file belongs to no configuration, leave {self.config!r} out")
 
     @classmethod
     def parse(cls, spec: str) -> HubSource:
-        """Parses ``hf:OWNER/NAME[:CONFIG][@REVISION]/SPLIT`` or ``.../FILE``; a name with a dot is a file's.
+        """Parses ``hf:OWNER/NAME[:CONFIG][@REVISION]/SPLIT`` or ``.../FILE``; a name with a dot is a file.
 
         Raises:
             UsageError: `spec` has another form.
@@ -83,7 +83,7 @@ def hub_rows(source: HubSource, streaming: bool) -> Iterator[tuple[int, Any]]:
 
     Args:
         source: Name of the split.
-        streaming: Whether to stream them from the hub, or to download all into its cache first.
+        streaming: Whether to stream the rows from the hub; otherwise all are first downloaded into its cache.
 
     Raises:
         UsageError: ``datasets`` is not installed.
@@ -96,7 +96,7 @@ def hub_rows(source: HubSource, streaming: bool) -> Iterator[tuple[int, Any]]:
     before = datasets.config.HF_HUB_OFFLINE
     try:
         if offline and source.revision is not None:
-            raise LookupError("the cache does not say which revision it holds")
+            raise LookupError("the cache does not record its revision")
         datasets.config.HF_HUB_OFFLINE = before or offline  # as the variable HF_HUB_OFFLINE=1 does
         table = datasets.load_dataset(
             name, source.config, split=source.split, revision=source.revision, streaming=streaming
@@ -137,20 +137,20 @@ def _numbered(table: Iterable[Any], source: HubSource) -> Iterator[tuple[int, An
     try:
         for number, row in enumerate(table, start=1):
             yield number, row
-    except Exception as error:  # each storage format raises other types when a stream breaks off
-        reason = f"reading broke off after row {number} ({type(error).__name__}: {error!s:.200})"
+    except Exception as error:  # each storage format raises its own types when a stream ends early
+        reason = f"reading stopped after row {number} ({type(error).__name__}: {error!s:.200})"
         raise DataError(reason, source) from error
 
 
 def named_folder(model: str) -> Path | None:
-    """Returns the folder that a card names, None for a model of the hub.
+    """Returns the folder that a card's model names, or None if the model is on the hub.
 
-    A folder begins with ``.``, ``/`` or ``~``, or has two separators: one that happens to lie in the working folder,
-    which may be somebody else's, never takes the place of a model of the hub.
+    The path of a folder begins with ``.``, ``/`` or ``~``, or has two separators. So a folder that happens to be in the
+    working folder, which may be somebody else's, never replaces a model of the hub.
 
     Raises:
-        DataMissingError: There is no such folder.
-        UsageError: The model is one of the hub, and the libraries would take the folder here of that name for it.
+        DataMissingError: The folder does not exist.
+        UsageError: The model is on the hub, but the libraries would load the local folder of the same name instead.
     """
     folder = Path(model).expanduser()
     if model.startswith((".", "/", "~")) or model.count("/") > 1:
@@ -159,8 +159,8 @@ def named_folder(model: str) -> Path | None:
         return folder
     if folder.exists():
         raise UsageError(
-            f"{model} names a model of the hub, and a folder here has its name: if that is meant, write ./{model} in "
-            "the card, else work in another folder"
+            f"{model} names a model on the hub, but a folder here has the same name: write ./{model} in "
+            "the card to load the folder, or run in another folder"
         )
     return None
 

@@ -1,4 +1,4 @@
-"""Finds ids, and repeated ones, in little memory, by 64-bit hashes."""
+"""Looks up ids and detects repeated ones in little memory, by 64-bit hashes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 EXACT: Final = 200_000
-"""Most ids that are kept as text; beyond this number only their hashes are kept."""
+"""Maximum number of ids kept as text; with more, only hashes are kept."""
 
 
 def hash_id(id: str) -> int:
@@ -36,9 +36,9 @@ def positions_of(table: npt.NDArray[np.uint64], hash: int) -> Iterator[int]:
 
 
 class FirstPositions:
-    """Records where each id occurred first, so that repeated ids are found.
+    """Records the first position of each id, to detect repeated ids.
 
-    Beyond `EXACT` ids it keeps only a 64-bit hash and the place, 21 to 43 bytes per id. Among 21 million different
+    Beyond `EXACT` ids it keeps only a 64-bit hash and the position, 21 to 43 bytes per id. Among 21 million different
     ids, any two have the same hash with a probability of 1.2e-5.
     """
 
@@ -47,7 +47,7 @@ class FirstPositions:
         self._hashed: _Table | None = None
 
     def first(self, id: str, position: int) -> int | None:
-        """Records an id's place (at least 0) and returns its first place, or None if the id is new."""
+        """Records a position of an id (at least 0) and returns the id's first position, or None if the id is new."""
         if self._exact is not None:
             if (first := self._exact.setdefault(id, position)) != position:
                 return first
@@ -67,7 +67,7 @@ class FirstPositions:
 
 
 class _Table:
-    """Hash table with open addressing: each row holds a hash and a place; a hash of 0 marks a free row."""
+    """Hash table with open addressing: each row holds a hash and a position; a hash of 0 marks a free row."""
 
     def __init__(self, rows: int) -> None:
         self._insert, self._move = _kernels()
@@ -75,7 +75,7 @@ class _Table:
         self.count = 0
 
     def insert(self, key: int, position: int) -> int:
-        """Inserts a hash and returns its place: the recorded one if it is known, else `position`."""
+        """Inserts a hash and returns its position: the recorded one if the hash is known, else `position`."""
         if 4 * self.count >= 3 * len(self._rows):  # keeps probe sequences short
             larger = np.zeros((2 * len(self._rows), 2), np.uint64)
             self._move(self._rows, larger)

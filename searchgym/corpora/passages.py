@@ -4,11 +4,11 @@ The format is detected from the content:
 
 ==============  ====================================================================================================
 ``contents``    JSON lines ``{"id", "contents"}`` (FlashRAG, Search-R1): the title on the first line, quoted or not; a
-                ``title`` or ``text`` beside it that differs is an error
+                separate ``title`` or ``text`` that differs is an error
 ``title-text``  ``[{"title", "text"}]``, or the same as JSON lines; ids are positions from 0 unless given
 ``hotpotqa``    one JSON object ``{title: [sentences]}``; ids are positions from 0
 ``beir``        a folder with ``corpus.jsonl``, or that file: ``{"_id", "title", "text"}``
-``searchgym``   JSON lines ``{"id", "title", "text"}``, perhaps with ``links``: what `write_corpus` writes
+``searchgym``   JSON lines ``{"id", "title", "text"}``, optionally with ``links``; written by `write_corpus`
 ==============  ====================================================================================================
 
 Every format may be gzip-compressed. JSON lines are streamed; a JSON document is read whole.
@@ -95,7 +95,7 @@ def write_corpus(path: FilePath, passages: Iterable[Passage]) -> int:
     return write_jsonl(path, map(passage_row, passages))
 
 
-# -- finding the format --------------------------------------------------------------------------------------------
+# -- detecting the format ------------------------------------------------------------------------------------------
 
 
 EXPECTED = "id and contents, title and text, or one object {title: [sentences]}"
@@ -115,7 +115,7 @@ def corpus_file(path: FilePath) -> Path:
         if (file / name).is_file():
             return file / name
     raise DataMissingError(
-        "is a folder without corpus.jsonl: give a BEIR folder or a file, or make a corpus of a folder of documents "
+        "is a folder without corpus.jsonl: give a BEIR folder or a file, or make a corpus from a folder of documents "
         "with `searchgym corpus convert`",
         path,
     )
@@ -145,7 +145,7 @@ def _pages(document: Row) -> list[Row]:
 
 
 def _contents(row: Row, position: int) -> Passage:
-    """Makes a passage from a FlashRAG row ``{"id", "contents"}``; a title or text beside it must be the same."""
+    """Makes a passage from a FlashRAG row ``{"id", "contents"}``; a separate title or text must match."""
     title, text = split_contents(text_field(row, "contents"))
     for key, value in (("title", title), ("text", text)):
         other = optional_text(row, key)
@@ -155,7 +155,7 @@ def _contents(row: Row, position: int) -> Passage:
 
 
 def _plain(text: str) -> str:
-    """Returns a text without quotes round it and with single blanks, for comparison."""
+    """Returns a text without surrounding quotes and with single spaces, for comparison."""
     return " ".join(text.split()).strip('"')
 
 
@@ -182,7 +182,7 @@ def _titled(row: Row, *id_keys: str, position: int | None = None) -> Passage:
 
 
 def links_of(row: Row) -> tuple[tuple[int, int, str], ...]:
-    """Returns the links of a row of the canonical format; none if what it calls its links is anything else."""
+    """Returns the links of a row of the canonical format; empty if ``links`` has any other form."""
     links = row.get("links")
     if not isinstance(links, list):
         return ()

@@ -1,13 +1,13 @@
 """Parsers of question formats, each from one row to one `Question`; `searchgym.corpora.questions` lists the formats.
 
-Every parser takes a row and its 0-based position and raises a DataError without a place; `parse_rows` adds the place.
+Every parser takes a row and its 0-based position. Its DataErrors have no location; `parse_rows` adds it.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from searchgym.corpora.fields import (
     Row,
@@ -33,13 +33,12 @@ T = TypeVar("T")
 
 
 def _hotpotqa(row: Row, position: int) -> Question:
-    """Makes a question from a HotpotQA row, also from the simplified one without id and context."""
+    """Makes a question from a HotpotQA row, also from the simplified form without id and context."""
     facts = _facts(row, "supporting_facts")
     pages = tuples_field(row, "context", "title", "sentences")
     texts = spaced([as_texts("context", sentences) for _, sentences in pages])
     titles = as_texts("context", [title for title, _ in pages])
     paragraphs = _marked([Paragraph(t, s) for t, s in zip(titles, texts, strict=True)], facts or ())
-    used = ("_id", "id", "question", "answer", "type", "level", "supporting_facts", "context")
     return Question(
         id=id_field(row, "_id", "id", position=position),
         text=text_field(row, "question"),
@@ -48,12 +47,12 @@ def _hotpotqa(row: Row, position: int) -> Question:
         level=optional_text(row, "level"),
         supporting_facts=facts,
         paragraphs=paragraphs or None,
-        metadata=_rest(row, used),
+        metadata=_rest(row, HOTPOTQA),
     )
 
 
 def _marked(paragraphs: Sequence[Paragraph], facts: Sequence[SupportingFact]) -> tuple[Paragraph, ...]:
-    """Marks the paragraphs that facts name: of several with one title, those that have most of its sentences."""
+    """Marks the paragraphs that facts name; of several with one title, those with the most of the named sentences."""
     sentences_by_title: dict[str, list[int]] = {}
     for fact in facts:
         sentences_by_title.setdefault(title_key(fact.title), []).extend(
@@ -96,7 +95,7 @@ def _musique(row: Row, position: int) -> Question:
     answerable = optional_bool(row, "answerable")
     steps, paragraphs = objects_field(row, "question_decomposition"), []
     for number, item in enumerate(objects_field(row, "paragraphs")):
-        if item.get("idx", number) != number:  # hops refer to paragraphs by it
+        if item.get("idx", number) != number:  # hops refer to paragraphs by this index
             raise DataError(f"'paragraphs': idx {item['idx']!r} at position {number}")
         text = text_field(item, "paragraph_text")
         paragraphs.append(Paragraph(text_field(item, "title"), (text,), bool(optional_bool(item, "is_supporting"))))
@@ -115,21 +114,26 @@ def _musique(row: Row, position: int) -> Question:
 
 
 def _flashrag(row: Row, position: int) -> Question:
-    """Makes a question from a FlashRAG row, or from one that has ``answers`` in place of ``golden_answers``."""
+    """Makes a question from a FlashRAG row, or from one that has ``answers`` in place of ``golden_answers``.
+
+    The row itself may have ``supporting_facts``, which come before those of its metadata.
+    """
     key = "answers" if "golden_answers" not in row and "answers" in row else "golden_answers"
-    return Question(
+    question = Question(
         id=id_field(row, "id", position=position),
         text=text_field(row, "question"),
         answers=gold_field(row, key),
-        **_flashrag_metadata(row, ("id", "question", key)),
+        **_flashrag_metadata(row, ("id", "question", key, "supporting_facts")),
     )
+    facts = _facts(row, "supporting_facts")
+    return question if facts is None else dataclasses.replace(question, supporting_facts=facts)
 
 
 def _kilt(row: Row, position: int) -> Question:
     """Makes a question from a KILT row, whose outputs are accepted answers, pages that support them, or both.
 
-    A blank answer is none, as in KILT's script. Each output with pages is one set of pages that is enough; the first is
-    taken, since a question has one such set.
+    Blank answers are ignored, as in KILT's script. The pages of each output are one sufficient set; the first set is
+    used, because a `Question` holds only one.
     """
     outputs = objects_field(row, "output")
     golds = [answer for output in outputs if (answer := optional_text(output, "answer") or "").strip()]
@@ -145,13 +149,19 @@ def _kilt(row: Row, position: int) -> Question:
 
 
 def _search_r1(row: Row, position: int) -> Question:
-    """Makes a question from a Search-R1 row; its id joins source, split and index, as ``id`` is not unique."""
+    """Makes a question from a Search-R1 row, whose kind is its data source, since a file may mix data sets.
+
+    The id joins source, split and index, as ``id`` is not unique. A kind in the row's metadata stays there as ``type``.
+    """
+    fields = _flashrag_metadata(row, ("id", "question", "golden_answers", "prompt", "reward_model", "extra_info"))
+    kind = {} if fields["kind"] is None else {"type": fields["kind"]}
+    source = text_field(row, "data_source")
     extra, truth = object_field(row, "extra_info"), object_field(object_field(row, "reward_model"), "ground_truth")
     return Question(
-        id=f"{text_field(row, 'data_source')}_{text_field(extra, 'split')}_{id_field(extra, 'index')}",
+        id=f"{source}_{text_field(extra, 'split')}_{id_field(extra, 'index')}",
         text=optional_text(row, "question") or _question_of_prompt(row.get("prompt")),
         answers=gold_field(truth, "target"),
-        **_flashrag_metadata(row, ("id", "question", "golden_answers", "prompt", "reward_model", "extra_info")),
+        **(fields | {"kind": source, "metadata": kind | fields["metadata"]}),
     )
 
 
@@ -259,6 +269,18 @@ def _rest(row: Row, used: Collection[str]) -> dict[str, Any]:
     return {key: value for key, value in row.items() if key not in used and value is not None}
 
 
+def unused_keys(row: Row, format: str) -> list[str]:
+    """Returns the keys of a row that no feature reads, in the formats that people write by hand; else none."""
+    return list(_rest(row, USED[format])) if format in USED else []
+
+
+HOTPOTQA: Final = ("_id", "id", "question", "answer", "type", "level", "supporting_facts", "context")
+"""Keys of HotpotQA's rows."""
+USED: Final[Mapping[str, Collection[str]]] = {
+    "hotpotqa": (*HOTPOTQA, "hops"),
+    "flashrag": ("id", "question", "golden_answers", "answers", "supporting_facts", "metadata", "hops"),
+}
+"""Keys of rows that are used, for each format that people write by hand."""
 FORMATS: dict[str, Parser[Question]] = {
     "hotpotqa": _hotpotqa,
     "2wiki": _two_wiki,

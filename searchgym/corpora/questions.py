@@ -7,33 +7,36 @@ The format is detected from the content:
                gets its position, from 0
 ``2wiki``      the same with ``evidences``, and with ``evidences_id`` and ``answer_id`` in the ids release
 ``musique``    JSON lines with ``paragraphs`` and ``question_decomposition``
-``flashrag``   JSON lines ``{id, question, golden_answers, metadata}``, also with ``answers`` for the golds
+``flashrag``   JSON lines ``{id, question, golden_answers, metadata}``, also with ``answers`` for the golds, and with
+               ``supporting_facts`` beside them
 ``kilt``       JSON lines ``{id, input, output: [{answer, provenance: [{title, ...}]}]}``
-``search-r1``  parquet ``{data_source, prompt, reward_model, extra_info}``
+``search-r1``  parquet ``{data_source, prompt, reward_model, extra_info}``; the kind is the data source
 ``searchgym``  JSON lines of `Question`'s fields: what `write_questions` writes
 ``beir``       ``queries.jsonl``: texts without answers, for `read_queries` only
 =============  =====================================================================================================
 
-Gold answers are one text or a list of texts, none of them blank. A list that comes as text, in JSON or as Python writes
-it (``"['coast', 'shore']"``), is read as a list; one that cannot be read, such as ``"['coast' 'shore']"`` of a NumPy
+Gold answers are one text or a list of texts, none of them blank. A list written as text, in JSON's or Python's syntax
+(``"['coast', 'shore']"``), is read as a list; one that cannot be read, such as ``"['coast' 'shore']"`` from a NumPy
 array, is an error.
 
 A format describes rows: a JSON list, JSON lines, gzip or parquet may hold any of them, as may a data set on the hub
-(whose tables keep ``supporting_facts`` and ``context`` as columns; both ways are read).
+(whose tables keep ``supporting_facts`` and ``context`` as columns; both layouts are read).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import warnings
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from searchgym.corpora.fields import Row, accepted, id_field, text_field, texts_field
 from searchgym.corpora.files import FilePath, iter_jsonl, write_jsonl
-from searchgym.corpora.question_formats import FORMATS
+from searchgym.corpora.question_formats import FORMATS, unused_keys
 from searchgym.corpora.rows import Rows, find_format, open_rows, parse_rows
-from searchgym.errors import BadLines, DataError, DataMissingError, UnknownNameError, UsageError
+from searchgym.errors import BadLines, DataError, DataMissingError, DataWarning, UnknownNameError, UsageError
 from searchgym.records import Passage, Question
 
 EXPECTED = (
@@ -41,6 +44,8 @@ EXPECTED = (
     "prompt and reward_model"
 )
 """Description of the known formats for error messages."""
+LISTED = 8
+"""Maximum number of unused keys that a note lists."""
 
 
 def read_questions(
@@ -48,12 +53,14 @@ def read_questions(
 ) -> list[Question]:
     """Reads questions with their gold answers.
 
+    A `DataWarning` names the keys of handwritten forms that are not used; see `unused_keys`.
+
     Args:
         path: The file, or a data set ``hf:OWNER/NAME:CONFIG/SPLIT`` on the hub.
         format: One of `FORMATS`. Default: detected from the content.
         bad: Tolerance for bad rows. Default: the first bad row is an error.
-        aliases: 2WikiMultihopQA's ``id_aliases.json``, which gives `Question.aliases` by the answers' entity ids. For
-            files only: rows from the hub have no entity ids.
+        aliases: 2WikiMultihopQA's ``id_aliases.json``, the source of `Question.aliases`, by the answers' entity ids.
+            For files only: rows from the hub have no entity ids.
 
     Returns:
         Questions in file order, with unique ids and the text exactly as in the source. In MuSiQue-Full an unanswerable
@@ -81,10 +88,22 @@ def parse_questions(rows: Rows, format: str | None, bad: BadLines) -> list[Quest
     if format is None:
         format, rows = find_format(rows, _shape, EXPECTED)
         if format == "beir":
-            raise DataError("BEIR queries have no answers: they serve retrieval evaluation only", rows.source)
+            raise DataError("BEIR queries have no answers: they are for retrieval evaluation only", rows.source)
     elif format not in FORMATS:
         raise UnknownNameError("question format", format, FORMATS)
-    return list(parse_rows(rows, FORMATS[format], bad))
+    parse, unused = FORMATS[format], Counter[str]()
+
+    def counted(row: Row, position: int) -> Question:
+        question = parse(row, position)
+        unused.update(unused_keys(row, format))
+        return question
+
+    questions = list(parse_rows(rows, counted, bad))
+    if unused:
+        keys = [f"{key:.40} ({count} question{'s' * (count > 1)})" for key, count in unused.most_common(LISTED)]
+        more = ", ..." * (len(unused) > LISTED)
+        warnings.warn(f"{rows.source}: not used: {', '.join(keys)}{more}", DataWarning, stacklevel=1)
+    return questions
 
 
 def read_queries(path: FilePath, bad: BadLines | None = None) -> dict[str, str]:

@@ -1,8 +1,8 @@
 """Rows: the common form of every source of passages and questions.
 
-A JSON list, JSON lines, a parquet file and a data set on the hub all become `Rows`: numbered objects whose place an
-error message can name. A format of passages or questions is a function from one row to one record, so it is read in the
-same way from every source.
+A JSON list, JSON lines, a parquet file and a data set on the hub all become `Rows`: numbered objects, so that
+error messages can name a row. A format of passages or questions is a function from one row to one record, so it is
+read in the same way from every source.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ Record = TypeVar("Record", bound=HasId)
 Parser = Callable[[Row, int], Record]
 """Makes a record from a row and its 0-based position, the default id in some formats.
 
-Raises a DataError without a place; `parse_rows` adds the place.
+Raises a DataError without a location; `parse_rows` adds the location.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Numbered rows of one source."""
+    """Rows of one file or data set, each with its number for error messages."""
 
     source: str
     """Name of the file or data set, for error messages."""
@@ -76,14 +76,14 @@ class Rows:
 def open_rows(
     path: FilePath, bad: BadLines, objects: Callable[[Row], list[Row]] | None = None, streaming: bool = False
 ) -> Rows:
-    """Opens a file of rows, whose type is detected from its content: JSON list, JSON lines (either gzip) or parquet.
+    """Opens a file of rows: JSON list, JSON lines (both plain or gzip) or parquet, as detected from its content.
 
     Args:
         path: The file, or a split or file of a data set on the hub (``hf:OWNER/NAME:CONFIG/SPLIT``). JSON lines and
             parquet are streamed; a JSON document is read whole.
         bad: Tolerance for bad JSON lines.
         objects: Turns a document that is a single JSON object into rows. Default: such a document is refused.
-        streaming: Whether a split is streamed, too; else it is downloaded once into the hub's cache.
+        streaming: Whether to stream a split as well; otherwise it is downloaded once into the hub's cache.
 
     Raises:
         UsageError: The name on the hub has another form, or a package is not installed.
@@ -165,10 +165,8 @@ def find_format(rows: Rows, shape: Callable[[Row], str | None], expected: str) -
         if (format := shape(row)) is not None:
             return format, Rows(rows.source, rows.unit, itertools.chain(first, stream))
     if not objects:
-        raise DataError("holds no rows: get or make it again", rows.source)
-    raise DataError(
-        f"of no known format: the first row has keys {listed(objects[0])}; expected {expected}", rows.source
-    )
+        raise DataError("holds no rows: download or create it again", rows.source)
+    raise DataError(f"unknown format: the first row has keys {listed(objects[0])}; expected {expected}", rows.source)
 
 
 def parse_rows(rows: Rows, parse: Parser[Record], bad: BadLines) -> Iterator[Record]:
@@ -183,7 +181,7 @@ def parse_rows(rows: Rows, parse: Parser[Record], bad: BadLines) -> Iterator[Rec
         Records, in the order of the rows.
 
     Raises:
-        DataError: There are more bad rows than `bad` allows, or no good row at all.
+        DataError: There are more bad rows than `bad` allows, or no valid row at all.
     """
     first_rows = FirstPositions()
     for number, row in rows.rows:
@@ -198,4 +196,4 @@ def parse_rows(rows: Rows, parse: Parser[Record], bad: BadLines) -> Iterator[Rec
             continue
         yield record
     if not len(first_rows):
-        raise DataError("holds not one good row: get or make it again", rows.source)
+        raise DataError("holds no valid row: download or create it again", rows.source)

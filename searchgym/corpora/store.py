@@ -26,7 +26,7 @@ OFFSETS: Final = "offsets.npy"
 ENDS: Final = ".ends.part"
 """File from which a later writer continues, (N,) int64: the byte where each line ends."""
 IDS: Final = "ids.npy"
-"""File of ids, (2, N) uint64: ascending hashes, and the position of each. Absent if every id is its own position."""
+"""File of ids, (2, N) uint64: ascending hashes, and the position of each. Absent if every id is its position."""
 
 
 def unique(passages: Iterable[Passage]) -> Iterator[Passage]:
@@ -38,9 +38,7 @@ def unique(passages: Iterable[Passage]) -> Iterator[Passage]:
     seen = FirstPositions()
     for number, passage in enumerate(passages):
         if seen.first(passage.id, number) is not None:
-            raise DataError(
-                f"passage {number} (from 0) has the id {passage.id!r} again: ids must be unique in a corpus"
-            )
+            raise DataError(f"passage {number} (from 0) repeats the id {passage.id!r}: ids must be unique in a corpus")
         yield passage
 
 
@@ -66,11 +64,11 @@ class PassageWriter:
             self._ends.close()
 
     def cut(self, passages: int, bytes: int) -> None:
-        """Removes the last passages, so that a given number of them is left.
+        """Truncates the files to a given number of passages.
 
         Args:
             passages: Number of passages to keep.
-            bytes: Number of bytes of their lines.
+            bytes: Total length of their lines, in bytes.
         """
         os.truncate(self._lines.fileno(), bytes)
         os.truncate(self._ends.fileno(), 8 * passages)
@@ -95,7 +93,7 @@ class PassageWriter:
         (self._folder / IDS).unlink(missing_ok=True)
         store = PassageStore(self._folder)
         hashes = np.zeros(len(store), np.uint64)
-        plain = True  # while every id is its own position
+        plain = True  # whether every id so far is its position
         for position, passage in enumerate(store):
             hashes[position] = hash_id(passage.id)
             plain = plain and passage.id == str(position)
@@ -105,16 +103,16 @@ class PassageWriter:
 
 
 def load_array(path: Path, mapped: bool = True) -> npt.NDArray[Any]:
-    """Returns the array of a ``.npy`` file, memory-mapped if asked for; never of a pickle.
+    """Returns the array of a ``.npy`` file, memory-mapped if `mapped`; pickled objects are refused.
 
     Raises:
         OSError: The file cannot be read.
-        ValueError: It is no such file, or holds objects.
+        ValueError: It is not a ``.npy`` file, or holds objects.
     """
     try:
         array: npt.NDArray[Any] = np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
     except (SyntaxError, tokenize.TokenError, OverflowError, MemoryError) as error:  # numpy, on forged headers
-        raise ValueError(f"{path.name} is no array: {error}") from error
+        raise ValueError(f"{path.name} is not an array: {error}") from error
     return array
 
 
@@ -172,7 +170,7 @@ class PassageStore:
         Raises:
             KeyError: No passage has the id.
         """
-        if self._ids is None:  # every id is its own position, so "007" or "+7" is none
+        if self._ids is None:  # every id is its position, so "007" or "+7" is not an id
             if id.isascii() and id.isdigit() and str(int(id)) == id and int(id) < len(self):
                 return int(id)
             raise KeyError(id)

@@ -1,4 +1,4 @@
-"""Cards of environments: questions, corpus, and the rules of an episode."""
+"""Cards of environments: their questions, corpus, and the rules of an episode."""
 
 from __future__ import annotations
 
@@ -19,24 +19,25 @@ class EnvCard(Options):
     """Card of one environment: its id, data, budgets and rules."""
 
     id: str
-    """Environment id ``namespace/Name-vN``; the version is raised when a change would alter results."""
+    """Environment id ``namespace/Name-vN``; N is incremented when a change would alter results."""
     summary: str
     questions: QuestionSource
-    """Source of the questions: ``kind`` and the options of that kind."""
+    """Source of the questions: ``kind`` and the options of the kind."""
     corpus: str = ""
     """Corpus to search: the name of a corpus card, or a path to a corpus file or an index folder; empty if the user
-    passes one or the questions come with one."""
+    passes one, or the questions come with one."""
     scorer: ScorerName = "hotpotqa"
-    """Official scorer that evaluation reports."""
+    """Name of the official scorer that computes the scores of evaluations."""
     reward: str | dict[str, Any] = "em"
     """Reward of a finished episode: the name of a kind, ``kind`` with its options, or ``module:function``."""
     protocol: ProtocolName = "tags"
     """Action grammar that the model writes."""
     dialect: str = "hermes"
-    """Syntax of tool calls if the protocol is ``tool_calls``: a dialect's name or YAML file, or ``auto`` for that of
-    the model's chat template."""
+    """Syntax of tool calls (protocol ``tool_calls``): a dialect's name or YAML file, or ``auto`` for the syntax of the
+    model's chat template."""
     several_calls: SeveralCalls = "first"
-    """Handling of several tool calls in one response: execute the first, merge all into one search, or refuse them."""
+    """Handling of several tool calls in one response: only the first counts, all are queries of one search, or the
+    response is invalid."""
     thoughts: Literal["keep", "drop"] = "keep"
     """Whether `SearchEnv.render` shows the model's ``<think>`` blocks; the model's context always keeps them."""
     top_k: Annotated[int, Gt(0)] = 3
@@ -50,6 +51,6 @@ class EnvCard(Options):
     browse: bool = False
     """Whether searches show only the beginning of each passage, and pages of the corpus can be opened."""
     snippet_words: Annotated[int, Gt(0)] = 30
-    """Maximum number of words that a search shows of each passage if pages can be opened."""
+    """Maximum number of words of each passage in search results when pages can be opened (`browse`)."""
     retriever_deadline: Annotated[float, Gt(0)] = 30.0
     """Time limit of one retrieval in seconds, retries included."""

@@ -1,16 +1,17 @@
 """The environment core: pure functions on a frozen state, shared by every environment class and the rollout engine.
 
-One action takes two calls, so that the caller (the shell) decides how retrieval is batched and awaited::
+One action needs two calls, so that the caller (the shell) decides how retrieval is batched and awaited::
 
-    state, queries = begin(state, action, rules)     # queries is empty when nothing is to be retrieved
+    state, queries = begin(state, action, rules)     # queries is empty if no retrieval is needed
     hits = ...                                       # the shell retrieves
     state, observation = finish(state, hits, rules)  # or fail(state, error) if the retriever failed
 
-Rules of an episode: every action costs a turn, even an invalid one. An answer ends the episode (``"answer"``). So does
-the last turn (``"turns"``); a search in the last turn is not sent, since its hits could no longer be used. The shell
-may end it with `fail`: see `searchgym.records.StopReason`. The score depends only on the answer and the question.
+Rules of an episode: every action costs a turn, including an invalid one. An answer ends the episode (``"answer"``). So
+does the last turn (``"turns"``); a search in the last turn is not sent, since its hits could no longer be used. The
+shell may end the episode with `fail`: see `searchgym.records.StopReason`. The score depends only on the answer action
+and the question.
 
-If pages can be opened, `finish` reads them from `Rules.pages`, which requires no retrieval.
+If pages can be opened, `finish` reads them from `Rules.pages`, since that needs no retrieval.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ class Rules:
     deadline: float
     """Time limit of one retrieval in seconds, retries included."""
     pages: PageIndex | None = None
-    """Pages that can be opened; None if searches show whole passages and nothing can be opened."""
+    """Pages that can be opened; None if searches show whole passages and no page can be opened."""
     snippet_words: int = 0
-    """Maximum number of words that a search shows of each hit if pages can be opened."""
+    """Maximum number of words of each hit in search results when pages can be opened."""
 
     @classmethod
     def from_card(cls, card: EnvCard, pages: PageIndex | None = None, sources: Sequence[str] = ()) -> Rules:
@@ -53,8 +54,8 @@ class Rules:
 
         Args:
             card: Card of the environment.
-            pages: Pages of its corpus, if they can be opened.
-            sources: Names of its additional retrievers.
+            pages: Pages of the corpus, if they can be opened.
+            sources: Names of the additional retrievers.
         """
         return cls(
             get_protocol(
@@ -76,21 +77,21 @@ class State:
 
     question: Question
     turn: int = 0
-    """Number of actions taken."""
+    """Number of actions so far."""
     invalid: int = 0
     """Number of actions that could not be parsed."""
     searches: tuple[Searched, ...] = ()
-    """Queries made and their hits, in order."""
+    """Queries sent and their hits, in order."""
     opens: tuple[Opened, ...] = ()
-    """Page views, in order."""
+    """Records of opened pages and failed attempts to open one, in order."""
     action: Action | None = None
-    """Last action taken."""
+    """Last action; None before the first."""
     answer: Answer | None = None
-    """Final answer; None until one is given."""
+    """Final answer; None if the episode has none yet."""
     stop_reason: StopReason | None = None
     """Reason why the episode ended; None while it runs."""
     error: str | None = None
-    """Reason why the episode was aborted (retriever error, full context, exhausted calls); None otherwise."""
+    """Error that ended the episode (retriever error, full context, exhausted calls); None otherwise."""
 
     @property
     def done(self) -> bool:
@@ -99,7 +100,7 @@ class State:
 
     @property
     def source(self) -> str:
-        """Name of the additional retriever that the last action searches; empty for the environment's own retriever."""
+        """Name of the additional retriever that the last action searches; empty for the main one."""
         return self.action.source if isinstance(self.action, Search) else ""
 
     @property
@@ -116,12 +117,12 @@ def begin(state: State, action: Action, rules: Rules) -> tuple[State, tuple[str,
 
     Raises:
         EpisodeError: The episode has ended.
-        UsageError: `action` is not an `Action` record but, for example, a string.
+        UsageError: `action` is not an `Action` record (for example a string).
     """
     if not isinstance(action, (Search, Answer, Open, More, Invalid)):
         raise UsageError(
             f"an action is a Search, an Answer, an Open, a More or an Invalid, got {type(action).__name__} "
-            f"{action!r:.80}; text is read by protocol.parse(text)"
+            f"{action!r:.80}; convert text with protocol.parse(text)"
         )
     if state.done:
         raise EpisodeError(f"the episode has ended ({state.stop_reason}): reset before the next step")
@@ -172,5 +173,5 @@ def finish(state: State, hits: Sequence[Sequence[Hit]], rules: Rules) -> tuple[S
 
 
 def fail(state: State, error: str, reason: StopReason = "retriever_error") -> State:
-    """Ends an episode that cannot continue because retrieval failed past its deadline or a model's context is full."""
+    """Ends an episode that cannot continue, for example after a failed retrieval or because a context is full."""
     return replace(state, stop_reason=reason, error=error)

@@ -1,4 +1,4 @@
-"""Locations of data: the cache folder, files that ship with the package, and the corpus behind a name."""
+"""Locations of data: the cache folder, files that ship with the package, and corpora by name."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def find_corpus(name: str | os.PathLike[str], instead: str = "") -> Path:
     """Returns the path for a ``corpus=`` option: a corpus card's bundled or downloaded file, or an existing path.
 
     Args:
-        name: Name of a shipped corpus card, or a path (see `is_path`); a `Path` is always a path.
-        instead: Alternative to suggest in the error message if a card's corpus is missing.
+        name: Name of a corpus card that ships, or a path (see `is_path`); a `Path` is always a path.
+        instead: Alternative to suggest in the error if a card's corpus is missing.
 
     Raises:
         UsageError: The name is empty, or neither a string nor a path.
@@ -66,11 +66,11 @@ def load_corpus(path: Path, card: RetrieverGiven = None, progress: Progress | No
 
     Args:
         path: Path that `find_corpus` returned.
-        card: Retriever card, its name, or a mapping. None: the card of the index folder, otherwise BM25.
-        progress: Callback that receives progress reports of slow steps.
+        card: Retriever card, its name, or a mapping. None: the retriever of the index folder, else BM25.
+        progress: Called with progress reports of slow steps.
 
     Raises:
-        DataMissingError: The corpus is large, and its dense index is not on this machine.
+        DataMissingError: The corpus is large, and its dense index is missing.
     """
     from searchgym.corpora.documents import is_documents, open_corpus
     from searchgym.corpora.files import sha256_file
@@ -105,24 +105,35 @@ def load_corpus(path: Path, card: RetrieverGiven = None, progress: Progress | No
 
 
 LARGE: Final = 2**30
-"""Smallest corpus file, in bytes, for which no dense index is built at first use: encoding takes days."""
+"""Size of a corpus file, in bytes, from which no dense index is built at first use: encoding it takes days."""
 
 
 def lacks_index(path: Path | None, card: RetrieverCard) -> bool:
-    """Returns whether a card needs a slow-to-build index and the corpus is a large file or missing (None)."""
+    """Returns whether a slow index is missing: `card` needs one, and `path` is a large corpus file or None."""
     from searchgym.retrieval.cards import parts_of
 
     large = path is None or (path.is_file() and path.stat().st_size >= LARGE)
     return large and any(part.slow for part in parts_of(card))
 
 
-def no_index(card: RetrieverCard) -> str:
-    """Returns a message that explains how to get a missing index."""
+def no_index(card: RetrieverCard, corpus: str = "") -> str:
+    """Returns what to do about an index that is not here.
+
+    Args:
+        card: Card of the retriever.
+        corpus: Corpus as it was named. The index of a corpus card has a folder in which it is searched.
+    """
     name = card.name or card.kind
+    shipped = corpus in list_cards("corpora")
+    folder = str(home() / "indexes" / corpus) if shipped else "FOLDER"
+    elsewhere = (
+        "give FOLDER as the corpus: `--corpus FOLDER`, or `corpus: FOLDER` in a recipe's env_options, which an "
+        "override replaces as a whole"
+    )
     return (
         f"the retriever {name} searches an index folder, which is not here: convert a published one by "
-        f"`searchgym index convert`, or build it by `searchgym index build CORPUS --retriever {name} --out FOLDER` "
-        "(days without a GPU), and pass corpus=FOLDER"
+        f"`searchgym index convert`, or build it by `searchgym index build CORPUS --retriever {name}` (days without a "
+        f"GPU), each with `--out {folder}`; {'there it is searched without an option' if shipped else elsewhere}"
     )
 
 

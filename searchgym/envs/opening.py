@@ -1,4 +1,4 @@
-"""Opens the corpus of an environment, the user's retriever, and additional retrievers."""
+"""Opens the retrievers of an environment: over its corpus, the user's, and additional ones."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from searchgym.retrieval.retriever import AnyRetriever, CorpusRetriever, Questio
 from searchgym.retrieval.wrapper import check_retriever
 
 SOURCE: Final = re.compile(r"[a-z][a-z0-9_]{0,30}")
-"""Pattern of the name of an additional retriever; the name is part of a tag."""
+"""Pattern of the name of an additional retriever, which is part of a tag."""
 
 
 def open_corpus_of(card: EnvCard, options: TaskOptions) -> CorpusRetriever:
-    """Returns a retriever over the user's corpus.
+    """Returns a retriever over the corpus that the user passed.
 
     Raises:
         UsageError: The user passed no corpus.
@@ -85,7 +85,7 @@ def load_retriever(
     if retriever is None or isinstance(retriever, RetrieverCard):
         return load_corpus(path, retriever)
     if isinstance(retriever, type):
-        raise UsageError(f"retriever= is the class {retriever.__name__}: give an object of it")
+        raise UsageError(f"retriever= is the class {retriever.__name__}: pass an instance of it")
     if not callable(retriever):
         raise UsageError(f"retriever= has neither search() nor search_for(): got {type(retriever).__name__}")
     check_call("the function retriever=", retriever, "passages")
@@ -95,7 +95,7 @@ def load_retriever(
 
 
 def _checked(opened: object, by: str) -> AnyRetriever:
-    """Returns the retriever that a user's card or function opened, after checking that it can be searched."""
+    """Returns the retriever that a card or a user's function opened, after checking that it can search."""
     if not _is_retriever(opened):
         raise UsageError(f"{by} returned {type(opened).__name__}, which has no search()")
     check_retriever(opened)
@@ -106,7 +106,7 @@ def load_sources(card: EnvCard, questions: Sequence[Question], options: TaskOpti
     """Returns the additional retrievers by name, in the user's order.
 
     Raises:
-        UsageError: `retrievers` is not a mapping, a name is not a valid tag, or a value is not a retriever.
+        UsageError: `retrievers` is not a mapping, or a name is not a valid tag, or a value is not a retriever.
         DataMissingError: A corpus cannot be found.
     """
     retrievers = options.get("retrievers", {})

@@ -1,4 +1,4 @@
-"""Options that override an environment's card, and the merging of several layers of options."""
+"""Options that override an environment's card, and rules for merging several layers of them."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ class TaskOptions(TypedDict, total=False):
 
     questions: str | os.PathLike[str] | Sequence[Question] | Sequence[str] | Mapping[str, Any] | QuestionSource
     """Questions: a file, a Hugging Face data set (``hf:OWNER/NAME:CONFIG/SPLIT``), several of these, or `Question`
-    records; or a mapping of fields that override those of the card's question source
-    (``{"seed": 7, "split": "test"}``); with ``kind``, a different source."""
+    records; or a mapping of fields that replace those of the card's question source (``{"seed": 7, "split": "test"}``);
+    ``kind`` in it selects another source."""
     corpus: str | os.PathLike[str]
     """Corpus to search: a file or folder of documents (indexed once, then cached), an index folder, or a card name."""
     retriever: AnyRetriever | Callable[[Iterable[Passage]], AnyRetriever] | str | dict[str, Any] | RetrieverCard
-    """Retriever to use instead of BM25: a retriever card, its name or a mapping; the URL of a server; a retriever;
-    or a function that builds one from the corpus's passages."""
+    """Retriever to use instead of BM25: a retriever card, its name or a mapping; the URL of a server; a retriever
+    object; or a function that builds one from the corpus's passages."""
     retrievers: Mapping[str, Any]
-    """Additional retrievers by name, each with a separate search action (``<web_search>`` for the name web). A value is
-    any value of `retriever`, which then searches the same corpus, or ``{"corpus": ..., "retriever": ...}`` for another
-    corpus."""
+    """Additional retrievers by name, each with a separate search action (``<web_search>`` for one called web). A value
+    has the forms of `retriever`, over the same corpus, or is ``{"corpus": ..., "retriever": ...}`` for another one."""
     reward: str | Mapping[str, Any] | RewardFunction
     """Reward: the name of a kind (a module of `searchgym.envs.rewards`), ``kind`` and options, ``"module:function"``,
     or a callable that takes the final `State`."""
     protocol: ProtocolName
     """Action grammar that the model writes."""
     dialect: str
-    """Syntax of tool calls if the protocol is ``tool_calls``: ``hermes``, ``qwen3_coder``, ``llama3``,
-    ``mistral``, ``gemma``, ``gpt_oss``, the path of a YAML file, or ``auto`` for the dialect of the model's chat
-    template, if the model is known."""
+    """Syntax of tool calls (protocol ``tool_calls``): ``hermes``, ``qwen3_coder``, ``llama3``, ``mistral``, ``gemma``,
+    ``gpt_oss``, the path of a YAML file, or ``auto`` for the syntax of the model's chat template, if the model is
+    known."""
     several_calls: SeveralCalls
-    """Handling of several tool calls in one response: execute the first, merge all into one search, or refuse them."""
+    """Handling of several tool calls in one response: only the first counts, all are queries of one search, or the
+    response is invalid."""
     distractors: bool
     """Whether each question searches only its own paragraphs instead of `corpus`."""
     aliases: str | os.PathLike[str]
@@ -60,7 +60,7 @@ class TaskOptions(TypedDict, total=False):
     browse: bool
     """Whether searches show only the beginning of each passage, and pages of the corpus can be opened."""
     snippet_words: int
-    """Maximum number of words that a search shows of each passage if pages can be opened."""
+    """Maximum number of words of each passage in search results when pages can be opened (`browse`)."""
     retriever_deadline: float
     """Time limit of one retrieval in seconds, retries included."""
 
@@ -72,15 +72,15 @@ RULE_OPTIONS: Final = TaskOptions.__annotations__.keys() & EnvCard.__annotations
 }
 """Options that are fields of the card, except its data and its reward."""
 RENAMED: Final = ("world", "generated", "masked", "open_answers")
-"""Options of earlier versions whose values are now fields of `TaskOptions.questions`."""
+"""Options of earlier versions, now fields of `TaskOptions.questions`."""
 
 
 def check_option_names(options: Iterable[str], where: str) -> None:
-    """Refuses options that do not exist.
+    """Checks that all options exist.
 
     Raises:
-        UnknownNameError: An option does not exist; the message suggests the closest name.
-        UsageError: An option has an old spelling; the message names the new one.
+        UnknownNameError: An option does not exist; the nearest is suggested.
+        UsageError: An option has an old name; the message shows the new spelling.
     """
     for name in options:
         if name in RENAMED:
@@ -90,11 +90,11 @@ def check_option_names(options: Iterable[str], where: str) -> None:
 
 
 def named_options(card: EnvCard, options: Mapping[str, Any]) -> TaskOptions:
-    """Returns the options that are not None after checking their names and that the corpus exists; reads no file.
+    """Returns the options that are not None, after checking their names and that the corpus exists; reads no file.
 
     Raises:
         UnknownNameError: An option or a corpus card does not exist.
-        UsageError: The corpus is neither a path nor a name, or an option has an old spelling.
+        UsageError: The corpus is neither a path nor a name, or an option has an old name.
         DataMissingError: The corpus cannot be found.
     """
     check_option_names(options, card.id)
@@ -114,7 +114,7 @@ def with_options(card: EnvCard, options: Mapping[str, Any]) -> EnvCard:
     """Returns the card with the user's rules and question source applied and checked.
 
     Raises:
-        UsageError: A value is not valid, or the question source does not exist.
+        UsageError: A value is invalid, or the question source does not exist.
     """
     changes: dict[str, Any] = {name: value for name, value in options.items() if name in RULE_OPTIONS}
     questions = options.get("questions")
@@ -129,10 +129,10 @@ def with_options(card: EnvCard, options: Mapping[str, Any]) -> EnvCard:
 
 
 def merge_options(card: EnvCard, *layers: Mapping[str, Any]) -> dict[str, Any]:
-    """Merges layers of options, where later layers override earlier ones; question sources are merged field by field.
+    """Merges layers of options; later layers override earlier ones, and question sources are merged field by field.
 
-    Fields are merged because the splits of a corpus are disjoint only if all options that determine them (such as
-    ``hold_out``) are equal.
+    Fields are merged because the splits of one corpus are disjoint only if all fields that determine them, such as
+    ``hold_out``, are the same.
     """
     options: dict[str, Any] = {}
     for layer in layers:
@@ -145,9 +145,9 @@ def merge_options(card: EnvCard, *layers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns `base` updated with the values of `over`; nested mappings are merged key by key.
+    """Merges two mappings recursively; values of `over` replace those of `base`.
 
-    If `over` has another ``kind``, nothing of `base` is kept.
+    If `over` has a different ``kind``, no value of `base` is kept.
     """
     if over.get("kind", base.get("kind")) != base.get("kind"):
         return dict(over)

@@ -1,4 +1,4 @@
-"""Registration of environments with Gymnasium: shipped cards at import, a user's environment with one call."""
+"""Registration of environments with Gymnasium: shipped cards at import, and a user's environment in one call."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from searchgym.options.cards import find_card, list_cards, load_card
 from searchgym.options.yaml import read_small
 
 _registered: dict[str, EnvCard | Path] = {}
-"""Card of each id, or its file: shipped cards are read at first use, since importing the YAML library is slow."""
+"""Card of each id, or its file. Shipped cards are read at first use, since importing the YAML library is slow."""
 _ID = re.compile(r"^id: *(\S+) *$", re.MULTILINE)
 
 
 class _Options(dict[str, Any]):
-    """Keyword arguments of a registered id, which ``gymnasium.make`` copies and updates with its own arguments.
+    """Keyword arguments of a registered id, which ``gymnasium.make`` copies and updates with those of its caller.
 
-    The copy shares retrievers and questions; question sources are merged field by field, as everywhere.
+    The copy shares retrievers and questions; fields of a question source are merged (`merge_options`).
     """
 
     env_id = ""
@@ -38,15 +38,15 @@ class _Options(dict[str, Any]):
         return copied
 
     def update(self, options: Mapping[str, Any]) -> None:  # type: ignore[override]
-        """Updates these options with those of a caller; see `merge_options`."""
+        """Overrides the registered options with those of a caller; see `merge_options`."""
         merge = self.env_id and "questions" in self and "questions" in options
         super().update(merge_options(find_env(self.env_id), self, options) if merge else options)
 
 
 def _register(env_id: str, card: EnvCard | Path, options: Mapping[str, Any]) -> str:
-    """Registers an id for a card with default options; an id that SearchGym registered before is replaced.
+    """Registers an id for a card, with default options.
 
-    This lets a notebook cell run twice.
+    An id that SearchGym registered before is replaced, so that a notebook cell can be run twice.
 
     Raises:
         UsageError: The id is malformed, or belongs to another package.
@@ -83,7 +83,7 @@ def register(id: str | os.PathLike[str], **options: Unpack[TaskOptions]) -> str:
         The registered id.
 
     Raises:
-        UsageError: Questions or a corpus are missing.
+        UsageError: The options have no questions, or nothing to search.
         UnknownNameError: An option does not exist.
         CardError: The card cannot be read.
     """
@@ -99,7 +99,7 @@ def register(id: str | os.PathLike[str], **options: Unpack[TaskOptions]) -> str:
 
 
 def own_card(id: str) -> EnvCard:
-    """Returns the card of an environment whose questions and corpus are given by the user's options."""
+    """Returns the card of an environment whose questions and corpus are user options."""
     from searchgym.questions.sources.dataset import DatasetQuestions
 
     source = DatasetQuestions(dataset="own", split="all", size=0, file="", get="")
@@ -110,12 +110,12 @@ def full_id(name: str) -> str:
     """Returns the registered environment id for a full or short name.
 
     Args:
-        name: A full id; a short one (``"HotpotQA"``, ``"HotpotQA-v0"``, ``"searchgym/HotpotQA"``, in any case),
-            which stands for the newest version; or a path to a YAML card, which is registered.
+        name: A full id; a short name (``"HotpotQA"``, ``"HotpotQA-v0"``, ``"searchgym/HotpotQA"``, in any case), which
+            selects the newest version; or a path to a YAML card, which is registered.
 
     Raises:
-        UnknownNameError: No environment has that name; the message suggests the closest one.
-        UsageError: The name belongs to a suite, or to environments of several namespaces.
+        UnknownNameError: No registered environment has that name; the nearest is suggested.
+        UsageError: The name belongs to a suite, or is ambiguous between several namespaces.
     """
     if name in registered():
         return name
@@ -155,12 +155,12 @@ def find_env(name: str) -> EnvCard:
 
 
 def registered() -> list[str]:
-    """Returns all environment ids registered by SearchGym that Gymnasium still knows."""
+    """Returns the environment ids that SearchGym registered and Gymnasium still has."""
     return [env_id for env_id in _registered if env_id in registry]
 
 
 def env_options(name: str, *layers: Mapping[str, Any]) -> TaskOptions:
-    """Returns the options of a registered environment, overridden by the given layers; see `merge_options`."""
+    """Returns the options that an environment was registered with, overridden by `layers`; see `merge_options`."""
     registered = {key: value for key, value in registry[full_id(name)].kwargs.items() if key != "card"}
     return cast(TaskOptions, merge_options(find_env(name), registered, *layers) if layers else registered)
 
@@ -173,5 +173,5 @@ def register_shipped() -> None:
             if line is None:
                 raise CardError(f"{path}: expected a line such as id: Mine/Quiz-v0")
             _register(line[1], path, {})
-        except (SearchGymError, OSError, ValueError) as error:  # a half-edited card must not break every import
+        except (SearchGymError, OSError, ValueError) as error:  # a faulty card must not break every import
             warnings.warn(f"environment not registered: {error}", stacklevel=2)

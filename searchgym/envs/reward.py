@@ -1,4 +1,4 @@
-"""Rewards of finished episodes: the base class of kinds, users' functions, and the function that calls them."""
+"""Rewards of finished episodes: the base class of reward kinds, user functions, and the checked call of both."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from searchgym.records import Question, simulated_share
 from searchgym.threads import contained
 
 RewardFunction = Callable[[State], float]
-"""Reward function: takes the state of a finished episode, returns a finite number; called once per episode. It may be
-a `Reward` or any function of the user."""
+"""Reward function: takes the state of a finished episode, returns a finite number; called once per episode. A `Reward`
+is one; a user can pass any function of this type."""
 SCORES: Final = ("em", "f1")
-"""Rewards that are also scores of every episode, except at questions without an answer."""
+"""Rewards that are also reported as scores of every episode, except at questions without an answer."""
 LARGEST: Final = float(np.finfo(np.float32).max)
-"""Largest absolute value of a reward, 3.4e38: samples store float32, and sums of larger values may overflow."""
+"""Largest absolute value of a reward, 3.4e38: samples store rewards as float32, where larger ones are infinite."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,11 +35,11 @@ class Reward(Kind):
     noun: ClassVar = "reward"
 
     def __call__(self, state: State) -> float:
-        """Returns the reward of a finished episode: `of_answer`, or 0 if no answer can be rewarded.
+        """Returns the reward of a finished episode: `of_answer`, or 0 if no answer qualifies for a reward.
 
-        An answer without words earns 0: the official scripts accept an answer of only articles and punctuation for a
-        gold answer such as *The The*, which would reward an agent that answers nothing. At a question without an
-        answer, no answer is rewarded, since the gold answer belongs to its twin.
+        An answer needs at least one word other than an article: the official scripts match an answer of only articles
+        and punctuation with a gold answer such as *The The*, which would reward empty answers. No answer to an
+        unanswerable question is rewarded, because its gold answer is that of its answerable twin.
         """
         question, answer = state.question, state.answer
         if answer is None or question.answerable is False or not scoring.normalise_answer(answer.text):
@@ -47,7 +47,7 @@ class Reward(Kind):
         return self.of_answer(answer.text, question)
 
     def of_answer(self, text: str, question: Question) -> float:
-        """Returns the reward, a finite number, of a non-empty answer to an answerable question."""
+        """Returns the reward of a non-empty answer to an answerable question, a finite number."""
         return self.score(text, question.golds)
 
     @staticmethod
@@ -58,43 +58,43 @@ class Reward(Kind):
 
 @cache
 def score_rewards() -> dict[str, Reward]:
-    """Returns, by name, the rewards that are also scores of every episode."""
+    """Returns the rewards that are also reported as scores of every episode, by name."""
     return {name: find_kind(Reward, name)() for name in SCORES}
 
 
 def answer_scores(state: State) -> dict[str, float]:
-    """Returns ``em`` and ``f1`` of a finished episode; empty for a question without an answer."""
+    """Returns ``em`` and ``f1`` of a finished episode; empty if the question is unanswerable."""
     scores = {} if state.question.answerable is False else score_rewards()
     return {name: reward(state) for name, reward in scores.items()}
 
 
 NOTED: Final = 3
-"""Number of gold answers that a note lists."""
+"""Maximum number of gold answers quoted in a note."""
 
 
 def unpaid(questions: Sequence[Question]) -> list[str]:
-    """Returns notes for the user on questions that no reward of this module can reward; empty if there are none."""
+    """Returns notes for the user on questions whose gold answers can never earn a reward; empty if there are none."""
     notes, count = [], len(questions)
     if wordless := [(gold, q.id) for q in questions if (gold := wordless_gold(q)) is not None]:
         named = ", ".join(f"{gold!r:.60} ({id})" for gold, id in wordless[:NOTED]) + ", ..." * (len(wordless) > NOTED)
-        what = "a gold answer of articles and punctuation alone, for which no reward is paid"
-        notes.append(f"{len(wordless)} of {count} questions have {what}: {named}")
+        issue = "a gold answer of only articles and punctuation, which earns no reward"
+        notes.append(f"{len(wordless)} of {count} questions have {issue}: {named}")
     if twins := sum(question.answerable is False for question in questions):
-        notes.append(f"{twins} of {count} questions have no answer: no answer to them is paid, and EM leaves them out")
+        notes.append(f"{twins} of {count} questions are unanswerable: answers earn no reward, and EM leaves them out")
     return notes
 
 
 def wordless_gold(question: Question) -> str | None:
-    """Returns the first gold answer or alias of a question that normalises to the empty string, or None."""
+    """Returns the first gold answer or alias of a question that is empty after normalisation, None if there is none."""
     return next((gold for gold in question.golds if not scoring.normalise_answer(gold)), None)
 
 
 def get_reward(reward: str | Mapping[str, Any] | RewardFunction) -> RewardFunction:
-    """Returns a reward function from a kind's name, its options with ``kind``, ``"module:function"`` or a callable.
+    """Returns a reward function, given a kind's name, options with ``kind``, ``"module:function"`` or a callable.
 
     Raises:
         UsageError: The name is unknown, the module or function cannot be loaded, or its signature is wrong.
-        CardError: The options do not match the kind.
+        CardError: The options of a kind are invalid.
     """
     if isinstance(reward, str) and ":" in reward:
         named = load_object(reward)
@@ -112,13 +112,13 @@ def get_reward(reward: str | Mapping[str, Any] | RewardFunction) -> RewardFuncti
 
 
 def finite_number(value: object) -> float | None:
-    """Converts the return value of a user's function to a float; None if it is not a valid reward.
+    """Converts the return value of a user's reward function to a float; None if it is not a valid reward.
 
-    Valid are real numbers of absolute value at most `LARGEST`, including NumPy scalars and zero-dimensional arrays, but
-    not text, booleans or NaN.
+    Valid are real numbers of absolute value at most `LARGEST`, including NumPy scalars and zero-dimensional arrays;
+    strings, booleans and NaN are not.
     """
     if getattr(value, "shape", None) == ():
-        value = value.item()  # type: ignore[attr-defined]  # anything with a shape has `item`
+        value = value.item()  # type: ignore[attr-defined]  # objects with a shape have item()
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         return None
     try:
@@ -129,7 +129,7 @@ def finite_number(value: object) -> float | None:
 
 
 def score_episode(reward: RewardFunction, state: State) -> tuple[float, dict[str, float]]:
-    """Returns the reward and the scores of a finished episode; all 0 if its retriever failed before an answer.
+    """Returns the reward and the scores of a finished episode; the reward is 0 if the retriever failed.
 
     Raises:
         RewardError: The reward function raised, or returned something other than a finite number.
@@ -146,7 +146,7 @@ def checked_reward(reward: RewardFunction, state: State) -> float:
     """Calls a reward function and checks that it returns a finite number (`finite_number`).
 
     Raises:
-        RewardError: The function raised, or did not return a finite number; the message names the question.
+        RewardError: The function raised, or returned another value; the message names the question.
     """
     context = f"on question {state.question.id!r}"
     try:
@@ -157,7 +157,7 @@ def checked_reward(reward: RewardFunction, state: State) -> float:
     if (value := finite_number(returned)) is None:
         raise RewardError(
             f"reward {reward_name(reward)} returned {returned!r:.60} {context}: "
-            f"expected a finite number, of at most {LARGEST:.2g} either way"
+            f"expected a finite number of absolute value at most {LARGEST:.2g}"
         )
     return value
 

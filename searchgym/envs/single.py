@@ -38,13 +38,13 @@ class SearchEnv(gymnasium.Env[str, str]):
 
     ## Action space
     `UnicodeText`: any string. With the ``tags`` protocol ``<search>query</search>`` searches and
-    ``<answer>text</answer>`` answers; ``info["instructions"]`` of `reset` describes the grammar. Text that holds no
-    complete action costs a turn and returns a notice; no string raises an exception.
+    ``<answer>text</answer>`` answers; ``info["instructions"]`` of `reset` describes the grammar. Text without a
+    complete action costs a turn and returns a notice; no string raises an error.
 
     ## Observation space
-    `UnicodeText`: the question; then ``Doc i(Title: ...) text`` for up to `top_k` hits, truncated to
-    `max_observation_words` words; empty once the episode has ended. If pages can be opened (`browse`), a search
-    shows `snippet_words` words of each hit, and an opened page comes in parts of `max_observation_words` words.
+    `UnicodeText`: the question; then ``Doc i(Title: ...) text`` for up to `top_k` hits, cut to
+    `max_observation_words` words; empty once the episode has ended. If pages can be opened (`browse`), a search shows
+    `snippet_words` words of each hit, and an opened page is shown in parts of `max_observation_words` words.
 
     ## Reward
     0 until the end, then the reward function of the final state: by default exact match, in {0, 1}.
@@ -55,7 +55,7 @@ class SearchEnv(gymnasium.Env[str, str]):
 
     ## Info
     ``question_id, turn, turns_left, searches, action, hits, stop_reason`` on every step; ``em, f1, answer`` on the
-    last; ``opens`` if pages can be opened. Deterministic: times and counters are in `stats`.
+    last; ``opens`` if pages can be opened. The info is deterministic: times and counters are in `stats`.
 
     ## Reset options
     ``{"question_id": ...}`` chooses the question; otherwise the environment's generator draws one.
@@ -64,8 +64,8 @@ class SearchEnv(gymnasium.Env[str, str]):
     * v0: first version.
 
     Args:
-        card: An `EnvCard`, its fields as a mapping (as an `EnvSpec` in JSON holds them), a finished `Task`, the name of
-            a shipped card, or a path to one.
+        card: An `EnvCard`, its fields as a mapping (the form in an `EnvSpec` in JSON), a loaded `Task`, the name of a
+            shipped card, or a path to one.
         render_mode: None or ``"ansi"`` (the transcript as text).
         **options: See `TaskOptions`.
     """
@@ -114,7 +114,7 @@ class SearchEnv(gymnasium.Env[str, str]):
         return question.text, turns.first_info(self.task, self._state)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Takes one turn; the class docstring describes actions, observations and rewards.
+        """Executes one turn; the class docstring describes actions, observations and rewards.
 
         Raises:
             EpisodeError: The environment has not been reset, or the episode has ended.
@@ -144,7 +144,7 @@ class SearchEnv(gymnasium.Env[str, str]):
         return Snapshot(self.state, list(self._transcript), copy.deepcopy(self.np_random.bit_generator.state))
 
     def set_state(self, snapshot: Snapshot) -> None:
-        """Restores a snapshot, which can be restored any number of times."""
+        """Restores a snapshot; the same snapshot can be restored any number of times."""
         self._state = snapshot.state
         self._transcript = list(snapshot.transcript)
         self.np_random.bit_generator.state = copy.deepcopy(snapshot.rng_state)

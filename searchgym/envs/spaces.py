@@ -15,14 +15,14 @@ from searchgym.errors import UsageError
 class UnicodeText(Space[str]):
     """Gymnasium space of all strings of at most `max_length` characters.
 
-    Gymnasium's ``Text`` lists its characters one by one: its default lacks the space, all of Unicode takes seconds to
-    build, and a shared-memory ``AsyncVectorEnv`` returns garbage for it. This space has no shape and no dtype, so
-    ``AsyncVectorEnv(shared_memory=True)`` refuses it with an error; use ``shared_memory=False``.
+    Gymnasium's ``Text`` enumerates its characters: its default lacks the space, building it for all of Unicode takes
+    seconds, and a shared-memory ``AsyncVectorEnv`` returns garbage for it. This space has no shape and no dtype, so
+    ``AsyncVectorEnv(shared_memory=True)`` raises an error; use ``shared_memory=False``.
 
     Args:
         max_length: Maximum length of a string, in characters.
         samples: Templates in which `sample` replaces ``{}`` with random text; they should exercise the environment.
-        seed: Seed of the space's generator.
+        seed: Seed of the space's random generator.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class UnicodeText(Space[str]):
         """Returns a random template filled with random characters of several scripts.
 
         Raises:
-            UsageError: A mask or a probability was given, which this space does not support.
+            UsageError: A mask or a probability was passed, which this space does not support.
         """
         if mask is not None or probability is not None:
             raise UsageError("UnicodeText has no masks or probabilities")

@@ -37,16 +37,17 @@ class Task:
     by_id: Mapping[str, Question]
     """Question id to question."""
     split: str = "all"
-    """Name of the split of the questions, or names of the user's files."""
+    """Split of the questions, or the names of the user's files."""
     aliases: scoring.EntityAliases | None = None
-    """Entity id to the entity's names, for 2WikiMultihopQA's evidence scores."""
+    """Names of entities by entity id, for 2WikiMultihopQA's evidence scores."""
     retrievers: Mapping[str, AnyRetriever] = dataclasses.field(default_factory=dict)
     """Additional retrievers by name."""
     subset_info: Mapping[str, int] | None = None
-    """Parameters of the draw: ``n`` questions from a set of size ``of`` with ``seed``; None: all questions are used."""
+    """Description of a drawn subset: its size ``n``, the size of the whole set ``of``, and the ``seed``; None if the
+    questions are the whole set."""
 
     def source(self, name: str) -> AnyRetriever:
-        """Returns the retriever with a given name; the environment's own retriever for the empty string."""
+        """Returns the additional retriever with a name; the main retriever for an empty name."""
         return self.retrievers[name] if name else self.retriever
 
     def find(self, question_id: str) -> Question:
@@ -65,7 +66,10 @@ class Task:
         return dataclasses.replace(self, questions=chosen, by_id={q.id: q for q in chosen}, subset_info=None)
 
     def subset(self, n: int | None, seed: int = SEED) -> Task:
-        """Returns the task with `n` questions drawn by `draw_subset`; all questions if `n` is None or not smaller."""
+        """Returns the task with `n` of its questions, drawn by `draw_subset`.
+
+        It is returned unchanged if it has at most `n` questions or `n` is None.
+        """
         if n is None or n >= len(self.questions):
             return self
         subset_info = {"n": n, "of": len(self.questions), "seed": seed}
@@ -78,7 +82,7 @@ def load_task(card: EnvCard, **options: Unpack[TaskOptions]) -> Task:
     Raises:
         UnknownNameError: An option does not exist.
         UsageError: An option has a wrong type, is out of range, or conflicts with another.
-        DataMissingError: Questions or corpus are not given, in the data folder or on the Hugging Face hub.
+        DataMissingError: Questions or corpus are not among the options, in the data folder or on the Hugging Face hub.
         DataError: A file cannot be read.
     """
     options = named_options(card, options)
@@ -117,7 +121,7 @@ def load_task(card: EnvCard, **options: Unpack[TaskOptions]) -> Task:
 
 
 def _context(card: EnvCard, options: TaskOptions, corpus: Callable[[], CorpusRetriever]) -> QuestionContext:
-    """Returns the context that is passed to the question source."""
+    """Returns the context for the question source."""
     named = options.get("retrievers", {})
     return QuestionContext(
         env=card.id,
@@ -133,7 +137,7 @@ def _context(card: EnvCard, options: TaskOptions, corpus: Callable[[], CorpusRet
 
 
 def load_aliases(card: EnvCard, path: str | os.PathLike[str] | None) -> scoring.EntityAliases | None:
-    """Returns entity aliases by entity id, or None if no file was given.
+    """Returns entity aliases by entity id, or None if no file was passed.
 
     Raises:
         UsageError: The environment's scorer does not use aliases.

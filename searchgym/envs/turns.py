@@ -1,4 +1,4 @@
-"""Code shared by single and vector environments: spaces, turns, infos, counters and argument checks."""
+"""Shared code of single and vector environments: spaces, turns, infos, counters and argument checks."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from searchgym.records import Answer, Invalid, More, Open, Question, Search
 from searchgym.retrieval.retriever import retrieve
 
 MAX_OBSERVATION_CHARS = MAX_RESULT_CHARS + 2**10
-"""Upper bound of an observation's length, in characters: retrieved text and the tags or notice around it."""
+"""Upper bound of an observation's length, in characters, including tags and notices."""
 
 
 @dataclass(slots=True)
 class Stats:
-    """Counters and times of an environment since its creation; kept out of `info`, which is deterministic."""
+    """Counters and times of an environment since its creation; not part of `info`, which is deterministic."""
 
     episodes: int = 0
     """Number of episodes started."""
     steps: int = 0
-    """Number of actions taken."""
+    """Number of actions executed."""
     retriever_calls: int = 0
     """Number of calls to the retriever; one call may contain many queries."""
     queries: int = 0
     """Number of queries sent."""
     retriever_errors: int = 0
-    """Number of episodes that a failed retrieval ended."""
+    """Number of episodes that ended with a failed retrieval."""
     retriever_seconds: float = 0.0
     """Wall-clock seconds spent in the retriever."""
 
@@ -52,7 +52,7 @@ def spaces_for(task: Task) -> tuple[UnicodeText, UnicodeText]:
 
 
 def step_info(task: Task, state: State) -> dict[str, Any]:
-    """Returns the Gymnasium info of a state; deterministic, hence without times or random ids."""
+    """Returns the Gymnasium info of a state; it is deterministic, so it has no times or random ids."""
     kinds: dict[type, str] = {Search: "search", Answer: "answer", Invalid: "invalid", Open: "open", More: "more"}
     info: dict[str, Any] = {
         "question_id": state.question.id,
@@ -77,7 +77,7 @@ def first_info(task: Task, state: State) -> dict[str, Any]:
 
 
 def outcome(task: Task, state: State) -> tuple[float, bool, bool, dict[str, Any], dict[str, float]]:
-    """Returns the outcome of a turn: reward, whether the episode terminated, whether it was truncated, info and scores.
+    """Returns the result of a turn: reward, terminated, truncated, info and scores.
 
     Raises:
         RewardError: The reward function raised, or returned something other than a finite number.
@@ -92,21 +92,21 @@ def outcome(task: Task, state: State) -> tuple[float, bool, bool, dict[str, Any]
 
 
 def draw_question(task: Task, rng: Any, question_id: object) -> Question:
-    """Returns the question with the given id, or one drawn with the environment's generator if the id is None."""
+    """Returns the question with an id, or one drawn with the environment's random generator if the id is None."""
     if question_id is not None:
         return task.find(str(question_id))
     return task.questions[int(rng.integers(len(task.questions)))]
 
 
 def take_turns(task: Task, acting: Sequence[tuple[State, object]], stats: Stats) -> list[tuple[State, str]]:
-    """Takes one turn in each of several episodes, with one call to each retriever involved.
+    """Executes one turn in each of several episodes, with one batched call per retriever.
 
-    A retrieval that fails past its deadline ends every episode that needed it.
+    A retrieval that fails past its deadline ends every episode that took part in it.
 
     Args:
         task: Task of the episodes.
-        acting: State of each episode and the action that a user passed to `step`.
-        stats: Counters to update.
+        acting: State of each episode, and the action that a user passed to `step`.
+        stats: Counters, which are updated.
 
     Returns:
         The new state and the observation of each episode.
@@ -146,7 +146,7 @@ def resolve(card: EnvCard | Task | Mapping[str, Any] | str, options: TaskOptions
     """Returns the task for a card in any of the forms that `SearchEnv` accepts.
 
     Raises:
-        UsageError: Options were given with a finished task.
+        UsageError: Options were passed with a loaded task.
     """
     if isinstance(card, Task):
         if options:
@@ -160,7 +160,7 @@ def resolve(card: EnvCard | Task | Mapping[str, Any] | str, options: TaskOptions
 
 
 def reset_options(options: dict[str, Any] | None, accepted: tuple[str, ...]) -> dict[str, Any]:
-    """Checks the option names given to `reset` and returns the options; an empty dict for None.
+    """Checks the names of the options of `reset` and returns the options; an empty dict for None.
 
     Raises:
         UnknownNameError: An option does not exist.

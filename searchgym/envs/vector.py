@@ -20,7 +20,7 @@ from searchgym.envs.task import Task
 from searchgym.errors import EpisodeError, UnknownNameError, UsageError
 
 AUTORESET: Final = {mode.name.lower(): mode for mode in AutoresetMode}
-"""Autoreset modes of Gymnasium, by their names in `SearchVectorEnv`."""
+"""Autoreset modes of Gymnasium, by the names that `SearchVectorEnv` accepts."""
 
 StepResult = tuple[
     tuple[str, ...], npt.NDArray[np.float64], npt.NDArray[np.bool_], npt.NDArray[np.bool_], dict[str, Any]
@@ -31,23 +31,23 @@ StepResult = tuple[
 class SearchVectorEnv(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...], npt.NDArray[Any]]):
     """A vector of `SearchEnv` episodes: the same observations, rewards and infos as that many single environments.
 
-    All queries of a step go to a retriever in exactly one call, or in none if no episode searched. A retrieval that
-    fails past its deadline ends every episode that searched in that step.
+    All queries of a step to one retriever are sent in a single call; there is no call if no episode searched. A
+    retrieval that fails past its deadline ends every episode that searched in that step.
 
     Args:
         card: See `SearchEnv`.
         num_envs: Number of episodes.
-        autoreset: Handling of an episode that has ended, as in Gymnasium's vector environments. ``"next_step"``:
+        autoreset: Handling of episodes that have ended, as in Gymnasium's vector environments. ``"next_step"``:
             the next step ignores its action and starts a new episode with reward 0. ``"same_step"``: a new episode
             starts in the same step; the last observation and info are in ``infos["final_obs"]`` and
             ``infos["final_info"]``. ``"disabled"``: reset it with ``reset(options={"reset_mask": ended})``, or continue
-            the others with `step_subset`. A member of ``gymnasium.vector.AutoresetMode`` is also accepted.
+            the others with `step_subset`. Members of ``gymnasium.vector.AutoresetMode`` are accepted too.
         render_mode: Must be None: a vector environment is not rendered.
         **options: See `TaskOptions`.
 
     Raises:
-        UnknownNameError: `autoreset` is unknown.
-        UsageError: `num_envs` is below 1, or a `render_mode` is given.
+        UnknownNameError: The mode `autoreset` does not exist.
+        UsageError: `num_envs` is below 1, or `render_mode` is not None.
     """
 
     def __init__(
@@ -89,9 +89,9 @@ class SearchVectorEnv(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...
         """Starts episodes in all environments, or only in those selected by a mask.
 
         Args:
-            seed: One seed per environment, or a single seed: environment i then uses ``seed + i``.
+            seed: One seed per environment, or a single seed, from which environment i uses ``seed + i``.
             options: ``{"reset_mask": (num_envs,) bool}`` resets only the marked environments (the others return an
-                empty observation); ``{"question_ids": [...]}`` chooses the questions, one id per environment, None
+                empty observation); ``{"question_ids": [...]}`` chooses the questions, one id per environment, or None
                 to draw one.
 
         Raises:
@@ -108,7 +108,7 @@ class SearchVectorEnv(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...
         question_ids = self._per_env(chosen.get("question_ids"), "question_ids")
         for question_id in question_ids:
             if question_id is not None:
-                self.task.find(str(question_id))  # an unknown id is refused before any state changes
+                self.task.find(str(question_id))  # raises for an unknown id before anything changes
         observations, infos = [""] * self.num_envs, {}
         for i in map(int, np.flatnonzero(mask)):
             if seeds[i] is not None:
@@ -131,7 +131,7 @@ class SearchVectorEnv(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...
         return list(values)
 
     def step(self, actions: Iterable[str]) -> StepResult:
-        """Takes one turn in every environment.
+        """Executes one turn in every environment.
 
         Args:
             actions: One string per environment.
@@ -146,14 +146,14 @@ class SearchVectorEnv(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...
         return self.step_subset(range(self.num_envs), actions)
 
     def step_subset(self, indices: Iterable[int], actions: Iterable[str]) -> StepResult:
-        """Takes one turn in some environments; the others keep their state.
+        """Executes one turn in some environments; the others keep their state.
 
         Args:
             indices: Environments to step, each at most once.
             actions: One string per index.
 
         Returns:
-            As `step`; environments that were not stepped have an empty observation, reward 0 and False flags.
+            The results of `step`; other environments have an empty observation, reward 0 and False flags.
 
         Raises:
             EpisodeError: An environment has not been reset, or its episode has ended and `autoreset` is disabled.
@@ -189,7 +189,7 @@ class SearchVectorEnv(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...
         return tuple(observations), rewards, terminations, truncations, stack_infos(infos, self.num_envs)
 
     def _ready(self, i: int) -> State:
-        """Returns the state of environment `i`, raising an error if it has not been reset or has ended."""
+        """Returns the state of environment `i`; raises if it does not exist, is not reset or has ended."""
         if not 0 <= i < self.num_envs:
             raise UsageError(f"environment {i} does not exist: there are {self.num_envs}")
         state = self._states[i]
@@ -203,7 +203,7 @@ class SearchVectorEnv(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...
 
 
 def stack_infos(infos: Mapping[int, Mapping[str, Any]], num_envs: int) -> dict[str, Any]:
-    """Returns infos in Gymnasium's vector form, built column by column (Gymnasium's ``_add_info`` adds single values).
+    """Returns infos in Gymnasium's vector form, built by column (Gymnasium's ``_add_info`` adds value by value).
 
     Args:
         infos: Environment number to its info; environments without one are masked out.

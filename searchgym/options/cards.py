@@ -68,7 +68,7 @@ class CorpusCard(Options):
     name: str
     summary: str
     source: str
-    """Place of publication, such as a URL."""
+    """Where the corpus is published, such as a URL."""
     licence: str
     file: str
     """Name of the file in the data folder."""
@@ -143,7 +143,7 @@ CARD_FOLDERS: Final = {
 `searchgym.questions.graphs.packs`, suites by `searchgym.eval.suites.cards`, recipes (``train``) by
 `searchgym.train.recipe.load`, pipelines by `searchgym.cli.pipeline.pipeline`."""
 NOUNS: Final = {"envs": "environment", "corpora": "corpus", "pretrained": "model", "train": "recipe"}
-"""Kind of card to its singular for error messages; other kinds just lose their last letter."""
+"""Kind of card to its singular for error messages; the singular of other kinds lacks only the last letter."""
 
 
 def cards_folder(kind: str) -> Path:
@@ -170,7 +170,7 @@ def data_file(folder: Path, name: str) -> Path:
         CardError: The name contains a folder.
     """
     if Path(name).name != name:
-        raise CardError(f"file {name!r}: a card gives the name of a file in {folder}, without a folder")
+        raise CardError(f"file {name!r}: a card names a file in {folder} without its folder")
     return folder / name
 
 

@@ -25,27 +25,27 @@ BOUNDS: Final = (("gt", ">"), ("ge", ">="), ("lt", "<"), ("le", "<="))
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
-    """An option as documentation shows it."""
+class OptionDescription:
+    """Description of one option, for the generated reference and the command line."""
 
     name: str
     """Dotted name, such as ``optimizer.lr``."""
     type: str
-    """Values that it takes, in YAML's words: ``integer >= 1``."""
+    """Accepted values, in YAML's words: ``integer >= 1``."""
     default: str
     """Default as YAML; ``required`` if there is none."""
     kind: str
     """Kinds that have the option, such as ``deepspeed``; empty if all have it."""
     text: str
-    """What it means, in one sentence."""
+    """Meaning of the option, in one sentence."""
 
 
-def described(cls: Any, prefix: str = "") -> Iterator[Described]:
-    """Yields the options of a class, those of its sections, and those of each kind that ships.
+def described(cls: Any, prefix: str = "") -> Iterator[OptionDescription]:
+    """Yields descriptions of the options of a class, including those of its sections and of each shipped kind.
 
     Args:
         cls: A dataclass of options.
-        prefix: Beginning of their dotted names.
+        prefix: Beginning of the dotted name of every option.
     """
     texts, hints = field_texts(cls), typing.get_type_hints(cls, include_extras=True)
     for field in dataclasses.fields(cls):
@@ -55,17 +55,17 @@ def described(cls: Any, prefix: str = "") -> Iterator[Described]:
         if inner and not bases and typing.get_origin(hint) is not dict:
             yield from described(inner[0], f"{name}.")
             continue
-        yield Described(name, type_text(hint), default_text(field), "", texts.get(field.name, ""))
+        yield OptionDescription(name, type_text(hint), default_text(field), "", texts.get(field.name, ""))
         if bases and typing.get_origin(hint) is not Named:
             yield from _of_kinds(bases[0], f"{name}.")
         elif inner and not bases:
             yield from described(inner[0], f"{name}.NAME.")
 
 
-def _of_kinds(base: type[Kind], prefix: str) -> Iterator[Described]:
-    """Yields the options of every kind of a base; one that several kinds have in the same way, once."""
+def _of_kinds(base: type[Kind], prefix: str) -> Iterator[OptionDescription]:
+    """Yields the options of every kind of a base; an option that several kinds share is yielded once."""
     names = list(kinds(base))
-    having: dict[Described, list[str]] = {}
+    having: dict[OptionDescription, list[str]] = {}
     for name in names:
         for option in described(find_kind(base, name), prefix):
             having.setdefault(option, []).append(name)
@@ -86,7 +86,7 @@ def first_sentence(text: str) -> str:
 
 
 def field_texts(cls: type) -> dict[str, str]:
-    """Returns the first sentence of the docstring under each field of a dataclass, its bases' included."""
+    """Returns the first sentence of the docstring under each field of a dataclass, including inherited fields."""
     texts: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         if not dataclasses.is_dataclass(base):
@@ -104,7 +104,7 @@ def field_texts(cls: type) -> dict[str, str]:
 
 
 def default_text(field: dataclasses.Field[Any]) -> str:
-    """Returns the default of a field as YAML in one line; of a kind, its name alone."""
+    """Returns the default of a field as YAML in one line; for a kind, only its name."""
     if field.default is not dataclasses.MISSING:
         value = plain(field.default)
     elif field.default_factory is not dataclasses.MISSING:
@@ -119,7 +119,7 @@ def default_text(field: dataclasses.Field[Any]) -> str:
 
 
 def type_text(hint: Any) -> str:
-    """Returns a type as a reader of YAML knows it."""
+    """Returns a type in YAML's words, such as ``list of integer``."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
         return " ".join([type_text(inner[0]), *map(_bounds, inner[1:])]).strip()
@@ -139,7 +139,7 @@ def type_text(hint: Any) -> str:
 
 
 def _bounds(mark: Any) -> str:
-    """Returns the bounds that an annotation gives."""
+    """Returns the bounds in an annotation as text, such as ``>= 1``; empty if it holds none."""
     if not isinstance(mark, (Ge, Gt, Le, Lt, Interval)):
         return ""
     values = [(sign, getattr(mark, name, None)) for name, sign in BOUNDS]
@@ -147,7 +147,7 @@ def _bounds(mark: Any) -> str:
 
 
 def _leaves(hint: Any) -> Iterator[Any]:
-    """Yields the types in a hint that are no combination of others."""
+    """Yields the innermost types of a hint, such as ``int`` and ``str`` of ``dict[str, int]``."""
     inner = typing.get_args(hint)
     if not inner:
         yield hint

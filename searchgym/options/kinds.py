@@ -43,7 +43,7 @@ def find_kind(base: type[T], name: str) -> type[T]:
 
     Raises:
         UnknownNameError: No kind has this name; the nearest is suggested.
-        CardError: Several kinds have this name, its module cannot be imported, or there is no such class.
+        CardError: Several kinds have this name, its module cannot be imported, or the class does not exist.
     """
     noun: str = base.noun  # type: ignore[attr-defined]
     if ":" in name:
@@ -56,7 +56,7 @@ def find_kind(base: type[T], name: str) -> type[T]:
     path, _, attribute = modules[0].partition(":")
     try:
         module = importlib.import_module(path)
-    except Exception as error:  # whatever the file of another package raises
+    except Exception as error:  # a file of another package may raise anything
         raise CardError(f"{noun} {name!r}: {path} cannot be imported: {type(error).__name__}: {error}") from error
     candidates = [getattr(module, attribute, None)] if attribute else vars(module).values()
     return _kind(base, name, [c for c in candidates if getattr(c, "__module__", None) == path or attribute])

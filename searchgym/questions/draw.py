@@ -17,12 +17,12 @@ from searchgym.questions.source import FactBase
 from searchgym.records import Hop
 
 MOST_CHAINS: Final = 200_000
-"""Maximum number of chains to collect per length."""
+"""Maximum number of chains of one length."""
 T = TypeVar("T")
 Path = tuple[PageFact, ...]
-"""Sequence of facts in which the object of each is the subject of the next."""
+"""Chain of facts: the object of each is the subject of the next."""
 Makers = dict[str, "Callable[[], Draft | None]"]
-"""Functions that draw a comparison or return None, by the operation of its form."""
+"""Functions by comparison operation; each draws a comparison, or returns None if the drawn pair is unsuitable."""
 _YEAR: Final = re.compile(r"\b\d{4}\b")
 
 
@@ -47,9 +47,9 @@ class Draft:
     relations: tuple[str, ...] = ()
     """Relations along the path of the question."""
     steps: tuple[Hop, ...] = ()
-    """Decomposition into questions of one hop."""
+    """Decomposition into one-hop questions."""
     names: tuple[str, ...] = ()
-    """Other names of the answer, for a cloze."""
+    """Other names of the answer; cloze only."""
     named: bool = False
     """Whether the question names its answer or is a yes/no question."""
 
@@ -76,14 +76,14 @@ def draw(source: FactBase, shape: str, hops: int, rng: random.Random) -> Iterato
 
 
 def chains(source: FactBase, hops: int, rng: random.Random) -> Iterator[Draft]:
-    """Yields the chains of a length, alternating between sequences of relations so that rare ones are included."""
+    """Yields chains of `hops` facts, in turn from each sequence of relations so that rare ones are not lost."""
     by_relations = chains_by_relations(source, hops, rng)
     for path in _take_turns([iter(by_relations[key]) for key in sorted(by_relations)]):
         yield chain_of(source, path)
 
 
 def chains_by_relations(source: FactBase, hops: int, rng: random.Random) -> dict[tuple[str, ...], list[Path]]:
-    """Returns the paths of a length by their relations, in random order."""
+    """Returns the paths of `hops` facts by their relations, in random order."""
     by_relations: defaultdict[tuple[str, ...], list[Path]] = defaultdict(list)
     for path in itertools.islice(_paths(source, hops, rng), MOST_CHAINS):
         by_relations[tuple(fact.relation for fact in path)].append(path)
@@ -135,7 +135,7 @@ def chain_of(source: FactBase, path: Path) -> Draft:
 
 
 def _ask(source: FactBase, subject: str, relations: Sequence[str]) -> str:
-    """Returns the question for the end of a chain of relations; a pair with a joint wording counts as one step."""
+    """Returns the question for the end of a chain of relations. A pair with a joint wording counts as one step."""
     joined = {tuple(join.steps): join for join in reversed(source.pack.joined)}  # the first of a pair counts
     position = 0
     while True:
@@ -148,12 +148,12 @@ def _ask(source: FactBase, subject: str, relations: Sequence[str]) -> str:
 
 
 def _worded(wording: str, **names: str) -> str:
-    """Returns a question with its names filled in, the last of which may itself end with a question mark."""
+    """Returns a question with its names filled in; a name that ends in a question mark does not double it."""
     return wording.format(**names).replace("??", "?")
 
 
 def _steps(source: FactBase, paths: Sequence[Path]) -> tuple[Hop, ...]:
-    """Returns the decomposition of paths; ``#n`` stands for the answer of hop n."""
+    """Returns the decomposition of paths; ``#n`` is the placeholder for the answer of hop n."""
     hops: list[Hop] = []
     for path in paths:
         subject = source.mention(path[0].subject)
@@ -168,13 +168,13 @@ def _steps(source: FactBase, paths: Sequence[Path]) -> tuple[Hop, ...]:
 
 
 def compare_by(source: FactBase, name: str, rng: random.Random) -> Makers:
-    """Returns functions that draw comparisons of two pages by a relation, by operation."""
+    """Returns samplers of comparisons of two pages by one relation, by operation."""
     paths = {page: (facts[name],) for page, facts in source.of_page.items() if name in facts and source.nameable(page)}
     return _Comparisons(source, paths, source.pack.relations[name], "comparison", rng).makers()
 
 
 def compare_over(source: FactBase, bridge: Bridge, rng: random.Random) -> Makers:
-    """Returns functions that compare two pages by a property of the entity that a role leads to, by operation."""
+    """Returns samplers of comparisons of two pages by a property of a related entity, by operation."""
     paths: dict[int, Path] = {}
     for page, facts in source.of_page.items():
         role = facts.get(bridge.role)
@@ -187,7 +187,7 @@ def compare_over(source: FactBase, bridge: Bridge, rng: random.Random) -> Makers
 
 
 def pairs_of(makers: Iterable[Callable[[], Draft | None]]) -> Iterator[Draft]:
-    """Yields comparisons of new pairs, from each maker in turn, until 200 draws yield nothing new."""
+    """Yields comparisons of new pairs, from each sampler in turn, until 200 draws in a row yield no new pair."""
     turns, seen, idle = list(makers), set(), 0
     while turns and idle < 200:
         for make in turns:
@@ -205,11 +205,11 @@ class _Comparisons:
     """Draws comparisons of two pages by the ends of their paths.
 
     Args:
-        source: Corpus with the facts to ask about.
-        paths: Path that starts at each page, by page.
-        wordings: Questions by operation.
+        source: Corpus and facts to ask about.
+        paths: Paths by the page at which they start.
+        wordings: Question templates by operation.
         shape: Shape of the questions.
-        rng: Random generator of the pairs.
+        rng: Random generator that draws the pairs.
     """
 
     def __init__(
@@ -223,7 +223,7 @@ class _Comparisons:
         self._several = [value for value, pages in sorted(self._by_value.items()) if len(pages) > 1]
 
     def makers(self) -> Makers:
-        """Returns samplers of comparison pairs, by operation, in the order least, greatest, same."""
+        """Returns samplers of comparison pairs by operation, in the order least, greatest, same."""
         makers: Makers = {}
         if self._wordings.least and len(self._sized) > 1:
             makers["least"] = lambda: self._by_size("least")
@@ -234,7 +234,7 @@ class _Comparisons:
         return makers
 
     def _by_size(self, op: Literal["least", "greatest"]) -> Draft | None:
-        """Returns the comparison of two pages by dates in different years; None if the pair does not allow one."""
+        """Returns a comparison of two pages by dates in different years; None if the drawn pair is unsuitable."""
         source, pair = self._source, self._rng.sample(self._sized, 2)
         (kind_a, a), (kind_b, b) = (_size(self._paths[page][-1].text) or ("", 0) for page in pair)
         if kind_a != kind_b or a == b or any(_YEAR.search(source.passages[page].title) for page in pair):
@@ -242,7 +242,7 @@ class _Comparisons:
         return self._draft(pair, op, source.name(pair[0] if (a < b) == (op == "least") else pair[1]))
 
     def _same(self) -> Draft | None:
-        """Returns a question whether two pages have the same value; yes and no are equally likely."""
+        """Returns a question on whether two pages have the same value; yes and no are equally likely."""
         rng, by_value = self._rng, self._by_value
         if rng.random() < 0.5:
             return (
@@ -253,7 +253,7 @@ class _Comparisons:
         values = rng.sample(sorted(by_value), 2)
         one, other = (set(re.split(r"[-–/]\s*", value)) for value in values)
         if one & other or any(one & set(group) and other & set(group) for group in self._source.pack.apart):
-            return None  # they share a part, or the pack does not distinguish them
+            return None  # they share a part, or the pack treats them as overlapping
         return self._draft([rng.choice(by_value[value]) for value in values], "same", "no")
 
     def _draft(self, pair: Sequence[int], op: Literal["least", "greatest", "same"], answer: str) -> Draft | None:
@@ -291,8 +291,8 @@ def _size(text: str) -> tuple[str, int] | None:
 
 
 def intersections(source: FactBase, pairs: Iterable[Clues], rng: random.Random) -> Iterator[Draft]:
-    """Yields questions for the one page that two clues match, each of which matches several."""
-    fitting = Counter((fact.relation, source.node(fact)) for fact in source.facts.facts)  # page counts, allowed or not
+    """Yields questions for the one page that fits two clues; each clue alone fits several pages."""
+    fitting = Counter((fact.relation, source.node(fact)) for fact in source.facts.facts)  # pages, allowed or not
     for clues in pairs:
         one, other = clues.steps
         pages = sorted(

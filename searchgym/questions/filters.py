@@ -16,16 +16,16 @@ from searchgym.retrieval.retriever import Retriever
 from searchgym.text import WORD, holds, norm, tidy
 
 DEPTH: Final = 20
-"""Number of hits that are searched for gold pages."""
+"""Number of hits that are checked for gold pages."""
 ANSWER_SHARE: Final = 0.02
 """Maximum share of a stratum's questions with the same answer (but at least two questions)."""
 RANKS: Final = (3, 5, 20)
-"""Numbers of hits at which the presence of all gold pages is counted."""
+"""Cutoffs k at which drafts with all gold pages in the first k hits are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class SearchedDraft:
-    """A draft with the ranks of its gold pages in searches."""
+    """A draft with the search ranks of its gold pages."""
 
     draft: Draft
     raw: tuple[int | None, ...]
@@ -34,12 +34,12 @@ class SearchedDraft:
     """Rank of each gold page when the name of its subject is the query."""
 
     def all_within(self, k: int, by_name: bool = False) -> bool:
-        """Returns whether all gold pages are in the first k hits of the text, or each in those of its name."""
+        """Returns whether the first k hits for the text have all gold pages, or those for each name have its page."""
         return all(rank is not None and rank <= k for rank in (self.by_name if by_name else self.raw))
 
 
 class Wording:
-    """Filters without search: exactly one answer, which the question does not reveal."""
+    """Filters that need no search: a question has exactly one answer and does not reveal it."""
 
     def __init__(self, source: FactBase) -> None:
         self._source = source
@@ -71,14 +71,14 @@ class Wording:
         return None
 
     def _one_answer(self, form: Form) -> bool:
-        """Returns whether the graph gives exactly one answer."""
+        """Returns whether the form has exactly one answer in the graph."""
         try:
             return len(evaluate(self._source.graph, form)) == 1
         except ValueError:  # a literal that is not a date
             return False
 
     def _rare_words(self, draft: Draft) -> bool:
-        """Returns whether a cloze shows a word of a hidden name that is not an ordinary word."""
+        """Returns whether the text of a cloze contains a word of a hidden name that is not an ordinary word."""
         visible = set(WORD.findall(draft.text))
         hidden = [word for name in (draft.answer, *draft.waypoints) for word in WORD.findall(name)]
         return any(
@@ -87,10 +87,10 @@ class Wording:
 
 
 class Searches:
-    """Filters with search: one search must not find all pages of a question, but searches by name must find each.
+    """Filters that search: one search must not find all pages, and searches for the names must find them.
 
     Args:
-        source: Corpus with the facts that questions are drawn from.
+        source: Corpus and facts that questions are drawn from.
         retriever: Retriever over all pages of the source.
         top_k: Number of hits per search in the environment.
     """
@@ -125,7 +125,7 @@ def _rank(hits: Sequence[Hit], id: str) -> int | None:
 
 
 class Balance:
-    """Filters that depend on previous questions: frequent answers, and sides of comparisons."""
+    """Filters that depend on the questions accepted so far: frequent answers, and sides of comparisons."""
 
     def __init__(self, count: int) -> None:
         self._most = max(2, int(ANSWER_SHARE * count))

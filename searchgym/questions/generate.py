@@ -31,11 +31,11 @@ from searchgym.retrieval.retriever import Retriever
 from searchgym.text import base_title
 
 VERSION: Final = 2
-"""Version of the rules; another version generates other questions."""
+"""Version of the rules, incremented whenever they generate different questions."""
 _BATCH: Final = 256
-"""Number of drafts per batch of searches."""
+"""Number of drafts searched in one batch."""
 _PATIENCE: Final = 40
-"""Number of consecutive batches without a question after which a stratum is abandoned."""
+"""Consecutive batches without an accepted question after which a stratum is abandoned."""
 
 
 @dataclass
@@ -46,20 +46,21 @@ class Stratum:
     shape: str
     hops: int
     wanted: int
+    """Target number of questions."""
     drawn: int = 0
     """Number of drafts."""
     rejected: dict[str, int] = field(default_factory=dict)
     """Number of rejected drafts, by rule."""
     searched: int = 0
-    """Number of drafts that reached the filters that search."""
+    """Number of drafts that reached the search-based filters."""
     raw: dict[str, int] = field(default_factory=dict)
-    """Number of searched drafts with all gold pages within the first k hits of their own text, by k."""
+    """Number of searched drafts with all gold pages in the first k hits for the question's text, by k."""
     asked: dict[str, int] = field(default_factory=dict)
-    """Number of searched drafts with each gold page within the first k hits of its name, by k."""
+    """Number of searched drafts with each gold page in the first k hits for the page's name, by k."""
     questions: list[Question] = field(default_factory=list)
 
     def count(self, searched: SearchedDraft) -> None:
-        """Counts the search results of a draft."""
+        """Adds the search results of one draft to the counts."""
         self.searched += 1
         for k in RANKS:
             self.raw[str(k)] = self.raw.get(str(k), 0) + searched.all_within(k)
@@ -76,16 +77,16 @@ class QuestionSet:
     held_out: int
     """Number of excluded pages."""
     facts: Facts
-    """Facts and links of the corpus, with the counts of rejections by rule."""
+    """Facts and links of the corpus, with the number that each rule refused."""
     triples: tuple[Triple, ...]
-    """All facts of the corpus, with names as in questions."""
+    """All facts of the corpus, with the names that questions use."""
     cut: int = 0
     """Number of pairs of linked pages in different splits."""
     crossing: int = 0
-    """Number of drafts along links that are lost because they cross splits."""
+    """Number of drafts along links that are in no split because their pages are in different splits."""
 
     def split(self, name: str) -> list[Question]:
-        """Returns the questions of a split in hash order, so that the first ones are not all of one shape."""
+        """Returns the questions of a split, ordered by hash so that the shapes are mixed."""
         return by_hash(q for stratum in self.strata if stratum.split == name for q in stratum.questions)
 
 
@@ -104,15 +105,16 @@ def generate(
     Args:
         passages: The corpus.
         pack: Patterns and wordings.
-        spec: Parameters; `pack` is the loaded pack that they name.
-        held_out: Pages and names to exclude; they are searched and may refute a question, but occur in none.
-        work: Folder for finished strata, so that an interrupted run can resume; None: they are not saved.
-        progress: Callback that receives progress reports.
+        spec: Parameters of the questions; `pack` must be the pack that it names.
+        held_out: Pages and names to leave out. They can be searched and can rule out a question, but no question uses
+            them.
+        work: Folder for finished strata, from which an interrupted run resumes; None: they are not saved.
+        progress: Called with progress reports.
         retriever: Retriever over the corpus. Default: BM25 in memory.
         top_k: Number of hits per search in the environment that will ask the questions.
 
     Raises:
-        DataError: The corpus yields no question; the message lists what the rules and filters rejected.
+        DataError: The corpus gives no question; the message has the rejections by rule and filter.
     """
     facts = find_facts(passages, pack, lambda done, whole: progress("reading facts", done, whole))
     out = HeldOut() if held_out is None else held_out
@@ -145,7 +147,7 @@ def generate(
 
 
 def _crossing(whole: FactBase, parts: Iterable[FactBase], spec: GeneratedSpec) -> int:
-    """Returns the number of drafts along links that exist on all pages but not within a split."""
+    """Returns the number of drafts along links that are lost because their pages are in different splits."""
     along = [key for key in spec.mix if key[0] in ("chain", SENTENCE, *CLOZE)]
 
     def count(source: FactBase) -> int:
@@ -156,14 +158,14 @@ def _crossing(whole: FactBase, parts: Iterable[FactBase], spec: GeneratedSpec) -
 
 
 def drafts_of(source: FactBase, shape: str, hops: int, rng: random.Random) -> Iterator[Draft]:
-    """Yields drafts of a shape and a number of hops."""
+    """Yields drafts of questions with the requested shape and number of hops."""
     if shape == SENTENCE:
         return draw_sentences(source, hops, rng)
     return draw_cloze(source, hops, rng) if shape in CLOZE else draw(source, shape, hops, rng)
 
 
 def why(result: QuestionSet, passages: int) -> str:
-    """Returns a message with the rejections of rules and filters in a corpus that yields too few questions."""
+    """Returns an explanation of why a corpus gives too few questions: counts of links, facts and rejections."""
     filters: Counter[str] = Counter()
     for stratum in result.strata:
         filters.update(stratum.rejected)
@@ -176,7 +178,7 @@ def why(result: QuestionSet, passages: int) -> str:
 
 
 def _kept(work: Path | None, stratum: Stratum, fill: Callable[[Stratum], Stratum]) -> Stratum:
-    """Returns a filled stratum, loaded from the work folder if possible, otherwise filled and saved there."""
+    """Returns a filled stratum, read from the work folder if an earlier run saved it there, else filled and saved."""
     if work is None:
         return fill(stratum)
     name = f"{stratum.split}-{stratum.shape}-{stratum.hops}"
@@ -187,7 +189,7 @@ def _kept(work: Path | None, stratum: Stratum, fill: Callable[[Stratum], Stratum
     fill(stratum)
     if stratum.questions:
         write_questions(questions, stratum.questions)
-    with write_atomic(counts) as file:  # written last: the counts mark the stratum as complete
+    with write_atomic(counts) as file:  # last: this file marks the stratum as complete
         file.write(json.dumps(dataclasses.asdict(dataclasses.replace(stratum, questions=[]))).encode())
     return stratum
 
@@ -226,7 +228,7 @@ class _Maker:
         return stratum
 
     def _worded(self, stratum: Stratum, rejected: Counter[str], rng: random.Random) -> Iterator[Draft]:
-        """Yields the drafts that pass the filters of wording, without repeated texts."""
+        """Yields the drafts that pass the wording filters, without repeated texts."""
         seen = set[str]()
         for draft in drafts_of(self._source, stratum.shape, stratum.hops, rng):
             stratum.drawn += 1
@@ -267,7 +269,7 @@ def question_of(source: FactBase, searched: SearchedDraft, split: str, number: i
 
 
 def _aliases(source: FactBase, draft: Draft) -> tuple[str, ...]:
-    """Returns other spellings of an answer: a page's full title, the text that names it, the other order of a date."""
+    """Returns other spellings of an answer: a page's full title, the name used in the text, the other date order."""
     names: list[str] = []
     if draft.facts and not draft.named and draft.shape == "chain":
         end = draft.facts[-1]

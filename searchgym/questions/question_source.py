@@ -1,4 +1,4 @@
-"""Interface of question sources, and questions that a user passes directly."""
+"""Question sources of environments: their interface, and questions passed by the user."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from searchgym.retrieval.retriever import AnyRetriever, CorpusRetriever
 
 
 def _no_corpus() -> CorpusRetriever:
-    raise UsageError("the questions are made from a corpus: give one")
+    raise UsageError("the questions are generated from a corpus: pass one")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuestionContext:
-    """Properties and files of an environment that a question source may use."""
+    """Settings and files of an environment that a question source may use."""
 
     env: str = "an environment"
     """Id of the environment, for messages."""
@@ -31,7 +31,7 @@ class QuestionContext:
     corpus_name: str = "a corpus"
     """Path of the user's corpus, for reports."""
     aliases: str | os.PathLike[str] | None = None
-    """File of entity aliases passed by the user."""
+    """File of entity aliases that the user passed."""
     top_k: int = 3
     """Passages retrieved per query."""
     words: int = 500
@@ -46,12 +46,12 @@ class QuestionContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorpusPages:
-    """Pages of the user's corpus that a proposer may ask about, with the rules that find their facts."""
+    """Options that choose the pages of the user's corpus to ask about, and the pack that extracts facts from them."""
 
     pack: str = "people-and-works"
     """Pack of patterns and wordings."""
     shapes: Sequence[str] = ()
-    """Shapes of questions that determine the split of pages; empty: the default shapes."""
+    """Shapes of questions by which the pages are split; empty: the default shapes."""
     split: str = "train"
     """Split of the pages; ``all`` for every page."""
     hold_out: Sequence[str] = ()
@@ -59,14 +59,14 @@ class CorpusPages:
 
 
 class QuestionSource(Kind):
-    """Source of the questions of an environment: one class per kind, whose fields are its options."""
+    """Source of an environment's questions: one class per kind, whose fields are its options."""
 
     __slots__ = ()
     kinds_in: ClassVar = "searchgym.questions.sources"
     noun: ClassVar = "question source"
     loads_code: ClassVar = True
     of_corpus: ClassVar[str] = ""
-    """Verb phrase for the use of the user's corpus, such as ``asks about``; empty if the source uses no corpus."""
+    """Verb phrase for the use of the user's corpus, such as ``asks about``; empty if the source uses none."""
 
     def load(self, context: QuestionContext) -> Sequence[Question]:
         """Returns the questions; libraries are imported only here.
@@ -77,45 +77,45 @@ class QuestionSource(Kind):
         raise NotImplementedError(f"{type(self).__name__} does not define load")
 
     def corpus(self) -> Path | None:
-        """Returns the corpus that comes with the questions, a file or a folder. Default: None."""
+        """Returns the corpus that comes with the questions, a file or a folder. Default: None (no corpus)."""
         return None
 
     def around(self, retriever: AnyRetriever, questions: Sequence[Question]) -> AnyRetriever:
-        """Returns the retriever through which the questions are searched. Default: the given one."""
+        """Returns the retriever to use for these questions. Default: `retriever`, unchanged."""
         return retriever
 
     def check_environment(self, context: QuestionContext) -> Iterable[str]:
-        """Yields a sentence for each setting of the environment that is incompatible with these questions."""
+        """Yields an error message for each setting of the environment that is incompatible with these questions."""
         return ()
 
-    # -- values for tables, reports and checks ---------------------------------------------------------------------
+    # -- for tables, reports and checks ----------------------------------------------------------------------------
 
     @property
     def title(self) -> str:
-        """Name of the data set. Default: the attribute ``dataset`` if it exists, otherwise the name of the kind."""
+        """Name of the data set. Default: the attribute ``dataset`` if it exists, else the name of the kind."""
         return str(getattr(self, "dataset", name_of(self)))
 
     @property
     def split_name(self) -> str:
-        """Name of the split. Default: the attribute ``split`` if it exists, otherwise ``all``."""
+        """Name of the split. Default: the attribute ``split`` if it exists, else ``all``."""
         return str(getattr(self, "split", "all"))
 
     @property
     def count(self) -> int:
-        """Number of questions; 0 if unknown before they are generated. Default: the attribute ``size``."""
+        """Number of questions; 0 if it is unknown until they are generated. Default: the attribute ``size``."""
         return int(getattr(self, "size", 0))
 
     @property
     def needs_file(self) -> str | None:
-        """Name of the file that belongs in the data folder. Default: None (the questions are generated or shipped)."""
+        """Name of the question file expected in the data folder. Default: None (generated or shipped questions)."""
         return None
 
     def missing(self) -> str | None:
-        """Message about questions missing on this machine and where to get them; None if nothing is missing."""
+        """Returns a message that names the missing questions and where to get them; None if nothing is missing."""
         return None
 
     def is_own(self, questions: object) -> bool:
-        """Returns whether a user's file or data set is the one that this source refers to."""
+        """Returns whether a file or data set that the user passed is the one that this source names."""
         return False
 
     @property
@@ -130,10 +130,10 @@ class QuestionSource(Kind):
 
     @property
     def shares_retriever(self) -> bool:
-        """Whether other questions over the same corpus card may use the same retriever."""
+        """Whether other questions over the same corpus card may share the retriever."""
         return not self.brings_corpus and type(self).around is QuestionSource.around
 
-    # -- graphs of proposers ---------------------------------------------------------------------------------------
+    # -- graphs for proposers --------------------------------------------------------------------------------------
 
     def world_spec(self) -> WorldSpec | None:
         """Returns the generated world behind the questions, whose graph a proposer may walk. Default: None."""
@@ -150,9 +150,9 @@ Given = str | os.PathLike[str] | Sequence[Question] | Sequence[str]
 
 
 def given_questions(env: str, questions: Given, aliases: str | os.PathLike[str] | None = None) -> tuple[Question, ...]:
-    """Returns the questions of a file, a data set (``hf:OWNER/NAME:CONFIG/SPLIT``), several of these, or the records.
+    """Returns the questions of a file, a data set (``hf:OWNER/NAME:CONFIG/SPLIT``), several of these, or records.
 
-    Where several sources share ids, each id is prefixed with the number of its source.
+    If several sources share ids, each id is prefixed with the number of its source.
 
     Args:
         env: Id of the environment, for messages.
@@ -187,7 +187,7 @@ def given_questions(env: str, questions: Given, aliases: str | os.PathLike[str] 
 
 
 def given_label(questions: Given) -> str:
-    """Returns the label used in place of a split's name in records and reports: the names of the files."""
+    """Returns the label used as the split's name in records and reports: the names of the files."""
     several = questions if isinstance(questions, (list, tuple)) else [questions]
     names = [Path(one).name for one in several if isinstance(one, (str, os.PathLike))]
     return f"given ({', '.join(names)})" if names else "given"

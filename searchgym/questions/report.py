@@ -1,4 +1,4 @@
-"""Reports on generated questions: tables of filter rejections and of shortcuts that avoid searching."""
+"""Reports on a set of generated questions: rejections by filter, and measured shortcuts."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def markdown(report: Mapping[str, Any], source: str, pictured: bool) -> str:
 
 
 def crossed(report: Mapping[str, Any]) -> str:
-    """Returns a sentence on the links cut so that each split has its share of well-linked pages."""
+    """Returns a sentence on the links that were cut so that each split gets its share of well-linked pages."""
     return (
         f"The pages are so well linked that {report['cut_links']} pairs of linked pages are in two splits: "
         f"{report['crossing']} questions that cross are left out"
@@ -95,7 +95,7 @@ def crossed(report: Mapping[str, Any]) -> str:
 
 
 def picture(report: Mapping[str, Any], path: str) -> None:
-    """Draws the questions by shape, with the share of drafts that a single search solves, as a PNG file."""
+    """Plots the questions by shape, with the share of drafts that one search solves, as a PNG file."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

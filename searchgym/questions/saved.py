@@ -12,7 +12,7 @@ import yaml
 from searchgym.corpora.files import sha256_file
 
 CARD: Final = "card.yaml"
-"""File that describes a folder, and marks it as complete."""
+"""Name of the file that describes a folder and marks it as complete."""
 
 
 def write_card(folder: Path, card: Mapping[str, Any], files: Iterable[str]) -> None:
@@ -23,13 +23,13 @@ def write_card(folder: Path, card: Mapping[str, Any], files: Iterable[str]) -> N
 
 
 def write_report(folder: Path, report: Mapping[str, Any], markdown: str) -> None:
-    """Writes measurements as ``report.json``, and as tables in ``report.md``."""
+    """Writes measurements to ``report.json``, and their tables to ``report.md``."""
     (folder / "report.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     (folder / "report.md").write_text(markdown, encoding="utf-8")
 
 
 def table(rows: Sequence[Mapping[str, Any]], missing: str = "") -> str:
-    """Returns rows as a Markdown table, with `missing` in cells without a value."""
+    """Returns rows as a Markdown table; `missing` fills the cells without a value."""
     if not rows:
         return "none\n"
     head = list(rows[0])

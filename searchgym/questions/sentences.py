@@ -1,12 +1,13 @@
-"""Questions made from sentences of pages: names are hidden, or a part is replaced by question words.
+"""Questions made from sentences of pages: names are hidden, or a part is replaced by a question phrase.
 
-A whole sentence with one hidden name is reading practice. A chain hides two names: one in the sentence that leads from
-the first page to the second, one in a short phrase of the second page. The phrase is short because copied sentences
-find their own page: with whole sentences, one search finds both pages of nearly nine in ten questions.
+A whole sentence with one hidden name is reading practice. A chain hides two names: one in the sentence of the first
+page that links to the second, and one in a short phrase of the second page, which is the answer. The phrase is short
+because a copied sentence retrieves its own page: with whole sentences, one search finds both pages of nearly nine
+questions in ten.
 
 "Ann Bell was born in Leeds" becomes "Ann Bell was born in what place?". With two hops the sentence does not name its
 page: "The director of the film Tides was born in what place?". Such questions are as varied as the corpus, whereas
-questions about relations have few wordings; the pack defines the parts to ask for and the question words.
+questions about relations have few wordings. The pack defines which parts are asked for, and the question phrases.
 """
 
 from __future__ import annotations
@@ -32,30 +33,30 @@ LEAST, MOST = 6, 45
 _BEFORE, _AFTER = 6, 3
 """Number of words of a phrase before and after the hidden name."""
 _SUBJECTS: Final = {"person": re.compile(r"(He|She|His|Her)\b"), "work": re.compile(r"(It|Its)\b")}
-"""Pronouns that refer to the subject of the page at the beginning of a sentence, by kind."""
+"""Pronouns at the start of a sentence that refer to the page's subject, by kind."""
 _FIRST: Final = 6
-"""Number of first sentences of a page that are turned into questions."""
+"""Number of leading sentences of a page that become questions."""
 _LONGEST_ANSWER: Final = 6
 """Maximum number of words of an answer."""
 _REST: Final = 12
-"""Maximum number of words that a question keeps after the question words."""
+"""Maximum number of words kept after the question phrase; a longer rest is dropped."""
 _PRONOUN: Final = re.compile(r"(?:It|He|She|They|This|That|These|There|His|Her|Its|Their)\b")
 _GOES_ON: Final = re.compile(r"(?:\s+(?:and|&|or|of))?\s+[\"“(]?[^\W\d_a-z]|[-–’']\w")
-"""Pattern after a part whose name continues: ``Abbott`` of ``Abbott and Costello``."""
+"""Matches text after a part that shows the name is longer: ``Abbott`` in ``Abbott and Costello``."""
 _BEGUN: Final = re.compile(r"[^\W\d_a-z]\w*\s+(?:of|from|for|in|the|and|&)(?:\s+the)?\s+$|[^\W\d_a-z]\w*\s+$|-$")
-"""Pattern before a part whose name begins earlier: ``Chartres`` of ``Duke of Chartres``."""
+"""Matches text before a part that shows the name begins earlier: ``Chartres`` in ``Duke of Chartres``."""
 _ARTICLE: Final = re.compile(r"\b(?:[Tt]he|[Aa]n?)\s+$")
 
 
 Patterns = Sequence[tuple[regex.Pattern[str], str]]
-"""Patterns of the parts of sentences that can be asked for, with their question words."""
+"""Patterns of the parts of sentences that can be asked for, each with its question phrase."""
 
 
 # -- hidden names --------------------------------------------------------------------------------------------------
 
 
 def draw_cloze(source: FactBase, hops: int, rng: random.Random) -> Iterator[Draft]:
-    """Yields sentences with a hidden name (one hop), or chains of two hidden names (two hops)."""
+    """Yields drafts of sentences with one hidden name (one hop), or of chains with two (two hops)."""
     links = [link for link in source.facts.links if {link.source, link.target} <= source.allowed]
     rng.shuffle(links)
     of_page: defaultdict[int, list[Link]] = defaultdict(list)
@@ -81,7 +82,7 @@ def draw_cloze(source: FactBase, hops: int, rng: random.Random) -> Iterator[Draf
 
 
 def _hidden(source: FactBase, link: Link) -> tuple[str, tuple[str, ...]]:
-    """Returns the words that name a link's target, and the target's title if it is a different name."""
+    """Returns the words that name a link's target, and the target's title if it differs."""
     mention = tidy(source.passages[link.source].text[link.start : link.end]).strip("`*_ ")
     title = base_title(source.passages[link.target].title)
     return mention, () if mention == title else (title,)
@@ -98,7 +99,7 @@ def _sentence(source: FactBase, link: Link, slot: str) -> str | None:
 
 
 def _phrase(source: FactBase, link: Link) -> str | None:
-    """Returns the few words around a link within its sentence, with the name replaced by ``[B]``."""
+    """Returns a few words around a link within its sentence, with the name replaced by ``[B]``; None if too few."""
     text = source.passages[link.source].text
     start, end = sentence_at(sentences(text), link.start)
     left, _, right = unlinked(f"{text[start : link.start]}[B]{text[link.end : end]}").partition("[B]")
@@ -110,7 +111,7 @@ def _phrase(source: FactBase, link: Link) -> str | None:
 
 
 def naming(source: FactBase, page: int, sentence: str) -> str | None:
-    """Returns a sentence that names its page, if necessary instead of an initial pronoun; None if it has neither."""
+    """Returns a sentence that names its page, replacing a leading pronoun if needed; None if it has neither."""
     if holds(sentence, base_title(source.passages[page].title)):
         return sentence
     pronoun = _SUBJECTS.get(source.facts.kinds[page] or "")
@@ -125,12 +126,12 @@ def naming(source: FactBase, page: int, sentence: str) -> str | None:
 
 
 def draw_sentences(source: FactBase, hops: int, rng: random.Random) -> Iterator[Draft]:
-    """Yields questions made from sentences.
+    """Yields questions made from sentences by replacing a part with a question phrase.
 
     Args:
         source: Pages that may be asked about, and a pack with `Pack.spans`.
-        hops: 1 for one page, or 2 for two pages connected by a relation.
-        rng: Random generator of the order and of the part of each sentence.
+        hops: 1 for one page; 2 for a pair in which a relation leads from the first page to the second.
+        rng: Random generator that draws the order, and one part of each sentence.
     """
     spans = [(source.pack.compiled(s.pattern, f"spans[{n}]"), s.ask) for n, s in enumerate(source.pack.spans)]
     if not spans:
@@ -146,7 +147,7 @@ def draw_sentences(source: FactBase, hops: int, rng: random.Random) -> Iterator[
 
 
 def _through(source: FactBase, page: int, spans: Patterns, rng: random.Random) -> Iterator[Draft]:
-    """Yields questions about the pages that a page's facts lead to, naming only the first page."""
+    """Yields questions about the pages that a page's facts lead to; the question names only the first page."""
     for relation, fact in source.of_page[page].items() if page in source.of_page else ():
         phrases = source.pack.relations[relation]
         if not phrases.noun or fact.target is None or fact.target not in source.allowed:
@@ -166,7 +167,7 @@ def _through(source: FactBase, page: int, spans: Patterns, rng: random.Random) -
 
 
 def _questions(source: FactBase, page: int, spans: Patterns, rng: random.Random) -> Iterator[tuple[str, str]]:
-    """Yields a question and its answer for each of the first sentences of a page with a part that can be asked for."""
+    """Yields (question, answer) for each of a page's first sentences that has a part to ask for."""
     passage = source.passages[page]
     title = base_title(passage.title)
     for start, end in sentences(passage.text)[:_FIRST]:
@@ -192,7 +193,7 @@ def _questions(source: FactBase, page: int, spans: Patterns, rng: random.Random)
 
 
 def parts_of(sentence: str, spans: Patterns, title: str) -> list[tuple[int, int, str]]:
-    """Returns the parts of a sentence that can be asked for: start, end and question words."""
+    """Returns (start, end, question phrase) for each part of a sentence that can be asked for."""
     parts: list[tuple[int, int, str]] = []
     title_words = set(norm(title).split())
     for pattern, ask in spans:
@@ -211,5 +212,5 @@ def parts_of(sentence: str, spans: Patterns, title: str) -> list[tuple[int, int,
 
 
 def is_whole(sentence: str, start: int, end: int) -> bool:
-    """Returns whether a part of a sentence is a whole name, which neither begins earlier nor continues."""
+    """Returns whether a part of a sentence is a whole name, not a piece of a longer one."""
     return not _BEGUN.search(sentence, 0, start) and not _GOES_ON.match(sentence, end)

@@ -1,8 +1,8 @@
-"""Measures shortcuts that avoid searching, in any set of questions, including generated sets and worlds.
+"""Measures shortcuts (answers without the intended searches) in any question set, generated sets and worlds alike.
 
-A question does not really need several hops if one page states everything, if one of its clues is enough, if it names
-an intermediate result, or if the wording alone reveals the answer (FORT-Searcher, arXiv 2606.12087, lists four such
-shortcuts). Each measure is a share of questions; a question set is clean if all shares are near chance level.
+A multi-hop question has a shortcut if one page states all of it, if one of its clues is enough, if it names an entity
+that should be found on the way, or if the wording alone reveals the answer (FORT-Searcher, arXiv 2606.12087, names four
+such shortcuts). Each measure is a share of questions; a question set is clean if all shares are near chance.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ MEASURES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Shortcuts:
-    """Measures of a question set, question by question."""
+    """Shortcuts of a question set, measured for each question."""
 
     questions: tuple[Question, ...]
     scores: Mapping[str, Mapping[str, float]]
-    """Scores by measure and question id: 1 if the shortcut works on the question, otherwise 0."""
+    """Scores by measure and question id: 1 if the shortcut works on the question, else 0."""
 
     def rows(self) -> list[dict[str, Any]]:
         """Returns a row of means for each shape and number of hops."""
@@ -45,13 +45,13 @@ class Shortcuts:
 
 
 def hops_of(question: Question) -> int:
-    """Returns the number of pages that a question needs, from its metadata or, without them, from its gold titles."""
+    """Returns the number of pages that a question needs, from its metadata, else from its gold titles."""
     hops = question.metadata.get("hops")
     return hops if isinstance(hops, int) else len(question.gold_titles or ())
 
 
 def names_answer(question: Question) -> bool:
-    """Returns whether a question contains its answer or is answered by yes or no."""
+    """Returns whether the answer is yes or no, or is named in the question."""
     answer = question.answers[0]
     return norm(answer) in ("yes", "no") or holds(question.text, answer)
 
@@ -70,7 +70,7 @@ def measure(
         passages: The corpus.
         retriever: Retriever over the corpus.
         top_k: Number of hits per search.
-        facts: All facts of the corpus, used to count the matches of a clue. Default: the questions' evidence.
+        facts: All facts of the corpus, to count the entities that fit a clue. Default: the questions' evidence.
     """
     texts = {title_key(p.title): f" {norm(tidy(p.title + ' ' + p.text))} " for p in passages}
     hits = retriever.search([question.text for question in questions], top_k)
@@ -115,10 +115,10 @@ def _last(question: Question) -> str:
 
 
 def _majority(questions: Sequence[Question], facts: Iterable[Triple] | None) -> Callable[[Question], str]:
-    """Returns a function that maps a question to the most frequent object of its last relation.
+    """Returns a function that predicts the most frequent object of a question's last relation.
 
-    It counts all facts of the corpus or, without facts, the answers of the other questions: the question's own answer
-    is excluded, since in a small set it would often be the most frequent one.
+    Objects are counted over all facts of the corpus, or else over the answers of the other questions. The question's
+    answer is left out, since in a small set it would often be the most frequent one by itself.
     """
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     if facts is not None:
@@ -136,7 +136,7 @@ def _majority(questions: Sequence[Question], facts: Iterable[Triple] | None) -> 
 
 
 def _co_covered(question: Question, texts: Mapping[str, str], hits: Sequence[Hit]) -> bool:
-    """Returns whether a single gold page or hit contains all names on the path and the answer."""
+    """Returns whether one gold page or hit contains all names on the path and the answer."""
     gold = [title_key(title) for title in question.gold_titles or ()]
     if len(gold) < 2 or names_answer(question):
         return False

@@ -1,4 +1,4 @@
-"""Source of generated questions: a corpus, its facts and links, and the pages that may be asked about."""
+"""Base of generated questions: a corpus, its facts and links, and the pages that may be asked about."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from searchgym.records import Passage, Triple, title_key
 from searchgym.text import WORD, base_title, norm, sentences
 
 _RARE: Final = 3
-"""Minimum number of lower-case occurrences in the corpus of an ordinary word."""
+"""Lowercase occurrences in the corpus from which on a word counts as an ordinary word."""
 _LEAST: Final = 2
-"""Minimum number of linked pages due to a split for edges to be cut: fewer yield no two-page question."""
+"""Smallest target of linked pages for which a split gets edges cut: fewer pages give no two-page question."""
 _HUB: Final = 3
-"""Multiple of the mean number of edges from which a page may be a hub, such as a list of all pages."""
+"""Multiple of the mean number of edges above which a page may be a hub, such as a list of all pages."""
 
 
 class FactBase:
-    """A corpus with its facts, for drawing questions.
+    """Corpus with its facts, indexed for drawing questions.
 
     All facts are used to check that a question has one answer; questions are drawn only from facts of allowed pages.
 
     Args:
         passages: The corpus.
-        facts: Facts and links of the corpus.
-        pack: Pack that found them.
+        facts: Its facts and links.
+        pack: Pack whose patterns matched the facts.
     """
 
     def __init__(self, passages: Sequence[Passage], facts: Facts, pack: Pack) -> None:
@@ -44,7 +44,7 @@ class FactBase:
         self._bases = Counter(norm(base_title(passage.title)) for passage in passages)
         small = Counter(word for passage in passages for word in WORD.findall(passage.text) if word.islower())
         self.ordinary = frozenset(word for word, times in small.items() if times >= _RARE)
-        """Words that are not names, since they occur in the corpus in lower case."""
+        """Words that are not names, since the corpus also has them in lowercase."""
         self.graph = Graph()
         for number in sorted(single):
             self.graph.add_entity(Entity(passages[number].title, self.name(number), facts.kinds[number] or ""))
@@ -60,7 +60,7 @@ class FactBase:
         """Names, normalised by `norm`, that no question may have as answer or waypoint."""
 
     def within(self, allowed: Collection[int], forbidden: Iterable[str] = ()) -> FactBase:
-        """Returns a source restricted to some pages, which shares all other data with this one.
+        """Returns a copy limited to questions about some pages; everything else is shared with this object.
 
         Args:
             allowed: Numbers of the pages.
@@ -86,11 +86,11 @@ class FactBase:
         return fact.text if fact.target is None else base_title(self.passages[fact.target].title)
 
     def triple(self, fact: PageFact) -> Triple:
-        """Returns a fact with names as in questions."""
+        """Returns a fact with the names that questions use."""
         return Triple(self.name(fact.subject), fact.relation, self.object_text(fact))
 
     def name(self, page: int) -> str:
-        """Returns the name of a page's subject, or the whole title if the name is ambiguous."""
+        """Returns the name of a page's subject, or the whole title if the name alone is ambiguous."""
         title = self.passages[page].title
         base = base_title(title)
         shared = self._bases[norm(base)] > 1
@@ -103,7 +103,7 @@ class FactBase:
         return f"the {word} {self.name(page)}" if word else self.name(page)
 
     def nameable(self, page: int) -> bool:
-        """Returns whether a question can name a page: it is allowed, and the word for its kind is known."""
+        """Returns whether a question can name a page: the page is allowed, and the word for its kind is known."""
         return page in self.allowed and self.facts.called[page] is not None
 
     def sentence(self, fact: PageFact) -> int:
@@ -117,18 +117,18 @@ class HeldOut:
     """Pages and names reserved for evaluation questions."""
 
     pages: frozenset[int] = frozenset()
-    """Numbers of the pages of the corpus that are gold pages of evaluation questions."""
+    """Numbers of the corpus pages that are gold pages of evaluation questions, or share a name with one."""
     names: frozenset[str] = frozenset()
-    """Names of the subjects of these pages and of pages with the same names, and answers of two or more words."""
+    """Names of the subjects of gold pages, and answers of at least two words, all normalised by `norm`."""
 
 
 def hold_out(passages: Iterable[Passage], titles: Iterable[str], answers: Iterable[str] = ()) -> HeldOut:
-    """Finds the pages and names of a corpus that are reserved for evaluation questions.
+    """Returns the pages and names of a corpus to reserve for evaluation questions.
 
     Args:
         passages: The corpus.
-        titles: Titles of the gold pages of the evaluation questions.
-        answers: Answers of these questions; answers of one word (yes, American) name no entity and are ignored.
+        titles: Titles of the questions' gold pages.
+        answers: The questions' answers. Those of one word (yes, American) name no entity and are ignored.
     """
     keys = {title_key(title) for title in titles}
     names = {norm(base_title(title)) for title in keys} | {norm(a) for a in answers if len(norm(a).split()) > 1}
@@ -141,7 +141,7 @@ def hold_out(passages: Iterable[Passage], titles: Iterable[str], answers: Iterab
 
 
 def held_out_by(passages: Iterable[Passage], files: Sequence[FilePath]) -> HeldOut | None:
-    """Returns the pages and names reserved for question files, or None without files; see `hold_out`."""
+    """Returns the pages and names to reserve for the questions of some files, None without files; see `hold_out`."""
     if not files:
         return None
     questions = [question for file in files for question in read_questions(file)]
@@ -150,7 +150,7 @@ def held_out_by(passages: Iterable[Passage], files: Sequence[FilePath]) -> HeldO
 
 
 def components(count: int, edges: Iterable[tuple[int, int]]) -> list[list[int]]:
-    """Returns the connected components of pages, the largest first, then by first page."""
+    """Returns the connected components of pages, largest first; ties are ordered by their first page."""
     above = list(range(count))
 
     def root(node: int) -> int:
@@ -174,11 +174,11 @@ def split_pages(
     shares: Sequence[float] = (0.8, 0.1, 0.1),
     together: Iterable[tuple[int, int]] = (),
 ) -> dict[str, frozenset[int]]:
-    """Splits pages into train, validation and test with as few edges between the splits as possible.
+    """Splits pages into train, validation and test with no edges between splits, or with few if that is impossible.
 
-    Each component is assigned to the split that lacks most of its share, the largest components first, so that all
-    three contain long chains and single pages. If a split then has less than half of its share of linked pages, since
-    pages are so well linked, edges are cut: groups of closely linked pages are moved out of the split with too many.
+    Each component goes to the split that is furthest below its share, the largest components first, so that all three
+    splits get long chains and single pages. If the pages are so well linked that a split ends up with less than half of
+    its share of linked pages, edges are cut: a densely linked group moves to it from the split with the most to spare.
 
     Args:
         count: Number of pages.
@@ -208,9 +208,9 @@ def pages_of_splits(count: int, facts: Facts, spec: GeneratedSpec, out: HeldOut)
 
     Args:
         count: Number of passages.
-        facts: Facts and links of the passages.
-        spec: Shares of the splits, and the shapes, which determine the pages to keep together.
-        out: Held-out pages and names.
+        facts: Their facts and links.
+        spec: Shares of the splits, and the shapes, which decide whether links keep two pages together.
+        out: Pages and names that are held out.
     """
     splits = split_pages(count, linked_pages(facts, spec, out), spec.shares)
     return {name: pages - out.pages for name, pages in splits.items()}
@@ -227,11 +227,11 @@ def linked_pages(facts: Facts, spec: GeneratedSpec, out: HeldOut) -> list[tuple[
 def _near_each_other(
     count: int, edges: Sequence[tuple[int, int]], together: Sequence[tuple[int, int]], size: int
 ) -> set[int]:
-    """Returns about `size` pages with many edges among them and few to others.
+    """Returns about `size` pages with many edges among them and few to other pages.
 
-    The set grows from a page with few edges, each time by the page with the largest share of its edges into the set.
-    Hubs are added last: pages with more edges than could fit, and several times as many as others. Pages that belong
-    together are added together.
+    The group grows from a page with few edges. Each step adds the page with the largest share of its edges into the
+    group. Hubs come last: pages with more than `size` edges and several times the mean. Pages that must stay together
+    are added together.
     """
     group_of = {page: group for group in components(count, together) for page in group} if together else {}
     near: defaultdict[int, set[int]] = defaultdict(set)

@@ -11,9 +11,9 @@ from searchgym.options import Options
 
 SPLITS: Final = ("train", "validation", "test")
 SENTENCE: Final = "sentence"
-"""Shape of questions made from sentences: a part is replaced by question words."""
+"""Shape of questions made from a sentence, with one part replaced by a question phrase."""
 CLOZE: Final = ("cloze", "cloze-chain")
-"""Shapes that copy sentences, in which single words of a name can reveal it."""
+"""Shapes that copy sentences. A single word of the hidden name left in the text would reveal it."""
 MIX: Final[Mapping[tuple[str, int], float]] = {
     ("chain", 4): 0.05,
     ("chain", 3): 0.05,
@@ -27,11 +27,11 @@ MIX: Final[Mapping[tuple[str, int], float]] = {
     (SENTENCE, 1): 0.3,
     ("chain", 1): 0.15,
 }
-"""Shares of the questions by shape and hops. Later shapes compensate for a shortage of earlier ones: a corpus
-without facts gets cloze questions, and single facts do not replace questions that need several pages."""
+"""Shares of the questions by shape and hops. If a shape falls short, the next shapes in this order fill the gap: a
+corpus without facts gets cloze questions, and single facts do not replace questions that need several pages."""
 SHAPES: Final = tuple(dict.fromkeys(shape for shape, _ in MIX))
 USUAL: Final = tuple(shape for shape in SHAPES if shape != SENTENCE)
-"""Shapes that are drawn by default."""
+"""Shapes drawn by default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class GeneratedSpec(Options):
     seed: int = 0
     """Random seed; in a pipeline, it is added to the pipeline's seed."""
     pack: str = "people-and-works"
-    """Pack of patterns and wordings; pages without its facts are covered by sentences with a hidden name."""
+    """Pack of patterns and wordings. Text that it does not cover still gives sentences with a hidden name."""
     shapes: tuple[str, ...] = ()
     """Shapes of questions, such as ``chain``; empty: all but ``sentence``."""
     shares: tuple[float, ...] = (0.8, 0.1, 0.1)
@@ -66,7 +66,7 @@ class GeneratedSpec(Options):
 
     @property
     def mix(self) -> dict[tuple[str, int], float]:
-        """Shares of the questions by shape and hops, for the selected shapes."""
+        """Shares of the questions by shape and hops, for the selected shapes; they add up to 1."""
         mix = {key: share for key, share in MIX.items() if key[0] in (self.shapes or USUAL)}
         return {key: share / sum(mix.values()) for key, share in mix.items()}
 

@@ -1,10 +1,10 @@
-"""Writes question sets to folders, which appear only when complete, and caches the sets of environments.
+"""Writes question sets to folders, which appear only when complete, and caches those of environments.
 
 questions/SPLIT.jsonl   questions, in the format ``searchgym``, with path, waypoints and gold titles
 flashrag/SPLIT.jsonl    the same questions in FlashRAG's format
-card.yaml               source, pack, rules, counts and seeds, with the sha256 of the files of questions
+card.yaml               source, pack, rules, counts and seeds, with the sha256 of the question files
 report.json, report.md  measurements
-report.png              chart of the questions by shape
+report.png              plot of the questions by shape
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from searchgym.retrieval.index.index import build_in_memory
 from searchgym.retrieval.retriever import CorpusRetriever
 
 FORMAT: Final = "searchgym questions"
-"""Format name in the card of a question set."""
+"""Value of ``format`` in the card of a question set."""
 FILES: Final = tuple(f"{name}/{split}.jsonl" for split in SPLITS for name in ("questions", "flashrag"))
 """Question files of a set, whose checksums are in its card."""
 ORDER: Final = "by hash"
-"""Order of the questions in a file; sets of earlier versions are ordered by shape and not reused from a cache."""
+"""Order of the questions in a file. Earlier versions grouped them by shape; caches do not reuse such sets."""
 
 
 def key_of(sha256: str, spec: GeneratedSpec, top_k: int, held_out: HeldOut | None) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def key_of(sha256: str, spec: GeneratedSpec, top_k: int, held_out: HeldOut | Non
 
 
 def digest_of(key: object) -> str:
-    """Returns the sha256 of plain data, used by caches as folder name."""
+    """Returns the sha256 of plain data, which names cache folders."""
     return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
 
 
@@ -82,7 +82,7 @@ def write_set(
         passages: The corpus.
         spec: Parameters of the questions.
         out: Folder to create.
-        held_out: Pages and names to exclude.
+        held_out: Pages and names to leave out.
         source: Name of the corpus for the report.
         progress: Callback that receives progress reports.
         needed: Splits that must have a question.
@@ -93,7 +93,7 @@ def write_set(
 
     Raises:
         RunExistsError: `out` exists and is not an empty folder.
-        DataError: The corpus yields no question, or none for a needed split; no files are left behind.
+        DataError: The corpus gives no question, or none for a split that is needed; no files remain.
     """
     out = Path(out)
     check_free(out)
@@ -135,7 +135,7 @@ def write_splits(folder: Path, questions: Mapping[str, Sequence[Question]]) -> l
 
 
 def _write(folder: Path, question_set: QuestionSet, measured: dict[str, Any], key: dict[str, Any], source: str) -> None:
-    """Writes the files of a question set, after removing those of a killed run."""
+    """Writes the files of a question set, and first removes partial files of a killed run."""
     for name in ("questions", "flashrag"):
         shutil.rmtree(folder / name, ignore_errors=True)
     questions = {split: question_set.split(split) for split in SPLITS}
@@ -143,7 +143,7 @@ def _write(folder: Path, question_set: QuestionSet, measured: dict[str, Any], ke
     (folder / "flashrag").mkdir()
     for split in SPLITS:
         write_jsonl(folder / "flashrag" / f"{split}.jsonl", map(_flashrag, questions[split]))
-    pictured = importlib.util.find_spec("matplotlib") is not None  # installed with `train`; tables have the same data
+    pictured = importlib.util.find_spec("matplotlib") is not None  # part of `train`; the tables hold the same data
     if pictured:
         picture(measured, str(folder / "report.png"))
     write_report(folder, measured, markdown(measured, source, pictured))
@@ -187,7 +187,7 @@ def read_split(folder: FilePath, split: str) -> tuple[Question, ...]:
     """Returns the questions of one split of a question set, or of all splits for ``all``.
 
     Raises:
-        DataError: The folder is not a question set, its files do not match its card, or the split has no question.
+        DataError: The folder is not a question set, a file does not match the card, or the split has no question.
     """
     folder = Path(folder)
     counts = read_card(folder)["questions"]
@@ -199,7 +199,7 @@ def read_split(folder: FilePath, split: str) -> tuple[Question, ...]:
 
 
 def world_shortcuts(folder: FilePath) -> tuple[Shortcuts, tuple[Question, ...]]:
-    """Returns the measures of a world's questions, and the questions."""
+    """Returns the shortcuts of a world's questions, and the questions."""
     world = read_world(folder)
     return measure(world.questions, world.passages, build_in_memory(world.passages), 3, world.triples), world.questions
 

@@ -1,7 +1,7 @@
-"""Draws a subset of questions in which each kind keeps its share, and describes the mixture of a set.
+"""Draws subsets of questions in which each kind keeps its share, and describes the mixture of kinds in a set.
 
-Question files are often sorted by kind, so their first questions are all of one kind. All code that uses only part of
-a set therefore draws it here: limits of commands, validation, subsets of suites, and pools for selection.
+Question files are often sorted by kind, so that the first questions are all of one kind. All code that uses only part
+of a set therefore draws it here: limits of commands, validation, subsets of suites, and selection pools.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from searchgym.records import Question, hops_of
 from searchgym.scoring import UNANSWERABLE_SUFFIX
 
 Field = Literal["type", "hops", "level"]
-"""Field by which questions can be divided into strata."""
+"""Field that questions can be stratified by."""
 BY_KIND: Final[tuple[tuple[Field, ...], ...]] = (("type",), ("hops",))
-"""Default strata: kinds, divided by number of hops; only hops if the questions have no kind."""
+"""Default fields that stratify a subset: the kind, then the number of hops within a kind; without kinds, only hops."""
 SEED: Final = 0
-"""Default seed, shared by all callers: two evaluations with the same limit use the same questions."""
+"""Default seed. It is the same everywhere, so that two evaluations with one limit ask the same questions."""
 DIFFERENT: Final = 0.1
-"""Threshold for a warning: difference between a kind's shares in training and in validation."""
+"""Difference between a kind's shares in training and in validation above which a warning is printed."""
 WIDTH: Final = 80
 """Maximum number of characters of a line about a mixture."""
 
@@ -40,21 +40,21 @@ FIELDS: Final[Mapping[Field, Callable[[Question], str | None]]] = {
 def draw_subset(
     questions: Sequence[Question], n: int, seed: int = SEED, strata: Sequence[Sequence[Field]] = BY_KIND
 ) -> list[Question]:
-    """Draws a seeded subset of questions, with all strata in proportion.
+    """Draws a stratified random subset of questions, determined by a seed.
 
     Each stratum's number is its share rounded down or up, by largest remainders (ties to the larger stratum, then by
-    name); within it the questions with the smallest hashes are drawn, the hash being the SHA-256 of ``"SEED:ID"``.
-    Thus the order of the questions has no influence. MuSiQue-Full's unanswerable twins stay with their questions: from
-    a set that consists of twins, the number drawn is even and at least 2.
+    name). Within a stratum, the questions with the smallest hashes are drawn; the hash is the SHA-256 of ``"SEED:ID"``,
+    so the order of the questions has no influence. MuSiQue-Full's unanswerable twins stay with their questions: from a
+    set of twins only, an even number is drawn, at least 2.
 
     Args:
         questions: The set, with unique ids.
         n: Number of questions to draw.
         seed: Seed of the hashes.
-        strata: Fields that define the strata, by level: each level subdivides the strata of the previous one.
+        strata: Fields that define the strata, level by level; each level subdivides the strata of the one before.
 
     Returns:
-        The questions in the order of their hashes; all questions, in their original order, if there are at most `n`.
+        The questions in the order of their hashes; all of them in their original order if there are at most `n`.
     """
     if n < 1 or n >= len(questions):
         return list(questions) if n > 0 else []
@@ -68,7 +68,7 @@ def draw_subset(
 
 
 def _by_twins(questions: Sequence[Question]) -> tuple[list[Twins], list[Twins]]:
-    """Returns the questions without a twin, and the pairs of twins."""
+    """Returns the questions without a twin, and the pairs of a question and its twin."""
     by_id = {question.id: question for question in questions}
     single, pairs = list[Twins](), list[Twins]()
     for question in questions:
@@ -86,17 +86,17 @@ def _hash(question: Question, seed: int) -> str:
 
 
 class _Draw:
-    """Draws `n` out of `whole` questions."""
+    """Draws `n` of `whole` questions."""
 
     def __init__(self, n: int, whole: int, ranks: Mapping[str, str]) -> None:
         self._n, self._whole, self._ranks = n, whole, ranks
 
     def rank(self, twins: Twins) -> tuple[str, str]:
-        """Returns the sort key for the order of hashes."""
+        """Returns the sort key of a question: its hash, then its id."""
         return self._ranks[twins[0].id], twins[0].id
 
     def among(self, members: Sequence[Twins], count: int, levels: Sequence[Sequence[Field]]) -> list[Twins]:
-        """Returns `count` members: each stratum of the first level in proportion (rounded), recursively by level."""
+        """Returns `count` members, allocated to the strata in proportion, level by level."""
         if not levels:
             return sorted(members, key=self.rank)[:count]
         strata: defaultdict[tuple[str, ...], list[Twins]] = defaultdict(list)
@@ -112,7 +112,7 @@ class _Draw:
 
 
 def by_hash(questions: Iterable[Question], seed: int = SEED) -> list[Question]:
-    """Returns questions in the order of their seeded hashes, independent of their original order."""
+    """Returns questions in the order of their hashes, which depends on the seed and not on their present order."""
     return sorted(questions, key=lambda question: (_hash(question, seed), question.id))
 
 
@@ -120,7 +120,7 @@ def by_hash(questions: Iterable[Question], seed: int = SEED) -> list[Question]:
 
 
 def mixture(questions: Iterable[Question]) -> Counter[str]:
-    """Returns the number of questions of each kind; by hops if they have no kind."""
+    """Returns the number of questions of each kind; questions without a kind are counted by hops."""
     return Counter(question.kind or _hops(question) or "no kind" for question in questions)
 
 
@@ -130,14 +130,14 @@ def _hops(question: Question) -> str | None:
 
 
 def mixture_lines(training: Sequence[Question], validation: Sequence[Question]) -> Iterator[str]:
-    """Yields lines of at most `WIDTH` characters that describe the questions of training and validation.
+    """Yields lines of at most `WIDTH` characters that describe the mixtures of training and validation questions.
 
-    A warning follows if shares differ by more than `DIFFERENT` and by more than one validation question: the
-    validation score then says little about the trained questions.
+    A warning follows if shares differ by more than `DIFFERENT` plus one validation question: the validation score then
+    reflects a different task mix from the one trained on.
 
     Args:
         training: Questions to train on; empty if they are generated during training.
-        validation: Questions that are used for validation.
+        validation: Questions to validate on, after any limit.
     """
     for name, questions in (("training", training), ("validation", validation)):
         if questions:
@@ -156,7 +156,7 @@ def mixture_lines(training: Sequence[Question], validation: Sequence[Question]) 
 
 
 def _line(head: str, parts: Sequence[str]) -> str:
-    """Returns a head and as many parts as fit on a line, with control characters in names of kinds replaced."""
+    """Returns a heading and as many parts as fit a line. Control characters in names from data sets are replaced."""
     texts = [drawable(part) for part in parts]
     for count in range(len(texts), -1, -1):
         rest = [] if count == len(texts) else [f"and {len(texts) - count} more"]

@@ -2,7 +2,7 @@
 
 A kind is one class in a module of `searchgym.retrieval.kinds`, or of a user's. A `PartCard` names a back end,
 which is built from a corpus into a *part*, its folder inside an index folder. Other cards wrap cards (``of``), or need
-no corpus: they ask a server, call a function, replay a run, or let a language model write the pages.
+no corpus: they query a server, call a function, replay a run, or let a language model write the pages.
 """
 
 from __future__ import annotations
@@ -29,14 +29,15 @@ from searchgym.retrieval.retriever import AnyRetriever, CorpusRetriever, Retriev
 from searchgym.retrieval.wrapper import WithCorpus
 
 Progress = Callable[[str, int, int], None]
-"""Callback that gets the name of a stage, the work done and the total work (0 if unknown), both mostly in passages."""
+"""Callback for progress: called with the name of a stage, the work done and the total work (0 if unknown), mostly in
+passages."""
 
 
 class Needs(NamedTuple):
-    """Upper estimate of the memory and disk space that a build takes."""
+    """Upper estimate of the memory and disk space of a build."""
 
     memory: int
-    """Bytes of memory that the build takes."""
+    """Bytes of memory during the build."""
     disk: int
     """Bytes of disk space during the build; the finished part takes less."""
 
@@ -55,10 +56,10 @@ class Builder(Protocol):
         return
 
     def finish(self, shards: int, passages: PassageStore) -> dict[str, Any]:
-        """Makes the part from its shards.
+        """Builds the part from its shards.
 
         Args:
-            shards: Number of shards in all.
+            shards: Total number of shards.
             passages: All passages of the corpus.
 
         Returns:
@@ -79,12 +80,12 @@ class RetrieverCard(Kind):
     noun: ClassVar = "kind of retriever"
     loads_code: ClassVar = True
     searches_corpus: ClassVar[bool] = False
-    """Whether it searches passages or a part of a corpus of this machine itself."""
+    """Whether the retriever itself searches a corpus on this machine."""
 
     name: str = ""
     """Name of the card."""
     summary: str = ""
-    """One line about the retriever, for lists of cards."""
+    """One-line description of the retriever, for lists of cards."""
 
     @classmethod
     def short(cls, value: object) -> object:
@@ -92,7 +93,7 @@ class RetrieverCard(Kind):
         return find_retriever(value) if isinstance(value, str) else value
 
     def open(self, sources: Sources) -> AnyRetriever:
-        """Returns the retriever; opens cards that it wraps by ``sources.open``, and imports libraries only here."""
+        """Returns the retriever; opens wrapped cards with ``sources.open``. Libraries are imported only here."""
         raise NotImplementedError(f"{type(self).__name__} does not define open")
 
     @property
@@ -102,24 +103,24 @@ class RetrieverCard(Kind):
 
     @property
     def inner(self) -> list[RetrieverCard]:
-        """The cards that this one wraps: those in its fields."""
+        """Wrapped cards: those in the fields of this card."""
         values = (getattr(self, field.name) for field in dataclasses.fields(self))
         several = (value if isinstance(value, (list, tuple)) else [value] for value in values)
         return [card for cards in several for card in cards if isinstance(card, RetrieverCard)]
 
     @property
     def needs_corpus(self) -> bool:
-        """Whether it, or one that it wraps, searches a corpus of this machine."""
+        """Whether this retriever, or one that it wraps, searches a corpus on this machine."""
         return any(card.searches_corpus for card in self.walk())
 
     @property
     def grows(self) -> bool:
-        """Whether the hits at a step of training depend on the number of steps. Default: as those that it wraps."""
+        """Whether the hits at a training step depend on the number of steps. Default: as for the wrapped cards."""
         return any(card.grows for card in self.inner)
 
     @property
     def models(self) -> list[EncoderCard | str]:
-        """The models that it loads itself: encoders, and others by name. Default: the encoders in its fields."""
+        """Models that this card itself loads: encoders, and others by name. Default: the encoders in its fields."""
         values = (getattr(self, field.name) for field in dataclasses.fields(self))
         return [value for value in values if isinstance(value, EncoderCard)]
 
@@ -136,16 +137,16 @@ class PartCard(RetrieverCard):
 
     searches_corpus: ClassVar = True
     back_end: ClassVar[str]
-    """Module with the functions ``needs``, ``builder`` and ``load``, called as the methods are with the card before
-    their arguments. It is imported when one is used, so that its libraries are needed only then."""
+    """Module with the functions ``needs``, ``builder`` and ``load``, which take the card and the arguments of the
+    methods of those names. It is imported at the first call, so that its libraries are needed only then."""
     at_search: ClassVar[tuple[str, ...]] = ()
     """Fields that affect searching only: two cards that differ only in these share a part."""
     takes: ClassVar[Literal["vectors", "lucene"] | None] = None
-    """Files of other tools that `convert_index` makes such a part of: vectors of FAISS, or an index of Lucene."""
+    """Files of other tools that `convert_index` can turn into this part: FAISS vectors, or a Lucene index."""
     extra: ClassVar[str] = ""
-    """Extra of the package that installs those libraries."""
+    """Extra of this package that installs the back end's libraries."""
     slow: ClassVar[bool] = False
-    """Whether a large corpus takes days to build: then no index is built at the first search."""
+    """Whether building a large corpus takes days; if so, the first search does not start a build."""
 
     @override
     def open(self, sources: Sources) -> AnyRetriever:
@@ -156,9 +157,17 @@ class PartCard(RetrieverCard):
         data: dict[str, Any] = plain(self)
         return {name: value for name, value in data.items() if name not in ("name", "summary", *self.at_search)}
 
-    def search_memory(self, passages: int) -> int:
-        """Returns the bytes of main memory that searching so many passages takes. Default: 0, files are mapped."""
-        return 0
+    def search_memory(self, passages: int, gpus: int) -> dict[str, int]:
+        """Returns the bytes that a search holds in memory, by device. Default: none, since files are mapped.
+
+        Args:
+            passages: Number of passages.
+            gpus: Number of GPUs of the machine.
+
+        Raises:
+            UsageError: The card searches on a device that the machine lacks.
+        """
+        return {}
 
     def needs(self, passages: int, text: int) -> Needs:
         """Returns the memory and disk space of a build.
@@ -175,7 +184,7 @@ class PartCard(RetrieverCard):
         Args:
             folder: Existing folder that receives the part.
             shards: Existing folder for intermediate files.
-            progress: Called as a stage goes on.
+            progress: Called during each stage.
 
         Raises:
             UsageError: The libraries of the back end are not installed; the message names the command.
@@ -192,7 +201,7 @@ class PartCard(RetrieverCard):
             facts: Result of `Builder.finish`.
             passages: All passages of the index folder.
             sha256: sha256 of the corpus.
-            progress: Called as a slow stage goes on.
+            progress: Called during slow stages.
 
         Raises:
             IndexMismatchError: The part does not match its facts, the passages or this version of the code.
@@ -201,24 +210,24 @@ class PartCard(RetrieverCard):
         return cast(CorpusRetriever, self._module().load(self, folder, facts, passages, sha256, progress))
 
     def verify(self, folder: Path, facts: dict[str, Any], passages: PassageStore, sha256: str) -> None:
-        """Raises an IndexMismatchError if the files of the part are not sound. Default: they are not looked at."""
+        """Raises an IndexMismatchError if the files of the part are damaged. Default: no check."""
 
     def _module(self) -> Any:
         try:
             return importlib.import_module(self.back_end)
         except ImportError as error:
             install = install_command(self.extra)
-            raise UsageError(f"a retriever of kind {self.kind} needs more ({error}): {install}") from error
+            raise UsageError(f"a retriever of kind {self.kind} needs another package ({error}): {install}") from error
 
 
 def _no_corpus(card: PartCard | None = None) -> Any:
     name = "" if card is None else f" {card.name or card.kind!r}"
-    raise UsageError(f"the retriever card{name} searches a corpus: give one")
+    raise UsageError(f"the retriever card{name} searches a corpus: name one")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """What a card's retriever may be opened with."""
+    """Resources with which a card's retriever is opened."""
 
     part: Callable[[PartCard], CorpusRetriever] = _no_corpus
     """Returns the retriever over the part built for a card. Default: an error."""
@@ -227,13 +236,13 @@ class Sources:
     corpus_sha256: str | None = None
     """sha256 of that corpus."""
     questions: Sequence[Question] | None = None
-    """Questions of the environment that searches by it; None for any other use."""
+    """Questions of the environment that uses the retriever; None for any other use."""
 
     def open(self, card: RetrieverCard) -> Retriever:
         """Returns the retriever of a card for any use, such as inside another retriever.
 
         Raises:
-            UsageError: Its hits depend on the environment's questions, or it needs a corpus that is not given.
+            UsageError: The hits depend on the environment's questions, or a corpus is needed and not given.
         """
         opened: Any = card.open(dataclasses.replace(self, questions=None))
         if card.searches_corpus and corpus_of(opened) is None:
@@ -244,7 +253,7 @@ class Sources:
         """Returns the retriever of a card over an index in a folder.
 
         Raises:
-            UsageError: It searches elsewhere and needs no index.
+            UsageError: The retriever searches elsewhere and needs no index.
         """
         retriever = self.open(card)
         if not isinstance(retriever, CorpusRetriever):
@@ -253,7 +262,7 @@ class Sources:
 
 
 _READING: ContextVar[tuple[Path, ...]] = ContextVar("reading", default=())
-"""Files of the cards that are being read, each of which names the next: a card must not stand on itself."""
+"""Files of the cards that are being read, each of which names the next: a card must not refer to itself."""
 
 
 def find_retriever(retriever: str | dict[str, Any] | RetrieverCard) -> RetrieverCard:
@@ -274,7 +283,7 @@ def find_retriever(retriever: str | dict[str, Any] | RetrieverCard) -> Retriever
         return _read({"kind": retriever}, Source("retriever"))
     path, above = find_card("retrievers", retriever), _READING.get()
     if path.resolve() in above:
-        raise CardError(f"{retriever!r:.80}: the card stands on itself")
+        raise CardError(f"{retriever!r:.80}: the card refers to itself")
     reading = _READING.set((*above, path.resolve()))
     try:
         return _read(*read_source(path))
@@ -284,7 +293,7 @@ def find_retriever(retriever: str | dict[str, Any] | RetrieverCard) -> Retriever
 
 def _read(data: object, source: Source) -> RetrieverCard:
     if not isinstance(data, dict):
-        raise CardError(f"{source.name}: a retriever card is keys and values, got {data!r:.80}")
+        raise CardError(f"{source.name}: a retriever card must be keys and values, got {data!r:.80}")
     return read(RetrieverCard, data, source)
 
 

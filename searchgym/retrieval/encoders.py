@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float32]
 
 CHARACTERS: Final = 64
-"""Maximum number of characters of a text per token that the model may take; longer texts are cut before tokenising.
+"""Maximum number of characters of a text per token that the model accepts; longer texts are cut before tokenising.
 
 A token has 2 to 5 characters in the languages of the world, so the tokenizer would cut the rest anyway. Exceptions are
-long runs of blanks, and words of more than a hundred letters.
+long runs of spaces, and words of more than a hundred letters.
 """
 
 _PACKAGE: Final = "package:"
@@ -117,12 +117,12 @@ def _check(card: EncoderCard) -> None:
     """Raises a CardError if a card's numbers or templates are not valid."""
     for name, least in (("max_tokens", 4), ("dimension", 1), ("batch", 1)):
         if getattr(card, name) < least:
-            raise CardError(f"encoder card {card.name!r}: {name} is at least {least}, got {getattr(card, name)}")
+            raise CardError(f"encoder card {card.name!r}: {name} must be at least {least}, got {getattr(card, name)}")
     for name in ("query", "passage"):
         if "{text}" not in getattr(card, name):
-            raise CardError(f"encoder card {card.name!r}: {name} holds no {{text}}, got {getattr(card, name)!r}")
+            raise CardError(f"encoder card {card.name!r}: {name} must contain {{text}}, got {getattr(card, name)!r}")
     if "{title}" in card.query:
-        raise CardError(f"encoder card {card.name!r}: query holds {{title}}, a query has none")
+        raise CardError(f"encoder card {card.name!r}: query contains {{title}}, but queries have no title")
 
 
 def _load(card: EncoderCard) -> SentenceTransformer:
@@ -164,8 +164,8 @@ def _load(card: EncoderCard) -> SentenceTransformer:
     except Exception as error:  # transformers, torch and the hub's client raise exceptions of many types
         why = "the hub cannot be reached, and in its cache: " if where.get("local_files_only") else ""
         raise DataMissingError(
-            f"the encoder cannot be loaded ({why}{type(error).__name__}: {error!s:.300}): fetch it where there is a "
-            f"network with `hf download {card.model}`, or make a card whose model is a folder",
+            f"the encoder cannot be loaded ({why}{type(error).__name__}: {error!s:.300}): download it on a machine "
+            f"with a network with `hf download {card.model}`, or make a card whose model is a folder",
             card.model,
         ) from error
     positions = getattr(transformer.model.config, "max_position_embeddings", card.max_tokens)
@@ -182,7 +182,7 @@ def _in_package(model: str) -> Path:
     name, _, inside = model.removeprefix(_PACKAGE).partition("/")
     if (name and not name.isidentifier()) or ".." in Path(inside).parts or Path(inside).is_absolute():
         raise UsageError(f"{model}: expected package:NAME/FOLDER, a folder inside an installed package")
-    spec = importlib.util.find_spec(name) if name else None  # finds a package without running it
+    spec = importlib.util.find_spec(name) if name else None  # finds a package without importing it
     if spec is None or not spec.submodule_search_locations:
         raise DataMissingError(f"no such package: pip install {name.replace('_', '-')}", model)
     folder = Path(next(iter(spec.submodule_search_locations))) / inside

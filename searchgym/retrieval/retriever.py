@@ -1,12 +1,11 @@
 """The retriever interface, and `retrieve`, the function through which environments call it.
 
-A retriever is any object with ``search(queries, k)``. It is always called in batches, through `retrieve`, which keeps
-the deadline, retries faults and checks the reply, so that a fault never becomes an observation.
+A retriever is any object with ``search(queries, k)``. It is always called in batches, through `retrieve`, which
+enforces the deadline, retries faults and checks the reply, so that a fault never becomes an observation.
 
-Faults and mistakes differ. What `search` raises, a reply of the wrong length, and a hit with a field that cannot be
-used are *faults*: they happen at work, and end episodes with ``retriever_error``. A `search` that takes other
-arguments, or returns something else than lists of `Hit` records, is a *mistake* in the program, which no repetition
-mends: it raises a UsageError at once.
+A *fault* is an exception from `search`, a reply of the wrong length, or a hit with an unusable field. Faults happen in
+normal operation; they end episodes with ``retriever_error``. A `search` that takes other arguments, or returns anything
+but lists of `Hit` records, is a *mistake* in the program, which a retry cannot fix: it raises a UsageError at once.
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ class Retriever(Protocol):
     Four optional attributes describe how a retriever may be called:
 
     - ``in_process = True``: calls cannot hang, so the caller's thread makes them, which saves a thread per call.
-    - ``calls_at_once``: maximum number of simultaneous calls, for the client of a server say. Default: 1.
-    - ``queries_at_once``: maximum number of queries per call; 1 if a query can fail without the others.
+    - ``calls_at_once``: maximum number of simultaneous calls, for example of a server's client. Default: 1.
+    - ``queries_at_once``: maximum number of queries per call; 1 if a failing query must not fail the others.
     - ``tries_again = True``: the retriever retries faults itself, so `retrieve` does not.
     """
 
@@ -81,7 +80,7 @@ AnyRetriever = Retriever | QuestionRetriever
 
 def corpus_of(retriever: object) -> CorpusRetriever | None:
     """Returns a retriever whose corpus is on this machine; None for any other."""
-    # Only `passages` is checked: isinstance reads every member, and `corpus_sha256` of a client would ask its server.
+    # Only `passages` is checked: isinstance reads every member, and `corpus_sha256` of a client would query its server.
     return cast(CorpusRetriever, retriever) if callable(getattr(retriever, "passages", None)) else None
 
 
@@ -150,7 +149,7 @@ def retrieve(
         question_ids: Id of each query's question.
         queries: Query texts.
         k: Number of hits wanted per query.
-        deadline: Seconds for the whole retrieval, retries included. A call that hangs is left to its daemon thread.
+        deadline: Seconds for the whole retrieval, retries included. A call that hangs is left in a daemon thread.
 
     Returns:
         One list of at most k hits per query.
@@ -158,7 +157,7 @@ def retrieve(
     Raises:
         RetrieverError: No valid reply came within the deadline or `MAX_ATTEMPTS` calls; the message names the last
             fault.
-        UsageError: The retriever returned something else than lists of hits.
+        UsageError: The retriever returned anything but lists of hits.
     """
 
     def call() -> list[list[Hit]]:
@@ -207,9 +206,9 @@ def checked(results: list[list[Hit]], expected: int, k: int) -> list[list[Hit]]:
         k: Maximum number of hits per query.
 
     Raises:
-        UsageError: The results are no list of lists of `Hit` records.
-        RetrieverError: They have another number of lists or hits; or a score is no finite number, or the id, title or
-            text of a passage no text.
+        UsageError: The results are not a list of lists of `Hit` records.
+        RetrieverError: The number of lists or hits is wrong; or a score is not a finite number; or the id, title or
+            text of a passage is not text.
     """
     if not isinstance(results, list):
         _mistaken(results, f"expected a list of {expected} lists of hits", results)
@@ -229,7 +228,7 @@ def checked(results: list[list[Hit]], expected: int, k: int) -> list[list[Hit]]:
 
 
 def _checked_hit(hit: Hit, rank: int, query: int) -> Hit:
-    """Returns a hit with its score as a plain float; `rank` and `query`, from 1, tell an error where it is.
+    """Returns a hit with its score as a plain float; error messages name its `rank` and `query`, both from 1.
 
     Raises:
         RetrieverError: A field cannot be used; the message names it and its value.
@@ -267,8 +266,8 @@ def _mistaken(got: Any, expected: str, whole: Any) -> NoReturn:
 def identify(retriever: AnyRetriever) -> dict[str, Any]:
     """Returns a retriever's class name, its settings (``identity()``) and the corpus that it searches, as plain data.
 
-    Two retrievers with the same identity give the same hits if their settings tell everything: a user's class or a
-    tool gives only its name.
+    Two retrievers with the same identity return the same hits if their settings are complete; a user's class or a tool
+    has only its name.
     """
     settings: Callable[[], dict[str, Any]] = getattr(retriever, "identity", dict)
     identity = {"retriever": type(retriever).__name__} | settings()
@@ -278,7 +277,7 @@ def identify(retriever: AnyRetriever) -> dict[str, Any]:
 
 
 def at_step(retriever: AnyRetriever, step: int | None, steps: int) -> None:
-    """Tells a retriever, and those that it wraps, which training step the next searches belong to; most ignore it.
+    """Sets the training step of the next searches for a retriever and those that it wraps; most ignore it.
 
     Args:
         retriever: Retriever of any kind.

@@ -1,4 +1,4 @@
-"""Noise by a schedule over the steps of a training: a probability that grows, and random numbers for each query.
+"""Noise that follows a schedule over training steps: a growing probability, and random numbers for each query.
 
 Source: the curriculum of ZeroSearch (Sun et al.), arXiv 2505.04588.
 """
@@ -23,7 +23,7 @@ WORDS: Final = 2**64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseSchedule(RetrieverCard):
-    """Base class of cards whose results are noise with a probability that grows over the steps of a training."""
+    """Base class of cards whose results are noise with a probability that grows during training."""
 
     start: Annotated[float, Interval(ge=0, le=1)] = 0.0
     """Probability of noise at step 0. Outside of training it is always 0."""
@@ -48,7 +48,7 @@ class NoiseSchedule(RetrieverCard):
 
         Args:
             step: The step i, 0-based; None outside of training, where the probability is 0.
-            steps: Number of training steps, which is m unless the schedule has its own.
+            steps: Number of training steps, which is m unless the schedule sets `steps`.
         """
         if step is None:
             return 0.0
@@ -71,5 +71,5 @@ def random_numbers(seed: int, step: int | None, query: str) -> Iterator[int]:
 
 
 def draw_noise(probability: float, numbers: Iterator[int]) -> bool:
-    """Returns whether a query gets noise; takes a number only if the probability is above 0."""
+    """Returns whether a query gets noise; draws a number only if the probability is above 0."""
     return probability > 0 and next(numbers) < probability * WORDS  # exact: p * 2**64 only moves the binary point

@@ -54,7 +54,7 @@ def read_hit(row: Any, rank: int) -> Hit:
     The types of texts and scores are left to `searchgym.retrieval.retriever.checked`.
 
     Args:
-        row: The hit as it was sent.
+        row: The hit as received.
         rank: Its rank, from 1.
 
     Raises:

@@ -27,8 +27,8 @@ from searchgym.retrieval.retriever import (
 class Wrapper:
     """Base class of retrievers that wrap other retrievers and take over their properties.
 
-    A wrapper is a `CorpusRetriever` if one of the wrapped retrievers is: only then has it `passages` and `passage`.
-    Copying it returns the same object.
+    A wrapper is a `CorpusRetriever` if one of the wrapped retrievers is; only then does it have `passages` and
+    `passage`. Copying it returns the same object.
 
     Args:
         *inner: Wrapped retrievers, one or more.
@@ -80,7 +80,7 @@ class Wrapper:
             TypeError: No wrapped retriever has its corpus on this machine.
         """
         if self._corpus is None:
-            raise TypeError(f"{type(self).__name__} has no corpus at hand, so it has no len()")
+            raise TypeError(f"{type(self).__name__} has no corpus on this machine, so it has no len()")
         return len(self._corpus)
 
     def __bool__(self) -> bool:
@@ -91,21 +91,21 @@ class Wrapper:
         return self
 
     def identity(self) -> dict[str, Any]:
-        """Returns the settings that the hits depend on, besides the corpus."""
+        """Returns the settings that the hits depend on, apart from the corpus."""
         return {"of": [identify(each) for each in self.inner]}
 
     def at_step(self, step: int | None, steps: int) -> None:
-        """Tells the wrapped retrievers the next step of training; see the function `at_step`."""
+        """Sets the training step of the wrapped retrievers; see the function `at_step`."""
         for retriever in self.inner:
             at_step(retriever, step, steps)
 
 
 class WithCorpus(Wrapper):
-    """Retriever that searches passages but does not hand them out, together with them.
+    """Retriever whose passages are in a separate store, because it does not give access to them itself.
 
     Args:
         inner: Wrapped retriever.
-        store: The passages that it searches.
+        store: Passages that the retriever searches.
         corpus_sha256: sha256 of the corpus.
     """
 

@@ -193,6 +193,18 @@ def local_folder(name: str | Path) -> Path | None:
     return next((folder for folder in [*checkpoints, Path(name)] if folder.is_dir()), None)
 
 
+def only_on_hub(name: str) -> bool:
+    """Returns whether a model is neither here nor in the hub's cache, and has a name of the hub. Asks no network."""
+    from huggingface_hub import try_to_load_from_cache
+
+    match = HUB_NAME.fullmatch(name)
+    if match is None or name in list_cards("pretrained") or Path(name).exists() or local_folder(name) is not None:
+        return False
+    files = (try_to_load_from_cache(match[1], file, revision=match[2]) for file in ("config.json", ADAPTER))
+    folders = [Path(file).parent for file in files if isinstance(file, str)]
+    return not any((folder / ADAPTER_WEIGHTS).exists() or has_weights(folder) for folder in folders)
+
+
 def _from_hub(name: str, repo: str, revision: str | None, parts: Sequence[str], before: str = "") -> Path:
     """Returns a model's folder in the hub's cache, after downloading it if the hub can be reached.
 

@@ -1,4 +1,4 @@
-"""Who may ask a retrieval server: a token, and the host names under which it answers."""
+"""Access control of a retrieval server: its token, and the host names that it accepts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fastapi import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 PROBES: Final = frozenset({"/healthz", "/readyz"})
-"""Paths that need no token; they tell nothing about the index."""
+"""Paths that need no token; they reveal nothing about the index."""
 ANY: Final = "*"
 """Host name that allows every other."""
 
@@ -22,13 +22,13 @@ ANY: Final = "*"
 class Access:
     """Decides which requests are answered.
 
-    A request names in ``Host`` the server that it was meant for. A page in a browser that reaches this server through
-    a name of its own (DNS rebinding) sends that name, so names other than ``localhost`` must be allowed; addresses are
-    always allowed, because no page can own them.
+    The header ``Host`` names the server that a request is meant for. A web page that reaches this server through the
+    page's own domain (DNS rebinding) sends that domain, so names other than ``localhost`` must be allowed explicitly.
+    IP addresses are always allowed, because no web page can have one redirected to this server.
 
     Args:
-        token: Token that requests must bring as ``Authorization: Bearer TOKEN``. Default: none is needed.
-        hosts: Names that ``Host`` may have, besides ``localhost`` and every IP address; `ANY` allows all.
+        token: Token that requests must send as ``Authorization: Bearer TOKEN``. Default: no token is needed.
+        hosts: Names accepted in ``Host``, in addition to ``localhost`` and every IP address; `ANY` allows all.
     """
 
     def __init__(self, token: str | None = None, hosts: Iterable[str] = ()) -> None:
@@ -40,7 +40,7 @@ class Access:
         hosts = [value for name, value in scope["headers"] if name == b"host"]
         if not hosts or not all(_is_allowed(host, self._hosts) for host in hosts):
             names = b", ".join(hosts)[:80].decode("latin-1")
-            return _refused(f"this server does not answer for the host {names!r}: see --allow-host", 421)
+            return _refused(f"this server does not accept the host name {names!r}: see --allow-host", 421)
         if self._expected is None or scope["path"] in PROBES:
             return None
         tokens = [value for name, value in scope["headers"] if name == b"authorization"]
@@ -66,13 +66,13 @@ def _is_allowed(host: bytes, names: frozenset[str]) -> bool:
 
 
 class AccessMiddleware:
-    """ASGI application that hands on the requests that `Access` allows and refuses the others."""
+    """ASGI application that passes on the requests that `Access` allows and refuses the others."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self.app, self.access = app, access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers a request, or lets the application answer it."""
+        """Refuses a request, or passes it to the application."""
         refusal = self.access.refusal(scope) if scope["type"] == "http" else None
         await (self.app if refusal is None else refusal)(scope, receive, send)
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 DEFAULT_K: Final = 3
 """Number of hits per query if a request names none, as in Search-R1."""
 LONG: Final = 256
-"""Number of hits above which a reply is written in a thread; it takes about a millisecond to write this many."""
+"""Number of hits above which a reply is encoded in a thread; encoding this many takes about a millisecond."""
 
 
 class _BadRequestError(Exception):
@@ -50,7 +50,7 @@ def make_app(
     Args:
         service: Service that answers the queries; it starts to load when the application starts.
         info: Returns the reply of ``/info``, a description of the index.
-        access: Decides which requests are answered. Default: those that were meant for localhost or an IP address.
+        access: Decides which requests are answered. Default: requests for localhost or an IP address.
         mcp: Server of the Model Context Protocol (`Tools.server`) to answer at ``/mcp``. Default: none.
     """
     manager, routes = None, []
@@ -74,7 +74,7 @@ def make_app(
     async def retrieve(request: Request) -> Response:
         """Answers a request in Search-R1's schema, ``{"queries": [..], "topk": 3, "return_scores": false}``.
 
-        UnityMAS-O's client asks here first, in the schema of ``/search``, and is answered in that.
+        UnityMAS-O's client tries this path first, with the schema of ``/search``, and gets a reply in that schema.
         """
         return await _answer(service, request, _retrieve)
 
@@ -119,7 +119,7 @@ async def _retrieve(service: Service, body: dict[str, Any]) -> bytes:
         return await _search(service, body)
     scores = body.get("return_scores", False)
     if not isinstance(scores, bool):
-        raise _BadRequestError(f"return_scores is true or false, got {scores!r:.80}")
+        raise _BadRequestError(f"return_scores must be true or false, got {scores!r:.80}")
 
     def row(hits: list[Hit]) -> Any:
         documents = [document(hit.passage) for hit in hits]
@@ -161,22 +161,22 @@ async def _answer(service: Service, request: Request, schema: Schema) -> Respons
 async def _body(request: Request, limits: Limits) -> dict[str, Any]:
     """Returns the JSON object in the body of a request, reading no more than the allowed number of bytes."""
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media_type != "application/json":  # a web page may send the others to any server, without being asked
-        raise _BadRequestError(f"the content type is application/json, got {media_type!r:.80}", 415)
+    if media_type != "application/json":  # a web page may send other types to any server unasked
+        raise _BadRequestError(f"the content type must be application/json, got {media_type!r:.80}", 415)
     read = bytearray()
     try:
         async for chunk in request.stream():
             read += chunk
             if len(read) > limits.body:
-                raise _BadRequestError(f"the body has over {limits.body} bytes: send fewer queries at once", 413)
+                raise _BadRequestError(f"the body has more than {limits.body} bytes: send fewer queries at once", 413)
     except ClientDisconnect:
-        raise _BadRequestError("the connection ended before the request", 408) from None
+        raise _BadRequestError("the connection ended before the end of the request", 408) from None
     try:
         body = json.loads(read)
     except (ValueError, RecursionError) as error:
-        raise _BadRequestError(f"the body is no JSON: {error}", 400) from None
+        raise _BadRequestError(f"the body is not JSON: {error}", 400) from None
     if not isinstance(body, dict):
-        raise _BadRequestError(f"the body is a JSON object, got {body!r:.80}")
+        raise _BadRequestError(f"the body must be a JSON object, got {body!r:.80}")
     return body
 
 
@@ -188,30 +188,30 @@ async def _lists(
     k_field: str,
     *others: str,
 ) -> bytes:
-    """Returns a JSON list with a row of the hits of each query in a body, once its fields are checked.
+    """Checks the fields of a body, and returns a JSON list with one row of hits per query.
 
-    A body with an unknown field is refused: a number of hits under another name would get the default number. Each row
-    is encoded by itself, because the encoder does not let other threads run before it is done.
+    A body with an unknown field is refused, because a misspelt number of hits would silently become the default. Each
+    row is encoded separately, because the encoder blocks all other threads until it is done.
 
     Args:
         service: The service.
         body: The body of the request.
-        row: Returns what stands for the hits of one query.
+        row: Converts the hits of one query to plain data for JSON.
         texts_field: Field of the queries.
         k_field: Field of the number of hits.
         *others: Fields that are checked elsewhere.
     """
     limits, texts, k = service.limits, body.get(texts_field), body.get(k_field)
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        raise _BadRequestError(f"{texts_field} is a list of strings, got {texts!r:.80}")
+        raise _BadRequestError(f"{texts_field} must be a list of strings, got {texts!r:.80}")
     accepted = (texts_field, k_field, *others)
     if unknown := [field for field in body if field not in accepted]:
-        raise _BadRequestError(f"unknown key {unknown[0]!r:.80}: a request here has {', '.join(accepted)}")
+        raise _BadRequestError(f"unknown key {unknown[0]!r:.80}: the accepted keys are {', '.join(accepted)}")
     if len(texts) > limits.queries:
         raise _BadRequestError(f"{len(texts)} {texts_field}, at most {limits.queries} in one request", 413)
     k = DEFAULT_K if k is None else k
     if not isinstance(k, int) or isinstance(k, bool) or not 1 <= k <= limits.k:
-        raise _BadRequestError(f"{k_field} is a number from 1 to {limits.k}, got {k!r:.80}")
+        raise _BadRequestError(f"{k_field} must be a number from 1 to {limits.k}, got {k!r:.80}")
     if len(texts) * k > limits.hits:
         size = f"{len(texts)} {texts_field} with {k_field} {k} are {len(texts) * k} passages"
         raise _BadRequestError(f"{size}, at most {limits.hits} in one request: send fewer {texts_field} at once", 413)
@@ -222,7 +222,7 @@ async def _lists(
 
     if sum(map(len, lists)) <= LONG:
         return write()
-    return await asyncio.get_running_loop().run_in_executor(service.writer, write)  # so that others do not wait
+    return await asyncio.get_running_loop().run_in_executor(service.writer, write)  # other requests do not wait
 
 
 def _encoded(body: Any) -> bytes:

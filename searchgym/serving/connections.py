@@ -1,6 +1,6 @@
-"""Connections of a server that end when a client takes too long or sends too much between its requests.
+"""Server connections that are closed when a client takes too long or sends too much between its requests.
 
-uvicorn limits the time of idle connections only, and with its faster parser the size of headers not at all.
+uvicorn limits only the time of idle connections; with its faster parser it does not limit the size of headers.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Any, ClassVar, Final
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 HEAD: Final = 64 * 2**10
-"""Maximum number of bytes in the head of a request, up to one read of the socket more."""
+"""Maximum number of bytes in the head of a request; one read of the socket may exceed it."""
 
 
 class _Bounded(asyncio.Protocol):
     """Connection with limits, to be combined with uvicorn's class of connections.
 
-    A request must have arrived within `seconds` of the connection's start or of the last reply, and a reply must have
-    been taken within `seconds` of its end. While a request is being answered no time is counted.
+    A request must arrive within `seconds` of the connection's start or of the last reply, and the client must read a
+    reply within `seconds` of its end. The time that the server takes to answer does not count.
     """
 
     seconds: ClassVar[float]
@@ -48,7 +48,7 @@ class _Bounded(asyncio.Protocol):
         self._unasked += len(data)
         most = HEAD
         if cycle is not None and (cycle.more_body or not cycle.response_complete):
-            # of a body that was refused, bytes may come and are dropped, so that the reply is read
+            # the rest of a refused body may still arrive and is dropped, so that the client reads the reply
             lengths = [value for name, value in cycle.scope["headers"] if name == b"content-length"]
             most += int(lengths[0]) if lengths else self.body
         if self._unasked > most:
@@ -60,14 +60,14 @@ class _Bounded(asyncio.Protocol):
         super().on_response_complete()  # type: ignore[misc]
 
     def _check(self) -> None:
-        """Ends the connection if its time is up, else looks again later."""
+        """Ends the connection if its time is up; otherwise checks again later."""
         left = self._since + self.seconds - self.loop.time()
         if self.cycle is not None and not self.cycle.more_body and not self.cycle.response_complete:
-            left = self.seconds  # the server's turn
+            left = self.seconds  # the server is still answering
         if left > 0:
             self._timer = self.loop.call_later(left, self._check)
         elif self.transport.is_closing() or self.transport.get_write_buffer_size():
-            self.transport.abort()  # the client does not take its reply
+            self.transport.abort()  # the client does not read its reply
         else:
             self._refuse(b"408 Request Timeout")
 
@@ -82,7 +82,7 @@ def bounded(seconds: float, body: int) -> type[asyncio.Protocol]:
     """Returns a class of connections for ``uvicorn.Config(http=...)``.
 
     Args:
-        seconds: Maximum number of seconds for a request to arrive, and for a reply to be taken.
+        seconds: Maximum number of seconds for a request to arrive, and for a reply to be read.
         body: Maximum number of bytes in the body of a request.
     """
     return type("Connection", (_Bounded, AutoHTTPProtocol), {"seconds": seconds, "body": body})

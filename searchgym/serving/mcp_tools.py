@@ -2,8 +2,8 @@
 
 Source: Model Context Protocol, specification of 2025-06-18 and later, server features, "Tools".
 
-A result is one text that holds JSON, so that text of pages stays a string in it, whatever it spells. A wrong argument,
-a page that does not exist or a retriever that failed is a result with ``isError``: the model reads why.
+A result is one JSON text, so page text is always a quoted string in it, whatever it contains. A wrong argument, a
+missing page or a failed retriever gives a result with ``isError`` and the reason, which the model can read.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ DEFAULT_K: Final = 5
 PATH: Final = "/mcp"
 """Path of the tools on the HTTP server."""
 SEARCH_SECONDS: Final = 20.0
-"""Seconds that a call waits for the corpus to load: an agent that starts its own server asks at once."""
+"""Maximum number of seconds that a call waits for the corpus to load: an agent that starts a server calls at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageLimits:
-    """How much of pages the tools show."""
+    """Limits on the page text that the tools return."""
 
     snippet_words: int = 0
-    """Maximum number of words of each hit; 0 shows whole passages."""
+    """Maximum number of words of each hit; 0 returns whole passages."""
     page_words: int = 500
     """Maximum number of words of a part of an opened page."""
 
@@ -53,13 +53,13 @@ class _WrongArgumentError(Exception):
 
 
 class Tools:
-    """The tools over a service.
+    """Tools ``search`` and ``open`` over a retrieval service.
 
     Args:
         service: Service that answers the queries.
-        pages: Returns the pages that can be opened, None while they load; None if the corpus is not on this machine,
-            and there is no tool ``open``.
-        shown: How much of pages is shown.
+        pages: Function that returns the pages that can be opened, or None while they load. If `pages` is None because
+            the corpus is not on this machine, there is no tool ``open``.
+        limits: Limits on the page text that the tools return.
     """
 
     def __init__(
@@ -101,8 +101,8 @@ class Tools:
             elif request.name == "open" and self._pages is not None:
                 result = await self._open(arguments, self._pages)
             else:
-                tools = "search and open" if self._pages is not None else "search alone"
-                raise MCPError(types.INVALID_PARAMS, f"unknown tool {request.name!r:.80}: there is {tools}")
+                tools = "search and open" if self._pages is not None else "only search"
+                raise MCPError(types.INVALID_PARAMS, f"unknown tool {request.name!r:.80}: this server has {tools}")
         except (_WrongArgumentError, RetrieverError, UsageError) as error:
             text = str(error).encode("utf-8", "replace").decode()
             return types.CallToolResult(content=[types.TextContent(text=text)], is_error=True)
@@ -136,7 +136,7 @@ class Tools:
             page = pages.at(positions[0])
             parts = parts_of(page.text, words)
             if part > parts:
-                raise _WrongArgumentError(f"the page {page.title:.200} has {parts} part(s), part {part} was asked for")
+                raise _WrongArgumentError(f"the page {page.title:.200} has {parts} part(s), got part {part}")
             fields = {"id": pages.id_at(positions[0]), "title": page.title, "part": part, "parts": parts}
             return fields | {"text": part_of(page.text, part, words)}
 
@@ -146,7 +146,7 @@ class Tools:
 def mounted(server: Server[Any], body: int) -> tuple[Route, StreamableHTTPSessionManager]:
     """Returns the route of a server on an HTTP application, and the manager whose ``run()`` must be running.
 
-    Every request stands alone: there are no sessions, and no streams that stay open.
+    Requests are independent: there are no sessions, and no streams that stay open.
 
     Args:
         server: The protocol's server.
@@ -157,7 +157,7 @@ def mounted(server: Server[Any], body: int) -> tuple[Route, StreamableHTTPSessio
 
 
 def _tool(name: str, description: str, **arguments: dict[str, Any]) -> types.Tool:
-    """Returns a tool that only reads; its first argument must be given."""
+    """Returns a read-only tool whose first argument is required."""
     schema = {
         "type": "object",
         "properties": arguments,
@@ -171,7 +171,7 @@ def _tool(name: str, description: str, **arguments: dict[str, Any]) -> types.Too
 def _arguments(
     arguments: Mapping[str, Any], text: str, number: str, default: int, most: int | None = None
 ) -> tuple[str, int]:
-    """Returns the arguments of a tool: a text with something in it, and a whole number from 1 on."""
+    """Checks and returns the arguments of a tool: a text that is not blank, and an integer of at least 1."""
     for name in arguments:
         if name not in (text, number):
             near = difflib.get_close_matches(str(name), (text, number), 1)
@@ -179,8 +179,8 @@ def _arguments(
             raise _WrongArgumentError(f"unknown argument {name!r:.80}{hint}")
     words, count = arguments.get(text), arguments.get(number, default)
     if not isinstance(words, str) or not words.strip():
-        raise _WrongArgumentError(f"{text} is a text that is not empty, got {words!r:.80}")
+        raise _WrongArgumentError(f"{text} must be a text that is not blank, got {words!r:.80}")
     if not isinstance(count, int) or isinstance(count, bool) or count < 1 or (most is not None and count > most):
-        to = "on" if most is None else f"to {most}"
-        raise _WrongArgumentError(f"{number} is a number from 1 {to}, got {count!r:.80}")
+        accepted = "of at least 1" if most is None else f"from 1 to {most}"
+        raise _WrongArgumentError(f"{number} must be a number {accepted}, got {count!r:.80}")
     return words, count

@@ -1,4 +1,4 @@
-"""The part of a retrieval server below HTTP, which loads the retriever, batches queries and refuses overload."""
+"""Core of a retrieval server, without HTTP: loads the retriever, batches queries and refuses overload."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Limits:
     hits: int = MOST_HITS
     """Maximum number of hits in a request, its queries times k."""
     body: int = 4 * 2**20
-    """Maximum number of bytes in a request; to parse this many can hold up all others for 0.1 seconds."""
+    """Maximum number of bytes in a request; parsing this many can delay all other requests by 0.1 seconds."""
     waiting: int = 8192
-    """Maximum number of queries accepted but not yet answered; further requests are told to come back later."""
+    """Maximum number of queries accepted but not yet answered; further requests are refused with status 503."""
     batch: int = 512
     """Maximum number of queries in one call of the retriever."""
     calls: int = 1
@@ -56,7 +56,7 @@ class Metrics:
         self.ready = Gauge("searchgym_ready", "1 once the index is loaded.", registry=self.registry)
         self.seconds = Histogram(
             "searchgym_search_seconds",
-            "From a request's arrival to its hits.",
+            "Seconds from the arrival of a request to its hits.",
             buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
             registry=self.registry,
         )
@@ -66,10 +66,10 @@ class Service:
     """Service that loads a retriever in the background and answers the queries of many requests with few calls.
 
     Waiting requests share the next call of the retriever. Only requests with the same k share one, so that each gets
-    the same hits as in a call of its own.
+    the same hits as in a separate call.
 
     Args:
-        load: Returns the retriever and reports progress meanwhile; called once, in a thread.
+        load: Loads and returns the retriever, and reports progress; called once, in a thread.
         limits: Limits on requests and calls.
         failed: Called with the exception if loading fails. Default: raises it in the loading thread.
     """
@@ -88,9 +88,9 @@ class Service:
         self._waiting = 0
         self._started = time.monotonic()
         self.writer = ThreadPoolExecutor(1, "searchgym-answer")
-        """Thread that writes long answers; one only, because several would keep the event loop from running."""
+        """Executor with one thread that encodes long replies; several would keep the event loop from running."""
         self.loading: dict[str, str | int] = {}
-        """Progress of loading: ``stage``, its name; ``done``, the work done; and ``of``, the work in all."""
+        """Progress of loading: ``stage`` (name of the stage), ``done`` (work done) and ``of`` (total work)."""
 
     def start(self) -> None:
         """Starts to load the retriever in a thread."""
@@ -122,7 +122,7 @@ class Service:
         return time.monotonic() - self._started
 
     async def until_ready(self, seconds: float) -> None:
-        """Waits until the retriever is loaded, but no longer than some seconds."""
+        """Waits until the retriever is loaded, for at most `seconds`."""
         end = time.monotonic() + seconds
         while not self.ready and time.monotonic() < end:
             await asyncio.sleep(0.05)
@@ -131,19 +131,19 @@ class Service:
         """Returns at most k hits for each query.
 
         Raises:
-            BusyError: The retriever is still loading, or too many queries wait.
+            BusyError: The retriever is still loading, or too many queries are waiting.
             RetrieverError: The retriever failed.
         """
         if self._retriever is None:
             raise BusyError(f"loading for {self.loading_seconds:.0f} s: try again", after=2)
         # The maximum accepts a request that exceeds the limit by itself while nothing else waits.
         if self._waiting + len(queries) > max(self.limits.waiting, len(queries)):
-            raise BusyError(f"{self._waiting} queries wait already, at most {self.limits.waiting} may")
+            raise BusyError(f"{self._waiting} queries are waiting already, the limit is {self.limits.waiting}")
         if not queries:
             return []
         if k not in self._batchers:
             counted = _Counted(self._retriever, self.metrics, self._slots, self.limits)
-            # A call of many queries with a large k would hold up the requests with another.
+            # A call of many queries with a large k would delay the requests with another k.
             most = min(self.limits.batch, max(self.limits.hits // k, 1))
             self._batchers[k] = retrieval_batcher(counted, k, self.limits.seconds, most)
         batcher, started = self._batchers[k], time.monotonic()
@@ -172,9 +172,9 @@ class _Counted:
         self.queries_at_once = int(getattr(retriever, "queries_at_once", sys.maxsize))
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        # Each k has a batcher of its own, which knows nothing of the calls of the others.
+        # Each k has a separate batcher, and batchers do not know about each other's calls.
         if not self._slots.acquire(timeout=self._seconds):
-            raise BusyError(f"no call of the retriever has ended within {self._seconds:g} s")
+            raise BusyError(f"no call of the retriever ended within {self._seconds:g} s")
         try:
             self._metrics.calls.inc()
             return self._retriever.search(queries, k)

@@ -17,7 +17,7 @@ from typing import Any
 
 from searchgym.cli.output import emit_rows
 from searchgym.errors import DataError
-from searchgym.eval.viewing.saved import questions_of_run, open_run
+from searchgym.eval.viewing.saved import open_run, questions_of_run
 from searchgym.records import Episode, Question, title_key
 from searchgym.rollout import read_episodes
 from searchgym.train.credit.evidence import new_pages

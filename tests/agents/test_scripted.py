@@ -130,7 +130,7 @@ class NotAsync:
         ("oracel", UnknownNameError, "unknown agent 'oracel'; did you mean 'oracle'"),
         ("nowhere:Agent", UsageError, "cannot load"),
         ("test_scripted:Nothing", UsageError, "cannot load"),
-        ("test_scripted:NotAsync", UsageError, "no class with `async def run"),
+        ("test_scripted:NotAsync", UsageError, "not a class with `async def run"),
     ],
 )
 def test_agents_that_cannot_be_had(name, error, message):

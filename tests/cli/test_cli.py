@@ -90,7 +90,7 @@ def test_eval_refuses_resumes_and_overwrites(cli):
     command = ["eval", "Demo", "--agent", "oracle", "--out", "run"]
     assert cli(*command)[0] == 0
     status, out, err = cli(*command)
-    assert (status, out) == (1, "")
+    assert (status, out) == (2, "")
     assert "holds a run" in err
     assert cli(*command, "--resume")[0] == 0
     assert cli(*command, "--overwrite")[0] == 0
@@ -179,7 +179,7 @@ def test_eval_of_a_model_by_path(cli, tmp_path):
     status, _, err = cli(*command)
     assert (status, "no model for role searcher" in err) == (2, True)
     status, _, err = cli(*command, "--model", tmp_path / "none")
-    assert (status, "no such folder" in err) == (1, True)
+    assert (status, "no such folder" in err) == (2, True)
 
 
 @pytest.mark.slow
@@ -192,7 +192,7 @@ def test_two_processes_cannot_write_one_folder(cli, tmp_path):
         fcntl.flock(other, fcntl.LOCK_EX)
         for flag in ("--resume", "--overwrite"):
             status, _, err = cli(*command, flag)
-            assert (status, "is in use by another process" in err) == (1, True)
+            assert (status, "is in use by another process" in err) == (2, True)
     assert cli(*command, "--resume")[0] == 0
 
 
@@ -211,7 +211,7 @@ def test_own_agents_rewards_and_cards_are_found_where_one_works(cli, tmp_path):
     scores = json_of(cli("eval", "own.yaml", "--agent", "ownmodule:Says", "--json"))
     assert (scores["env"], scores["n"], scores["reward"]) == ("Mine/Own-v0", 12, 1.0)
     status, _, err = cli("eval", "Demo", "--agent", "ownmodule:Breaks")
-    assert (status, "text is read by protocol.parse" in err) == (2, True)
+    assert (status, "convert text with protocol.parse" in err) == (2, True)
 
 
 @pytest.mark.slow
@@ -277,7 +277,7 @@ def test_from_documents_to_hits(cli, tmp_path):
         ["index", "build", "chunks.jsonl", "--out", "idx"],
     ):
         status, _, err = cli(*again)
-        assert (status, "overwrite" in err) == (1, True)
+        assert (status, "overwrite" in err) == (2, True)
         assert cli(*again, "--overwrite")[0] == 0
 
 

@@ -1,5 +1,6 @@
 """Evaluation on a user's own questions, on the files of ``SEARCHGYM_DATA``, and under other budgets."""
 
+import dataclasses
 import json
 import os
 import shutil
@@ -10,10 +11,13 @@ import pytest
 from support import command_line, json_of
 
 from searchgym.agents.base import load_agent, with_max_tokens
+from searchgym.cli.evaluation.notes import model_notes
+from searchgym.cli.evaluation.printed import print_scores
 from searchgym.corpora.folders import bundled_file
 from searchgym.envs.registration import find_env
 from searchgym.envs.task import load_task
 from searchgym.errors import DataMissingError, UsageError
+from searchgym.rollout.folders import model_folder
 from searchgym.train.loop.assembly import load_tasks
 from searchgym.train.recipe.load import load_recipe
 
@@ -66,6 +70,55 @@ def test_an_unknown_environment_with_questions_gets_the_command_without_it(cli):
     assert "unknown environment 'Mine'" in err
     command = "searchgym eval --questions 'q a.json' --retriever http://127.0.0.1:9 --agent oracle"
     assert err.strip().endswith(f"Your own questions need no environment: {command}")
+
+
+def test_eval_prints_the_first_questions_with_answers_in_the_width(cli, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "48")
+    status, out, err = cli("eval", "Demo", "--agent", "closed-book", "--out", "run")
+    assert status == 0, err
+    printed = out[out.index("the first 3 of 12 questions") :].splitlines()
+    assert printed[2:5] == [
+        "question  In which town was the surveyor who ...",
+        "gold      Dunmere",
+        "answer    wrong: (empty)",
+    ]
+    assert [line.split()[0] for line in printed if line][1:] == ["question", "gold", "answer"] * 3
+    assert max(map(len, printed)) <= 48
+    right = cli("eval", "Demo", "--agent", "oracle", "--limit", "3")[1]
+    assert right.count("answer    right: ") == 3
+    assert "the questions\n" in right
+
+
+def test_resumed_has_a_printed_name_and_no_row_where_it_is_0(capsys):
+    scores = {"n": 1, "splits": {}, "legal_by_role": {}, "refused": [], "notes": {}, "legal": None, "em": 1.0}
+    scores |= {"full_contexts": 0, "answered": 1.0, "retriever_errors": 0}
+    for value, printed in ((2.0, True), (0.0, False)):
+        print_scores("t", scores | {"resumed": value, "resumed_ci95": [value, value]})
+        out = capsys.readouterr().out
+        assert ("continued after a stop string" in out, "resumed" in out) == (printed, False)
+
+
+def test_an_oracle_without_gold_pages_is_noted(cli):
+    Path("notes").mkdir()
+    Path("notes/bo.txt").write_text("Bo lives in Rome.")
+    row = {"question": "Where does Bo live?", "answers": ["Rome"]}
+    for facts, noted in ((None, True), ([["bo", 0]], False)):
+        Path("q.json").write_text(json.dumps([row | {"supporting_facts": facts}]))
+        status, _, err = cli("eval", "--questions", "q.json", "--corpus", "notes/", "--agent", "oracle")
+        assert status == 0, err
+        note = (
+            "the questions name no gold pages: on them agent oracle searches nothing and only repeats the gold answers"
+        )
+        assert (note in err) == noted
+
+
+def test_a_model_of_worlds_is_noted_on_other_questions():
+    folders = [model_folder(name) for name in ("tiny", "tiny", "smollm2-searcher")] + ["http://127.0.0.1:9#tiny"]
+    demo = load_task(find_env("Demo"))
+    (note,) = model_notes(folders, demo)
+    assert note == "tiny was trained on generated worlds only: on other text try --model smollm2-searcher"
+    as_file = demo.asking([dataclasses.replace(demo.questions[0], id="simple-train-1-1380")])
+    assert list(model_notes(folders, as_file)) == []
 
 
 # -- evaluation data -----------------------------------------------------------------------------------------------
@@ -216,7 +269,7 @@ def test_max_tokens_limits_every_role_and_is_recorded():
     assert {role.max_tokens for role in limited.roles.values()} == {5}
     assert limited.source == f"{agent.source}, max_tokens 5"
     assert with_max_tokens(agent, None) is agent
-    with pytest.raises(UsageError, match="give no max_tokens"):
+    with pytest.raises(UsageError, match="leave out max_tokens"):
         with_max_tokens(load_agent("oracle"), 5)
 
 

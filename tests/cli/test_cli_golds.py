@@ -25,7 +25,7 @@ def put(tmp_path, *golds):
 def test_an_evaluation_says_which_golds_no_reward_pays(cli, tmp_path):
     status, out, err = cli(*put(tmp_path, ["The The"], ["Rome"]))
     assert (status, json.loads(out)["golds_without_words"]) == (0, 1)
-    assert "1 of 2 questions have a gold answer of articles and punctuation alone" in err
+    assert "1 of 2 questions have a gold answer of only articles and punctuation" in err
     assert "'The The' (q0)" in err
     status, out, err = cli(*put(tmp_path, ["Rome"]))
     assert "articles" not in err and "golds_without_words" not in json.loads(out)
@@ -47,4 +47,4 @@ def test_inspecting_a_set_says_which_golds_no_reward_pays(cli, tmp_path):
         (folder / "questions" / f"{split}.jsonl").write_text(json.dumps(row) + "\n")
     status, _, err = cli("questions", "inspect", folder, "--json")
     assert status == 0, err
-    assert "1 of 3 questions have a gold answer of articles and punctuation alone" in err and "'A' (train)" in err
+    assert "1 of 3 questions have a gold answer of only articles and punctuation" in err and "'A' (train)" in err

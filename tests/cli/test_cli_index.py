@@ -203,7 +203,7 @@ def test_an_interrupted_build_goes_on_or_is_thrown_away(cli, shards):
 
     Path("corpus.jsonl").write_text("\n".join(lines) + "\n")  # the line is mended
     status, out, err = cli(*build, "--k1", 2)
-    assert (status, out) == (1, "")
+    assert (status, out) == (2, "")
     assert "holds 2 shards of an interrupted build with other settings" in err
     assert "--restart" in err
     built = json_of(cli(*build, "--json"))

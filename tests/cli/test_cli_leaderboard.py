@@ -30,7 +30,7 @@ def test_a_suite_by_its_card(cli):
     status, out, _ = cli("eval", "two.yaml", "--agent", "single-search", "--out", "other")
     assert (status, "mean over parts" in out, "suite two · single-search" in out) == (0, True, True)
     status, _, err = cli("eval", "two.yaml", "--agent", "single-search", "--out", "run")
-    assert (status, "holds a run of suite two: --resume goes on with it, --overwrite replaces it" in err) == (2, True)
+    assert (status, "holds a run of suite two: --resume continues it, --overwrite replaces it" in err) == (2, True)
     assert json_of(cli("eval", "two.yaml", "--agent", "single-search", "--out", "run", "--resume", "--json"))["n"] == 15
 
 

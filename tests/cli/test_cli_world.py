@@ -26,7 +26,7 @@ def test_the_command_builds_a_world_once(monkeypatch, capsys, tmp_path):
     assert read_world(out) == build_world(WorldSpec("full", 30, 3, "validation", (1, 2)))
     assert "| recall@5 |" in (out / "report.md").read_text()
     status, _, err = cli(monkeypatch, capsys, *args)
-    assert (status, "is there already" in err) == (2, True)
+    assert (status, "exists already" in err) == (2, True)
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ MISTAKES = [
     ([*EVAL, "--corpus", "none/"], 2, "none: no such corpus file or folder"),
     ([*EVAL, "--corpus", "none"], 2, "unknown corpus file, folder or card 'none'"),
     ([*EVAL, "--retriever", "bm52"], 2, "did you mean 'bm25'"),
-    ([*EVAL, "--retriever", "bad.yaml"], 2, "bad.yaml:2: k2: unknown key; did you mean 'k1'"),
+    ([*EVAL, "--retriever", "bad.yaml"], 2, "bad.yaml:2: k2: unknown key. Known: b, k1"),
     ([*EVAL, "--reward", "best"], 2, "unknown reward 'best'"),
     ([*EVAL, "--concurrency", "0"], 2, "--concurrency"),
     ([*EVAL, "--seed", "-1"], 2, "--seed"),

@@ -178,7 +178,7 @@ def test_a_folder_is_taken_up_only_by_its_own_pipeline(tmp_path):
         pass
     with opened(work(out), resume=False):
         (out / "stages.json").write_text(json.dumps({"questions": {"train": 3, "seconds": 1.0}}))
-    with pytest.raises(RunExistsError, match="--resume goes on"), opened(work(out), resume=False):
+    with pytest.raises(RunExistsError, match="--resume continues it"), opened(work(out), resume=False):
         pass
     with pytest.raises(UsageError, match="another seed, test"), opened(work(out, seed=1, test=3), resume=True):
         pass
@@ -276,7 +276,7 @@ def test_a_folder_whose_questions_failed_can_be_used_again(tmp_path):
         questions_stage(tmp_path, few, "questions.shapes=[cloze-chain]")  # other values, the same folder
     work, _ = questions_stage(tmp_path, wiki_pages(40), "questions.n=300")
     assert work.done["questions"]["test"] > 0
-    with pytest.raises(RunExistsError, match="--resume goes on"):
+    with pytest.raises(RunExistsError, match="--resume continues it"):
         questions_stage(tmp_path, wiki_pages(40))
 
 

@@ -208,7 +208,7 @@ def test_the_command_takes_a_pool_without_a_model_and_leaves_pages_out(tmp_path,
     assert "train with corpus=chosen/corpus.jsonl" in err
     for folder in ("chosen", "."):  # a finished selection, and the folder of the questions
         status, out, err = cli(*given, "--out", folder)
-        assert status == 1 and "is there already: choose another --out" in err
+        assert status == 2 and "exists already: choose another --out" in err
     assert [q.id for q in read_questions("questions.jsonl")] == ["bridge", "single", "held"]
     status, out, err = cli(*given, "--low", 0.9, "--high", 0.1, "--out", "other")
     assert status == 2 and "0 <= low <= high <= 1" in err

@@ -7,7 +7,7 @@ import pytest
 from support import command_line
 
 from searchgym.cli.doctor import PARTS
-from searchgym.cli.tables import laid_out, width_of
+from searchgym.cli.tables import cut_to, laid_out, width_of
 
 
 @pytest.fixture
@@ -69,6 +69,21 @@ def test_many_wide_rows_become_blocks():
 def test_wide_letters_take_two_columns_and_marks_none():
     assert (width_of("漢字"), width_of("e\u0301"), width_of("abc")) == (4, 1, 3)
     assert laid_out(["a", "b"], [["漢字", "x"], ["e\u0301", "y"]], 80)[2:] == ["漢字  x", "e\u0301     y"]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("one two", "one two"),
+        ("one\ntwo three four", "one two ..."),
+        ("one two three", "one two ..."),
+        ("a" * 20, "a" * 8 + " ..."),
+        ("a " + "b" * 20, "a " + "b" * 6 + " ..."),
+        ("漢" * 9, "漢" * 4 + " ..."),
+    ],
+)
+def test_a_line_is_cut_between_words_where_possible(text, line):
+    assert cut_to(text, 12) == line
 
 
 def test_no_cell_is_lost_at_any_width():

@@ -57,7 +57,7 @@ def test_a_repeated_key_among_many_is_found_in_linear_time(tmp_path: Path, last:
     path = tmp_path / "x.json"
     path.write_text("{" + ", ".join(f'"{key}": []' for key in keys) + "}")
     begun = time.process_time()
-    with pytest.raises(DataError, match=rf"^{path}: an object holds the key '{last}' twice$"):
+    with pytest.raises(DataError, match=rf"^{path}: an object has the key '{last}' twice$"):
         read_json(path)
     assert time.process_time() - begun < 5  # it took a minute when the search was quadratic
 

@@ -174,7 +174,7 @@ def test_folders_that_cannot_be_converted(tmp_path):
     (tmp_path / "binary.md").write_bytes(b"\xff\0\x01")
     with (
         pytest.warns(DataWarning),
-        pytest.raises(DataError, match=r"binary.md: is no text in an encoding that is known"),
+        pytest.raises(DataError, match=r"binary.md: is not text in a known encoding"),
     ):
         list(convert_documents(tmp_path))
     with pytest.raises(DataError, match="is a file: give a folder"):

@@ -143,7 +143,7 @@ def test_read_json_names_the_line(tmp_path):
 
 def test_read_json_refuses_a_repeated_key(tmp_path):
     error = refused(lambda: read_json(put(tmp_path / "x.json", '{"Page": ["one"], "Other": [], "Page": ["two"]}')))
-    assert error.reason == "an object holds the key 'Page' twice"
+    assert error.reason == "an object has the key 'Page' twice"
     assert error.path == tmp_path / "x.json"
 
 

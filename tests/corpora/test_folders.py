@@ -28,7 +28,7 @@ def test_nothing_is_left_after_an_error(tmp_path: Path) -> None:
 
 def test_a_folder_of_another_process_is_kept(tmp_path: Path) -> None:
     out = tmp_path / "set"
-    with pytest.raises(RunExistsError, match="is there already"), appearing(out) as building:
+    with pytest.raises(RunExistsError, match="exists already"), appearing(out) as building:
         (building / "file").write_text("ours")
         out.mkdir()
         (out / "file").write_text("theirs")
@@ -58,8 +58,8 @@ def test_a_cached_folder_is_made_once(tmp_path: Path) -> None:
         (["other"], {}, RunExistsError, "holds files but not a run: choose another --out"),
         (["other"], {"resume": True}, RunExistsError, "holds files but not a run"),
         (["other"], {"overwrite": True}, RunExistsError, "holds files but not a run"),
-        (["run.json"], {}, RunExistsError, "holds a run: --resume goes on with it, choose another --out"),
-        (["run.json"], {"overwrite": False}, RunExistsError, "goes on with it, --overwrite replaces it"),
+        (["run.json"], {}, RunExistsError, "holds a run: --resume continues it, choose another --out"),
+        (["run.json"], {"overwrite": False}, RunExistsError, "continues it, --overwrite replaces it"),
         ([], {"resume": True, "overwrite": True}, UsageError, "exclude each other"),
     ],
 )

@@ -144,7 +144,7 @@ def test_a_row_that_does_not_fit_names_data_set_and_row(hub):
     bad = BadLines(1)
     assert len(read_questions(f"hf:{hub}:hotpot/validation", bad=bad)) == 1
     assert len(bad.errors) == 1
-    with pytest.raises(DataError, match="of no known format: the first row has keys id, question"):
+    with pytest.raises(DataError, match="unknown format: the first row has keys id, question"):
         read_passages(f"hf:{hub}:hotpot/validation")
     with pytest.raises(DataError, match="row 1: no gold answer: no 'golden_answers', got keys id"):
         read_questions(f"hf:{hub}:hotpot/validation", "flashrag")
@@ -181,7 +181,7 @@ def test_questions_come_from_the_cache_without_network(hub):
     (table,) = cache.rglob("*.arrow")
     shutil.copytree(table.parent, cache / "own___set/hotpot/0.0.0" / ("a" * 40))  # where one from the hub would be
     assert read_questions("hf:own/set:hotpot/validation") == questions
-    with pytest.raises(DataMissingError, match="in its cache: LookupError: the cache does not say which revision"):
+    with pytest.raises(DataMissingError, match="in its cache: LookupError: the cache does not record its revision"):
         read_questions("hf:own/set:hotpot@v1/validation")
 
 

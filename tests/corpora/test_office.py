@@ -112,7 +112,7 @@ def test_without_the_extra_they_are_left_out_and_said(tmp_path: Path, monkeypatc
 
 def test_a_page_without_text_is_said(tmp_path: Path) -> None:
     (tmp_path / "scan.pdf").write_bytes(pdf(b""))
-    with pytest.warns(DataWarning, match=r"scan\.pdf: has no text, as scanned pages have none"):
+    with pytest.warns(DataWarning, match=r"scan\.pdf: has no text \(scanned pages have none\)"):
         assert [passage.text for passage in convert_documents(tmp_path)] == [""]
 
 

@@ -130,10 +130,10 @@ def test_files_that_are_no_corpus(tmp_path):
     assert "the file is empty" in refused(put(tmp_path / "a", "")).reason
     assert "neither JSON" in refused(put(tmp_path / "b", "title,text\nAlpha,one\n")).reason
     assert "not JSON" in refused(put(tmp_path / "c", '[{"title": "a", "text": "b"},')).reason
-    assert refused(put(tmp_path / "d", "[]")).reason == "holds no rows: get or make it again"
-    assert refused(put(tmp_path / "e", "[1, 2]")).reason == "holds no rows: get or make it again"
+    assert refused(put(tmp_path / "d", "[]")).reason == "holds no rows: download or create it again"
+    assert refused(put(tmp_path / "e", "[1, 2]")).reason == "holds no rows: download or create it again"
     error = refused(put(tmp_path / "f", lines({"q": 1, "r": 2})))
-    assert "of no known format: the first row has keys q, r; expected id and contents" in error.reason
+    assert "unknown format: the first row has keys q, r; expected id and contents" in error.reason
     cut = gzip.compress(FILES["contents"].encode())[:-12]
     assert "damaged gzip data" in refused(put(tmp_path / "g.gz", cut)).reason
 
@@ -158,7 +158,7 @@ def test_files_that_are_no_corpus(tmp_path):
             None,
             "item 2: page 'B': expected a list of sentences, got ['b', 1]",
         ),
-        ("hotpotqa", '{"A": ["a"], "A": ["b"]}', None, "an object holds the key 'A' twice"),
+        ("hotpotqa", '{"A": ["a"], "A": ["b"]}', None, "an object has the key 'A' twice"),
     ],
 )
 def test_a_row_that_does_not_fit(tmp_path, name, content, line, reason):
@@ -193,7 +193,7 @@ def test_the_first_rows_may_be_bad_too(tmp_path):
     assert refused(path).line == 1
     assert [passage.id for passage in read_passages(path, bad=BadLines(1))] == ["1"]
     only_bad = put(tmp_path / "y.jsonl", lines({"id": "1", "contents": 5}))
-    assert refused(only_bad, bad=BadLines(9)).reason == "holds not one good row: get or make it again"
+    assert refused(only_bad, bad=BadLines(9)).reason == "holds no valid row: download or create it again"
 
 
 def test_unknown_format(tmp_path):

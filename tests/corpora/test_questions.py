@@ -22,7 +22,7 @@ from searchgym.corpora.questions import (
     write_questions,
 )
 from searchgym.corpora.rows import Rows
-from searchgym.errors import BadLines, DataError, DataMissingError, UnknownNameError, UsageError
+from searchgym.errors import BadLines, DataError, DataMissingError, DataWarning, UnknownNameError, UsageError
 from searchgym.records import Hop, Paragraph, Question, SupportingFact, Triple, title_key
 
 HOTPOT = {
@@ -294,10 +294,10 @@ def search_r1(index: int, source: str = "nq", **changes) -> dict:
 
 def test_search_r1_parquet(tmp_path):
     path = tmp_path / "test.parquet"
-    facts = {"title": ["A"], "sent_id": [3]}
+    metadata = {"type": "bridge", "supporting_facts": {"title": ["A"], "sent_id": [3]}}
     rows = [
         search_r1(0) | {"id": "test_0", "question": "who?", "metadata": None},
-        search_r1(0, "hotpotqa") | {"id": "test_0", "question": None, "metadata": {"supporting_facts": facts}},
+        search_r1(0, "hotpotqa") | {"id": "test_0", "question": None, "metadata": metadata},
     ]
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
     first, second = read_questions(path)
@@ -306,6 +306,8 @@ def test_search_r1_parquet(tmp_path):
     assert first.answers == second.answers == ("May 18, 2018", "18 May")
     assert (first.supporting_facts, second.supporting_facts) == (None, (SupportingFact("A", 3),))
     assert first.metadata == {"data_source": "nq", "ability": "fact-reasoning"}
+    assert (first.kind, second.kind) == ("nq", "hotpotqa")  # scores by kind are those by data set
+    assert second.metadata["type"] == "bridge"
 
 
 def test_search_r1_text_target_and_its_faults(tmp_path):
@@ -380,7 +382,7 @@ def test_files_that_hold_no_questions(tmp_path):
     assert "damaged gzip data" in refused(put(tmp_path / "e", packed[:-20])).reason
     error = refused(put(tmp_path / "f", '{\n"version": 1,\n"data": []\n}'))
     assert error.reason == "expected a JSON list of objects, got one object with keys version, data"
-    assert "of no known format: the first row has keys a" in refused(put(tmp_path / "g", [{"a": 1}])).reason
+    assert "unknown format: the first row has keys a" in refused(put(tmp_path / "g", [{"a": 1}])).reason
     with pytest.raises(UnknownNameError, match="did you mean 'musique'"):
         read_questions(put(tmp_path / "h", (MUSIQUE,)), "Musique")
 
@@ -647,7 +649,7 @@ def test_question_and_answers_are_read(tmp_path, golds):
         ({"question": "Who?", "answers": {"text": ["x"]}}, "'answers': expected text or a list of texts, got {'text'"),
         (
             {"query": "Who?", "answer": "x"},
-            "of no known format: the first row has keys query, answer; expected question",
+            "unknown format: the first row has keys query, answer; expected question",
         ),
     ],
 )
@@ -674,3 +676,19 @@ def test_a_table_as_text_is_named_as_one(tmp_path, text):
 def test_other_files_are_shown_as_text(tmp_path, content):
     reason = refused(put(tmp_path / "x", content)).reason
     assert reason.startswith("neither JSON, JSON lines nor parquet: it begins with ") and "b'" not in reason
+
+
+def test_question_and_answers_may_name_gold_pages(tmp_path):
+    row = {"question": "Who?", "answers": ["Bo"], "supporting_facts": [["Bo", 0], ["Hill", None]]}
+    (question,) = read_questions(put(tmp_path / "x", (row,)))
+    assert question.supporting_facts == (SupportingFact("Bo", 0), SupportingFact("Hill"))
+    assert question.gold_titles == ("Bo", "Hill")
+    assert question.metadata == {}
+
+
+def test_unused_keys_are_noted_once_with_their_counts(tmp_path):
+    rows = [{"question": f"{n}?", "answers": ["x"], "foo": n, "bar": n or None, "hops": 2} for n in range(3)]
+    path = put(tmp_path / "x", tuple(rows))
+    with pytest.warns(DataWarning) as noted:
+        assert len(read_questions(path)) == 3
+    assert [str(note.message) for note in noted] == [f"{path}: not used: foo (3 questions), bar (2 questions)"]

@@ -111,6 +111,6 @@ def test_copies_and_pickles_open_the_same_files(tmp_path: Path) -> None:
 
 def test_unique_names_the_second_of_two_equal_ids() -> None:
     passages = [Passage("a", "", ""), Passage("b", "", ""), Passage("a", "other", "text")]
-    with pytest.raises(DataError, match=r"passage 2 \(from 0\) has the id 'a' again"):
+    with pytest.raises(DataError, match=r"passage 2 \(from 0\) repeats the id 'a'"):
         list(unique(passages))
     assert list(unique(passages[:2])) == passages[:2]

@@ -53,7 +53,7 @@ def test_golds_that_no_reward_pays_are_counted_and_named():
     ]  # fmt: skip
     (note,) = unpaid(questions)
     assert note == (
-        "7 of 8 questions have a gold answer of articles and punctuation alone, for which no reward is paid: "
+        "7 of 8 questions have a gold answer of only articles and punctuation, which earns no reward: "
         "'The The' (q1), 'A.N.' (q3), '!!!' (q4), ..."
     )
     assert unpaid(questions[1:2]) == []

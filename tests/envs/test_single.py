@@ -235,7 +235,7 @@ def test_out_of_order_and_wrong_types():
         ({"questions": 5}, UsageError, "neither paths nor a list of Question records"),
         ({"retriever": None, "corpus": 5}, UsageError, "corpus= is a path or the name of a corpus card, got int"),
         ({"retriever": None, "corpus": ""}, UsageError, "nothing to search"),
-        ({"retriever": TitleRetriever}, UsageError, "retriever= is the class TitleRetriever: give an object of it"),
+        ({"retriever": TitleRetriever}, UsageError, "retriever= is the class TitleRetriever: pass an instance of it"),
         ({"questions": [QUESTIONS[0], QUESTIONS[0]]}, UsageError, "not unique"),
         ({"questions": "nowhere.json"}, DataMissingError, "nowhere.json"),
         ({"retriever": 3}, UsageError, "neither search"),

@@ -202,7 +202,7 @@ def test_a_suite_is_run_part_by_part_and_resumed(tmp_path):
     (out / "B" / "scores.json").unlink()  # killed in the second part
     lines = (out / "B" / "episodes.jsonl").read_bytes().splitlines(keepends=True)
     (out / "B" / "episodes.jsonl").write_bytes(lines[0])
-    with pytest.raises(RunExistsError, match="holds a run of suite mine: --resume goes on"):
+    with pytest.raises(RunExistsError, match="holds a run of suite mine: --resume continues it"):
         evaluate_suite("mine", tasks, agent, out)
     assert evaluate_suite("mine", tasks, agent, out, options=EvalOptions(resume=True)) == scores
     with pytest.raises(RunExistsError, match="holds a run of suite mine: choose another"):

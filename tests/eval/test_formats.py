@@ -489,7 +489,7 @@ def test_ids_that_do_not_match(tmp_path):
     assert refused(path, [row, row], ASKED[:1]).startswith("FILE:2: duplicate id")
     two = '{"answer": {"1": "x", "1": "y"}, "sp": {}}'
     path.write_text(f"{two[:20]}\n{two[20:]}")
-    with pytest.raises(DataError, match="an object holds the key '1' twice"):
+    with pytest.raises(DataError, match="an object has the key '1' twice"):
         read_predictions(path)
 
 

@@ -90,7 +90,7 @@ def test_an_interrupted_run_goes_on(tmp_path, kept):
         run(out, SaysGamma(), task(MANY), progress=interrupt_after(kept), concurrency=8)
     assert kept <= len(list(read_episodes(out / "episodes.jsonl"))) <= kept + 8  # the others of the batch may end too
     assert not (out / "scores.json").exists()
-    with pytest.raises(RunExistsError, match="holds a run: --resume goes on"):
+    with pytest.raises(RunExistsError, match="holds a run: --resume continues it"):
         run(out, SaysGamma(), task(MANY))
     with (out / "episodes.jsonl").open("ab") as file:
         file.write(b'{"id": "half')
@@ -101,7 +101,7 @@ def test_an_interrupted_run_goes_on(tmp_path, kept):
 def test_a_finished_run_is_refused_and_can_be_overwritten(tmp_path):
     out = tmp_path / "run"
     before = run(out)
-    with pytest.raises(RunExistsError, match="holds a run: --resume goes on with it, --overwrite replaces it"):
+    with pytest.raises(RunExistsError, match="holds a run: --resume continues it, --overwrite replaces it"):
         run(out, "closed-book")
     assert json.loads((out / "scores.json").read_text()) == before
     assert run(out, resume=True) == before
@@ -131,7 +131,7 @@ def test_retriever_errors_are_tried_again_and_leave_no_old_scores(tmp_path):
 
 def test_a_run_folder_that_cannot_be_made(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(UsageError, match="file/run cannot be made a folder to write to: Not a directory"):
+    with pytest.raises(UsageError, match="file/run cannot be created or written: Not a directory"):
         run(tmp_path / "file" / "run")
 
 

@@ -151,6 +151,15 @@ def test_the_command_writes_it(tmp_path, monkeypatch, capsys):
         assert text.startswith(visible(tokenizer.decode([id])) + f"{value:.2f}".replace("-", "−"))
 
 
+def test_a_run_without_tokens_names_commands_that_show_it(tmp_path, monkeypatch, capsys):
+    cli = command_line(monkeypatch, capsys)
+    with EpisodeWriter(tmp_path / "episodes.jsonl") as writer:
+        writer.write(Episode("q#0", "q", "oracle", "Demo"))
+    status, _, err = cli("show", tmp_path)
+    assert status != 0
+    assert f"`searchgym report {tmp_path}` or `searchgym view {tmp_path}` shows its episodes" in err
+
+
 def test_without_jinja_the_command_says_how_to_install_it(tmp_path, monkeypatch, capsys):
     cli = command_line(monkeypatch, capsys)
     with EpisodeWriter(tmp_path / "episodes.jsonl") as writer:

@@ -237,7 +237,7 @@ def test_rows_without_any_score_come_last_and_are_compared_with_none(tmp_path):
 def test_no_reward_pays_the_gold_of_a_question_without_an_answer(name):
     said = {"answer": Answer("Ada"), "stop_reason": "answer"}
     assert [get_reward(name)(State(question, **said)) for question in pair(0)] == [1.0, 0.0]
-    assert "1 of 2 questions have no answer" in unpaid(pair(0))[0]
+    assert "1 of 2 questions are unanswerable" in unpaid(pair(0))[0]
 
 
 def test_rollouts_and_validations_have_the_em_of_the_evaluation(runs):

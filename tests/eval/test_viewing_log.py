@@ -612,13 +612,13 @@ def test_without_the_extra_the_command_says_how_to_install_it(run, cli, monkeypa
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "inspect_ai", None)
     status, _, err = cli("view", run, "--export-only")
-    assert (status, err.startswith("error: the viewer needs inspect-ai (")) == (2, True)
+    assert (status, err.startswith("loading ...\nerror: the viewer needs inspect-ai (")) == (2, True)
     assert err.strip().endswith(install_command("view"))
 
 
 def test_a_wrong_folder_is_an_error_before_anything_is_loaded(cli, tmp_path):
     status, _, err = cli("view", tmp_path / "nothing")
-    assert (status, err.startswith(f"error: {tmp_path / 'nothing'}: no such run")) == (2, True)
+    assert (status, err.startswith(f"loading ...\nerror: {tmp_path / 'nothing'}: no such run")) == (2, True)
 
 
 def test_a_port_in_use_is_refused(run):
@@ -650,6 +650,7 @@ def test_a_request_to_end_the_command_ends_the_viewer(run, cli, monkeypatch):
     monkeypatch.setattr(server, "viewer", viewer)
     status, _, err = cli("view", run, "--no-browser")
     assert (status, len(ended)) == (0, 1), err
+    assert err.startswith("loading ...\n")
     assert signal.getsignal(signal.SIGTERM) is before
 
 

@@ -82,7 +82,7 @@ def test_unreadable_cards(tmp_path: Path):
     with pytest.raises(CardError, match=r"bad\.yaml: cannot be read as YAML"):
         load_card(EnvCard, path)
     path.write_text("id: a\nsummary: s\nid: b\n")
-    with pytest.raises(CardError, match="key 'id' stands twice"):
+    with pytest.raises(CardError, match="key 'id' occurs twice"):
         load_card(EnvCard, path)
     path.write_text("")
     with pytest.raises(CardError, match="expected keys and values, got None"):

@@ -88,7 +88,7 @@ def test_several_answers_are_all_subjects(several):
 def test_equal_specs_give_equal_tasks(reports):
     assert open_tasks(WORLD, "report", n=8) == reports
     assert open_tasks(WORLD, "report", n=8, seed=1) != reports
-    with pytest.raises(UsageError, match=r"has \d+ tasks of kind several, 1000 were asked for"):
+    with pytest.raises(UsageError, match=r"has \d+ tasks of kind several, but 1000 were requested"):
         open_tasks(WORLD, "several", n=1000)
 
 

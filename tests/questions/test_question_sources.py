@@ -15,7 +15,7 @@ from searchgym.envs.task import load_task
 from searchgym.errors import CardError, UsageError
 from searchgym.eval.report.questions import of_training
 from searchgym.eval.suites.cards import load_suite
-from searchgym.eval.viewing.rewards import asked_task
+from searchgym.eval.viewing.rewards import searchless_task
 from searchgym.named import code_refused
 from searchgym.retrieval.retriever import NullRetriever
 from searchgym.train.loop.assembly import load_tasks
@@ -139,7 +139,7 @@ def test_a_kind_that_is_none(ask, kind, message):
         ({"size": "60"}, r"questions\.size: expected an integer, got '60'"),
         ({"size": float("nan")}, r"questions\.size: expected an integer, got nan"),
         ({"masks": [1]}, r"questions\.masks: unknown key"),
-        ({"hops": [5]}, "hops must be some of 1, 2, 3, 4"),
+        ({"hops": [5]}, "hops must be one or more of 1, 2, 3, 4"),
     ],
 )
 def test_fields_that_do_not_fit(fields, message):
@@ -158,13 +158,13 @@ def test_code_of_others_is_not_imported(ask):
     options = {"questions": {"kind": "my_source:Ask"}}
     assert of_training({"env": "searchgym/World-v0", "env_options": options}, []) == {}
     with code_refused("see --run-code"), pytest.raises(UsageError, match="see --run-code"):
-        asked_task("searchgym/World-v0", options)
+        searchless_task("searchgym/World-v0", options)
     assert not (ask / "imported").exists()
 
 
 def test_a_bundled_file_is_one_of_the_package():
     for name in ("../pyproject.toml", "demo/../../setup.cfg", "/etc/passwd"):
-        with pytest.raises(UsageError, match="no file of the package"):
+        with pytest.raises(UsageError, match="is not a file of the package"):
             bundled_file(name)
 
 

@@ -288,7 +288,7 @@ def test_a_world_reads_back_equal(world, level, tmp_path):
 def test_a_folder_in_use_is_refused(world, tmp_path):
     built = world("simple")
     folder = write_world(built, tmp_path / "world")
-    with pytest.raises(RunExistsError, match="is there already"):
+    with pytest.raises(RunExistsError, match="exists already"):
         write_world(built, folder)
     with pytest.raises(RunExistsError):
         write_world(built, folder / "card.yaml")

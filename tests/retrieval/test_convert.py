@@ -219,7 +219,7 @@ def test_what_is_not_vectors_kept_whole_is_refused(tmp_path: Path, encoder: Made
     kept = "no vectors of made in flat or hnsw.*searchgym index build"
     refused(tmp_path, UsageError, rf"{kept}".replace(".*", r".*holds: made in ivf-sq8.*"), tmp_path / "ivf", FLAT)
     refused(tmp_path, UsageError, "holds: no vectors", tmp_path / "words", FLAT)
-    refused(tmp_path, UsageError, "keeps one byte of each", tmp_path / "ivf/dense/index.faiss", FLAT, corpus)
+    refused(tmp_path, UsageError, "stores only one byte of each", tmp_path / "ivf/dense/index.faiss", FLAT, corpus)
     refused(tmp_path, UsageError, "has no dense part", tmp_path / "ivf", "bm25")
     build_index(numbered(50), tmp_path / "flat", FLAT)
     other = replace(FLAT, encoder=replace(ENCODER, passage="passage: {text}"))
@@ -241,11 +241,11 @@ def test_files_that_are_no_such_index_are_refused(
 
 
 def test_source_and_corpus_must_fit(tmp_path: Path, encoder: MadeEncoder, published: Path, corpus: Path) -> None:
-    refused(tmp_path, UsageError, "needs the corpus that it was made of", published, FLAT)
+    refused(tmp_path, UsageError, "needs the corpus that it was built from", published, FLAT)
     refused(tmp_path, DataMissingError, "no such index folder or FAISS file", tmp_path / "nowhere", FLAT, corpus)
     refused(tmp_path, DataMissingError, "nowhere", published, FLAT, tmp_path / "nowhere")
     build_index(numbered(10), tmp_path / "i", FLAT)
-    refused(tmp_path, UsageError, "an index folder holds its own", tmp_path / "i", FLAT, corpus)
+    refused(tmp_path, UsageError, "an index folder must have none", tmp_path / "i", FLAT, corpus)
     manifest = json.loads((tmp_path / "i/manifest.json").read_text())
     (tmp_path / "i/manifest.json").write_text(json.dumps(manifest | {"format": 1}))
     refused(tmp_path, IndexMismatchError, "is of format 1", tmp_path / "i", FLAT)

@@ -472,9 +472,9 @@ def test_facts_of_another_index_are_refused(tmp_path: Path, use: Use) -> None:
     [
         ({"device": "cuda"}, r"has no GPU support: .*pip install -e .*\[gpu\]"),
         ({"device": "cuda:1"}, r"has no GPU support"),
-        ({"device": "tpu"}, "is cpu, cuda or cuda:N, got 'tpu'"),
-        ({"device": "cuda:"}, "is cpu, cuda or cuda:N"),
-        ({"device": "cuda:-1"}, "is cpu, cuda or cuda:N"),
+        ({"device": "tpu"}, "must be cpu, cuda or cuda:N, got 'tpu'"),
+        ({"device": "cuda:"}, "must be cpu, cuda or cuda:N"),
+        ({"device": "cuda:-1"}, "must be cpu, cuda or cuda:N"),
     ],
 )
 def test_a_device_that_is_not_there_is_refused(tmp_path: Path, use: Use, changes: dict[str, Any], problem: str) -> None:

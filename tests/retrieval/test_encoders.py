@@ -197,11 +197,11 @@ def test_what_the_model_cannot_do_is_refused(
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"query": "query:"}, r"query holds no \{text\}"),
-        ({"passage": "{title}"}, r"passage holds no \{text\}"),
-        ({"query": "{title} {text}"}, r"query holds \{title\}"),
-        ({"batch": 0}, "batch is at least 1, got 0"),
-        ({"max_tokens": 0}, "max_tokens is at least"),
+        ({"query": "query:"}, r"query must contain \{text\}"),
+        ({"passage": "{title}"}, r"passage must contain \{text\}"),
+        ({"query": "{title} {text}"}, r"query contains \{title\}"),
+        ({"batch": 0}, "batch must be at least 1, got 0"),
+        ({"max_tokens": 0}, "max_tokens must be at least"),
     ],
 )
 def test_a_card_that_cannot_be_meant_is_refused(tiny: Path, changes: dict[str, object], problem: str) -> None:

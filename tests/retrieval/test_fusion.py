@@ -130,7 +130,7 @@ def test_without_a_corpus_nothing_is_pretended():
         assert not hasattr(found, "passages")
         assert not isinstance(found, CorpusRetriever)
         assert found  # and no TypeError
-        with pytest.raises(TypeError, match="no corpus at hand"):
+        with pytest.raises(TypeError, match="no corpus on this machine"):
             len(found)
     assert (Wrapper(server).in_process, Wrapper(server).tries_again, Wrapper(server).calls_at_once) == (False, True, 5)
 

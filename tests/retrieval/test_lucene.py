@@ -339,7 +339,7 @@ def test_a_damaged_part_is_refused(folder: Path, tmp_path: Path, suffix: str) ->
 
 
 def test_a_part_of_other_passages_is_refused(folder: Path, tmp_path: Path) -> None:
-    for size, problem in ((1_999, "counts 1999 passages, not 2000"), (2_000, "has another passage 0 than the corpus")):
+    for size, problem in ((1_999, "counts 1999 passages, not 2000"), (2_000, "differs from the corpus in passage 0")):
         passages = [Passage(f"q{n}", "", p.text) for n, p in enumerate(generated(size))]
         other = tmp_path / str(size)
         build_index(passages, other, CARD)
@@ -379,11 +379,11 @@ def test_without_stored_documents_the_corpus_is_asked_for(made: Made, tmp_path: 
         open_lucene(made.bare)
     assert list(open_lucene(made.bare, made.store).passages()) == made.passages
     build_index([Passage("other", "", "other")], tmp_path / "other", {"kind": "bm25"})
-    with pytest.raises(IndexMismatchError, match=r"bare holds '0', which is no passage of the corpus given"):
+    with pytest.raises(IndexMismatchError, match=r"bare holds '0', which is not a passage of the given corpus"):
         open_lucene(made.bare, PassageStore(tmp_path / "other"))
     ends = [made.passages[0], made.passages[-1]]
     build_index(ends, tmp_path / "ends", {"kind": "bm25"})
-    with pytest.raises(RetrieverError, match="which is no passage of the corpus given"):
+    with pytest.raises(RetrieverError, match="which is not a passage of the given corpus"):
         open_lucene(made.bare, PassageStore(tmp_path / "ends")).search(["number"], 50)
 
 
@@ -401,7 +401,7 @@ def test_an_index_of_pyserini_becomes_an_index_folder(made: Made, tmp_path: Path
 
 def test_an_index_of_another_corpus_does_not_become_a_folder(made: Made, tmp_path: Path) -> None:
     (tmp_path / "other.jsonl").write_text('{"id": "x", "contents": "other"}\n')
-    with pytest.raises(IndexMismatchError, match="which is no passage of the corpus given"):
+    with pytest.raises(IndexMismatchError, match="which is not a passage of the given corpus"):
         convert_index(made.bare, tmp_path / "out", CARD, tmp_path / "other.jsonl")
     with pytest.raises(UsageError, match="--storeRaw"):
         convert_index(made.bare, tmp_path / "out", CARD)
@@ -413,7 +413,7 @@ def test_an_index_of_another_corpus_does_not_become_a_folder(made: Made, tmp_pat
 def test_cards_that_stand_on_lucene(made: Made) -> None:
     noisy = open_lucene(made.raw, None, {"kind": "noise", "of": CARD, "start": 0.0})
     assert noisy.search(["zebra"], 2) == open_lucene(made.raw).search(["zebra"], 2)
-    with pytest.raises(UsageError, match="is an index of Lucene alone: it has no part of kind 'bm25'"):
+    with pytest.raises(UsageError, match="is only a Lucene index: it has no part of kind 'bm25'"):
         open_lucene(made.raw, None, {"kind": "bm25"})
     with pytest.raises(UsageError, match="HttpRetriever searches elsewhere"):
         open_lucene(made.raw, None, find_retriever("http://localhost:1/retrieve"))
@@ -487,7 +487,7 @@ def test_without_a_jdk_or_pyserini_what_to_install_is_told(place: Path, monkeypa
 
 @pytest.mark.parametrize("memory", ["", "2", "2q", "-1g", "1k", "999999t", "2 g", "lots"])
 def test_a_memory_that_is_none_is_refused(memory: str) -> None:
-    with pytest.raises(UsageError, match="memory of Java is a size such as 512m or 2g"):
+    with pytest.raises(UsageError, match="memory of Java must be a size such as 512m or 2g"):
         java.start_java(memory)
 
 

@@ -177,7 +177,7 @@ def test_a_card_makes_it_over_an_index_folder(tmp_path):
 
 
 def test_what_cannot_be_is_refused(bm25):
-    with pytest.raises(UsageError, match="TitleRetriever has none at hand"):
+    with pytest.raises(UsageError, match="TitleRetriever has none on this machine"):
         NoiseRetriever(TitleRetriever())
     for wrong in ({"start": -0.1}, {"end": 1.1}, {"base": 0}, {"base": math.inf}, {"steps": 0}, {"end": math.nan}):
         with pytest.raises(CardError, match=f"noise: {next(iter(wrong))}"):

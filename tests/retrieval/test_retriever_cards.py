@@ -137,7 +137,7 @@ def test_a_number_out_of_range_is_refused(kind, field):
         ("dense", {"encoder": "minilmm"}, "did you mean 'minilm'"),
         ("dense", {"encoder": ENCODER | {"poling": "cls"}}, "encoder.poling: unknown key; did you mean 'pooling'"),
         ("dense", {"encoder": {"name": "e", "model": "m"}}, "encoder.dimension: missing key"),
-        ("hybrid", {"of": ["bm25"]}, "hybrid joins two retrievers or more, got 1"),
+        ("hybrid", {"of": ["bm25"]}, "hybrid needs at least two retrievers, got 1"),
         ("hybrid", {"of": "bm25"}, "of: expected a list"),
         ("hybrid", {"of": ["bm25", {"kind": "lucene", "b": 2}]}, r"of\[1\].b: expected at most 1, got 2"),
         ("hybrid", {"of": ["bm25", {"kind": "bm52"}]}, "did you mean 'bm25'"),
@@ -156,9 +156,9 @@ def test_unreadable_retrievers(tmp_path):
     file = tmp_path / "mine.yaml"
     for text, message in [
         ("kind: [bm25", "mine.yaml: cannot be read as YAML"),
-        ("kind: bm25\nkind: lucene\n", "key 'kind' stands twice"),
-        ("- bm25\n", "mine.yaml: a retriever card is keys and values"),
-        ("", "mine.yaml: a retriever card is keys and values"),
+        ("kind: bm25\nkind: lucene\n", "key 'kind' occurs twice"),
+        ("- bm25\n", "mine.yaml: a retriever card must be keys and values"),
+        ("", "mine.yaml: a retriever card must be keys and values"),
         ("kind: bm25\nk1: '1'\n", "mine.yaml:2: k1: expected a number, got '1'"),
     ]:
         file.write_text(text)
@@ -171,7 +171,7 @@ def test_unreadable_retrievers(tmp_path):
 def test_a_card_that_stands_on_itself_is_refused(tmp_path):
     path = tmp_path / "loop.yaml"
     path.write_text(f"kind: cache\nof: {path}\n")
-    with pytest.raises(CardError, match="stands on itself"):
+    with pytest.raises(CardError, match="refers to itself"):
         find_retriever(str(path))
 
 
@@ -183,7 +183,7 @@ def test_cards_made_in_python_are_checked_as_deep_as_they_go():
 
 @pytest.mark.parametrize("memory", ["2 gigs", "", "0g", "-1g"])
 def test_a_heap_that_is_no_size_is_refused(memory):
-    with pytest.raises(CardError, match="memory is a number of bytes such as 512m or 4g"):
+    with pytest.raises(CardError, match="memory must be a number of bytes such as 512m or 4g"):
         find_retriever({"kind": "lucene", "memory": memory})
 
 

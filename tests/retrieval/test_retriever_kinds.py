@@ -151,7 +151,7 @@ def test_what_is_opened_must_be_a_retriever():
         gymnasium.make("searchgym/Demo-v0", retriever={"kind": "users_kinds:NothingCard"})
     with pytest.raises(UsageError, match="CacheRetriever wraps retrievers with search"):
         Sources().open(find_retriever({"kind": "cache", "of": {"kind": "users_kinds:NothingCard"}}))
-    with pytest.raises(UsageError, match="searches a corpus: give one"):
+    with pytest.raises(UsageError, match="searches a corpus: name one"):
         Sources().open(find_retriever({"kind": "users_kinds:LastCard"}))
 
 
@@ -244,7 +244,7 @@ def test_a_missing_library_is_named_with_its_extra(monkeypatch):
     for name in [name for name in sys.modules if name.startswith("searchgym.retrieval.dense.")]:
         monkeypatch.delitem(sys.modules, name)
     card: Any = find_retriever("e5-flat")  # reading needs no library
-    with pytest.raises(UsageError, match=r"kind dense needs more \(.*faiss.*\[dense\]"):
+    with pytest.raises(UsageError, match=r"kind dense needs another package \(.*faiss.*\[dense\]"):
         card.needs(10, 1000)
 
 

@@ -67,9 +67,9 @@ def test_an_mcp_result_is_read():
 @pytest.mark.parametrize(
     ("returned", "said"),
     [
-        (None, "returns a list of hits.*NoneType"),
-        ("Error: rate limited", "returns a list of hits.*got str 'Error: rate limited'"),
-        ({"error": "rate limited"}, "returns a list of hits.*rate limited"),
+        (None, "return a list of hits.*NoneType"),
+        ("Error: rate limited", "return a list of hits.*got str 'Error: rate limited'"),
+        ({"error": "rate limited"}, "return a list of hits.*rate limited"),
         ([{"error": "rate limited"}], "item 1 .*rate limited"),
         ([{"error": "rate limited", "text": "sorry"}], "item 1 .*rate limited"),
         ([PAGE, 3], "item 2 .*int 3"),
@@ -78,11 +78,11 @@ def test_an_mcp_result_is_read():
         ([{"text": "a", "score": "best"}], "item 1 .*best"),
         ([{"text": "a", "score": float("nan")}], "item 1 .*nan"),
         ([{}], "item 1"),
-        (iter(["a"]), "returns a list of hits"),
+        (iter(["a"]), "return a list of hits"),
         (result(text("rate limited"), error=True), "the tool failed.*rate limited"),
-        (result(SimpleNamespace(type="image", data="")), "no text.*image"),
+        (result(SimpleNamespace(type="image", data="")), "other than text.*image"),
         (result(text('{"error": "rate limited"}')), "item 1 .*rate limited"),
-        (SimpleNamespace(content="rate limited", isError=False), "no text.*rate limited"),
+        (SimpleNamespace(content="rate limited", isError=False), "other than text.*rate limited"),
     ],
 )
 def test_what_is_no_hit_is_refused(returned, said):

@@ -128,7 +128,7 @@ def test_a_token_is_written_nowhere(monkeypatch):
 def test_a_card_names_no_other_secret(monkeypatch):
     monkeypatch.setenv("OTHER_KEY", "secret")
     for name in ("OTHER_KEY", "SEARCHGYM_TOKENS", "", "HOME"):
-        with pytest.raises(CardError, match="token_env is SEARCHGYM_TOKEN or begins with"):
+        with pytest.raises(CardError, match="token_env must be SEARCHGYM_TOKEN or begin with"):
             find_retriever({"kind": "http", "url": "http://localhost:1", "token_env": name})
     with pytest.raises(UsageError, match="SEARCHGYM_TOKEN_NONE, which is not set"):
         Sources().open(HttpCard(url="http://localhost:1", token_env="SEARCHGYM_TOKEN_NONE"))
@@ -142,7 +142,7 @@ def test_another_content_type_is_refused(given):
     with serving() as (port, _):
         for path in ("/retrieve", "/search"):
             status, reply = post(port, {"queries": ["q"], "questions": ["q"]}, path, **{"Content-Type": given})
-            assert status == 415 and "the content type is application/json" in reply["detail"]
+            assert status == 415 and "the content type must be application/json" in reply["detail"]
         assert post(port, {"queries": ["q"]}, **{"Content-Type": "Application/JSON; charset=utf-8"})[0] == 200
 
 
@@ -407,4 +407,4 @@ def test_unitymas_finds_title_and_text_at_retrieve():
         assert reply == post(port, {"questions": ["a", "b"], "N": 2}, "/search")[1]
         _, theirs = post(port, {"queries": ["a"], "topk": 1, "return_scores": False})  # Search-R1's form stays
         assert theirs == {"result": [[{"id": "a 0", "contents": '"a"\ntext '}]]}
-        assert post(port, {"N": 2})[1]["detail"].startswith("queries is a list of strings")
+        assert post(port, {"N": 2})[1]["detail"].startswith("queries must be a list of strings")

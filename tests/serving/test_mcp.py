@@ -126,7 +126,7 @@ def test_a_tool_that_fails_is_never_a_page(served):
         async with Client(f"{served}/mcp") as client:
             return await client.call_tool("search", {"query": "", "k": k})
 
-    with pytest.raises(RetrieverError, match=r"the tool failed.*query is a text that is not empty"):
+    with pytest.raises(RetrieverError, match=r"the tool failed.*query must be a text that is not blank"):
         retrieve(ToolRetriever(search), ["q"], ["x"], 3, deadline=30.0)
 
 
@@ -208,18 +208,18 @@ def test_snippets_and_lists():
 @pytest.mark.parametrize(
     ("tool", "given", "said"),
     [
-        ("search", {}, "query is a text that is not empty, got None"),
-        ("search", {"query": 7}, "query is a text that is not empty, got 7"),
-        ("search", {"query": " "}, "query is a text that is not empty, got ' '"),
-        ("search", {"query": "x", "k": 0}, "k is a number from 1 to 100, got 0"),
-        ("search", {"query": "x", "k": 101}, "k is a number from 1 to 100, got 101"),
-        ("search", {"query": "x", "k": True}, "k is a number from 1 to 100, got True"),
-        ("search", {"query": "x", "k": "3"}, "k is a number from 1 to 100, got '3'"),
+        ("search", {}, "query must be a text that is not blank, got None"),
+        ("search", {"query": 7}, "query must be a text that is not blank, got 7"),
+        ("search", {"query": " "}, "query must be a text that is not blank, got ' '"),
+        ("search", {"query": "x", "k": 0}, "k must be a number from 1 to 100, got 0"),
+        ("search", {"query": "x", "k": 101}, "k must be a number from 1 to 100, got 101"),
+        ("search", {"query": "x", "k": True}, "k must be a number from 1 to 100, got True"),
+        ("search", {"query": "x", "k": "3"}, "k must be a number from 1 to 100, got '3'"),
         ("search", {"querry": "x"}, "unknown argument 'querry': did you mean query?"),
         ("open", {"page": "Nowhere"}, "No page is called Nowhere"),
         ("open", {"page": "Beta"}, "2 pages are called Beta: open one by its id, such as h0, h3."),
-        ("open", {"page": "Gamma", "part": 2}, "the page Gamma has 1 part(s), part 2 was asked for"),
-        ("open", {"page": "Gamma", "part": -1}, "part is a number from 1 on, got -1"),
+        ("open", {"page": "Gamma", "part": 2}, "the page Gamma has 1 part(s), got part 2"),
+        ("open", {"page": "Gamma", "part": -1}, "part must be a number of at least 1, got -1"),
         ("open", {"page": "x" * 10_000}, "No page is called xxx"),
     ],
 )
@@ -237,7 +237,7 @@ def test_an_unknown_tool_and_a_retriever_that_does_not_come(monkeypatch):
     while isinstance(raised, BaseExceptionGroup):
         (raised,) = raised.exceptions
     assert isinstance(raised, MCPError)
-    assert "unknown tool 'open': there is search alone" in str(raised)
+    assert "unknown tool 'open': this server has only search" in str(raised)
     loading = Tools(Service(lambda progress: build_in_memory(HOSTILE)), lambda: None).server()
     search, opened = ask(loading, ("search", {"query": "x"}), ("open", {"page": "x"}))
     assert "loading for 0 s: try again" in error(search)

@@ -271,7 +271,7 @@ def test_a_task_gets_harder_searches_only_where_a_stage_asks_for_them():
         assert (harder.probability, harder._distractors) == expected
     with pytest.raises(UsageError, match="3 distractors among 3 hits"):
         source_of(recipe("curriculum.kind=steps", "curriculum.stages=[{distractors: 3}]"), task)
-    with pytest.raises(UsageError, match="Remote has none at hand"):
+    with pytest.raises(UsageError, match="Remote has none on this machine"):
         staged(replace(task, retriever=Remote()), source, noisy.curriculum, 0)
 
 

@@ -100,7 +100,7 @@ def test_a_recipe_with_keys_is_read_back_equal(tmp_path):
 def test_credit_and_comparison_must_fit():
     for overrides, said in [
         (["credit={}"], "at least one"),
-        (["credit={outcome: 1, outcome: 1}"], "key 'outcome' stands twice"),
+        (["credit={outcome: 1, outcome: 1}"], "key 'outcome' occurs twice"),
         (["credit={outcom: 1}"], "did you mean 'outcome'"),
         (["credit={outcome: {alpha: 0.7}}"], "outcome.alpha: unknown key"),
         (["credit={costs: {turn: -1}}"], "costs.turn: expected at least 0, got -1"),

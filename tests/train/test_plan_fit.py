@@ -6,12 +6,14 @@ import pytest
 from transformers import AutoConfig
 
 from searchgym.cli import main
+from searchgym.errors import UsageError
 from searchgym.options.cards import list_cards
+from searchgym.rollout.folders import only_on_hub
 from searchgym.train.plan.fit import fits_of, hours, suggestions, with_values
 from searchgym.train.plan.plan import Part, check_plan, plan
 from searchgym.train.plan.shapes import KNOWN, model_shape
 from searchgym.train.recipe.load import load_recipe
-from searchgym.train.recipe.preflight import vectors_gib
+from searchgym.train.recipe.preflight import missing_data, vectors_gib
 
 LARGE = [name for name in list_cards("train") if name.startswith("qwen")]
 
@@ -127,7 +129,7 @@ def test_vectors_that_are_searched_in_main_memory_are_counted(tmp_path, monkeypa
     name = "qwen2.5-7b-grpo"
 
     def gib(*changes):
-        return vectors_gib(load_recipe(name, changes))
+        return vectors_gib(load_recipe(name, changes), 8).get("cpu", 0.0)
 
     assert gib() == pytest.approx(21_015_324 * 768 * 4 / 2**30)
     assert gib("env_options={questions: x, retriever: bm25}") == 0.0
@@ -135,9 +137,49 @@ def test_vectors_that_are_searched_in_main_memory_are_counted(tmp_path, monkeypa
     (tmp_path / "index" / "manifest.json").write_text('{"passages": 1000}')
     corpus = f"questions: x, corpus: {tmp_path / 'index'}"
     assert gib(f"env_options={{{corpus}, retriever: e5-flat}}") == pytest.approx(1000 * 768 * 4 / 2**30)
-    on_gpu = "{kind: dense, encoder: e5-base-v2, device: cuda}"
-    assert gib(f"env_options={{{corpus}, retriever: {on_gpu}}}") == 0.0
     assert gib(f"env_options={{{corpus}, retriever: e5-ivf}}") == pytest.approx(1000 * (768 + 8) / 2**30)
+
+
+WIKI_GIB = 21_015_324 * 768 * 4 / 2**30
+"""E5's vectors of wiki-18 in float32."""
+
+
+@pytest.mark.parametrize(
+    ("options", "gpus", "each"),
+    [
+        ("device: cuda", range(8), WIKI_GIB),  # a copy on each
+        ("device: cuda, float16: true", range(8), WIKI_GIB / 2),
+        ("device: cuda, shard: true", range(8), WIKI_GIB / 8),
+        ("device: cuda, shard: true, float16: true", range(8), WIKI_GIB / 16),
+        ("device: 'cuda:3'", [3], WIKI_GIB),
+    ],
+)
+def test_vectors_that_are_searched_on_gpus_are_counted_there(options, gpus, each):
+    """With 1.5 GiB that FAISS reserves on each."""
+    retriever = f"{{kind: dense, encoder: e5-base-v2, index: flat, {options}}}"
+    recipe = load_recipe("qwen2.5-7b-grpo", [f"env_options={{questions: x, retriever: {retriever}}}"])
+    parts = plan(recipe, gpus=8)
+    vectors = {part.device: part.gib for part in parts if part.what == "retriever: vectors"}
+    assert vectors == {f"cuda:{gpu}": pytest.approx(each + 1.5) for gpu in gpus}
+    fits = {fit.device: fit.left >= 0 for fit in fits_of(parts, {f"cuda:{gpu}": 79.0 for gpu in range(8)})}
+    assert fits["cuda:3"] == (each < 20)  # 49.8 GiB are in use without it
+    contexts = [part.device for part in parts if part.what == "retriever: CUDA context"]
+    assert contexts == list(vectors)  # the ranks are processes of their own
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ("device: 'cuda:8'", "the retriever searches on device cuda:8, there are 8 GPUs"),
+        ("device: gpu", "device of a dense card is cpu, cuda or cuda:N, got 'gpu'"),
+        ("device: cuda, index: hnsw", "FAISS searches hnsw on the CPU only"),
+    ],
+)
+def test_a_plan_refuses_devices_that_cannot_be_searched(options, reason):
+    retriever = f"{{kind: dense, encoder: e5-base-v2, {options}}}"
+    recipe = load_recipe("qwen2.5-7b-grpo", [f"env_options={{questions: x, retriever: {retriever}}}"])
+    with pytest.raises(UsageError, match=reason):
+        plan(recipe, gpus=8)
 
 
 def test_an_engines_share_is_among_the_changes(cli):
@@ -171,12 +213,12 @@ def test_a_value_is_changed_by_its_dotted_key():
 
 
 def missing(cli, recipe, *args):
-    """What the plan of a recipe says is missing, as text and as JSON."""
+    """What the plan of a recipe says is missing, as text and as JSON; without models, which a machine may have."""
     arguments = (recipe, "--plan", "--gpus", 8, "--cpu-gib", 4000, *args)
     _, out, err = cli(*arguments, "--json")
     lines = [line.removeprefix("missing here: ") for line in cli(*arguments)[2].splitlines() if "missing here" in line]
     assert json.loads(out)["missing"] == lines and "Traceback" not in err
-    return lines
+    return [line for line in lines if not line.startswith("model ")]
 
 
 @pytest.mark.slow_cases
@@ -191,12 +233,42 @@ def test_the_plan_of_a_large_recipe_says_what_data_are_missing(cli, name, tmp_pa
     questions = [line for line in lines if line.startswith("questions ")]
     assert questions and all("hf:" in line or "get them from" in line for line in questions)
     lines = [line for line in lines if line not in questions]
-    assert "corpus 'wiki-18'" in lines[0] and "searchgym corpus get wiki-18" in lines[0]
+    assert "corpus 'wiki-18'" in lines[0] and "(wiki-18.jsonl.gz); get it by `searchgym corpus get wiki-18`" in lines[0]
     dense = load_recipe(name).env_options["retriever"] == "e5-flat"
     assert dense == ("mask" not in name and "jade" not in name)
     assert len(lines) == 1 + dense
     if dense:
         assert "the retriever e5-flat searches an index folder, which is not here: convert" in lines[1]
+        assert f"`--out {tmp_path / 'indexes' / 'wiki-18'}`" in lines[1]
+
+
+def test_models_that_neither_folder_nor_cache_holds_are_missing(tmp_path, monkeypatch):
+    """The cache has files as the hub's library writes them; a configuration alone is no model."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setenv("SEARCHGYM_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    recipe = load_recipe("qwen2.5-7b-grpo")
+    ends = "downloaded when the training starts"
+    qwen, e5 = f"model Qwen/Qwen2.5-7B: {ends}", f"model intfloat/e5-base-v2: {ends}"
+    assert missing_data(recipe)[-2:] == [qwen, e5]
+    cached = tmp_path / "hub" / "models--Qwen--Qwen2.5-7B"
+    (cached / "refs").mkdir(parents=True)
+    (cached / "refs" / "main").write_text("abc")
+    (cached / "snapshots" / "abc").mkdir(parents=True)
+    (cached / "snapshots" / "abc" / "config.json").write_text("{}")
+    assert missing_data(recipe)[-2:] == [qwen, e5]
+    (cached / "snapshots" / "abc" / "model.safetensors").touch()
+    assert qwen not in missing_data(recipe) and e5 in missing_data(recipe)
+    (tmp_path / "intfloat" / "e5-base-v2").mkdir(parents=True)
+    assert not any(line.startswith("model ") for line in missing_data(recipe))
+    assert not any(only_on_hub(name) for name in ("tiny", "./a/b", "package:a/b", *list_cards("pretrained")))
+
+
+def test_a_plan_without_a_gpu_says_so_first(cli):
+    line = "this machine has no GPU: the plan is for its processors; --gpus N plans for another machine"
+    assert cli("tiny-grpo", "--plan")[2].splitlines()[0] == line
+    assert line not in cli("tiny-grpo", "--plan", "--gpus", 1)[2]
+    assert line not in cli("tiny-grpo", "--plan", "learner.device=cpu")[2]
 
 
 HUB = "hf:RUC-NLPIR/FlashRAG_datasets:hotpotqa/dev"

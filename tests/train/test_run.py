@@ -177,7 +177,9 @@ def test_an_episode_is_shown_token_by_token(recipe, tmp_path, monkeypatch, capsy
     logp = [float(value) for span in spans if span.logp is not None for value in span.logp]
     assert [t["logp"] for t in tokens if t["trained"]] == logp
     assert all((t["advantage"] is not None) == t["trained"] for t in tokens)
-    plain = show("--episode", chosen.id).out  # not a terminal
+    plain, err = show("--episode", chosen.id)  # not a terminal
+    others = [episode.id for episode in episodes if episode.id != chosen.id][:5]
+    assert err.splitlines()[-1].startswith(f"other episodes, for --episode: {', '.join(others)}")
     assert plain.count("⟦") == 2
     assert "\x1b" not in plain
     assert "\x1b[" in show("--episode", chosen.id, "--colour").out

@@ -5,6 +5,7 @@ import dataclasses
 import importlib.util
 import random
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -28,7 +29,7 @@ from searchgym.rollout.tokens import TokenFormat
 from searchgym.rollout.transformers.sampler import load_sampler
 from searchgym.train.algorithms.samples import retokenisation_mismatches, samples_from
 from searchgym.train.credit.credit import Credit
-from searchgym.train.demonstrations.teams import TEAMS, play_team
+from searchgym.train.demonstrations.teams import TEAMS, _ToldChat, play_team
 from searchgym.train.demonstrations.worlds import gold_sentences, world_task
 from searchgym.train.recipe.load import load_recipe
 
@@ -111,6 +112,13 @@ def test_a_short_plan_says_nothing_of_an_early_end():
     assert np.all(np.abs(counts / counts.sum() - 0.25) < 0.08), counts
     early = counts[:, 1] / counts.sum(axis=1)
     assert abs(early[1] - early[0]) < 3 * np.sqrt(2 * 0.25 / (len(asked) / 2)), counts
+
+
+def test_a_scripted_chat_passes_on_whether_text_is_trusted():
+    calls = []
+    chat = SimpleNamespace(observe=lambda text, trusted: calls.append((text, trusted)))
+    _ToldChat(chat, "searcher", {}, lambda role, fields, thought: None).observe("<answer>", trusted=True)
+    assert calls == [("<answer>", True)]
 
 
 @pytest.mark.slow

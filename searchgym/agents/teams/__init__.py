@@ -1,1 +1,1 @@
-"""Agents from other papers: planners, parallel queries, long horizons, two sources, and knowing when to search."""
+"""Agents of other papers: planners, parallel queries, long horizons, two sources, and knowing when to search."""

@@ -15,7 +15,7 @@ from searchgym.agents.parsing import Parsed
 from searchgym.records import Action, Call, Hit, Question, Search, Searched
 
 PASSAGES: Final = 3
-"""Default number of pages that the reasoner sees of a search."""
+"""Default number of pages per search that the reasoner sees."""
 
 
 def read_order(text: str, count: int, keep: int) -> Parsed[tuple[int, ...]]:
@@ -37,7 +37,7 @@ def read_order(text: str, count: int, keep: int) -> Parsed[tuple[int, ...]]:
 
 
 def fetched_for(call: Call, searches: Sequence[Searched]) -> tuple[Hit, ...]:
-    """Returns the hits ordered by a ranker's call: those of the preceding turn, without repeated passages."""
+    """Returns the hits that a ranker's call ordered: those of the previous turn, without repeated passages."""
     return fetched([hit for search in searches if search.turn == call.turn - 1 for hit in search.hits])
 
 
@@ -52,10 +52,11 @@ def fetched(hits: Sequence[Hit]) -> tuple[Hit, ...]:
 class CoSearch(Monolithic):
     """Monolithic agent whose pages are chosen and ordered by a second role, the ranker (CoSearch).
 
-    A search retrieves `top_k` pages. The ranker reads the question, the query and all of these pages, and lists the
-    best ones in order (`read_order`); the reasoner sees the first `keep`. With a single page, the ranker is not called.
-    Its call records the order (`Call.ranked`); the episode's searches record the retrieved pages. The credit term
-    ``ranking`` is the ranker's reward, and ``normalise: query`` compares its calls.
+    A search fetches the environment's `top_k` pages. The ranker reads the question, the query and all
+    of them, and names the best ones in order (`read_order`); the reasoner sees the first `keep`. With one page there is
+    nothing to rank, and the ranker is not called. The ranker's call records the order (`Call.ranked`); the episode's
+    searches record what was fetched. The credit term ``ranking`` is the ranker's reward, and ``normalise: query``
+    compares its calls.
 
     Source: the paper and notes on its code. Deviations: the format of the order is ours, pages that it omits may
     follow (there it lists all pages to keep), 3 pages are kept as in Search-R1 (there 5 of 50), and the ranker need

@@ -12,19 +12,19 @@ from searchgym.agents.parsing import NONE, Parsed, first_line, only_tag, without
 from searchgym.records import Answer, Question
 
 LOCAL: Final = "local"
-"""Role that searches the environment's own retriever."""
+"""Role that searches the environment's main retriever."""
 WEB: Final = "web"
-"""Role that searches the additional retriever, and the default name of that retriever."""
+"""Role that searches the additional retriever; also that retriever's default name."""
 TOOLS: Final = {
     "local_search_agent": (LOCAL,),
     "web_search_agent": (WEB,),
     "all_search_agent": (LOCAL, WEB),
 }
-"""Roles that each tool of the planner calls, by the tool's tag."""
+"""Tag of a planner's tool to the roles that it calls."""
 ANSWER: Final = "answer"
 """Tag that ends the episode."""
 TAGS: Final = re.compile(rf"</?(?:{'|'.join((*TOOLS, ANSWER))})>")
-"""Opening or closing tag of a step."""
+"""Matches an opening or closing tag of a step."""
 MOST_WORDS: Final = 100
 """Maximum number of words of a sub-question or an answer."""
 
@@ -44,22 +44,21 @@ def read_step(text: str) -> Parsed[tuple[str, str]]:
 
 
 class HierSearch:
-    """Agent in which a planner sends sub-questions to a local agent, a web agent or both, and answers (HierSearch).
+    """Agent whose planner sends sub-questions to a local agent, a web agent, or both, and answers (HierSearch).
 
-    The local agent searches the environment's own retriever, the web agent an additional one from the
-    environment's option `retrievers`; without it, both search the same retriever. Each agent searches until it stops or
-    has made `searches` searches (like M-ASK's search role, `read_search`), a reader answers the sub-question from the
-    pages (`read_answer`), and a refiner extracts the relevant evidence (`read_summary`): the planner sees answers and
-    evidence, never a page. The note
-    ``tools`` of an episode is the share of the planner's three tools that it used.
+    The local agent searches the environment's main retriever, the web agent the additional one from the environment's
+    option `retrievers`; without that, both search the main one. Each searches until it ends or has made `searches`
+    searches (as M-ASK's search role, `read_search`), a reader answers the sub-question from the pages (`read_answer`),
+    and a refiner extracts the evidence about it (`read_summary`): the planner sees answers and evidence, never a page.
+    The note ``tools`` of an episode is the share of the planner's three tools that it used.
 
-    Deviations from the released code: each level is called anew for each step instead of continuing one conversation;
-    the local agent has one kind of search (there also by graph and by neighbouring passages); the web agent opens no
+    Deviations from the released code: each step starts a new context instead of continuing one conversation;
+    the local agent has one kind of search (there also by graph and by neighbouring passages), the web agent opens no
     pages; the refiner is a model (there a scorer and a language model).
 
     Args:
         web: Name of the additional retriever.
-        steps: Maximum number of calls to the planner.
+        steps: Maximum number of calls of the planner.
         searches: Maximum number of searches for a sub-question.
         passage_words: Maximum number of words shown of each page.
     """
@@ -88,7 +87,7 @@ class HierSearch:
         await io.step(Answer(answer))
 
     async def _explore(self, role: str, sub_question: str, io: EpisodeIO) -> str:
-        """Answers a sub-question with an agent of the lower level; returns its line for the history."""
+        """Lets a lower-level agent work on a sub-question; returns the resulting line of the history."""
         source = self.web if role == WEB and self.web in io.protocol.sources else ""
         searched = await search_until_end(role, sub_question, self.searches, self.passage_words, io, source)
         if searched is None:

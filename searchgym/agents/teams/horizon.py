@@ -17,8 +17,8 @@ MAX_WORD_CHARACTERS: Final = 20
 def read_memory(text: str, before: str, most: int) -> Parsed[str]:
     """Parses a memory, ``<memory>..</memory>``.
 
-    Legal: only this tag, with 1 to `most` words and at most 20 characters per allowed word. Fallback: the previous
-    memory.
+    Legal: this tag with 1 to `most` words, of 20 characters each on average at most, and nothing else. Fallback: the
+        previous memory.
 
     Args:
         text: Output of the summariser.
@@ -34,9 +34,9 @@ def read_memory(text: str, before: str, most: int) -> Parsed[str]:
 class ASearcher:
     """Agent that acts from a memory of bounded length, which it rewrites after every observation (ASearcher).
 
-    The searcher sees the question, the memory, its last actions and the number of actions left, and writes an action in
-    the environment's grammar, which includes opening pages if the environment allows it. The summariser sees the
-    observation and rewrites the memory. Each call has a separate context, whose length does not depend on the turn.
+    The searcher sees the question, the memory, its last actions and the number of actions left, and writes an action of
+    the environment's grammar; so it opens pages if the environment allows it. The summariser sees the observation and
+    rewrites the memory. Each call is a context of its own, whose length does not depend on the turn.
 
     Source: the paper's agent searches and reads pages for 40 turns and more, and one model reasons and summarises, both
     trained. Deviation: there summaries of pages are appended to one conversation; the memory that replaces it is ours.

@@ -27,21 +27,21 @@ def read_decision(text: str) -> Parsed[bool]:
 
 
 def read_known(text: str) -> Parsed[str]:
-    """Parses an answer from memory, ``<answer>..</answer>``.
+    """Parses ``<answer>..</answer>``, the output of a model that answers without seeing a page.
 
-    Legal: this tag with at most 40 words, and nothing else. Fallback: the first line.
+    Legal: this tag alone, with at most 40 words. If the output is not legal, its first line is the answer.
     """
     parsed = read_answer(text)
     return parsed if parsed.legal else Parsed(first_line(without_thoughts(text)), False)
 
 
 async def answer_from_memory(question: Question, io: EpisodeIO, trial: bool = False) -> str:
-    """Returns the answer of the role ``knower`` to a question, without any page.
+    """Lets the role ``knower`` answer a question without any page; returns the answer.
 
     Args:
         question: The question.
         io: The episode.
-        trial: Whether the answer only measures knowledge (`Call.prefix`) and does not affect the episode.
+        trial: Whether the answer is only a trial (`Call.prefix`) that does not affect the episode.
     """
     reply = await io.open("knower", question=question.text).generate(prefix=trial)
     reply.call.answer = accept(reply, read_known(reply.text))
@@ -55,7 +55,7 @@ class IkeaAgent(Monolithic):
     episode: the score ``awareness`` compares its searches with its knowledge. The credit term ``ikea`` is its reward.
 
     Args:
-        probe: Whether to sample this trial answer.
+        probe: Whether to give this trial answer.
     """
 
     def __init__(self, probe: bool = True) -> None:

@@ -35,10 +35,10 @@ def read_queries(text: str, question: str) -> Parsed[list[str]]:
 class MmoaRag:
     """Agent in which a rewriter splits the question, a selector picks pages, and a generator answers (MMOA-RAG).
 
-    Each sub-question is searched for in a separate turn while turns are left; the hits of all are interleaved. All
-    roles get the answer's score (``outcome``) and an individual penalty (``format``), which also applies to malformed
-    text: the rewriter -0.5 for more than four sub-questions or 300 characters, the selector -1 for a repeated or
-    nonexistent page, the generator -1 for an answer of more than 30 words.
+    Each sub-question is searched for in a separate turn, until the turns are spent; the hits of all searches are
+    interleaved. All roles get the answer's score (``outcome``) and their own penalty (``format``): the rewriter -0.5
+    for more than four sub-questions or 300 characters, the selector -1 for a repeated or nonexistent page, the
+    generator -1 for an answer of more than 30 words, and each for any other text.
 
     Source: the paper and its released code (chenyiqun/MMOA-RAG at aa1106d, ``trainer_qr_s_g.py``), which
     define these penalties. In that code, unlike here, each line is a sub-question and the whole text an answer, so only
@@ -71,7 +71,7 @@ class MmoaRag:
 
 
 def in_turns(lists: Sequence[Sequence[Hit]]) -> list[Hit]:
-    """Returns the hits of several lists, the best of each first, then the second of each, without repeated passages."""
+    """Interleaves lists of hits, first the best of each, then the second of each, without repeated passages."""
     merged: dict[str, Hit] = {}
     for rank in zip_longest(*lists):
         for hit in rank:

@@ -1,4 +1,4 @@
-"""Oracle outputs for the roles of the agents in this package; `OracleRoles` covers the other teams."""
+"""Oracles for the roles of the agents in this package; see `OracleRoles` for those of the other teams."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from searchgym.agents.teams.parallel import QUERY_SEPARATOR
 from searchgym.records import title_key
 
 MOST_NOTES: Final = 60
-"""Maximum number of words of quotes in the oracle's notes."""
+"""Maximum number of words of quotes in the oracle's memory."""
 
 
 class PlannerOracle(OracleRoles):
@@ -112,8 +112,8 @@ class CoSearchOracle(SearcherOracle):
 class HorizonOracle(OracleRoles):
     """Oracle of ASearcher: it follows the hops, and its notes are the last quotes that fit into the memory.
 
-    It infers its progress only from its notes. A page that a search does not find ends the search; with flaws, the
-    first page ends it, too.
+    It infers its progress from its notes alone. If a search does not find the page, or with flaws after the first page,
+    it stops searching.
     """
 
     def _done(self, memory: str) -> int:
@@ -145,10 +145,10 @@ class HorizonOracle(OracleRoles):
 
 
 class HierOracle(OracleRoles):
-    """Oracle of HierSearch: the planner sends each hop to the local agent, and to the web agent if nothing was found.
+    """Oracle of HierSearch: the planner sends each hop to the local agent, and to the web agent if the former fails.
 
-    It infers earlier results only from the history. With flaws, it calls any of the three tools, so that demonstrations
-    show each of them, and answers after the first hop.
+    It infers the results from the history alone. With flaws it calls a random one of the three tools, so that
+    demonstrations contain each, and answers after the first hop.
     """
 
     reader = OracleRoles.generator
@@ -176,9 +176,9 @@ class HierOracle(OracleRoles):
 
 
 class KnowingOracle(SearcherOracle):
-    """Oracle of IKEA and AdaSearch: it answers known questions at once, and searches for all others.
+    """Oracle of IKEA and AdaSearch: it answers questions that count as known at once, and searches for the others.
 
-    Set `knows` before the first reply: in a generated world, nothing can be known.
+    Set `knows` before the first reply; by default nothing counts as known, as in a generated world.
     """
 
     knows = False
@@ -189,11 +189,11 @@ class KnowingOracle(SearcherOracle):
         return [] if self.knows else super().rounds()
 
     def decider(self, fields: Fields) -> str:
-        """Decides to search if the question is not known."""
+        """Decides to search unless the question counts as known."""
         return f"<decision> {KNOW if self.knows else SEARCH}</decision>"
 
     def knower(self, fields: Fields) -> str:
-        """Answers a known question."""
+        """Answers the question if it counts as known, else ``UNKNOWN``."""
         return f"<answer> {self.question.answers[0] if self.knows else UNKNOWN}</answer>"
 
 
@@ -207,4 +207,4 @@ ORACLES: Final[Mapping[str, type[OracleRoles]]] = {
     "ikea": KnowingOracle,
     "adasearch": KnowingOracle,
 }
-"""Oracles of the agents in this package, by the agent's name."""
+"""Agent name to the oracle that plays its roles."""

@@ -15,7 +15,7 @@ QUERY_SEPARATOR: Final = "##"
 
 
 def split_queries(action: Action) -> Action:
-    """Splits a search at separators into several queries, ``first query ## second query``.
+    """Splits the text of a search at separators into queries: ``first query ## second query``.
 
     Empty and repeated queries are dropped; a search without any query becomes `Invalid`. Other actions are returned
     unchanged.
@@ -28,7 +28,7 @@ def split_queries(action: Action) -> Action:
 
 
 class ParallelSearch(Monolithic):
-    """Monolithic agent that can send many queries in one turn, ``<search>first ## second</search>`` (ParallelSearch).
+    """Monolithic agent that may send several queries in one turn, ``<search>first ## second</search>``.
 
     The environment must allow several queries (`max_queries`); a search with more queries is an invalid action.
     Everything else is as in `Monolithic`. The credit terms ``decomposition`` and ``search-count`` are its rewards.

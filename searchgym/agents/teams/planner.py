@@ -1,4 +1,4 @@
-"""AI-SearchPlanner: a trained planner decides what to search for, a frozen generator answers (arXiv 2508.20368)."""
+"""AI-SearchPlanner: a trained planner searches, a frozen generator answers (arXiv 2508.20368)."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from searchgym.records import Question
 class SearchPlanner:
     """Agent in which a planner searches or stops, and a generator answers from all pages found (AI-SearchPlanner).
 
-    The planner sees its queries with their pages; it writes ``<search>query</search>`` or ``<end>`` like M-ASK's
-    search role, with the same fallbacks (`read_search`). The generator is JADE's (`read_answer`). A recipe freezes the
-    generator by a model key, and rewards only the planner by ``outcome``, ``process`` and ``costs``. The note
-    ``rounds`` of an episode is the number of calls to the planner.
+    The planner sees its queries with their pages; it writes what M-ASK's search role writes, ``<search>query</search>``
+    or ``<end>``, and anything else is treated as there (`read_search`). The generator is JADE's (`read_answer`). A
+    recipe freezes the generator by a model key, and rewards the planner alone by ``outcome``, ``process`` and
+    ``costs``. The note ``rounds`` of an episode is the number of calls of the planner.
 
     Source: the abstract and summaries of the paper; no code is public. The format of the prompts is ours.
 

@@ -81,14 +81,12 @@ class DemoProgress:
         self.fraction, self.changed = done / max(whole, 1), time.monotonic()
 
     def step(self, row: Mapping[str, float]) -> None:
-        """Says what a training step came to."""
+        """Prints the searches of a training step; its reward is of too few questions to show a trend."""
         number = int(row["step"])
         self.advance(number, self.steps)
         if number:
-            text = f"        step {number} of {self.steps}: reward {row.get('rollout/reward', 0.0):.3f}"
-            if "rollout/searches" in row:
-                text += f", {row['rollout/searches']:.2f} searches a question"
-            say(f"{text} ({self.left()})")
+            searches = f": {row['rollout/searches']:.2f} searches a question" if "rollout/searches" in row else ""
+            say(f"        step {number} of {self.steps}{searches} ({self.left()})")
 
     def seconds_left(self) -> float:
         """Returns the seconds that the rest is expected to take at the speed seen so far."""

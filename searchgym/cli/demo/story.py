@@ -34,8 +34,9 @@ COLUMNS: Final = {
 """Key of a column of the table to its head."""
 LEGEND: Final = (
     "hops: number of facts that the question needs. no search: a script that guesses without searching. one search: a "
-    "script that searches once, for the question itself. gold pages: the untrained model with the right pages in its "
-    "context. oracle: a script that searches for the right titles and answers if it gets all of them."
+    "script that searches once, for the question itself, then guesses in the same way or answers with a page's title. "
+    "gold pages: the model before training, with the right pages in its context; the rest is a limit of reading. "
+    "oracle: a script that searches for the right titles and is given the answer if it gets all of them."
 )
 
 
@@ -56,7 +57,8 @@ def story_lines(summary: Mapping[str, Any], out: Path) -> Iterator[str]:
     low, high = summary["gain_ci95"]
     yield from _wrapped(
         f"EM {summary['em_before']:.3f} before, {summary['em_after']:.3f} after on {summary['n']} held-out questions: "
-        f"{summary['gain']:+.3f} (95 % interval {low:.3f} to {high:.3f})."
+        f"{summary['gain']:+.3f} (95 % interval {low:.3f} to {high:.3f} over these questions; one training run, and "
+        "another seed may differ)."
     )
     yield from _wrapped(
         "EM (exact match) is the share of questions that are answered correctly. Searches per question: "
@@ -77,7 +79,7 @@ def story_lines(summary: Mapping[str, Any], out: Path) -> Iterator[str]:
     model = f"--model {shlex.quote(summary['checkpoint'])}"
     for purpose, words in (
         ("read an episode of the trained model token by token", (f"show {shlex.quote(str(out / 'after'))}", model)),
-        ("test it on questions about other pages", (f"eval Demo --agent {summary['agent']}", model)),
+        ("test it on twelve questions about other pages", (f"eval Demo --agent {summary['agent']}", model)),
         ("train for longer", (f"train {summary['recipe']} steps=60", "--out runs/longer")),
     ):
         yield f"  # {purpose}"

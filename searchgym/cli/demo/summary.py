@@ -119,5 +119,5 @@ def em_by_group(
         means[group] = {"questions": len(groups[group])}
         for name, values in em.items():
             scores = [values[id] for id in groups[group] if id in values]
-            means[group][name] = round(sum(scores) / len(scores), 4) if scores else None
+            means[group][name] = round(sum(scores) / len(scores), 6) if scores else None
     return means

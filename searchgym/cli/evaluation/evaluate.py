@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from searchgym.cli.evaluation.printed import print_scores, print_suite
+from searchgym.cli.evaluation.printed import EXAMPLES, print_answers, print_scores, print_suite
 from searchgym.cli.options import AgentName, LoadOptions, RunOptions, TaskChoice, takes_records
 from searchgym.cli.output import Json, emit, rate, say, say_next, stages
 from searchgym.cli.run import OwnEnv, card_of, chosen_task, task_options
@@ -63,9 +63,13 @@ def evaluate(
         if not json:
             print_suite(scores)
     else:
-        scores = _on_env(env, loaded, model or [], choice, run, how)
+        scores, task = _on_env(env, loaded, model or [], choice, run, how)
         if not json:
+            from searchgym.eval.run_folder import RunReader
+
             print_scores(f"{scores['env']} · {loaded.name}", {k: v for k, v in scores.items() if k not in PLACE})
+            rows = RunReader(Path(scores["out"])).question_rows()
+            print_answers([rows[question.id] for question in task.questions[:EXAMPLES]], scores["n"])
     if json:
         emit(scores, True)
     else:
@@ -83,8 +87,8 @@ PLACE = ("env", "agent", "out")
 
 def _on_env(
     env: str | None, agent: LoadedAgent, model: list[str], choice: TaskChoice, run: RunOptions, how: Loading
-) -> dict[str, Any]:
-    """Evaluates an agent on one environment; returns the scores after what was scored."""
+) -> tuple[dict[str, Any], Task]:
+    """Evaluates an agent on one environment; returns the scores after what was scored, and its questions."""
     from searchgym.eval.run_folder import holds_run
     from searchgym.eval.runner import check_out, check_scorable
 
@@ -99,9 +103,10 @@ def _on_env(
     if run.resume and not holds_run(folder):
         say(f"nothing to resume in {folder}: a new run")
     say(f"run folder: {folder}")
+    say_notes(task, agent, named)
     with open_models(named, task, how) as models:
         scores = run_evaluation(task, agent, folder, models, eval_options(run), run.ceilings, trained)
-    return {"env": task.card.id, "agent": agent.name, "out": str(folder)} | scores
+    return {"env": task.card.id, "agent": agent.name, "out": str(folder)} | scores, task
 
 
 def _on_suite(
@@ -125,6 +130,7 @@ def _on_suite(
         raise UsageError(f"suite {suite.name}: its parts write different protocols: choose one with --protocol")
     check_parts(suite.name, tasks)
     say(f"run folder: {folder}")
+    say_notes(next(iter(tasks.values())), agent, named)
     with open_models(named, next(iter(tasks.values())), how) as models:
 
         def one(part: str, task: Task, out: Path, options: EvalOptions) -> Scores:
@@ -187,6 +193,15 @@ def with_dialect(choice: TaskChoice, env: str | None, named: Mapping[str, str | 
     for note in notes:
         say(note)
     return dataclasses.replace(choice, dialect=dialect)
+
+
+def say_notes(task: Task, agent: LoadedAgent, named: Mapping[str, str | Path]) -> None:
+    """Prints notes on scores that would mislead; see `searchgym.cli.evaluation.notes`."""
+    from searchgym.cli.evaluation.notes import model_notes, oracle_note
+
+    for note in (oracle_note(agent, task), *model_notes(named.values(), task)):
+        if note is not None:
+            say(f"note: {note}")
 
 
 @contextlib.contextmanager

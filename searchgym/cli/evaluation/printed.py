@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from searchgym.cli.output import show, table, tell
+from searchgym.cli.tables import cut_to
 
 TABLES: Final = (
     "legal_by_role", "refused", "notes", "endings", "splits", "ceilings", "contamination", "awareness",
@@ -23,6 +25,12 @@ UNMEASURED: Final = {
 """Beginnings of keys, with the reason why their scores can be missing."""
 BY_TURN: Final = ("title_recall", "passage_recall")
 """Scores with one value per turn."""
+EXAMPLES: Final = 3
+"""Maximum number of questions that are printed with their answers."""
+RENAMED: Final = {"resumed": "continued after a stop string"}
+"""Names in the printed table, by key of the scores."""
+HIDDEN_ZEROS: Final = ("retriever_errors", "full_contexts", "resumed")
+"""Counts that the printed table leaves out where they are 0."""
 LOW: Final = 0.5
 """Share of legal outputs below which the printed scores come with advice."""
 
@@ -36,8 +44,9 @@ def print_scores(title: str, scores: Mapping[str, Any]) -> None:
         interval = scores.get(f"{name}_ci95")
         if name in BY_TURN:
             rows += _by_turn(name, value, scores[f"{name}_ci95"])
-        elif value or name not in ("retriever_errors", "full_contexts"):
-            rows.append((name, show(value), "" if interval is None else " – ".join(map(show, interval))))
+        elif value or name not in HIDDEN_ZEROS:
+            bounds = "" if interval is None else " – ".join(map(show, interval))
+            rows.append((RENAMED.get(name, name), show(value), bounds))
     table(("metric", "value", "95 % interval"), rows, f"{title}, {scores['n']} questions")
     splits = [
         (f"{kind} {value}", *("" if score is None else show(score) for score in values.values()))
@@ -61,6 +70,25 @@ def print_scores(title: str, scores: Mapping[str, Any]) -> None:
         table(("note", "episodes", "mean"), notes)
     if lines := [*_unmeasured(scores), *_remarks(scores), *_advice(scores)]:
         tell("\n" + "\n".join(lines))
+
+
+def print_answers(rows: Sequence[Mapping[str, Any]], count: int) -> None:
+    """Prints questions with their gold answers and the agent's answers, a line of the terminal's width for each.
+
+    Args:
+        rows: Rows of ``questions.jsonl``, of which the first `EXAMPLES` are printed.
+        count: Number of all questions.
+    """
+    width, first = shutil.get_terminal_size().columns, rows[:EXAMPLES]
+    blocks = [f"the first {len(first)} of {count} questions" if len(first) < count else "the questions"]
+    for row in first:
+        answers = ["(none)" if answer is None else answer or "(empty)" for answer in row["answers"]]
+        verdict = ""
+        if "em" in row:
+            verdict = {1.0: "right: ", 0.0: "wrong: "}.get(row["em"], f"EM {show(row['em'])}: ")
+        lines = {"question": row["question"], "gold": "; ".join(row["golds"]), "answer": verdict + "; ".join(answers)}
+        blocks.append("\n".join(cut_to(f"{label:<8}  {text}", width) for label, text in lines.items()))
+    tell("\n" + "\n\n".join(blocks))
 
 
 def _by_turn(name: str, means: Sequence[float], intervals: Sequence[Sequence[float]]) -> Iterator[tuple[str, str, str]]:

@@ -48,6 +48,7 @@ def view(
 
     Sort and filter them; read searches, hits, calls, rewards and advantages.
     """
+    say("loading ...")  # the imports alone take seconds
     with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
         from searchgym.eval.viewing.saved import find_runs
 

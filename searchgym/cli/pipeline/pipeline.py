@@ -63,7 +63,7 @@ class Pipeline(Options):
     corpus: str = ""
     """Folder of documents, corpus file or corpus card; must be given."""
     hold_out: list[str] = field(default_factory=list)
-    """Question files for evaluation, whose gold pages and entities are in no practice."""
+    """Question files reserved for evaluation; no training stage asks about their gold pages and entities."""
     model: str = "smollm2-searcher"
     """Model to start from: an adapter, which is trained on, or a whole model, which gets one."""
     seed: int = 0
@@ -91,7 +91,7 @@ class Pipeline(Options):
 
     @property
     def held_out(self) -> list[str]:
-        """Files of all questions whose pages and entities are in no practice."""
+        """All question files reserved for evaluation; no training stage asks about their gold pages and entities."""
         return [*self.hold_out, *([self.own_test] if self.own_test else [])]
 
     @property

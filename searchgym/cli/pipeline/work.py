@@ -149,11 +149,11 @@ class Work:
 
 @contextlib.contextmanager
 def opened(work: Work, resume: bool) -> Iterator[None]:
-    """Makes the folder of a pipeline, or takes up what was done in it, and locks it until the block ends.
+    """Creates a pipeline's folder, or loads the results of its finished stages, and locks it until the block ends.
 
     Raises:
-        RunExistsError: The folder holds a pipeline and `resume` is false, or other files, or it is in use.
-        UsageError: It holds another pipeline, or none to go on with.
+        RunExistsError: The folder is in use, holds other files, or holds a pipeline although `resume` is false.
+        UsageError: `resume` is true, but the folder holds a different pipeline or none.
     """
     record, mine = work.out / PIPELINE, plain(work.pipeline)
     check_out(work.out, resume)

@@ -1,4 +1,4 @@
-"""The ``selfplay`` command: trains a solver on questions that a proposer makes while it learns what teaches."""
+"""The ``selfplay`` command: a proposer writes questions to train a solver, and learns which of them help the solver."""
 
 from __future__ import annotations
 

@@ -77,6 +77,8 @@ def print_plan(recipe: Recipe, planned: PlanOptions, run: Path | None, as_json: 
         content |= {"programs": programs} if programs else {}
         emit(content | {"suggestions": [dataclasses.asdict(one) for one in suggested]}, True)
     else:
+        if not gpus and planned.gpus is None and recipe.learner.device != "cpu":
+            say("this machine has no GPU: the plan is for its processors; --gpus N plans for another machine")
         if parts:
             table(("device", "GiB of", *phases), list(_rows(parts, phases, memory)), f"{recipe.name}: plan")
         if not fits:

@@ -1,1 +1,1 @@
-"""Readers of single documents: what a file holds becomes a title, a text and the links in it."""
+"""Readers of single documents, which return the title, text and links of a file."""

@@ -1,7 +1,7 @@
 """Reads HTML: the title and the visible text, block by block, in linear time.
 
-The page is cut into tags and text as browsers do it: a tag, a comment or a quoted value that is never closed reaches to
-the end. The patterns never go back over what they have read.
+The page is split into tags and text as in browsers: a tag, comment or quoted value that is never closed extends to the
+end of the page. The patterns never backtrack.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ INLINE: Final = frozenset((
     "a", "abbr", "b", "bdi", "bdo", "cite", "code", "del", "dfn", "em", "font", "i", "ins", "kbd", "mark", "q", "s",
     "samp", "small", "span", "strong", "sub", "sup", "time", "u", "var",
 ))
-"""Tags that end no block of text."""
+"""Inline tags, which do not end a block of text."""
 # fmt: on
 HEADINGS: Final = frozenset(("h1", "h2", "h3", "h4", "h5", "h6"))
 HIDDEN: Final = frozenset(("script", "style"))
 _WHOLE: Final = {name: re.compile(rf"</{name}(?![\w-])", re.IGNORECASE) for name in (*HIDDEN, "title")}
-"""Patterns of what ends the tags in which no other tag counts."""
+"""Patterns of the closing tags of elements in which other tags are ignored."""
 _TAG: Final = re.compile(
     r"""<!--(?:-?>|(?:[^-]++|-(?!->))*+(?:-->|\Z))"""
     r"""|<(?P<end>/?)(?P<name>[a-zA-Z][^\s/>]*+)(?:[^>=]++|=\s*+(?:"[^"]*+(?:"|\Z)|'[^']*+(?:'|\Z))?)*+(?:>|\Z)"""
@@ -32,7 +32,7 @@ _TAG: Final = re.compile(
 )
 """Matches a comment, a tag (groups ``end`` and ``name``) or a declaration."""
 _HUGE: Final = re.compile(r"&#\d{8,}+;?")
-"""Matches a character by a number that no character has."""
+"""Matches a numeric character reference that is too large for any character."""
 
 
 def read_html(content: str) -> Document:
@@ -71,7 +71,7 @@ def _blocks(content: str) -> Iterator[tuple[str, str]]:
 
 
 def _tags(content: str) -> Iterator[tuple[str, bool, int, int]]:
-    """Yields the tags of a page: name in small letters (``a`` for comments), whether it ends, where it is."""
+    """Yields (lower-case name, ``a`` for comments; whether it is a closing tag; start; end) of each tag of a page."""
     at = 0
     while tag := _TAG.search(content, at):
         name, at = (tag["name"] or "a").lower(), tag.end()
@@ -82,5 +82,5 @@ def _tags(content: str) -> Iterator[tuple[str, bool, int, int]]:
 
 
 def _text(pieces: list[str]) -> str:
-    """Returns the text of pieces of source."""
+    """Returns the plain text of pieces of the page's source."""
     return " ".join(html.unescape(_HUGE.sub("\N{REPLACEMENT CHARACTER}", "".join(pieces))).split())

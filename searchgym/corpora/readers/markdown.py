@@ -1,7 +1,7 @@
 """Reads Markdown: the title and the text without marks, and the links, in linear time.
 
-The text is what a reader of the rendered page sees: links and images are their words, emphasis has no marks, a row of a
-table is its cells with ``; `` between them, code stays as it is.
+The text is that of the rendered page: links and images are replaced by their words, emphasis marks are removed, the
+cells of a table row are joined by ``; ``, and code is unchanged.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from searchgym.options.yaml import parse_yaml
 FRONT_MATTER: Final = re.compile(r"---[ \t]*\n(.*?)^(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
 """Matches a block of YAML between lines of dashes at the start of a Markdown file."""
 PART: Final = 1 << 17
-"""Characters that are parsed at a time: the parser takes a thousand bytes of memory for some characters. A longer text
-is cut at a blank line, if there is one."""
+"""Maximum number of characters parsed at once: the parser takes a thousand bytes of memory for some characters. A
+longer text is split at a blank line or heading, if there is one."""
 
 DEEPEST: Final = 40
-"""Levels of lists and quotations; a part of the text that has more stays as it is written."""
+"""Maximum depth of nested lists and quotations; a deeper part of the text is left as it is, unrendered."""
 _PARSER: Final = MarkdownIt("commonmark", {"maxNesting": DEEPEST}).enable(["table", "strikethrough"])
 
 
@@ -39,7 +39,7 @@ class _Block:
     links: list[tuple[int, int, str]]
     heading: bool = False
     close: bool = False
-    """Whether no blank line stands before it."""
+    """Whether the block follows the previous one without a blank line."""
 
 
 def read_markdown(content: str) -> Document:
@@ -67,7 +67,7 @@ def read_markdown(content: str) -> Document:
 
 
 def _joined(blocks: Sequence[_Block], between: str | None = None) -> tuple[str, list[tuple[int, int, str]]]:
-    """Returns the text and the links of blocks with a text between them: by default, the blank lines they ask for."""
+    """Joins blocks and returns their text and links; the default separator is a line break or a blank line."""
     pieces: list[str] = []
     links: list[tuple[int, int, str]] = []
     at = 0
@@ -83,7 +83,7 @@ def _joined(blocks: Sequence[_Block], between: str | None = None) -> tuple[str, 
 
 def _blocks(content: str) -> Iterator[_Block]:
     """Yields the blocks of a text."""
-    env: dict[str, Any] = {}  # the addresses that are defined apart from their links
+    env: dict[str, Any] = {}  # link addresses that are defined elsewhere in the text
     at = 0
     while at < len(content):
         end = at + PART
@@ -91,7 +91,7 @@ def _blocks(content: str) -> Iterator[_Block]:
             end = max(content.rfind("\n\n", at + 1, end), content.rfind("\n#", at + 1, end)) + 1
             end = end or content.rfind("\n", at, at + PART) + 1 or at + PART
         tokens = _PARSER.parse(content[at:end], env)
-        if any(token.level >= DEEPEST - 1 for token in tokens):  # the parser leaves out what is deeper
+        if any(token.level >= DEEPEST - 1 for token in tokens):  # the parser drops deeper levels
             yield _Block(content[at:end].strip("\n"), [])
         else:
             yield from _rendered(tokens)
@@ -100,9 +100,9 @@ def _blocks(content: str) -> Iterator[_Block]:
 
 def _rendered(tokens: Sequence[Token]) -> Iterator[_Block]:
     """Yields the blocks of a parsed text."""
-    numbers: list[int | None] = []  # of the open lists: the next item's number, None without numbers
-    marker = ""  # of the item that begins
-    cells: list[_Block] | None = None  # of the row that is read
+    numbers: list[int | None] = []  # next item number of each open list; None for bullets
+    marker = ""  # marker of the item that begins
+    cells: list[_Block] | None = None  # cells of the current table row
     heading = hidden = False
     close = False  # whether the next item or row follows one of the same list or table
     for token in tokens:
@@ -135,7 +135,7 @@ def _rendered(tokens: Sequence[Token]) -> Iterator[_Block]:
 
 
 def _marker(numbers: list[int | None]) -> str:
-    """Returns what stands before the next item of the innermost list, and counts the item."""
+    """Returns the marker of the next item of the innermost list, and advances its number."""
     number = numbers[-1]
     numbers[-1] = None if number is None else number + 1
     return "  " * (len(numbers) - 1) + ("- " if number is None else f"{number}. ")
@@ -166,7 +166,7 @@ def _inline(tokens: Sequence[Token]) -> tuple[str, list[tuple[int, int, str]]]:
 
 
 def _words(token: Token) -> str:
-    """Returns what is read of a token inside a paragraph."""
+    """Returns the visible text of a token inside a paragraph."""
     if token.type in ("softbreak", "hardbreak"):
         return "\n"
     if token.type == "image":

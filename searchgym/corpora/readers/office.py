@@ -1,4 +1,4 @@
-"""Reads PDF and DOCX documents, each in a process of its own with limits of time, memory and length."""
+"""Reads PDF and DOCX documents, each in a separate process with limits on time, memory and length."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from searchgym.corpora.readers.document import Document
 from searchgym.errors import DataError
 
 PACKAGES: Final = {".pdf": "pypdf", ".docx": "docx"}
-"""Packages that read the kinds of documents, by suffix; the extra ``documents`` has them."""
+"""Package that reads each kind of document, by suffix; the extra ``documents`` installs them."""
 CHILD_SECONDS: Final = 120
-"""Seconds that a document may take."""
+"""Maximum time to read a document, in seconds."""
 MEMORY: Final = 1 << 30
-"""Bytes of memory that a document may take."""
+"""Maximum memory to read a document, in bytes."""
 _CHILD: Final = Path(__file__).with_name("office_child.py")
 
 
 def readable(suffix: str) -> bool:
-    """Returns whether the package for a kind of documents is installed."""
+    """Returns whether the package for a kind of document is installed."""
     return suffix in PACKAGES and importlib.util.find_spec(PACKAGES[suffix]) is not None
 
 
@@ -32,7 +32,7 @@ def read_office(content: bytes, suffix: str, longest: int) -> Document:
     Args:
         content: The bytes of the file.
         suffix: ``.pdf`` or ``.docx``.
-        longest: Characters that the text may have.
+        longest: Maximum length of the text, in characters.
 
     Raises:
         DataError: The document is damaged, encrypted or too long, or takes too much time or memory.

@@ -1,7 +1,7 @@
 """Reads a PDF or DOCX document from standard input and writes its title and text to standard output, as JSON.
 
-A program of its own, which `searchgym.corpora.readers.office` starts: the libraries may take any time and memory on a
-hostile document, and a process can be stopped. It imports nothing of this project.
+This is a separate program, started by `searchgym.corpora.readers.office`: on a hostile document the libraries may take
+any amount of time and memory, and a process can be killed. It imports nothing from this project.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 UNPACKED = 1 << 28
-"""Bytes that a DOCX document may have when it is unpacked."""
+"""Maximum size of an unpacked DOCX document, in bytes."""
 FILES = 10_000
-"""Files that a DOCX document may consist of."""
+"""Maximum number of files in a DOCX document."""
 
 
 def main(kind: str, seconds: int, memory: int, longest: int) -> None:
@@ -34,20 +34,20 @@ def main(kind: str, seconds: int, memory: int, longest: int) -> None:
         output = {"title": " ".join(str(title or "").split()), "text": "\n\n".join(filter(None, pieces))}
     except MemoryError:
         output = {"error": f"needs more than {memory >> 20} MiB of memory"}
-    except Exception as error:  # the libraries raise many kinds
+    except Exception as error:  # the libraries raise exceptions of many types
         output = {"error": f"{type(error).__name__}: {error!s:.300}"}
     sys.stdout.buffer.write(json.dumps(output).encode())
 
 
 def limit(seconds: int, memory: int) -> None:
-    """Limits what this process may take, where the system can."""
+    """Limits the CPU time and memory of this process, if the system supports it."""
     try:
         import resource
     except ImportError:  # Windows
         return
     resource.setrlimit(
         resource.RLIMIT_CPU, (seconds + 1, seconds + 1)
-    )  # who started this process stops it before, if it lives
+    )  # the parent process stops this one earlier, if it is still alive
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
 
 
@@ -78,7 +78,7 @@ def _blocks(document: Any) -> Iterator[str]:
     """Yields the paragraphs of a DOCX document and the rows of its tables."""
     for block in document.iter_inner_content():
         for row in getattr(block, "rows", ()):
-            cells = {id(cell._tc): cell.text.strip() for cell in row.cells}  # a wide cell is there several times
+            cells = {id(cell._tc): cell.text.strip() for cell in row.cells}  # a merged cell occurs several times
             yield "; ".join(filter(None, cells.values()))
         if hasattr(block, "text"):
             yield block.text.strip()

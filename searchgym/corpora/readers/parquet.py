@@ -1,8 +1,8 @@
 """Reads parquet files in bounded memory.
 
-A few kilobytes of parquet can stand for gigabytes: a page that is all one letter, a text that many rows share, a list
-of a billion equal numbers. What the file says at its end of the sizes of its pages may be forged, so that the headers
-of the pages themselves are read, before Arrow unpacks them.
+A few kilobytes of parquet can expand to gigabytes: a page of one repeated letter, a text that many rows share, a list
+of a billion equal numbers. The page sizes in the file's footer may be forged, so the headers of the pages themselves
+are checked before Arrow unpacks them.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from searchgym.packages import install_command
 from searchgym.reading import open_file
 
 MAX_BYTES: Final = 1 << 26
-"""Bytes that a row, and the pages of a group of rows, may take in memory, whatever the size of the file."""
+"""Bytes of memory allowed for a row, and for the pages of a row group, whatever the size of the file."""
 RATIO: Final = 100
-"""Bytes that the pages of a group of rows may take in memory, by their bytes in the file; texts reach about ten."""
+"""Allowed ratio of a row group's pages in memory to their bytes in the file; texts reach about ten."""
 SHARED: Final = 1000
-"""Bytes that all rows may take, by the bytes of the file: texts that rows share are written once."""
+"""Allowed ratio of all rows in memory to the bytes of the file, in which a text that rows share is stored once."""
 ROWS: Final = 1024
-"""Rows that are read at a time."""
+"""Number of rows read at once."""
 _HEADER: Final = 1 << 16
-"""Bytes that the header of a page may have."""
+"""Maximum length of a page header, in bytes."""
 
 
 def parquet_rows(path: str | os.PathLike[str]) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yields the rows of a parquet file with their 1-based numbers.
 
     Raises:
-        DataError: The file is damaged; or a row, or the pages of a group of rows, would take more memory than they may.
+        DataError: The file is damaged; or a row, or the pages of a row group, would take more memory than allowed.
         UsageError: pyarrow is not installed.
     """
     try:
@@ -43,9 +43,9 @@ def parquet_rows(path: str | os.PathLike[str]) -> Iterator[tuple[int, dict[str, 
         for number, row in enumerate(_rows(str(path)), start=1):
             yield number, row
     except DataError as error:
-        raise DataError(f"after row {number}: {error.reason}: get or make the file again", path) from None
+        raise DataError(f"after row {number}: {error.reason}: download or create the file again", path) from None
     except (pyarrow.ArrowException, OSError) as error:
-        reason = f"damaged parquet data after row {number} ({error}): get or make the file again"
+        reason = f"damaged parquet data after row {number} ({error}): download or create the file again"
         raise DataError(reason, path) from error
 
 
@@ -61,8 +61,8 @@ def _rows(path: str) -> Iterator[dict[str, Any]]:
             _check_group(file, table.metadata.row_group(number), columns)
     left = max(4 * MAX_BYTES, SHARED * size)
     texts = [column.path for column in columns if column.physical_type == "BYTE_ARRAY"]
-    with pyarrow.parquet.ParquetFile(path, read_dictionary=texts) as table:  # a text that rows share is there once
-        for number in range(table.num_row_groups):  # Arrow cannot put nested texts of two groups together
+    with pyarrow.parquet.ParquetFile(path, read_dictionary=texts) as table:  # stores a shared text once
+        for number in range(table.num_row_groups):  # Arrow cannot combine nested texts of two groups
             for batch in table.iter_batches(batch_size=ROWS, row_groups=[number]):
                 whole = _size(batch.to_struct_array())
                 left -= whole
@@ -70,7 +70,7 @@ def _rows(path: str) -> Iterator[dict[str, Any]]:
                     raise DataError(
                         f"its rows share texts of more than {max(4 * MAX_BYTES, SHARED * size):,} bytes in all"
                     )
-                # without the shared texts the rows are made ten times as fast
+                # without shared texts the conversion is ten times as fast
                 yield from batch.cast(plain).to_pylist() if whole <= MAX_BYTES else _one_by_one(batch)
 
 
@@ -84,7 +84,7 @@ def _one_by_one(batch: Any) -> Iterator[dict[str, Any]]:
 
 
 def _size(array: Any) -> int:
-    """Returns the bytes of an array's values, those of shared texts counted for each row."""
+    """Returns the size of an array's values in bytes; shared texts count once per row."""
     import pyarrow.compute
 
     kind = array.type
@@ -100,7 +100,7 @@ def _size(array: Any) -> int:
 
 
 def _check_group(file: BinaryIO, group: Any, columns: list[Any]) -> None:
-    """Refuses a group of rows whose pages would take more memory than they may."""
+    """Refuses a row group whose pages would take more memory than allowed."""
     packed = unpacked = 0
     for number, column in enumerate(columns):
         chunk = group.column(number)
@@ -110,13 +110,13 @@ def _check_group(file: BinaryIO, group: Any, columns: list[Any]) -> None:
             unpacked += 8 * chunk.num_values
         if unpacked > max(MAX_BYTES, RATIO * packed):
             raise DataError(
-                f"column {column.path!r:.80} unpacks to more than {max(MAX_BYTES, RATIO * packed):,} bytes: a row "
-                f"group of {packed:,} bytes in the file may not"
+                f"column {column.path!r:.80} unpacks to more than {max(MAX_BYTES, RATIO * packed):,} bytes, the "
+                f"limit for a row group of {packed:,} bytes in the file"
             )
 
 
 def _pages(file: BinaryIO, chunk: Any) -> int:
-    """Returns the bytes of a column's pages when they are unpacked, as their own headers say."""
+    """Returns the unpacked size of a column's pages in bytes, according to the page headers."""
     at = chunk.data_page_offset
     if chunk.dictionary_page_offset:
         at = min(at, chunk.dictionary_page_offset)
@@ -126,7 +126,7 @@ def _pages(file: BinaryIO, chunk: Any) -> int:
         header = _Header(file.read(_HEADER))
         unpacked, packed = header.sizes()
         if unpacked < 0 or packed < 0:
-            raise DataError("a page of a negative size")
+            raise DataError("a page has a negative size")
         total += unpacked
         at += header.at + packed
     return total
@@ -138,13 +138,13 @@ class _Header:
     def __init__(self, data: bytes) -> None:
         self._data = data
         self.at = 0
-        """Position behind what is read."""
+        """Position of the next byte to read."""
 
     def sizes(self) -> tuple[int, int]:
-        """Returns the bytes of the page when it is unpacked and in the file; reads the whole header.
+        """Reads the whole header and returns the size of the page in bytes, unpacked and in the file.
 
         Raises:
-            DataError: It is no header.
+            DataError: The bytes are not a page header.
         """
         sizes = {2: -1, 3: -1}
         try:
@@ -158,7 +158,7 @@ class _Header:
         return sizes[2], sizes[3]
 
     def _fields(self) -> Iterator[tuple[int, int]]:
-        """Yields number and type of each field, whose value must then be read."""
+        """Yields number and type of each field; the caller must then read its value."""
         number = 0
         while head := self._byte():
             if head >> 4:
@@ -181,12 +181,12 @@ class _Header:
                 return value
 
     def _number(self) -> int:
-        """Returns a number with a sign."""
+        """Returns a signed integer."""
         value = self._varint()
         return (value >> 1) ^ -(value & 1)
 
     def _skip(self, kind: int, depth: int) -> None:
-        """Passes over a value."""
+        """Skips a value."""
         if depth > 8:
             raise IndexError
         if kind in (3, 4, 5, 6):
@@ -203,5 +203,5 @@ class _Header:
         elif kind == 12:
             for _, inner in self._fields():
                 self._skip(inner, depth + 1)
-        elif kind not in (1, 2):  # truth values, which are in their type
+        elif kind not in (1, 2):  # booleans, whose value is in the type
             raise IndexError

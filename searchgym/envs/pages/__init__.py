@@ -1,1 +1,1 @@
-"""Opening pages: agents see snippets of search results, and open the pages that they want to read."""
+"""Opening pages: agents see snippets of search hits, and open the pages that they want to read."""

@@ -1,4 +1,4 @@
-"""Result of opening a page: a part of the page, or the reason why none can be shown."""
+"""Results of opening a page: the requested part, or the reason why no page was opened."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from searchgym.records import More, Open, Opened
 
 
 def look(action: Open | More, turn: int, before: Sequence[Opened], pages: PageIndex, words: int) -> tuple[Opened, str]:
-    """Opens a page, or shows the next part of the page opened last.
+    """Opens a page, or shows the next part of the last opened page.
 
     Args:
-        action: Action of the agent.
+        action: Action of the agent: open a page, or show more of one.
         turn: 1-based turn of the action.
-        before: Earlier page views of the episode.
+        before: Records of earlier such actions of the episode.
         pages: Pages of the corpus.
-        words: Maximum number of words of a part, its heading not counted.
+        words: Maximum number of words of a part, not counting its heading.
 
     Returns:
-        The record, and the text to show: a part of the page, or the reason why none can be shown.
+        The record, and the text to show; if no page was opened, the text explains why.
     """
     if isinstance(action, Open):
         positions = pages.find(action.target)
@@ -44,7 +44,7 @@ def _show(turn: int, target: str, page: Page, part: int, words: int) -> tuple[Op
 
 
 def no_page(target: str, positions: Sequence[int], pages: PageIndex) -> str:
-    """Returns the reason why a title or an id opens no page: no page or several pages have it."""
+    """Returns a message why a title or an id opens no page: no page matches, or several do."""
     if not positions:
         return f"No page is called {target:.200}: open a page by the title that a search shows."
     ids = ", ".join(pages.id_at(position) for position in positions[:MOST_NAMED])

@@ -1,7 +1,7 @@
-"""Finds the pages of a corpus by title or id, and splits them into parts of limited length.
+"""Finds the pages of a corpus by title or id, and splits them into parts with a limited number of words.
 
-A page is a run of consecutive passages with the same title, as in corpora of 100-word passages; a passage
-without a title is a separate page. Two runs with the same title are two pages, distinguished only by ids.
+A page is a run of consecutive passages with the same title, as in corpora of 100-word passages; a passage without a
+title forms a separate page. Two runs with one title are two pages, which only ids distinguish.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from searchgym.text import count_words, cut_words, skip_words
 MAX_TARGET_CHARS: Final = 1000
 """Maximum number of characters of a title or an id to look up."""
 MOST_NAMED: Final = 5
-"""Maximum number of pages listed for an ambiguous title."""
+"""Maximum number of pages listed if a title is ambiguous."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,19 +29,19 @@ class Page:
     """One page of a corpus."""
 
     position: int
-    """Position of its first passage in the corpus."""
+    """Position of the page's first passage in the corpus."""
     title: str
     text: str
-    """Texts of its passages, joined by line breaks."""
+    """Texts of the page's passages, joined by line breaks."""
 
 
 class PageIndex:
     """Pages of a corpus on this machine, found by title or by the id of one of their passages.
 
-    The index uses 16 bytes per passage and 24 per page; passages are read from the corpus on demand.
+    The index uses 16 bytes per passage and 24 per page; passages themselves are read from the corpus on demand.
 
     Args:
-        corpus: Retriever whose corpus is on this machine. All titles are read once.
+        corpus: Retriever whose corpus is on this machine; all titles are read once.
     """
 
     def __init__(self, corpus: CorpusRetriever) -> None:
@@ -79,9 +79,9 @@ class PageIndex:
         return self._corpus.passage(position).id
 
     def find(self, target: str) -> list[int]:
-        """Returns the positions of the first passages of the pages that a title or an id names.
+        """Returns the positions of the first passages of the pages that match a title or an id.
 
-        An exact title (compared by `title_key`) takes precedence over an id, and an id over a title in another case.
+        An exact title (compared by `title_key`) has priority over an id, and an id over a title in different case.
         """
         key = title_key(target)
         if not key or len(target) > MAX_TARGET_CHARS:
@@ -95,14 +95,14 @@ class PageIndex:
         return exact or self._of_id(target.strip()) or alike
 
     def _of_id(self, id: str) -> list[int]:
-        """Returns the position of the page that holds the passage with an id, in a list; empty if there is none."""
+        """Returns a list with the position of the page that contains the passage with an id; empty if none does."""
         positions = [
             position for position in positions_of(self._ids, hash_id(id)) if self._corpus.passage(position).id == id
         ]
         return [int(self._starts[self._number(position)]) for position in positions[:1]]
 
     def name(self, hit: Hit) -> str:
-        """Returns the name that opens a hit's page: its title, plus the passage's id if the title is ambiguous."""
+        """Returns the label that opens a hit's page: the title, and the passage's id if the title is ambiguous."""
         title, id = hit.passage.title, hit.passage.id
         page = self._of_id(id)
         return f"Title: {title}" if not page or self.find(title) == page else f"Title: {title}, id: {id}"
@@ -124,16 +124,16 @@ def pages_of(retriever: AnyRetriever) -> PageIndex:
 
 
 def parts_of(text: str, words: int) -> int:
-    """Returns the number of parts, each of at most `words` words, in which a text is shown; at least 1."""
+    """Returns the number of parts of at most `words` words that a text is split into, at least 1."""
     return max(1, -(-count_words(text) // words))
 
 
 def part_of(text: str, number: int, words: int) -> str:
-    """Returns a part of a text by its 1-based number, with the spacing between words unchanged."""
+    """Returns part `number` (from 1) of a text, with the spacing between its words unchanged."""
     return cut_words(skip_words(text, (number - 1) * words), words)
 
 
 def snippet(hit: Hit, words: int) -> Hit:
-    """Returns a hit truncated to the first words of its passage."""
+    """Returns a hit whose passage is cut to its first `words` words."""
     passage = hit.passage
     return Hit(Passage(passage.id, passage.title, cut_words(passage.text, words)), hit.score)

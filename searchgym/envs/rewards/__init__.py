@@ -1,1 +1,1 @@
-"""Shipped rewards, one class per module; `searchgym.options.kinds` lists them."""
+"""Shipped rewards: one module with one class for each; `searchgym.options.kinds` lists them."""

@@ -13,7 +13,7 @@ from searchgym.scoring.judges.rubric import coverage, wanted_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage(Reward):
-    """Reward equal to the F1 between the parts of the answer and all answers that the question expects."""
+    """Rewards the F1 between the parts of the answer and all answers that the question requires."""
 
     @override
     def of_answer(self, text: str, question: Question) -> float:

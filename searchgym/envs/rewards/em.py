@@ -10,6 +10,6 @@ from searchgym.scoring import exact_match
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Em(Reward):
-    """Exact match as the reward: 1 if the answer equals a gold answer or alias after normalisation, else 0."""
+    """Rewards exact match: 1 if the answer equals a gold answer or alias after normalisation, else 0."""
 
     score = staticmethod(exact_match)

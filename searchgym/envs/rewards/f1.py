@@ -10,6 +10,6 @@ from searchgym.scoring import f1_score
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class F1(Reward):
-    """Token F1 with the best gold answer or alias as the reward (HotpotQA's yes/no rule)."""
+    """Rewards token F1 with the best gold answer or alias (HotpotQA's yes/no rule)."""
 
     score = staticmethod(f1_score)

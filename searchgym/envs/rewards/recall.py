@@ -13,7 +13,7 @@ from searchgym.scoring import span_recall
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recall(Reward):
-    """Length-guarded span recall (see `scoring.span_recall`) as the reward: the maximum over the gold answers."""
+    """Rewards span recall with a guard on length (see `scoring.span_recall`), the maximum over the gold answers."""
 
     @override
     def of_answer(self, text: str, question: Question) -> float:

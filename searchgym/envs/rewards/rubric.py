@@ -14,7 +14,7 @@ from searchgym.scoring.judges.rubric import rubric_score
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RubricByRules(Reward):
-    """Share of the question's rubric that the answer meets by rules, as the reward; see `scoring.judges.rubric`."""
+    """Rewards the share of the question's rubric that the answer passes by rules; see `scoring.judges.rubric`."""
 
     @override
     def of_answer(self, text: str, question: Question) -> float:

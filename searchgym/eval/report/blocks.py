@@ -68,7 +68,7 @@ class Picture:
     dark: bytes
     """SVG for a dark background."""
     alt: str
-    """Content in words, for readers that show no images."""
+    """Text that describes the figure, for programs that do not display images."""
     caption: str
 
 

@@ -79,9 +79,10 @@ def terms_of(episode: Episode, episodes: Sequence[Episode], credit: Credit) -> T
 
 
 def terms_by_episode(episodes: Sequence[Episode], credit: Credit) -> list[dict[str, list[float]]]:
-    """Returns the rewards of each episode's calls by credit term, computed within its group as in training.
+    """Returns one mapping per episode, from the name of each credit term to the rewards of the episode's model calls.
 
-    An episode whose retriever failed has no rewards, and thus no terms.
+    As in training, the episodes of a group are rewarded together. An episode whose retriever failed has an empty
+    mapping.
     """
     terms: list[dict[str, list[float]]] = [{} for _ in episodes]
     for group in groups_of(episodes):

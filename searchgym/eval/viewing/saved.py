@@ -206,7 +206,7 @@ class SavedRun:
 
 
 def find_runs(paths: Iterable[Path]) -> list[Path]:
-    """Returns the folders with episodes: each path itself, or the folders below it, as for a suite.
+    """Returns the folders that hold episodes: a path itself if it does, else every such folder below it (a suite).
 
     Raises:
         DataMissingError: A path does not exist, or has no episodes in or below it.

@@ -1,1 +1,1 @@
-"""Knowledge graphs of worlds, of triples and of any corpus: links between passages, and facts by patterns."""
+"""Knowledge graphs of worlds, triple files and any corpus: links between passages, and facts matched by patterns."""

@@ -1,7 +1,7 @@
-"""Typed facts of a corpus: statements of pages about their subjects, found by the patterns of a pack.
+"""Typed facts of a corpus, extracted by the patterns of a pack: statements of pages about their subjects.
 
-A fact is extracted only from the page of its subject. If a page states several objects, hedges, or contradicts the
-years of another page, the fact is dropped and counted: precision matters more than recall.
+A fact is extracted only from the page of its subject. If a page states several objects, hedges, or contradicts another
+page's years, the fact is dropped and counted: precision matters more than recall.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from searchgym.text import base_title, norm, sentence_at, sentences, tidy
 Progress = Callable[[int, int], None]
 _YEAR: Final = re.compile(r"\b(\d{4})\b")
 _BETWEEN: Final = regex.compile(r",?\s+(?:and|&)\s+|,\s+(?=\p{Lu})")
-"""Pattern of the separator between two names of a list."""
+"""Matches the text between two names of a list."""
 
 
 class PageFact(NamedTuple):
@@ -34,40 +34,40 @@ class PageFact(NamedTuple):
     """Number of the passage that states the fact, which is about its subject."""
     relation: str
     text: str
-    """Object as written on the page, with normalised spacing."""
+    """Object as the page writes it, with normalised spacing."""
     target: int | None
-    """Number of the passage about the object; None for a literal or an entity without a page."""
+    """Index of the passage about the fact's object; None if the object is a literal or an entity without a page."""
     start: int
-    """Start position of the sentence that states the fact."""
+    """Start of the sentence that states the fact, as a character offset in the passage."""
     end: int
-    """End position (exclusive) of that sentence."""
+    """End (exclusive) of the sentence that states the fact."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The facts of a corpus, with kinds, links and counts of rejections."""
+    """Facts of a corpus, with the kinds, links and rejections found along with them."""
 
     facts: tuple[PageFact, ...]
     """Facts, at most one per passage and relation."""
     kinds: tuple[str | None, ...]
-    """Kind of each passage's subject; None if the pack has no matching kind."""
+    """Kind of each passage's subject; None if it is of no kind that the pack defines."""
     called: tuple[str | None, ...]
-    """Word before each passage's name in questions; empty if none is needed, None if none is known."""
+    """Word that questions put before each passage's name; empty if none is needed, None if it is unknown."""
     links: tuple[Link, ...]
     """Links between passages."""
     refused: Mapping[str, int]
-    """Number of facts rejected by each rule."""
+    """Number of refused facts, by rule."""
     refused_links: Mapping[str, int]
-    """Number of mentions rejected by each rule for links."""
+    """Number of refused mentions, by rule of links."""
 
 
 def find_facts(passages: Sequence[Passage], pack: Pack, progress: Progress | None = None) -> Facts:
-    """Finds the facts that a pack's patterns match.
+    """Returns the facts that a pack's patterns match in a corpus.
 
     Args:
         passages: The corpus.
         pack: Patterns and rules.
-        progress: Callback that receives the number of passages read and the total.
+        progress: Called with the number of passages read and the total.
     """
     refused: Counter[str] = Counter()
     kinds = tuple(kinds_of(passages, pack, refused))
@@ -90,7 +90,7 @@ def find_facts(passages: Sequence[Passage], pack: Pack, progress: Progress | Non
 
 
 class _Reader:
-    """Reads the facts of single pages, and counts rejections by rule."""
+    """Reads the facts of single pages, and counts the refused ones by rule."""
 
     def __init__(
         self,
@@ -143,7 +143,7 @@ class _Reader:
     def _stated(
         self, number: int, name: str, relation: RelationRule, spans: Sequence[tuple[int, int]]
     ) -> Iterator[PageFact | str | None]:
-        """Yields the result of each pattern of a relation: a fact, the rule that rejects it, or None."""
+        """Yields the result of each matching pattern of a relation: a fact, the rule that refuses it, or None."""
         text = self._passages[number].text
         region = text[: spans[0][1]] if relation.first_sentence else text[: relation.within]
         if any(pattern.search(text, timeout=SECONDS) for pattern in self._patterns[name, "unless_passage"]):
@@ -168,7 +168,7 @@ class _Reader:
                 yield PageFact(number, name, tidy(match["object"]).strip(" ,;"), None, *sentence)
 
     def _hedged(self, text: str, start: int, end: int) -> bool:
-        """Returns whether the surrounding words mark a date or year as uncertain."""
+        """Returns whether the words around a date or year make it uncertain."""
         before, after = text[max(0, start - 14) : start], text[end : end + 10]
         return (self._before is not None and self._before.search(before, timeout=SECONDS) is not None) or (
             self._after is not None and self._after.match(after, timeout=SECONDS) is not None
@@ -177,7 +177,7 @@ class _Reader:
     def _entity(
         self, number: int, name: str, relation: RelationRule, start: int, sentence: tuple[int, int]
     ) -> PageFact | str | None:
-        """Returns the entity whose name begins at a position; in a list of names, only a required sex selects one."""
+        """Returns the entity whose name begins at a position; a list of names is refused unless the sex selects one."""
         text = self._passages[number].text[: max(sentence[1], start)]
         names = self._names(number, text, start)
         if not names:
@@ -221,7 +221,7 @@ class _Reader:
 
 
 class _Checks:
-    """Checks of facts against each other.
+    """Consistency checks of facts against each other and against the pack's rules.
 
     Args:
         passages: The corpus.
@@ -268,7 +268,7 @@ class _Checks:
         return None
 
     def _difference(self, fact: PageFact, earlier: str, later: str) -> int | None:
-        """Returns the number of years between two ends of a fact, or None if a year is unknown."""
+        """Returns the years between two dated ends of a fact; None if one date is unknown."""
         years = []
         for end in (earlier, later):
             who, _, relation = end.partition(".")

@@ -14,7 +14,7 @@ Form = Mapping[str, Any]
 ``{"op": "path", "start": TITLE, "steps": [RELATION, ...]}``  the objects at the end; ``~RELATION`` goes backwards
 ``{"op": "least" | "greatest", "paths": [path, path]}``       the start of the path with the smaller or larger value
 ``{"op": "same", "paths": [path, path]}``                     yes if both paths end at the same object, else no
-``{"op": "both", "paths": [path, path]}``                     the common ends of both paths, which also have others
+``{"op": "both", "paths": [path, path]}``                     the common end of both paths, each of which has more
 """
 
 MONTHS: Final = (

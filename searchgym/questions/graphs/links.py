@@ -1,8 +1,8 @@
-"""Untyped links of a corpus: a passage mentions the title of another one, or links to its file in Markdown.
+"""Untyped links of a corpus: a passage contains another one's title, or a Markdown link to its file.
 
-Titles are matched as words, the longest first, case-sensitively and without trailing brackets. Most wrong
-links come from titles that are ordinary words, from namesakes and from names inside longer names; rules reject them,
-and every rejection is counted. See docs/trust/questions.md for the precision by reading and the effect of each rule.
+Titles are matched word by word, longest first and case-sensitive, without brackets at the end. Most wrong links come
+from titles that are ordinary words, from namesakes and from names inside longer names; rules refuse them, and every
+refusal is counted. docs/trust/questions.md has the precision, checked by reading, and the effect of each rule.
 """
 
 from __future__ import annotations
@@ -18,60 +18,60 @@ from searchgym.records import Passage
 from searchgym.text import Word, base_title, words
 
 _QUOTES: Final = '"“”„«»‘`*_[]'
-"""Marks that separate a name from the surrounding text, including those of Markdown."""
+"""Quotation marks and Markdown marks that set a name apart from the surrounding text."""
 _SEVERAL_NAMES: Final = re.compile(r"\bmay (?:also )?refer to\b|\bdisambiguation\b")
 _YEAR: Final = re.compile(r"\b(1[0-9]{3}|20[0-2][0-9])\b")
 _MADE_BY: Final = re.compile(
     r"\b(?:directed|written|produced|performed|composed|created|starring)(?: and \w+)?(?: by)?\s+$"
 )
 _MARKDOWN: Final = re.compile(r"\[([^\[\]\n]++)\]\(([^)\s#\[]++)(?:#[^)\s\[]*+)?\)")
-"""Pattern of a Markdown link in source text, with groups for its text and file. No match extends beyond
-the next bracket, so that the time is linear."""
+"""Matches a Markdown link in source text: the link text and the file. No match extends beyond the next bracket, so
+matching takes linear time."""
 _MOST_WORDS: Final = 30
-"""Maximum number of words of a title that is searched for in texts."""
+"""Maximum number of words of a title to search for."""
 _LIFE: Final = 220
-"""Number of characters at the start of a passage in which the years of its subject are searched."""
+"""Number of leading characters of a passage in which the years of its subject are read."""
 _NEAR: Final = 50
-"""Number of characters around a name in which the words from its brackets are searched."""
+"""Number of characters before and after a name that are searched for the words in its brackets."""
 _LATER, _EARLIER = 60, 250
-"""Maximum years by which a person may be later than a page that mentions them (plans, families), or earlier."""
+"""Years by which a person may be later than the page that names them (plans, families), or earlier (history)."""
 
 
 class Link(NamedTuple):
-    """A mention of one passage in another."""
+    """A mention in one passage that refers to another."""
 
     source: int
     """Number of the passage that contains the mention."""
     target: int
     """Number of the mentioned passage."""
     start: int
-    """Position of the name in the source's text."""
+    """Start of the name, as a character offset in the source's text."""
     end: int
-    """End position (exclusive) of the name."""
+    """End (exclusive) of the name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """The links of a corpus: for each pair of passages, the first one in the text."""
+    """Links of a corpus: one per ordered pair of passages, the first in the text."""
 
     links: tuple[Link, ...]
-    """Links in order of position."""
+    """Links: explicit ones first, then mentions in the order of the corpus."""
     refused: Mapping[str, int]
-    """Number of mentions rejected by each rule."""
+    """Number of refused mentions, by rule."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Mention:
-    """A title in a text, with the context used by the rules."""
+    """A title in a text, with the context that the rules use."""
 
     text: str
     target: Passage
     words: Sequence[Word]
     """Words of the mention."""
     before: Word | None
-    """Word that touches the mention on the left."""
+    """Word directly before the mention; None if there is none."""
     after: Word | None
-    """Word that touches the mention on the right."""
+    """Word directly after the mention; None if there is none."""
     kind: str | None
     """Kind of the target's subject according to the pack: ``person``, ``work``."""
 
@@ -85,7 +85,7 @@ class _Mention:
 
     @property
     def quoted(self) -> bool:
-        """Whether the mention is enclosed in quotation marks or Markdown marks."""
+        """Whether quotation marks or Markdown marks surround the mention."""
         before, after = self.text[: self.start].rstrip()[-1:], self.text[self.end :].lstrip()[:1]
         return bool(before and after) and before in _QUOTES and after in _QUOTES
 
@@ -93,12 +93,13 @@ class _Mention:
 def find_links(
     passages: Sequence[Passage], kinds: Sequence[str | None] | None = None, honorifics: frozenset[str] = frozenset()
 ) -> Links:
-    """Finds the mentions of titles in other passages.
+    """Returns the links between passages, from explicit links and from mentions of titles.
 
     Args:
         passages: The corpus.
-        kinds: Kind of each passage's subject by a pack, for the rules about people and works. Default: unknown.
-        honorifics: Words such as ``King`` that may be adjacent to a name without being part of it.
+        kinds: Kind of each passage's subject according to a pack, for the rules about people and works. Default:
+            unknown.
+        honorifics: Words such as ``King`` that may precede a name without being part of it.
     """
     kinds = [None] * len(passages) if kinds is None else kinds
     names: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
@@ -141,7 +142,7 @@ def find_links(
 
 
 def _written(passages: Sequence[Passage]) -> Iterator[Link]:
-    """Yields stored links of passages, and Markdown links to passages whose ids are file paths."""
+    """Yields explicit links: those stored with passages, and Markdown links to passages whose ids are file paths."""
     numbers = {passage.id: number for number, passage in enumerate(passages)}
     for source, passage in enumerate(passages):
         for start, end, name in passage.links:
@@ -172,7 +173,7 @@ def _mentions(
 
 
 def _touching(text: str, words: Sequence[Word], position: int, beside: int) -> Word | None:
-    """Returns the word at a position if only a space or hyphen separates it from the mention."""
+    """Returns the word at a position if only spaces, a hyphen or a full stop separate it from the mention."""
     if not 0 <= position < len(words):
         return None
     left, right = sorted((words[position], words[beside]), key=lambda word: word.start)
@@ -184,8 +185,8 @@ def _refusal(mention: _Mention, honorifics: frozenset[str], ordinary: Collection
 
     Args:
         mention: The mention.
-        honorifics: Words that may be adjacent to a name without being part of it.
-        ordinary: Words that also occur in lower case in this corpus.
+        honorifics: Words that may precede a name without being part of it.
+        ordinary: Words that this corpus also uses in lowercase.
     """
     target, quoted, work = mention.target, mention.quoted, mention.kind == "work"
     if len(mention.words) == 1 and not quoted:
@@ -210,7 +211,7 @@ def _refusal(mention: _Mention, honorifics: frozenset[str], ordinary: Collection
 
 
 def _inside_a_name(mention: _Mention, honorifics: frozenset[str], ordinary: Collection[str]) -> bool:
-    """Returns whether an adjacent capitalised word makes the mention part of a longer name."""
+    """Returns whether a capitalised word next to the mention makes it part of a longer name."""
     if mention.after is not None and mention.after.text[0].isupper() and mention.text[mention.end] != ".":
         return True
     word = mention.before
@@ -222,7 +223,7 @@ def _inside_a_name(mention: _Mention, honorifics: frozenset[str], ordinary: Coll
 
 
 def _another_year(mention: _Mention) -> bool:
-    """Returns whether the year in brackets after a work differs from that of its page."""
+    """Returns whether a year in brackets after the mention differs from the year of the page."""
     near = re.match(r'["“”\s]*\(\s*(\d{4})\b', mention.text[mention.end : mention.end + 12])
     if near is None:
         return False
@@ -234,10 +235,10 @@ def _another_year(mention: _Mention) -> bool:
 
 
 def _another_bearer(mention: _Mention) -> bool:
-    """Returns whether no word or year from the brackets in a title occurs near the mention.
+    """Returns whether the title has brackets, and the text near the mention has no word or year from them.
 
-    Brackets in a title mean that several things have the name. People are distinguished by the rules about years, since
-    texts seldom repeat a word such as ``(actor)``.
+    Brackets mark a name that several entities share. For people the rules about years apply instead, since texts seldom
+    repeat ``(actor)``.
     """
     brackets = re.search(r"\(([^()]*)\)\s*$", mention.target.title)
     if brackets is None:
@@ -247,7 +248,7 @@ def _another_bearer(mention: _Mention) -> bool:
 
 
 def _said_to_be_a_work(mention: _Mention) -> bool:
-    """Returns whether a year in brackets after a short title or a word before it identifies it as a work."""
+    """Returns whether a year in brackets or the word before it confirms that a short title names a work."""
     dated = re.match(r"\s*\(\s*\d{4}", mention.text[mention.end : mention.end + 8])
     before = mention.text[: mention.start][-12:]
     return bool(dated or re.search(r"\b(?:films?|novel|song|album|series)\s+$", before))

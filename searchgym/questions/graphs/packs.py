@@ -1,4 +1,4 @@
-"""Packs: YAML files with patterns that find facts in a corpus, and wordings of questions. Data, never code."""
+"""Packs: YAML files with patterns that find facts in a corpus, and templates of questions about them; never code."""
 
 from __future__ import annotations
 
@@ -16,57 +16,61 @@ from searchgym.questions.graphs.patterns import compile_pattern, fill, within_to
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KindRule(Options):
-    """Rules that recognise pages about one kind of thing, and the word for it in questions."""
+    """Rule that recognises pages about one kind of thing, with the words that questions use for it."""
 
     nouns: list[str]
     """Last words of the phrase after the first "is a": ``film``, ``sitcom``."""
     signs: list[str] = field(default_factory=list)
-    """Patterns that identify the kind from the first 220 characters if the noun does not."""
+    """Patterns that recognise the kind from the first 220 characters if the noun does not."""
     called: dict[str, str] = field(default_factory=dict)
-    """Words of the first "is a" phrase, mapped to the word before the name in questions: ``documentary: film``. The
-    first word that occurs counts; a page without one is not asked about. Empty: questions use only the name."""
+    """Maps words of the first "is a" phrase to the word that questions put before the name: ``documentary: film``. The
+    first word that occurs counts; a page with none is not asked about. Empty: questions use only the name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparable(Options):
-    """Questions that compare two pages, ``{a}`` and ``{b}``; with ``{kind}``, only things of one kind are compared."""
+    """Templates of questions that compare the subjects ``{a}`` and ``{b}`` of two pages.
+
+    A template with ``{kind}`` is used only if both subjects are of the same kind.
+    """
 
     least: str = ""
-    """Question that asks which page has the smaller value."""
+    """Template that asks which page has the smaller value; empty: not asked."""
     greatest: str = ""
-    """Question that asks which page has the larger value."""
+    """Template that asks which page has the larger value; empty: not asked."""
     same: str = ""
-    """Question that asks whether both pages have the same value."""
+    """Template that asks whether both pages have the same value; empty: not asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelationRule(Comparable):
-    """A relation: patterns of its statements on pages, and wordings of its questions."""
+    """A relation: the patterns that find its facts, and the templates that ask for them."""
 
     subject: str
     """Kind of the pages that state the relation."""
     object: Literal["entity", "date", "year", "text"]
-    """Type of the object. ``entity``: a name that starts where the match ends; others: the group ``object``."""
+    """``entity``: the object is a name that begins where the match ends; else it is the pattern's group ``object``."""
     patterns: list[str]
-    """Patterns, each applied to its first match; two different objects make the fact unusable."""
+    """Patterns, each of which uses its first match; two different objects make the fact unusable."""
     kind: str | None = None
-    """Kind that a linked object must have."""
+    """Required kind of a linked object; None: any."""
     within: int = 500
-    """Number of characters of the passage that are searched."""
+    """Number of leading characters of the passage to search."""
     first_sentence: bool = False
     """Whether only the first sentence is searched."""
     unless: list[str] = field(default_factory=list)
-    """Patterns that reject a match if they match its sentence up to the end of the match."""
+    """Patterns that reject a match if they occur in its sentence up to the end of the match."""
     unless_passage: list[str] = field(default_factory=list)
-    """Patterns that reject the passage if they match anywhere in it."""
+    """Patterns that reject the whole passage if they occur anywhere in it."""
     sex: Literal["", "he", "she"] = ""
-    """Required sex of the object; of two names, the one with this sex is chosen."""
+    """Required sex of the object; of two names, the one with this sex is used. Empty: any."""
     own: dict[str, str] = field(default_factory=dict)
-    """Words in the match, mapped to the sex that they require of the page's subject: ``son: he``."""
+    """Maps words in the match to the required sex of the page's subject: ``son: he``."""
     certain: bool = False
-    """Whether a link needs to be confirmed by a rule of `Pack.plausible`, or by a title that fits `Pack.numbered`."""
+    """Whether a linked object must be confirmed by a rule of `Pack.plausible`, or by a title matching
+    `Pack.numbered`."""
     ask: str = ""
-    """Question for the object of ``{s}``; empty: no question asks for it."""
+    """Question for the object of ``{s}``; empty: not asked."""
     noun: str = ""
     """Phrase for the object of ``{s}`` inside a longer question; empty: no chain continues from it."""
     last: bool = True
@@ -75,7 +79,7 @@ class RelationRule(Comparable):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plausible(Options):
-    """A rule about two years of a linked fact: the subject's and the object's."""
+    """A rule on the distance between two years of a linked fact, of its subject or object."""
 
     relation: str
     earlier: str
@@ -83,14 +87,14 @@ class Plausible(Options):
     later: str
     """End and relation of the later year."""
     least: int = 0
-    """Minimum number of years between the two years."""
+    """Minimum number of years between them."""
     most: int = 1000
-    """Maximum number of years between the two years."""
+    """Maximum number of years between them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joined(Options):
-    """Two steps with a joint name, such as grandmother for the mother of the father."""
+    """A joint wording for two steps, such as grandmother for the mother of the father."""
 
     steps: list[str]
     noun: str
@@ -114,19 +118,19 @@ class Clues(Options):
     """A question with two clues, each of which matches several pages."""
 
     steps: list[str]
-    """Relations of the two clues; the question asks for their subject."""
+    """Relations of the two clues; the question asks for their common subject."""
     ask: str
-    """Question; ``{a}`` and ``{b}`` are the objects, ``{kind}`` the word for the kind of page."""
+    """Question template; ``{a}`` and ``{b}`` are the objects, ``{kind}`` the word for the kind of page."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanRule(Options):
-    """A part of sentences that question words can replace: "He studied in what place?"."""
+    """A part of sentences that a question phrase can replace: "He studied in what place?"."""
 
     pattern: str
-    """Pattern whose group ``object`` is the part."""
+    """Pattern whose group ``object`` matches the part."""
     ask: str
-    """Question words that replace the part: ``what year``."""
+    """Question phrase that replaces the part: ``what year``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,16 +140,16 @@ class Pack(Options):
     name: str
     summary: str
     pieces: dict[str, str] = field(default_factory=dict)
-    """Pieces of patterns by name; ``{NAME}`` in a pattern or a later piece is replaced by the piece. In a `Pack`,
-    earlier pieces are already filled in."""
+    """Pieces of patterns by name; ``{NAME}`` in a pattern or a later piece is replaced by the piece. In a loaded `Pack`
+    each piece has the earlier ones filled in."""
     name_pattern: str = r"\p{Lu}\w+(?:\s+\p{Lu}\w+)*"
     """Pattern of the name of an entity that has no page."""
     titles: list[str] = field(default_factory=list)
     """Words that may precede a name without being part of it: ``King``, ``Dr``."""
     she: list[str] = field(default_factory=list)
-    """Titles that mark a person as a woman: ``Queen``."""
+    """Titles of women: ``Queen``."""
     he: list[str] = field(default_factory=list)
-    """Titles that mark a person as a man: ``King``."""
+    """Titles of men: ``King``."""
     hedge_before: str = ""
     """Pattern before a date or year that makes it uncertain: ``circa``."""
     hedge_after: str = ""
@@ -161,7 +165,7 @@ class Pack(Options):
     bridges: list[Bridge] = field(default_factory=list)
     clues: list[Clues] = field(default_factory=list)
     spans: list[SpanRule] = field(default_factory=list)
-    """Parts of sentences that question words can replace; of two that overlap, the first rule applies."""
+    """Parts of sentences that a question phrase can replace; of two that overlap, the earlier rule counts."""
     apart: list[list[str]] = field(default_factory=list)
     """Groups of objects that differ only in spelling or overlap (British, English); they are never compared."""
 
@@ -182,7 +186,7 @@ class Pack(Options):
         """Returns a pattern with its pieces filled in.
 
         Raises:
-            CardError: The pattern is not valid; `where` identifies it in the message.
+            CardError: The pattern is invalid; the message begins with `where`.
         """
         where = f"pack {self.name}: {where}"
         return compile_pattern(fill(pattern, self.pieces, where), where)
@@ -209,7 +213,7 @@ def check_pack(pack: Pack) -> None:
     """Checks all patterns, wordings and names of a pack.
 
     Raises:
-        CardError: The pack is not valid; the message names the place.
+        CardError: A pattern, wording or name is invalid; the message names its place.
     """
     _check_patterns(pack)
     _check_names(pack)
@@ -217,7 +221,7 @@ def check_pack(pack: Pack) -> None:
 
 
 def _check_patterns(pack: Pack) -> None:
-    """Checks that all patterns of a pack compile, are not too long, and have the groups they need."""
+    """Checks that all patterns of a pack compile, are not too long, and have the groups that they need."""
     patterns = [(f"{{{piece}}}", f"pieces.{piece}", False) for piece in pack.pieces]
     patterns += [
         (getattr(pack, key), key, False) for key in ("name_pattern", "numbered", "hedge_before", "hedge_after")
@@ -267,7 +271,7 @@ def _check_names(pack: Pack) -> None:
 
 
 def _check_wordings(pack: Pack) -> None:
-    """Checks that wordings contain exactly the required placeholders."""
+    """Checks that wordings use exactly the required placeholders."""
     one, two = ("s",), ("a", "b", "kind")
     records: list[tuple[Options, dict[str, tuple[str, ...]], str]] = []
     for name, relation in pack.relations.items():

@@ -11,17 +11,18 @@ import regex
 from searchgym.errors import CardError
 
 SECONDS: Final = 0.2
-"""Time limit in seconds of one pattern on one passage, which stops catastrophic backtracking."""
+"""Time limit in seconds for one pattern on one passage, which stops endless backtracking."""
 LONGEST: Final = 50_000
-"""Maximum length of a pattern, with pieces filled in and counted repetitions expanded."""
+"""Maximum characters of a pattern with its pieces filled in and its counted repetitions expanded."""
 TOTAL: Final = 10 * LONGEST
-"""Maximum total length of all patterns of a pack, with pieces filled in, and of all its pieces."""
+"""Maximum total characters of all patterns of a pack with their pieces filled in; the same limit holds for all pieces
+together."""
 GROUPS: Final = 2000
-"""Maximum number of opening brackets in a pattern: the compile time is quadratic in it."""
+"""Maximum number of opening brackets of a pattern: compile time grows with their square."""
 _ATOM: Final = re.compile(r"\\.|\[\]?(?:\\.|[^\]\\])*+(?:\]|\Z)|\{(?P<count>\d+)(?:,\d*)?\}|[()]", re.DOTALL)
 """Pattern of an escape, a set, a counted repetition or a bracket in a pattern."""
 _MANY: Final = 10**12
-"""Size at which computed sizes are capped."""
+"""Upper bound to which computed sizes are clipped."""
 _PIECE: Final = re.compile(r"\{([^{}]+)\}")
 """Pattern of the name of a piece in braces; it also matches counted repetitions."""
 
@@ -39,7 +40,11 @@ def fill(pattern: str, pieces: Mapping[str, str], where: str) -> str:
 
 
 def compile_pattern(pattern: str, where: str) -> regex.Pattern[str]:
-    """Returns a compiled pattern; raises a CardError with place and reason if it is not valid."""
+    """Returns a compiled pattern.
+
+    Raises:
+        CardError: The pattern is invalid or too long; the message begins with `where`.
+    """
     if (size := max(len(pattern), _expanded(pattern[:LONGEST]))) > LONGEST:
         raise _too_long(pattern, size, where)
     if pattern.count("(") > GROUPS:
@@ -55,7 +60,11 @@ def _too_long(pattern: str, size: int, where: str) -> CardError:
 
 
 def within_total(total: int, pattern: str, where: str) -> int:
-    """Returns the total length with one more pattern; raises a CardError if it is too large for a pack."""
+    """Returns a running total of characters plus those of one more pattern.
+
+    Raises:
+        CardError: The total exceeds the limit of a pack.
+    """
     total += len(pattern)
     if total > TOTAL:
         raise CardError(
@@ -65,9 +74,9 @@ def within_total(total: int, pattern: str, where: str) -> int:
 
 
 def _expanded(pattern: str) -> int:
-    """Returns the length of a pattern with its counted repetitions expanded, as by the compiler.
+    """Returns the length of a pattern with its counted repetitions expanded, as the compiler does.
 
-    Compiling a few characters such as ``((a{1000}){1000}){1000}`` would use all memory.
+    A few characters, ``((a{1000}){1000}){1000}``, would otherwise use up all memory.
     """
     sizes, last, end = [0], 0, 0
     for match in _ATOM.finditer(pattern):

@@ -15,13 +15,13 @@ from searchgym.records import Passage
 from searchgym.text import head_noun
 
 SLOW: Final = f"a pattern took more than {SECONDS} s"
-"""Reason for a rejection because a pattern exceeds the time limit."""
+"""Reason recorded when a pattern exceeds its time limit and its facts are left out."""
 _SIGNS: Final = 220
-"""Number of characters that are searched for the signs of a kind."""
+"""Number of leading characters of a passage that are searched for the signs of a kind."""
 
 
 def kinds_of(passages: Sequence[Passage], pack: Pack, refused: Counter[str]) -> Iterator[str | None]:
-    """Yields the kind of each page's subject, determined by its noun, otherwise by signs."""
+    """Yields the kind of each page's subject, recognised by its noun, else by signs; None if neither matches."""
     nouns = {noun: name for name, kind in pack.kinds.items() for noun in kind.nouns}
     signs = [
         (name, pack.compiled(sign, f"kinds.{name}.signs")) for name, kind in pack.kinds.items() for sign in kind.signs
@@ -52,7 +52,7 @@ def called_of(text: str, pack: Pack, kind: str | None) -> str | None:
 
 
 def pronouns(text: str) -> tuple[int, int]:
-    """Returns the number of male (he, his, him) and of female (she, her, hers) pronouns in a text."""
+    """Returns the counts of masculine (he, his, him) and feminine (she, her, hers) pronouns in a text."""
     counts = Counter(re.findall(r"\w+", text.lower()))
     return sum(counts[w] for w in ("he", "his", "him")), sum(counts[w] for w in ("she", "her", "hers"))
 
@@ -75,7 +75,7 @@ class Sexes:
     def of_names(
         self, text: str, start: int, names: list[tuple[int, int, int | None]], sex: str
     ) -> list[tuple[int, int, int | None]]:
-        """Returns those of at most two names that have a given sex; the sex of one of two implies the other's."""
+        """Returns those of one or two names that have the given sex; of two, the other's sex can decide."""
         if len(names) > 2:
             return []
         position, sexes = start, []
@@ -88,7 +88,7 @@ class Sexes:
         return [name for name, t in zip(names, sexes, strict=True) if t == sex]
 
     def _of(self, mention: str, target: int | None) -> str | None:
-        """Returns the sex of a person from their title or the pronouns of their page, or None if unknown."""
+        """Returns a person's sex from the title or, if there is a page, from its pronouns; None if undecided."""
         she, he = (bool(p and p.search(mention)) for p in (self._words["she"], self._words["he"]))
         if she != he:
             return "she" if she else "he"

@@ -1,4 +1,4 @@
-"""Graphs of triples from files, as arrays: Wikidata5M's, 2WikiMultihopQA's evidences, and any three columns."""
+"""Graphs of triples from files, as arrays: Wikidata5M, 2WikiMultihopQA's evidences, and any three-column file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from searchgym.errors import DataError, DataMissingError
 
 Ints = npt.NDArray[np.int32]
 _BLOCK: Final = 1 << 24
-"""Number of bytes per read."""
+"""Number of bytes read at once."""
 _NAME: Final = 4096
 """Maximum number of characters of a name."""
 
@@ -24,7 +24,7 @@ class _Side(NamedTuple):
     """Edges sorted by node and relation."""
 
     first: npt.NDArray[np.int64]
-    """Index of the first edge of each node, and the number of edges at the end; int64 [nodes + 1]."""
+    """Offset of the first edge of each node, and at the end the number of edges; int64 [nodes + 1]."""
     relations: Ints
     """Relation of each edge; int32 [edges]."""
     ends: Ints
@@ -32,13 +32,13 @@ class _Side(NamedTuple):
 
 
 class TripleGraph:
-    """Facts as arrays of numbers, sorted in both directions, so that millions of them fit.
+    """Graph of facts stored as sorted integer arrays in both directions, so that millions fit into memory.
 
-    Repeated facts are stored once; loops, whose subject is their object, are dropped.
+    Repeated facts are stored once; loops, whose subject is their object, are left out.
 
     Args:
-        names: Numbers of the nodes, by name.
-        relations: Numbers of the relations, by name.
+        names: Node name to number.
+        relations: Relation name to number.
         triples: Numbers of subject, relation and object of each fact; int32 [facts, 3].
     """
 
@@ -53,7 +53,7 @@ class TripleGraph:
         self._backward, _ = self._sorted(distinct[:, 2], distinct[:, 1], distinct[:, 0])
 
     def _sorted(self, nodes: Ints, relations: Ints, ends: Ints) -> tuple[_Side, npt.NDArray[np.int64]]:
-        """Returns edges sorted by node, relation and end without repeats, and the indices of the edges kept."""
+        """Returns the distinct edges sorted by node, relation and end, and their indices in the input."""
         order = np.lexsort((ends, relations, nodes))
         if len(order):
             a, b, c = nodes[order], relations[order], ends[order]
@@ -92,7 +92,7 @@ class TripleGraph:
                 yield name, self.relations[side.relations[index]], self.names[side.ends[index]]
 
     def walk(self, rng: Random, hops: int) -> tuple[str, list[str], str] | None:
-        """Draws a chain of facts over different nodes, each with the only object of its subject and relation.
+        """Draws a chain of facts over different nodes, in which each fact is the only one of its subject and relation.
 
         Returns:
             Start, relations and end; None if the walk reached a node without such a fact.
@@ -122,18 +122,18 @@ def read_triples(
     entities: FilePath | None = None,
     relations: FilePath | None = None,
 ) -> TripleGraph:
-    """Reads triples from a file of three columns with tabs between them: subject, relation, object.
+    """Reads triples from a file of three tab-separated columns: subject, relation, object.
 
     Args:
         path: File of triples, such as ``wikidata5m_transductive_train.txt`` or a world's ``triples.tsv``.
         entities: File of names: id, then a name (and aliases, which are not read), such as ``wikidata5m_entity.txt``.
-            An id without a name is kept as the name; of two ids with the same name, the second has its id in
-            brackets.
-        relations: File of names of relations in the same form.
+            An id without a name stays as it is; if two ids share a name, the second gets its id in brackets.
+        relations: File of relation names in the same format.
 
     Raises:
         DataMissingError: A file does not exist.
-        DataError: A line does not have three columns, or no name; the message has file and line.
+        DataError: A line does not have three columns, or a line of a file of names has no name; the message names file
+            and line.
     """
     names: dict[str, int] = {}
     kinds: dict[str, int] = {}
@@ -162,11 +162,11 @@ def read_triples(
 
 
 def read_names(path: FilePath) -> dict[str, str]:
-    """Reads the first name of each id from lines of id and names with tabs between them.
+    """Reads the first name of each id from lines of tab-separated id and names.
 
     Raises:
         DataMissingError: The file does not exist.
-        DataError: A line has no name; the message has file and line.
+        DataError: A line has no name; the message names file and line.
     """
     names: dict[str, str] = {}
     for number, lines in _blocks(path):
@@ -181,7 +181,7 @@ def read_names(path: FilePath) -> dict[str, str]:
 
 
 def _named(numbers: Mapping[str, int], names: Mapping[str, str] | None) -> dict[str, int]:
-    """Returns numbers by name instead of id; a name already used is extended by the id."""
+    """Returns numbers by name instead of id; a repeated name gets its id in brackets."""
     if names is None:
         return dict(numbers)
     named: dict[str, int] = {}

@@ -1,1 +1,1 @@
-"""Masked spans: practice in searching and reading, made from any text by hiding parts of its passages."""
+"""Masked spans: search and reading practice on any text, made by hiding parts of its passages."""

@@ -1,4 +1,4 @@
-"""Draws masked spans: selects windows and the spans to hide, and words the task."""
+"""Draws masked spans: selects windows and the spans to hide, and words the tasks."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class MaskedDraft:
     spans: tuple[HiddenSpan, ...]
     """The hidden spans, in the order of their masks."""
     text: str
-    """Text of the task."""
+    """Text of the task, as the model sees it."""
     answers: tuple[str, ...]
-    """Hidden texts, in the order of the masks."""
+    """Texts of the hidden spans, in the order of their masks."""
     queries: tuple[str, ...]
-    """Queries for an oracle: the name of the page, if it has one, then the sentence around each mask."""
+    """Queries that an oracle sends: first the page's name, if it has one, then each sentence with a mask."""
 
 
 def draw(
@@ -36,9 +36,9 @@ def draw(
 
     Args:
         passages: The corpus.
-        windows: Windows with the spans that may be hidden.
+        windows: Windows, with the spans that may be hidden.
         masks: Number of spans to hide.
-        rng: Random generator of the order and the spans.
+        rng: Random generator that draws the order and the spans.
     """
     enough = [window for window in windows if len(window.spans) >= masks]
     for window in rng.sample(enough, len(enough)):
@@ -49,7 +49,7 @@ def draw(
 
 
 def drafted(passage: Passage, window: Window, spans: tuple[HiddenSpan, ...]) -> MaskedDraft | None:
-    """Returns the draft that hides some spans of a window; None if its text still contains one of them."""
+    """Returns the draft that hides some spans of a window; None if the rest of its text reveals one of them."""
     text, name = passage.text, base_title(passage.title)
     answers = tuple(tidy(text[slice(*span.occurrences[0])]).strip("`*_ ") for span in spans)
     visible = masked(text, (window.start, window.end), spans)
@@ -66,7 +66,7 @@ def drafted(passage: Passage, window: Window, spans: tuple[HiddenSpan, ...]) -> 
 
 
 def masked(text: str, span_of_text: tuple[int, int], spans: Sequence[HiddenSpan]) -> str:
-    """Returns a part of a text with spans replaced by ``[mask1]``, ``[mask2]``, ..., with normalised spacing."""
+    """Returns a part of a text with spans replaced by ``[mask1]``, ``[mask2]``, ..., and its spacing normalised."""
     cuts = sorted((start, end, n) for n, span in enumerate(spans, start=1) for start, end in span.occurrences)
     out, at = [], span_of_text[0]
     for start, end, number in cuts:
@@ -78,7 +78,7 @@ def masked(text: str, span_of_text: tuple[int, int], spans: Sequence[HiddenSpan]
 
 
 def worded(text: str, masks: int) -> str:
-    """Returns the task for a masked text, with instructions for the spans to fill in and the format."""
+    """Returns the task for a masked text: the instruction, the answer format and the text."""
     if masks == 1:
         return f"Fill in what is hidden behind [mask1]: {text}"
     names = ", ".join(f"[mask{number}]" for number in range(1, masks)) + f" and [mask{masks}]"
@@ -86,5 +86,5 @@ def worded(text: str, masks: int) -> str:
 
 
 def answer_of(answers: Sequence[str]) -> str:
-    """Returns the answer that lists the hidden texts of all masks."""
+    """Returns the answer that lists the text of each hidden span."""
     return f"{SPAN_SEPARATOR} ".join(answers)

@@ -1,4 +1,4 @@
-"""Generates masked spans from a corpus: reads spans, splits pages, draws tasks, and keeps those solved by an oracle."""
+"""Generates masked spans from a corpus: finds spans, splits pages, draws, and keeps tasks that an oracle can solve."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from searchgym.retrieval.retriever import Retriever
 from searchgym.text import cut_words, holds, norm, sentences
 
 VERSION: Final = 2
-"""Version of the rules; another version generates other tasks."""
+"""Version of the rules, incremented whenever they generate different tasks."""
 SHARES: Final = (0.8, 0.1, 0.1)
 """Shares of pages and tasks for train, validation and test."""
 _BATCH: Final = 128
-"""Number of drafts per batch of searches."""
+"""Number of drafts searched in one batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchLimits:
-    """Limits of the environment's observations, which determine whether a task can be solved."""
+    """Limits of the environment that decide whether a task can be solved."""
 
     top_k: int = 3
     words: int = 500
@@ -47,12 +47,12 @@ class SearchLimits:
 
 @dataclass(slots=True)
 class MaskedSet:
-    """Masked spans of a corpus, with counts of rejections."""
+    """Masked spans of a corpus, with counts of accepted and refused items."""
 
     questions: dict[str, list[Question]] = field(default_factory=dict)
     """Tasks by split."""
     counts: Counter[str] = field(default_factory=Counter)
-    """Numbers of windows, of spans by kind, of drafts, and of rejections by rule."""
+    """Counts of windows, spans by kind, drafts, and refusals by rule."""
 
 
 def generate(
@@ -68,15 +68,15 @@ def generate(
 
     Args:
         passages: The corpus.
-        spec: Parameters of the masked spans.
-        limits: Limits of the environment's observations.
+        spec: Parameters of the tasks.
+        limits: Limits of the environment.
         retriever: Retriever over the corpus.
-        held_out: Pages and names that belong to evaluation questions: in no task, and in no hit.
-        progress: Callback that receives progress reports.
-        fixed: Windows with their spans, for a corpus with known facts. Default: found according to `spec`.
+        held_out: Pages and names reserved for evaluation questions; they appear in no task and in no hit.
+        progress: Called with progress reports.
+        fixed: Windows with their spans, for a corpus whose facts are known. Default: windows found as `spec` defines.
 
     Raises:
-        DataError: The corpus yields no task; the message lists the rejections by rule.
+        DataError: The corpus gives no task; the message counts the refusals by rule.
     """
     result, out = MaskedSet(), held_out or HeldOut()
     allowed, usable = frozenset(range(len(passages))) - out.pages, []
@@ -111,7 +111,7 @@ def generate(
 def _windows(
     passages: Sequence[Passage], spec: MaskedSpec, limits: SearchLimits, counts: Counter[str], progress: Progress
 ) -> list[Window]:
-    """Returns the windows of a corpus: from a file of triples, otherwise from links and a pack."""
+    """Returns the windows of a corpus, found by a file of triples if the spec names one, else by links and a pack."""
     if spec.triples is not None:
         return windows_by_triples(passages, (Triple(*fact) for fact in read_triples(spec.triples).triples()))
     pack = load_pack(spec.pack)
@@ -123,7 +123,7 @@ def _windows(
 
 
 def _stated(window: Window, pages: frozenset[int], spec: MaskedSpec) -> Window:
-    """Returns a window with the spans that may be hidden; for a hidden source, `pages` must state them strictly."""
+    """Returns a window with the spans that may be hidden: for hidden sources, only those that other pages state."""
     spans = [span._replace(supports=tuple(filter(pages.__contains__, span.supports))) for span in window.spans]
     return replace(window, spans=tuple(span for span in spans if span.supports or spec.source == "kept"))
 
@@ -142,7 +142,7 @@ def _pages(passages: Sequence[Passage], windows: Sequence[Window]) -> dict[str, 
 
 
 def _within(windows: Sequence[Window], pages: frozenset[int], spec: MaskedSpec, counts: Counter[str]) -> list[Window]:
-    """Returns the windows of some pages; pages of other splits do not count as support for their spans."""
+    """Returns the windows on some pages; for hidden sources, only pages of the same split may state a span."""
     usable: list[Window] = []
     for window in windows:
         if window.page not in pages:
@@ -177,7 +177,7 @@ class _TaskMaker:
             self._texts[passage.text.strip()].append(passage.id)
 
     def questions(self, windows: Sequence[Window], split: str, masks: int, limit: int) -> Iterator[Question]:
-        """Yields up to `limit` tasks of a split with a number of masks."""
+        """Yields up to `limit` tasks of a split with `masks` masks each."""
         rng = random.Random(f"{VERSION} {self._spec.seed} {split} {self._spec.source} {masks}")
         drafts, count = self._new(draw(self._passages, windows, masks, rng)), 0
         while count < limit and (batch := list(itertools.islice(drafts, _BATCH))):
@@ -189,7 +189,7 @@ class _TaskMaker:
                     count += 1
 
     def _new(self, drafts: Iterator[MaskedDraft]) -> Iterator[MaskedDraft]:
-        """Yields drafts without repeated texts."""
+        """Yields drafts without those that repeat an earlier text."""
         for draft in drafts:
             self._counts["drafts"] += 1
             if draft.text in self._seen:
@@ -199,9 +199,9 @@ class _TaskMaker:
                 yield draft
 
     def _searched(self, batch: Sequence[MaskedDraft]) -> list[tuple[list[str], dict[int, int]]]:
-        """Returns, for each draft, an oracle's queries, and the page that shows each span found, by span number.
+        """Returns, for each draft, an oracle's queries and a mapping from the number of each found span to its page.
 
-        The queries are sent in order; a query is kept if its hits show a span for the first time.
+        The queries are sent in turn; a query is kept if its hits show a span that no earlier one did.
         """
         hidden = {str(n): Hidden() if self._spec.source == "kept" else self._page(d) for n, d in enumerate(batch)}
         retriever = HidingRetriever(self._retriever, hidden, self._out.names)
@@ -244,7 +244,7 @@ class _TaskMaker:
         return Hidden(frozenset(ids), title)
 
     def _question(self, draft: MaskedDraft, queries: list[str], pages: list[int], split: str, number: int) -> Question:
-        """Returns the task of a draft, with an oracle's queries and the sentences that their hits show."""
+        """Returns the task of a draft, with the oracle's queries and the supporting sentences."""
         facts: dict[SupportingFact, None] = {}
         for page, answer in zip(pages, draft.answers, strict=True):
             text = cut_words(self._passages[page].text, self._limits.words)

@@ -1,4 +1,4 @@
-"""Retriever that hides the source page of each question, and hides the pages of evaluation questions from all."""
+"""A retriever that hides the source page of each question, and the pages of evaluation questions from all."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from searchgym.text import base_title, norm
 
 @dataclass(frozen=True, slots=True)
 class Hidden:
-    """Page hidden from a question: all passages with its title, and copies of its passage."""
+    """Page that is hidden from a question: all passages with its title, and copies of its passage."""
 
     ids: frozenset[str] = frozenset()
     """Ids of the hidden passages."""
@@ -26,20 +26,20 @@ class Hidden:
     """Title of the page, normalised by `title_key`; empty if it has none."""
 
     def has(self, passage: Passage) -> bool:
-        """Returns whether a passage is part of the page."""
+        """Returns whether a passage belongs to the page."""
         return passage.id in self.ids or (self.title != "" and title_key(passage.title) == self.title)
 
 
 class HidingRetriever(Wrapper):
-    """Retriever that removes pages from the hits of another retriever and replaces them with the next hits.
+    """Retriever that removes pages from the hits of another retriever and fills up with the next hits.
 
-    Each query requests one hit more than needed, and twice as many if too few are left, so that the hits do not depend
-    on the other queries of a batch.
+    Each query requests one extra hit, and twice as many if too few remain, so that the hits do not depend on the other
+    queries of a batch.
 
     Args:
         inner: Retriever with one corpus for all questions.
-        hidden: Page hidden from each question, by question id.
-        names: Names of pages, normalised by `norm`, that are hidden from all questions: those of evaluation questions.
+        hidden: Question id to the page hidden from that question.
+        names: Names of pages hidden from all questions, normalised by `norm`: those of evaluation questions.
 
     Raises:
         UsageError: The hits of `inner` already depend on the question.
@@ -57,10 +57,10 @@ class HidingRetriever(Wrapper):
         """Returns at most k hits per query, best first, without pages hidden from its question.
 
         Raises:
-            RetrieverError: A question is unknown, so its hidden page is unknown, too.
+            RetrieverError: A question is unknown, so its hidden page is unknown too.
         """
         if unknown := [id for id in question_ids if id not in self.hidden]:
-            raise RetrieverError(f"question {unknown[0]!r} is none of the environment's: what to hide is not known")
+            raise RetrieverError(f"question {unknown[0]!r} is not in this environment, so its hidden page is unknown")
         visible: list[list[Hit]] = [[] for _ in queries]
         left, most = list(range(len(queries))), k + 1
         while left:
@@ -84,12 +84,12 @@ class HidingRetriever(Wrapper):
 
 
 def hiding(retriever: AnyRetriever, questions: Iterable[Question], held_out: Sequence[str] = ()) -> AnyRetriever:
-    """Returns a retriever that hides the sources of questions if requested; otherwise `retriever` unchanged.
+    """Returns a retriever that hides pages as the questions require; the same retriever if there is nothing to hide.
 
     Args:
         retriever: The environment's retriever.
-        questions: Questions; `Question.metadata` has `hidden` if the source is hidden.
-        held_out: Files of evaluation questions, whose pages are hidden from all.
+        questions: Questions; `Question.metadata` has the key ``hidden`` if the source is hidden.
+        held_out: Files of evaluation questions, whose pages are hidden from all questions.
 
     Raises:
         UsageError: The hits already depend on the question, or `hidden` is malformed.
@@ -104,7 +104,7 @@ def hiding(retriever: AnyRetriever, questions: Iterable[Question], held_out: Seq
 
 
 def hidden_from(question: Question) -> Hidden:
-    """Returns the page hidden from a question according to its metadata; an empty one if nothing is hidden.
+    """Returns the page hidden from a question, read from its metadata; an empty one if nothing is hidden.
 
     Raises:
         UsageError: The metadata is malformed.

@@ -1,9 +1,11 @@
-"""Spans that can be hidden: links, dates, numbers, names and quoted titles of a passage, and the pages that state them.
+"""Finds spans of a passage that a question may hide: links, dates, numbers, names and quoted titles.
 
-Links come from `searchgym.questions.graphs`, names and numbers from the pack's `spans`, which are also used by
-`searchgym.questions.sentences`. A span is a whole name that shares no word with the page's title; all occurrences are
-hidden. The pages that state a span *strictly* are recorded: if the source is hidden, only spans with such pages are
-used.
+Links come from `searchgym.questions.graphs`. Names and numbers match the patterns of the pack's `spans`, which also
+turn sentences into questions (`searchgym.questions.sentences`). A span is a whole name that shares no word with the
+page's title. If it occurs several times in the shown text, all occurrences are hidden.
+
+Each span records the other pages that state it by a strict rule (see `SpanFinder`). These are the pages that supply the
+answer if the page with the span cannot be found.
 """
 
 from __future__ import annotations
@@ -28,11 +30,12 @@ SPAN_SEPARATOR: Final = ";"
 WORDS: Final = 120
 """Maximum number of words of a window: about the length of the passages that search agents read."""
 CHARACTERS: Final = 1200
-"""Maximum number of characters of a window, since texts without spaces have few words."""
+"""Maximum number of characters of a window, which bounds texts without spaces."""
 LEAST_WORDS: Final = 12
-"""Minimum number of words of a window: less context does not identify a hidden span."""
+"""Minimum number of words of a window: with less context, a hidden span cannot be identified."""
 QUOTING: Final = 5
-"""Maximum number of pages that quote a strictly stated title: others (a magazine's charts) occur everywhere."""
+"""Maximum number of pages that quote a strictly stated title: a title quoted more often (a magazine's charts) is no
+evidence that two pages speak of the same work."""
 _MAX_SPAN_WORDS: Final = 8
 """Maximum number of words of a span."""
 _MONTH: Final = "|".join(MONTHS)
@@ -42,14 +45,14 @@ _ENDS: Final = " ,.;:"
 """Spaces and punctuation that are not part of a quoted title."""
 _NUMBER: Final = re.compile(r"[\d,.]*\d[\d,.]*")
 Place = tuple[int, int]
-"""Start and end (exclusive) of a part in the passage's text."""
+"""Half-open range (start, end) of character offsets in the passage's text."""
 
 
 class HiddenSpan(NamedTuple):
     """A part of a passage that can be hidden."""
 
     occurrences: tuple[Place, ...]
-    """Occurrences of the span in its window, in order."""
+    """Positions of the span in its window, in order."""
     kind: str
     """``link``, ``date``, ``year``, ``number``, ``title`` (in quotes) or ``name``."""
     supports: tuple[int, ...] = ()
@@ -57,48 +60,48 @@ class HiddenSpan(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """A part of a text that may turn out to be a span."""
+    """A part of a text that may become a span if no rule refuses it."""
 
     start: int
     end: int
     kind: str
     target: int | None = None
-    """Number of the passage that a link leads to."""
+    """Number of the passage that a link leads to; None if the candidate is not a link."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Sentences of a passage that are shown with some of their spans hidden."""
+    """Consecutive sentences of a passage that are shown with some spans hidden."""
 
     page: int
     """Number of the passage."""
     start: int
     end: int
     spans: tuple[HiddenSpan, ...]
-    """Spans of the window, in order and without overlaps."""
+    """Spans of the window, in order; none overlap."""
 
 
 # -- finding spans -------------------------------------------------------------------------------------------------
 
 
 class SpanFinder:
-    """Finds the windows of a corpus's passages with their spans, and which other passages state each span strictly.
+    """Finds the windows of a corpus's passages with their spans, and the other passages that state each span strictly.
 
-    Two pages that link to each other state their relation, and a page that links to the source and quotes the same
-    rarely quoted title refers to the same work. A name that merely occurs on a page that mentions the source is stated
-    by only two thirds of such pages (`docs/do/masked_spans.md`).
+    Two pages that link to each other state how they are related. A page that links to the source and quotes the same
+    title, quoted by few pages, speaks of the same work. A looser rule, by which any page that names the source and
+    contains the span counts, is right for only two thirds of these pages (`docs/do/masked_spans.md`).
 
     Args:
         passages: The corpus.
         facts: Links and facts of the corpus.
-        pack: Pack that found them, with `Pack.spans`.
-        words: Number of words to read at the start of a passage, as an observation shows no more.
+        pack: Pack that the facts were found with; it needs `Pack.spans`.
+        words: Number of leading words of a passage to read, the most that an observation shows.
     """
 
     def __init__(self, passages: Sequence[Passage], facts: Facts, pack: Pack, words: int) -> None:
         self.passages, self._words = passages, words
         self.refused: Counter[str] = Counter()
-        """Number of rejected passages, windows and candidates, by rule."""
+        """Number of refused passages, windows and candidates, by rule."""
         self._patterns = [(pack.compiled(s.pattern, f"spans[{n}]"), s.ask) for n, s in enumerate(pack.spans)]
         self._links: defaultdict[int, list[Link]] = defaultdict(list)
         for link in facts.links:
@@ -112,7 +115,7 @@ class SpanFinder:
                 self._quoting[norm(match[1])].add(number)
 
     def windows(self, page: int) -> list[Window]:
-        """Returns the windows of a passage that have a span, without overlaps."""
+        """Returns the windows of a passage that have at least one span; none overlap."""
         passage = self.passages[page]
         text, windows = cut_words(passage.text, self._words), []
         for start, end in windows_of(text):
@@ -131,7 +134,7 @@ class SpanFinder:
         return windows
 
     def _supports(self, page: int, span: str, candidate: Candidate) -> tuple[int, ...]:
-        """Returns the passages that state a span of a page strictly, in order, without parts and copies of the page."""
+        """Returns the passages that state a span of a page strictly, without parts and copies of the page."""
         stating: set[int] = set()
         if candidate.kind == "link" and candidate.target in self._to[page]:
             stating = {candidate.target}
@@ -147,7 +150,7 @@ class SpanFinder:
         return tuple(supports)
 
     def _candidates(self, page: int, text: str, start: int, end: int) -> Iterator[Candidate]:
-        """Yields candidates for hiding, the most reliable first: of two that overlap, the first is used."""
+        """Yields candidates for spans, the most reliable kinds first, since of two that overlap the first is used."""
         for link in self._links.get(page, ()):
             if start <= link.start and link.end <= end:
                 yield Candidate(link.start, link.end, "link", link.target)
@@ -167,12 +170,12 @@ class SpanFinder:
 def spans_among(
     candidates: Iterable[Candidate], text: str, window: Place, title: str, refused: Counter[str]
 ) -> Iterator[tuple[Candidate, HiddenSpan]]:
-    """Yields the spans among candidates; of two that overlap, the first is used.
+    """Yields the candidates that become spans, with the spans; of two that overlap the first is used.
 
     Args:
-        candidates: Candidates for hiding, the most reliable first.
+        candidates: Candidates, the most reliable first.
         text: Text of the passage.
-        window: Position of the window.
+        window: Range of the window in the text.
         title: Title of the passage.
         refused: Counter of rejected candidates by rule; updated.
     """
@@ -193,7 +196,7 @@ def spans_among(
 
 
 def windows_of(text: str) -> Iterator[tuple[int, int]]:
-    """Yields the positions of consecutive sentences that fill a window; sentences longer than a window are skipped."""
+    """Yields the ranges of consecutive sentences that fill a window; a sentence longer than a window is skipped."""
     begun: tuple[int, int] | None = None
     for start, end in sentences(text):
         if not _fits(text[start:end]):
@@ -215,7 +218,7 @@ def _fits(text: str) -> bool:
 
 
 def kind_of(text: str) -> str:
-    """Returns the kind of a span, determined by its letters and digits."""
+    """Returns the kind of a span, judged by its characters: ``date``, ``year``, ``number`` or ``name``."""
     if _DATE.fullmatch(text):
         return "date"
     if _NUMBER.fullmatch(text.strip()):
@@ -224,11 +227,11 @@ def kind_of(text: str) -> str:
 
 
 def span_of(text: str, window: Place, title: str, candidate: Candidate) -> HiddenSpan | str:
-    """Returns the span of a candidate with all of its occurrences, or the rule that rejects it.
+    """Returns the span of a candidate with all its occurrences, or the rule that refuses it.
 
     Args:
         text: Text of the passage.
-        window: Position of the window.
+        window: Range of the window in the text.
         title: Title of the passage.
         candidate: The candidate.
     """
@@ -253,7 +256,7 @@ def span_of(text: str, window: Place, title: str, candidate: Candidate) -> Hidde
 
 
 def occurrences_of(text: str, name: str) -> list[Place]:
-    """Returns the positions of a name, normalised by `norm`, as consecutive words in a text."""
+    """Returns the ranges of a text in which a name, normalised by `norm`, occurs as consecutive words."""
     needle, tokens = name.split(), words(text)
     normed = [norm(word.text) for word in tokens]
     return [
@@ -263,13 +266,13 @@ def occurrences_of(text: str, name: str) -> list[Place]:
     ]
 
 
-# -- spans that are known ------------------------------------------------------------------------------------------
+# -- spans of known facts ------------------------------------------------------------------------------------------
 
 
 def windows_by_triples(passages: Sequence[Passage], triples: Iterable[Triple]) -> list[Window]:
-    """Returns the windows of pages with known facts, such as those of a generated world; the spans are the objects.
+    """Returns the windows of pages whose facts are known, such as a generated world's; the objects are the spans.
 
-    A span is stated strictly by the page of its object if that page has the reverse fact (a marriage).
+    The page of an object states the span strictly if it has the same fact in the other direction (a marriage).
 
     Args:
         passages: The corpus.

@@ -15,7 +15,7 @@ MOST_MASKS: Final = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaskedSpec(Options):
-    """Parameters of masked spans made from a corpus: equal specs and corpora give the same tasks."""
+    """Parameters of masked spans generated from a corpus: equal specs and corpora give the same tasks."""
 
     n: int = 1000
     """Number of tasks over all splits; fewer if the corpus does not yield enough."""
@@ -23,16 +23,16 @@ class MaskedSpec(Options):
     split: Literal["train", "validation", "test", "all"] = "train"
     """Split to use; no source page is in two splits."""
     source: Literal["kept", "hidden"] = "kept"
-    """``kept``: the source page can be found. ``hidden``: it is never among the hits, and only spans that another page
-    states strictly are hidden."""
+    """``kept``: searches can find the page of the passage. ``hidden``: that page is never among the hits, and only
+    spans that another page states strictly are masked."""
     masks: list[int] = dataclasses.field(default_factory=lambda: [1, 2, 3, 4])
-    """Numbers of spans hidden at once, from 1 to 4, each in equally many tasks."""
+    """Numbers of spans hidden at once, from 1 to 4; each number gets an equal share of the tasks."""
     pack: str = "people-and-works"
     """Pack of patterns that find names, dates and numbers."""
     triples: str | None = None
     """File of triples whose subjects are titles and whose objects are hidden, instead of links and a pack."""
     hold_out: list[str] = dataclasses.field(default_factory=list)
-    """Evaluation files of questions whose gold pages are in no task and no hit."""
+    """Question files of an evaluation, whose gold pages appear in no task and no hit."""
 
     def __post_init__(self) -> None:
         """Checks the values.

@@ -1,7 +1,7 @@
-"""Caches the masked spans of environments in folders that appear only when complete.
+"""Caches the masked spans of environments, in folders that appear only when complete.
 
 questions/SPLIT.jsonl   the tasks, in the format ``searchgym``
-card.yaml               all inputs that determine the tasks, and the rejections by rule
+card.yaml               all inputs that determine the tasks, and the refusals by rule
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def cached_masks(retriever: CorpusRetriever, spec: MaskedSpec, limits: SearchLim
 
     Args:
         retriever: Retriever over the corpus.
-        spec: Parameters; its split has no effect, as all splits are written.
-        limits: Limits of the environment's observations.
+        spec: Parameters of the tasks; its split does not matter, since all splits are written.
+        limits: Limits of the environment.
         home: Folder of the cache.
 
     Raises:

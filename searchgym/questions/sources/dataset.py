@@ -27,11 +27,11 @@ class DatasetQuestions(QuestionSource):
     split: str
     """Name of the split, for example ``validation``."""
     size: int
-    """Number of questions in the split; a file of another size is reported, not refused."""
+    """Number of questions in the split; a file of another size is reported but accepted."""
     file: str
     """Name of the file in the data folder."""
     get: str
-    """Download location of that file, quoted in error messages."""
+    """Where to download the file; quoted in error messages."""
     hub: str | None = None
     """Hugging Face data set to read if the file is missing: ``hf:OWNER/NAME:CONFIG/SPLIT``."""
     bundled: str | None = None
@@ -47,7 +47,7 @@ class DatasetQuestions(QuestionSource):
         return self._from_hub(context.env)
 
     def _from_hub(self, env: str) -> Sequence[Question]:
-        """Returns the questions from the hub; otherwise the error explains how to get the file and where to put it."""
+        """Returns the questions from the hub; if that fails, the error names the source and place of the file."""
         reason = ""
         if self.hub is not None:
             reason = f" (from the hub: {install_command('train')})"
@@ -83,7 +83,7 @@ class DatasetQuestions(QuestionSource):
 
     @override
     def is_own(self, questions: object) -> bool:
-        # A source without a file accepts any questions.
+        # A source that names no file accepts any.
         one = questions[0] if isinstance(questions, (list, tuple)) and len(questions) == 1 else questions
         named = isinstance(one, (str, os.PathLike)) and Path(one).name == self.file
         return not self.file or named or questions == self.hub

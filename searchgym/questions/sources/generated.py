@@ -24,7 +24,7 @@ class GeneratedQuestions(GeneratedSpec, QuestionSource):
     split: Literal["train", "validation", "test", "all"] = "train"
     """Split to use; no gold page is in two splits."""
     hold_out: list[str] = field(default_factory=list)
-    """Evaluation files of questions whose gold pages and answers are excluded."""
+    """Question files of an evaluation, whose gold pages and answers are left out."""
 
     @override
     def load(self, context: QuestionContext) -> Sequence[Question]:

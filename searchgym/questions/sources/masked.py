@@ -1,4 +1,4 @@
-"""Question source ``masked``: spans of the user's corpus that are hidden and asked for."""
+"""Question source ``masked``: hidden spans of the user's corpus, to be filled in."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from searchgym.retrieval.retriever import AnyRetriever
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaskedQuestions(MaskedSpec, QuestionSource):
-    """Masked spans of the user's corpus, made at first use; equal options and corpora give equal tasks."""
+    """Masked spans of the user's corpus, generated at first use; equal options and corpora give equal tasks."""
 
     dataset: ClassVar = "masked spans of your corpus"
     of_corpus: ClassVar = "hides parts of"
@@ -33,7 +33,7 @@ class MaskedQuestions(MaskedSpec, QuestionSource):
 
     @override
     def around(self, retriever: AnyRetriever, questions: Sequence[Question]) -> AnyRetriever:
-        # Pages that a task hides or that are held out never appear among the hits.
+        # Pages that a task hides, or that are held out, never appear among the hits.
         from searchgym.questions.masked.hiding import hiding
 
         return hiding(retriever, questions, self.hold_out)

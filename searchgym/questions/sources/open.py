@@ -21,14 +21,14 @@ class OpenQuestions(QuestionSource):
     """Reports, or questions with several answers, over a generated world; equal options give equal tasks."""
 
     asks: Literal["report", "several"]
-    """``report``: a short report that states given facts. ``several``: a question that expects several answers."""
+    """``report``: a short report that states given facts. ``several``: a question with several required answers."""
     n: Annotated[int, Ge(1)] = 100
     """Number of tasks."""
     seed: int = 0
     facts: Annotated[int, Ge(2)] = 4
-    """``report``: number of facts, at least 2; the last one comes from another page."""
+    """Number of facts (``report`` only), at least 2; the last one comes from another page."""
     world: WorldSpec = field(default_factory=WorldSpec)
-    """World that the questions are about."""
+    """World to ask about."""
 
     @override
     def load(self, context: QuestionContext) -> Sequence[Question]:

@@ -64,7 +64,7 @@ def build_world(spec: WorldSpec) -> World:
 
 
 def world_graph(spec: WorldSpec) -> Graph:
-    """Returns the graph of the world that `build_world` builds, without its pages and questions.
+    """Returns the graph of the world that `build_world` would build; makes neither pages nor questions.
 
     Raises:
         UnknownNameError, UsageError: No world can be built from `spec`; see `build_world`.
@@ -76,14 +76,14 @@ def world_graph(spec: WorldSpec) -> Graph:
 def _generator(spec: WorldSpec) -> random.Random:
     """Returns the random generator of a world.
 
-    All fields of the spec and the version of the generator seed it: a new version changes all worlds.
+    The seed depends on every field of the spec and on the version, so a new version changes all worlds.
     """
     key = f"{VERSION} {spec.level} {spec.split} {spec.size} {spec.seed} {sorted(spec.hops)} {sorted(spec.strata)}"
     return random.Random(f"world {key}")
 
 
 def other_names(entity: Entity) -> tuple[str, ...]:
-    """Returns the accepted names of an entity besides its name: title, mention and aliases, without repeats."""
+    """Returns the accepted alternative names of an entity: title, mention and aliases, without repeats."""
     names = dict.fromkeys((entity.title, entity.mention, *entity.aliases))
     return tuple(name for name in names if name != entity.name)
 
@@ -102,7 +102,7 @@ def _drawn(
     accepted: list[tuple[WorldDraft, str, tuple[Hop, ...], dict[str, Any]]] = []
 
     def accept(draft: WorldDraft) -> bool:
-        """Words a draft; rejects it if a title does not find its gold page or its stratum is not requested."""
+        """Words a draft and adds it; refuses it if the title of a gold page does not find it, or by its stratum."""
         text, hops = asker.ask(draft.form, draft.shape, draft.facts)
         ranked: dict[str, Any] = {}
         if index is not None:
@@ -123,7 +123,7 @@ def _drawn(
 
 
 class _Contexts:
-    """Draws the contexts of questions: gold pages, their namesakes, then random pages of the same kinds; shuffled."""
+    """Draws shuffled contexts of questions: gold pages, their namesakes, then random pages of the same kinds."""
 
     def __init__(self, graph: Graph, pages: Mapping[str, WrittenPage], rng: random.Random) -> None:
         self._graph, self._pages, self._rng = graph, pages, rng
@@ -132,7 +132,7 @@ class _Contexts:
         self._by_kind = {kind: [entity.title for entity in graph.of_kind(kind)] for kind in kinds}
 
     def paragraphs(self, gold: Sequence[str]) -> tuple[Paragraph, ...]:
-        """Returns the context of a question with the given gold pages."""
+        """Returns the context of a question, given the titles of its gold pages."""
         rng, graph = self._rng, self._graph
         chosen = list(gold)
         for title in gold:

@@ -18,7 +18,7 @@ _FIRST_YEAR, _GENERATION, _SPREAD = 1780, 45, 25
 """Years of birth: generation g is born within `_SPREAD` years from `_FIRST_YEAR` + g * `_GENERATION`."""
 _MARRIED: Final = 0.6
 _NAMESAKES: Final = 0.12
-"""Share of people, films, books and bands in `full` that have the name of another entity."""
+"""Share of people, films, books and bands in `full` that share the name of another entity."""
 _TWINS: Final = 0.5
 """Share of second namesakes whose page omits one fact."""
 _ALIASES: Final = 0.15
@@ -49,12 +49,12 @@ _RELATIONS: Final = {
     "company": ("founder", "opened", "seat"),
     "band": ("singer", "formed", "home"),
 }
-"""Relations in the order in which their facts are drawn, by kind; the first one of a work leads to its maker."""
+"""Relations by kind, in the order in which their facts are drawn; the first relation of a work leads to its maker."""
 
 
 @dataclass(slots=True)
 class _EntityDraft:
-    """An entity before all names are drawn, when its namesakes and its title are still unknown."""
+    """An entity before all names are drawn, when its namesakes and title are still unknown."""
 
     name: str
     kind: str
@@ -70,7 +70,7 @@ class _EntityDraft:
 
 
 def generate(spec: WorldSpec, rng: random.Random) -> Graph:
-    """Returns a random graph for a world, whose number of entities follows from the number of questions.
+    """Returns a random graph for a world; the number of entities follows from the number of questions.
 
     Args:
         spec: Specification of the world.
@@ -106,7 +106,7 @@ class _Drafts:
         self._first = {sex: [names.word("person") for _ in range(count)] for sex in ("she", "he")}
 
     def add(self, kind: str, generation: int) -> None:
-        """Drafts one entity of a kind; only people have a generation, with parents from the previous one."""
+        """Drafts one entity of a kind; only people have a generation, and parents from the previous one."""
         draft, rng = _EntityDraft("", kind), self._rng
         if kind == "person":
             draft.gender, draft.generation = rng.choice(("she", "he")), generation
@@ -136,7 +136,7 @@ class _Drafts:
         return rng.choice(PATTERNS.get(kind, ("{}",))).format(self._names.word(kind))
 
     def _add_note(self, draft: _EntityDraft) -> None:
-        """Assigns an entity a profession or genre not used by its namesakes, and sometimes an alias."""
+        """Assigns a profession or genre that no namesake of the entity has, and sometimes an alias."""
         notes = self._used[draft.kind].setdefault(draft.name, [])
         if draft.kind in NOTES:
             draft.note = self._rng.choice([note for note in NOTES[draft.kind] if note not in notes])
@@ -182,8 +182,8 @@ class _Facts:
     def _any(self, draft: _EntityDraft, relation: str, kind: str) -> str:
         """Adds a fact whose object is a random entity of a kind, never the subject itself; returns the object.
 
-        People are drawn with replacement. Other kinds have few entities, so these are dealt like cards: each one is
-        drawn once before any is drawn again, so that none is much more frequent than the others.
+        People are drawn with replacement. Other kinds have few entities, so these are drawn without replacement until
+        all have been used, which keeps their frequencies similar.
         """
         deck = self._decks.setdefault(relation, [])
         value = draft.title
@@ -203,7 +203,7 @@ class _Facts:
         self._add(draft, relation, f"{rng.randint(1, 28)} {rng.choice(MONTHS)} {year}" if full else str(year))
 
     def _thing(self, draft: _EntityDraft) -> None:
-        """Adds the facts of an entity other than a person; its maker is 21 to 60 years old when it is made."""
+        """Adds the facts of an entity that is not a person; its maker is 21 to 60 years old at its date."""
         rng, maker = self._rng, ""
         for name in _RELATIONS[draft.kind]:
             if name == "length":

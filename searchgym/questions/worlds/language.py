@@ -1,4 +1,4 @@
-"""The wording of facts and questions: phrases of a relation, and questions composed along a path."""
+"""Wording of facts and questions: phrases for each relation, and questions composed along a path."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from searchgym.questions.worlds.schema import INFERENCES, RELATIONS
 from searchgym.records import Hop
 
 Pair = Sequence[Sequence[str]]
-"""Two halves of templates: one for training, and one never used in training."""
+"""Two halves of a set of templates: one for training, and one never seen in training."""
 AGES: Final = {"least": "older", "greatest": "younger"}
 """Words for comparing dates of birth: the person with the smaller date is older."""
 
@@ -39,7 +39,7 @@ class Phrases(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Language:
-    """The templates of a level, read from its YAML file."""
+    """Templates of a level, read from its YAML file."""
 
     phrases: Mapping[str, Phrases]
     """Templates of pages and questions, by relation."""
@@ -48,15 +48,15 @@ class Language:
     bridge_same: Pair
     """Questions that ask whether the ``{role}`` of ``{a}`` and that of ``{b}`` were born in the same place."""
     roles: Mapping[str, Sequence[str]]
-    """Words for the person in a role, by relation, one for training templates and one for held-out ones."""
+    """Words for the person in a role, by relation: the first for training templates, the second for held-out ones."""
     kinds: Mapping[str, Sequence[str]]
-    """Words for a kind of entity, by kind, one for training templates and one for held-out ones."""
+    """Nouns for each kind of entity: the first for training templates, the second for held-out ones."""
     inferences: Mapping[str, Sequence[str]]
-    """Noun phrases of inferred relations, by relation, one for training templates and one for held-out ones."""
+    """Noun phrases for each inferred relation: the first for training templates, the second for held-out ones."""
     intro: Pair
-    """First sentences of pages: what ``{kind}`` of thing ``{s}`` is."""
+    """First sentences of pages, which state the ``{kind}`` of ``{s}``."""
     frames: Pair = ()
-    """Level `full`: sentences into which a clause ``{c}`` is inserted; they multiply the phrasings."""
+    """Level `full`: sentences into which a clause ``{c}`` is inserted, for more varied phrasing."""
     alias: Pair = ()
     """Level `full`: clauses for another name of the entity."""
     mention_person: Pair = ()
@@ -79,7 +79,7 @@ def sentence(text: str) -> str:
 
 
 class Asker:
-    """Writer of questions, which turns logical forms into text.
+    """Converts logical forms into the text of questions.
 
     Args:
         language: Language of the world's level.

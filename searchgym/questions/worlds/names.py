@@ -31,7 +31,7 @@ ENDS: Final = {
     "company": _pieces("tec corp vex dyne plex nik mart tron gen lab"),
     "band": _pieces("zz wub bop funk jive rok pax hum yell tune"),
 }
-"""Last pieces of names, by kind of entity; they suggest the kind as ``-ton`` and ``-ville`` suggest a town."""
+"""Last pieces of names by kind of entity; they hint at the kind, as ``-ton`` and ``-ville`` hint at a town."""
 _SHARES: Final = (0.5, 0.2, 0.3)
 """Shares of the first pieces assigned to training, validation and test."""
 _THREE_PIECES: Final = 0.3
@@ -53,7 +53,7 @@ HEADS: Final = _heads()
 
 
 class Namer:
-    """Generator of new words for a world's names, which remain distinct after a search engine's stemming.
+    """Generator of new words for a world's names; the words remain distinct after a search engine's stemming.
 
     Args:
         split: Name of the split.

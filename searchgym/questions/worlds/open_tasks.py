@@ -38,7 +38,7 @@ _FREQUENT: Final = frozenset(
         "the their them they this to was were what when where which who whom whose with same first"
     ).split()
 )
-"""Words that do not distinguish relations."""
+"""Words that occur in phrases of many relations and so do not distinguish them."""
 
 
 def open_tasks(
@@ -48,7 +48,7 @@ def open_tasks(
 
     Args:
         world: Specification of the world; only its graph is built.
-        asks: Kind of tasks: ``report``, or ``several`` for questions with several answers.
+        asks: Type of task: ``report`` or ``several`` answers.
         n: Number of tasks.
         seed: Seed of the random draws.
         facts: Number of facts of a report.
@@ -64,7 +64,7 @@ def open_tasks(
         if len(tasks) == n:
             return tuple(tasks)
     raise UsageError(
-        f"a world of {world.size} questions has {len(tasks)} tasks of kind {asks}, {n} were asked for: ask "
+        f"a world of {world.size} questions has {len(tasks)} tasks of kind {asks}, but {n} were requested: ask "
         "for fewer (n), or for a larger world (world.size)"
     )
 
@@ -73,7 +73,7 @@ def open_tasks(
 
 
 def _reports(graph: Graph, world: WorldSpec, count: int, rng: random.Random) -> Iterator[dict[str, Any]]:
-    """Yields the fields of report tasks, with facts of one page and of a page that it leads to."""
+    """Yields the fields of report tasks, on facts of one page and of a page linked from it."""
     phrases, half = language_of(world.level).phrases, SPLITS[world.split].templates
     titles = list(graph.entities)
     rng.shuffle(titles)
@@ -101,7 +101,7 @@ def _reports(graph: Graph, world: WorldSpec, count: int, rng: random.Random) -> 
 
 
 def _facts_about(graph: Graph, title: str, count: int, rng: random.Random) -> list[tuple[Fact, str | None]] | None:
-    """Returns facts of a page, then one of a page it leads to, each with the relation that leads there; or None."""
+    """Returns facts of a page and, last, one of a linked page, with the linking relation or None; None if too few."""
     facts = _facts_of(graph, title)
     doors = [fact for fact in facts if RELATIONS[fact.relation].object not in LITERALS]
     if len(facts) < count - 1 or not doors:
@@ -121,7 +121,7 @@ def _facts_of(graph: Graph, title: str) -> list[Fact]:
 
 
 def statement(graph: Graph, fact: Fact, phrase: str | None = None) -> str:
-    """Returns a sentence that states a fact with the names of its ends.
+    """Returns a sentence that states a fact with the names of its subject and object.
 
     Args:
         graph: Graph of the world.
@@ -139,9 +139,9 @@ def names_of(graph: Graph, value: str) -> tuple[str, ...]:
 
 
 def relation_words(relation: str, level: str) -> tuple[str, ...]:
-    """Returns the words of a relation's phrases that distinguish it from others between the same kinds.
+    """Returns words of a relation's phrases that distinguish it from other relations between the same kinds.
 
-    The words come from level ``simple`` and, in a world of level ``full``, also from that level; a rule-based judge
+    The words come from level ``simple`` and, in a world of level ``full``, also from that level. A rule-based judge
     recognises no others.
     """
     kinds = (RELATIONS[relation].subject, RELATIONS[relation].object)
@@ -152,7 +152,7 @@ def relation_words(relation: str, level: str) -> tuple[str, ...]:
 
 
 def _words(relation: str, level: str) -> set[str]:
-    """Returns the words of a relation's phrases in lower case, and its name, ignoring phrases of two sentences."""
+    """Returns the lowercase words of a relation's name and phrases; phrases of two sentences are left out."""
     phrases, terms = language_of(level).phrases[relation], {relation}
     for template in itertools.chain(*phrases.state, *phrases.ask, *phrases.noun):
         if "|" not in template:
@@ -164,7 +164,7 @@ def _words(relation: str, level: str) -> set[str]:
 
 
 def _several(graph: Graph, rng: random.Random) -> Iterator[dict[str, Any]]:
-    """Yields the fields of questions that have several answers, all of which are expected."""
+    """Yields the fields of questions with several answers, all of which are required."""
     pairs = [
         (value, relation)
         for value, relations in graph.back.items()

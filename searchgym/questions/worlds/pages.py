@@ -12,17 +12,17 @@ from searchgym.questions.worlds.language import Language, sentence
 from searchgym.questions.worlds.schema import MEMBER
 
 ECHO: Final = 0.75
-"""Probability that a page mentions an entity whose page refers to it, so that one query can find both pages."""
+"""Probability that a page mentions an entity whose page refers back to it, so that one query can find both pages."""
 _ECHOES: Final = 3
 """Maximum number of such mentions per page."""
 _WORDS: Final = (42, 70)
-"""Minimum and maximum target for the number of words, up to which passing mentions fill a page."""
+"""Minimum and maximum of the target number of words; passing mentions fill a page up to the target."""
 _BY_ALIAS: Final = 0.3
 """Probability that a page refers to another entity by its alias, if it has one."""
 _PLAIN: Final = 0.4
 """Probability that a clause becomes a sentence without a frame."""
 _NAMED, _DESCRIBED = 0.25, 0.5
-"""Probability that a sentence uses the name, and that it uses the name or a description; otherwise a pronoun."""
+"""Cumulative probabilities that a sentence uses the name, or the name or a description; else it uses a pronoun."""
 _PRONOUNS: Final = {"she": ("she", "her", "her"), "he": ("he", "him", "his"), "it": ("it", "it", "its")}
 _FORMS: Final = {"s": 0, "him": 1, "his": 2}
 _NOUNS: Final = {"band": "group"}
@@ -64,12 +64,12 @@ def write_page(language: Language, graph: Graph, entity: Entity, half: int, rng:
 
 
 class _Writer:
-    """Writer of one page of level `full`, with varied wordings; pages of namesakes differ only in their values."""
+    """Writer of one page of level `full` with varied wording; pages of namesakes differ only in their values."""
 
     def __init__(self, language: Language, graph: Graph, entity: Entity, half: int, rng: random.Random) -> None:
         self._language, self._graph, self._entity, self._half, self._rng = language, graph, entity, half, rng
         self._alike = random.Random(f"{graph.key} {entity.kind} {entity.name}")
-        """Random generator with the same seed for namesakes, so that their pages have the same wording."""
+        """Random generator shared by namesakes, so that their pages are worded alike."""
         self._noun = entity.note or _NOUNS.get(entity.kind, entity.kind)
         self._sentences: list[str] = []
         self._where: dict[str, tuple[int, ...]] = {}
@@ -104,7 +104,7 @@ class _Writer:
         return WrittenPage(tuple(self._sentences), self._where)
 
     def _say(self, text: str) -> None:
-        """Adds a sentence to the page, with a capital and a full stop."""
+        """Adds a sentence to the page, with an initial capital and a full stop."""
         self._sentences.append(("" if not self._sentences else " ") + sentence(text) + ".")
 
     def _object(self, value: str) -> str:

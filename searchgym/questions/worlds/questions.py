@@ -27,7 +27,7 @@ from searchgym.questions.worlds.schema import (
 )
 
 _TRIES: Final = 400
-"""Number of draws for one question after which the world is considered too small."""
+"""Number of draws for one question after which the world is reported as too small."""
 _ANSWER_SHARE: Final = 0.02
 """Maximum share of the questions with the same answer (but at least one question)."""
 _MAJORITY_SHARE: Final = 0.015
@@ -58,7 +58,7 @@ class WorldDraft:
 
 
 class Drafter:
-    """Random generator of a world's questions, which never draws the same question twice.
+    """Random generator of a world's questions without repeats.
 
     Args:
         graph: Graph of the world.
@@ -81,7 +81,7 @@ class Drafter:
         self._groups = {steps: self._subjects(steps) for steps in pairs}
 
     def draw(self, shape: str, hops: int, accept: Callable[[WorldDraft], bool]) -> WorldDraft:
-        """Draws a new question of a given shape and number of hops.
+        """Draws a new question with a given shape and number of hops.
 
         Args:
             shape: Shape of the question, one of those in the world's mix.
@@ -113,7 +113,7 @@ class Drafter:
         )
 
     def _checked(self, form: Form, shape: str, hops: int) -> WorldDraft | None:
-        """Returns the draft of a form; None if it is a repeat, lacks a unique answer, or reveals the answer."""
+        """Returns the draft of a form; None if it repeats, lacks exactly one answer, or reveals the answer."""
         if self._key(form) in self._seen:
             return None
         answers = evaluate(self._graph, form)
@@ -139,7 +139,7 @@ class Drafter:
 
     @staticmethod
     def _key(form: Form) -> tuple[object, ...]:
-        """Returns a key that is equal for equal questions, regardless of the order of compared entities."""
+        """Returns a key that is equal for equal questions, whatever the order of the compared entities."""
         paths = [form] if form["op"] == "path" else form["paths"]
         return (tuple(sorted(path["start"] for path in paths)), tuple(paths[0]["steps"]))
 
@@ -203,14 +203,14 @@ class Drafter:
 
 
 def fits(relation: str, steps: Sequence[str], last: bool) -> bool:
-    """Returns whether a relation may come next: not if it has many objects or is kin of kin (left to inference)."""
+    """Returns whether a relation may come next; relations with many objects and kin of kin (inference) may not."""
     if relation in (MEMBER, ALIAS) or (relation in KIN and steps and steps[-1] in KIN):
         return False
     return last or RELATIONS[relation].object not in LITERALS
 
 
 def same_pair(groups: Sequence[Sequence[str]], rng: random.Random) -> list[str] | None:
-    """Draws two subjects with equal chances of the same group (one object) or of two groups; None if impossible."""
+    """Draws two subjects with the same object (one group) or different objects, equally likely; None if impossible."""
     if rng.random() < 0.5:
         larger = [group for group in groups if len(group) > 1]
         return rng.sample(rng.choice(larger), 2) if larger else None

@@ -24,7 +24,7 @@ DEPTH: Final = 20
 
 
 def card_of(world: World) -> dict[str, Any]:
-    """Returns the card of a world: its description as plain data."""
+    """Returns the card of a world as plain data."""
     spec, split = world.spec, SPLITS[world.spec.split]
     counts = Counter((q.kind, q.metadata["hops"]) for q in world.questions)
     names = ("names of the train split", "names of validation alone", "names of test and transfer alone")[split.names]
@@ -89,7 +89,7 @@ def markdown(report: Mapping[str, Any]) -> str:
 
 
 def _mean(values: Iterable[float], digits: int = 4) -> float:
-    """Returns the rounded mean of values; 0 if there are none."""
+    """Returns the rounded mean of some values; 0 if there are none."""
     numbers = list(values)
     return round(sum(numbers) / len(numbers), digits) if numbers else 0.0
 
@@ -176,7 +176,7 @@ def findable_titles(passages: Sequence[Passage], retriever: BM25Retriever) -> fr
 
 
 def stratum(ranks: Sequence[int | None]) -> str:
-    """Returns the stratum of a question, which is the stratum of its worst-ranked gold page.
+    """Returns the stratum of a question, determined by the worst rank of its gold pages.
 
     Since several pages cannot all have rank 1, the n gold pages of a question are in stratum ``1`` if they are the
     first n hits.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -10,7 +11,7 @@ from searchgym.options import Options
 from searchgym.records import Passage, Question, Triple
 
 VERSION: Final = 1
-"""Version of the generator, incremented whenever the same specification yields different bytes."""
+"""Version of the generator, incremented whenever the same specification generates different bytes."""
 
 LEVELS: Final = ("simple", "full")
 """Levels of a world's language, from easy to difficult."""
@@ -28,10 +29,18 @@ class WorldSpec(Options):
     split: Literal["train", "validation", "test", "transfer"] = "train"
     """Split of the world, which determines the names, templates and relations that it may use."""
     hops: tuple[int, ...] = (1, 2, 3, 4)
-    """Hop counts of the questions: the number of pages that a question needs."""
+    """Hop counts of the questions, which are the numbers of pages that they need."""
     strata: tuple[str, ...] = ()
     """Ranks of gold pages in a search for the question's text (``full`` only): a selection of ``1``, ``2-5``,
     ``6-20`` and ``reformulation`` (below rank 20). Empty: all of them."""
+
+
+_QUESTION_ID: Final = re.compile(rf"(?:{'|'.join(LEVELS)})-[a-z]+-\d+-\d+")
+
+
+def is_world_question(id: str) -> bool:
+    """Returns whether an id is that of a world's question: ``LEVEL-SPLIT-SEED-NUMBER``, as `build_world` gives it."""
+    return _QUESTION_ID.fullmatch(id) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +64,9 @@ class Relation:
     name: str
     """Name of the relation."""
     subject: str
-    """Kind of entity that the relation's subject is."""
+    """Kind of the relation's subject."""
     object: str
-    """Kind of entity that the relation's object is, or ``"date"`` or ``"number"``."""
+    """Kind of the relation's object, or ``"date"`` or ``"number"``."""
     held_out: bool = False
     """Whether only worlds of the split ``transfer`` have the relation."""
 
@@ -100,7 +109,7 @@ RELATIONS: Final = {
 HELD_OUT: Final = frozenset(name for name, relation in RELATIONS.items() if relation.held_out)
 """Names of the relations that only the split ``transfer`` has."""
 LITERALS: Final = frozenset({"date", "number"})
-"""Kinds of literals, the objects of facts that are not entities."""
+"""Kinds of literals, which are objects that are not entities."""
 KIN: Final = frozenset({"mother", "father", "spouse"})
 """Names of the relations between relatives."""
 
@@ -108,7 +117,7 @@ MEMBER: Final = "member"
 """Relation from a band to its players (`full` only). Questions use it backwards, from a player to the band."""
 
 ALIAS: Final = "alias"
-"""Relation from an entity to another of its names (`full` only). No question asks for it."""
+"""Relation from an entity to one of its other names (`full` only). No question asks for it."""
 
 KINDS: Final = {
     "person": 0.40,
@@ -177,9 +186,9 @@ SPLITS: Final = {
 """Splits of worlds, by name."""
 
 STRATA: Final = ("1", "2-5", "6-20", "reformulation")
-"""Strata of questions: ranks of the gold page that is hardest to find when the question's text is the query.
+"""Strata of questions, by the worst rank of their gold pages when the question's text is the query.
 
-With ``reformulation`` the page is beyond rank 20, so the query must be rephrased.
+In ``reformulation`` that rank is beyond 20, so the query must be rephrased.
 """
 
 
@@ -197,7 +206,7 @@ def counts_of(spec: WorldSpec) -> dict[tuple[str, int], int]:
     rest = sorted(mix, key=lambda cell: (counts[cell] - mix[cell] * spec.size, cell))
     for i in range(spec.size - sum(counts.values())):
         counts[rest[i % len(rest)]] += 1
-    while sum(counts.values()) > spec.size:  # the minimum of one gives a small world too many
+    while sum(counts.values()) > spec.size:  # in a small world the minimum of one exceeds the total
         counts[max(counts, key=lambda cell: counts[cell])] -= 1
     return counts
 
@@ -217,7 +226,7 @@ def check_spec(spec: WorldSpec) -> None:
     if spec.size < 1:
         raise UsageError(f"a world needs a size of at least 1 question, got {spec.size}")
     if not spec.hops or not set(spec.hops) <= {1, 2, 3, 4} or len(set(spec.hops)) < len(spec.hops):
-        raise UsageError(f"hops must be some of 1, 2, 3, 4, each once, got {list(spec.hops)}")
+        raise UsageError(f"hops must be one or more of 1, 2, 3, 4 without repeats, got {list(spec.hops)}")
     if spec.strata and (spec.level != "full" or len(set(spec.strata)) < len(spec.strata)):
         raise UsageError(
             f"strata are chosen in worlds of level full, each once, got {list(spec.strata)} at {spec.level}"

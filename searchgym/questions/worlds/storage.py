@@ -1,4 +1,4 @@
-"""Writes worlds to folders, which appear only when complete, reads them, and caches generated worlds.
+"""Writes worlds to folders, which appear only when complete; reads them, and caches generated worlds.
 
 corpus.jsonl      pages, in the canonical format
 questions.jsonl   questions, in the format ``searchgym``
@@ -36,7 +36,7 @@ def write_world(world: World, out: FilePath) -> Path:
 
     Args:
         world: World to write.
-        out: Folder to create, including its parents.
+        out: Folder to create, with its parents.
 
     Returns:
         The folder.

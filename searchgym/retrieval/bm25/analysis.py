@@ -3,8 +3,8 @@
 The chain is pyserini's default: StandardTokenizer (word boundaries of Unicode's UAX #29), removal of the English
 possessive, lower case, removal of Lucene's 33 English stop words, Porter stemmer. Known differences from Lucene, all
 rare: quotes in Hebrew words separate, an emoji sequence is cut into its emoji, some pictographs are not words, and
-Python and Lucene have different Unicode versions. One difference is wanted: canonically equivalent characters, such as
-é in one character and e with an accent after it, are the same here (Unicode's normal form C, on both sides).
+Python and Lucene have different Unicode versions. One difference is intended: canonically equivalent characters, such
+as é in one character and e with an accent after it, are the same here (Unicode's normal form C, on both sides).
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def _term(word: str) -> str:
 def _lower(text: str) -> str:
     """Returns a text in Java's lower case.
 
-    Java takes each character by itself, without Python's final sigma and its two-character result for "İ".
+    Java converts each character separately, without Python's final sigma and its two-character result for "İ".
     """
     return text.replace("\u0130", "i").replace("\u03a3", "\u03c3").lower()
 
@@ -145,7 +145,7 @@ def terms_since(text: str) -> int:
 
 
 def is_kept(term: str) -> bool:
-    """Returns whether a term of version 1 is surely the one that this version gives, whatever text it was found in."""
+    """Returns whether a term of version 1 is certainly the same in this version, whatever text it comes from."""
     return term.isascii() or (unicodedata.is_normalized("NFC", term) and "i\u0307" not in term)
 
 

@@ -40,7 +40,7 @@ BYTES_PER_POSTING: Final = 9.0
 
 
 def needs(card: BM25Card, passages: int, text: int) -> Needs:
-    """Returns what a build takes: disk for shards and index, memory for the vocabulary and some arrays."""
+    """Returns the needs of a build: disk for shards and index, memory for the vocabulary and some arrays."""
     postings = text / BYTES_PER_POSTING
     words = 60 * passages**0.75  # number of distinct words by Heaps' law
     return Needs(int(100e6 + 250 * words), int(16 * postings + 4 * passages + 60 * words))
@@ -94,7 +94,7 @@ def load(
     if version == 1 and (other := next((t for t in model.vocab_dict if not analysis.is_kept(t)), None)) is not None:
         raise IndexMismatchError(
             f"was analysed by version 1 of {analysis.NAME!r} and holds {other!r:.80}, which version "
-            f"{analysis.VERSION} writes otherwise"
+            f"{analysis.VERSION} writes differently"
         )
     return BM25Retriever(model, passages, sha256, card.threads)
 
@@ -136,12 +136,12 @@ def load_model(folder: Path, since: int) -> bm25s.BM25:
 
 
 def _check_postings(postings: Postings, vocabulary: dict[str, int], passages: Any) -> None:
-    """Checks what the kernels rely on: they test no bounds, so that other numbers would reach beyond their arrays.
+    """Checks the assumptions of the kernels, which check no bounds and would access memory beyond damaged arrays.
 
-    Reads every posting once; as much as a search of every word.
+    Reads every posting once, as a search for every word would.
 
     Raises:
-        ValueError: Says what is wrong.
+        ValueError: The postings are damaged; the message names the problem.
     """
     data, indices, starts, maxima = postings
     kinds = [(array.dtype, array.ndim) for array in postings]
@@ -161,20 +161,20 @@ def _check_postings(postings: Postings, vocabulary: dict[str, int], passages: An
     posting, term = first_bad_postings(data, indices, starts, maxima, passages)
     if posting >= 0:
         raise ValueError(f"posting {posting} is wrong")
-    if term >= 0:  # a search passes over postings by the largest score of their term
+    if term >= 0:  # a search skips postings by the largest score of their term
         raise ValueError(f"the largest score of term {term} is not that of its postings")
 
 
 @kernel
 def first_bad_postings(scores: Floats, passages: Ints, starts: Longs, maxima: Floats, count: int) -> tuple[int, int]:
-    """Returns the first posting that is wrong, and the first term whose largest score is; -1 for what there is not.
+    """Returns the first posting that is wrong, and the first term whose largest score is wrong; -1 if none is.
 
     A posting is wrong if it is out of order, beyond the passages or without a positive score.
 
     Args:
         scores: Scores of all postings.
         passages: Passages of all postings, which ascend within a term.
-        starts: (T + 1,) first posting of each term, ascending, the last one their number.
+        starts: (T + 1,) first posting of each term, ascending, then the number of postings.
         maxima: (T,) largest score of each term, 0 for a term without postings.
         count: Number of passages.
     """

@@ -191,7 +191,7 @@ def _lay(
         penalties: Length term of BM25's denominator for each passage of the shard.
         terms: Ids of the shard's terms in the vocabulary.
         weights: Inverse document frequency of each term of the vocabulary.
-        fill: Next free place of each term in `data`; advanced.
+        fill: Next free position of each term in `data`; advanced here.
         first: Position of the shard's first passage in the corpus.
         data: Scores, filled here.
         indices: Passage positions, filled here.

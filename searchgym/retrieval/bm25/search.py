@@ -52,8 +52,8 @@ def contents(passage: Passage) -> str:
 class BM25Retriever(LocalRetriever):
     """Retriever that searches a BM25 index. Several threads may share it.
 
-    Ties are broken by passage order, also at the k-th place. A hit always has a score above 0, so a query without known
-    words has no hits. The constructor compiles the code (or loads it from numba's cache), so that no search has to.
+    Ties are broken by passage order, also at rank k. A hit always has a score above 0, so a query without known words
+    has no hits. The constructor compiles the code (or loads it from numba's cache), so that no search waits for it.
 
     Args:
         model: A bm25s index of `passages`, from `build.merge` or `build.load_model`.
@@ -80,8 +80,8 @@ class BM25Retriever(LocalRetriever):
         self.search_within([""], 1, [np.zeros(1, np.int64)])
 
     def identity(self) -> dict[str, Any]:
-        """Returns the settings that the hits depend on, besides the corpus."""
-        # Not the version that built it: where the terms are those of an earlier one, so are the hits.
+        """Returns the settings that the hits depend on, apart from the corpus."""
+        # Without the version that built the index: if the terms are the same, so are the hits.
         analyser = f"{analysis.NAME} {self.model.scores['terms_since']}"
         return {"kind": "bm25", "k1": self.model.k1, "b": self.model.b, "analyser": analyser}
 

@@ -55,7 +55,7 @@ _MOST_ON_GPU: Final = 2048  # largest k that FAISS supports on a GPU
 
 
 def needs(card: DenseCard, passages: int, text: int) -> Needs:
-    """Returns what a build takes: disk for the vectors and an index other than ``flat``, memory for that index.
+    """Returns the needs of a build: disk for the vectors and an index other than ``flat``, memory for that index.
 
     A vector takes 4 bytes per dimension. ``ivf-sq8`` stores 1 byte per dimension and an id of 8 bytes; ``hnsw`` stores
     the whole vector and 2 * links neighbours of 4 bytes, plus a tenth for the upper layers. Memory is twice the size of
@@ -79,13 +79,13 @@ class DenseBuilder:
         self._card, self._folder, self._progress = card, folder, progress
         self._vectors = shards / "vectors.faiss"
         self._flat: Path | None = None
-        """Flat index of all vectors that exists already."""
+        """Existing flat index of all vectors; None if the vectors must be written."""
 
     def add(self, number: int, start: int, passages: Sequence[Passage]) -> None:
         """Encodes the passages of a shard and writes their vectors.
 
         Raises:
-            ModelError: The encoder gave a number that is not finite.
+            ModelError: The encoder returned a number that is not finite.
         """
         encoder = encoders.load_encoder(self._card.encoder)
         batches = []
@@ -122,7 +122,7 @@ def load(
     """Returns a dense retriever over a part, after comparing the encoder with the probes; see `PartCard.load`.
 
     Raises:
-        IndexMismatchError: The part does not match its facts or the passages, or the encoder gives other vectors.
+        IndexMismatchError: The part does not match its facts or the passages, or the encoder returns other vectors.
         UsageError: The card's device is not available, or the encoder cannot be used; see `Encoder`.
         DataMissingError: The encoder's model cannot be loaded.
     """
@@ -139,7 +139,7 @@ def load(
             f"expected {card.index} with {len(passages)} of {card.encoder.dimension}"
         )
     if positions != probe_positions(len(passages)) or probes.shape != (len(positions), actual.dimension):
-        raise IndexMismatchError(f"{folder.name}/{PROBE} is not of this index")
+        raise IndexMismatchError(f"{folder.name}/{PROBE} does not belong to this index")
     index: Any = open_index(folder / INDEX)
     progress("loading the encoder", 0, 1)
     encoder = encoders.load_encoder(card.encoder)
@@ -161,7 +161,7 @@ def probe_positions(passages: int) -> list[int]:
 
 
 def check_probes(encoder: Encoder, passages: Sequence[Passage], vectors: Floats) -> None:
-    """Checks that an encoder gives the vectors that an index holds of some passages.
+    """Checks that an encoder reproduces the vectors of some passages in an index.
 
     Args:
         encoder: Encoder to check.
@@ -178,7 +178,7 @@ def check_probes(encoder: Encoder, passages: Sequence[Passage], vectors: Floats)
         if not cosine > LEAST_COSINE:
             raise IndexMismatchError(
                 f"the encoder card {encoder.card.name!r} ({encoder.card.model}) gives another vector for passage "
-                f"{passage.id!r} than the index has (cosine {cosine:.3f}): the encoder or the corpus is another one"
+                f"{passage.id!r} than the index has (cosine {cosine:.3f}): the encoder or the corpus is a different one"
             )
 
 
@@ -188,9 +188,9 @@ def check_probes(encoder: Encoder, passages: Sequence[Passage], vectors: Floats)
 class DenseRetriever(LocalRetriever):
     """Retriever that searches a FAISS index by inner product.
 
-    Several threads may share it. Hits with the same score are in passage order. At
-    the k-th place, ``flat`` keeps the first of them and the other indexes keep any. The rounding of a score may depend
-    on the rest of the batch.
+    Several threads may share it. Hits with the same score are in passage order; if not all of them are among the best
+    k, ``flat`` keeps the first and the other indexes keep any. The rounding of a score may depend on the rest of the
+    batch.
 
     Args:
         index: FAISS index of the passages' vectors, by position.
@@ -209,7 +209,7 @@ class DenseRetriever(LocalRetriever):
         self._turn: Any = contextlib.nullcontext() if on_cpu else threading.Lock()  # on a GPU, one thread at a time
 
     def identity(self) -> dict[str, Any]:
-        """Returns the settings that the hits depend on, besides the corpus."""
+        """Returns the settings that the hits depend on, apart from the corpus."""
         card = self._card
         names = {"flat": (), "ivf-sq8": ("nprobe",), "hnsw": ("ef_search",)}[card.index]
         settings = {name: getattr(card, name) for name in names}
@@ -256,18 +256,14 @@ class DenseRetriever(LocalRetriever):
 
 def _check_device(card: DenseCard) -> None:
     """Raises a UsageError if a card's device is unknown, not available, or unsupported for its index."""
-    kind, _, number = card.device.partition(":")
+    card.check_device()
     if card.device == "cpu":
         return
-    if kind != "cuda" or not (number.isdecimal() or card.device == "cuda"):
-        raise UsageError(f"device of a dense card is cpu, cuda or cuda:N, got {card.device!r}")
-    if card.index == "hnsw":
-        raise UsageError("FAISS searches hnsw on the CPU only: set device to cpu, or index to flat or ivf-sq8")
     if not hasattr(_FAISS, "StandardGpuResources"):
         raise UsageError(
             f"device {card.device}: the FAISS that is installed has no GPU support: pip uninstall faiss-cpu, then "
             f"{install_command('gpu')}"
         )
     gpus = _FAISS.get_num_gpus()
-    if int(number or 0) >= gpus:
+    if int(card.device.partition(":")[2] or 0) >= gpus:
         raise UsageError(f"device {card.device}: FAISS finds {gpus} GPUs here")

@@ -1,7 +1,7 @@
 """Writes, reads and builds FAISS indexes from vectors on disk, without holding all vectors in memory.
 
 Vectors are stored in the format of FAISS's flat index: a header, then the numbers (FAISS, impl/index_write.cpp). Each
-vector is written at its passage's place, so that an interrupted build can be resumed; writing the header at the end
+vector is written at its passage's position, so that an interrupted build can be resumed; writing the header at the end
 makes the file a flat index.
 """
 
@@ -71,7 +71,7 @@ def describe(path: Path) -> Described:
     """Returns the description of a FAISS file, read from its header without loading the index.
 
     Raises:
-        IndexMismatchError: The file is no FAISS index, or an index of an unsupported type or metric; or it is a flat
+        IndexMismatchError: The file is not a FAISS index, or an index of an unsupported type or metric; or it is a flat
             index whose length does not match its header.
     """
     with path.open("rb") as file:
@@ -81,11 +81,11 @@ def describe(path: Path) -> Described:
     if kind is None or len(start) < START:
         supported = ", ".join(f"{code.decode()} ({name})" for code, name in KINDS.items())
         raise IndexMismatchError(
-            f"{path.name} is no FAISS index that can be used: begins with {start[:4]!r}, not {supported}"
+            f"{path.name} is not a supported FAISS index: it begins with {start[:4]!r}, not {supported}"
         )
     _, dimension, vectors, _, _, trained, metric = _HEADER.unpack_from(start)
     if metric != faiss.METRIC_INNER_PRODUCT:
-        raise IndexMismatchError(f"{path.name} is not of inner products: FAISS's metric {metric}")
+        raise IndexMismatchError(f"{path.name} does not use inner products: FAISS's metric {metric}")
     if dimension < 1 or vectors < 1 or not trained:
         raise IndexMismatchError(f"{path.name} is empty or damaged: {vectors} vectors of dimension {dimension}")
     if kind == "flat" and size != START + 4 * vectors * dimension:
@@ -124,7 +124,7 @@ def write_vectors(path: Path, start: int, vectors: Floats) -> None:
     """Writes vectors to a file from a position on, truncating it there, and flushes them to disk.
 
     Args:
-        path: File of vectors; made if it does not exist.
+        path: File of vectors; created if it does not exist.
         start: Position of the first vector.
         vectors: (N, D) float32.
 
@@ -172,7 +172,7 @@ def map_vectors(path: Path) -> npt.NDArray[np.float32]:
 
 
 def _lost(path: Path, size: int, expected: int) -> RunExistsError:
-    """Returns the error for a file of vectors that is shorter than its build's state says."""
+    """Returns the error for a file of vectors that is shorter than the state of its build records."""
     return RunExistsError(
         f"{path} has {size} bytes of {expected}: vectors of an interrupted build were lost; build again with --restart"
     )

@@ -1,6 +1,6 @@
 """Builds index folders from a corpus that is read once, as a stream of shards; an interrupted build can be resumed.
 
-Until it is complete, the index lies in the hidden folder ``.NAME.building`` next to its final name, where
+Until it is complete, the index is in the hidden folder ``.NAME.building`` next to its final name, where
 ``.build.json`` lists the finished shards. The next build of the same name reads the corpus again, skips the shards
 whose checksums have not changed, and continues with the first one that is new or different.
 """
@@ -37,7 +37,9 @@ from searchgym.retrieval.kinds.bm25 import DEFAULT
 from searchgym.version import __version__
 
 SHARD: Final = 100_000
-"""Default number of passages in a shard, which is held in memory and is the most that an interruption loses."""
+"""Default number of passages in a shard. A shard is held in memory; an interruption loses at most one."""
+RESTART: Final = "--restart (in Python restart=True)"
+"""Option that discards an interrupted build, for error messages."""
 STATE: Final = ".build.json"
 """File that lists the finished shards of a build."""
 _SHARDS: Final = ".shards"
@@ -89,15 +91,15 @@ def build_index(
 
     Args:
         passages: The corpus, read once; no more than a shard is in memory.
-        out: Folder to make; its parents are made too.
+        out: Folder to create, along with its parents.
         card: Retriever card, its name, its path or a mapping. The parts that it needs are built.
         overwrite: Whether to replace an existing index.
         restart: Whether to discard an interrupted build with other settings.
         shard: Number of passages in a shard.
         wait: Seconds to wait for another process that builds the same index.
         make: Returns the builder of each part. Default: `PartCard.builder`.
-        source: Path of an existing index of which `make` takes files; a build with another one is not resumed.
-        progress: Called as each stage goes on.
+        source: Path of an existing index whose files `make` reuses; a build with another source is not resumed.
+        progress: Called during each stage.
 
     Returns:
         The manifest of the new index folder.
@@ -105,8 +107,8 @@ def build_index(
     Raises:
         UsageError: The card needs no index.
         DataError: There is nothing to index, or an id occurs twice.
-        RunExistsError: `out` exists and is no index or `overwrite` is False; or another process builds the same index;
-            or an interrupted build with other settings exists.
+        RunExistsError: `out` exists and is not an index, or `overwrite` is False; or another process builds the same
+            index; or an interrupted build with other settings exists.
     """
     out, card = Path(out), find_retriever(card)
     parts = part_names(card)
@@ -156,7 +158,7 @@ def _put_in_place(
     """Renames a build that was interrupted just before its renaming, and returns its manifest."""
     manifest = read(IndexManifest, json.loads((building / MANIFEST).read_bytes()), str(building / MANIFEST))
     if manifest.retriever != _comparable(plain(card)) or corpus_sha256(passages) != manifest.corpus_sha256:
-        raise RunExistsError(f"{building} holds a finished build of another card or corpus: --restart throws it away")
+        raise RunExistsError(f"{building} holds a finished build of another card or corpus: {RESTART} discards it")
     _move(building, out, overwrite)
     return manifest
 
@@ -173,11 +175,13 @@ def _state(building: Path, requested: BuildState, restart: bool) -> BuildState:
         try:
             saved = read(BuildState, json.loads(path.read_bytes()), str(path))
         except (ValueError, CardError) as error:
-            raise RunExistsError(f"{building}: an unreadable interrupted build ({error}): --restart") from error
+            raise RunExistsError(
+                f"{building}: the interrupted build cannot be read ({error}): {RESTART} discards it"
+            ) from error
         if dataclasses.replace(saved, shards=[]) != requested:
             raise RunExistsError(
                 f"{building} holds {len(saved.shards)} shards of an interrupted build with other settings: build with "
-                "those to go on with it, or pass --restart to throw it away"
+                "those settings to continue it, or pass --restart to discard it"
             )
         return saved
     for path in building.iterdir():
@@ -254,7 +258,7 @@ def _forget(building: Path, writer: PassageWriter, state: BuildState, shards: in
 def _complete(
     building: Path, card: RetrieverCard, facts: dict[str, dict[str, Any]], store: PassageStore
 ) -> IndexManifest:
-    """Writes the manifest and returns it. With it the build is complete; leftover files may still be there."""
+    """Writes the manifest and returns it. With it the build is complete; leftover files may remain."""
     files = describe_files(building)
     parts = {name: IndexPart(card=plain(part), facts=facts[name]) for name, part in part_names(card).items()}
     versions = {"searchgym": __version__, "unicode": unicodedata.unidata_version}
@@ -279,7 +283,7 @@ def _complete(
 
 
 def _move(building: Path, out: Path, overwrite: bool) -> None:
-    """Removes what only the build needed, and renames it to its final name, replacing an old index."""
+    """Removes the temporary files of a build and renames the folder to its final name, replacing an old index."""
     if (building / _SHARDS).exists():
         shutil.rmtree(building / _SHARDS)
     for name in (STATE, ENDS):
@@ -293,6 +297,6 @@ def _move(building: Path, out: Path, overwrite: bool) -> None:
     except OSError:
         check_free(out, overwrite=False)  # raises if another process has built the index meanwhile
         raise
-    # Only now: if the lock went before the renaming, a waiting process would start a new build in this folder.
+    # Only now: if the lock were released before the renaming, a waiting process would start a new build in this folder.
     (out / ".lock").unlink()
     shutil.rmtree(old, ignore_errors=True)

@@ -1,7 +1,7 @@
-"""Makes index folders from existing indexes, without encoding or indexing the corpus again.
+"""Creates index folders from existing indexes, without encoding or indexing the corpus again.
 
-The source is an index folder, whose vectors get another type of index, or published files such as those of Search-R1:
-``e5_Flat.index``, the vectors of ``wiki-18.jsonl``, and its Lucene index, ``bm25``.
+The source is an index folder, whose vectors are put into another type of index, or published files such as those of
+Search-R1: ``e5_Flat.index``, the vectors of ``wiki-18.jsonl``, and its Lucene index, ``bm25``.
 """
 
 from __future__ import annotations
@@ -51,13 +51,14 @@ def convert_index(
 
     Args:
         source: Index folder, a FAISS file of inner products, or a Lucene index made by pyserini.
-        out: Folder to make.
-        card: Retriever card, its name, its path or a mapping. It has a dense part, or for a Lucene index a Lucene part.
+        out: Folder to create.
+        card: Retriever card, its name, its path or a mapping. It must have a dense part, or
+            for a Lucene index a Lucene part.
         corpus: Corpus of a FAISS file, in the order of its vectors: any source that `open_corpus` reads. It is read
             twice. For a Lucene index, the corpus with the same ids; not needed if the index stores its documents.
         overwrite: Whether to replace an existing index.
         restart: Whether to discard an interrupted build with other settings.
-        progress: Called as each stage goes on.
+        progress: Called during each stage.
 
     Returns:
         The manifest of the new index folder.
@@ -103,7 +104,7 @@ def convert_index(
 
 
 class _Taker(Builder):
-    """Builder of a Lucene part that takes an existing index, `source`, as it is."""
+    """Builder of a Lucene part that reuses an existing index, `source`, unchanged."""
 
     def __init__(self, source: Path, card: LuceneCard, folder: Path, shards: Path, progress: Progress) -> None:
         self._source, self._card, self._folder = source, card, folder
@@ -114,7 +115,7 @@ class _Taker(Builder):
         self._folder.mkdir()
         for file in sorted(self._source.iterdir()):
             if leads_out(file, self._source):
-                raise DataError("is a link that leads out of the index: remove it, or put the file there", file)
+                raise DataError("is a link that leads out of the index: remove it, or replace it by the file", file)
             if file.is_file() and file.name != "write.lock":
                 link(file, self._folder / file.name)
         LuceneRetriever(self._folder, self._card, passages)
@@ -136,17 +137,17 @@ class _Converter(DenseBuilder):
 
 
 def _checked_vectors(source: Path, corpus: FilePath | None, cards: Sequence[DenseCard]) -> Path:
-    """Returns the file of a source with its vectors, after checking that they are what all cards want of the corpus."""
+    """Returns the file of a source with its vectors, after checking that they fit all cards and the corpus."""
     if not source.exists():
         raise DataMissingError("no such index folder or FAISS file: check the path", source)
     if source.is_dir() == (corpus is not None):
         raise UsageError(
-            f"{source}: a FAISS file needs the corpus that it was made of (--corpus), an index folder holds its own"
+            f"{source}: a FAISS file needs the corpus that it was built from (--corpus), an index folder must have none"
         )
     file = _kept_whole(source, cards) if corpus is None else source
     described = describe(file)
     if described.kind == "ivf-sq8":
-        raise UsageError(f"{file} keeps one byte of each number: vectors are taken from flat or hnsw only")
+        raise UsageError(f"{file} stores only one byte of each number: vectors can be taken from flat or hnsw only")
     for card in cards:
         if card.encoder.dimension != described.dimension:
             raise IndexMismatchError(
@@ -157,7 +158,7 @@ def _checked_vectors(source: Path, corpus: FilePath | None, cards: Sequence[Dens
     chosen, number = _some_passages(source, corpus, positions)
     if number != described.vectors:
         raise IndexMismatchError(
-            f"{file} holds {described.vectors} vectors, the corpus {number} passages: give the corpus it was made of"
+            f"{file} holds {described.vectors} vectors, the corpus {number} passages: give the corpus it was built from"
         )
     index = open_index(file)
     vectors = np.stack([index.reconstruct(position) for position in positions])
@@ -167,7 +168,7 @@ def _checked_vectors(source: Path, corpus: FilePath | None, cards: Sequence[Dens
 
 
 def _kept_whole(folder: Path, cards: Sequence[DenseCard]) -> Path:
-    """Returns the file of an index folder that stores, unchanged, the vectors that all cards want."""
+    """Returns the file of an index folder that stores, unchanged, the vectors that all cards need."""
     stored = []
     parts = {name: IndexPart(**part) for name, part in inspect_index(folder)["parts"].items()}
     for name, part in shipped_parts(parts).items():
@@ -179,7 +180,7 @@ def _kept_whole(folder: Path, cards: Sequence[DenseCard]) -> Path:
                 return folder / str(name) / INDEX
     names = ", ".join(card.encoder.name for card in cards)
     raise UsageError(
-        f"{folder} holds no vectors of {names} in flat or hnsw, the indexes that keep them whole (it holds: "
+        f"{folder} holds no vectors of {names} in flat or hnsw, which store them unchanged (it holds: "
         f"{', '.join(stored) or 'no vectors'}): build from the corpus with `searchgym index build`"
     )
 

@@ -51,6 +51,6 @@ class DistractorRetriever:
 
 
 def passages_of(retriever: AnyRetriever) -> Iterable[Passage] | None:
-    """Returns the passages behind a retriever, None if they are not on this machine."""
+    """Returns the passages that a retriever searches, None if they are not on this machine."""
     corpus = corpus_of(retriever.index if isinstance(retriever, DistractorRetriever) else retriever)
     return None if corpus is None else corpus.passages()

@@ -1,4 +1,4 @@
-"""Opens and checks index folders, which hold passages, the parts that back ends built of them, and a manifest.
+"""Opens and checks index folders, which hold passages, the parts that back ends built from them, and a manifest.
 
 manifest.json      `IndexManifest`
 passages.jsonl     the corpus in canonical form, one passage per line
@@ -62,22 +62,22 @@ class IndexPart(Options):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexManifest(Options):
-    """IndexManifest of an index folder: its contents and how it was made."""
+    """Manifest of an index folder: its contents and how it was built."""
 
     format: int
     """Version of the folder's layout; see `FORMAT`."""
     corpus_sha256: str
-    """sha256 of passages.jsonl, which identifies the corpus in whatever format it came."""
+    """sha256 of passages.jsonl, which identifies the corpus whatever its original format was."""
     passages: int
     """Number of passages."""
     retriever: dict[str, Any]
-    """Retriever card by which the index is searched unless another one is given, as plain data."""
+    """Retriever card for searching the index unless another one is given, as plain data."""
     parts: dict[str, IndexPart]
     """The parts, by the names of their folders."""
     versions: dict[str, str]
     """Versions of the software that built the index, by package."""
     files: dict[str, IndexFile]
-    """Entries for all files of the index folder but the manifest, by path below the folder."""
+    """Entries for all files of the index folder except the manifest, by relative path."""
 
 
 def build_in_memory(passages: Iterable[Passage], k1: float = K1, b: float = B) -> BM25Retriever:
@@ -113,14 +113,14 @@ def load_index(
         folder: Index folder, made by `build_index`.
         expect_sha256: `IndexManifest.corpus_sha256` that the index must have. Default: not checked.
         card: Retriever card to search by instead of the manifest's. The folder must hold the parts that it needs.
-        progress: Called as a slow stage goes on.
+        progress: Called during slow stages.
 
     Raises:
         DataMissingError: The folder does not exist.
         IndexMismatchError: A file is missing or does not match the manifest, the folder was made by an incompatible
             version of the code, or its corpus is not the expected one.
         UsageError: `card` needs a part that the folder lacks, or no `card` is given and the folder's own card names a
-            server, a function, a record, or a model that no encoder card of the package names.
+            server, a function, a record, or a model that is not in an encoder card of the package.
     """
     folder = Path(folder)
     manifest = _checked_manifest(folder, verify=False)
@@ -147,7 +147,7 @@ def load_index(
             if part.card.get("kind") != card.kind:
                 continue
             fields = {key: value for key, value in part.card.items() if key != "kind"}
-            with code_refused():  # whatever the fields name is not imported
+            with code_refused():  # code that the fields name is not imported
                 built_of = read(type(card), fields, MANIFEST).built_of()
             if built_of == card.built_of():
                 try:
@@ -198,13 +198,13 @@ def inspect_index(folder: FilePath, verify: bool = False) -> dict[str, Any]:
 
 
 def shipped_parts(parts: Mapping[str, IndexPart]) -> dict[str, PartCard]:
-    """Returns the cards of the parts whose kind comes with this package, by name."""
+    """Returns the cards of the parts whose kind ships with this package, by name."""
     cards = {name: find_retriever(part.card) for name, part in parts.items() if not names_code(part.card)}
     return {name: card for name, card in cards.items() if isinstance(card, PartCard)}
 
 
 def describe_files(folder: Path) -> dict[str, IndexFile]:
-    """Returns the manifest's entries for the files of a folder, hidden ones left out, by path below the folder."""
+    """Returns the manifest's entries for the files of a folder, without hidden ones, by relative path."""
     return {
         path.relative_to(folder).as_posix(): IndexFile(
             bytes=path.stat().st_size, fingerprint=_fingerprint(path), sha256=sha256_file(path)
@@ -219,7 +219,7 @@ def part_names(card: RetrieverCard) -> dict[str, PartCard]:
     named: dict[str, PartCard] = {}
     for part in parts_of(card):
         same_kind = sum(other.kind == part.kind for other in named.values())
-        kind = part.kind.replace(":", "-")  # a user's
+        kind = part.kind.replace(":", "-")  # a user's class
         named[f"{kind}-{same_kind + 1}" if same_kind else kind] = part
     return named
 
@@ -236,20 +236,20 @@ def _checked_manifest(folder: Path, verify: bool) -> IndexManifest:
     except (OSError, ValueError, TypeError, LookupError, RecursionError, CardError) as error:
         raise _mismatch(folder, f"{MANIFEST} cannot be read: {type(error).__name__}: {error}") from error
     if PASSAGES not in manifest.files or manifest.files[PASSAGES].sha256 != manifest.corpus_sha256:
-        raise _mismatch(folder, f"{MANIFEST} contradicts itself about {PASSAGES}")
+        raise _mismatch(folder, f"{MANIFEST} has inconsistent entries for {PASSAGES}")
     named = [Path(name) for name in (*manifest.files, *manifest.parts)]
     if any(path.is_absolute() or ".." in path.parts for path in named):
         raise _mismatch(folder, f"{MANIFEST} names files outside of the folder")
     if missing := [name for name in manifest.parts if not any(Path(f).parts[0] == name for f in manifest.files)]:
         raise _mismatch(folder, f"{MANIFEST} names no files of {missing[0]}")
     if odd := [path for path in folder.rglob("*") if not (path.is_file() or path.is_dir())]:
-        raise _mismatch(folder, f"{odd[0].relative_to(folder)} is a device or a link that leads nowhere")
+        raise _mismatch(folder, f"{odd[0].relative_to(folder)} is a device or a broken link")
     for name, file in manifest.files.items():
         path = folder / name
         if not path.is_file():
             raise _mismatch(folder, f"{name} is missing")
         if path.stat().st_size != file.bytes:
-            raise _mismatch(folder, f"{name} has {path.stat().st_size} bytes, {MANIFEST} says {file.bytes}")
+            raise _mismatch(folder, f"{name} has {path.stat().st_size} bytes, expected {file.bytes} as in {MANIFEST}")
         if (sha256_file(path) != file.sha256) if verify else (_fingerprint(path) != file.fingerprint):
             raise _mismatch(folder, f"{name} is not the file that {MANIFEST} describes")
     return manifest
@@ -268,6 +268,6 @@ def _fingerprint(path: Path) -> str:
 def _mismatch(folder: Path, problem: str) -> IndexMismatchError:
     """Returns the error for an index folder that cannot be used, with the command that rebuilds it."""
     return IndexMismatchError(
-        f"{folder}: {problem}. The index is damaged or another one's: rebuild it with "
+        f"{folder}: {problem}. The index is damaged or belongs to something else: rebuild it with "
         f"`searchgym index build CORPUS --out {folder} --overwrite`"
     )

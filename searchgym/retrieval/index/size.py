@@ -20,7 +20,7 @@ SAMPLE: Final = 4 << 20
 IDS: Final = 2 * 43
 """Bytes of memory per passage for finding repeated ids, which the reader and the builder each do."""
 PROGRAM: Final = 300_000_000
-"""Bytes of memory that the program takes by itself."""
+"""Bytes of memory of the program without a corpus."""
 COPIES: Final = 7
 """Bytes of memory per byte of a shard (passages, lines, terms), measured with 72 MB of 100,000 passages."""
 
@@ -62,7 +62,7 @@ def estimate(source: FilePath) -> Size | None:
 
 
 def needs(card: RetrieverCard, size: Size) -> Needs:
-    """Returns the memory and disk space that building an index folder takes.
+    """Returns the memory and disk space for building an index folder.
 
     Parts are finished one after the other, so memory counts the largest of them and disk space their sum.
 

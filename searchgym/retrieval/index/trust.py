@@ -1,4 +1,4 @@
-"""What an index folder may choose by its own card: the folder may be somebody else's."""
+"""Trust in the retriever card of an index folder, which somebody else may have made."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MARK: Final = ".own"
 
 
 def names_code(data: Any) -> bool:
-    """Returns whether a card in a manifest, or one in it, is of a kind that does not come with this package."""
+    """Returns whether a card in a manifest, or one inside it, is of a kind that does not ship with this package."""
     if isinstance(data, dict):
         kind = str(data.get("kind", ""))
         modules = [kind, *kinds(RetrieverCard).get(kind, [])]
@@ -38,7 +38,7 @@ def check_own(folder: Path, manifest: bytes, card: RetrieverCard | None) -> Retr
         card: Its own card; None if that names code.
 
     Raises:
-        UsageError: Says what the card names, and how to allow it.
+        UsageError: The card names one of these; the message names it and the way to allow it.
     """
     if card is None:
         raise UsageError(f"{folder}: its own card names code: name one that you trust (card=, --retriever)")
@@ -75,7 +75,7 @@ def check_whole(data: Any) -> None:
 
 
 def shipped_encoders() -> set[tuple[str, str | None]]:
-    """Returns (model, revision) of the encoder cards that come with the package."""
+    """Returns (model, revision) of the encoder cards that ship with the package."""
     cards = (load_card(EncoderCard, path) for path in list_cards("encoders").values())
     return {(card.model, card.revision) for card in cards}
 
@@ -103,5 +103,5 @@ def _digest(manifest: bytes) -> str:
     """Returns the digest of a manifest by the user's key."""
     key = (home() / "key").read_bytes()
     if len(key) < 32:
-        raise OSError("the key is not whole")
+        raise OSError("the key is incomplete")
     return hmac.new(key, manifest, hashlib.sha256).hexdigest()

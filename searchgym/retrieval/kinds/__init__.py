@@ -1,1 +1,1 @@
-"""The kinds of retrievers, one module each, by the name that a card gives as its ``kind``."""
+"""The kinds of retrievers, one module each, named like the ``kind`` in cards."""

@@ -20,7 +20,7 @@ class BM25Card(PartCard):
     at_search: ClassVar = ("threads",)
 
     k1: Annotated[float, Interval(ge=0, le=1e6)] = 0.9
-    """Saturation of term frequency: the smaller, the less repeats of a term count."""
+    """Saturation of term frequency: with smaller values, repeats of a term count less."""
     b: Annotated[float, Interval(ge=0, le=1)] = 0.4
     """Strength of length normalisation, from 0 (none) to 1 (full)."""
     threads: Annotated[int, Interval(ge=0, le=4096)] = 0
@@ -32,4 +32,4 @@ class BM25Card(PartCard):
 
 
 DEFAULT: Final = BM25Card()
-"""The card that builds an index if none is given."""
+"""Card by which an index is built if none is given."""

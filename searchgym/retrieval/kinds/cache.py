@@ -1,4 +1,4 @@
-"""Retriever ``cache``: caches the hits of another one."""
+"""Retriever ``cache``: caches the hits of another retriever."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from searchgym.retrieval.wrapper import Wrapper
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheCard(RetrieverCard):
-    """Another retriever whose hits are cached, so that it is asked only once for the same query."""
+    """Another retriever whose hits are cached, so that it searches only once for the same query."""
 
     of: RetrieverCard
     """Card of the retriever whose hits are cached."""
@@ -33,12 +33,12 @@ class CacheCard(RetrieverCard):
 
 
 class CacheRetriever(Wrapper):
-    """Retriever that caches the hits of another one for each query and k. Threads may share it; faults are not cached.
+    """Retriever that caches another one's hits for each query and k. Threads may share it; faults are not cached.
 
     If the wrapped retriever's hits change with the training step, as with noise, each step empties the cache.
 
     Args:
-        inner: Wrapped retriever; it gets the unknown queries of a batch, in their order and without repeats.
+        inner: Wrapped retriever; it gets the queries of a batch that are not cached, in order and without repeats.
         size: Maximum number of queries in the cache, at least 1; the least recently used one is removed first.
 
     Raises:
@@ -47,7 +47,7 @@ class CacheRetriever(Wrapper):
 
     def __init__(self, inner: Retriever, size: int = 100_000) -> None:
         if size < 1:
-            raise UsageError(f"a cache keeps 1 query or more, got {size}")
+            raise UsageError(f"a cache needs room for at least 1 query, got {size}")
         super().__init__(inner)
         self.size = size
         self.hits = 0

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from annotated_types import Interval
 from typing_extensions import override
 
+from searchgym.errors import UsageError
 from searchgym.options.cards import EncoderCard
 from searchgym.retrieval.cards import PartCard
+
+SCRATCH: Final = 1536 * 2**20
+"""Bytes that FAISS reserves on each GPU of more than 8 GiB for intermediate results (its StandardGpuResources)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,15 +51,35 @@ class DenseCard(PartCard):
 
     @override
     def built_of(self) -> dict[str, Any]:
-        # Named, since a class with slots is made twice, and super() without arguments would mean the first.
+        # Without super(): a dataclass with slots is created twice, and super() would refer to the first class.
         return PartCard.built_of(self) | {"encoder": self.encoder.vectors()}
 
-    def search_memory(self, passages: int) -> int:
-        """Returns the bytes of the index, if it is not on a GPU."""
-        return self.vector_bytes(passages) if self.device == "cpu" else 0
+    def check_device(self) -> None:
+        """Raises a UsageError if the device has no valid name, or cannot search this type of index."""
+        kind, _, number = self.device.partition(":")
+        if self.device == "cpu":
+            return
+        if kind != "cuda" or not (number.isdecimal() or self.device == "cuda"):
+            raise UsageError(f"device of a dense card must be cpu, cuda or cuda:N, got {self.device!r}")
+        if self.index == "hnsw":
+            raise UsageError("FAISS searches hnsw on the CPU only: set device to cpu, or index to flat or ivf-sq8")
+
+    @override
+    def search_memory(self, passages: int, gpus: int) -> dict[str, int]:
+        self.check_device()
+        size = self.vector_bytes(passages)
+        if self.device == "cpu":
+            return {"cpu": size}
+        numbers = list(range(gpus)) if self.device == "cuda" else [int(self.device.removeprefix("cuda:"))]
+        if not numbers or numbers[-1] >= gpus:
+            raise UsageError(f"the retriever searches on device {self.device}, there are {gpus} GPUs")
+        if self.float16 and self.index == "flat":
+            size //= 2
+        copies = 1 if self.shard else len(numbers)
+        return {f"cuda:{number}": size * copies // len(numbers) + SCRATCH for number in numbers}
 
     def vector_bytes(self, passages: int) -> int:
-        """Returns the bytes of an index of so many vectors, without the centres of ``ivf-sq8``."""
+        """Returns the bytes of an index of this many vectors, without the centres of ``ivf-sq8``."""
         dimension = self.encoder.dimension
         if self.index == "ivf-sq8":
             return passages * (dimension + 8)

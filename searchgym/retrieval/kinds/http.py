@@ -1,4 +1,4 @@
-"""Retriever ``http``: asks a retrieval server over HTTP."""
+"""Retriever ``http``: queries a retrieval server over HTTP."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class HttpCard(RetrieverCard):
     deadline: Annotated[float, Interval(ge=0, le=1e6)] = 30.0
     """Seconds for one call, retries included."""
     token_env: str = TOKEN
-    """Environment variable with the server's token, ``SEARCHGYM_TOKEN`` or a name that begins so and an underscore."""
+    """Environment variable with the server's token: ``SEARCHGYM_TOKEN``, or a name that begins ``SEARCHGYM_TOKEN_``."""
 
     @override
     def problems(self) -> Iterable[str]:
-        # A card from elsewhere must not make the client send another secret of this machine to its server.
+        # A card made by somebody else must not make the client send another secret of this machine to its server.
         if self.token_env != TOKEN and not self.token_env.startswith(f"{TOKEN}_"):
-            yield f"token_env is {TOKEN} or begins with {TOKEN}_, got {self.token_env!r}"
+            yield f"token_env must be {TOKEN} or begin with {TOKEN}_, got {self.token_env!r}"
 
     @override
     def open(self, sources: Sources) -> HttpRetriever:
@@ -66,15 +66,15 @@ MOST: Final = 512
 MOST_HITS: Final = 10_240
 """Maximum number of hits per request, its queries times k, which is also a server's default limit."""
 REPLY_BYTES: Final = 16 * 2**20
-"""Maximum number of bytes of a reply, to which `HIT_BYTES` are added for each hit that was asked for."""
+"""Maximum number of bytes of a reply, to which `HIT_BYTES` are added for each requested hit."""
 HIT_BYTES: Final = 64 * 2**10
 """Number of bytes by which one hit may lengthen a reply; a passage of 100 words takes about 700."""
 INFO_BYTES: Final = 64 * 2**10
 """Maximum number of bytes of a server's description of its index."""
 INFO_BRACKETS: Final = 200
-"""Maximum number of lists and objects in it: a description goes into files, which have no room for deeper ones."""
+"""Maximum number of lists and objects in that description, which is written to files that limit nesting."""
 INFO_SECONDS: Final = 5.0
-"""Seconds for a server to say whether it is ready, or to describe its index."""
+"""Seconds for a server to report whether it is ready, or to describe its index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +84,13 @@ class _Fault:
     reason: str
     """Description of the fault for the error message."""
     after: float | None = None
-    """Seconds after which the server wants a retry; None if it does not say."""
+    """Seconds after which the server accepts a retry; None if it names no time."""
     final: bool = False
     """Whether a retry would be pointless."""
 
 
 class HttpRetriever:
-    """Retriever that asks a server with Search-R1's end point ``/retrieve`` or the M-ASK family's ``/search``.
+    """Retriever that queries a server with Search-R1's end point ``/retrieve`` or the M-ASK family's ``/search``.
 
     Threads may share it; connections are reused. Copying it returns the same object. After a fault (no connection, a
     late or truncated reply, a status such as 503, no JSON) it retries, with growing random pauses, until the deadline.
@@ -98,12 +98,12 @@ class HttpRetriever:
 
     Args:
         url: ``http://host:port``, or the full URL of the end point. A user name and password in it are sent as basic
-            authentication, unless there is a token, and stand in no message.
+            authentication, unless there is a token, and never appear in messages.
         schema: End point to use. Default: the one that `url` ends with, else ``retrieve``.
         connections: Maximum number of simultaneous calls.
         deadline: Seconds for one call of `search`, pauses included.
         most: Maximum number of queries per request; more queries are sent in several requests, one after the other.
-        token: Token that the server asks for. Default: the environment variable ``SEARCHGYM_TOKEN``, if it is set.
+        token: Token that the server requires. Default: the environment variable ``SEARCHGYM_TOKEN``, if it is set.
 
     Raises:
         UsageError: `url` does not begin with http:// or https://.
@@ -178,7 +178,7 @@ class HttpRetriever:
             return False
 
     def wait(self, seconds: float) -> None:
-        """Waits until the server is ready, for a number of seconds at most.
+        """Waits until the server is ready, for at most `seconds`.
 
         Raises:
             RetrieverError: The server is not ready in time.
@@ -191,18 +191,18 @@ class HttpRetriever:
 
     @property
     def corpus_sha256(self) -> str | None:
-        """sha256 of the server's corpus, as its ``/info`` gives it; None if it gives none."""
+        """sha256 of the server's corpus, as reported by its ``/info``; None if it reports none."""
         corpus = self.identity().get("corpus")
         return corpus if isinstance(corpus, str) else None
 
     def identity(self) -> dict[str, Any]:
-        """Returns the server's description of its index, from ``/info``; empty if it gives none that can be kept."""
+        """Returns the server's description of its index, from ``/info``; empty if there is none that can be stored."""
         try:
             reply = self._get("/info")
             if reply.status != 200 or sum(map(reply.body.count, (b"[", b"{"))) > INFO_BRACKETS:
                 return {}
             info = json.loads(reply.body)
-            json.dumps(info, ensure_ascii=False, allow_nan=False).encode()  # lone surrogates and NaN fit into no file
+            json.dumps(info, ensure_ascii=False, allow_nan=False).encode()  # refuses lone surrogates and NaN
         except (HTTPError, ValueError):
             return {}
         return dict(info) if isinstance(info, dict) else {}
@@ -232,9 +232,9 @@ class HttpRetriever:
             data = json.loads(text)
             rows = data["result"] if self.schema == "retrieve" else [answer["top_k_docs"] for answer in data]
             if not isinstance(rows, list) or not all(isinstance(row_hits, list) for row_hits in rows):
-                raise TypeError("a reply is a list of lists of hits")
+                raise TypeError("a reply must be a list of lists of hits")
         except (ValueError, LookupError, TypeError, RecursionError):
-            return _Fault(f"{wrong}: {excerpt(text)!r}")  # a page of a proxy, say, which passes
+            return _Fault(f"{wrong}: {excerpt(text)!r}")  # such as a proxy's error page, which is temporary
         if len(rows) != expected or any(len(row_hits) > k for row_hits in rows):
             got = f"got {len(rows)} lists, up to {max(map(len, rows), default=0)}"
             return _Fault(f"{expected} queries, {k} hits each at most: {got}", final=True)

@@ -1,4 +1,4 @@
-"""Retriever ``hybrid``: the hits of several others, merged by reciprocal rank fusion."""
+"""Retriever ``hybrid``: the hits of several retrievers, merged by reciprocal rank fusion."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class HybridCard(RetrieverCard):
     @override
     def problems(self) -> Iterable[str]:
         if len(self.of) < 2:
-            yield f"hybrid joins two retrievers or more, got {len(self.of)}"
+            yield f"hybrid needs at least two retrievers, got {len(self.of)}"
 
     @override
     def open(self, sources: Sources) -> HybridRetriever:
@@ -40,7 +40,7 @@ class HybridCard(RetrieverCard):
 
 
 class HybridRetriever(Wrapper):
-    """Retriever that merges the hits of several others by rank, since their scores may have different scales.
+    """Retriever that merges the hits of several retrievers by rank, since their scores may have different scales.
 
     The score of a passage is the sum of 1 / (constant + rank) over the lists that hold it, ranks counted from 1. Ties
     go to the passage with the best single rank, then to that of the earlier retriever. Source: Cormack, Clarke and
@@ -57,12 +57,12 @@ class HybridRetriever(Wrapper):
 
     def __init__(self, retrievers: Sequence[Retriever], depth: int = 100, constant: int = 60) -> None:
         if not retrievers:
-            raise UsageError("a hybrid joins one retriever or more, got none")
+            raise UsageError("a hybrid needs at least one retriever, got none")
         super().__init__(*retrievers)
         self.depth, self.constant = depth, constant
         corpora = {getattr(each, "corpus_sha256", None) for each in retrievers if hasattr(each, "passages")} - {None}
         if len(corpora) > 1:
-            raise UsageError(f"a hybrid joins retrievers over one corpus, got {', '.join(sorted(map(str, corpora)))}")
+            raise UsageError(f"a hybrid needs retrievers over one corpus, got {', '.join(sorted(map(str, corpora)))}")
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """Returns at most k hits per query, best first.
@@ -84,7 +84,7 @@ def fuse(lists: Sequence[Sequence[Hit]], k: int, constant: int = 60) -> list[Hit
     """Returns the k best passages of some lists by reciprocal rank fusion; see `HybridRetriever`.
 
     Args:
-        lists: Lists of hits, best first; of a passage that a list holds twice, the first place counts.
+        lists: Lists of hits, best first; of a passage that a list holds twice, the first rank counts.
         k: Number of hits wanted.
         constant: Constant added to each rank.
     """

@@ -23,7 +23,7 @@ class LuceneCard(PartCard):
     extra: ClassVar = "lucene"
 
     k1: Annotated[float, Interval(ge=0, le=1e6)] = 0.9
-    """Saturation of term frequency: the smaller, the less repeats of a term count."""
+    """Saturation of term frequency: with smaller values, repeats of a term count less."""
     b: Annotated[float, Interval(ge=0, le=1)] = 0.4
     """Strength of length normalisation, from 0 (none) to 1 (full)."""
     threads: Annotated[int, Interval(ge=0, le=4096)] = 0
@@ -34,4 +34,4 @@ class LuceneCard(PartCard):
     @override
     def problems(self) -> Iterable[str]:
         if not re.fullmatch(r"[1-9]\d*[kmgtKMGT]?", self.memory):
-            yield f"memory is a number of bytes such as 512m or 4g, got {self.memory!r}"
+            yield f"memory must be a number of bytes such as 512m or 4g, got {self.memory!r}"

@@ -1,4 +1,4 @@
-"""Retriever ``noise``: another one that sometimes returns random passages, more often as training goes on.
+"""Retriever ``noise``: another retriever whose hits are sometimes random passages, more often as training progresses.
 
 It follows the curriculum of ZeroSearch (Sun et al., arXiv 2505.04588): a policy learns to doubt what it reads only if
 some searches fail. ZeroSearch's noise is written by a model; here it consists of passages of the corpus.
@@ -24,12 +24,12 @@ from searchgym.retrieval.wrapper import Wrapper
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseCard(NoiseSchedule):
-    """Another retriever whose hits are sometimes replaced by random passages, more often as training goes on."""
+    """Another retriever whose hits are sometimes random passages, more often as training progresses."""
 
     of: RetrieverCard
     """Card of the retriever whose hits are replaced."""
     mixed_in: Annotated[int, Interval(ge=0, le=1e9)] = 0
-    """Number of random passages that stand at random ranks among the hits of every query, in evaluations too."""
+    """Number of random passages inserted at random ranks among the hits of every query, in evaluations too."""
 
     @override
     def open(self, sources: Sources) -> NoiseRetriever:
@@ -45,14 +45,14 @@ class NoiseRetriever(Wrapper):
     """Retriever that replaces, with some probability, all hits of a query by random passages of the corpus.
 
     The random passages are distinct, and none of them is among the hits that they replace, whose scores they get. A
-    query without hits stays without. A corpus with too few other passages gives as many as it has.
+    query without hits still has none. A corpus with too few other passages gives as many as it has.
 
     Whether a query is replaced, and by which passages, depends only on (seed, step, query), not on the rest of the
     batch, on threads or on the order of episodes. So within one step equal queries get equal hits, and the next step
     draws again.
 
-    With `mixed_in`, that many random passages also stand at random ranks among the hits of every query, in evaluations
-    too, so that there is something to rank (ours). They take the place of the last hits.
+    With `mixed_in`, that many random passages are also inserted at random ranks among the hits of every query, in
+    evaluations too, so that there is something to rank (an addition to ZeroSearch). They replace the last hits.
 
     Args:
         inner: Wrapped retriever, whose corpus is on this machine.
@@ -67,9 +67,9 @@ class NoiseRetriever(Wrapper):
     def __init__(self, inner: Retriever, *, mixed_in: int = 0, **schedule: Any) -> None:
         super().__init__(inner)
         if not hasattr(self, "passage"):
-            raise UsageError(f"noise is drawn from the corpus: {type(inner).__name__} has none at hand")
+            raise UsageError(f"noise is drawn from the corpus: {type(inner).__name__} has none on this machine")
         if mixed_in < 0:
-            raise UsageError(f"mixed_in is {mixed_in}: expected a number of passages, from 0 on")
+            raise UsageError(f"mixed_in must be at least 0, got {mixed_in}")
         self.schedule, self.mixed_in = read(NoiseSchedule, schedule, "noise"), mixed_in
         self.changes_by_step = True
         self._step: int | None = None
@@ -94,7 +94,7 @@ class NoiseRetriever(Wrapper):
         return {"kind": "noise"} | settings | super().identity()
 
     def _changed(self, query: str, hits: list[Hit], k: int) -> list[Hit]:
-        """Returns what a query gets instead of its hits."""
+        """Returns the hits of a query with noise instead of them or mixed in."""
         numbers = random_numbers(self.schedule.seed, self._step, query)
         if draw_noise(self.probability, numbers):
             others = self._others(hits, len(hits), numbers)

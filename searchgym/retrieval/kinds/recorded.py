@@ -58,7 +58,7 @@ class RecordedRetriever:
 
     Args:
         searches: Recorded searches in any order; all are kept in memory, each passage once.
-        top_k: Number of hits per query that the recorded run asked for.
+        top_k: Number of hits per query that the recorded run requested.
         corpus_sha256: sha256 of the corpus that the run searched.
         source: Name of the record for error messages.
         sha256: sha256 of the record's file.

@@ -1,4 +1,4 @@
-"""Retriever ``rerank``: the first hits of another one, reordered by an encoder or a cross-encoder."""
+"""Retriever ``rerank``: the first hits of another retriever, reordered by an encoder or a cross-encoder."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class RerankCard(RetrieverCard):
     of: RetrieverCard
     """Card of the retriever whose hits are reordered."""
     encoder: EncoderCard | None = None
-    """Encoder whose vectors score the hits. Give this or `cross_encoder`."""
+    """Encoder whose vectors score the hits. Set either this or `cross_encoder`."""
     cross_encoder: str | None = None
     """Cross-encoder that scores query and passage together: a name on the Hugging Face hub, or a folder."""
     first: Annotated[int, Interval(ge=1, le=1e5)] = 50
@@ -50,7 +50,7 @@ class RerankCard(RetrieverCard):
     @override
     def problems(self) -> Iterable[str]:
         if len(self.models) != 1:
-            yield "rerank takes either encoder or cross_encoder"
+            yield "rerank needs either encoder or cross_encoder"
 
     @override
     def open(self, sources: Sources) -> RerankRetriever:
@@ -110,13 +110,13 @@ def scorer_of(card: RerankCard) -> Scorer:
     """Returns the scorer that a card names: an encoder or a cross-encoder.
 
     Raises:
-        UsageError: The libraries are not installed, or the model is no encoder or cross-encoder.
+        UsageError: The libraries are not installed, or the model is neither an encoder nor a cross-encoder.
         DataMissingError: The model cannot be loaded.
     """
     if card.encoder is not None:
         return ByVectors(load_encoder(card.encoder))
     if card.cross_encoder is None:
-        raise UsageError("rerank takes either encoder or cross_encoder")
+        raise UsageError("rerank needs either encoder or cross_encoder")
     return ByPairs(card.cross_encoder, card.device)
 
 
@@ -178,12 +178,14 @@ class ByPairs:
             )
         except Exception as error:  # transformers, torch and the hub's client raise exceptions of many types
             raise DataMissingError(
-                f"the cross-encoder cannot be loaded ({type(error).__name__}: {error!s:.300}): fetch it where there is "
-                f"a network with `hf download {model}`, or name a folder",
+                f"the cross-encoder cannot be loaded ({type(error).__name__}: {error!s:.300}): download it "
+                f"on a machine with a network with `hf download {model}`, or name a folder",
                 model,
             ) from error
         if self.loaded.num_labels != 1:
-            raise UsageError(f"{model} gives {self.loaded.num_labels} numbers for a pair; a model that ranks gives one")
+            raise UsageError(
+                f"{model} gives {self.loaded.num_labels} numbers for a pair; a model for ranking gives one"
+            )
         self.model, self._logits = model, Identity()
 
     def __call__(self, queries: Sequence[str], passages: Sequence[Sequence[Passage]]) -> list[Floats]:

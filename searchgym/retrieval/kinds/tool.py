@@ -66,14 +66,14 @@ class ToolRetriever:
         calls: Maximum number of simultaneous calls.
 
     Raises:
-        UsageError: `function` is none, or takes other arguments.
+        UsageError: `function` is not callable, or takes other arguments.
     """
 
     def __init__(self, function: Callable[..., Any], *, batched: bool = False, calls: int = 8) -> None:
         if not callable(function):
-            raise UsageError(f"a tool is a function of (query, k), got {type(function).__name__}")
+            raise UsageError(f"a tool must be a function of (query, k), got {type(function).__name__}")
         if calls < 1:
-            raise UsageError(f"calls is at least 1, got {calls}")
+            raise UsageError(f"calls must be at least 1, got {calls}")
         check_call("a tool", function, "queries" if batched else "query", "k")
         self.function, self.batched, self.calls_at_once = function, batched, calls
         if not batched:
@@ -156,7 +156,7 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
 
 
 async def _outcome(call: Awaitable[T]) -> tuple[T | None, BaseException | None]:
-    """Returns the result of a call or its exception, since SystemExit, say, would end the event loop if raised here."""
+    """Returns the result of a call or its exception, since SystemExit, for example, would end the event loop."""
     try:
         return await call, None
     except BaseException as error:
@@ -217,7 +217,7 @@ def read_hits(result: Any, k: int) -> list[Hit]:
     """
     items = _mcp_items(result) if hasattr(result, "content") and not isinstance(result, Mapping) else result
     if not _is_list(items):
-        raise RetrieverError(f"a tool returns a list of hits, passages, texts or mappings, got {_shown(result)}")
+        raise RetrieverError(f"a tool must return a list of hits, passages, texts or mappings, got {_shown(result)}")
     return [_hit(item, rank) for rank, item in enumerate(items[:k], start=1)]
 
 
@@ -232,7 +232,7 @@ def _mcp_items(result: Any) -> list[Any]:
     items: list[Any] = []
     for text in texts:
         if not isinstance(text, str):
-            raise RetrieverError(f"the tool sent something that is no text: {_shown(result.content)}")
+            raise RetrieverError(f"the tool sent something other than text: {_shown(result.content)}")
         try:
             data = json.loads(text)
         except (ValueError, RecursionError):
@@ -260,7 +260,9 @@ def _hit(item: Any, rank: int) -> Hit:
             whole = title is None and text == row.get("contents")
             page = read_contents(text, id) if whole else Passage(id or title or text, title or "", text)
             return Hit(page, float(score))
-    raise RetrieverError(f"item {rank} of a tool's result is no hit, passage, text or mapping with one: {_shown(item)}")
+    raise RetrieverError(
+        f"item {rank} of a tool's result is not a hit, a passage, a text or a mapping with a text: {_shown(item)}"
+    )
 
 
 def _first(row: Mapping[str, Any], names: Sequence[str]) -> str | None:

@@ -29,7 +29,7 @@ from searchgym.retrieval.lucene.java import java_said, java_text, jnius, leaves_
 from searchgym.retrieval.retriever import CorpusRetriever, check_request
 
 BLOCK: Final = 64
-"""Maximum number of queries that a thread takes at once."""
+"""Maximum number of queries that a thread searches at once."""
 READ: Final = 1_000
 """Number of stored documents read at once."""
 _SEARCH: Final = "org.apache.lucene.search"
@@ -40,8 +40,8 @@ _turn = threading.RLock()
 """Lock for every use of Lucene.
 
 pyjnius stores the object that a method is called on in the method itself, which all objects of a class share: two
-threads that search two indexes could both search the same one. The threads of one search need no lock among each other,
-because they call methods of the same objects; where they do not, they take `_reading`.
+threads that search two indexes could both search the same one. The threads of one search need no lock between them,
+because they call methods of the same objects; otherwise they acquire `_reading`.
 """
 _reading = threading.Lock()
 """Lock for reading stored documents, for which each call uses a separate object."""
@@ -58,10 +58,10 @@ def load(
 
 
 class LuceneRetriever:
-    """Retriever that searches a Lucene index. Several threads may share it and take turns; copying returns the object.
+    """Retriever that searches a Lucene index. Several threads may share it and take turns; it is never copied.
 
-    A hit always has a score above 0, so a query without known words has no hits. Ties are broken, also at the k-th
-    place, by passage order if documents are in that order, else by id as a string, as in pyserini. A query may have any
+    A hit always has a score above 0, so a query without known words has no hits. Ties are broken, also at rank
+    k, by passage order if documents are in that order, else by id as a string, as in pyserini. A query may have any
     number of words; Lucene's query syntax in it has no effect.
 
     Args:
@@ -110,7 +110,7 @@ class LuceneRetriever:
                 self._check()
             self._sort = None
             info = java(f"{INDEX}.FieldInfos").getMergedFieldInfos(self._reader).fieldInfo("id")
-            # pyserini's order of hits, by score and then by id, which an index of Lucene 8, say, cannot be sorted by
+            # pyserini's order of hits, by score and then by id, which older indexes (Lucene 8) do not support
             if not self._in_order and info is not None and info.getDocValuesType().toString() == "BINARY":
                 field = java(f"{_SEARCH}.SortField")
                 by_id = field("id", java(f"{_SEARCH}.SortField$Type").STRING_VAL)
@@ -137,7 +137,7 @@ class LuceneRetriever:
         return self._stored(position, position + 1)[0] if self._passages is None else self._passages[position]
 
     def identity(self) -> dict[str, Any]:
-        """Returns the settings that the hits depend on, besides the corpus."""
+        """Returns the settings that the hits depend on, apart from the corpus."""
         return {"kind": "lucene", "k1": self.card.k1, "b": self.card.b, "analyser": ANALYSER.rpartition(".")[2]}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> LuceneRetriever:
@@ -147,7 +147,7 @@ class LuceneRetriever:
         return LuceneRetriever, (self.folder, self.card, self._passages, self.corpus_sha256, self._in_order)
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """Returns the best passages for each query, found by as many threads as the card says.
+        """Returns the best passages for each query, using the number of threads in the card.
 
         Args:
             queries: Any texts.
@@ -162,7 +162,7 @@ class LuceneRetriever:
         """
         check_request(queries, k)
         if os.getpid() != self._process:
-            raise RetrieverError("Java does not live on in a forked process: open the index there, or use spawn")
+            raise RetrieverError("Java does not survive in a forked process: open the index there, or use spawn")
         k = max(1, min(k, self._size))
         threads = min(self.card.threads or os.cpu_count() or 1, len(queries))
         with _turn:
@@ -202,7 +202,7 @@ class LuceneRetriever:
         try:
             return self._passages[self._passages.position(id)]
         except KeyError:
-            raise RetrieverError(f"{self.folder} found {id!r}, which is no passage of the corpus given") from None
+            raise RetrieverError(f"{self.folder} found {id!r}, which is not a passage of the given corpus") from None
 
     @leaves_java
     def _stored(self, start: int, end: int) -> list[Passage]:
@@ -218,13 +218,13 @@ class LuceneRetriever:
         """Raises an error if the size, first or last document of the index is not that of its passages."""
         documents, store, name = self._reader.storedFields(), self._passages, self.folder.name
         if int(self._reader.maxDoc()) != self._size:
-            raise IndexMismatchError(f"{name} holds deleted documents: make it anew with pyserini's -optimize")
+            raise IndexMismatchError(f"{name} holds deleted documents: build it again with pyserini's -optimize")
         ends = [documents.document(number) for number in sorted({0, self._size - 1})] if self._size else []
         if store is None:
             for document in ends:
                 if not any(document.get(field) for field in _STORED):
                     raise UsageError(
-                        f"{self.folder} stores no documents: give the corpus that it was made of, or make it with "
+                        f"{self.folder} stores no documents: give the corpus that it was built from, or build it with "
                         "pyserini's --storeRaw"
                     )
                 _read_stored(document, self.folder)
@@ -233,14 +233,14 @@ class LuceneRetriever:
                 raise IndexMismatchError(f"{name} counts {self._size} passages, not {len(store)}")
             for document, position in zip(ends, (0, self._size - 1), strict=False):
                 if document.get("id") != store[position].id.encode("utf-8", "replace").decode():
-                    raise IndexMismatchError(f"{name} has another passage {position} than the corpus")
+                    raise IndexMismatchError(f"{name} differs from the corpus in passage {position}")
         else:
             for document in ends:
                 try:
                     store.position(document.get("id"))
                 except KeyError:
                     raise IndexMismatchError(
-                        f"{self.folder} holds {document.get('id')!r}, which is no passage of the corpus given"
+                        f"{self.folder} holds {document.get('id')!r}, which is not a passage of the given corpus"
                     ) from None
 
 
@@ -283,8 +283,8 @@ def open_lucene(
 
     Raises:
         DataMissingError: The folder holds no Lucene index.
-        UsageError: The index stores no documents and no passages are given; the card needs another part than Lucene's;
-            or pyserini or a JDK is missing.
+        UsageError: The index stores no documents and no passages are given; the card needs a part of another
+            kind; or pyserini or a JDK is missing.
         IndexMismatchError: The index is damaged, or was made from other passages.
     """
     folder = Path(folder)
@@ -293,7 +293,7 @@ def open_lucene(
 
     def part(card: PartCard) -> CorpusRetriever:
         if card.takes != "lucene":
-            raise UsageError(f"{folder} is an index of Lucene alone: it has no part of kind {card.kind!r}")
+            raise UsageError(f"{folder} is only a Lucene index: it has no part of kind {card.kind!r}")
         return LuceneRetriever(folder, cast(LuceneCard, card), passages)
 
     return Sources(part=part).open_corpus(LuceneCard() if card is None else find_retriever(card), folder)

@@ -14,7 +14,7 @@ from searchgym.retrieval.kinds.lucene import LuceneCard
 from searchgym.retrieval.lucene.java import Java, heap_bytes, java_said, java_text, jnius, leaves_java, start_java
 
 COMMIT: Final = 100_000
-"""Number of passages between two commits of a build, which is the most that an interruption loses."""
+"""Number of passages between two commits of a build; an interruption loses at most this many."""
 REPORT: Final = 1_000
 """Number of passages between two reports of progress."""
 ANALYSER: Final = "io.anserini.analysis.DefaultEnglishAnalyzer"
@@ -25,7 +25,7 @@ _DOCUMENT: Final = "org.apache.lucene.document"
 
 
 def needs(card: LuceneCard, passages: int, text: int) -> Needs:
-    """Returns what a build takes: memory for Java and its heap, disk for the index, twice its size while it merges."""
+    """Returns the needs of a build: memory for Java and its heap, disk for twice the index (while it merges)."""
     return Needs(heap_bytes(card.memory) + int(500e6), int(2 * (0.35 * text + 40 * passages)))
 
 
@@ -66,7 +66,7 @@ class LuceneBuilder(Builder):
         except jnius().JavaException as error:
             # Not a DataError: the corpus is not at fault, so the build keeps its shards and can be resumed.
             raise OSError(
-                f"{self._folder}: Lucene cannot index: {java_said(error)}; to begin anew: --restart"
+                f"{self._folder}: Lucene cannot index: {java_said(error)}; to start again: --restart"
             ) from error
         (self._folder / "write.lock").unlink(missing_ok=True)
         version = java("org.apache.lucene.util.Version").LATEST.toString()

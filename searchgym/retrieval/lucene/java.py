@@ -123,7 +123,7 @@ def heap_bytes(memory: str) -> int:
     match = re.fullmatch(r"(\d{1,12})([kmgt]?)", memory.lower())
     size = int(match[1]) * _UNITS[match[2]] if match else 0
     if not _HEAP[0] <= size <= _HEAP[1]:
-        raise UsageError(f"memory of Java is a size such as 512m or 2g, from 16m to 1t; got {memory!r}")
+        raise UsageError(f"memory of Java must be a size such as 512m or 2g, from 16m to 1t; got {memory!r}")
     return size
 
 
@@ -157,7 +157,8 @@ def find_jdk() -> Path:
         raise UsageError(
             f"no JDK {JDK} or newer with the module jdk.incubator.vector in JAVA_HOME ({java_home or 'not set'}), on "
             f"the PATH or in {', '.join(PLACES)}: install one "
-            f"(Debian: openjdk-{JDK}-jdk or temurin-{JDK}-jdk; elsewhere: adoptium.net), and set JAVA_HOME if it is elsewhere"
+            f"(Debian: openjdk-{JDK}-jdk or temurin-{JDK}-jdk; elsewhere: adoptium.net), and set JAVA_HOME if it is "
+            "elsewhere"
         )
     return home
 

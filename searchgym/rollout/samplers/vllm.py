@@ -196,7 +196,7 @@ class Vllm(SamplerKind):
                 if gpu >= gpus:
                     raise UsageError(f"vLLM's replica {replica} takes GPU {gpu}, there are {gpus}, from 0 on")
                 yield Part(f"cuda:{gpu}", "vLLM: its share", share, ("draw",) if sleep else PHASES)
-                yield Part(f"cuda:{gpu}", "CUDA's own", CONTEXT)
+                yield Part(f"cuda:{gpu}", "vLLM: CUDA context", CONTEXT)
         if sleep == 1:
             asleep = self.replicas * self.tensor_parallel * weights
             yield Part("cpu", "vLLM: weights, asleep", asleep, ("policy", "critic"))

@@ -18,7 +18,7 @@ from searchgym.corpora.files import sha256_file, write_atomic
 from searchgym.errors import DataError
 
 PREFIX: Final = "searchgym-weights-"
-"""Prefix of the names of weight folders, followed by machine and process."""
+"""Prefix of every weight folder's name; then come the machine's name, the process id and the weights' version."""
 MEMORY: Final = Path("/dev/shm")
 """File system in memory, used for weight folders if there is room."""
 EMBEDDINGS: Final = "model.embed_tokens.weight"

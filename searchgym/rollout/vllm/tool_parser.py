@@ -1,11 +1,13 @@
-"""Plugin of vLLM's server that reads tool calls and answers from texts of models trained with this package's grammars.
+"""Plugin for vLLM's server that parses tool calls and answers of models trained with this package's grammars.
 
 vLLM loads this module by its name (``--tool-parser-plugin``). Texts are parsed by the grammar's own rules (`Protocol`).
 
-vLLM also matches stop strings inside thoughts, and a server cannot continue a response. If the chat template opens a
-thought, stop strings are therefore not used, and responses are cut after their first action. For other models they are
-used: a model that writes ``<think>`` itself and quotes a complete action in its thought loses the rest of that
-response.
+The chat template decides how a response ends after its first action:
+
+* If the template opens a thought, the plugin sets no stop strings and cuts the finished response. With stop strings,
+  vLLM would also stop at an action that the thought only quotes, and the server could not continue the response.
+* Otherwise, the plugin sets stop strings. If the model writes ``<think>`` itself and quotes a complete action in that
+  thought, the response ends there.
 """
 
 from __future__ import annotations

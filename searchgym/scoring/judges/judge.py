@@ -48,7 +48,7 @@ class Criterion(Options):
     weight: float = 1.0
     """Weight relative to the rubric's other criteria, above 0."""
     bottom: bool = False
-    """Whether the criterion is a bottom line: if missed, the other criteria hardly count (credit term ``gated``)."""
+    """Whether the criterion is mandatory: if it is not met, credit term ``gated`` lowers the reward for all others."""
 
     def __post_init__(self) -> None:
         if not self.text.strip():

@@ -10,12 +10,12 @@ from searchgym.records import Action, Answer, Invalid, Search
 
 
 def protocol_of(dialect: str) -> Protocol:
-    """Returns this project's grammar of a dialect."""
+    """Returns SearchGym's action grammar for ``tags`` or for a dialect of tool calls."""
     return get_protocol("tags") if dialect == "tags" else get_protocol("tool_calls", dialect=dialect)
 
 
 def searchgym_parse(dialect: str, text: str) -> Mapping[str, Any]:
-    """Parses a text with this project's grammar of a dialect."""
+    """Parses a text with SearchGym's action grammar for a dialect; see `protocol_of`."""
     return plain(protocol_of(dialect).parse(text))
 
 

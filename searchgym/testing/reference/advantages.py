@@ -40,7 +40,10 @@ class _Unit:
 
 
 def group_advantages(samples: Sequence[Sample], options: AdvantageOptions, kl_coef: float) -> list[Floats | None]:
-    """Returns the advantages of each sample's trained tokens by comparison of rewards; None for a dropped sample."""
+    """Compares rewards within groups, and returns the advantages of each sample, one per trained token.
+
+    The element is None for a sample that `options` exclude: one without a signal, or an overlong one.
+    """
     k1 = [kl_coef * k1_of(s) if kl_coef else np.zeros(int(s.mask.sum())) for s in samples]
     estimator: Any = options.estimator
     kind, units = kind_name(estimator), _compared(samples, options, k1)

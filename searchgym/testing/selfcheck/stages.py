@@ -38,7 +38,7 @@ class SampledStep:
     episodes: Sequence[Episode]
     """Sampled episodes with made-up rewards."""
     samples: Sequence[Sample]
-    """Samples of the trainer, before advantages."""
+    """Training samples made from the episodes, before their advantages are computed."""
     keys: Mapping[str, str]
     """Model key of each role."""
     questions: Mapping[str, Question]

@@ -1,8 +1,8 @@
 """Search demonstrations: an oracle searches for a question's gold pages by name, and then answers.
 
 Pages come from the real retriever, and a demonstration is kept only if its searches found the gold pages. With `early`,
-some multi-hop questions are answered after the first search with an intermediate answer: a flaw that later training
-should repair.
+some demonstrations have a deliberate flaw that later training should repair: they answer a multi-hop question too
+early, after a first search that found the first gold page.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol, cast
 import numpy as np
 import numpy.typing as npt
 
-from searchgym.agents.base import Agent, EpisodeIO, LoadedAgent, Reply, load_agent
+from searchgym.agents.base import Agent, Chat, EpisodeIO, LoadedAgent, Reply, load_agent
 from searchgym.envs.task import Task
 from searchgym.records import Episode, Question
 from searchgym.rollout.chat import TokenChat
@@ -65,7 +65,7 @@ class _ToldIO:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._io, name)
 
-    def open(self, role: str, **fields: str) -> _ToldChat:
+    def open(self, role: str, **fields: str) -> Chat:
         return _ToldChat(cast("TokenChat", self._io.open(role, **fields)), role, fields, self._tell)
 
     async def generate(self, role: str, **fields: str) -> Reply:
@@ -82,10 +82,10 @@ class _ToldChat:
         self._tell(self._role, self._fields, self._chat.thought)
         return await self._chat.generate(prefix)
 
-    def observe(self, text: str, own: bool = False) -> None:
-        self._chat.observe(text, own)
+    def observe(self, text: str, trusted: bool = False) -> None:
+        self._chat.observe(text, trusted)
 
-    def fork(self, role: str, **fields: str) -> _ToldChat:
+    def fork(self, role: str, **fields: str) -> Chat:
         return _ToldChat(self._chat.fork(role, **fields), role, fields, self._tell)
 
 

@@ -254,16 +254,16 @@ class TrainedModel:
     def accumulate(
         self, samples: Sequence[Sample], values: Mapping[str, Flat], denominator: float, loss: Loss
     ) -> Metrics:
-        """Accumulates the gradients of an update in the model; each rank computes its share.
+        """Adds the gradients of one update to the model, without an optimizer step; each rank processes its share.
 
         Args:
             samples: Samples of the whole update.
-            values: Numbers per target, by name, including ``"weight"``.
-            denominator: Divisor of the whole update's loss; see `token_weights`.
-            loss: Loss of a micro-batch.
+            values: Numbers by name, one per target token of each sample; ``"weight"`` is required.
+            denominator: Number that divides the loss of the whole update; see `token_weights`.
+            loss: Function that computes the loss of a micro-batch.
 
         Returns:
-            Sums over targets; ``"loss"`` is already divided by the denominator.
+            Metrics summed over all ranks; ``"loss"`` is already divided by the denominator.
 
         Raises:
             TrainingError: A loss is not finite.

@@ -70,10 +70,13 @@ def plan(recipe: Recipe, gpus: int | None = None, gpu_gib: float = GPU_GIB) -> l
         parts += sampler.memory(need_of(first, together, model_shape(first.model)), count, gpu_gib)
     for device, number in ranks.items():
         if device != "cpu":
-            parts.append(Part(device, "CUDA's own", CONTEXT * number))
+            parts.append(Part(device, "learner: CUDA context", CONTEXT * number))
         parts += _learners([key for key in keys if not key.frozen], device, number)
-    vectors = vectors_gib(recipe)
-    return parts + ([Part("cpu", "retriever: vectors", vectors)] if vectors else [])
+    for device, gib in vectors_gib(recipe, count).items():
+        if device != "cpu" and (device not in ranks or learner.backend.apart):  # else in the learner's process
+            parts.append(Part(device, "retriever: CUDA context", CONTEXT))
+        parts += [Part(device, "retriever: vectors", gib)] if gib else []
+    return parts
 
 
 def _learners(keys: Sequence[Key], device: str, ranks: int) -> list[Part]:

@@ -56,14 +56,14 @@ class Shape:
 
 @functools.cache
 def model_shape(name: str) -> Shape:
-    """Returns the sizes of a model, from its configuration only.
+    """Returns a model's dimensions and number of parameters; reads its configuration, but no weights.
 
     Args:
         name: Folder or name of a model, or path of a ``config.json``.
 
     Raises:
         DataMissingError: The model does not exist.
-        UsageError: The model's architecture cannot be planned.
+        UsageError: The planner does not support the model's architecture.
     """
     config, model = _config(name), _model(name)
     text = config.get_text_config(decoder=True)

@@ -1,4 +1,4 @@
-"""Interface of launchers, which start the programs of a training."""
+"""Interface of launchers, which start the processes of a training run: learner ranks and sampling servers."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from searchgym.options import find_kind, kinds
-from searchgym.options.describe import Described, default_text, described, summary
+from searchgym.options.describe import OptionDescription, default_text, described, summary
 from searchgym.train.credit.term import Term
 from searchgym.train.recipe.recipe import Recipe
 
@@ -24,12 +24,12 @@ class DescribedTerm:
     """What the term rewards, in one sentence."""
 
 
-def recipe_options() -> list[Described]:
+def recipe_options() -> list[OptionDescription]:
     """Returns every option of a recipe in its order, with those of each kind that ships or is installed."""
     return list(described(Recipe))
 
 
-def term_options(name: str) -> list[Described]:
+def term_options(name: str) -> list[OptionDescription]:
     """Returns the options of a credit term.
 
     Raises:

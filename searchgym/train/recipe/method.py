@@ -34,7 +34,7 @@ class Method(Kind):
 
     @property
     def every_token(self) -> bool:
-        """True if every token except the first is learnt, False (the default) if only the model's tokens are."""
+        """Whether the loss covers every token except the first. Default: False (only tokens that the model wrote)."""
         return False
 
     def samples(self) -> Sequence[Sample]:

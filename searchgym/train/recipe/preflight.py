@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from searchgym.agents.base import load_agent
+from searchgym.agents.base import load_agent, read_agent
 from searchgym.corpora.files import read_json
 from searchgym.envs.data import find_corpus, lacks_index, no_index
 from searchgym.envs.options import named_options, own_questions, with_options
 from searchgym.envs.registration import env_options, find_env
 from searchgym.envs.reward import get_reward
 from searchgym.errors import DataMissingError
-from searchgym.options.cards import CorpusCard, list_cards, load_card
+from searchgym.options.cards import CorpusCard, EncoderCard, list_cards, load_card
 from searchgym.retrieval.cards import RetrieverCard, find_retriever, parts_of
 from searchgym.retrieval.index.index import MANIFEST
-from searchgym.rollout.folders import check_files, local_folder, model_folder
-from searchgym.train.recipe.keys import check_credit, keys_of
+from searchgym.rollout.folders import check_files, local_folder, model_folder, only_on_hub
+from searchgym.train.recipe.keys import Key, check_credit, keys_of
 from searchgym.train.recipe.load import with_code
 from searchgym.train.recipe.recipe import Recipe
 
@@ -44,11 +44,8 @@ def check_names(recipe: Recipe) -> None:
             find_retriever(retriever)
     get_reward(options.get("reward") or card.reward)
     agent = load_agent(recipe.agent)
-    keys = keys_of(recipe, agent.roles, agent.name)
+    models = _models(recipe, keys_of(recipe, agent.roles, agent.name))
     check_credit(with_code(recipe), agent.roles)
-    models = [key.recipe.model for key in keys]
-    if recipe.has_critic and recipe.critic.model:
-        models.append(recipe.critic.model)
     for model in dict.fromkeys(models):
         folder = model_folder(model, ["config.json"])
         if local_folder(model) is not None:
@@ -56,7 +53,9 @@ def check_names(recipe: Recipe) -> None:
 
 
 def missing_data(recipe: Recipe) -> list[str]:
-    """Returns the questions and corpora of a recipe that are missing on this machine, one line each.
+    """Returns the questions, corpora and models of a recipe that are missing on this machine, one line each.
+
+    Models are those that are trained or sampled, and those of retrievers.
 
     Raises:
         UnknownNameError: An environment, retriever or corpus does not exist.
@@ -68,17 +67,28 @@ def missing_data(recipe: Recipe) -> list[str]:
     missing = list(
         dict.fromkeys([*_missing_questions(recipe.env, options), *_missing_questions(recipe.env, validation)])
     )
+    models = _models(recipe, keys_of(recipe, read_agent(recipe.agent)[1], recipe.agent))  # imports no workflow
     retriever = _searched(recipe)
-    if retriever == "elsewhere":
-        return missing
-    path = None
-    try:
-        path = find_corpus(str(options.get("corpus") or find_env(recipe.env).corpus))
-    except DataMissingError as error:
-        missing.append(" ".join(str(error).split()))
-    if isinstance(retriever, RetrieverCard) and lacks_index(path, retriever):
-        missing.append(no_index(retriever))
-    return missing
+    if retriever != "elsewhere":
+        path, corpus = None, str(options.get("corpus") or find_env(recipe.env).corpus)
+        try:
+            path = find_corpus(corpus)
+        except DataMissingError as error:
+            missing.append("; ".join(line.strip() for line in str(error).splitlines()))
+        if isinstance(retriever, RetrieverCard):
+            if lacks_index(path, retriever):
+                missing.append(no_index(retriever, corpus))
+            for model in (model for card in retriever.walk() for model in card.models):
+                models.append(model.model if isinstance(model, EncoderCard) else model)
+    return missing + [
+        f"model {model}: downloaded when the training starts" for model in dict.fromkeys(models) if only_on_hub(model)
+    ]
+
+
+def _models(recipe: Recipe, keys: Sequence[Key]) -> list[str]:
+    """Returns the names of the models that a recipe with these keys trains or samples."""
+    models = [key.recipe.model for key in keys]
+    return models + ([recipe.critic.model] if recipe.has_critic and recipe.critic.model else [])
 
 
 def _missing_questions(env: str, options: Mapping[str, Any]) -> list[str]:
@@ -108,15 +118,22 @@ def _searched(recipe: Recipe) -> RetrieverCard | Literal["elsewhere"] | None:
     return "elsewhere" if brought or options.get("distractors") else retriever
 
 
-def vectors_gib(recipe: Recipe) -> float:
-    """Returns the size in GiB of the vectors that a recipe searches in main memory.
+def vectors_gib(recipe: Recipe, gpus: int) -> dict[str, float]:
+    """Returns the GiB of the vectors that a recipe searches, by device.
 
-    Counts the vectors of retriever cards that do not use a GPU, over a corpus whose number of passages is known (an
-    index folder, or the corpus of a card). BM25's postings do not count: they are read from disk as needed.
+    Counts vectors over a corpus whose number of passages is known (an index folder, or the corpus of a card), and what
+    FAISS reserves on each GPU that it searches on. BM25's postings do not count: they are read from disk as needed.
+
+    Args:
+        recipe: Recipe of the training.
+        gpus: Number of GPUs of the machine.
+
+    Raises:
+        UsageError: The retriever searches on a GPU that the machine lacks.
     """
     options, retriever = env_options(recipe.env, recipe.env_options), _searched(recipe)
     if not isinstance(retriever, RetrieverCard):
-        return 0.0
+        return {}
     name = str(options.get("corpus") or find_env(recipe.env).corpus)
     manifest = Path(name) / MANIFEST
     if manifest.is_file():
@@ -124,4 +141,8 @@ def vectors_gib(recipe: Recipe) -> float:
     else:
         shipped = list_cards("corpora")
         passages = (load_card(CorpusCard, shipped[name]).passages or 0) if name in shipped else 0
-    return sum(part.search_memory(passages) for part in parts_of(retriever)) / 2**30
+    sizes: dict[str, float] = {}
+    for part in parts_of(retriever):
+        for device, size in part.search_memory(passages, gpus).items():
+            sizes[device] = sizes.get(device, 0.0) + size / 2**30
+    return sizes
