@@ -1,8 +1,7 @@
 """M-ASK: five roles that share a knowledge table (arXiv 2601.04703; rules as in the released code and UnityMAS-O).
 
 Search behaviour (planning, search, answer) and knowledge management (summary, update) share one state: sub-questions
-and short evidence for them. Pages never enter the state, so contexts stay short regardless of the number of
-searches.
+and short evidence for them. Pages never enter the state, so contexts stay short even after many searches.
 """
 
 from __future__ import annotations

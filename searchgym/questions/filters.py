@@ -1,4 +1,4 @@
-"""Filters that every draft of a question passes, in a fixed order; with rejections counted by rule."""
+"""Filters that every draft of a question passes, in a fixed order; rejections are counted by rule."""
 
 from __future__ import annotations
 

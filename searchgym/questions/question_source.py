@@ -55,7 +55,7 @@ class CorpusPages:
     split: str = "train"
     """Split of the pages; ``all`` for every page."""
     hold_out: Sequence[str] = ()
-    """Evaluation files of questions whose gold pages and answers are excluded."""
+    """Question files of an evaluation, whose gold pages and answers are excluded."""
 
 
 class QuestionSource(Kind):

@@ -74,8 +74,8 @@ class AdaSearch(Monolithic):
 
     A trial answer without pages, as role ``knower``, comes before the decision and does not affect it: the credit term
     ``decision`` and the score ``awareness`` compare the decision with it. Deviation: the paper trains the two ways of
-    answering first and the decision after them; here one recipe trains both at once, or two recipes train
-    one after the other.
+    answering first and the decision after them; here one recipe trains both at once, or two recipes train one after
+    the other.
     """
 
     @override

@@ -40,9 +40,9 @@ class MmoaRag:
     for more than four sub-questions or 300 characters, the selector -1 for a repeated or nonexistent page, the
     generator -1 for an answer of more than 30 words, and each for any other text.
 
-    Source: the paper and its released code (chenyiqun/MMOA-RAG at aa1106d, ``trainer_qr_s_g.py``), which
-    define these penalties. In that code, unlike here, each line is a sub-question and the whole text an answer, so only
-    a selector's text can be malformed; five to eight sub-questions are cut to four before the penalty counts them, and
+    Source: the paper and its released code (chenyiqun/MMOA-RAG at aa1106d, ``trainer_qr_s_g.py``), which define these
+    penalties. In that code, unlike here, each line is a sub-question and the whole text an answer, so only a selector's
+    text can be malformed; five to eight sub-questions are cut to four before the penalty counts them, and
     more than eight are replaced by the question, so their number is never penalised; an empty selection is not
     penalised; and the ten pages are 5 and 5, 4, 3 and 3, or 3, 3, 2 and 2 of the sub-questions in order.
 

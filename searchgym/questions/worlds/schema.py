@@ -159,7 +159,7 @@ MIX: Final = {
     ("compositional", 4): 0.08,
     ("bridge-comparison", 4): 0.10,
 }
-"""Share of each (shape, hops) among a world's questions; hops are the number of pages that must be read."""
+"""Share of each (shape, hops) among a world's questions; hops is the number of pages that must be read."""
 
 NAMED: Final = ("comparison", "bridge-comparison")
 """Shapes of questions that name their answer or are answered by yes or no."""
