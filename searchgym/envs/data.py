@@ -117,7 +117,7 @@ def lacks_index(path: Path | None, card: RetrieverCard) -> bool:
 
 
 def no_index(card: RetrieverCard, corpus: str = "") -> str:
-    """Returns what to do about an index that is not here.
+    """Returns instructions for getting an index that is missing on this machine.
 
     Args:
         card: Card of the retriever.

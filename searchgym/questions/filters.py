@@ -45,7 +45,7 @@ class Wording:
         self._source = source
 
     def refusal(self, draft: Draft) -> str | None:
-        """Returns the first rule that rejects a draft, or None."""
+        """Returns the first rule that refuses a draft, or None."""
         asks_end = not draft.named and draft.shape != "intersection"
         if draft.form is not None and not self._one_answer(draft.form):
             return "not one answer"
@@ -112,7 +112,7 @@ class Searches:
         return searched
 
     def refusal(self, searched: SearchedDraft) -> str | None:
-        """Returns the rule that rejects a draft, or None."""
+        """Returns the rule that refuses a draft, or None."""
         if searched.draft.hops > 1 and searched.all_within(self.top_k):
             return "one search finds all its pages"
         if not searched.all_within(self.top_k, by_name=True):
@@ -133,7 +133,7 @@ class Balance:
         self._sides: Counter[tuple[str, str]] = Counter()
 
     def refusal(self, draft: Draft) -> str | None:
-        """Returns the rule that rejects a draft; otherwise counts the draft and returns None."""
+        """Returns the rule that refuses a draft; otherwise counts the draft and returns None."""
         if draft.named:
             side, other = _sides(draft)
             group = " ".join(draft.relations)

@@ -55,7 +55,7 @@ class CoSearch(Monolithic):
     A search fetches the environment's `top_k` pages. The ranker reads the question, the query and all
     of them, and names the best ones in order (`read_order`); the reasoner sees the first `keep`. With one page there is
     nothing to rank, and the ranker is not called. The ranker's call records the order (`Call.ranked`); the episode's
-    searches record what was fetched. The credit term ``ranking`` is the ranker's reward, and ``normalise: query``
+    searches record the fetched pages. The credit term ``ranking`` is the ranker's reward, and ``normalise: query``
     compares its calls.
 
     Source: the paper and notes on its code. Deviations: the format of the order is ours, pages that it omits may

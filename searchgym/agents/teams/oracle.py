@@ -112,7 +112,7 @@ class CoSearchOracle(SearcherOracle):
 class HorizonOracle(OracleRoles):
     """Oracle of ASearcher: it follows the hops, and its notes are the last quotes that fit into the memory.
 
-    It infers its progress from its notes alone. If a search does not find the page, or with flaws after the first page,
+    It infers its progress only from its notes. If a search does not find the page, or with flaws after the first page,
     it stops searching.
     """
 
@@ -147,7 +147,7 @@ class HorizonOracle(OracleRoles):
 class HierOracle(OracleRoles):
     """Oracle of HierSearch: the planner sends each hop to the local agent, and to the web agent if the former fails.
 
-    It infers the results from the history alone. With flaws it calls a random one of the three tools, so that
+    It infers the results only from the history. With flaws it calls a random one of the three tools, so that
     demonstrations contain each, and answers after the first hop.
     """
 

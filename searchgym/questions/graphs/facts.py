@@ -243,7 +243,7 @@ class _Checks:
         self._titles = {norm(base_title(passage.title)) for passage in passages}
 
     def refusal(self, fact: PageFact) -> str | None:
-        """Returns the rule that rejects a fact, or None."""
+        """Returns the rule that refuses a fact, or None."""
         relation = self._pack.relations[fact.relation]
         if fact.target is None:
             if relation.object == "entity" and norm(fact.text) in self._titles:

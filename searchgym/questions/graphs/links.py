@@ -181,7 +181,7 @@ def _touching(text: str, words: Sequence[Word], position: int, beside: int) -> W
 
 
 def _refusal(mention: _Mention, honorifics: frozenset[str], ordinary: Collection[str]) -> str | None:
-    """Returns the rule that rejects a mention, or None if it is a link.
+    """Returns the rule that refuses a mention, or None if it is a link.
 
     Args:
         mention: The mention.
