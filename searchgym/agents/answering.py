@@ -21,7 +21,7 @@ SLOT = "slotofaquery"
 class Reader:
     """Agent that answers with the first line of its model's reply, after one search for the question, or none.
 
-    If searches return the gold pages (`searchgym.eval.ceilings`), it measures reading alone.
+    If searches return the gold pages (`searchgym.eval.ceilings`), it measures only reading.
 
     Args:
         searches: Whether the agent searches; otherwise its model must answer from memory (closed book).

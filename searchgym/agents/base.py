@@ -53,7 +53,7 @@ class Reply:
     text: str
     """Decoded response."""
     call: Call
-    """Record of the call; a workflow whose parser refuses the text sets ``call.legal = False``."""
+    """Record of the call; a workflow whose parser rejects the text sets ``call.legal = False``."""
 
 
 class Chat(Protocol):
@@ -67,8 +67,8 @@ class Chat(Protocol):
                 is cut, and the episode continues.
 
         Raises:
-            EpisodeError: The context is full, or the agent's budget of model calls is spent: the episode has ended with
-                ``stop_reason="context"`` or ``"calls"``.
+            EpisodeError: The context is full, or the agent's budget of model calls is used up: the episode has ended
+                with ``stop_reason="context"`` or ``"calls"``.
         """
         ...
 
@@ -96,7 +96,7 @@ class Chat(Protocol):
 
 
 class EpisodeIO(Protocol):
-    """Interface that a workflow gets to its episode: model calls, searches, the answer and randomness."""
+    """Interface of a workflow to its episode: model calls, searches, the answer and randomness."""
 
     @property
     def protocol(self) -> protocol.Protocol:
@@ -115,7 +115,7 @@ class EpisodeIO(Protocol):
 
     @property
     def training(self) -> bool:
-        """Whether the episode will be trained on, so that a workflow may make calls that only training needs."""
+        """Whether the episode will be used for training, so that a workflow may make calls that only training needs."""
         ...
 
     def note(self, name: str, value: float) -> None:
@@ -126,7 +126,7 @@ class EpisodeIO(Protocol):
         """Starts a new context for a role, which begins with the role's prompt.
 
         Args:
-            role: Role of the agent; its model will write in the context.
+            role: Role of the agent; its model generates the responses in the context.
             **fields: Values for the fields of the role's prompt.
 
         Raises:
@@ -139,7 +139,7 @@ class EpisodeIO(Protocol):
         ...
 
     async def step(self, action: Action, pages: Sequence[str] | None = None) -> Observation:
-        """Takes one action in the environment.
+        """Executes one action in the environment.
 
         Args:
             action: The action.
@@ -154,10 +154,10 @@ class EpisodeIO(Protocol):
 
 
 class Agent(Protocol):
-    """Workflow of an agent. It must not store state of an episode: one object runs hundreds of episodes at once."""
+    """Workflow of an agent. It must not store per-episode state: one object runs hundreds of episodes at once."""
 
     async def run(self, question: Question, io: EpisodeIO) -> None:
-        """Runs one episode: acts until it has ended; returning earlier leaves the question unanswered."""
+        """Runs one episode until it has ended; returning earlier leaves the question unanswered."""
         ...
 
 
@@ -194,7 +194,7 @@ def with_max_tokens(agent: LoadedAgent, most: int | None, thoughts: int | None =
     if not agent.roles:
         raise UsageError(f"agent {agent.name} has no roles that ask a model: leave out {' or '.join(changed)}")
     roles = {name: dataclasses.replace(role, **changed) for name, role in agent.roles.items()}
-    # of the run's record, so that --resume refuses another number
+    # part of the run's record, so that --resume refuses other limits
     source = ", ".join([agent.source, *(f"{name} {limit}" for name, limit in changed.items())])
     return dataclasses.replace(agent, roles=roles, source=source)
 
@@ -228,7 +228,7 @@ def documents(hits: Sequence[Hit], words: int, name: str = "Doc", first: int = 1
 
     Args:
         hits: Pages in the order to show.
-        words: Maximum number of words shown of each page; the rest is cut.
+        words: Maximum number of words shown of each page; the rest is dropped.
         name: Word before each number.
         first: Number of the first page.
     """
@@ -269,7 +269,7 @@ def load_agent(name: str) -> LoadedAgent:
     """
     card, roles = read_agent(name)
     workflow = load_object(card.workflow)
-    # looked at before it is called: a card of somebody else's must not call anything but a workflow
+    # checked before the call: a third-party card must not be able to call anything but a workflow
     run = getattr(workflow, "run", None)
     if not inspect.isclass(workflow) or not inspect.iscoroutinefunction(run):
         raise UsageError(f"agent {card.name}: {card.workflow} is not a class with `async def run(self, question, io)`")

@@ -30,9 +30,9 @@ class Rag:
 
 
 class IRCoT:
-    """Agent that searches for the question, then for each sentence of its reasoning, and answers from all pages found.
+    """Agent that searches for the question and then for each sentence of its reasoning, and answers from all pages.
 
-    Source: IRCoT, arXiv 2212.10509, section 3: a thought ends the loop if it holds "answer is". Deviation: no worked
+    Source: IRCoT, arXiv 2212.10509, section 3: a thought that contains "answer is" ends the loop. Deviation: no worked
     examples in the prompts.
 
     Args:

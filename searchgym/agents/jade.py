@@ -1,4 +1,4 @@
-"""JADE: a planner chooses the workflow for each question, and executors carry it out (arXiv 2601.21916)."""
+"""JADE: a planner chooses the workflow for each question, and executors run it (arXiv 2601.21916)."""
 
 from __future__ import annotations
 
@@ -30,12 +30,13 @@ def read_workflow(
 ) -> Parsed[list[str]]:
     """Parses a plan, ``<workflow>QR,R,DS,AG</workflow>``.
 
-    Legal: one of `whole` alone, or some of `modules`: none twice, in the order QR, R, DS, AG, AG last, DS only with R.
+    Legal: one item of `whole` alone, or some of `modules` without repeats, in the order QR, R, DS, AG, with AG last,
+    and DS only with R.
 
     Args:
         text: Output of a planner.
         modules: Modules allowed in a chain.
-        whole: Modules that form a plan alone.
+        whole: Modules that form a complete plan by themselves.
         otherwise: Fallback plan for output that is not legal.
     """
     body = only_tag(without_thoughts(text), "workflow")
@@ -72,7 +73,7 @@ def read_query(text: str, question: str, main: str) -> Parsed[str]:
 
     Args:
         text: Output of the rewriter.
-        question: Question to rewrite: a part of the user's, or all of it.
+        question: Question to rewrite: the user's question or a part of it.
         main: The user's question.
     """
     query = only_tag(without_thoughts(text), "query")
@@ -109,9 +110,9 @@ class Jade:
     Each sub-question gets its own plan. The note ``rounds`` of an episode is 1 for a chain, 2 for a parallel
     decomposition, and 1 plus the number of sub-questions for a serial one.
 
-    Deviations from the released code, in which an ablation was left switched on: the sub-planner's plan is carried out
+    Deviations from the released code, in which an ablation was left enabled: the sub-planner's plan is executed
     (there it is always R, DS, AG), and the planner may choose parallel decomposition. Independent sub-questions are
-    answered one after the other, but none sees another's answer. A selection may not repeat a number. ``<think>``
+    answered one after the other, but do not see each other's answers. A selection may not repeat a number. ``<think>``
     blocks are ignored.
 
     Args:
@@ -134,7 +135,7 @@ class Jade:
         await io.step(Answer(reply.call.answer))
 
     async def _decomposed(self, question: str, serial: bool, io: EpisodeIO) -> Reply:
-        """Decomposes a question and has its sub-questions answered; returns the summariser's reply."""
+        """Decomposes a question and answers its sub-questions; returns the summariser's reply."""
         role = "serial" if serial else "parallel"
         parts = await ask(io, role, lambda text: read_parts(text, question), question=question)
         io.note("rounds", 1 + len(parts) if serial else 2)
@@ -150,7 +151,7 @@ class Jade:
         return reply
 
     async def _chain(self, plan: Sequence[str], question: str, io: EpisodeIO) -> Reply:
-        """Answers a question by a chain of modules; returns the generator's reply."""
+        """Answers a question with a chain of modules; returns the generator's reply."""
         hits: tuple[Hit, ...] = ()
         if REWRITE in plan:
             question = await self._rewritten(question, question, "", io)
@@ -170,7 +171,7 @@ class Jade:
 
 
 async def select_pages(question: str, hits: Sequence[Hit], passage_words: int, io: EpisodeIO) -> tuple[Hit, ...]:
-    """Has the selector choose among the pages for a question; see `read_selection`."""
+    """Returns the pages that the selector chooses for a question; see `read_selection`."""
     pages = documents(hits, passage_words, "Document", first=0)
     chosen = await ask(io, "selector", lambda text: read_selection(text, len(hits)), question=question, documents=pages)
     return tuple(hits[number] for number in chosen)

@@ -1,8 +1,7 @@
-"""M-ASK: five roles that share a knowledge table (arXiv 2601.04703; rules as in its released code and UnityMAS-O).
+"""M-ASK: five roles that share a knowledge table (arXiv 2601.04703; rules as in the released code and UnityMAS-O).
 
 Search behaviour (planning, search, answer) and knowledge management (summary, update) share one state: sub-questions
-and the evidence found for them, in few words. Pages never enter it, so contexts stay short however many searches the
-team makes.
+and short evidence for them. Pages never enter the state, so contexts stay short even after many searches.
 """
 
 from __future__ import annotations
@@ -39,11 +38,11 @@ END: Final = re.compile(r"<end\s*/?>")
 
 @dataclass(slots=True)
 class Knowledge:
-    """Knowledge of the team about one question: the only state that its roles share."""
+    """Knowledge of the team about one question: the only state shared by its roles."""
 
     question: str
     slots: list[tuple[str, str]]
-    """Slots (sub-question, sub-answer), which prompts show as t1, t2, ..."""
+    """Slots (sub-question, sub-answer), shown in prompts as t1, t2, ..."""
     answer: str
     """Latest predicted answer to the question."""
     queries: list[str] = field(default_factory=list)
@@ -58,16 +57,16 @@ class Knowledge:
         return "\n".join(lines) or NONE
 
     def take(self, target: int, query: str, evidence: str) -> None:
-        """Writes a query and its evidence into slot `target`, counted from 1; one more than the last adds a slot."""
+        """Writes a query and its evidence into a slot, counted from 1; the number after the last slot adds one."""
         self.slots[target - 1 : target] = [(query, evidence)]
 
 
 def read_plan(text: str, question: str) -> Parsed[Knowledge]:
-    """Parses a plan as first knowledge, ``<q1>..</q1><a1>..</a1>...<final_answer>..</final_answer>``.
+    """Parses a plan as initial knowledge, ``<q1>..</q1><a1>..</a1>...<final_answer>..</final_answer>``.
 
-    Legal: these tags and blanks only, at least one q or a, in the order q1 a1 q2 a2 up to five pairs, no sub-question
-    empty or twice, one final answer. Fallback: the pairs that can be parsed, else one slot (question, ``unkown``); the
-    last sub-answer if there is no final answer.
+    Legal: only these tags and whitespace, at least one q or a, in the order q1 a1 q2 a2 up to five pairs, no empty or
+    repeated sub-question, one final answer. Fallback: the pairs that can be parsed, else one slot (question,
+    ``unkown``); the last sub-answer if there is no final answer.
     """
     text = without_thoughts(text)
     pairs, rest = numbered(text, ("q", "a"), 9)
@@ -120,7 +119,7 @@ def read_summary(text: str) -> Parsed[str]:
 def read_update(text: str, slots: int) -> Parsed[int]:
     """Parses ``<update>t2</update>`` or ``<add>t4</add>``; the value is the number of the slot to write to, from 1.
 
-    Legal: the number of an existing slot to update, or one more than the last to add. Fallback: a new slot.
+    Legal: the number of an existing slot to update, or the number after the last slot to add. Fallback: a new slot.
     """
     text = without_thoughts(text)
     for tag, targets in (("update", range(1, slots + 1)), ("add", range(slots + 1, slots + 2))):
@@ -211,7 +210,7 @@ async def search_until_end(
         role: Role of the agent, which sees its queries with their pages.
         question: Question to search for.
         most: Maximum number of searches.
-        passage_words: Maximum number of words that it sees of each page.
+        passage_words: Maximum number of words shown of each page.
         io: The episode.
         source: Name of the additional retriever to search; empty for the environment's main retriever.
 

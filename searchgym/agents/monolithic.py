@@ -7,15 +7,15 @@ from searchgym.records import Action, Answer, Invalid, Question, Search
 
 
 class Monolithic:
-    """Agent with one model in one context: it generates an action, takes it, appends the observation, and repeats.
+    """Agent with one model in one context: it generates an action, executes it, appends the observation, and repeats.
 
     Actions are parsed by the environment's grammar. Deviations from Search-R1's released code: responses are never cut
-    and encoded again; the score depends on the action alone, never on the prompt; there is no extra final generation
-    with search switched off, since the last turn of the environment's budget serves as that.
+    and re-encoded; the score depends only on the action, never on the prompt; there is no extra final generation
+    with search disabled, since the last turn of the environment's budget has that function.
 
     Args:
-        prefix_answers: Whether, in training, the model also gives a trial answer before the first search and after each
-            search (PRAISE, arXiv 2604.03675), as role ``prefix``, in forks that do not affect the episode.
+        prefix_answers: Whether, in training, the model also writes a trial answer before the first and after
+            each search (PRAISE, arXiv 2604.03675), as role ``prefix``, in forks that do not affect the episode.
         role: Name of the model's role.
     """
 

@@ -33,7 +33,7 @@ class OracleStep:
     title: str
     """Title of the page that answers the sub-question."""
     quote: str
-    """Sentences of that page which hold the answer."""
+    """Sentences of that page that contain the answer."""
     answer: str
     """Answer to the sub-question."""
 
@@ -62,7 +62,7 @@ def steps_of(question: Question, quotes: Sequence[str] | None = None) -> list[Or
 
 
 def _own_quotes(question: Question, titles: Sequence[str]) -> list[str]:
-    """Returns the supporting sentences for each gold title, or the title if the question has no such paragraph."""
+    """Returns the supporting sentences for each gold title, or the title if its paragraph is missing."""
     supporting_facts = {(title_key(fact.title), fact.sentence) for fact in question.supporting_facts or ()}
     quotes: dict[str, str] = {}
     for page in question.paragraphs or ():
@@ -106,7 +106,7 @@ class OracleRoles:
         """Returns a role's output for a prompt with these fields.
 
         Raises:
-            AttributeError: No shipped team has such a role.
+            AttributeError: The oracle does not know the role.
         """
         return str(getattr(self, role)(fields))
 
@@ -137,7 +137,7 @@ class OracleRoles:
         return f"{''.join(pairs)}<final_answer> {UNKNOWN}</final_answer>"
 
     def search(self, fields: Fields) -> str:
-        """Searches for the first sub-question that was not searched for yet."""
+        """Searches for the first sub-question not yet searched for."""
         searched = {same(line) for line in fields["queries"].splitlines()}
         left = [step for step in self.steps[: 1 if self.early else None] if same(step.filled) not in searched]
         return f"<search> {left[0].filled}</search>" if left else "<end>"
@@ -211,7 +211,7 @@ class OracleRoles:
         return f"<answer> {answer}</answer>"
 
     def _step(self, text: str) -> OracleStep | None:
-        """Returns the step whose sub-question a text asks, with or without earlier answers filled in; None if none."""
+        """Returns the step whose sub-question a text asks, with or without earlier answers filled in, or None."""
         plain = same(text).removeprefix("what is ").rstrip("?")
         return next(
             (s for s in self.steps if plain in (same(s.sub_question).rstrip("?"), same(s.filled).rstrip("?"))), None

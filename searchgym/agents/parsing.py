@@ -1,8 +1,8 @@
-"""Tools for the parsers of team roles, which accept an exact form and fall back to a default for anything else.
+"""Tools for the parsers of team roles, which accept one exact form and fall back to a default otherwise.
 
-A parser gets the whole text of a model and returns a `Parsed`: the value that the workflow uses, and whether the text
-was legal for the role. Thoughts are ignored (a model may reason first); everything else counts. No
-parser raises, and each is linear in the length of the text.
+A parser receives the whole text of a model and returns a `Parsed`: the value that the workflow uses, and whether
+the text was legal for the role. Thoughts are ignored (a model may reason first); everything else counts.
+Parsers raise no exceptions and run in time linear in the length of the text.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from searchgym.protocol import MAX_ACTION_CHARS, split_thoughts
 
 Value = TypeVar("Value")
 NONE: Final = "none"
-"""Text that a prompt shows for an empty field."""
+"""Text shown in a prompt for an empty field."""
 LINE: Final = 200
 """Maximum length in characters of a line that a parser uses as a fallback."""
 
@@ -32,12 +32,12 @@ class Parsed(Generic[Value]):
 
 
 def without_thoughts(text: str) -> str:
-    """Returns a model's text without thoughts and outer blanks; over-long text is cut."""
+    """Returns a model's text without thoughts and outer whitespace; over-long text is truncated."""
     return split_thoughts(text[:MAX_ACTION_CHARS])[1].strip()
 
 
 def only_tag(text: str, tag: str) -> str | None:
-    """Returns the content of a tag if the text is that tag once and nothing else, or else None.
+    """Returns the content of a tag if the text is exactly that tag, otherwise None.
 
     Args:
         text: Output of a role, as `without_thoughts` returns it.
@@ -51,7 +51,7 @@ def only_tag(text: str, tag: str) -> str | None:
 
 
 def first_line(text: str, limit: int = LINE) -> str:
-    """Returns the first non-empty line without tags, cut to `limit` characters."""
+    """Returns the first non-empty line without tags, truncated to `limit` characters."""
     bare = re.sub(r"</?\w{1,20}>", " ", text[: 100 * limit])
     line = next((line.strip() for line in bare.splitlines() if line.strip()), "")
     return line[:limit].strip()
@@ -84,5 +84,5 @@ def words(text: str) -> int:
 
 
 def same(text: str) -> str:
-    """Returns the normal form by which questions are compared: case folded, whitespace collapsed."""
+    """Returns the normal form used to compare questions: case-folded, with whitespace collapsed."""
     return " ".join(text.casefold().split())

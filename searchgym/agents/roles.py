@@ -43,12 +43,12 @@ class Role:
     def parts(self, fields: Mapping[str, str], trusted: str = "") -> Parts:
         """Returns the parts of the prompt with its fields filled in.
 
-        A prompt may leave out ``instructions``, the description of the action grammar: released models have it in words
-        of their own.
+        A prompt may omit ``instructions``, the description of the action grammar: prompts of released models have their
+        own wording of it.
 
         Args:
-            fields: Values of the fields, which come from elsewhere.
-            trusted: Value of ``instructions``, the only field that is text of this package.
+            fields: Values of the fields, which are untrusted.
+            trusted: Value of ``instructions``, the only field whose text comes from this package.
 
         Raises:
             UsageError: A placeholder got no value, or a value has no placeholder.
@@ -69,7 +69,7 @@ def load_role(name: str, card: RoleCard, folder: Path) -> Role:
     Args:
         name: Name of the role.
         card: Section of the agent's card about the role.
-        folder: Folder of the card, to which the prompt's path is relative.
+        folder: Folder of the card, which the prompt's path is relative to.
 
     Raises:
         CardError: The prompt file cannot be read, lacks a field of the card or uses an unknown one; or the penalty is

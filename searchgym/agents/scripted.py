@@ -12,7 +12,7 @@ from searchgym.text import holds
 
 
 class Oracle:
-    """Agent that searches for each gold title in order, then gives the gold answer with all gold evidence.
+    """Agent that searches for each gold title in order, then submits the gold answer with all gold evidence.
 
     It checks the whole pipeline: a score below 1.0 means a fault in the data or the scoring. If pages can be opened, it
     opens the gold pages and reads until an answer appears.
@@ -25,7 +25,7 @@ class Oracle:
 
 
 class EvidenceOracle:
-    """Agent that searches for each gold title and gives the gold answer only if every gold page was among the hits.
+    """Agent that searches for each gold title and submits the gold answer only if every gold page is among the hits.
 
     Its score is the upper bound for a perfect reader: below 1.0, retrieval misses pages even by their titles. If pages
     can be opened, it must also have read an answer, or every part of the gold pages.
@@ -77,7 +77,7 @@ class SpanOracle:
 
 
 class ClosedBook:
-    """Agent that never searches: it answers "yes" to yes/no questions, "A" to "A or B", else nothing."""
+    """Agent that never searches: it answers "yes" to yes/no questions and "A" to "A or B", otherwise nothing."""
 
     async def run(self, question: Question, io: EpisodeIO) -> None:
         """Runs one episode."""
@@ -85,9 +85,9 @@ class ClosedBook:
 
 
 class SingleSearch:
-    """Agent that searches once for the question and answers like `ClosedBook`, or else with a title.
+    """Agent that searches once for the question and answers like `ClosedBook`, otherwise with a title.
 
-    The title is that of the best hit which the question does not mention.
+    This is the title of the best hit that the question does not mention.
     """
 
     async def run(self, question: Question, io: EpisodeIO) -> None:
@@ -155,7 +155,7 @@ async def read_page(title: str, results: Observation, question: Question, io: Ep
         seen = await io.step(action)
         observations.append(seen)
         action = More()
-        if seen.opened is None or not seen.opened.part:  # the title means several pages: the id means one
+        if seen.opened is None or not seen.opened.part:  # the title is ambiguous; the id is not
             action = Open(hit.passage.id) if hit is not None and len(observations) == 1 else None
         elif seen.opened.part == seen.opened.parts or any(holds(seen.text, gold) for gold in question.golds):
             action = None
@@ -163,7 +163,7 @@ async def read_page(title: str, results: Observation, question: Question, io: Ep
 
 
 def gold_answer(question: Question) -> Answer:
-    """Returns the gold answer with all gold evidence that the data has."""
+    """Returns the gold answer with all gold evidence in the data."""
     facts = question.supporting_facts
     sentences = facts if facts is not None and all(fact.sentence is not None for fact in facts) else None
     marked = [i for i, p in enumerate(question.paragraphs or ()) if p.supporting]

@@ -1,4 +1,4 @@
-"""Environments: the text space, the environment core and the Gymnasium classes around it."""
+"""Environments: the text space, the environment core, and the Gymnasium classes built on it."""
 
 from searchgym.envs.cards import EnvCard
 from searchgym.envs.core import Rules, State

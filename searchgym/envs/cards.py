@@ -29,7 +29,7 @@ class EnvCard(Options):
     scorer: ScorerName = "hotpotqa"
     """Name of the official scorer that computes the scores of evaluations."""
     reward: str | dict[str, Any] = "em"
-    """Reward of a finished episode: a kind's name, ``kind`` with its options, or ``module:function``."""
+    """Reward of a finished episode: the name of a kind, ``kind`` with its options, or ``module:function``."""
     protocol: ProtocolName = "tags"
     """Action grammar that the model writes."""
     dialect: str = "hermes"
@@ -47,10 +47,10 @@ class EnvCard(Options):
     max_queries: Annotated[int, Gt(0)] = 1
     """Maximum number of queries in one search action."""
     max_observation_words: Annotated[int, Gt(0)] = 500
-    """Maximum number of words of retrieved text per turn; longer text is cut."""
+    """Maximum number of words of retrieved text per turn; longer text is truncated."""
     browse: bool = False
     """Whether searches show only the beginning of each passage, and pages of the corpus can be opened."""
     snippet_words: Annotated[int, Gt(0)] = 30
     """Maximum number of words of each passage in search results when pages can be opened (`browse`)."""
     retriever_deadline: Annotated[float, Gt(0)] = 30.0
-    """Seconds that one retrieval may take, retries included."""
+    """Time limit of one retrieval in seconds, retries included."""

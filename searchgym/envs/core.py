@@ -42,7 +42,7 @@ class Rules:
     max_observation_words: int
     """Maximum number of words of retrieved text per turn."""
     deadline: float
-    """Seconds that one retrieval may take, retries included."""
+    """Time limit of one retrieval in seconds, retries included."""
     pages: PageIndex | None = None
     """Pages that can be opened; None if searches show whole passages and no page can be opened."""
     snippet_words: int = 0

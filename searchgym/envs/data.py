@@ -99,7 +99,7 @@ def load_corpus(path: Path, card: RetrieverGiven = None, progress: Progress | No
             open_corpus(path), folder, retriever, overwrite=folder.exists(), wait=LOCK_SECONDS, progress=progress
         )
     except RunExistsError:
-        if not folder.exists():  # else another process has built the same index meanwhile
+        if not folder.exists():  # otherwise another process has built the same index in the meantime
             raise
     return load_index(folder, card=retriever, progress=progress)
 
@@ -117,7 +117,7 @@ def lacks_index(path: Path | None, card: RetrieverCard) -> bool:
 
 
 def no_index(card: RetrieverCard, corpus: str = "") -> str:
-    """Returns what to do about an index that is not here.
+    """Returns instructions for getting an index that is missing on this machine.
 
     Args:
         card: Card of the retriever.

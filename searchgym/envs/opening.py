@@ -39,7 +39,7 @@ def open_corpus_of(card: EnvCard, options: TaskOptions) -> CorpusRetriever:
 
 
 def find_card_of(card: EnvCard, retriever: str | dict[str, Any]) -> RetrieverCard:
-    """Returns the retriever card that a user names; a bare URL sets no deadline, so that the environment's applies."""
+    """Returns the retriever card that a user names; for a bare URL, the environment's deadline applies."""
     named = find_retriever(retriever)
     if isinstance(retriever, str) and retriever.startswith(("http://", "https://")):
         return dataclasses.replace(named, deadline=card.retriever_deadline)  # type: ignore[call-arg]
@@ -55,7 +55,7 @@ def load_retriever(
         card: The card, with the user's options applied.
         questions: All questions.
         options: The user's options.
-        corpus: Opens the user's corpus.
+        corpus: Function that opens the user's corpus.
 
     Raises:
         UsageError: `retriever` conflicts with `distractors`, is not a retriever, or has the wrong signature.

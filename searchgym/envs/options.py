@@ -34,8 +34,8 @@ class TaskOptions(TypedDict, total=False):
     """Additional retrievers by name, each with a separate search action (``<web_search>`` for one called web). A value
     has the forms of `retriever`, over the same corpus, or is ``{"corpus": ..., "retriever": ...}`` for another one."""
     reward: str | Mapping[str, Any] | RewardFunction
-    """Reward: a kind's name (a module of `searchgym.envs.rewards`), ``kind`` and options, ``"module:function"``, or a
-    callable that takes the final `State`."""
+    """Reward: the name of a kind (a module of `searchgym.envs.rewards`), ``kind`` and options, ``"module:function"``,
+    or a callable that takes the final `State`."""
     protocol: ProtocolName
     """Action grammar that the model writes."""
     dialect: str
@@ -46,7 +46,7 @@ class TaskOptions(TypedDict, total=False):
     """Handling of several tool calls in one response: only the first counts, all are queries of one search, or the
     response is invalid."""
     distractors: bool
-    """Whether each question searches only the paragraphs that come with it, instead of `corpus`."""
+    """Whether each question searches only its own paragraphs instead of `corpus`."""
     aliases: str | os.PathLike[str]
     """Path to 2WikiMultihopQA's ``id_aliases.json``, for its evidence scores."""
     top_k: int
@@ -62,7 +62,7 @@ class TaskOptions(TypedDict, total=False):
     snippet_words: int
     """Maximum number of words of each passage in search results when pages can be opened (`browse`)."""
     retriever_deadline: float
-    """Seconds that one retrieval may take, retries included."""
+    """Time limit of one retrieval in seconds, retries included."""
 
 
 RULE_OPTIONS: Final = TaskOptions.__annotations__.keys() & EnvCard.__annotations__.keys() - {

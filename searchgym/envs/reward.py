@@ -123,7 +123,7 @@ def finite_number(value: object) -> float | None:
         return None
     try:
         number = float(value)
-    except OverflowError:  # of an integer
+    except OverflowError:  # an integer too large for a float
         return None
     return number if abs(number) <= LARGEST else None
 

@@ -54,7 +54,7 @@ class Task:
         """Returns the question with an id.
 
         Raises:
-            UnknownNameError: No such question in this task.
+            UnknownNameError: The task has no such question.
         """
         if question_id not in self.by_id:
             raise UnknownNameError("question id", question_id, self.by_id)
@@ -95,7 +95,7 @@ def load_task(card: EnvCard, **options: Unpack[TaskOptions]) -> Task:
     context = _context(card, options, corpus)
     try:
         problems = "; ".join(source.check_environment(context))
-    except Exception as error:  # whatever the class of another package raises
+    except Exception as error:  # the class of another package may raise anything
         problems = f"the check of its question source failed: {type(error).__name__}: {error}"
     if problems:
         raise UsageError(f"{card.id}: {problems}")

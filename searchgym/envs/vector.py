@@ -86,7 +86,7 @@ class SearchVectorEnv(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[tuple[str, ...], dict[str, Any]]:
-        """Starts episodes in all environments, or in those that a mask selects.
+        """Starts episodes in all environments, or only in those selected by a mask.
 
         Args:
             seed: One seed per environment, or a single seed, from which environment i uses ``seed + i``.
@@ -123,7 +123,7 @@ class SearchVectorEnv(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...
         return state.question.text, turns.first_info(self.task, state)
 
     def _per_env(self, values: Any, name: str) -> list[Any]:
-        """Returns the values as a list with one entry per environment, all None for None."""
+        """Returns the values as a list with one entry per environment; None gives a list of None."""
         if values is None:
             return [None] * self.num_envs
         if len(values) != self.num_envs:
@@ -175,7 +175,7 @@ class SearchVectorEnv(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...
         infos: dict[int, dict[str, Any]] = {}
         for i, (state, observations[i]) in stepped.items():
             rewards[i], terminations[i], truncations[i], infos[i], _ = turns.outcome(self.task, state)
-        # Last, after every reward was computed: a step that raises leaves all states as they were.
+        # Done last, after all rewards are computed, so that a step that raises leaves all states unchanged.
         for i, (state, _) in stepped.items():
             self._states[i] = state
         self.stats.steps += len(stepped)

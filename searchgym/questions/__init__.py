@@ -1,4 +1,4 @@
-"""Questions from every source: worlds, the facts and links of any corpus, masked spans, tasks of a rubric."""
+"""Questions from all sources: worlds, facts and links of any corpus, masked spans, tasks with a rubric."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Draws drafts of questions from a source: chains, comparisons, comparisons over a bridge, and pairs of clues."""
+"""Draws drafts of questions from a source: chains, comparisons, bridge comparisons, and pairs of clues."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Draft:
     form: Form | None = None
     """Logical form on the source's graph; None for a cloze."""
     waypoints: tuple[str, ...] = ()
-    """Names that must be found on the way and are not the answer."""
+    """Intermediate names that must be found but are not the answer."""
     relations: tuple[str, ...] = ()
     """Relations along the path of the question."""
     steps: tuple[Hop, ...] = ()
@@ -51,7 +51,7 @@ class Draft:
     names: tuple[str, ...] = ()
     """Other names of the answer; cloze only."""
     named: bool = False
-    """Whether the question names its answer or asks for yes or no."""
+    """Whether the question names its answer or is a yes/no question."""
 
     @property
     def hops(self) -> int:
@@ -93,7 +93,7 @@ def chains_by_relations(source: FactBase, hops: int, rng: random.Random) -> dict
 
 
 def _paths(source: FactBase, hops: int, rng: random.Random) -> Iterator[Path]:
-    """Yields paths of facts over different pages, from every page that a question can name."""
+    """Yields paths of facts over different pages, starting at every page that a question can name."""
     pack = source.pack
     never = {tuple(pair) for pair in pack.never}
     joined = {tuple(join.steps) for join in pack.joined}
@@ -282,7 +282,7 @@ class _Comparisons:
 
 
 def _size(text: str) -> tuple[str, int] | None:
-    """Returns (``date`` or ``year``, year) of a literal, None if it is neither."""
+    """Returns (``date`` or ``year``, year) of a literal, or None if it is neither."""
     year = _YEAR.search(text)
     return None if year is None else ("year" if text == year[0] else "date", int(year[0]))
 

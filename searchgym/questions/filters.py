@@ -1,4 +1,4 @@
-"""Filters that every draft of a question passes, in a fixed order; each rejection is counted under its rule."""
+"""Filters that every draft of a question passes, in a fixed order; rejections are counted by rule."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Wording:
         self._source = source
 
     def refusal(self, draft: Draft) -> str | None:
-        """Returns the first rule that refuses a draft, None if there is none."""
+        """Returns the first rule that refuses a draft, or None."""
         asks_end = not draft.named and draft.shape != "intersection"
         if draft.form is not None and not self._one_answer(draft.form):
             return "not one answer"
@@ -74,7 +74,7 @@ class Wording:
         """Returns whether the form has exactly one answer in the graph."""
         try:
             return len(evaluate(self._source.graph, form)) == 1
-        except ValueError:  # a literal that is no date
+        except ValueError:  # a literal that is not a date
             return False
 
     def _rare_words(self, draft: Draft) -> bool:
@@ -112,7 +112,7 @@ class Searches:
         return searched
 
     def refusal(self, searched: SearchedDraft) -> str | None:
-        """Returns the rule that refuses a draft, None if there is none."""
+        """Returns the rule that refuses a draft, or None."""
         if searched.draft.hops > 1 and searched.all_within(self.top_k):
             return "one search finds all its pages"
         if not searched.all_within(self.top_k, by_name=True):
@@ -133,7 +133,7 @@ class Balance:
         self._sides: Counter[tuple[str, str]] = Counter()
 
     def refusal(self, draft: Draft) -> str | None:
-        """Returns the rule that refuses a draft, None if there is none; counts a draft that is not refused."""
+        """Returns the rule that refuses a draft; otherwise counts the draft and returns None."""
         if draft.named:
             side, other = _sides(draft)
             group = " ".join(draft.relations)
@@ -148,7 +148,7 @@ class Balance:
 
 
 def _sides(draft: Draft) -> tuple[str, str]:
-    """Returns the side of a comparison's answer and the other one."""
+    """Returns the side of a comparison's answer, and the other side."""
     if draft.answer in ("yes", "no"):
         return draft.answer, {"yes": "no", "no": "yes"}[draft.answer]
     first = draft.text.rfind(f"{draft.answer} or ") >= 0

@@ -1,4 +1,4 @@
-"""Generates question sets from a corpus: reads facts, splits pages, draws, words, filters."""
+"""Generates question sets from a corpus: reads facts, splits pages, and draws, words and filters questions."""
 
 from __future__ import annotations
 
@@ -75,13 +75,13 @@ class QuestionSet:
     pages: Mapping[str, int]
     """Number of pages of each split."""
     held_out: int
-    """Number of pages that were left out."""
+    """Number of excluded pages."""
     facts: Facts
     """Facts and links of the corpus, with the number that each rule refused."""
     triples: tuple[Triple, ...]
     """All facts of the corpus, with the names that questions use."""
     cut: int = 0
-    """Number of pairs of linked pages that are in two splits."""
+    """Number of pairs of linked pages in different splits."""
     crossing: int = 0
     """Number of drafts along links that are in no split because their pages are in different splits."""
 

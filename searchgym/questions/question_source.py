@@ -37,7 +37,7 @@ class QuestionContext:
     words: int = 500
     """Maximum number of words of retrieved text per turn."""
     searches: int = 4
-    """Maximum number of turns of an episode that search."""
+    """Maximum number of search turns per episode."""
     browse: bool = False
     """Whether pages of the corpus can be opened."""
     retrievers: tuple[str, ...] = ()
@@ -55,7 +55,7 @@ class CorpusPages:
     split: str = "train"
     """Split of the pages; ``all`` for every page."""
     hold_out: Sequence[str] = ()
-    """Question files whose gold pages and answers are left out: those of an evaluation."""
+    """Question files of an evaluation, whose gold pages and answers are excluded."""
 
 
 class QuestionSource(Kind):
@@ -144,7 +144,7 @@ class QuestionSource(Kind):
         return CorpusPages()
 
 
-# -- questions that a user gives -----------------------------------------------------------------------------------
+# -- questions of the user -----------------------------------------------------------------------------------------
 
 Given = str | os.PathLike[str] | Sequence[Question] | Sequence[str]
 

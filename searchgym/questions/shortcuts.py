@@ -152,7 +152,7 @@ def _form(question: Question) -> Mapping[str, Any]:
 
 
 def _exposed(question: Question) -> bool:
-    """Returns whether a question names a gold page that its path reaches only later."""
+    """Returns whether a question names a gold page that its path reaches only at a later step."""
     form, gold = _form(question), list(question.gold_titles or ())
     if form.get("op") != "path" or len(gold) < 2:
         return False

@@ -184,7 +184,7 @@ def split_pages(
         count: Number of pages.
         edges: Pairs of pages that a question may need together.
         shares: Shares of the pages that the three splits should have.
-        together: Further pairs, which are never cut.
+        together: Additional pairs, which are never separated.
     """
     edges, together = list(edges), list(together)
     sets = [set[int]() for _ in SPLITS]
@@ -204,7 +204,7 @@ def split_pages(
 
 
 def pages_of_splits(count: int, facts: Facts, spec: GeneratedSpec, out: HeldOut) -> dict[str, frozenset[int]]:
-    """Returns the pages of each split, without those that are held out.
+    """Returns the pages of each split, without held-out pages.
 
     Args:
         count: Number of passages.

@@ -36,10 +36,10 @@ USUAL: Final = tuple(shape for shape in SHAPES if shape != SENTENCE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeneratedSpec(Options):
-    """Parameters of questions that are generated from a corpus: equal specs and corpora give the same questions."""
+    """Parameters of questions generated from a corpus: equal specs and corpora give the same questions."""
 
     n: int = 1000
-    """Number of questions over all splits; fewer if the corpus has no more."""
+    """Number of questions over all splits; fewer if the corpus does not yield enough."""
     seed: int = 0
     """Random seed; in a pipeline, it is added to the pipeline's seed."""
     pack: str = "people-and-works"

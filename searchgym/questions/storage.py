@@ -84,7 +84,7 @@ def write_set(
         out: Folder to create.
         held_out: Pages and names to leave out.
         source: Name of the corpus for the report.
-        progress: Called with progress reports.
+        progress: Callback that receives progress reports.
         needed: Splits that must have a question.
         top_k: Number of hits per search in the environment that will ask the questions.
 
@@ -120,7 +120,7 @@ def write_set(
     measured = report_of(question_set, measure(questions, passages, retriever, top_k, question_set.triples))
     _write(building, question_set, measured, key | {"passages": len(passages)}, source)
     shutil.rmtree(building / "work")
-    check_free(out)  # again: another process may have written it meanwhile
+    check_free(out)  # again: another process may have written it in the meantime
     building.rename(out)
     return measured
 
@@ -184,7 +184,7 @@ def read_card(folder: FilePath) -> dict[str, Any]:
 
 
 def read_split(folder: FilePath, split: str) -> tuple[Question, ...]:
-    """Returns the questions of a split of a question set, or those of ``all``.
+    """Returns the questions of one split of a question set, or of all splits for ``all``.
 
     Raises:
         DataError: The folder is not a question set, a file does not match the card, or the split has no question.
@@ -212,14 +212,14 @@ def cached_set(
     held_back: Sequence[FilePath] = (),
     top_k: int = 3,
 ) -> Path:
-    """Returns the folder of a question set in a cache; generates it from a retriever's corpus if the cache lacks it.
+    """Returns the folder of a question set in a cache; generates it from a retriever's corpus if it is not cached.
 
     Args:
         retriever: Retriever over the corpus.
         spec: Parameters of the questions.
         home: Folder of the cache.
         source: Name of the corpus for the report.
-        held_back: Question files whose gold pages and answers are left out.
+        held_back: Question files whose gold pages and answers are excluded.
         top_k: Number of hits per search in the environment that will ask the questions.
     """
     sha256 = retriever.corpus_sha256 or corpus_sha256(retriever.passages())

@@ -21,8 +21,8 @@ PASSAGES: Final = 3
 def read_order(text: str, count: int, keep: int) -> Parsed[tuple[int, ...]]:
     """Parses an order of pages, ``<id>Document4,Document0</id>``; the value is the 0-based numbers to show, in order.
 
-    Legal: 1 to `keep` numbers below `count`, none twice, and nothing else. Pages that are not named follow in the
-    retriever's order until `keep` are chosen. Fallback: the retriever's order.
+    Legal: 1 to `keep` distinct numbers below `count`, and nothing else. The other pages follow in the retriever's
+    order until `keep` are chosen. Fallback: the retriever's order.
 
     Args:
         text: Output of the ranker.
@@ -42,7 +42,7 @@ def fetched_for(call: Call, searches: Sequence[Searched]) -> tuple[Hit, ...]:
 
 
 def fetched(hits: Sequence[Hit]) -> tuple[Hit, ...]:
-    """Returns hits without repeated passages, in their order."""
+    """Returns hits in their original order, without repeated passages."""
     first: dict[str, Hit] = {}
     for hit in hits:
         first.setdefault(hit.passage.id, hit)
@@ -55,17 +55,17 @@ class CoSearch(Monolithic):
     A search fetches the environment's `top_k` pages. The ranker reads the question, the query and all
     of them, and names the best ones in order (`read_order`); the reasoner sees the first `keep`. With one page there is
     nothing to rank, and the ranker is not called. The ranker's call records the order (`Call.ranked`); the episode's
-    searches record what was fetched. The credit term ``ranking`` is the ranker's reward, and ``normalise: query``
+    searches record the fetched pages. The credit term ``ranking`` is the ranker's reward, and ``normalise: query``
     compares its calls.
 
-    Source: the paper and notes on its code. Deviations: the form of the order is ours, pages that it leaves out may
-    follow (there it lists all to keep), 3 pages are kept as in Search-R1 (there 5 of 50), and the ranker may think but
-    need not. With several queries in one action the ranker orders all their hits at once.
+    Source: the paper and notes on its code. Deviations: the format of the order is ours, pages that it omits may
+    follow (there it lists all pages to keep), 3 pages are kept as in Search-R1 (there 5 of 50), and the ranker need
+    not think. With several queries in one action, the ranker orders all their hits at once.
 
     Args:
         keep: Maximum number of pages that the reasoner sees of a search.
         passage_words: Maximum number of words that the ranker sees of each page.
-        observation_words: Maximum number of words of pages that the reasoner sees of a search.
+        observation_words: Maximum number of words of all pages that the reasoner sees of a search.
     """
 
     def __init__(self, keep: int = PASSAGES, passage_words: int = 100, observation_words: int = 500) -> None:

@@ -1,4 +1,4 @@
-"""HierSearch: a planner over agents that each search one source, local or web (its repository, plageon/HierSearch)."""
+"""HierSearch: a planner over agents that each search one source, local or web (repository plageon/HierSearch)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def read_step(text: str) -> Parsed[tuple[str, str]]:
     """Parses a planner's step; the value is the tag and its content.
 
     Legal: exactly one of ``<local_search_agent>``, ``<web_search_agent>``, ``<all_search_agent>`` or ``<answer>`` with
-    1 to 100 words, and nothing else, none of these tags within it either. Fallback: the first line as the answer.
+    1 to 100 words, without other text or nested tags. Fallback: the first line as the answer.
     """
     text = without_thoughts(text)
     for tag in (*TOOLS, ANSWER):
@@ -76,7 +76,7 @@ class HierSearch:
             if tag == ANSWER:
                 reply.call.answer = answer = text
                 break
-            if io.turns_left <= 1 or step == self.steps - 1:  # nothing that comes back could be used
+            if io.turns_left <= 1 or step == self.steps - 1:  # a result could no longer be used
                 break
             used.add(tag)
             for role in TOOLS[tag]:

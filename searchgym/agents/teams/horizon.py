@@ -11,7 +11,7 @@ from searchgym.records import Answer, Invalid, Question
 from searchgym.text import cut_words
 
 MAX_WORD_CHARACTERS: Final = 20
-"""Maximum number of characters per allowed word of a text, since one word may be as long as a page."""
+"""Maximum mean number of characters per allowed word, since one word may be as long as a page."""
 
 
 def read_memory(text: str, before: str, most: int) -> Parsed[str]:
@@ -22,7 +22,7 @@ def read_memory(text: str, before: str, most: int) -> Parsed[str]:
 
     Args:
         text: Output of the summariser.
-        before: Memory that the new one would replace.
+        before: Previous memory.
         most: Maximum number of words.
     """
     memory = only_tag(without_thoughts(text), "memory")
@@ -36,7 +36,7 @@ class ASearcher:
 
     The searcher sees the question, the memory, its last actions and the number of actions left, and writes an action of
     the environment's grammar; so it opens pages if the environment allows it. The summariser sees the observation and
-    rewrites the memory. Each call is a context of its own, whose length does not depend on the turn.
+    rewrites the memory. Each call has a separate context, whose length does not depend on the turn.
 
     Source: the paper's agent searches and reads pages for 40 turns and more, and one model reasons and summarises, both
     trained. Deviation: there summaries of pages are appended to one conversation; the memory that replaces it is ours.

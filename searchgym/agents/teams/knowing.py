@@ -20,7 +20,7 @@ KNOW: Final = "know"
 def read_decision(text: str) -> Parsed[bool]:
     """Parses ``<decision>search</decision>`` or ``<decision>know</decision>``; the value is whether to search.
 
-    Legal: exactly one of these forms. Fallback: to search.
+    Legal: exactly one of these forms. Fallback: search.
     """
     body = only_tag(without_thoughts(text), "decision")
     return Parsed(body != KNOW, body in (SEARCH, KNOW))
@@ -51,8 +51,8 @@ async def answer_from_memory(question: Question, io: EpisodeIO, trial: bool = Fa
 class IkeaAgent(Monolithic):
     """Monolithic agent whose prompt asks it to search only for what it does not know (IKEA).
 
-    Outside of training it first gives a trial answer without pages, as role ``knower``, which does not affect the
-    episode: the score ``awareness`` compares its searching with what it knew. The credit term ``ikea`` is its reward.
+    Outside training, it first samples a trial answer without pages, as role ``knower``, which does not affect the
+    episode: the score ``awareness`` compares its searches with its knowledge. The credit term ``ikea`` is its reward.
 
     Args:
         probe: Whether to give this trial answer.
@@ -70,12 +70,12 @@ class IkeaAgent(Monolithic):
 
 
 class AdaSearch(Monolithic):
-    """Agent that first decides whether to search, and then answers from memory or as the monolithic agent (AdaSearch).
+    """Agent that first decides whether to search, then answers from memory or like the monolithic agent (AdaSearch).
 
     A trial answer without pages, as role ``knower``, comes before the decision and does not affect it: the credit term
     ``decision`` and the score ``awareness`` compare the decision with it. Deviation: the paper trains the two ways of
-    answering first and the decision after them; in a recipe the terms of both act at once, or one after the other by
-    two recipes.
+    answering first and the decision after them; here one recipe trains both at once, or two recipes train one after
+    the other.
     """
 
     @override

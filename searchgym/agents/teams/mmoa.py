@@ -13,9 +13,9 @@ from searchgym.agents.parsing import Parsed
 from searchgym.records import Hit, Question, Search
 
 MOST_QUERIES: Final = 4
-"""Maximum number of sub-questions (the paper's)."""
+"""Maximum number of sub-questions, as in the paper."""
 MOST_CHARACTERS: Final = 300
-"""Maximum number of characters of all sub-questions."""
+"""Maximum number of characters of all sub-questions together."""
 MOST_WORDS: Final = 30
 """Maximum number of words of an answer."""
 
@@ -33,18 +33,18 @@ def read_queries(text: str, question: str) -> Parsed[list[str]]:
 
 
 class MmoaRag:
-    """Agent in which a rewriter breaks the question up, a selector picks pages, and a generator answers (MMOA-RAG).
+    """Agent in which a rewriter splits the question, a selector picks pages, and a generator answers (MMOA-RAG).
 
     Each sub-question is searched for in a separate turn, until the turns are spent; the hits of all searches are
     interleaved. All roles get the answer's score (``outcome``) and their own penalty (``format``): the rewriter -0.5
     for more than four sub-questions or 300 characters, the selector -1 for a repeated or nonexistent page, the
     generator -1 for an answer of more than 30 words, and each for any other text.
 
-    Source: the paper and its released code (chenyiqun/MMOA-RAG at aa1106d, ``trainer_qr_s_g.py``), whose penalties
-    these are. Deviations: there a line is a sub-question and a whole text an answer, so that no text is illegal for its
-    form but a selector's; five to eight sub-questions are cut to four before the penalty counts them, and for more the
-    question takes their place, so that their number never costs anything; an empty selection costs nothing; and the
-    ten pages are 5 and 5, 4, 3 and 3, or 3, 3, 2 and 2 of each sub-question in turn.
+    Source: the paper and its released code (chenyiqun/MMOA-RAG at aa1106d, ``trainer_qr_s_g.py``), which define these
+    penalties. In that code, unlike here, each line is a sub-question and the whole text an answer, so only a selector's
+    text can be malformed; five to eight sub-questions are cut to four before the penalty counts them, and
+    more than eight are replaced by the question, so their number is never penalised; an empty selection is not
+    penalised; and the ten pages are 5 and 5, 4, 3 and 3, or 3, 3, 2 and 2 of the sub-questions in order.
 
     Args:
         max_passages: Maximum number of pages that the selector sees.

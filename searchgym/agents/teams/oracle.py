@@ -30,10 +30,10 @@ class PlannerOracle(OracleRoles):
 
 
 class MmoaOracle(OracleRoles):
-    """Oracle of MMOA-RAG: it asks the sub-questions and keeps the pages that help; with flaws it asks the first only.
+    """Oracle of MMOA-RAG: it asks the sub-questions and keeps the helpful pages; with flaws, only the first is asked.
 
-    A sub-question that needs an earlier answer is asked with its placeholder, since the rewriter sees no page: this
-    workflow cannot follow a chain.
+    A sub-question that needs an earlier answer keeps its placeholder, since the rewriter sees no page: this workflow
+    cannot follow a chain.
     """
 
     @override
@@ -50,7 +50,7 @@ class MmoaOracle(OracleRoles):
 class SearcherOracle(OracleRoles):
     """Oracle of an agent with one conversation: it searches for the page of each hop by its title, then answers.
 
-    Each thought quotes what the last pages said and asks what comes next. With flaws it answers after the first search.
+    Each thought quotes the last pages and asks the next sub-question. With flaws, it answers after the first search.
     """
 
     def searcher(self, fields: Fields) -> str:
@@ -63,7 +63,7 @@ class SearcherOracle(OracleRoles):
 
     @functools.cached_property
     def turns(self) -> Iterator[str]:
-        """The responses of the conversation, one after the other."""
+        """Yields the responses of the conversation in order."""
         rounds, evidence = self.rounds(), ""
         for group in rounds[:1] if self.early else rounds:
             needs = " ".join(step.filled for step in group)
@@ -77,7 +77,7 @@ class SearcherOracle(OracleRoles):
 
 
 class ParallelOracle(SearcherOracle):
-    """Oracle of ParallelSearch: hops that need no answer of each other are searched for in one turn."""
+    """Oracle of ParallelSearch: independent hops are searched for in one turn."""
 
     @override
     def rounds(self) -> list[list[OracleStep]]:
@@ -95,15 +95,15 @@ class ParallelOracle(SearcherOracle):
 
 
 class CoSearchOracle(SearcherOracle):
-    """Oracle of CoSearch: the reasoner follows the hops, the ranker names the gold pages that were fetched.
+    """Oracle of CoSearch: the reasoner follows the hops, the ranker lists the retrieved gold pages.
 
-    Without a gold page it names the first one, and now and then with flaws, too.
+    Without a gold page, it lists the first page; with flaws, sometimes also if there are gold pages.
     """
 
     reasoner = SearcherOracle.searcher
 
     def ranker(self, fields: Fields) -> str:
-        """Names the gold pages."""
+        """Lists the gold pages."""
         titles = {title_key(title) for title in self.question.gold_titles or ()}
         gold = [number for number, title in pages_in(fields) if title_key(title) in titles][:PASSAGES]
         return self._chosen(gold, ["0"])
@@ -112,7 +112,7 @@ class CoSearchOracle(SearcherOracle):
 class HorizonOracle(OracleRoles):
     """Oracle of ASearcher: it follows the hops, and its notes are the last quotes that fit into the memory.
 
-    It infers its progress from its notes alone. If a search does not find the page, or with flaws after the first page,
+    It infers its progress only from its notes. If a search does not find the page, or with flaws after the first page,
     it stops searching.
     """
 
@@ -147,7 +147,7 @@ class HorizonOracle(OracleRoles):
 class HierOracle(OracleRoles):
     """Oracle of HierSearch: the planner sends each hop to the local agent, and to the web agent if the former fails.
 
-    It infers the results from the history alone. With flaws it calls a random one of the three tools, so that
+    It infers the results only from the history. With flaws it calls a random one of the three tools, so that
     demonstrations contain each, and answers after the first hop.
     """
 

@@ -1,4 +1,4 @@
-"""ParallelSearch: several independent queries in one search action (its repository, Tree-Shu-Zhao/ParallelSearch)."""
+"""ParallelSearch: several independent queries in one search action (repository Tree-Shu-Zhao/ParallelSearch)."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ QUERY_SEPARATOR: Final = "##"
 def split_queries(action: Action) -> Action:
     """Splits the text of a search at separators into queries: ``first query ## second query``.
 
-    Empty queries are left out, and so is a query that repeats an earlier one; a search without any is `Invalid`. Other
-    actions are returned as they are.
+    Empty and repeated queries are dropped; a search without any query becomes `Invalid`. Other actions are returned
+    unchanged.
     """
     if not isinstance(action, Search):
         return action
@@ -30,7 +30,7 @@ def split_queries(action: Action) -> Action:
 class ParallelSearch(Monolithic):
     """Monolithic agent that may send several queries in one turn, ``<search>first ## second</search>``.
 
-    The environment has to allow several queries (`max_queries`); a search of more than that is an invalid action.
+    The environment must allow several queries (`max_queries`); a search with more queries is an invalid action.
     Everything else is as in `Monolithic`. The credit terms ``decomposition`` and ``search-count`` are its rewards.
     """
 

@@ -13,10 +13,10 @@ class SearchPlanner:
 
     The planner sees its queries with their pages; it writes what M-ASK's search role writes, ``<search>query</search>``
     or ``<end>``, and anything else is treated as there (`read_search`). The generator is JADE's (`read_answer`). A
-    recipe freezes the generator by a model key, and rewards the planner alone by ``outcome``, ``process`` and
+    recipe freezes the generator by a model key, and rewards only the planner by ``outcome``, ``process`` and
     ``costs``. The note ``rounds`` of an episode is the number of calls of the planner.
 
-    Source: the abstract and summaries of the paper; no code is public. The form of the prompts is ours.
+    Source: the abstract and summaries of the paper; no code is public. The format of the prompts is ours.
 
     Args:
         max_searches: Maximum number of searches; the environment may allow fewer.

@@ -31,7 +31,7 @@ class PageFact(NamedTuple):
     """A fact with the position of the sentence that states it."""
 
     subject: int
-    """Number of the passage that states the fact and is about its subject."""
+    """Number of the passage that states the fact, which is about its subject."""
     relation: str
     text: str
     """Object as the page writes it, with normalised spacing."""
@@ -243,7 +243,7 @@ class _Checks:
         self._titles = {norm(base_title(passage.title)) for passage in passages}
 
     def refusal(self, fact: PageFact) -> str | None:
-        """Returns the rule that refuses a fact, None if there is none."""
+        """Returns the rule that refuses a fact, or None."""
         relation = self._pack.relations[fact.relation]
         if fact.target is None:
             if relation.object == "entity" and norm(fact.text) in self._titles:

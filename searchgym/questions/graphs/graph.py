@@ -56,13 +56,13 @@ class Entity:
     title: str
     """Title of the entity's page; unique in a world."""
     name: str
-    """Name of the entity, which namesakes share."""
+    """Name of the entity, shared by namesakes."""
     kind: str
     """Kind of entity, such as ``"person"``; see `schema.KINDS`."""
     gender: str = "it"
     """Pronoun for the entity: ``"she"``, ``"he"`` or ``"it"``."""
     note: str = ""
-    """Profession or genre (`full` only), which a namesake's title has in brackets."""
+    """Profession or genre (`full` only), shown in brackets in the title of a namesake."""
     aliases: tuple[str, ...] = ()
     """Other names of the entity (`full` only)."""
     shared: bool = False
@@ -99,7 +99,7 @@ class Graph:
         self.back.setdefault(value, {}).setdefault(relation, []).append(subject)
 
     def one(self, subject: str, relation: str) -> str | None:
-        """Returns the object of a subject's relation, None if there is none or more than one."""
+        """Returns the only object of a subject's relation; None if there is none or more than one."""
         objects = self.facts.get(subject, {}).get(relation, ())
         return objects[0] if len(objects) == 1 else None
 
@@ -127,7 +127,7 @@ class Graph:
         return self.entities[value].name if value in self.entities else value
 
     def mention(self, value: str) -> str:
-        """Returns an object as pages and questions write it: an entity's mention, or a literal's text."""
+        """Returns an object as written on pages and in questions: an entity's mention, or a literal's text."""
         return self.entities[value].mention if value in self.entities else value
 
 
@@ -135,7 +135,7 @@ def magnitude(literal: str) -> int:
     """Returns a number by which literals of one kind are ordered: the number or year itself, a date as YYYYMMDD.
 
     Raises:
-        ValueError: The literal begins with no number and is no date.
+        ValueError: The literal neither begins with a number nor is a date.
     """
     if _ISO_DATE.fullmatch(literal):
         return int(literal.replace("-", ""))

@@ -41,9 +41,9 @@ class Link(NamedTuple):
     """A mention in one passage that refers to another."""
 
     source: int
-    """Number of the passage that names the other."""
+    """Number of the passage that contains the mention."""
     target: int
-    """Number of the passage that is named."""
+    """Number of the mentioned passage."""
     start: int
     """Start of the name, as a character offset in the source's text."""
     end: int
@@ -181,7 +181,7 @@ def _touching(text: str, words: Sequence[Word], position: int, beside: int) -> W
 
 
 def _refusal(mention: _Mention, honorifics: frozenset[str], ordinary: Collection[str]) -> str | None:
-    """Returns the rule that refuses a mention, None if it is a link.
+    """Returns the rule that refuses a mention, or None if it is a link.
 
     Args:
         mention: The mention.
@@ -204,7 +204,7 @@ def _refusal(mention: _Mention, honorifics: frozenset[str], ordinary: Collection
     if mention.kind != "person" and _another_bearer(mention):
         return "another bearer of the name"
     if work and not quoted and len(mention.words) <= 2 and not _said_to_be_a_work(mention):
-        return "short title of a work"  # it is a phrase as often as a title
+        return "short title of a work"  # as often a phrase as a title
     years, others = ([int(year) for year in _YEAR.findall(text[:_LIFE])] for text in (mention.text, target.text))
     apart = years and others and (min(others) - max(years) > _LATER or min(years) - max(others) > _EARLIER)
     return "another age" if mention.kind == "person" and apart else None  # a person of another time is a namesake

@@ -115,7 +115,7 @@ class Bridge(Comparable):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clues(Options):
-    """A question with two clues, each of which fits several pages."""
+    """A question with two clues, each of which matches several pages."""
 
     steps: list[str]
     """Relations of the two clues; the question asks for their common subject."""
@@ -135,7 +135,7 @@ class SpanRule(Options):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pack(Options):
-    """Everything that turns pages of a kind into facts and questions."""
+    """Patterns and wordings that turn pages into facts and questions."""
 
     name: str
     summary: str
@@ -155,7 +155,7 @@ class Pack(Options):
     hedge_after: str = ""
     """Pattern after a date or year that makes it uncertain."""
     numbered: str = ""
-    """Pattern of titles that only one entity has: ``Louis XIV``."""
+    """Pattern of unique titles: ``Louis XIV``."""
     kinds: dict[str, KindRule]
     relations: dict[str, RelationRule]
     plausible: list[Plausible] = field(default_factory=list)
@@ -167,10 +167,10 @@ class Pack(Options):
     spans: list[SpanRule] = field(default_factory=list)
     """Parts of sentences that a question phrase can replace; of two that overlap, the earlier rule counts."""
     apart: list[list[str]] = field(default_factory=list)
-    """Groups of objects that differ in spelling only or overlap (British, English): they are never compared."""
+    """Groups of objects that differ only in spelling or overlap (British, English); they are never compared."""
 
     def __post_init__(self) -> None:
-        """Fills the earlier pieces into each piece.
+        """Fills earlier pieces into each piece.
 
         Raises:
             CardError: A piece, or all of them together, would be too long.
@@ -196,9 +196,9 @@ def load_pack(name: str) -> Pack:
     """Reads a pack by its name or path.
 
     Raises:
-        CardError: The file cannot be read, or has an unknown key, a broken pattern or the name of an unknown relation
+        CardError: The file cannot be read, or has an unknown key, an invalid pattern or the name of an unknown relation
             or kind.
-        UnknownNameError: No such pack.
+        UnknownNameError: The pack does not exist.
     """
     path = find_card("packs", name)
     pack = load_card(Pack, path)
@@ -242,7 +242,7 @@ def _check_patterns(pack: Pack) -> None:
 
 
 def _check_names(pack: Pack) -> None:
-    """Checks that all kinds and relations that a pack names exist."""
+    """Checks that all kinds and relations named in a pack exist."""
     names: list[tuple[str, Collection[str], str]] = [
         (relation.subject, pack.kinds, f"relations.{name}.subject") for name, relation in pack.relations.items()
     ]

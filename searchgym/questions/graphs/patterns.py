@@ -20,11 +20,11 @@ together."""
 GROUPS: Final = 2000
 """Maximum number of opening brackets of a pattern: compile time grows with their square."""
 _ATOM: Final = re.compile(r"\\.|\[\]?(?:\\.|[^\]\\])*+(?:\]|\Z)|\{(?P<count>\d+)(?:,\d*)?\}|[()]", re.DOTALL)
-"""Matches an escape, a set, a counted repetition or a bracket of a pattern."""
+"""Pattern of an escape, a set, a counted repetition or a bracket in a pattern."""
 _MANY: Final = 10**12
 """Upper bound to which computed sizes are clipped."""
 _PIECE: Final = re.compile(r"\{([^{}]+)\}")
-"""Matches the name of a piece in its braces, and counted repetitions."""
+"""Pattern of the name of a piece in braces; it also matches counted repetitions."""
 
 
 def fill(pattern: str, pieces: Mapping[str, str], where: str) -> str:

@@ -1,4 +1,4 @@
-"""Subjects of pages: their kind, the word that questions use for it, and their sex."""
+"""Subjects of pages: their kind, the word for it in questions, and their sex."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def kinds_of(passages: Sequence[Passage], pack: Pack, refused: Counter[str]) -> 
 
 
 def called_of(text: str, pack: Pack, kind: str | None) -> str | None:
-    """Returns the word that questions put before a page's name."""
+    """Returns the word before a page's name in questions."""
     if kind is None:
         return None
     words = pack.kinds[kind].called

@@ -192,7 +192,7 @@ def _named(numbers: Mapping[str, int], names: Mapping[str, str] | None) -> dict[
 
 
 def _blocks(path: FilePath) -> Iterator[tuple[int, list[str]]]:
-    """Yields blocks of lines with the number of their first line; empty lines at the end are left out."""
+    """Yields blocks of lines with the number of their first line; empty lines at the end are dropped."""
     file = Path(path)
     if not file.is_file():
         raise DataMissingError("no such file: check the path", path)

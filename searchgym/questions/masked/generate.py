@@ -99,7 +99,7 @@ def generate(
             lacking = count - len(tasks)
             result.questions[split] += tasks
             progress(f"{split}: {masks} masks", len(tasks), count)
-        result.questions[split] = by_hash(result.questions[split])  # else all of the first are of the most masks
+        result.questions[split] = by_hash(result.questions[split])  # otherwise the first tasks all have the most masks
     if not any(result.questions.values()):
         reasons = ", ".join(f"{name} {count}" for name, count in result.counts.most_common(8))
         raise DataError(
@@ -129,7 +129,7 @@ def _stated(window: Window, pages: frozenset[int], spec: MaskedSpec) -> Window:
 
 
 def _pages(passages: Sequence[Passage], windows: Sequence[Window]) -> dict[str, frozenset[int]]:
-    """Returns the passages of each split: no page, with its parts and copies, is in two; see `split_pages`."""
+    """Returns the passages of each split; a page with its parts and copies is in one split only; see `split_pages`."""
     edges = [(window.page, other) for window in windows for span in window.spans for other in span.supports]
     first: dict[tuple[str, str], int] = {}
     copies = [
@@ -223,7 +223,7 @@ class _TaskMaker:
         return searched
 
     def _shown(self, draft: MaskedDraft, hits: Sequence[Hit], before: dict[int, int]) -> dict[int, int]:
-        """Returns the spans, by their numbers, that hits show for the first time, with the page that shows each."""
+        """Returns the page that shows each span found in hits for the first time, by span number."""
         observation = get_protocol("tags").observation([hits], self._limits.words)
         source, keeps_source, new = self._page(draft), self._spec.source == "kept", {}
         for n, (span, answer) in enumerate(zip(draft.spans, draft.answers, strict=True)):

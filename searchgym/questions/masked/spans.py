@@ -177,7 +177,7 @@ def spans_among(
         text: Text of the passage.
         window: Range of the window in the text.
         title: Title of the passage.
-        refused: Counts candidates by the rule that refuses them.
+        refused: Counter of refused candidates by rule; updated.
     """
     used: list[Place] = []
 

@@ -18,10 +18,10 @@ class MaskedSpec(Options):
     """Parameters of masked spans generated from a corpus: equal specs and corpora give the same tasks."""
 
     n: int = 1000
-    """Number of tasks over all splits; fewer if the corpus has no more."""
+    """Number of tasks over all splits; fewer if the corpus does not yield enough."""
     seed: int = 0
     split: Literal["train", "validation", "test", "all"] = "train"
-    """Split to ask; no source page is in two splits."""
+    """Split to use; no source page is in two splits."""
     source: Literal["kept", "hidden"] = "kept"
     """``kept``: searches can find the page of the passage. ``hidden``: that page is never among the hits, and only
     spans that another page states strictly are masked."""

@@ -33,7 +33,7 @@ def cached_masks(retriever: CorpusRetriever, spec: MaskedSpec, limits: SearchLim
         home: Folder of the cache.
 
     Raises:
-        DataError: The corpus gives no task.
+        DataError: The corpus yields no task.
     """
     passages = list(retriever.passages())
     held_out = held_out_by(passages, spec.hold_out)

@@ -1,1 +1,1 @@
-"""Question sources that ship, one class in one file each; see `searchgym.questions.question_source`."""
+"""Shipped question sources, one class per file; see `searchgym.questions.question_source`."""

@@ -23,13 +23,13 @@ class DatasetQuestions(QuestionSource):
     """A published file of questions: in the package, in the data folder, or on the Hugging Face hub."""
 
     dataset: str
-    """Name of the data set, as its authors call it."""
+    """Name of the data set given by its authors."""
     split: str
     """Name of the split, for example ``validation``."""
     size: int
     """Number of questions in the split; a file of another size is reported but accepted."""
     file: str
-    """File name to look for in the data folder."""
+    """Name of the file in the data folder."""
     get: str
     """Where to download the file; quoted in error messages."""
     hub: str | None = None

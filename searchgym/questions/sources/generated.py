@@ -22,7 +22,7 @@ class GeneratedQuestions(GeneratedSpec, QuestionSource):
     of_corpus: ClassVar = "asks about"
 
     split: Literal["train", "validation", "test", "all"] = "train"
-    """Split to ask; no gold page is in two splits."""
+    """Split to use; no gold page is in two splits."""
     hold_out: list[str] = field(default_factory=list)
     """Question files of an evaluation, whose gold pages and answers are left out."""
 

@@ -1,4 +1,4 @@
-"""Question source ``open``: tasks over a generated world whose answers are more than a short text."""
+"""Question source ``open``: tasks over a generated world with long or multiple answers."""
 
 from __future__ import annotations
 

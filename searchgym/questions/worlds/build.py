@@ -1,4 +1,4 @@
-"""Builds a world (graph, pages and questions) in memory, determined by its specification alone."""
+"""Builds a world (graph, pages and questions) in memory, fully determined by its specification."""
 
 from __future__ import annotations
 

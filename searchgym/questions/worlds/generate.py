@@ -20,7 +20,7 @@ _MARRIED: Final = 0.6
 _NAMESAKES: Final = 0.12
 """Share of people, films, books and bands in `full` that share the name of another entity."""
 _TWINS: Final = 0.5
-"""Share of second namesakes whose page leaves out one fact."""
+"""Share of second namesakes whose page omits one fact."""
 _ALIASES: Final = 0.15
 _FIRST_NAMES: Final = 36
 _MEMBERS: Final = (2, 4)
@@ -62,7 +62,7 @@ class _EntityDraft:
     note: str = ""
     aliases: tuple[str, ...] = ()
     silent: str = ""
-    """Relation that the page leaves out, which makes the entity the unanswerable twin of its namesake."""
+    """Relation omitted from the page, which makes the entity the unanswerable twin of its namesake."""
     generation: int = 0
     mother: _EntityDraft | None = None
     father: _EntityDraft | None = None
@@ -77,7 +77,7 @@ def generate(spec: WorldSpec, rng: random.Random) -> Graph:
         rng: Random generator of the world.
 
     Raises:
-        UsageError: No new names can be formed.
+        UsageError: No new names are left.
     """
     drafts = _Drafts(spec.level == "full", Namer(spec.split, rng), rng)
     total = _LEAST_ENTITIES + spec.size // 2
@@ -121,7 +121,7 @@ class _Drafts:
         self.entities.append(draft)
 
     def _full_name(self, draft: _EntityDraft) -> str:
-        """Returns a name for an entity of `full`, sometimes that of another entity."""
+        """Returns a name for an entity of `full`, sometimes the name of another entity."""
         kind, rng = draft.kind, self._rng
         if kind in NOTES and rng.random() < _NAMESAKES:
             first = self._first.get(draft.gender)
@@ -175,7 +175,7 @@ class _Facts:
                     self._any(draft, relation.name, relation.object)
 
     def _add(self, draft: _EntityDraft, relation: str, value: str) -> None:
-        """Adds a fact to the graph unless the entity's page leaves its relation out."""
+        """Adds a fact to the graph unless the entity's page omits its relation."""
         if relation != draft.silent:
             self._graph.add(draft.title, relation, value)
 

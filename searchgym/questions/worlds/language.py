@@ -17,7 +17,7 @@ from searchgym.records import Hop
 Pair = Sequence[Sequence[str]]
 """Two halves of a set of templates: one for training, and one never seen in training."""
 AGES: Final = {"least": "older", "greatest": "younger"}
-"""Words for comparing dates of birth: the smaller date is that of the older person."""
+"""Words for comparing dates of birth: the person with the smaller date is older."""
 
 
 class Phrases(NamedTuple):
@@ -83,7 +83,7 @@ class Asker:
 
     Args:
         language: Language of the world's level.
-        half: Half of the templates: 0 for those of training, 1 for the others.
+        half: Half of the templates: 0 for training, 1 for the others.
         graph: Graph of the world.
         rng: Random generator of the world.
     """

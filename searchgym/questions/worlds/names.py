@@ -1,4 +1,4 @@
-"""Invents names: pronounceable words of two or three pieces, whose first piece occurs in one group of splits only."""
+"""Invents names: pronounceable words of two or three pieces, with first pieces used in one group of splits only."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ ENDS: Final = {
 }
 """Last pieces of names by kind of entity; they hint at the kind, as ``-ton`` and ``-ville`` hint at a town."""
 _SHARES: Final = (0.5, 0.2, 0.3)
-"""Shares of the first pieces that go to training, validation and test."""
+"""Shares of the first pieces assigned to training, validation and test."""
 _THREE_PIECES: Final = 0.3
 _TRIES: Final = 200
 
 
 def _heads() -> tuple[tuple[str, ...], ...]:
-    """Returns the first pieces by `Split.names`; as each is onset and vowel, none is a prefix of another group's."""
+    """Returns the first pieces by `Split.names`; each is onset plus vowel, so none is a prefix of another group's."""
     heads = [onset + vowel for onset in ONSETS for vowel in VOWELS]
     random.Random("first pieces of names").shuffle(heads)
     cuts = [0]

@@ -42,10 +42,10 @@ def write_page(language: Language, graph: Graph, entity: Entity, half: int, rng:
     """Returns the page of an entity.
 
     Args:
-        language: Wordings of the world's level; with `Language.frames`, pages are as in an encyclopedia.
+        language: Wordings of the world's level; with `Language.frames`, pages are encyclopedia-like.
         graph: Graph of the world.
         entity: Entity that the page is about.
-        half: Half of the templates: 0 for those of training, 1 for the others.
+        half: Half of the templates: 0 for training, 1 for the others.
         rng: Random generator of the world.
     """
     if language.frames:
@@ -108,7 +108,7 @@ class _Writer:
         self._sentences.append(("" if not self._sentences else " ") + sentence(text) + ".")
 
     def _object(self, value: str) -> str:
-        """Returns an object as the page shows it: a literal, a mention of an entity, or sometimes its alias."""
+        """Returns an object as written on the page: a literal, a mention of an entity, or sometimes its alias."""
         entity = self._graph.entities.get(value)
         aliases = () if entity is None else entity.aliases
         return aliases[0] if aliases and self._rng.random() < _BY_ALIAS else self._graph.mention(value)
@@ -116,7 +116,7 @@ class _Writer:
     def _clause(self, clause: str, value: str) -> None:
         """Adds a clause about the page's entity and `value`: in a frame, plain, or as two sentences at ``|``.
 
-        It refers to the entity first by name, description or pronoun, then by pronouns.
+        The first reference to the entity is a name, description or pronoun; later ones are pronouns.
         """
         pronouns = _PRONOUNS[self._entity.gender]
         draw = self._alike.random()

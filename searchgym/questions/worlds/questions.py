@@ -33,7 +33,7 @@ _ANSWER_SHARE: Final = 0.02
 _MAJORITY_SHARE: Final = 0.015
 """Maximum share of the questions whose answer is the most frequent object of their last relation."""
 _BACKWARDS: Final = 0.2
-"""Share of the chains of two and more hops in `full` that begin at a player of a band."""
+"""Share of the chains of two or more hops in `full` that begin at a player of a band."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class WorldDraft:
 
     @property
     def named(self) -> bool:
-        """Whether the answer is named in the question or is yes or no."""
+        """Whether the question names its answer or is a yes/no question."""
         return self.shape in NAMED
 
 
@@ -86,7 +86,7 @@ class Drafter:
         Args:
             shape: Shape of the question, one of those in the world's mix.
             hops: Number of pages that must be read.
-            accept: Returns whether a draft is acceptable; another one is drawn if not.
+            accept: Function that returns whether a draft is acceptable; if not, another one is drawn.
 
         Raises:
             WorldTooSmallError: No further question of this shape was found.
@@ -172,7 +172,7 @@ class Drafter:
     def _comparison(self, bridge: bool) -> Form | None:
         """Draws two entities of a kind, compared by a value or by whether they have the same object.
 
-        A bridge compares the births or birthplaces of the makers of two works. None if there is no pair, or the two are
+        A bridge compares the births or birthplaces of the makers of two works. None if no pair exists, or the two are
         namesakes.
         """
         rng = self._rng

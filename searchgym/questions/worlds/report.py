@@ -1,4 +1,4 @@
-"""Describes and measures a world: its card, the scores of agents that hardly search (floors), and retrieval."""
+"""Describes and measures a world: its card, the scores of agents with little or no search (floors), and retrieval."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _mean(values: Iterable[float], digits: int = 4) -> float:
 
 
 def _means(floors: Mapping[str, Mapping[str, float]], questions: Sequence[Question]) -> dict[str, Any]:
-    """Returns the mean EM of each floor over some questions, None if there are no questions."""
+    """Returns the mean EM of each floor over questions; None if there are none."""
     return {
         name: _mean(scores[question.id] for question in questions) if questions else None
         for name, scores in floors.items()
@@ -103,7 +103,7 @@ def _means(floors: Mapping[str, Mapping[str, float]], questions: Sequence[Questi
 
 
 def _is_unnamed(question: Question) -> bool:
-    """Returns whether a question is multi-hop and neither names nor offers its answer."""
+    """Returns whether a question is multi-hop and neither names its answer nor offers it as a choice."""
     return question.kind not in NAMED and question.metadata["hops"] > 1
 
 
@@ -134,7 +134,7 @@ def _floors(world: World, retriever: BM25Retriever) -> dict[str, dict[str, float
 
 
 def guess(text: str) -> str:
-    """Returns a guess from the wording alone: the first choice, yes to a yes/no question, else the empty string."""
+    """Returns a guess from the wording: the first choice, yes to a yes/no question, otherwise the empty string."""
     choice = re.search(r"([^,]+) or [^,]+\?$", text)
     if choice:
         return choice[1].strip()
@@ -143,7 +143,7 @@ def guess(text: str) -> str:
 
 
 def unnamed_title(question: Question, hits: Sequence[Hit]) -> str:
-    """Returns the title of the first hit that the question does not name, else the empty string."""
+    """Returns the title of the first hit that the question does not name, otherwise the empty string."""
     text = question.text.lower()
     return next((hit.passage.title for hit in hits if hit.passage.title.lower() not in text), "")
 
@@ -159,7 +159,7 @@ def gold_ranks(queries: Sequence[tuple[str, Sequence[str]]], retriever: BM25Retr
         retriever: Retriever over the world's pages.
 
     Returns:
-        For each question the 1-based rank of each gold page, None if beyond `DEPTH`.
+        For each question, the 1-based rank of each gold page; None if beyond `DEPTH`.
     """
     ranks = []
     for (_, gold), hits in zip(queries, retriever.search([text for text, _ in queries], DEPTH), strict=True):

@@ -27,12 +27,12 @@ class WorldSpec(Options):
     """Number of questions; the number of pages follows from it."""
     seed: int = 0
     split: Literal["train", "validation", "test", "transfer"] = "train"
-    """Split of the world, which decides the names, templates and relations it may use."""
+    """Split of the world, which determines the names, templates and relations that it may use."""
     hops: tuple[int, ...] = (1, 2, 3, 4)
     """Hop counts of the questions, which are the numbers of pages that they need."""
     strata: tuple[str, ...] = ()
-    """Ranks (``full`` only) at which a search for the question's text finds its gold pages: a selection of ``1``,
-    ``2-5``, ``6-20`` and ``reformulation`` (below rank 20). Empty: all of them."""
+    """Ranks of gold pages in a search for the question's text (``full`` only): a selection of ``1``, ``2-5``,
+    ``6-20`` and ``reformulation`` (below rank 20). Empty: all of them."""
 
 
 _QUESTION_ID: Final = re.compile(rf"(?:{'|'.join(LEVELS)})-[a-z]+-\d+-\d+")
@@ -159,10 +159,10 @@ MIX: Final = {
     ("compositional", 4): 0.08,
     ("bridge-comparison", 4): 0.10,
 }
-"""Share of each (shape, hops) among a world's questions; hops are the pages that must be read."""
+"""Share of each (shape, hops) among a world's questions; hops is the number of pages that must be read."""
 
 NAMED: Final = ("comparison", "bridge-comparison")
-"""Shapes of questions whose answer is named in the question or is yes or no."""
+"""Shapes of questions that name their answer or are answered by yes or no."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,9 +172,9 @@ class Split:
     names: int
     """Group of the first name pieces: 0 for training, 1 for validation, 2 for test and transfer."""
     templates: int
-    """Half of the templates: 0 for training and validation, 1 for those that training never sees."""
+    """Half of the templates: 0 for training and validation, 1 for those never used in training."""
     held_out: bool = False
-    """Whether every question needs a held-out relation, which leaves only the shapes that are chains."""
+    """Whether every question needs a held-out relation, which restricts shapes to chains."""
 
 
 SPLITS: Final = {
@@ -193,7 +193,7 @@ In ``reformulation`` that rank is beyond 20, so the query must be rephrased.
 
 
 def mix_of(spec: WorldSpec) -> dict[tuple[str, int], float]:
-    """Returns the shares of (shape, hops) in a world: those of `MIX` that the spec allows, rescaled to add up to 1."""
+    """Returns the shares of (shape, hops) in a world: those of `MIX` that the spec allows, rescaled to sum to 1."""
     allowed = {"single", "compositional"} if SPLITS[spec.split].held_out else {shape for shape, _ in MIX}
     shares = {cell: share for cell, share in MIX.items() if cell[1] in spec.hops and cell[0] in allowed}
     return {cell: share / sum(shares.values()) for cell, share in shares.items()}
@@ -216,7 +216,7 @@ def check_spec(spec: WorldSpec) -> None:
 
     Raises:
         UnknownNameError: The level, split or a stratum is unknown.
-        UsageError: The size is below 1 or below the number of shapes, hops are not from 1 to 4, or strata are given for
+        UsageError: The size is below 1 or below the number of shapes, hops are outside 1 to 4, or strata are given for
             a `simple` world.
     """
     if spec.level not in LEVELS:

@@ -56,7 +56,7 @@ def write_world(world: World, out: FilePath) -> Path:
 
 
 def read_world(folder: FilePath) -> World:
-    """Returns the world that `write_world` wrote to a folder.
+    """Returns a world from a folder written by `write_world`.
 
     Raises:
         DataMissingError: The folder or one of its files does not exist.
@@ -88,7 +88,7 @@ def read_world(folder: FilePath) -> World:
 
 
 def cached_world(spec: WorldSpec, home: Path) -> Path:
-    """Returns the folder of a world in a cache; builds and writes the world if the cache lacks it.
+    """Returns the folder of a world in a cache; builds and writes the world if it is not cached.
 
     Args:
         spec: Specification of the world.
