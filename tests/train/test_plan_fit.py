@@ -171,7 +171,7 @@ def test_vectors_that_are_searched_on_gpus_are_counted_there(options, gpus, each
     ("options", "reason"),
     [
         ("device: 'cuda:8'", "the retriever searches on device cuda:8, there are 8 GPUs"),
-        ("device: gpu", "device of a dense card is cpu, cuda or cuda:N, got 'gpu'"),
+        ("device: gpu", "device of a dense card must be cpu, cuda or cuda:N, got 'gpu'"),
         ("device: cuda, index: hnsw", "FAISS searches hnsw on the CPU only"),
     ],
 )
