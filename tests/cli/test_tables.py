@@ -120,9 +120,9 @@ def test_scores_and_comparisons_fit_80_columns(cli):
 
 
 @pytest.mark.slow  # asks pip for conflicts
-def test_the_doctor_fits_80_columns(cli):
+def test_the_doctor_fits_80_columns(cli, tmp_path):
     _, out, _ = cli("doctor")
-    assert fits(out)
+    assert fits(out.replace(str(tmp_path), "~"))  # a path is as long as it is
     assert all(part in out for part in PARTS)
 
 

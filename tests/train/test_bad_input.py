@@ -145,7 +145,7 @@ OPTIONS = "env_options={{reward: 'test_bad_input:{}', max_turns: 2, questions: {
             2,
             "env_options is one value, give the whole value: env_options='{questions: ...}'",
         ),
-        ("validation.env_options.questions.size=2", 2, "of it: validation.env_options='{questions.size: ...}'"),
+        ("validation.env_options.questions.size=2", 2, "whole value: validation.env_options='{questions.size: ...}'"),
         (
             "env_options={world: {size: 20}}",
             2,

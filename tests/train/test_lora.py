@@ -274,7 +274,7 @@ def test_an_export_is_one_plain_model(tmp_path, monkeypatch, capsys):
         torch.testing.assert_close(
             plain(input_ids=ids).logits, learner.policy.updater.model(input_ids=ids).logits, atol=1e-4, rtol=1e-4
         )
-    with pytest.raises(SystemExit, match="1"):
+    with pytest.raises(SystemExit, match="2"):
         main()
     assert "already exists: give another folder" in capsys.readouterr().err
 

@@ -73,7 +73,7 @@ def test_the_names_of_all_values():
         ("steps=[", CardError, "override 'steps=[': the value: cannot be read as YAML"),
         ("optimizer.lr=fast", CardError, "optimizer.lr: expected a number, got 'fast'"),
         ("method=ppo", CardError, "method: unknown method 'ppo'"),
-        ("loss.reduction=mean", CardError, "did you mean 'token-mean'"),
+        ("loss.reduction=mean", CardError, "got 'mean'. Known: constant, episode-mean, sequence-mean, token-mean"),
         ("steps=0", CardError, "steps: expected at least 1, got 0"),
         ("optimizer.lr=.nan", CardError, "optimizer.lr: expected a finite number, got nan"),
         ("optimizer.lr=-1", CardError, "optimizer.lr: expected at least 0, got -1"),
@@ -152,7 +152,7 @@ STRATIFIED = "advantage.estimator=stratified"
         (["loss.kl_cap=0"], "loss.kl_cap: expected above 0, got 0"),
         ([GAE, "advantage.estimator.gamma=1.1"], "advantage.estimator.gamma: expected at most 1, got 1.1"),
         ([GAE, "rollout.resample=1"], "rollout.resample replaces groups without signal; gae has none"),
-        ([GAE, "loss.ratio=sequence"], "loss.ratio sequence needs one advantage per sequence; gae has many"),
+        ([GAE, "loss.ratio=sequence"], "loss.ratio sequence needs one advantage per sequence; gae has several"),
         ([GAE, "critic.warmup_steps=5"], "critic.warmup_steps is 5 of 5 steps: nothing is learnt"),
         ([DEEPSPEED, "learner.backend.zero=4"], "learner.backend.zero: expected at most 3, got 4"),
         ([DEEPSPEED, "learner.backend.listen=machine"], "learner.backend: listen is 'machine': expected HOST:PORT"),
@@ -163,7 +163,7 @@ STRATIFIED = "advantage.estimator=stratified"
         ),
         (
             [VLLM, "rollout.sampler.shared=/x"],
-            "rollout.sampler: shared is for weights on their way to servers",
+            "rollout.sampler: shared is for sending weights to servers",
         ),
         (["learner.backend.listen=machine:80"], "learner.backend.listen: unknown key"),
         (
