@@ -5,6 +5,7 @@ import re
 import sys
 from pathlib import Path
 
+import doc_blocks
 import gymnasium
 import nbformat
 import pytest
@@ -36,12 +37,17 @@ EXTEND = sorted(path.name for path in (ROOT / "docs/extend").glob("*.md") if pat
 NOTEBOOKS = sorted(path.name for path in (ROOT / "notebooks").glob("*.ipynb"))
 
 
+def of_language(page, language):
+    """Texts of a page's blocks in one language."""
+    return [block.text for block in doc_blocks.blocks((ROOT / page).read_text()) if block.language == language]
+
+
 def python_blocks(page):
-    return re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
+    return of_language(page, "python")
 
 
 def yaml_blocks(page):
-    return re.findall(r"^```yaml\n(.*?)^```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
+    return of_language(page, "yaml")
 
 
 def test_own_corpus_in_under_twenty_lines(tmp_path, monkeypatch):

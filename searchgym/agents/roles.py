@@ -55,7 +55,7 @@ class Role:
         """
         pieces = FIELD.split(self.template)  # text, name, text, name, ..., text
         names = set(pieces[1::2])
-        if names | {"instructions"} != fields.keys() | {"instructions"} or not names <= fields.keys():
+        if not fields.keys() - {"instructions"} <= names <= fields.keys():
             raise UsageError(f"role {self.name}: the prompt has fields {sorted(names)}, got {sorted(fields)}")
         return [
             (fields[piece], piece == "instructions" and fields[piece] == trusted) if number % 2 else (piece, True)

@@ -115,9 +115,8 @@ class TokenChat(Chat):
             spent = f"the episode has used all its {len(run.calls)} model calls (max_calls)"
             raise run.end("calls", f"agent {engine.agent.name}: {spent}")
         missing, encoder = [text for text in self._unread if text.ids is None], self._model.encoder
-        if (
-            missing and encoder is not None and not engine.canonical
-        ):  # with a turnstile, episodes must wait for nothing else
+        # with a turnstile (canonical), episodes must wait for nothing else
+        if missing and encoder is not None and not engine.canonical:
             for text, ids in zip(missing, await encoder.ask(missing, run.sort_key), strict=True):
                 text.ids = ids
         call = await self._respond(self._role.max_tokens, self._role.max_thought_tokens, prefix)

@@ -285,9 +285,8 @@ def _convert(card: PretrainedCard, file: Path, folder: Path) -> None:
             model: Any = AutoModelForCausalLM.from_pretrained(
                 file.parent, gguf_file=file.name, dtype=torch.float32, local_files_only=True
             )
-            del (
-                model.config.quantization_config
-            )  # the weights are de-quantised; transformers refuses to save them otherwise
+            # the weights are de-quantised; transformers refuses to save them otherwise
+            del model.config.quantization_config
             model.hf_quantizer, model.is_quantized = None, False
             names, settings = ("bos_token_id", "eos_token_id", "pad_token_id"), cast(Any, GenerationConfig)
             model.generation_config = settings(**{name: getattr(model.config, name) for name in names})

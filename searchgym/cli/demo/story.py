@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from searchgym.cli.demo.summary import COMPARISONS, OTHERS
 from searchgym.cli.output import printable, tell
+from searchgym.cli.tables import laid_out
 
 WIDTH: Final = 80
 """Characters of a line."""
@@ -123,20 +124,13 @@ def _episode(name: str, episode: Mapping[str, Any]) -> Iterator[str]:
 
 def _table(em: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     """Yields the table of EM by number of hops."""
-    heads = ["EM", *COLUMNS.values()]
     rows = []
     for group, values in em.items():
         if " " not in group:  # groups within a number of hops are in the notes below the table
             label = group if group == "all" else f"{group} hop{'s' * (group != '1')}"
             cells = [values[key] for key in COLUMNS]
             rows.append([label, *("n/a" if v is None else str(v) if isinstance(v, int) else f"{v:.3f}" for v in cells)])
-    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
-    for row in (heads, *rows):
-        first, *numbers = (
-            cell.ljust(width) if column == 0 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        yield "  ".join([first, *numbers])
+    yield from laid_out(["EM", *COLUMNS.values()], rows, WIDTH)
 
 
 def _explanations(em: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:

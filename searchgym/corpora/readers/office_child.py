@@ -45,9 +45,8 @@ def limit(seconds: int, memory: int) -> None:
         import resource
     except ImportError:  # Windows
         return
-    resource.setrlimit(
-        resource.RLIMIT_CPU, (seconds + 1, seconds + 1)
-    )  # the parent process stops this one earlier, if it is still alive
+    # the parent process stops this one earlier, if it is still alive
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds + 1, seconds + 1))
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
 
 

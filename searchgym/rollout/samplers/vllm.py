@@ -183,10 +183,8 @@ class Vllm(SamplerKind):
         if not gpus:
             yield Part("cpu", "vLLM: weights, keys and values", self.replicas * (weights + self.cache_gib))
             return
-        share, sleep = (
-            self.gpu_share * gpu_gib,
-            self.sleep if need.trained else 0,
-        )  # without training no update would wake it
+        share = self.gpu_share * gpu_gib
+        sleep = self.sleep if need.trained else 0  # without training no update would wake it
         if least > share:
             why = f"its weights and one full context take {least:.1f} GiB"
             setting = f"rollout.sampler.gpu_share {self.gpu_share:g} is {share:.1f} GiB of a GPU"

@@ -71,10 +71,8 @@ def start_engine(
     if options.servers:
         needed, run = identity_of(folder, dtype, adapters, rank), uuid.uuid4().hex
         servers = [partial(ServedVllm, address, setup, needed=needed, run=run) for address in options.servers]
-        backends, again = (
-            servers,
-            [partial(server, patience=0.0) for server in servers],
-        )  # so that other servers need not wait
+        # without patience, so that other servers need not wait
+        backends, again = servers, [partial(server, patience=0.0) for server in servers]
     else:
         backends = again = [partial(LocalVllm, setup, options.gpus_of(number)) for number in range(options.replicas)]
 

@@ -114,9 +114,8 @@ def add_adapter(model: PreTrainedModel, options: LoraOptions, seed: int, frozen_
         except ValueError as error:
             raise UsageError(f"lora.targets {options.targets} on {type(model).__name__}: {error}") from error
     config_in_model: Any = model.peft_config[NAME]
-    config_in_model.target_modules = sorted(
-        config_in_model.target_modules
-    )  # peft saves its set in an order that changes between processes
+    # peft saves its set in an order that changes between processes
+    config_in_model.target_modules = sorted(config_in_model.target_modules)
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             if ".lora_" not in name:

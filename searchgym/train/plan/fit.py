@@ -112,9 +112,8 @@ def hours(steps: int, step_seconds: float | None, run: Path | None) -> float | N
         spent = list[float]()
         for _, row in iter_jsonl(run / METRICS):
             if row["step"]:
-                draw = row.get(
-                    "time/waited", row.get("time/draw", 0.0)
-                )  # when sampling runs ahead, only the wait counts
+                # when sampling runs ahead, only the wait counts
+                draw = row.get("time/waited", row.get("time/draw", 0.0))
                 spent.append(draw + row.get("time/learn", 0.0) + row.get("time/validation", 0.0))
         step_seconds = sum(spent) / len(spent) if spent else None
     return None if step_seconds is None else steps * step_seconds / 3600
