@@ -208,7 +208,7 @@ def test_a_joined_rank_that_goes_is_told(recipe, tmp_path, monkeypatch):
     try:
         learner.learn(random_samples(5), 0)
         launcher.terminate()
-        with pytest.raises(TrainingError, match=r"rank \d has gone; see the output of its launcher"):
+        with pytest.raises(TrainingError, match=r"rank \d has ended; see the output of its launcher"):
             learner.learn(random_samples(5), 1)
     finally:
         learner.close()
