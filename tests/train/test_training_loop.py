@@ -546,7 +546,7 @@ def test_a_folder_with_a_run_is_refused(tmp_path):
         toy_trainer(tmp_path / "run")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "notes.txt").write_text("mine")
-    with pytest.raises(RunExistsError, match="other holds files that are no run: choose another folder"):
+    with pytest.raises(RunExistsError, match="other holds files of something else: choose another folder"):
         toy_trainer(tmp_path / "other")
     with pytest.raises(UsageError, match="is a file: the output must be a folder"):
         toy_trainer(tmp_path / "other" / "notes.txt")
