@@ -89,9 +89,8 @@ class Engines:
         """Returns the seconds that rows have been taken, summed over rows, since the start."""
         return self._spent + self._taken * (time.perf_counter() - self._since)
 
-    def _take(self, rows: int) -> None:
-        """Takes rows, or frees them if the number is negative."""
-        now = time.perf_counter()
+    def _take(self, rows: int, now: float) -> None:
+        """Takes rows at a time of the clock, or frees them if the number is negative."""
         self._spent += self._taken * (now - self._since)
         self._taken, self._since = self._taken + rows, now
 
@@ -111,11 +110,11 @@ class Engines:
             now = time.perf_counter()
             while running and running[0][0] <= now:
                 *_, done, response = heapq.heappop(running)
-                self._take(-1)
+                self._take(-1, now)
                 deliver(done, response)
             while waiting and len(running) < self.rows:
                 key, response = waiting.popleft()
-                self._take(1)
+                self._take(1, now)
                 heapq.heappush(running, (now + self.step * len(response.ids), next(count), key, response))
             if not running:
                 return
