@@ -70,7 +70,9 @@ def test_parts_by_hand(models):
     assert parts["policy: weights"].gib == pytest.approx(count * 2 / 8 / GIB)
     assert parts["policy: gradients"].gib == pytest.approx(count * 4 / 8 / GIB)
     assert parts["policy: optimizer"].gib == pytest.approx(count * 16 / 8 / GIB)
-    assert parts["policy: logits"].gib == pytest.approx(4096 * 152064 * (2 + 12) / GIB)
+    assert parts["policy: logits"].gib == pytest.approx(
+        4 * (3 * 4096 * 32_768 + 152064 * 3584) / GIB
+    )  # tiles, and the head's gradient
     assert parts["reference: weights"].gib == pytest.approx(count * 2 / GIB)
     assert not any(what.startswith("sampler") for what in parts)
     layer = 2 * (9 * 3584 + 4 * 18944) + 8 * 3584

@@ -59,11 +59,11 @@ def freeze_lower(model: PreTrainedModel, count: int) -> None:
     """
     if count:
         model.get_input_embeddings().requires_grad_(False)
-        for layer in _layers(model, count)[:count]:
+        for layer in decoder_layers(model, count)[:count]:
             layer.requires_grad_(False)
 
 
-def _layers(model: PreTrainedModel, frozen: int) -> Any:
+def decoder_layers(model: PreTrainedModel, frozen: int = 0) -> Any:
     """Returns the layers of a decoder, lowest first.
 
     Raises:
@@ -97,7 +97,7 @@ def add_adapter(model: PreTrainedModel, options: LoraOptions, seed: int, frozen_
     targets: str | list[str] = options.targets or "all-linear"
     chosen = None
     if frozen_layers:  # peft accepts layer numbers only with names of matrices
-        layers = _layers(model, frozen_layers)
+        layers = decoder_layers(model, frozen_layers)
         linear = {name.rpartition(".")[2] for name, m in layers.named_modules() if isinstance(m, torch.nn.Linear)}
         targets, chosen = options.targets or sorted(linear), list(range(frozen_layers, len(layers)))
     config = LoraConfig(
