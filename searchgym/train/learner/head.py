@@ -83,11 +83,11 @@ def scoring(head: torch.nn.Linear, keep: Tensor, *arguments: Any, **options: Any
         calls.append(head_scores(hidden[keep], head, *arguments, **options))
         return torch.stack(calls[-1], -1)[None]
 
-    head.forward = forward  # type: ignore[method-assign]
+    vars(head)["forward"] = forward
     try:
         yield calls
     finally:
-        del head.forward  # type: ignore[method-assign]
+        del vars(head)["forward"]
 
 
 class _HeadScores(torch.autograd.Function):
