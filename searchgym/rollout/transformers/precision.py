@@ -88,8 +88,8 @@ def mixed_precision(model: Any) -> Iterator[None]:
                 return linear(hidden.to(torch.bfloat16).float(), head.weight.to(torch.bfloat16).float(), bias)
             if matrix is None:  # rounded once for all tokens of a response
                 matrix = rounded(head.weight).t()
-            logits: Tensor = product(rounded(hidden).flatten(0, -2), matrix, mixed=head.weight.is_cuda)
-            return (logits if bias is None else logits + bias).unflatten(0, hidden.shape[:-1])
+            logits = product(rounded(hidden).flatten(0, -2), matrix, mixed=head.weight.is_cuda)
+            return (logits if bias is None else logits + bias).view(*hidden.shape[:-1], -1)
 
     head.forward = in_float32
     try:
