@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from rank_script import CASES, ROUGH, advance, make, steps_of
+from rank_script import ADAPTERS, CASES, EARLIER, ROUGH, advance, logp_of, make, steps_of
 from transformers import AutoModelForCausalLM
 
 from searchgym.train.distributed.deepspeed_updater import deepspeed_config
