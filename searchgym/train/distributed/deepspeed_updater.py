@@ -1,7 +1,7 @@
 """Weight updates by DeepSpeed: ZeRO over the ranks of a process group, with optional offload to main memory.
 
-Weights trained in bfloat16 have a copy in float32 that is updated. An adapter is float32 itself, whatever the type of its
-frozen base, which DeepSpeed leaves as it is.
+Weights trained in bfloat16 have a copy in float32 that is updated. An adapter is float32 itself, whatever the type of
+its frozen base, which DeepSpeed leaves as it is.
 """
 
 from __future__ import annotations

@@ -30,6 +30,9 @@ class Torch(LearnerBackend):
         if setting.dtype == "bfloat16" and not setting.lora:
             copy = "learner.backend deepspeed, which keeps a copy in float32"
             yield f"learner.dtype bfloat16 needs {copy}, or lora: small updates are lost in bfloat16; {KEEP_FLOAT32}"
+        elif setting.dtype == "bfloat16" and setting.critic:
+            copy = "learner.backend deepspeed with zero 1, 2 or 3, which keeps a copy in float32"
+            yield f"learner.dtype bfloat16 with a critic, which is trained whole, needs {copy}; or {KEEP_FLOAT32}"
         yield from adapter_problems(setting)
 
     @property
