@@ -1,8 +1,8 @@
 """The ``doctor`` command: reports what is installed, what works with it and what is missing.
 
 Versions and requirements come from package metadata and conflicts from ``pip check``. Two packages are tried, in
-processes of their own: torch where a GPU driver is loaded, and DeepSpeed, of which metadata tell little: it compiles its
-parts when they are used, and trains beside conflicts that ``pip check`` names.
+processes of their own: torch where a GPU driver is loaded, and DeepSpeed, of which metadata tell little: it compiles
+its parts when they are used, and trains beside conflicts that ``pip check`` names.
 """
 
 from __future__ import annotations
