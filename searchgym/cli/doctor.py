@@ -57,7 +57,10 @@ PARTS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "hub": ("questions and corpora named hf:OWNER/NAME", ("datasets",)),
     "documents": ("PDF and DOCX among documents", ("pypdf", "python-docx")),
     "parquet": ("questions and corpora in parquet files", ("pyarrow",)),
-    "dense retrieval": ("retriever cards of kind dense, and rerankers", ("faiss-cpu", "sentence-transformers")),
+    "dense retrieval": (
+        "retriever cards of kind dense, rerankers; on a GPU with faiss-gpu, not faiss-cpu",
+        ("faiss-cpu", "sentence-transformers"),
+    ),
     "Lucene": ("retriever cards of kind lucene, indexes of pyserini", ("pyserini", JAVA)),
     "viewer": ("view, show --html", ("inspect-ai", "jinja2")),
     "retrieval server": ("serve retriever", ("fastapi", "uvicorn", "prometheus-client")),
