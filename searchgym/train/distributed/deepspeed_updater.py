@@ -135,7 +135,7 @@ class DeepSpeedUpdater(Updater):
             for name in self._frozen & state.keys():  # DeepSpeed itself leaves in a head that is tied to the embeddings
                 del state[name]
 
-        hook = self.model.register_state_dict_post_hook(drop_frozen)
+        hook = self.model.register_state_dict_post_hook(drop_frozen)  # type: ignore[no-untyped-call]
         client = {"version": self.version}
         try:
             self.engine.save_checkpoint(
