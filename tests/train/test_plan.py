@@ -182,6 +182,18 @@ def test_an_adapter_is_sharded_and_its_base_only_by_zero_3(models, zero, base, a
     assert "reference: weights" not in parts
 
 
+def test_adapters_share_a_base_within_a_process_and_not_between_ranks():
+    changes = ["lora.rank=8", "rollout.sampler=transformers", "models={planner: {roles: [planner]}, generator: {}}"]
+    weights = {}
+    for backend in ("torch", "deepspeed"):
+        recipe = load_recipe("tiny-searchplanner", [*changes, f"learner.backend={backend}"])
+        parts = {p.what: p.gib for p in plan(recipe, gpus=1)}
+        weights[backend] = [parts[f"{key} policy: weights"] for key in ("planner", "generator")]
+    base = 4 * model_shape("tiny-teams").parameters / GIB
+    assert weights["torch"][0] == pytest.approx(base + weights["torch"][1])
+    assert weights["deepspeed"] == [weights["torch"][0]] * 2
+
+
 def test_what_is_offloaded_lies_in_the_machines_memory(models):
     recipe = large("qwen2.5-7b-ppo", models)
     backend = dataclasses.replace(recipe.learner.backend, offload_optimizer=True, offload_parameters=True)
