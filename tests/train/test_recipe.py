@@ -175,6 +175,18 @@ STRATIFIED = "advantage.estimator=stratified"
             "learner.backend: offload_parameters needs zero 3",
         ),
         ([DEEPSPEED, "learner.dtype=bfloat16"], "learner.backend: learner.dtype bfloat16 needs zero 1, 2 or 3"),
+        (
+            [DEEPSPEED, GAE, VLLM, "lora.rank=4", "learner.dtype=bfloat16"],
+            "learner.backend: learner.dtype bfloat16 needs zero 1, 2 or 3",
+        ),
+        (
+            [DEEPSPEED, "lora.rank=4", "learner.dtype=bfloat16", "rollout.sampler=transformers"],
+            "learner.dtype bfloat16 with lora needs rollout.sampler vllm",
+        ),
+        (
+            [GAE, VLLM, "lora.rank=4", "learner.dtype=bfloat16"],
+            "learner.dtype bfloat16 with a critic, which is trained whole, needs learner.backend deepspeed with zero 1",
+        ),
         (["method=rejection", "critic.value_clip=1"], "critic acts in method policy only, not in rejection"),
         (["method=rejection", "loss.dual_clip=3"], "loss.dual_clip acts in method policy only, not in rejection"),
         (["method=rejection", "rollout.resample=1"], "rollout.resample acts in method policy only, not in rejection"),
@@ -191,6 +203,8 @@ def test_combinations_that_cannot_work_are_refused(small, overrides, message):
         [REINFORCE, "rollout.attempts=1"],
         [STRATIFIED, "advantage.estimator.alpha=0.8"],
         ["loss.llds_coef=0.2", "optimizer.epochs=2"],
+        [DEEPSPEED, VLLM, "lora.rank=4", "learner.dtype=bfloat16"],
+        [DEEPSPEED, GAE, VLLM, "lora.rank=4", "learner.dtype=bfloat16", "learner.backend.zero=2"],
         ["loss.kl_in=reward", "loss.kl_estimator=k1", "loss.kl_coef=0.1"],
         ["loss.kl_coef=0.1", "loss.kl_cap=null"],
         ["loss.reduction=constant", "loss.constant_length=100", "advantage.estimator.std=none"],

@@ -94,7 +94,8 @@ def _learners(keys: Sequence[Key], device: str, ranks: int) -> list[Part]:
         if recipe.has_critic:
             models.append(("critic", recipe.critic.model or recipe.model, recipe.critic.optimizer))
         for role, name, options in models:
-            shared = role == "policy" and recipe.lora.rank > 0 and name in bases
+            # ranks of other keys are other processes, with a base of their own
+            shared = role == "policy" and recipe.lora.rank > 0 and name in bases and not recipe.learner.backend.apart
             update = list[Part]()
             for part in _trained(recipe, role, model_shape(name), options, device, ranks, shared):
                 named = dataclasses.replace(part, what=before + part.what)
