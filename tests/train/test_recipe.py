@@ -174,6 +174,7 @@ STRATIFIED = "advantage.estimator=stratified"
             [DEEPSPEED, "learner.backend.zero=2", "learner.backend.offload_parameters=true"],
             "learner.backend: offload_parameters needs zero 3",
         ),
+        ([DEEPSPEED, "learner.backend.zero=3", "learner.compile=true"], "learner.compile needs zero 0, 1 or 2"),
         ([DEEPSPEED, "learner.dtype=bfloat16"], "learner.backend: learner.dtype bfloat16 needs zero 1, 2 or 3"),
         (
             [DEEPSPEED, GAE, VLLM, "lora.rank=4", "learner.dtype=bfloat16"],
