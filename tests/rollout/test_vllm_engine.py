@@ -8,6 +8,7 @@ import sys
 import tempfile
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from searchgym.rollout.transfer import folders as weight_folders
 from searchgym.rollout.transfer.folders import Folders
 from searchgym.rollout.vllm.backend import Adapter, Completion, EngineRequest
 from searchgym.rollout.vllm.engine import VllmEngine
+from searchgym.rollout.vllm.local import sampled_logp
 from searchgym.rollout.vllm.replicas import Replicas
 from searchgym.rollout.vllm.sampler import VllmSampler
 from searchgym.rollout.vllm.setup import EngineSetup, rank_for, serve_command, visible
@@ -465,6 +467,15 @@ def test_ranks_that_vllm_is_set_up_for(rank, wanted):
     setup = EngineSetup(folder=Path("m"), dtype="float32", requests=1, options=Vllm(), adapters=1, rank=rank)
     command, _ = serve_command(setup, "http://h:1")
     assert command[command.index("--max-lora-rank") + 1] == str(wanted)
+
+
+# -- outputs -------------------------------------------------------------------------------------------------------
+
+
+def test_log_probs_are_those_of_the_sampled_tokens():
+    flat = SimpleNamespace(logprobs=[-1.0, -9.0, -2.0, -3.0], start_indices=[0, 2, 3])
+    np.testing.assert_array_equal(sampled_logp(flat, 3), np.array([-1, -2, -3], np.float32))
+    np.testing.assert_array_equal(sampled_logp(flat, 2), np.array([-1, -2], np.float32))
 
 
 # -- options -------------------------------------------------------------------------------------------------------
