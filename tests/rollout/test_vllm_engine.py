@@ -20,11 +20,12 @@ from searchgym.options import find_kind
 from searchgym.rollout.sampler import SampleRequest, Sampling
 from searchgym.rollout.sampler_kind import SamplerKind
 from searchgym.rollout.samplers.transformers import Transformers
-from searchgym.rollout.samplers.vllm import Vllm
+from searchgym.rollout.samplers.vllm import Vllm, vllm_version
 from searchgym.rollout.transfer import folders as weight_folders
 from searchgym.rollout.transfer.folders import Folders
 from searchgym.rollout.vllm.backend import Adapter, Completion, EngineRequest
 from searchgym.rollout.vllm.engine import VllmEngine
+from searchgym.rollout.vllm.launch.versions import FEATURES, is_accepted, missing_features, vllm_folder
 from searchgym.rollout.vllm.local import sampled_logp
 from searchgym.rollout.vllm.replicas import Replicas
 from searchgym.rollout.vllm.sampler import VllmSampler
@@ -495,8 +496,10 @@ def test_replicas_have_gpus_of_their_own():
         (None, "transformers", False, ""),
         (None, "auto", False, "vLLM is not installed, using transformers"),
         ("0.32.1", "auto", True, ""),
-        ("0.99.0", "auto", False, "0.99.0 has not been tested here"),
-        ("0.99.0", "vllm", True, "0.99.0 has not been tested here"),
+        ("0.26.0", "auto", True, ""),
+        ("0.99.0", "auto", False, "0.99.0 is not from 0.26 to 0.32"),
+        ("0.25.9", "auto", False, "0.25.9 is not from 0.26 to 0.32"),
+        ("0.99.0", "vllm", True, "0.99.0 is not from 0.26 to 0.32"),
         ("0.32.0", "vllm", True, ""),
     ],
 )
@@ -514,3 +517,55 @@ def test_vllm_that_must_sample_and_is_not_there(monkeypatch):
     monkeypatch.setattr("searchgym.rollout.samplers.vllm.vllm_version", lambda: None)
     with pytest.raises(UsageError, match="not installed: searchgym doctor shows how to install it"):
         Vllm().chosen()
+
+
+# -- versions ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pruned_vllm(tmp_path):
+    """A vLLM of which only the classes and names that this package uses are left."""
+    folder = tmp_path / "vllm"
+    for feature in FEATURES:
+        file = folder / feature.file
+        file.parent.mkdir(parents=True, exist_ok=True)
+        body = "".join(f"    {member}: int\n" for member in feature.members) or "    pass\n"
+        with file.open("a") as written:
+            written.write(f"class {feature.name}:\n{body}")
+    return folder
+
+
+def test_a_vllm_with_all_features_lacks_none(pruned_vllm):
+    assert missing_features(pruned_vllm) == ()
+
+
+def test_a_missing_feature_is_named_and_refused(pruned_vllm, monkeypatch, capsys):
+    file = pruned_vllm / "sampling_params.py"
+    file.write_text(file.read_text().replace("    flat_logprobs: int\n", ""))
+    (pruned_vllm / "lora/request.py").unlink()
+    monkeypatch.setattr("searchgym.rollout.samplers.vllm.vllm_folder", lambda: pruned_vllm)
+    for module in ("vllm", "auto"):
+        monkeypatch.setattr(f"searchgym.rollout.samplers.{module}.vllm_version", lambda: "0.30.1")
+    lacking = "vLLM 0.30.1 lacks SamplingParams.flat_logprobs, LoRARequest in lora/request.py"
+    with pytest.raises(UsageError, match=f"{lacking}: install a version from 0.26 to 0.32"):
+        Vllm().chosen()
+    assert isinstance(find_kind(SamplerKind, "auto")().chosen(), Transformers)
+    assert lacking in capsys.readouterr().err
+
+
+def test_the_installed_vllm_has_every_feature():
+    folder = vllm_folder()
+    if folder is None:
+        pytest.skip("vLLM is not installed")
+    assert missing_features(folder) == ()
+    assert is_accepted(vllm_version())
+
+
+def test_options_of_a_server_are_those_of_its_version(tmp_path, monkeypatch):
+    setup = EngineSetup(folder=tmp_path, dtype="float32", requests=1, options=Vllm())
+    file = tmp_path / "entrypoints/openai/cli_args.py"
+    file.parent.mkdir(parents=True)
+    monkeypatch.setattr("searchgym.rollout.vllm.setup.vllm_folder", lambda: tmp_path)
+    for text, wanted in (("    host: str\n", False), ("    enable_scale_out: bool = False\n", True)):
+        file.write_text(f"class FrontendArgs:\n{text}")
+        assert ("--enable-scale-out" in serve_command(setup, "http://h:1")[0]) == wanted
