@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -23,19 +22,10 @@ from searchgym.rollout.samplers.vllm import Vllm
 from searchgym.rollout.transfer.folders import Folders
 from searchgym.rollout.transfer.group import environment
 from searchgym.rollout.vllm.backend import Adapter, Completion, EngineBackend, EngineRequest, check_reset
+from searchgym.rollout.vllm.launch.gpu_memory import memory_shortage
+from searchgym.rollout.vllm.launch.guard import Guard
+from searchgym.rollout.vllm.launch.progress import log_settings, timed
 from searchgym.rollout.vllm.setup import EngineSetup, visible
-
-GUARD: Final = """
-import os, sys
-sys.stdin.read()
-for number in sys.argv[1:]:
-    try:
-        os.kill(int(number), 9)
-    except OSError:
-        pass
-"""
-"""Program of the guard process: when its input closes, because this process ended, it kills the engine's processes,
-which vLLM would leave running."""
 
 LAST_WORDS: Final = 1.0
 """Seconds to wait for an engine's processes to end after its error message."""
@@ -140,8 +130,7 @@ class LocalVllm(EngineBackend):
 
         with contextlib.suppress(NoSuchProcess):  # one of vLLM's processes may end meanwhile
             self._engine.engine_core.shutdown()
-        self._guard.kill()
-        self._guard.communicate()
+        self._guard.close()
 
     @property
     def processes(self) -> list[int]:
@@ -166,27 +155,35 @@ class LocalVllm(EngineBackend):
             raise ModelError(f"vLLM: {type(error).__name__}: {error}") from error
 
     def _start(self) -> Any:
-        """Starts an engine, its guard process and the thread that watches it."""
+        """Starts a guard process, an engine and the thread that watches it."""
         with _starting, _inherited(self._setup.options, self._gpus):
+            # inside the lock: a process may fail to start while another thread changes the environment
+            guard = Guard()
             try:
-                from vllm import EngineArgs
-                from vllm.v1.engine.llm_engine import LLMEngine
+                with timed("libraries are imported"):
+                    from vllm import EngineArgs
+                    from vllm.v1.engine.llm_engine import LLMEngine
+                arguments = EngineArgs(**self._setup.arguments(), disable_log_stats=True)
+                with _hidden_program(), guard.starting(), timed(f"the engine of {self._setup.folder.name} starts"):
+                    engine = LLMEngine.from_engine_args(arguments)
             except ImportError as error:
+                guard.close()
                 why = f"sampling with vLLM needs vllm ({error}): searchgym doctor shows how to install it"
                 raise UsageError(why) from error
-            arguments = EngineArgs(**self._setup.arguments(), disable_log_stats=True)
-            try:
-                with _hidden_program():
-                    engine = LLMEngine.from_engine_args(arguments)
             except Exception as error:  # vLLM raises many types here
-                raise ModelError(f"vLLM's engine does not start on {self._setup.folder}: {error}") from error
+                guard.close()
+                why = memory_shortage(self._setup.options.gpu_share, self._devices()) or str(error)
+                raise ModelError(f"vLLM's engine does not start on {self._setup.folder}: {why}") from error
             core: Any = engine.engine_core
-            # inside the lock: a process may fail to start while another thread changes the environment
-            processes = [str(process.pid) for process in core.resources.engine_manager.processes]
-            guard = [sys.executable, "-P", "-c", GUARD, *processes]
-            self._guard = subprocess.Popen(guard, stdin=subprocess.PIPE, start_new_session=True)
+            guard.watch(process.pid for process in core.resources.engine_manager.processes)
+            self._guard = guard
         threading.Thread(target=_watch, args=(core,), name="vllm-watch", daemon=True).start()
         return engine
+
+    def _devices(self) -> list[str]:
+        """Returns the indices or UUIDs of the engine's GPUs."""
+        each = range(self._setup.options.tensor_parallel)
+        return visible(each if self._gpus is None else self._gpus).split(",")
 
 
 def skip_token_texts(processor: Any, number: str) -> None:
@@ -240,7 +237,9 @@ def _inherited(options: Vllm, gpus: Sequence[int] | None) -> Iterator[None]:
     if gpus is not None:
         variables["CUDA_VISIBLE_DEVICES"] = visible(gpus)
     resource_tracker.ensure_running()  # otherwise it starts with the first process and unblocks SIGINT
-    with environment(variables):
+    variables["VLLM_ENABLE_STARTUP_PLAN"] = os.environ.get("VLLM_ENABLE_STARTUP_PLAN", "1")  # remembers the profiling
+    chosen = {"VLLM_LOGGING_LEVEL", "VLLM_LOGGING_CONFIG_PATH"} & os.environ.keys()
+    with contextlib.nullcontext({}) if chosen else log_settings() as logs, environment(variables | logs):
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             yield
