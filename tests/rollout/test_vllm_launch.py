@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from searchgym.rollout.transformers.sampler import slow_on_gpu
 from searchgym.rollout.vllm.launch.gpu_memory import memory_shortage, nvidia_smi
 from searchgym.rollout.vllm.launch.progress import StageHandler, log_settings, timed
 
@@ -106,6 +107,14 @@ def test_nvidia_smi_is_read_and_may_be_missing_or_fail(tmp_path, monkeypatch):
         program.write_text(f"#!/bin/sh\n{body}\n")
         program.chmod(0o755)
         assert nvidia_smi("--query-gpu=index") == rows
+
+
+# -- transformers on a GPU -----------------------------------------------------------------------------------------
+
+
+def test_vllm_is_advised_on_a_gpu_for_models_of_some_size_only():
+    assert "ten times slower than vLLM" in slow_on_gpu("cuda", 500_000_000)
+    assert slow_on_gpu("cpu", 500_000_000) == slow_on_gpu("cuda:0", 4_000_000) == ""
 
 
 # -- messages ------------------------------------------------------------------------------------------------------
