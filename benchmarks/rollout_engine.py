@@ -14,10 +14,11 @@ for another. Reported are wall-clock seconds of both, in turn: first with the re
 ``--step`` seconds per token, however many rows there are, as an engine on a GPU does; then with the model itself, whose
 tokens cost more with more rows.
 
-*Scripted.* Episodes of two turns and ``--tokens`` generated tokens on a simulated engine with a row for each, which takes
-``--step`` seconds per token: the seconds of the engine alone are those of the longest episode, whatever the controller
-does. Reported are the controller's CPU time per request with an engine that answers at once, the ratio of the wall-clock
-seconds to those of the engine alone, and the share of the rows' time in which they generate: the rest is the tail.
+*Scripted.* Episodes of two turns and ``--tokens`` generated tokens on a simulated engine with a row for each, which
+takes ``--step`` seconds per token: the seconds of the engine alone are those of the longest episode, whatever the
+controller does. Reported are the controller's CPU time per request with an engine that answers at once, the ratio of
+the wall-clock seconds to those of the engine alone, and the share of the rows' time in which they generate: the rest is
+the tail.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """vLLM itself, on the CPU: the same tokens as transformers, weights that arrive, engines that end and are replaced."""
 
+import contextlib
 import copy
 import os
 import signal
@@ -201,8 +202,9 @@ def first_child(process):
     """Waits for a process that a program starts by `multiprocessing`; returns its id."""
     for _ in range(2400):
         for child in psutil.Process(process.pid).children():
-            if "spawn_main" in " ".join(child.cmdline()):
-                return child.pid
+            with contextlib.suppress(psutil.Error):  # some end at once
+                if "spawn_main" in " ".join(child.cmdline()):
+                    return child.pid
         threading.Event().wait(0.05)
     raise AssertionError("no engine process started")
 
