@@ -197,8 +197,8 @@ def _output_seconds(model: str, rows: int, tokens: int, texts: bool) -> float:
         arguments: dict[str, Any] = dict.fromkeys(
             ("mm_features", "pooling_params", "lora_request", "cache_salt", "data_parallel_rank")
         )
-        prompt = {"prompt_token_ids": request.ids.tolist(), "arrival_time": 0.0}
-        names = {"request_id": str(row), "external_req_id": str(row)}
+        prompt: dict[str, Any] = {"prompt_token_ids": request.ids.tolist(), "arrival_time": 0.0}
+        names: dict[str, Any] = {"request_id": str(row), "external_req_id": str(row)}
         processor.add_request(
             EngineCoreRequest(**names, **prompt, **arguments, sampling_params=parameters), None, None, 0
         )

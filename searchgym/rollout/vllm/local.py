@@ -239,7 +239,9 @@ def _inherited(options: Vllm, gpus: Sequence[int] | None) -> Iterator[None]:
     resource_tracker.ensure_running()  # otherwise it starts with the first process and unblocks SIGINT
     variables["VLLM_ENABLE_STARTUP_PLAN"] = os.environ.get("VLLM_ENABLE_STARTUP_PLAN", "1")  # remembers the profiling
     chosen = {"VLLM_LOGGING_LEVEL", "VLLM_LOGGING_CONFIG_PATH"} & os.environ.keys()
-    with contextlib.nullcontext({}) if chosen else log_settings() as logs, environment(variables | logs):
+    logging: contextlib.AbstractContextManager[dict[str, str]]
+    logging = contextlib.nullcontext({}) if chosen else log_settings()
+    with logging as logs, environment(variables | logs):
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             yield

@@ -54,13 +54,14 @@ class Guard:
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
         self._seen: set[int] = set()
 
-    def watch(self, numbers: Iterable[int]) -> None:
+    def watch(self, numbers: Iterable[int | None]) -> None:
         """Adds processes, by their ids."""
         assert self._process.stdin is not None
-        for number in sorted(set(numbers) - self._seen):
-            self._seen.add(number)
-            self._process.stdin.write(f"{number}\n".encode())
-        self._process.stdin.flush()
+        new = {number for number in numbers if number is not None} - self._seen
+        self._seen |= new
+        with contextlib.suppress(OSError):  # somebody ended the guard: that must not end a training
+            self._process.stdin.write("".join(f"{number}\n" for number in new).encode())
+            self._process.stdin.flush()
 
     @contextlib.contextmanager
     def starting(self) -> Iterator[None]:
@@ -70,7 +71,7 @@ class Guard:
 
         def poll() -> None:
             while not ended.wait(POLL):
-                self.watch(child.pid for child in multiprocessing.active_children() if child.pid not in before)
+                self.watch({child.pid for child in multiprocessing.active_children()} - before)
 
         thread = threading.Thread(target=poll, name="vllm-guard", daemon=True)
         thread.start()
