@@ -26,7 +26,7 @@ from searchgym.rollout.transfer.folders import Folders
 from searchgym.rollout.vllm.backend import Adapter, Completion, EngineRequest
 from searchgym.rollout.vllm.engine import VllmEngine
 from searchgym.rollout.vllm.launch.versions import FEATURES, is_accepted, missing_features, vllm_folder
-from searchgym.rollout.vllm.local import sampled_logp
+from searchgym.rollout.vllm.local import sampled_logp, skip_token_texts
 from searchgym.rollout.vllm.replicas import Replicas
 from searchgym.rollout.vllm.sampler import VllmSampler
 from searchgym.rollout.vllm.setup import EngineSetup, rank_for, serve_command, visible
@@ -477,6 +477,12 @@ def test_log_probs_are_those_of_the_sampled_tokens():
     flat = SimpleNamespace(logprobs=[-1.0, -9.0, -2.0, -3.0], start_indices=[0, 2, 3])
     np.testing.assert_array_equal(sampled_logp(flat, 3), np.array([-1, -2, -3], np.float32))
     np.testing.assert_array_equal(sampled_logp(flat, 2), np.array([-1, -2], np.float32))
+
+
+def test_only_the_texts_of_tokens_are_skipped():
+    states = {name: SimpleNamespace(logprobs_processor=SimpleNamespace(tokenizer="tokenizer")) for name in "ab"}
+    skip_token_texts(SimpleNamespace(request_states=states), "a")
+    assert [states[name].logprobs_processor.tokenizer for name in "ab"] == [None, "tokenizer"]
 
 
 # -- options -------------------------------------------------------------------------------------------------------
