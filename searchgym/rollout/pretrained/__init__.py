@@ -1,0 +1,1 @@
+"""Pretrained models from packages: their parts are found and joined, and their weights converted."""
