@@ -24,7 +24,7 @@ TRAIN = $(VENV)/bin/searchgym train $(or $(RECIPE),$(DEFAULT)) $(if $(MODEL),mod
 	$(if $(ENV),env=$(ENV) 'env_options={$(OPTIONS)}' 'validation.env_options={}') $(ARGS) $(if $(OUT),--out $(OUT))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo report eval leaderboard tiny smol real selfplay train-monolithic train-mask train-jade train-praise test test-slow test-engine test-adapters test-cluster test-study test-all check bench wheel lock test-wheel site clean browser
+.PHONY: help setup demo report eval leaderboard tiny smol real selfplay train-monolithic train-mask train-jade train-praise test test-slow test-engine test-gpu test-adapters test-cluster test-study test-all check bench wheel lock test-wheel site clean browser
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do \
@@ -124,6 +124,9 @@ test-slow: setup browser  ## run the tests of whole trainings, commands, documen
 
 test-engine: setup  ## run the tests that start vLLM, Java, several ranks or sentence encoders
 	$(PYTEST) -m 'engine and not smoke'
+
+test-gpu: setup  ## run the tests that need an NVIDIA GPU; without one they fail here, and are skipped elsewhere
+	SEARCHGYM_GPU=1 $(PYTEST) -m gpu
 
 test-adapters: setup  ## run the adapters to other projects with the real packages, which have environments of their own
 	PYTHON=$(PY) .ci/adapters

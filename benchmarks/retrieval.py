@@ -11,6 +11,10 @@ Resident memory is read after all questions were asked once, and includes pages 
 
     python benchmarks/retrieval.py --sizes 100000 1000000 --vectors 1000000
     python benchmarks/retrieval.py --corpus wiki.jsonl --questions questions.jsonl --vectors 0
+    python benchmarks/retrieval.py --sizes --vectors 1000000 --dimension 768 --devices cpu cuda:0 --kinds flat ivf-sq8
+
+With `--devices`, the vectors are searched on each device (a GPU needs the extra `gpu`); `overlap` is the mean share of
+the first hits in common with the first device, `same_first` the share of questions with the same first hit.
 """
 
 from __future__ import annotations
@@ -37,6 +41,7 @@ import numpy as np
 
 from searchgym.cli.output import emit_rows
 from searchgym.corpora import open_corpus, read_queries
+from searchgym.errors import UsageError
 from searchgym.options.cards import EncoderCard
 from searchgym.records import Passage
 from searchgym.retrieval import CorpusRetriever, build_index, load_index
@@ -68,7 +73,7 @@ def main() -> None:
             own = text_rows(source, Path(folder), args)
             show(own, args, f"BM25, {args.corpus or 'generated'}, {own[0]['passages']} passages")
             rows += own
-        dense = [vector_row(kind, args, Path(folder)) for kind in args.kinds] if args.vectors else []
+        dense = [row for kind in args.kinds for row in vector_rows(kind, args, Path(folder))] if args.vectors else []
     projected = [] if args.corpus else projections(rows)
     if args.json:
         print(json.dumps({"bm25": rows, "vectors": dense, "projection": projected}))
@@ -97,9 +102,13 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--vectors", type=int, default=1_000_000, help="number of vectors; 0 leaves FAISS out")
     parser.add_argument("--dimension", type=int, default=384)
     parser.add_argument("--kinds", nargs="*", default=["flat", "ivf-sq8", "hnsw"])
+    parser.add_argument("--devices", nargs="+", default=["cpu"], help="where FAISS searches: cpu, cuda, cuda:N")
+    parser.add_argument("--float16", action="store_true", help="store the vectors of flat on a GPU in half precision")
     parser.add_argument("--folder", help="where to put corpora and indexes")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args()
+    if args.vectors:
+        check_devices(args, parser)
     if (args.corpus is None) != (args.questions is None):
         parser.error("--corpus and --questions belong together")
     return args
@@ -275,15 +284,32 @@ def resident() -> int:
 # -- vectors -------------------------------------------------------------------------------------------------------
 
 
-def vector_row(kind: str, args: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Measures one kind of FAISS index and returns its row."""
+def check_devices(args: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+    """Ends with an error if a device is not there, or does not search one of the kinds: before anything is built."""
+    from searchgym.retrieval.dense.gpu import check_gpu
+
+    for kind in args.kinds:
+        for device in args.devices:
+            try:
+                check_gpu(dense_card(kind, args.dimension, device, args.float16))
+            except UsageError as error:
+                parser.error(str(error))
+
+
+def vector_rows(kind: str, args: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
+    """Measures one kind of FAISS index; returns a row per device."""
     index = folder / kind
     index.mkdir()
     print(f"{kind}, {args.vectors}: building ...", file=sys.stderr)
     built = apart(build_vectors, kind, args.vectors, args.dimension, index)
-    print(f"{kind}, {args.vectors}: searching ...", file=sys.stderr)
-    measured = apart(search_vectors, index, args)
-    return {"index": kind, "vectors": args.vectors, **built, **measured}
+    rows, hits = [], list[list[list[str]]]()
+    for device in args.devices:
+        print(f"{kind}, {args.vectors}, {device}: searching ...", file=sys.stderr)
+        found, measured = apart(search_vectors, index, device, args)
+        hits.append(found)
+        same = agreement(found, hits[0]) if len(args.devices) > 1 else {}
+        rows.append({"index": kind, "device": device, "vectors": args.vectors, **built, **measured, **same})
+    return rows
 
 
 def vectors(count: int, dimension: int, seed: int) -> Iterator[np.ndarray]:
@@ -311,24 +337,29 @@ def build_vectors(kind: str, count: int, dimension: int, folder: Path) -> dict[s
     return built(started, folder)
 
 
-def dense_card(kind: str, dimension: int) -> DenseCard:
+def dense_card(kind: str, dimension: int, device: str = "cpu", float16: bool = False) -> DenseCard:
     """Returns a retriever card for vectors only, whose encoder is never called."""
     encoder = EncoderCard(name="none", model="none", dimension=dimension)
-    return DenseCard(index=cast(Any, kind), encoder=encoder)
+    return DenseCard(index=cast(Any, kind), encoder=encoder, device=device, float16=float16)
 
 
-def search_vectors(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
-    """Measures FAISS's search as a retriever calls it, but without the encoder; returns its figures."""
+def search_vectors(folder: Path, device: str, args: argparse.Namespace) -> tuple[list[list[str]], dict[str, Any]]:
+    """Measures FAISS's search as a retriever calls it, but without the encoder; returns its hits and figures."""
     faiss: Any = importlib.import_module("faiss")
+    from searchgym.retrieval.dense.gpu import copy_to_gpus
     from searchgym.retrieval.dense.vectors import open_index
 
-    card = dense_card(folder.name, args.dimension)
+    card = dense_card(folder.name, args.dimension, device, args.float16)
     index: Any = open_index(folder / "index.faiss")
     parameters = None
     if card.index == "ivf-sq8":
-        index.nprobe = card.nprobe
+        index.nprobe = min(card.nprobe, index.nlist)
     elif card.index == "hnsw":
         parameters = faiss.SearchParametersHNSW(efSearch=card.ef_search)
+    started = time.perf_counter()
+    if device != "cpu":
+        index = copy_to_gpus(index, card)
+    copied = {} if device == "cpu" else {"copy_s": round(time.perf_counter() - started, 1)}
     questions = np.concatenate(list(vectors(args.queries, args.dimension, 2)))
     names = [str(i) for i in range(len(questions))]
 
@@ -338,7 +369,8 @@ def search_vectors(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
         _, found = index.search(questions[first : first + len(batch)], K, params=parameters)
         return [[str(i) for i in row] for row in found]
 
-    return measure(search, names, args.runs)[1]
+    hits, figures = measure(search, names, args.runs)
+    return hits, figures | copied
 
 
 # -- projection ----------------------------------------------------------------------------------------------------

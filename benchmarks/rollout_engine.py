@@ -1,6 +1,7 @@
 """The episode engine: its overhead compared with the sampler's time, and the gain of running without lock-step.
 
     python benchmarks/rollout_engine.py [--model tiny] [--episodes 256] [--runs 5] [--json]
+    python benchmarks/rollout_engine.py --scripted [--episodes 256] [--tokens 108] [--step 0.008]
 
 *Own time.* Episodes of the monolithic agent are sampled once, at temperature 1, and recorded with the seconds that the
 sampler took. Then the same episodes run on a sampler that answers from the recording at once: the time of that run is
@@ -12,6 +13,12 @@ batch starts when the last episode has ended. Without lock-step, the same number
 for another. Reported are wall-clock seconds of both, in turn: first with the recorded calls and a sampler that takes
 ``--step`` seconds per token, however many rows there are, as an engine on a GPU does; then with the model itself, whose
 tokens cost more with more rows.
+
+*Scripted.* Episodes of two turns and ``--tokens`` generated tokens on a simulated engine with a row for each, which
+takes ``--step`` seconds per token: the seconds of the engine alone are those of the longest episode, whatever the
+controller does. Reported are the controller's CPU time per request with an engine that answers at once, the ratio of
+the wall-clock seconds to those of the engine alone, and the share of the rows' time in which they generate: the rest is
+the tail.
 """
 
 from __future__ import annotations
@@ -26,6 +33,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from simulated import Engines, Script
 from transformers import PreTrainedTokenizerBase
 
 from searchgym.agents import load_agent
@@ -34,6 +42,7 @@ from searchgym.envs import Task, find_env, load_task
 from searchgym.records import Episode, Hit
 from searchgym.retrieval import Retriever
 from searchgym.rollout import Engine, Model, Sampled, Sampler, SampleRequest, TokenFormat
+from searchgym.rollout.loading import load_tokenizer
 from searchgym.rollout.sampler import Deliver, Pull
 from searchgym.rollout.transformers.sampler import TransformersSampler, load_sampler
 from searchgym.train.demonstrations.play import AGENT, ROLE
@@ -156,7 +165,12 @@ def main() -> None:
     parser.add_argument("--latency", type=float, default=0.1, help="seconds per retriever call")
     parser.add_argument("--step", type=float, default=0.01, help="seconds per token in the paced schedules")
     parser.add_argument("--json", action="store_true", help="print one JSON object per table")
+    parser.add_argument("--scripted", action="store_true", help="measure scripted episodes only")
+    parser.add_argument("--tokens", type=int, default=108, help="mean generated tokens of a scripted episode")
     args = parser.parse_args()
+    if args.scripted:
+        emit(scripted(args), args.json, f"{args.episodes} scripted episodes, {args.step:g} s a token")
+        return
     task = load_task(find_env(ENV)).subset(args.episodes)
     sampler, tokenizer = load_sampler(args.model)
     emit(own_time(task, sampler, tokenizer, args.concurrent[-1], args.runs), args.json, "the engine's own time")
@@ -198,6 +212,33 @@ def run(
     started = time.perf_counter()
     asyncio.run(all_questions())
     return time.perf_counter() - started, episodes
+
+
+def scripted(args: Any) -> dict[str, Any]:
+    """Returns the controller's time per request, and the wall-clock seconds beside those of the engine alone."""
+    task = load_task(find_env(ENV), questions={"split": "test", "size": args.episodes, "seed": 0})
+    tokenizer = load_tokenizer(args.model)
+    form = TokenFormat(tokenizer, task.rules.protocol, chat=bool(tokenizer.chat_template))
+    cpu, ratios, shares, episodes = [], [], [], list[Episode]()
+    for _ in range(args.runs):
+        for step in (0.0, args.step):
+            script = Script(form, [question.text for question in task.questions], 1, args.tokens // 2)
+            engines, begun = Engines(script, args.episodes, step), time.process_time()
+            seconds, episodes = run(task, engines, tokenizer, args.episodes)
+            if step:
+                longest = max(sum(call.end - call.start for call in episode.calls) for episode in episodes)
+                ratios.append(seconds / (longest * step))
+                shares.append(engines.row_seconds() / (args.episodes * seconds))
+            else:
+                requests = sum(len(episode.calls) for episode in episodes)
+                cpu.append((time.process_time() - begun) / requests)
+    return {
+        "episodes": len(episodes),
+        "generated tokens per episode": sum(c.end - c.start for e in episodes for c in e.calls) / len(episodes),
+        "controller's ms per request": 1e3 * statistics.median(cpu),
+        "wall-clock seconds / engine's": statistics.median(ratios),
+        "share of rows that generate": statistics.median(shares),
+    }
 
 
 def own_time(

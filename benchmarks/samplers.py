@@ -1,6 +1,7 @@
 """Comparison of the transformers and vLLM samplers: agreement of greedy tokens, and tokens per second.
 
     python benchmarks/samplers.py [--model tiny] [--episodes 1000] [--concurrent 1 16 64 256] [--runs 3] [--json]
+    python benchmarks/samplers.py --outputs [--rows 256]
 
 *Parity.* Both samplers run greedy episodes of the monolithic agent on a generated world, in float32. Counted are
 episodes whose tokens are all the same; for every other one, the gap at the first differing token is measured: the
@@ -8,6 +9,10 @@ difference in log-probability between the two tokens after the common prefix, co
 
 *Speed.* The same environment at temperature 1, for several numbers of concurrent episodes, with and without keeping
 keys and values of earlier turns; medians of several runs, the samplers in turn. Starting an engine is timed separately.
+
+*Outputs.* CPU time that this process spends on vLLM's outputs, without an engine: every step gives each row a token. If
+this takes longer than a step of the engine, the engine's outputs wait. Compared are the set-up of `LocalVllm` and that
+of vLLM's defaults, which write each token as text beside its log-prob; medians, in turn.
 """
 
 from __future__ import annotations
@@ -30,11 +35,14 @@ from searchgym.agents import load_agent
 from searchgym.cli.output import emit, emit_rows
 from searchgym.envs import Task, find_env, load_task
 from searchgym.records import Episode
-from searchgym.rollout import Engine, Model, Sampler, TokenFormat
+from searchgym.rollout import Engine, Model, Sampler, SampleRequest, TokenFormat
+from searchgym.rollout.folders import model_folder
+from searchgym.rollout.sampler import Sampling
 from searchgym.rollout.samplers.transformers import BATCH_TOKENS
 from searchgym.rollout.samplers.vllm import Vllm
 from searchgym.rollout.transformers.sampler import TransformersSampler, load_sampler
-from searchgym.rollout.vllm.sampler import VllmSampler
+from searchgym.rollout.vllm.local import skip_token_texts
+from searchgym.rollout.vllm.sampler import VllmSampler, request_parameters
 from searchgym.rollout.vllm.setup import EngineSetup
 from searchgym.rollout.vllm.start import start_engine
 from searchgym.train.demonstrations.play import AGENT, ROLE
@@ -56,7 +64,12 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3, help="number of runs of each kind")
     parser.add_argument("--eager", action="store_true", help="vLLM without graphs and compilation")
     parser.add_argument("--json", action="store_true", help="print one JSON object per table")
+    parser.add_argument("--outputs", action="store_true", help="measure the work on outputs only")
+    parser.add_argument("--rows", type=int, default=256, help="rows of a step, for --outputs")
     args = parser.parse_args()
+    if args.outputs:
+        emit(outputs(args.model, args.rows, args.runs), args.json, "CPU time on vLLM's outputs, in this process")
+        return
     task = load_task(find_env(ENV), questions={"split": "test", "size": max(args.episodes, args.each), "seed": 0})
     sampler, tokenizer = load_sampler(args.model)
     if args.episodes:
@@ -140,6 +153,70 @@ def gap(model: PreTrainedModel, first: np.ndarray, second: np.ndarray) -> float:
         logits = model(input_ids=torch.from_numpy(first[None, :at].astype(np.int64))).logits[0, -1]
     logp = torch.log_softmax(logits.double(), -1)
     return float(logp.max() - min(logp[int(first[at])], logp[int(second[at])]))
+
+
+# -- outputs -------------------------------------------------------------------------------------------------------
+
+
+def outputs(model: str, rows: int, runs: int, tokens: int = 100) -> dict[str, Any]:
+    """Measures the CPU time of vLLM's output processor per token, with and without the texts of single tokens."""
+    found: dict[bool, list[float]] = {True: [], False: []}
+    for _ in range(runs):
+        for texts in found:
+            found[texts].append(_output_seconds(model, rows, tokens, texts))
+    before, after = (statistics.median(found[texts]) for texts in (True, False))
+    return {
+        "rows": rows,
+        "with texts, us a token": before * 1e6,
+        "without, us a token": after * 1e6,
+        "ratio": before / after,
+        "with texts, ms a step": before * rows * 1e3,
+        "without, ms a step": after * rows * 1e3,
+    }
+
+
+def _output_seconds(model: str, rows: int, tokens: int, texts: bool) -> float:
+    """Returns the CPU seconds per token of one run."""
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+    from vllm.tokenizers import get_tokenizer
+    from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest
+    from vllm.v1.engine.output_processor import OutputProcessor
+    from vllm.v1.outputs import LogprobsLists
+
+    tokenizer = get_tokenizer(str(model_folder(model)))
+    processor = OutputProcessor(tokenizer, log_stats=False)
+    stop = Sampling(max_tokens=2 * tokens, stop=("</search>", "</answer>"))
+    for row in range(rows):
+        request = SampleRequest(np.arange(246, dtype=np.int32), stop, row)
+        parameters = SamplingParams(
+            **request_parameters(request, [0], 1 << 20),
+            output_kind=RequestOutputKind.FINAL_ONLY,
+            flat_logprobs=not texts,
+        )
+        arguments: dict[str, Any] = dict.fromkeys(
+            ("mm_features", "pooling_params", "lora_request", "cache_salt", "data_parallel_rank")
+        )
+        prompt: dict[str, Any] = {"prompt_token_ids": request.ids.tolist(), "arrival_time": 0.0}
+        names: dict[str, Any] = {"request_id": str(row), "external_req_id": str(row)}
+        processor.add_request(
+            EngineCoreRequest(**names, **prompt, **arguments, sampling_params=parameters), None, None, 0
+        )
+        if not texts:
+            skip_token_texts(processor, str(row))
+    ids = np.random.default_rng(0).integers(300, len(tokenizer), (tokens, rows))
+    one = np.ones((1, 1), np.float32)
+    steps = [
+        [
+            EngineCoreOutput(str(row), [int(i)], LogprobsLists(np.array([[i]]), -one, one[0], None))
+            for row, i in enumerate(s)
+        ]
+        for s in ids
+    ]
+    begun = time.process_time()
+    for step in steps:
+        processor.process_outputs(step)
+    return (time.process_time() - begun) / (rows * tokens)
 
 
 # -- speed ---------------------------------------------------------------------------------------------------------

@@ -17,7 +17,9 @@ CPU_SECONDS = 5.0
 YARDSTICK_SECONDS = 0.1
 """CPU time of `yardstick` on the free core that `CPU_SECONDS` is meant for."""
 os.environ.setdefault("RAY_AUTH_MODE", "token")  # Ray reads it once, when anything imports it
-MARKERS = {"smoke", "slow", "engine", "adapter", "cluster", "study"}
+MARKERS = {"smoke", "slow", "engine", "adapter", "cluster", "study", "gpu"}
+GPU_REQUIRED = "SEARCHGYM_GPU"
+"""Environment variable that makes a test with the marker ``gpu`` fail, not skip, where FAISS finds no GPU."""
 APART = {
     "test_selfcheck.py",
     "test_vllm_training.py",
@@ -93,9 +95,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             seen.add(test)
 
 
+def missing_gpu() -> str | None:
+    """Returns why tests with the marker ``gpu`` cannot run here, None if they can."""
+    import faiss
+
+    if not hasattr(faiss, "StandardGpuResources"):
+        return "NOT TESTED HERE: this FAISS has no GPU support (make setup LOCK=requirements/cuda.txt)"
+    return None if faiss.get_num_gpus() else "NOT TESTED HERE: FAISS finds no GPU"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Says which tests were skipped for want of a GPU, whatever the options of the run."""
+    skipped = [report for report in terminalreporter.stats.get("skipped", []) if "gpu" in report.keywords]
+    if skipped:
+        terminalreporter.write_line(f"{len(skipped)} tests with the marker gpu: {skipped[0].longrepr[2]}", yellow=True)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
     """Notes the CPU time of a test's fixtures; one that is shared counts for the test that needs it first."""
+    if item.get_closest_marker("gpu") and (missing := missing_gpu()):
+        (pytest.fail if os.environ.get(GPU_REQUIRED) else pytest.skip)(missing)
     before = cpu_seconds()
     yield
     item.stash[SETUP] = cpu_seconds() - before

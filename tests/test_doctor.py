@@ -397,6 +397,103 @@ def test_a_torch_that_fails_is_broken_and_the_report_goes_on(install, program, c
     assert by_name(report["parts"])["environments"]["state"] == "ready"
 
 
+# -- DeepSpeed -----------------------------------------------------------------------------------------------------
+
+DEEPSPEED = """
+from types import SimpleNamespace
+
+ops = SimpleNamespace(__compatible_ops__={})
+
+
+class Engine:
+    def __init__(self, model, optimizer):
+        self.module, self.optimizer = model, optimizer
+
+    def __call__(self, **inputs):
+        return self.module(**inputs)
+
+    def backward(self, loss):
+        loss.backward()
+
+    def get_global_grad_norm(self):
+        return 1.0
+
+    def step(self):
+        STEP
+
+
+def initialize(model, optimizer, config):
+    print("a library that talks")
+    return (Engine(model, optimizer),)
+"""
+UNMET = {"deepspeed": ["deepspeed 0.19.8 requires hjson, which is not installed."]}
+
+
+@pytest.fixture
+def deepspeed_row(tmp_path, monkeypatch):
+    """Tries a made-up module `deepspeed` beside the real torch; returns its row, as the report has it."""
+
+    def row(code, conflicts=UNMET):
+        (tmp_path / "deepspeed").mkdir(exist_ok=True)
+        (tmp_path / "deepspeed" / "__init__.py").write_text(code)
+        monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+        packages = [doctor.look_at(name, None, None, conflicts) for name in ("deepspeed", "torch")]
+        doctor.try_deepspeed(packages)
+        return packages[0]
+
+    return row
+
+
+@pytest.mark.slow_cases
+@pytest.mark.parametrize(
+    ("code", "conflicts", "state", "problem"),
+    [
+        (
+            "raise ImportError('no op_builder\\nmore')",
+            UNMET,
+            "broken",
+            r"DeepSpeed fails: ImportError: no op_builder \(deepspeed 0.19.8 requires hjson.*\)",
+        ),
+        ("import os; os.kill(os.getpid(), 11)", {}, "broken", "DeepSpeed fails: ended with status -11"),
+        (DEEPSPEED.replace("STEP", "self.optimizer.step()"), UNMET, "ok", None),
+        (DEEPSPEED.replace("STEP", "pass"), {}, "broken", "DeepSpeed fails: TrainingError: an update leaves the w.*"),
+    ],
+)
+def test_a_deepspeed_is_what_its_trial_says(deepspeed_row, code, conflicts, state, problem):
+    row = deepspeed_row(code, conflicts)
+    assert row["state"] == state
+    if problem is None:
+        assert row["problem"] is row["command"] is None
+    else:
+        assert re.fullmatch(problem, row["problem"])
+        assert row["command"].startswith("pip install --")
+
+
+def test_a_trial_counts_more_than_metadata_and_one_without_answer_is_a_fault(deepspeed_row, monkeypatch):
+    works = subprocess.CompletedProcess([], 0, "DeepSpeed works", "")
+    monkeypatch.setattr(doctor, "run", lambda *command: works)
+    assert deepspeed_row("")["state"] == "ok"
+    late = subprocess.CompletedProcess([], 1, "", "Command 'python' timed out after 120 seconds")
+    monkeypatch.setattr(doctor, "run", lambda *command: late)
+    assert deepspeed_row("")["problem"].startswith("DeepSpeed fails: Command 'python' timed out after 120 seconds")
+
+
+def test_a_deepspeed_without_torch_is_not_tried(install, monkeypatch):
+    install("deepspeed", "0.19.8")
+    install("torch", version="")
+    monkeypatch.setattr(doctor, "run", lambda *command: pytest.fail(str(command)))
+    packages = look_at_packages()
+    doctor.try_deepspeed(packages)
+    assert by_name(packages)["deepspeed"]["state"] == "ok"
+
+
+@pytest.mark.slow
+def test_the_real_deepspeed_passes_its_trial():
+    packages = look_at_packages()
+    doctor.try_deepspeed(packages)
+    assert by_name(packages)["deepspeed"]["state"] == "ok"
+
+
 # -- cores, memory, data -------------------------------------------------------------------------------------------
 
 

@@ -1,7 +1,8 @@
 """The ``doctor`` command: reports what is installed, what works with it and what is missing.
 
-Versions and requirements come from package metadata and conflicts from ``pip check``. Of the packages only torch is
-imported, in a separate process and only where a GPU driver is loaded: a broken one is a line of the report.
+Versions and requirements come from package metadata and conflicts from ``pip check``. Two packages are tried, in
+processes of their own: torch where a GPU driver is loaded, and DeepSpeed, of which metadata tell little: it compiles
+its parts when they are used, and trains beside conflicts that ``pip check`` names.
 """
 
 from __future__ import annotations
@@ -56,7 +57,10 @@ PARTS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "hub": ("questions and corpora named hf:OWNER/NAME", ("datasets",)),
     "documents": ("PDF and DOCX among documents", ("pypdf", "python-docx")),
     "parquet": ("questions and corpora in parquet files", ("pyarrow",)),
-    "dense retrieval": ("retriever cards of kind dense, and rerankers", ("faiss-cpu", "sentence-transformers")),
+    "dense retrieval": (
+        "retriever cards of kind dense, rerankers; on a GPU with faiss-gpu, not faiss-cpu",
+        ("faiss-cpu", "sentence-transformers"),
+    ),
     "Lucene": ("retriever cards of kind lucene, indexes of pyserini", ("pyserini", JAVA)),
     "viewer": ("view, show --html", ("inspect-ai", "jinja2")),
     "retrieval server": ("serve retriever", ("fastapi", "uvicorn", "prometheus-client")),
@@ -116,6 +120,7 @@ def diagnose() -> Row:
     for row in packages:
         if failure and row["name"] == "torch" and row["state"] == "ok":
             row |= {"state": "broken", "problem": failure, "command": "pip install --force-reinstall torch"}
+    try_deepspeed(packages)
     base, (total, available) = home(), memory()
     cards = [load_card(CorpusCard, path) for path in list_cards("corpora").values()]
     needed = [load_card(EnvCard, path).questions.needs_file for path in list_cards("envs").values()]
@@ -229,6 +234,28 @@ def look_at_parts(packages: Sequence[Row]) -> list[Row]:
         parts.append({"name": part, "state": state, "gives": gives, "lacks": [row["name"] for row in lacks]})
         parts[-1]["commands"] = list(dict.fromkeys(row["command"] for row in lacks))
     return parts
+
+
+def try_deepspeed(packages: Sequence[Row]) -> None:
+    """Decides by a trial if an installed DeepSpeed works, and changes its row; torch must work.
+
+    Args:
+        packages: Rows of `look_at_packages`.
+    """
+    by_name = {row["name"]: row for row in packages}
+    row, torch = by_name["deepspeed"], by_name["torch"]
+    if not row["installed"] or row["state"] == "outside" or not torch["installed"] or torch["state"] == "broken":
+        return
+    done = run(sys.executable, "-P", "-m", "searchgym.train.distributed.trial")
+    if not done.returncode:
+        row |= {"state": "ok", "problem": None, "command": None}
+        return
+    reasons = re.findall(r"^DeepSpeed fails: .*", done.stdout, re.MULTILINE)
+    reasons += [f"DeepSpeed fails: {line}" for line in done.stderr.strip().splitlines()[-1:]]
+    reason = reasons[0] if reasons else f"DeepSpeed fails: ended with status {done.returncode}"
+    conflict = f" ({row['problem']})" if row["problem"] else ""
+    mend = row["command"] or f'pip install --force-reinstall --no-deps "deepspeed{row["asked"] or ""}"'
+    row |= {"state": "broken", "problem": reason + conflict, "command": mend}
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:

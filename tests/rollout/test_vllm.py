@@ -1,5 +1,6 @@
 """vLLM itself, on the CPU: the same tokens as transformers, weights that arrive, engines that end and are replaced."""
 
+import contextlib
 import copy
 import os
 import signal
@@ -197,7 +198,19 @@ def test_an_adapter_of_another_base_is_refused_and_the_engine_goes_on(own, vllm)
     assert vllm.engine.restarts == restarts
 
 
-def test_an_engine_does_not_outlive_who_started_it(tmp_path):
+def first_child(process):
+    """Waits for a process that a program starts by `multiprocessing`; returns its id."""
+    for _ in range(2400):
+        for child in psutil.Process(process.pid).children():
+            with contextlib.suppress(psutil.Error):  # some end at once
+                if "spawn_main" in " ".join(child.cmdline()):
+                    return child.pid
+        threading.Event().wait(0.05)
+    raise AssertionError("no engine process started")
+
+
+@pytest.mark.parametrize("moment", ["starting", "started"])
+def test_an_engine_does_not_outlive_who_started_it(tmp_path, moment):
     """However that one ended: here by SIGKILL. It starts where vLLM never ran before, from a program in a file."""
     script = tmp_path / "program.py"
     script.write_text(
@@ -212,9 +225,13 @@ def test_an_engine_does_not_outlive_who_started_it(tmp_path):
     env = os.environ | {"VLLM_CACHE_ROOT": str(tmp_path / "cache")}
     with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True, env=env) as process:
         assert process.stdout is not None
-        started = next(line for line in iter(process.stdout.readline, "") if line.startswith("started"))
+        if moment == "started":
+            line = next(line for line in iter(process.stdout.readline, "") if line.startswith("started"))
+            (number,) = map(int, line.split()[1:])
+        else:
+            number = first_child(process)
+            threading.Event().wait(0.5)  # the guard looks for processes ten times a second
         process.kill()
-    (number,) = map(int, started.split()[1:])
     for _ in range(200):
         if not psutil.pid_exists(number):
             return

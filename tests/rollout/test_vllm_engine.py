@@ -8,6 +8,7 @@ import sys
 import tempfile
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,11 +20,13 @@ from searchgym.options import find_kind
 from searchgym.rollout.sampler import SampleRequest, Sampling
 from searchgym.rollout.sampler_kind import SamplerKind
 from searchgym.rollout.samplers.transformers import Transformers
-from searchgym.rollout.samplers.vllm import Vllm
+from searchgym.rollout.samplers.vllm import Vllm, vllm_version
 from searchgym.rollout.transfer import folders as weight_folders
 from searchgym.rollout.transfer.folders import Folders
 from searchgym.rollout.vllm.backend import Adapter, Completion, EngineRequest
 from searchgym.rollout.vllm.engine import VllmEngine
+from searchgym.rollout.vllm.launch.versions import FEATURES, is_accepted, missing_features, vllm_folder
+from searchgym.rollout.vllm.local import sampled_logp, skip_token_texts
 from searchgym.rollout.vllm.replicas import Replicas
 from searchgym.rollout.vllm.sampler import VllmSampler
 from searchgym.rollout.vllm.setup import EngineSetup, rank_for, serve_command, visible
@@ -467,6 +470,21 @@ def test_ranks_that_vllm_is_set_up_for(rank, wanted):
     assert command[command.index("--max-lora-rank") + 1] == str(wanted)
 
 
+# -- outputs -------------------------------------------------------------------------------------------------------
+
+
+def test_log_probs_are_those_of_the_sampled_tokens():
+    flat = SimpleNamespace(logprobs=[-1.0, -9.0, -2.0, -3.0], start_indices=[0, 2, 3])
+    np.testing.assert_array_equal(sampled_logp(flat, 3), np.array([-1, -2, -3], np.float32))
+    np.testing.assert_array_equal(sampled_logp(flat, 2), np.array([-1, -2], np.float32))
+
+
+def test_only_the_texts_of_tokens_are_skipped():
+    states = {name: SimpleNamespace(logprobs_processor=SimpleNamespace(tokenizer="tokenizer")) for name in "ab"}
+    skip_token_texts(SimpleNamespace(request_states=states), "a")
+    assert [states[name].logprobs_processor.tokenizer for name in "ab"] == [None, "tokenizer"]
+
+
 # -- options -------------------------------------------------------------------------------------------------------
 
 
@@ -484,8 +502,10 @@ def test_replicas_have_gpus_of_their_own():
         (None, "transformers", False, ""),
         (None, "auto", False, "vLLM is not installed, using transformers"),
         ("0.32.1", "auto", True, ""),
-        ("0.99.0", "auto", False, "0.99.0 has not been tested here"),
-        ("0.99.0", "vllm", True, "0.99.0 has not been tested here"),
+        ("0.26.0", "auto", True, ""),
+        ("0.99.0", "auto", False, "0.99.0 is not from 0.26 to 0.32"),
+        ("0.25.9", "auto", False, "0.25.9 is not from 0.26 to 0.32"),
+        ("0.99.0", "vllm", True, "0.99.0 is not from 0.26 to 0.32"),
         ("0.32.0", "vllm", True, ""),
     ],
 )
@@ -503,3 +523,55 @@ def test_vllm_that_must_sample_and_is_not_there(monkeypatch):
     monkeypatch.setattr("searchgym.rollout.samplers.vllm.vllm_version", lambda: None)
     with pytest.raises(UsageError, match="not installed: searchgym doctor shows how to install it"):
         Vllm().chosen()
+
+
+# -- versions ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pruned_vllm(tmp_path):
+    """A vLLM of which only the classes and names that this package uses are left."""
+    folder = tmp_path / "vllm"
+    for feature in FEATURES:
+        file = folder / feature.file
+        file.parent.mkdir(parents=True, exist_ok=True)
+        body = "".join(f"    {member}: int\n" for member in feature.members) or "    pass\n"
+        with file.open("a") as written:
+            written.write(f"class {feature.name}:\n{body}")
+    return folder
+
+
+def test_a_vllm_with_all_features_lacks_none(pruned_vllm):
+    assert missing_features(pruned_vllm) == ()
+
+
+def test_a_missing_feature_is_named_and_refused(pruned_vllm, monkeypatch, capsys):
+    file = pruned_vllm / "sampling_params.py"
+    file.write_text(file.read_text().replace("    flat_logprobs: int\n", ""))
+    (pruned_vllm / "lora/request.py").unlink()
+    monkeypatch.setattr("searchgym.rollout.samplers.vllm.vllm_folder", lambda: pruned_vllm)
+    for module in ("vllm", "auto"):
+        monkeypatch.setattr(f"searchgym.rollout.samplers.{module}.vllm_version", lambda: "0.30.1")
+    lacking = "vLLM 0.30.1 lacks SamplingParams.flat_logprobs, LoRARequest in lora/request.py"
+    with pytest.raises(UsageError, match=f"{lacking}: install a version from 0.26 to 0.32"):
+        Vllm().chosen()
+    assert isinstance(find_kind(SamplerKind, "auto")().chosen(), Transformers)
+    assert lacking in capsys.readouterr().err
+
+
+def test_the_installed_vllm_has_every_feature():
+    folder = vllm_folder()
+    if folder is None:
+        pytest.skip("vLLM is not installed")
+    assert missing_features(folder) == ()
+    assert is_accepted(vllm_version())
+
+
+def test_options_of_a_server_are_those_of_its_version(tmp_path, monkeypatch):
+    setup = EngineSetup(folder=tmp_path, dtype="float32", requests=1, options=Vllm())
+    file = tmp_path / "entrypoints/openai/cli_args.py"
+    file.parent.mkdir(parents=True)
+    monkeypatch.setattr("searchgym.rollout.vllm.setup.vllm_folder", lambda: tmp_path)
+    for text, wanted in (("    host: str\n", False), ("    enable_scale_out: bool = False\n", True)):
+        file.write_text(f"class FrontendArgs:\n{text}")
+        assert ("--enable-scale-out" in serve_command(setup, "http://h:1")[0]) == wanted

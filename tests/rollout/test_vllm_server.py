@@ -20,7 +20,7 @@ from searchgym.rollout.transfer import group
 from searchgym.rollout.transformers.sampler import TransformersSampler, load_sampler
 from searchgym.rollout.vllm import server as vllm_server
 from searchgym.rollout.vllm.backend import EngineRequest
-from searchgym.rollout.vllm.sampler import VllmSampler
+from searchgym.rollout.vllm.sampler import VllmSampler, request_parameters
 from searchgym.rollout.vllm.setup import EngineSetup, serve_command
 from searchgym.rollout.vllm.start import start_engine
 
@@ -122,7 +122,7 @@ def test_a_second_run_is_refused(served, server):
 def test_a_request_that_the_server_refuses_is_told_and_the_others_go_on(served):
     _, tokenizer, sampler = served
     ended = []
-    parameters = sampler._parameters(requests(tokenizer)[0]) | {"temperature": -1.0}
+    parameters = request_parameters(requests(tokenizer)[0], sampler.ends, sampler.max_context) | {"temperature": -1.0}
     done = threading.Event()
     sampler.engine.ask(
         EngineRequest([1, 2], parameters, lambda completion, version: (ended.append(completion), done.set()))

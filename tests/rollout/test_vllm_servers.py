@@ -266,10 +266,12 @@ def test_a_server_of_something_else(fake, change, said):
         sampler_on(address, adapter=adapter)
 
 
-def test_an_untested_vllm_is_named(fake, capsys):
+def test_a_vllm_that_is_not_accepted_is_named(fake, capsys):
     with gated(fake, SERVED | {"vllm": "0.99.0"}) as address:
         sampler_on(address).close()
-        assert f"{address} has vLLM 0.99.0, tested is 0.32.x: watch probe/difference" in capsys.readouterr().err
+        assert (
+            f"{address} has vLLM 0.99.0, accepted are 0.26 to 0.32: watch probe/difference" in capsys.readouterr().err
+        )
 
 
 def test_two_models_of_one_shape_have_different_identities(tmp_path):

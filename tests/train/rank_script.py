@@ -7,7 +7,6 @@ weights.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import sys
 from pathlib import Path
 from typing import Any
@@ -21,8 +20,7 @@ from toy_training import toy_recipe
 
 from searchgym.rollout.loading import DTYPES
 from searchgym.train.algorithms.samples import Sample
-from searchgym.train.distributed.deepspeed_updater import DeepSpeedUpdater
-from searchgym.train.learner.batching import ProcessRanks
+from searchgym.train.distributed.rank_learner import RankLearner
 from searchgym.train.learner.learner import LocalLearner
 from searchgym.train.loop.collect import with_advantages
 
@@ -42,6 +40,23 @@ CASES: dict[str, dict[str, Any]] = {
     **{f"PPO, ZeRO {zero}": {"zero": zero, "optimizer": ADAM, "gae": True} for zero in (0, 2, 3)},
     "ZeRO 3, offloaded": {"zero": 3, "optimizer": ADAM, "offload_optimizer": True, "offload_parameters": True},
 }
+LORA: dict[str, Any] = {"optimizer": ADAM | {"eps": 1e-3, "lr": 1e-2}, "lora": {"rank": 4, "alpha": 8.0}}
+"""An adapter, whose update does not scale up rounding: eps outweighs the smallest gradients."""
+ADAPTERS: dict[str, dict[str, Any]] = {
+    **{f"LoRA, ZeRO {zero}": LORA | {"zero": zero} for zero in range(4)},
+    **{f"LoRA, ZeRO {zero}, bfloat16": LORA | {"zero": zero, "dtype": "bfloat16"} for zero in range(4)},
+    **{f"LoRA, ZeRO {zero}, KL": LORA | {"zero": zero, "loss": {"kl_coef": 0.5}} for zero in (2, 3)},
+    **{f"LoRA, ZeRO {zero}, critic": LORA | {"zero": zero, "gae": True} for zero in (2, 3)},
+    **{f"LoRA, ZeRO {zero}, continued": LORA | {"zero": zero, "loss": {"kl_coef": 0.5}} for zero in (2, 3)},
+    "LoRA, ZeRO 2, frozen layer": LORA | {"zero": 2, "frozen_layers": 1},
+    "LoRA, ZeRO 3, recomputed": LORA | {"zero": 3, "gradient_checkpointing": True},
+    "LoRA, ZeRO 2, offloaded": LORA | {"zero": 2, "offload_optimizer": True},
+    "LoRA, ZeRO 3, offloaded": LORA | {"zero": 3, "offload_optimizer": True, "offload_parameters": True},
+    "frozen layer, ZeRO 2": LORA | {"zero": 2, "frozen_layers": 1, "lora": {"rank": 0}},
+}
+CASES |= ADAPTERS
+EARLIER = "earlier"
+"""Folder, below that of the results, of the adapter that is continued."""
 ROUGH: dict[str, dict[str, Any]] = {
     f"bfloat16, ZeRO {zero}": {"zero": zero, "optimizer": ADAM | {"micro_batch_tokens": 1}, "dtype": "bfloat16"}
     for zero in (1, 2, 3)
@@ -53,13 +68,15 @@ ROUGH |= {f"{name}, offloaded": case | {"offload_optimizer": True} for name, cas
 def recipe_of(case: dict[str, Any], backend: str = "torch") -> Any:
     """The recipe of a case: 7 samples of unequal lengths and turns are 4 and 3 for two ranks."""
     gae = {"advantage": {"estimator": "gae"}, "critic": {"optimizer": ADAM}} if case.get("gae") else {}
-    learner: dict[str, Any] = {"backend": backend}
+    names = ("frozen_layers", "gradient_checkpointing")
+    learner: dict[str, Any] = {"backend": backend} | {name: case[name] for name in names if name in case}
     if backend == "deepspeed":
         names = ("zero", "offload_optimizer", "offload_parameters")
         options = {"kind": backend, "ranks": 2} | {name: case[name] for name in names if name in case}
-        learner = {"backend": options} | {name: case[name] for name in ("dtype",) if name in case}
+        learner |= {"backend": options} | {name: case[name] for name in ("dtype",) if name in case}
     optimizer = {"micro_batch_tokens": 256} | case["optimizer"]
-    given = {"optimizer": optimizer, "learner": learner, "loss": case.get("loss", {}), "steps": 20} | gae
+    parts = {name: case[name] for name in ("loss", "lora") if name in case}
+    given = {"optimizer": optimizer, "learner": learner, "steps": 20} | parts | gae
     return toy_recipe(**given)
 
 
@@ -92,18 +109,18 @@ def advance(learner: LocalLearner, recipe: Any, steps: range) -> list[dict[str, 
     return found
 
 
-def make(case: dict[str, Any], backend: str, **options: Any) -> tuple[LocalLearner, Any]:
-    """The learner of a case, with models that are the same everywhere."""
+def make(case: dict[str, Any], backend: str, adapter: Path | None = None) -> tuple[LocalLearner, Any]:
+    """The learner of a case, with models that are the same everywhere, on this rank or alone."""
     recipe = recipe_of(case, backend)
-    critic = critic_model() if case.get("gae") else None
+    critic = critic_model().to(DTYPES[case.get("dtype", "float32")]) if case.get("gae") else None
     model = tiny_qwen2(vocabulary=50, sharp=0.2).to(DTYPES[case.get("dtype", "float32")])
-    return LocalLearner(recipe, model, critic, **options), recipe
+    make_learner = LocalLearner if backend == "torch" else RankLearner
+    return make_learner(recipe, model, critic, adapter=adapter), recipe
 
 
-def sharded(case: dict[str, Any]) -> tuple[LocalLearner, Any]:
-    """The learner of a case on this rank."""
-    updater = functools.partial(DeepSpeedUpdater, learner=recipe_of(case, "deepspeed").learner)
-    return make(case, "deepspeed", ranks=ProcessRanks(), updater=updater)
+def earlier(name: str, out: Path) -> Path | None:
+    """The folder of the adapter that a case continues, if any."""
+    return out / EARLIER if name.endswith("continued") else None
 
 
 def main() -> None:
@@ -113,36 +130,44 @@ def main() -> None:
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=world)
     found: dict[str, Any] = {}
     for name, case in ((name, CASES[name]) for name in asked if name in CASES):
-        learner, recipe = sharded(case)
+        learner, recipe = make(case, "deepspeed", earlier(name, out))
         rows = advance(learner, recipe, range(steps_of(case)))
-        found[name] = {"rows": rows, "weights": learner.weights()}
-        if "offloaded" in name or name == "adam, ZeRO 2":
-            found[name] |= resumed(case, out / name, rank)
+        found[name] = {"rows": rows, "weights": dict(learner.weights()), "logp": logp_of(learner)}
+        if "lora" in case:
+            found[name] |= {"adapter": learner.weights(adapter=True)} if case["lora"]["rank"] else {}
+            found[name] |= resumed(name, case, out, rank)
+        elif "offloaded" in name or name == "adam, ZeRO 2":
+            found[name] |= resumed(name, case, out, rank)
     for name, case in ((name, ROUGH[name]) for name in asked if name in ROUGH):
-        few, many = (sharded(case)[0].learn(copies(number), 0)["gradient_norm"] for number in (2, 64))
-        learner, recipe = sharded(case)
+        few, many = (make(case, "deepspeed")[0].learn(copies(number), 0)["gradient_norm"] for number in (2, 64))
+        learner, recipe = make(case, "deepspeed")
         rows = advance(learner, recipe, range(steps_of(case)))
         found[name] = {"few": few, "many": many, "rows": rows, "weights": learner.weights()}
-        found[name] |= resumed(case, out / name, rank)
+        found[name] |= resumed(name, case, out, rank)
     if rank == 0:
         torch.save(found, out / "found.pt")
     dist.barrier()
     dist.destroy_process_group()
 
 
-def resumed(case: dict[str, Any], folder: Path, rank: int) -> dict[str, Any]:
+def logp_of(learner: LocalLearner) -> torch.Tensor:
+    """The log-probs of some samples under the present weights, one after the other."""
+    return torch.cat([torch.from_numpy(row) for row in learner.logp(samples_of(100))])
+
+
+def resumed(name: str, case: dict[str, Any], out: Path, rank: int) -> dict[str, Any]:
     """The same steps with a stop in the middle, taken up by another learner."""
-    learner, recipe = sharded(case)
-    half = steps_of(case) // 2
+    learner, recipe = make(case, "deepspeed", earlier(name, out))
+    folder, half = out / name, steps_of(case) // 2
     rows = advance(learner, recipe, range(half))
     if rank == 0:
         folder.mkdir()
     dist.barrier()
     learner.save(folder)
-    other, _ = sharded(case)
+    other, _ = make(case, "deepspeed", earlier(name, out))
     other.load(folder)
     rows += advance(other, recipe, range(half, 2 * half))
-    return {"resumed rows": rows, "resumed weights": other.weights(), "version": other.version}
+    return {"resumed rows": rows, "resumed weights": dict(other.weights()), "version": other.version}
 
 
 if __name__ == "__main__":

@@ -511,33 +511,3 @@ def test_state_makes_the_next_step_the_same(tmp_path):
     assert first.policy_step(samples, 1) == second.policy_step(samples, 1)
     assert torch.equal(weights_of(first), weights_of(second))
     assert first.updater.version == second.updater.version == 2
-
-
-@pytest.mark.slow_cases
-@pytest.mark.parametrize("tokens", [128, 400, 10**6])
-def test_packed_samples_have_the_loss_and_the_gradients_of_padded_rows(tokens):
-    samples = random_samples()
-    found = []
-    for packing in ("never", "always"):
-        own = learner(loss=EVERYTHING, micro_batch_tokens=tokens, packing=packing)
-        per_token, denominator = values(samples, old_logp(samples))
-        reference = own.logp(samples, model(2))
-        found.append(
-            (
-                own.trained_model.accumulate(
-                    samples, per_token | {"ref_logp": reference}, denominator, own.policy_loss
-                ),
-                gradients(own),
-            )
-        )
-    (padded, wanted), (packed, got) = found
-    assert packed["loss"] == pytest.approx(padded["loss"], abs=1e-5)
-    assert packed["tokens_trained"] == padded["tokens_trained"]
-    assert packed["tokens_padded"] < padded["tokens_padded"]
-    torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-6)
-
-
-def test_packs_are_full_and_within_their_bound():
-    lengths = [10, 70, 30, 5, 200, 64]
-    assert pack(lengths, 128, packed=True) == [[3, 0, 2, 5], [1], [4]]
-    assert pack(lengths, 10**6, packed=True) == [[3, 0, 2, 5, 1, 4]]

@@ -13,6 +13,7 @@ from searchgym.rollout.sampler_kind import Part
 from searchgym.rollout.samplers.transformers import Transformers
 from searchgym.train.plan.plan import check_plan, memory_here, plan
 from searchgym.train.plan.shapes import adapter_parameters, model_shape
+from searchgym.train.recipe.backends.deepspeed import DeepSpeed
 from searchgym.train.recipe.load import load_recipe
 
 QWEN = {  # as published; the parameters too
@@ -70,7 +71,9 @@ def test_parts_by_hand(models):
     assert parts["policy: weights"].gib == pytest.approx(count * 2 / 8 / GIB)
     assert parts["policy: gradients"].gib == pytest.approx(count * 4 / 8 / GIB)
     assert parts["policy: optimizer"].gib == pytest.approx(count * 16 / 8 / GIB)
-    assert parts["policy: logits"].gib == pytest.approx(4096 * 152064 * (2 + 12) / GIB)
+    assert parts["policy: logits"].gib == pytest.approx(
+        4 * (3 * 4096 * 32_768 + 152064 * 3584) / GIB
+    )  # tiles, and the head's gradient
     assert parts["reference: weights"].gib == pytest.approx(count * 2 / GIB)
     assert not any(what.startswith("sampler") for what in parts)
     layer = 2 * (9 * 3584 + 4 * 18944) + 8 * 3584
@@ -162,6 +165,35 @@ def test_bytes_of_optimizer_and_gradients_per_parameter(models, zero, dtype, off
         ranks = 4 if offload and what == "optimizer" else 1  # all of them in the machine's memory
         found = [p.gib for p in parts if p.what == f"policy: {what}" and p.device in ("cpu", "cuda:2")]
         assert sum(found) == pytest.approx(ranks * whole * each)
+
+
+@pytest.mark.parametrize(
+    ("zero", "base", "adapter", "kept", "passing"),
+    [(0, 1, 1, 8, 4), (1, 1, 1, 12 / 4, 4 + 4 / 4), (2, 1, 1, 12 / 4, 8 / 4), (3, 1 / 4, 1 / 4, 12 / 4, 4 / 4)],
+)
+def test_an_adapter_is_sharded_and_its_base_only_by_zero_3(models, zero, base, adapter, kept, passing):
+    """7B over 4 ranks: 2 bytes of base, and an adapter in float32 with its copy, moments and gradients."""
+    recipe = large("qwen2.5-7b-lora-vllm", models)
+    backend = DeepSpeed(ranks=4, zero=zero)
+    recipe = dataclasses.replace(recipe, learner=dataclasses.replace(recipe.learner, backend=backend))
+    parts = {p.what: p.gib for p in plan(recipe, gpus=4) if p.device == "cuda:2"}
+    count, trained = QWEN["7B"][-1], adapter_parameters(recipe.model, recipe.lora)
+    assert parts["policy: weights"] == pytest.approx((2 * count * base + 4 * trained * adapter) / GIB)
+    assert parts["policy: optimizer"] == pytest.approx(trained * kept / GIB)
+    assert parts["policy: gradients"] == pytest.approx(trained * passing / GIB)
+    assert "reference: weights" not in parts
+
+
+def test_adapters_share_a_base_within_a_process_and_not_between_ranks():
+    changes = ["lora.rank=8", "rollout.sampler=transformers", "models={planner: {roles: [planner]}, generator: {}}"]
+    weights = {}
+    for backend in ("torch", "deepspeed"):
+        recipe = load_recipe("tiny-searchplanner", [*changes, f"learner.backend={backend}"])
+        parts = {p.what: p.gib for p in plan(recipe, gpus=1)}
+        weights[backend] = [parts[f"{key} policy: weights"] for key in ("planner", "generator")]
+    base = 4 * model_shape("tiny-teams").parameters / GIB
+    assert weights["torch"][0] == pytest.approx(base + weights["torch"][1])
+    assert weights["deepspeed"] == [weights["torch"][0]] * 2
 
 
 def test_what_is_offloaded_lies_in_the_machines_memory(models):

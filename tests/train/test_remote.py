@@ -12,7 +12,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from made_models import save_tiny
@@ -24,6 +26,7 @@ from searchgym.rollout.loading import load_model
 from searchgym.train.distributed.remote import RemoteLearner
 from searchgym.train.distributed.worker import KEY, send, stacks_file
 from searchgym.train.learner.learner import LocalLearner
+from searchgym.train.recipe.options import LoraOptions
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +65,28 @@ def test_it_learns_what_one_process_learns(recipe, learner, tmp_path):
         learner.learn([dataclasses.replace(s, mask=s.mask & False) for s in samples], 2)
     learner.load(tmp_path / "saved")
     assert learner.version == 2
+
+
+@pytest.mark.engine
+def test_ranks_continue_an_adapter_that_ranks_have_trained(recipe, tmp_path, monkeypatch):
+    adapted, samples = dataclasses.replace(recipe, lora=LoraOptions(rank=4, alpha=8.0)), random_samples(5)
+    first = RemoteLearner(adapted, tmp_path / "ranks", deadline=60)
+    try:
+        first.learn(samples, 0)
+        logp, weights = first.logp(samples), first.weights(adapter=True)
+        (tmp_path / "saved").mkdir()
+        first.save(tmp_path / "saved")
+    finally:
+        first.close()
+    assert weights and all(".lora_" in name for name in weights)
+    monkeypatch.chdir(tmp_path)
+    later = RemoteLearner(adapted, tmp_path / "more", deadline=60, adapter=Path("saved"))
+    try:
+        for own, wanted in zip(later.logp(samples), logp, strict=True):
+            np.testing.assert_array_equal(own, wanted)
+        assert all(torch.equal(weights[name], weight) for name, weight in later.weights(adapter=True).items())
+    finally:
+        later.close()
 
 
 @pytest.mark.engine

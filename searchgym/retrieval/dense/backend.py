@@ -17,10 +17,10 @@ import numpy as np
 
 from searchgym.corpora.store import PassageStore, load_array
 from searchgym.errors import IndexMismatchError, ModelError, UsageError
-from searchgym.packages import install_command
 from searchgym.records import Hit, Passage
 from searchgym.retrieval import encoders
 from searchgym.retrieval.cards import Needs, Progress
+from searchgym.retrieval.dense.gpu import MOST_HITS, check_gpu, copy_to_gpus
 from searchgym.retrieval.dense.vectors import (
     Floats,
     describe,
@@ -51,7 +51,6 @@ more than 0.01.
 _ENCODER_MEMORY: Final = 2_000_000_000  # bytes: torch and a model of a hundred million parameters
 _ENCODED_AT_ONCE: Final = 4096  # passages
 _QUERIES_AT_ONCE: Final = 1024
-_MOST_ON_GPU: Final = 2048  # largest k that FAISS supports on a GPU
 
 
 def needs(card: DenseCard, passages: int, text: int) -> Needs:
@@ -126,7 +125,7 @@ def load(
         UsageError: The card's device is not available, or the encoder cannot be used; see `Encoder`.
         DataMissingError: The encoder's model cannot be loaded.
     """
-    _check_device(card)
+    check_gpu(card)
     try:
         actual = describe(folder / INDEX)
         probes = load_array(folder / PROBE, mapped=False)
@@ -146,12 +145,9 @@ def load(
     check_probes(encoder, [passages[position] for position in positions], probes)
     progress("loading the encoder", 1, 1)
     if card.index == "ivf-sq8":
-        index.nprobe = card.nprobe
+        index.nprobe = min(card.nprobe, index.nlist)
     if card.device != "cpu":
-        options = _FAISS.GpuMultipleClonerOptions()
-        options.shard, options.useFloat16 = card.shard, card.float16 and card.index == "flat"
-        gpus = None if card.device == "cuda" else [int(card.device.removeprefix("cuda:"))]
-        index = _FAISS.index_cpu_to_gpus_list(index, options, gpus)
+        index = copy_to_gpus(index, card)
     return DenseRetriever(index, encoder, passages, sha256, card)
 
 
@@ -189,8 +185,8 @@ class DenseRetriever(LocalRetriever):
     """Retriever that searches a FAISS index by inner product.
 
     Several threads may share it. Hits with the same score are in passage order; if not all of them are among the best
-    k, ``flat`` keeps the first and the other indexes keep any. The rounding of a score may depend on the rest of the
-    batch.
+    k, ``flat`` on a CPU keeps the first; the other indexes, and all of them on a GPU, keep any. The rounding of a score
+    may depend on the rest of the batch.
 
     Args:
         index: FAISS index of the passages' vectors, by position.
@@ -231,8 +227,8 @@ class DenseRetriever(LocalRetriever):
         """
         check_request(queries, k)
         k = min(k, len(self._passages))
-        if k > _MOST_ON_GPU and self._card.device != "cpu":
-            raise UsageError(f"FAISS finds at most {_MOST_ON_GPU} hits on a GPU, got k={k}: search with device cpu")
+        if k > MOST_HITS and self._card.device != "cpu":
+            raise UsageError(f"FAISS finds at most {MOST_HITS} hits on a GPU, got k={k}: search with device cpu")
         parameters = None
         if self._card.index == "hnsw":
             parameters = _FAISS.SearchParametersHNSW(efSearch=max(self._card.ef_search, k))
@@ -249,21 +245,3 @@ class DenseRetriever(LocalRetriever):
                     [Hit(self._passages[p], s) for p, s in zip(positions_of_query, row, strict=True) if p >= 0]
                 )
         return results
-
-
-# -- devices -------------------------------------------------------------------------------------------------------
-
-
-def _check_device(card: DenseCard) -> None:
-    """Raises a UsageError if a card's device is unknown, not available, or unsupported for its index."""
-    card.check_device()
-    if card.device == "cpu":
-        return
-    if not hasattr(_FAISS, "StandardGpuResources"):
-        raise UsageError(
-            f"device {card.device}: the FAISS that is installed has no GPU support: pip uninstall faiss-cpu, then "
-            f"{install_command('gpu')}"
-        )
-    gpus = _FAISS.get_num_gpus()
-    if int(card.device.partition(":")[2] or 0) >= gpus:
-        raise UsageError(f"device {card.device}: FAISS finds {gpus} GPUs here")

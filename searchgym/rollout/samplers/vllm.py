@@ -20,9 +20,8 @@ from searchgym.errors import UsageError
 from searchgym.options import Setting
 from searchgym.rollout.sampler import Sampler
 from searchgym.rollout.sampler_kind import CONTEXT, PHASES, Need, Part, SampledKey, SampledRun, SamplerKind, bytes_of
+from searchgym.rollout.vllm.launch.versions import RANGE, is_accepted, missing_features, vllm_folder
 
-TESTED: Final = ("0.32.",)
-"""Prefixes of the vLLM versions that the tests were run with."""
 FULL: Final = 65_536
 """Number of context tokens in a memory plan if `Vllm.max_context` is not set."""
 
@@ -109,15 +108,18 @@ class Vllm(SamplerKind):
 
     @override
     def chosen(self, ask: bool = True) -> SamplerKind:
-        # Warns on standard error if vLLM's version is untested.
-        version = vllm_version() if ask and not self.servers else TESTED[0]  # servers have their own
+        # Warns on standard error if vLLM's version is not an accepted one but has all features.
+        if not ask or self.servers:  # servers have their own
+            return self
+        version = vllm_version()
         if version is None:
             raise UsageError(
                 "rollout.sampler is vllm, which is not installed: searchgym doctor shows how to install it"
             )
-        if not is_tested(version):
-            tested = ", ".join(TESTED)
-            sys.stderr.write(f"vLLM {version} has not been tested here ({tested}x has): watch probe/difference\n")
+        if why := lacking(version):
+            raise UsageError(f"rollout.sampler is vllm, and vLLM {why}: install a version from {RANGE}")
+        if not is_accepted(version):
+            sys.stderr.write(f"vLLM {version} is not from {RANGE}, the accepted versions: watch probe/difference\n")
         return self
 
     @property
@@ -253,6 +255,8 @@ def vllm_version() -> str | None:
     return None
 
 
-def is_tested(version: str | None) -> bool:
-    """Returns True if the tests were run with a version of vLLM."""
-    return version is not None and version.startswith(TESTED)
+def lacking(version: str) -> str | None:
+    """Returns which features the installed vLLM lacks, as the end of a sentence; None if it has all."""
+    folder = vllm_folder()
+    missing = () if folder is None else missing_features(folder)
+    return f"{version} lacks {', '.join(missing)}" if missing else None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -15,6 +14,7 @@ from multiprocessing.connection import wait
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 from typing_extensions import override
 
 from searchgym.errors import EngineLostError, ModelError, UsageError
@@ -22,19 +22,10 @@ from searchgym.rollout.samplers.vllm import Vllm
 from searchgym.rollout.transfer.folders import Folders
 from searchgym.rollout.transfer.group import environment
 from searchgym.rollout.vllm.backend import Adapter, Completion, EngineBackend, EngineRequest, check_reset
+from searchgym.rollout.vllm.launch.gpu_memory import memory_shortage
+from searchgym.rollout.vllm.launch.guard import Guard
+from searchgym.rollout.vllm.launch.progress import log_settings, timed
 from searchgym.rollout.vllm.setup import EngineSetup, visible
-
-GUARD: Final = """
-import os, sys
-sys.stdin.read()
-for number in sys.argv[1:]:
-    try:
-        os.kill(int(number), 9)
-    except OSError:
-        pass
-"""
-"""Program of the guard process: when its input closes, because this process ended, it kills the engine's processes,
-which vLLM would leave running."""
 
 LAST_WORDS: Final = 1.0
 """Seconds to wait for an engine's processes to end after its error message."""
@@ -82,8 +73,11 @@ class LocalVllm(EngineBackend):
 
         adapter = request.adapter and _lora(request.adapter)
         with self._lost():
-            parameters = SamplingParams(**request.parameters, output_kind=RequestOutputKind.FINAL_ONLY)
-            self._engine.add_request(name, {"prompt_token_ids": request.prompt}, parameters, lora_request=adapter)
+            kind = RequestOutputKind.FINAL_ONLY
+            parameters = SamplingParams(**request.parameters, output_kind=kind, flat_logprobs=True)
+            prompt = {"prompt_token_ids": request.prompt}
+            number = self._engine.add_request(name, prompt, parameters, lora_request=adapter)
+            skip_token_texts(self._engine.output_processor, number)
 
     @override
     def step(self) -> list[tuple[str, Completion | Exception]]:
@@ -95,8 +89,8 @@ class LocalVllm(EngineBackend):
                 output = request.outputs[0]
                 if output.finish_reason == "abort":  # this process aborts no requests
                     raise EngineLostError("its process is shutting down")
-                ids, steps = np.array(output.token_ids, np.int32), zip(output.token_ids, output.logprobs, strict=True)
-                logp = np.array([choices[token].logprob for token, choices in steps], np.float32)
+                ids = np.array(output.token_ids, np.int32)
+                logp = sampled_logp(output.logprobs, len(ids))
                 ended.append((request.request_id, Completion(ids, logp, output.finish_reason, output.stop_reason)))
         return ended
 
@@ -136,8 +130,7 @@ class LocalVllm(EngineBackend):
 
         with contextlib.suppress(NoSuchProcess):  # one of vLLM's processes may end meanwhile
             self._engine.engine_core.shutdown()
-        self._guard.kill()
-        self._guard.communicate()
+        self._guard.close()
 
     @property
     def processes(self) -> list[int]:
@@ -162,27 +155,56 @@ class LocalVllm(EngineBackend):
             raise ModelError(f"vLLM: {type(error).__name__}: {error}") from error
 
     def _start(self) -> Any:
-        """Starts an engine, its guard process and the thread that watches it."""
+        """Starts a guard process, an engine and the thread that watches it."""
         with _starting, _inherited(self._setup.options, self._gpus):
+            # inside the lock: a process may fail to start while another thread changes the environment
+            guard = Guard()
             try:
-                from vllm import EngineArgs
-                from vllm.v1.engine.llm_engine import LLMEngine
+                with timed("libraries are imported"):
+                    from vllm import EngineArgs
+                    from vllm.v1.engine.llm_engine import LLMEngine
+                arguments = EngineArgs(**self._setup.arguments(), disable_log_stats=True)
+                with _hidden_program(), guard.starting(), timed(f"the engine of {self._setup.folder.name} starts"):
+                    engine = LLMEngine.from_engine_args(arguments)
             except ImportError as error:
+                guard.close()
                 why = f"sampling with vLLM needs vllm ({error}): searchgym doctor shows how to install it"
                 raise UsageError(why) from error
-            arguments = EngineArgs(**self._setup.arguments(), disable_log_stats=True)
-            try:
-                with _hidden_program():
-                    engine = LLMEngine.from_engine_args(arguments)
             except Exception as error:  # vLLM raises many types here
-                raise ModelError(f"vLLM's engine does not start on {self._setup.folder}: {error}") from error
+                guard.close()
+                why = memory_shortage(self._setup.options.gpu_share, self._devices()) or str(error)
+                raise ModelError(f"vLLM's engine does not start on {self._setup.folder}: {why}") from error
             core: Any = engine.engine_core
-            # inside the lock: a process may fail to start while another thread changes the environment
-            processes = [str(process.pid) for process in core.resources.engine_manager.processes]
-            guard = [sys.executable, "-P", "-c", GUARD, *processes]
-            self._guard = subprocess.Popen(guard, stdin=subprocess.PIPE, start_new_session=True)
+            guard.watch(process.pid for process in core.resources.engine_manager.processes)
+            self._guard = guard
         threading.Thread(target=_watch, args=(core,), name="vllm-watch", daemon=True).start()
         return engine
+
+    def _devices(self) -> list[str]:
+        """Returns the indices or UUIDs of the engine's GPUs."""
+        each = range(self._setup.options.tensor_parallel)
+        return visible(each if self._gpus is None else self._gpus).split(",")
+
+
+def skip_token_texts(processor: Any, number: str) -> None:
+    """Makes vLLM return the log-probs of a request without the text of each token.
+
+    vLLM decodes each token a second time for that text, which takes longer than all its other work on outputs. Stop
+    strings are searched in a text that another object decodes.
+
+    Args:
+        processor: vLLM's ``OutputProcessor``, which has the request.
+        number: vLLM's id of the request.
+    """
+    processor.request_states[number].logprobs_processor.tokenizer = None
+
+
+def sampled_logp(flat: Any, count: int) -> npt.NDArray[np.float32]:
+    """Returns the log-probs of the sampled tokens, (count,) float32, from vLLM's ``FlatLogprobs``.
+
+    Each token has one or more entries, of which the first is the sampled one's.
+    """
+    return np.array([flat.logprobs[start] for start in flat.start_indices[:count]], np.float32)
 
 
 def _watch(core: Any) -> None:
@@ -215,7 +237,11 @@ def _inherited(options: Vllm, gpus: Sequence[int] | None) -> Iterator[None]:
     if gpus is not None:
         variables["CUDA_VISIBLE_DEVICES"] = visible(gpus)
     resource_tracker.ensure_running()  # otherwise it starts with the first process and unblocks SIGINT
-    with environment(variables):
+    variables["VLLM_ENABLE_STARTUP_PLAN"] = os.environ.get("VLLM_ENABLE_STARTUP_PLAN", "1")  # remembers the profiling
+    chosen = {"VLLM_LOGGING_LEVEL", "VLLM_LOGGING_CONFIG_PATH"} & os.environ.keys()
+    logging: contextlib.AbstractContextManager[dict[str, str]]
+    logging = contextlib.nullcontext({}) if chosen else log_settings()
+    with logging as logs, environment(variables | logs):
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             yield

@@ -157,27 +157,33 @@ class VllmSampler:
             def end(completion: Completion | Exception, version: int) -> None:
                 done.put((key, request, completion, version if adapter is None else adapter.version))
 
-            self.engine.ask(
-                EngineRequest(request.ids.tolist(), self._parameters(request), end, adapter, request.episode)
-            )
+            parameters = request_parameters(request, self.ends, self.max_context)
+            self.engine.ask(EngineRequest(request.ids.tolist(), parameters, end, adapter, request.episode))
 
-    def _parameters(self, request: SampleRequest) -> dict[str, Any]:
-        """Returns the keyword arguments of vLLM's `SamplingParams` for a request."""
-        sampling = request.sampling
-        return {
-            "max_tokens": min(sampling.max_tokens, self.max_context - len(request.ids)),
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p if sampling.temperature else 1.0,
-            "seed": request.seed % 2**63,
-            "stop": list(sampling.stop),
-            "include_stop_str_in_output": True,
-            "stop_token_ids": sorted(self.ends),
-            "ignore_eos": True,  # only `stop_token_ids` end a response
-            "logprobs": 0,
-            "detokenize": bool(sampling.stop),
-            "skip_special_tokens": False,
-            "spaces_between_special_tokens": False,
-        }
+
+def request_parameters(request: SampleRequest, ends: Iterable[int], max_context: int) -> dict[str, Any]:
+    """Returns the keyword arguments of vLLM's `SamplingParams` for a request.
+
+    Args:
+        request: The request.
+        ends: Token ids that end a response.
+        max_context: Maximum number of tokens of request and response.
+    """
+    sampling = request.sampling
+    return {
+        "max_tokens": min(sampling.max_tokens, max_context - len(request.ids)),
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p if sampling.temperature else 1.0,
+        "seed": request.seed % 2**63,
+        "stop": list(sampling.stop),
+        "include_stop_str_in_output": True,
+        "stop_token_ids": sorted(ends),
+        "ignore_eos": True,  # only `stop_token_ids` end a response
+        "logprobs": 0,
+        "detokenize": bool(sampling.stop),
+        "skip_special_tokens": False,
+        "spaces_between_special_tokens": False,
+    }
 
 
 def _sampled(completion: Completion, request: SampleRequest, version: int) -> Sampled:

@@ -14,8 +14,9 @@ from typing import Any, Final
 from searchgym.corpora.files import sha256_file
 from searchgym.errors import UsageError
 from searchgym.rollout.folders import TOKENIZERS
-from searchgym.rollout.samplers.vllm import TESTED, Vllm, is_tested, vllm_version
+from searchgym.rollout.samplers.vllm import Vllm, vllm_version
 from searchgym.rollout.vllm.client import PROCESSES, SERVES
+from searchgym.rollout.vllm.launch.versions import RANGE, has_server_option, is_accepted, vllm_folder
 from searchgym.version import __version__
 
 RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
@@ -115,12 +116,14 @@ def serve_command(
     flags = setup.arguments() | {
         "host": host,
         "port": port or "8000",
-        "enable-scale-out": True,
         "disable-uvicorn-access-log": True,
         "middleware": "searchgym.rollout.vllm.gate.ServerGate",
         "worker-extension-cls": "searchgym.rollout.transfer.group.Receiver",
         **(tools or {}),
     }
+    folder = vllm_folder()
+    if folder is None or has_server_option(folder, "enable_scale_out"):  # old versions always take token ids
+        flags["enable-scale-out"] = True
     # the module that ``vllm serve`` runs; the command itself does not start with the CPU build
     command = [sys.executable, "-P", "-m", "vllm.entrypoints.openai.api_server"]
     for name, value in flags.items():
@@ -190,7 +193,7 @@ def identity_of(folder: Path, dtype: str, adapters: int = 0, rank: int = 0) -> I
 
 
 def check_identity(needed: Identity, served: Mapping[str, Any], address: str) -> None:
-    """Checks that a server serves what a training needs; warns on standard error about an untested vLLM.
+    """Checks that a server serves what a training needs; warns on standard error about a vLLM that is not accepted.
 
     Args:
         needed: Identity that the training needs.
@@ -213,9 +216,9 @@ def check_identity(needed: Identity, served: Mapping[str, Any], address: str) ->
         faults.append(f"{have}, the recipe samples {needed.adapters} of rank {needed.rank}")
     if faults:
         raise UsageError(f"{address} serves {'; '.join(faults)}; start it by `searchgym serve model` with this recipe")
-    if not is_tested(str(served.get("vllm"))):
-        tested = ", ".join(f"{prefix}x" for prefix in TESTED)
-        sys.stderr.write(f"{address} has vLLM {served.get('vllm')}, tested is {tested}: watch probe/difference\n")
+    if not is_accepted(str(served.get("vllm"))):
+        accepted = f"accepted are {RANGE}"
+        sys.stderr.write(f"{address} has vLLM {served.get('vllm')}, {accepted}: watch probe/difference\n")
 
 
 def _digest(files: Iterable[Path]) -> str:

@@ -16,8 +16,16 @@ import itertools
 import json
 from typing import Any, Final
 
-from vllm.entrypoints.generate.base.protocol import ExtractedToolCallInformation, FunctionCall, ToolCall
 from vllm.tool_parsers.abstract_tool_parser import ToolParser, ToolParserManager
+
+try:
+    from vllm.entrypoints.generate.base.protocol import ExtractedToolCallInformation, FunctionCall, ToolCall
+except ImportError:  # before vLLM 0.32
+    from vllm.entrypoints.openai.engine.protocol import (  # type: ignore[import-not-found,no-redef]
+        ExtractedToolCallInformation,
+        FunctionCall,
+        ToolCall,
+    )  # pyright: ignore[reportMissingImports]
 
 from searchgym.options.cards import ProtocolName
 from searchgym.protocol import DEFAULT, THINK_OPEN, Protocol, get_protocol, list_dialects

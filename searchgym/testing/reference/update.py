@@ -1,6 +1,6 @@
 """Second implementation of the learner, in plain torch, whose losses, gradients and updates the real one must match.
 
-Samples are computed one by one. No code is shared with `searchgym.train.learner`: no batches, padding, packing or
+Samples are computed one by one. No code is shared with `searchgym.train.learner`: no batches, padding or
 hooks. AdamW is written from its definition, and LoRA from the gradients of the whole matrices.
 """
 
@@ -161,11 +161,15 @@ class ReferenceModel:
         ids = torch.from_numpy(tokens.astype(np.int64))[None]
         if self.options.autocast is None:
             logits: Tensor = self.model(input_ids=ids, use_cache=False).logits
-        else:  # in mixed precision, the product with the vocabulary is in float32
-            head = self.model.get_output_embeddings() or self.model.score
+        else:  # in mixed precision, only the inputs of the product with the vocabulary are rounded
+            head = self.model.get_output_embeddings()
             with torch.autocast("cpu", torch.bfloat16):
                 hidden = self.model.base_model(input_ids=ids, use_cache=False)[0]
-            logits = hidden.float() @ head.weight.float().T + (0.0 if head.bias is None else head.bias)
+            if head is None:  # a critic's is in float32
+                hidden, weight, head = hidden.float(), self.model.score.weight.float(), self.model.score
+            else:
+                hidden, weight = (value.bfloat16().float() for value in (hidden, head.weight))
+            logits = hidden @ weight.T + (0.0 if head.bias is None else head.bias)
         return logits[0, torch.from_numpy(np.asarray(positions) - 1)].double()
 
     def distribution(self, sample: Sample) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,4 +1,8 @@
-"""Weight updates by DeepSpeed: ZeRO over the ranks of a process group, with optional offload to main memory."""
+"""Weight updates by DeepSpeed: ZeRO over the ranks of a process group, with optional offload to main memory.
+
+Weights trained in bfloat16 have a copy in float32 that is updated. An adapter is float32 itself, whatever the type of
+its frozen base, which DeepSpeed leaves as it is.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +19,10 @@ from torch import Tensor
 from typing_extensions import override
 
 from searchgym.errors import TrainingError
+from searchgym.train.learner.lora import ADAPTER_PART
 from searchgym.train.learner.trained_model import Updater, lr_scale
-from searchgym.train.recipe.options import LearnerOptions, OptimizerOptions
+from searchgym.train.recipe.backend import Sharding
+from searchgym.train.recipe.options import OptimizerOptions
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -39,18 +45,22 @@ class DeepSpeedUpdater(Updater):
         model: Model, equal on every rank; must be used only through DeepSpeed afterwards.
         options: Options of the optimizer.
         steps: Number of steps of the whole run, for the schedule.
-        learner: ZeRO stage, offloading and number type of the weights.
+        sharding: ZeRO stage and offloading.
     """
 
-    def __init__(self, model: PreTrainedModel, options: OptimizerOptions, steps: int, learner: LearnerOptions) -> None:
+    def __init__(self, model: PreTrainedModel, options: OptimizerOptions, steps: int, sharding: Sharding) -> None:
         import deepspeed  # type: ignore[import-untyped]
 
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # would be compiled first; gloo does without
         super().__init__(model, options, steps)
-        self._zero, self._norm = learner.backend.sharding.zero, 0.0
+        self._zero, self._norm = sharding.zero, 0.0
+        named = list(model.named_parameters(remove_duplicate=False))
+        self._adapted = any(ADAPTER_PART in name for name, _ in named)
+        self._frozen = {name for name, p in named if not p.requires_grad}
         if self._zero == 0:  # without sharding DeepSpeed leaves norm and clipping to its caller
             self.optimizer.register_step_pre_hook(self._cut)
-        config = deepspeed_config(options, learner, dist.get_world_size())
+        bfloat16 = any(p.requires_grad and p.dtype == torch.bfloat16 for _, p in named)
+        config = deepspeed_config(options, sharding, dist.get_world_size(), bfloat16)
         self.engine: Any = deepspeed.initialize(model=model, optimizer=self.optimizer, config=config)[0]
 
     @override
@@ -93,12 +103,17 @@ class DeepSpeedUpdater(Updater):
     # -- state -----------------------------------------------------------------------------------------------------
 
     @override
-    def weights(self) -> dict[str, Tensor]:
-        """Returns a copy of the model's full state by name on the first rank; every rank must call this."""
+    def weights(self, adapter: bool = False) -> dict[str, Tensor]:
+        """Returns a copy of the model's state by name on the first rank; every rank must call this.
+
+        Args:
+            adapter: If True, only the weights of the LoRA adapter: the base is neither gathered nor copied.
+        """
         import deepspeed
 
         whole: dict[int, Tensor] = {}  # by identity: tied weights stay tied
-        state = self.engine.module.state_dict(keep_vars=True)
+        every = self.engine.module.state_dict(keep_vars=True)
+        state = {name: tensor for name, tensor in every.items() if ADAPTER_PART in name or not adapter}
         for tensor in state.values():
             if id(tensor) not in whole:
                 with deepspeed.zero.GatheredParameters([tensor] if hasattr(tensor, "ds_id") else []):
@@ -108,21 +123,45 @@ class DeepSpeedUpdater(Updater):
 
     @override
     def save(self, folder: Path) -> None:
-        """Writes the model in Hugging Face format and DeepSpeed's own state; every rank must call this."""
-        weights = self.weights()
+        """Writes the model in Hugging Face format, or its adapter in peft's, and DeepSpeed's state of what is trained.
+
+        Every rank must call this. Frozen weights are not in DeepSpeed's state.
+        """
+        weights = self.weights(self._adapted)
         if dist.get_rank() == 0:
             self.model.save_pretrained(folder, state_dict=weights)
-        self.engine.save_checkpoint(str(folder), tag=TAG, client_state={"version": self.version}, save_latest=False)
+
+        def drop_frozen(_module: Any, state: dict[str, Any], _prefix: str, _metadata: Any) -> None:
+            for name in self._frozen & state.keys():  # DeepSpeed itself leaves in a head that is tied to the embeddings
+                del state[name]
+
+        hook = self.model.register_state_dict_post_hook(drop_frozen)  # type: ignore[no-untyped-call]
+        client = {"version": self.version}
+        try:
+            self.engine.save_checkpoint(
+                str(folder), tag=TAG, client_state=client, save_latest=False, exclude_frozen_parameters=True
+            )
+        finally:
+            hook.remove()
         dist.barrier()
 
     @override
     def load(self, folder: Path) -> None:
         """Loads what `save` wrote with the same options and the same number of ranks."""
         with _tensors_only():
-            path, state = self.engine.load_checkpoint(str(folder), tag=TAG)
+            path, state = self.engine.load_checkpoint(str(folder), tag=TAG, custom_load_fn=self._fill)
         if path is None:
             raise TrainingError(f"{folder} holds no state of DeepSpeed: it was saved by another learner.backend")
         self.version = state["version"]
+
+    def _fill(self, src: dict[str, Tensor], dst: torch.nn.Module) -> None:
+        """Loads a saved state into the model, whose frozen weights stay as they are."""
+        missing, odd = dst.load_state_dict(src, strict=False)
+        if wrong := sorted({*missing, *odd} - self._frozen):
+            raise TrainingError(
+                f"{TAG} holds a state of other weights, {wrong[0]} among them: it was saved with another lora or "
+                "learner.frozen_layers"
+            )
 
     @override
     def check_weights(self) -> None:
@@ -154,9 +193,15 @@ def _tensors_only() -> Iterator[None]:
             os.environ[FORCE] = before
 
 
-def deepspeed_config(options: OptimizerOptions, learner: LearnerOptions, world: int) -> dict[str, Any]:
-    """Returns DeepSpeed's configuration for a recipe's options."""
-    sharding = learner.backend.sharding
+def deepspeed_config(options: OptimizerOptions, sharding: Sharding, world: int, bfloat16: bool) -> dict[str, Any]:
+    """Returns DeepSpeed's configuration.
+
+    Args:
+        options: Options of the optimizer.
+        sharding: ZeRO stage and offloading.
+        world: Number of ranks.
+        bfloat16: Whether the trained weights are bfloat16; if so, DeepSpeed casts every weight to it.
+    """
     zero: dict[str, Any] = {"stage": sharding.zero}
     if sharding.offload_optimizer:
         zero["offload_optimizer"] = {"device": "cpu"}
@@ -170,7 +215,7 @@ def deepspeed_config(options: OptimizerOptions, learner: LearnerOptions, world: 
         "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False,  # torch's AdamW, the same arithmetic wherever the moments lie
         "gradient_clipping": 0.0 if sharding.zero == 0 else options.max_grad_norm or NO_CUT,
-        "bf16": {"enabled": learner.dtype == "bfloat16"},
+        "bf16": {"enabled": bfloat16},
         "data_types": {"grad_accum_dtype": "fp32"},  # bfloat16 stops at 256 times what is added to it
         "communication_data_type": "fp32",  # the same between ranks
         "steps_per_print": 10**9,

@@ -45,12 +45,13 @@ class RemoteLearner(Learner):
         recipe: Recipe whose learner's backend is `DeepSpeed`.
         folder: Folder for the ranks' logs and stacks; created if needed.
         deadline: Maximum seconds of a call.
+        adapter: Folder of an adapter to continue training, which all ranks can read. Default: a new adapter, if any.
 
     Calls raise a TrainingError if a rank ended or the learner cannot be created, and a HangError after the deadline.
     """
 
-    def __init__(self, recipe: Recipe, folder: Path, deadline: float) -> None:
-        self._version = 0
+    def __init__(self, recipe: Recipe, folder: Path, deadline: float, adapter: Path | None = None) -> None:
+        self._version, self._adapter = 0, adapter and adapter.resolve()
         self._recipe, self._folder, self._deadline = recipe, folder, deadline
         self._connections: list[Connection] = []
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -71,7 +72,8 @@ class RemoteLearner(Learner):
                     self._start(rank, world, options.gpus)
             else:
                 self._connections = _joined(options.listen, world)
-            self._call("start", world, rendezvous, self._recipe, within=max(START_SECONDS, self._deadline))
+            start = (world, rendezvous, self._recipe, self._adapter)
+            self._call("start", *start, within=max(START_SECONDS, self._deadline))
         except BaseException:
             self._kill()
             raise

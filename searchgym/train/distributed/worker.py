@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
-import functools
 import os
 import pickle
 import signal
@@ -110,15 +109,22 @@ def serve(connection: Connection, rank: int) -> None:
         send(connection, answer)
 
 
-def make_learner(rank: int, world: int, rendezvous: str, recipe: Any) -> Any:
-    """Joins the process group and loads the recipe's models."""
+def make_learner(rank: int, world: int, rendezvous: str, recipe: Any, adapter: Path | None) -> Any:
+    """Joins the process group and loads the recipe's models.
+
+    Args:
+        rank: Number of this rank.
+        world: Number of ranks.
+        rendezvous: Address at which the ranks meet, as torch takes it.
+        recipe: Recipe of the model key.
+        adapter: Folder of the adapter to continue training; None for a new one, or none.
+    """
     import torch
     import torch.distributed as dist
 
+    from searchgym.rollout.folders import adapter_base
     from searchgym.rollout.loading import device_of, load_model
-    from searchgym.train.distributed.deepspeed_updater import DeepSpeedUpdater
-    from searchgym.train.learner.batching import ProcessRanks
-    from searchgym.train.learner.learner import LocalLearner
+    from searchgym.train.distributed.rank_learner import RankLearner
 
     device = device_of(recipe.learner.device)
     if device == "cuda":
@@ -126,11 +132,9 @@ def make_learner(rank: int, world: int, rendezvous: str, recipe: Any) -> Any:
         torch.cuda.set_device(device)
     backend = "cpu:gloo,cuda:nccl" if device != "cpu" else "gloo"
     dist.init_process_group(backend, init_method=rendezvous, rank=rank, world_size=world)
-    options = recipe.learner
-    model, _ = load_model(recipe.model, options.dtype, device=device)
-    return LocalLearner(
-        recipe, model, ranks=ProcessRanks(), updater=functools.partial(DeepSpeedUpdater, learner=options)
-    )
+    name = recipe.model if adapter is None else adapter_base(adapter)
+    model, _ = load_model(name, recipe.learner.dtype, device=device)
+    return RankLearner(recipe, model, adapter=adapter)
 
 
 if __name__ == "__main__":

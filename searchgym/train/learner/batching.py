@@ -1,9 +1,9 @@
 """Batches: splits samples into updates and forward passes, divides them among ranks, and builds tensors.
 
-*Padded* rows are extended to a multiple of 64 tokens and share a pass only with rows of the same padded length, so that
-few shapes occur and padding is short. Attention is causal: padding right of a row cannot reach its tokens, so no
-attention mask is needed. *Packed* samples follow each other in a single row; positions restart at 0 in each sample,
-which is how the model separates them. Padding is faster on a CPU, packing on a GPU.
+Rows are padded to a multiple of 64 tokens and share a pass only with rows of the same padded length, so that few shapes
+occur and padding is short. Attention is causal: padding right of a row cannot reach its tokens, so no attention mask is
+needed, and attention costs the sum of the squares of the rows' lengths. Rows that follow each other in one long row
+would need a mask, and would cost the square of the whole length.
 """
 
 from __future__ import annotations
@@ -55,26 +55,21 @@ def minibatches(count: int, options: OptimizerOptions, seed: int, step: int) -> 
         yield from np.array_split(order, updates)
 
 
-def pack(lengths: Sequence[int], max_tokens: int, packed: bool = False) -> list[list[int]]:
-    """Groups rows into micro-batches, deterministically.
+def pack(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
+    """Groups rows of equal padded length into micro-batches, deterministically.
 
     Args:
         lengths: Number of tokens of each row.
         max_tokens: Maximum number of tokens in a micro-batch, padding included; a longer row gets its own micro-batch.
-        packed: If True, rows of any lengths are concatenated; if False, rows of equal padded length are grouped.
 
     Returns:
         Indices into `lengths` per micro-batch; each index occurs once, shortest rows first.
     """
-    sizes = list(lengths) if packed else [padded_length(length) for length in lengths]
+    sizes = [padded_length(length) for length in lengths]
     batches: list[list[int]] = []
     for i in sorted(range(len(sizes)), key=lambda i: (sizes[i], i)):
         last = batches[-1] if batches else []
-        if packed:
-            fits = padded_length(sum(sizes[j] for j in last) + sizes[i]) <= max_tokens
-        else:
-            fits = all(sizes[j] == sizes[i] for j in last[:1]) and (len(last) + 1) * sizes[i] <= max_tokens
-        if last and fits:
+        if last and sizes[last[0]] == sizes[i] and (len(last) + 1) * sizes[i] <= max_tokens:
             last.append(i)
         else:
             batches.append([i])
@@ -140,7 +135,7 @@ def shares(batches: Sequence[list[int]], ranks: Ranks) -> list[tuple[list[int], 
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """Tensors of one forward pass: B rows of T padded tokens, with N trained tokens in row order; B is 1 if packed."""
+    """Tensors of one forward pass: B rows of T padded tokens, with N trained tokens in row order."""
 
     ids: Tensor
     """(B, T) int64 token ids; 0 where padded."""
@@ -154,8 +149,6 @@ class MicroBatch:
     """Number of trained tokens of each sample; they add up to N."""
     runs: list[int]
     """Lengths of the unbroken runs of trained tokens, in row order; they add up to N."""
-    positions: Tensor | None = None
-    """(1, T) int64 positions of the tokens within their samples, if packed; None if padded."""
 
 
 def collate(
@@ -164,7 +157,6 @@ def collate(
     rows: Sequence[int],
     device: torch.device,
     targets: Targets = model_targets,
-    packed: bool = False,
 ) -> MicroBatch:
     """Builds the tensors of a micro-batch.
 
@@ -174,22 +166,13 @@ def collate(
         rows: Indices of the samples in this micro-batch.
         device: Device to put the tensors on.
         targets: Returns the positions of the tokens that are learnt from. Default: the model's trained tokens.
-        packed: If True, the samples are concatenated in one row; if False, padded.
     """
     target_positions = [targets(samples[i]) for i in rows]
-    lengths = [len(samples[i].ids) for i in rows]
-    width = padded_length(sum(lengths)) if packed else max(map(padded_length, lengths))
-    ids = np.zeros((1 if packed else len(rows), width), np.int64)
-    keep, positions = np.zeros(ids.shape, np.bool_), np.zeros((1, width), np.int64)
-    start = 0
-    for number, (i, length) in enumerate(zip(rows, lengths, strict=True)):
-        row = 0 if packed else number
-        ids[row, start : start + length] = samples[i].ids
-        keep[row, start + target_positions[number] - 1] = True
-        if packed:
-            positions[0, start : start + length] = np.arange(length)
-            start += length
-    positions[0, start:] = np.arange(width - start)
+    ids = np.zeros((len(rows), max(padded_length(len(samples[i].ids)) for i in rows)), np.int64)
+    keep = np.zeros(ids.shape, np.bool_)
+    for row, i in enumerate(rows):
+        ids[row, : len(samples[i].ids)] = samples[i].ids
+        keep[row, target_positions[row] - 1] = True
     tokens = np.concatenate([samples[i].ids[at] for i, at in zip(rows, target_positions, strict=True)]).astype(np.int64)
     flat = {name: np.concatenate([per_sample[i] for i in rows]) for name, per_sample in values.items()}
     return MicroBatch(
@@ -199,7 +182,6 @@ def collate(
         {name: torch.from_numpy(array).to(device) for name, array in flat.items()},
         [len(at) for at in target_positions],
         [length for at in target_positions for length in run_lengths(at)],
-        torch.from_numpy(positions).to(device) if packed else None,
     )
 
 
@@ -212,10 +194,9 @@ def micro_batches(
     targets: Targets,
 ) -> Iterator[tuple[list[int], MicroBatch, bool]]:
     """Yields (sample indices, tensors, True if they count) for a rank's micro-batches; see `shares` and `collate`."""
-    packed = options.packing == "always" or (options.packing == "auto" and device.type == "cuda")
-    batches = pack([len(sample.ids) for sample in samples], options.micro_batch_tokens, packed)
+    batches = pack([len(sample.ids) for sample in samples], options.micro_batch_tokens)
     for rows, counts in shares(batches, ranks):
-        batch = collate(samples, values, rows, device, targets, packed)
+        batch = collate(samples, values, rows, device, targets)
         if not counts and "weight" in batch.values:
             batch.values["weight"].zero_()
         yield rows, batch, counts
@@ -242,8 +223,8 @@ def trained_logits(
 ) -> Tensor:
     """Runs a model and returns its outputs at the positions that predict the trained tokens.
 
-    A hook passes only these positions to the output layer, so that observations and padding skip the product with the
-    vocabulary matrix, the largest cost of a small model.
+    A hook passes only these positions to the output layer. The learner uses it for critics, and for language models
+    that change the logits after their output layer; see `searchgym.train.learner.head` for all others.
 
     Args:
         model: A language model, or a token classifier.
@@ -260,7 +241,6 @@ def trained_logits(
         return (arguments[0][batch.keep].unsqueeze(0),)
 
     hook: AbstractContextManager[Any] = head.register_forward_pre_hook(kept_only)
-    packed = {} if batch.positions is None else {"position_ids": batch.positions}
     with hook:
-        logits: Tensor = (run or model)(input_ids=batch.ids, use_cache=False, **packed).logits
+        logits: Tensor = (run or model)(input_ids=batch.ids, use_cache=False).logits
     return logits[0]

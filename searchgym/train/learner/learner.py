@@ -21,6 +21,7 @@ from typing_extensions import override
 
 from searchgym.train.algorithms.samples import Sample, with_all_targets
 from searchgym.train.learner.batching import Flat, Metrics, Ranks
+from searchgym.train.learner.compiled import compiled
 from searchgym.train.learner.critic import Critic, load_critic, make_critic
 from searchgym.train.learner.lora import WithoutAdapter, adapted, adapter_weights, merged, recomputing
 from searchgym.train.learner.policy import Policy
@@ -126,7 +127,7 @@ class LocalLearner(Learner):
         if recipe.has_critic:
             if critic is None and recipe.critic.model is not None:
                 critic = load_critic(recipe.critic.model, recipe.learner.dtype, str(model.device))
-            critic = recomputing(critic or make_critic(model), checkpointing)
+            critic = compiled(recomputing(critic or make_critic(model), checkpointing), recipe.learner.compile)
             valuing = updater(critic, recipe.critic.optimizer, recipe.steps)
             self.critic = Critic(valuing, recipe.critic, recipe.seed, self.ranks)
         adapted(model, recipe.lora, recipe.seed, recipe.learner.frozen_layers, adapter)
@@ -134,7 +135,9 @@ class LocalLearner(Learner):
         reference: PreTrainedModel | WithoutAdapter | None = None
         if loss.kl_coef and (adapter is not None or not recipe.lora.rank):
             reference = copy.deepcopy(model).requires_grad_(False)
-        policy = updater(recomputing(model, checkpointing), recipe.optimizer, recipe.steps)
+        policy = updater(
+            compiled(recomputing(model, checkpointing), recipe.learner.compile), recipe.optimizer, recipe.steps
+        )
         if loss.kl_coef and reference is None:
             reference = WithoutAdapter(model, policy)
         self.policy = Policy(

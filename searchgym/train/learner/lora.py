@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 NAME: Final = "default"
 """Name of the adapter within the model."""
+ADAPTER_PART: Final = ".lora_"
+"""Part of the names of an adapter's weights, and of no other weight's."""
 
 
 def adapted(
@@ -59,11 +61,11 @@ def freeze_lower(model: PreTrainedModel, count: int) -> None:
     """
     if count:
         model.get_input_embeddings().requires_grad_(False)
-        for layer in _layers(model, count)[:count]:
+        for layer in decoder_layers(model, count)[:count]:
             layer.requires_grad_(False)
 
 
-def _layers(model: PreTrainedModel, frozen: int) -> Any:
+def decoder_layers(model: PreTrainedModel, frozen: int = 0) -> Any:
     """Returns the layers of a decoder, lowest first.
 
     Raises:
@@ -97,7 +99,7 @@ def add_adapter(model: PreTrainedModel, options: LoraOptions, seed: int, frozen_
     targets: str | list[str] = options.targets or "all-linear"
     chosen = None
     if frozen_layers:  # peft accepts layer numbers only with names of matrices
-        layers = _layers(model, frozen_layers)
+        layers = decoder_layers(model, frozen_layers)
         linear = {name.rpartition(".")[2] for name, m in layers.named_modules() if isinstance(m, torch.nn.Linear)}
         targets, chosen = options.targets or sorted(linear), list(range(frozen_layers, len(layers)))
     config = LoraConfig(
@@ -118,7 +120,7 @@ def add_adapter(model: PreTrainedModel, options: LoraOptions, seed: int, frozen_
     config_in_model.target_modules = sorted(config_in_model.target_modules)
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            if ".lora_" not in name:
+            if ADAPTER_PART not in name:
                 raise UsageError(f"{name} would be trained in addition to the adapter")
             parameter.data = parameter.data.float()  # in bfloat16, small updates would be lost to rounding
     return model
@@ -133,7 +135,7 @@ def merged(state: Mapping[str, Tensor], options: LoraOptions) -> dict[str, Tenso
     """
     whole = {}
     for name, weight in state.items():
-        if ".lora_" in name:
+        if ADAPTER_PART in name:
             continue
         head, base, tail = name.rpartition(".base_layer.")
         if base and tail == "weight":
@@ -204,7 +206,7 @@ def continue_adapter(model: PreTrainedModel, folder: Path, options: LoraOptions)
 
 def _names(state: Mapping[str, Tensor]) -> dict[str, str]:
     """Maps the name of each adapter weight in the model to its name in peft's file format."""
-    adapter = [name for name in state if ".lora_" in name]
+    adapter = [name for name in state if ADAPTER_PART in name]
     return {name: f"{PREFIX}{name.replace(f'.{NAME}.', '.')}" for name in adapter}
 
 

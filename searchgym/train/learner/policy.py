@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from searchgym.train.algorithms.loss_options import LossOptions
-from searchgym.train.algorithms.losses import policy_sums, token_logp
+from searchgym.train.algorithms.losses import policy_sums
 from searchgym.train.algorithms.samples import Sample
 from searchgym.train.learner.batching import Flat, Metrics, MicroBatch, Ranks, spread
+from searchgym.train.learner.head import Scores
 from searchgym.train.learner.trained_model import TrainedModel, Updater
 from searchgym.train.recipe.options import OptimizerOptions
 
@@ -91,12 +92,11 @@ class Policy:
         Returns:
             One (n,) float32 array per sample.
         """
-        return self.trained_model.per_token(samples, lambda batch: self._forward(batch, model)[0])
+        return self.trained_model.per_token(samples, lambda batch: self._forward(batch, model).logp)
 
-    def _forward(self, batch: MicroBatch, other: PreTrainedModel | None = None) -> tuple[Tensor, Tensor]:
-        """Returns (N,) log-probs and (N,) entropies of the trained tokens."""
-        logits = self.trained_model.logits(batch, other)
-        return token_logp(logits, batch.targets, self.temperature, self.loss.entropy_coef > 0)
+    def _forward(self, batch: MicroBatch, other: PreTrainedModel | None = None) -> Scores:
+        """Returns log-probs and entropies of the trained tokens."""
+        return self.trained_model.scores(batch, self.temperature, self.loss.entropy_coef > 0, other)
 
     def policy_loss(self, batch: MicroBatch) -> tuple[Tensor, Metrics]:
         """Returns the summed policy loss of a micro-batch and its statistics."""

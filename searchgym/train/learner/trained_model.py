@@ -24,7 +24,7 @@ from torch import Tensor
 from searchgym.errors import TrainingError, UsageError
 from searchgym.rollout.transformers.precision import head_of, mixed_precision
 from searchgym.train.algorithms.loss_options import Reduction
-from searchgym.train.algorithms.losses import token_weights
+from searchgym.train.algorithms.losses import token_logp, token_weights
 from searchgym.train.algorithms.samples import Sample, Targets, model_targets
 from searchgym.train.learner.batching import (
     Flat,
@@ -36,6 +36,7 @@ from searchgym.train.learner.batching import (
     minibatches,
     trained_logits,
 )
+from searchgym.train.learner.head import Scores, scoring
 from searchgym.train.learner.saved import load_state, save_state
 from searchgym.train.recipe.options import OptimizerOptions
 
@@ -77,7 +78,7 @@ class Updater:
         others = [p for p, n in zip(named, dimensions, strict=True) if n < 2]
         decays = ((matrices, options.weight_decay), (others, 0.0))
         groups = [{"params": params, "weight_decay": decay} for params, decay in decays if params]
-        self.optimizer = torch.optim.AdamW(groups, lr=options.lr, betas=options.betas, eps=options.eps)
+        self.optimizer = torch.optim.AdamW(groups, lr=options.lr, betas=options.betas, eps=options.eps, fused=True)
 
     def __call__(self, **inputs: Any) -> Any:
         """Runs the model."""
@@ -163,6 +164,9 @@ class TrainedModel:
         updater.model.train(updater.model.is_gradient_checkpointing)  # checkpointing works in training mode only
         self.updater, self.options, self.seed = updater, options, seed
         self._head = head_of(updater.model)
+        self._scores: bool | None = None if isinstance(self._head, torch.nn.Linear) else False
+        """True if the model returns what its head returns, so that the head can return `scores`; None: not yet checked.
+        """
         self.ranks, self.targets = ranks or Ranks(), targets
 
     def logits(self, batch: MicroBatch, other: PreTrainedModel | None = None) -> Tensor:
@@ -179,6 +183,39 @@ class TrainedModel:
         model: Any = other or self.updater.model
         with mixed_precision(model) if self.options.autocast == "bfloat16" else contextlib.nullcontext():
             return trained_logits(model, batch, run, self._head if other is None else None)
+
+    def scores(
+        self,
+        batch: MicroBatch,
+        temperature: float = 1.0,
+        entropy_gradient: bool = False,
+        other: PreTrainedModel | None = None,
+    ) -> Scores:
+        """Computes the log-probs and entropies of a micro-batch's targets without whole logits.
+
+        Models that change logits after their output layer, as Gemma 2 caps them, need the whole logits. The first call
+        notices, since such a model changes the scores that the layer returns.
+
+        Args:
+            batch: The micro-batch.
+            temperature: Divisor of the logits.
+            entropy_gradient: If True, entropies have a gradient.
+            other: A model of the same kind to run instead of the trained one.
+        """
+        if self._scores is not False:
+            mixed, head = self.options.autocast == "bfloat16", self._head if other is None else head_of(other)
+            options = {"mixed": mixed, "entropy_gradient": entropy_gradient}
+            with (
+                torch.autocast(batch.ids.device.type, torch.bfloat16, enabled=mixed),
+                scoring(head, batch.keep, batch.targets, temperature, **options) as calls,
+            ):
+                returned = (other or self.updater)(input_ids=batch.ids, use_cache=False).logits[0]
+            if self._scores is None:
+                expected = torch.stack(calls[0], -1)
+                self._scores = torch.allclose(returned.detach(), expected.detach(), 0.0, 0.0, equal_nan=True)
+            if self._scores:
+                return Scores(*returned.unbind(-1))
+        return Scores(*token_logp(self.logits(batch, other), batch.targets, temperature, entropy_gradient))
 
     def per_token(self, samples: Sequence[Sample], function: Callable[[MicroBatch], Tensor]) -> Flat:
         """Computes one number per target without gradients; every rank gets the numbers of all samples.

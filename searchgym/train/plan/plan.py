@@ -20,6 +20,7 @@ from searchgym.agents.base import read_agent
 from searchgym.errors import UsageError
 from searchgym.rollout.loading import device_of
 from searchgym.rollout.sampler_kind import CONTEXT, LIVE_LOGITS, PHASES, Need, Part, SampledKey, bytes_of
+from searchgym.train.learner.head import TILES
 from searchgym.train.loop.samplers import sampled_keys, sampled_run
 from searchgym.train.plan.shapes import Shape, adapter_parameters, model_shape
 from searchgym.train.recipe.backend import Sharding
@@ -93,7 +94,8 @@ def _learners(keys: Sequence[Key], device: str, ranks: int) -> list[Part]:
         if recipe.has_critic:
             models.append(("critic", recipe.critic.model or recipe.model, recipe.critic.optimizer))
         for role, name, options in models:
-            shared = role == "policy" and recipe.lora.rank > 0 and name in bases
+            # ranks of other keys are other processes, with a base of their own
+            shared = role == "policy" and recipe.lora.rank > 0 and name in bases and not recipe.learner.backend.apart
             update = list[Part]()
             for part in _trained(recipe, role, model_shape(name), options, device, ranks, shared):
                 named = dataclasses.replace(part, what=before + part.what)
@@ -182,8 +184,11 @@ def _trained(
     if learner.gradient_checkpointing:  # every layer's input, and one layer's own at a time
         saved = size * shape.layers * shape.hidden + layer
     activations = ranks * tokens * saved / GIB
-    outputs = shape.vocabulary if role == "policy" else 1
-    logits = ranks * tokens * outputs * (size + 4 * LIVE_LOGITS) / GIB
+    logits = ranks * tokens * (size + 4 * LIVE_LOGITS) / GIB  # a critic's values
+    if role == "policy":  # tiles of the logits, and the gradient of the head, which is added up beside the summed one
+        most, entries = TILES["cuda" if device.startswith("cuda") else "cpu"]
+        tile = min(tokens, most) * min(shape.vocabulary, entries)
+        logits = ranks * 4 * (LIVE_LOGITS * tile + shape.vocabulary * shape.hidden * (not adapted)) / GIB
     parts = [
         Part("cpu" if sharding.offload_parameters else device, f"{role}: weights", weights),
         Part("cpu" if sharding.offload_optimizer else device, f"{role}: optimizer", optimizer),

@@ -6,11 +6,14 @@ import importlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Final
 
 from annotated_types import Ge, Interval
 
-from searchgym.options import Kind, Options
+from searchgym.options import Kind, Options, Setting
+
+KEEP_FLOAT32: Final = "keep float32 and set optimizer.autocast to bfloat16"
+"""Advice where weights in bfloat16 would lose small updates."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,3 +75,12 @@ class LearnerBackend(Kind):
     def module(self) -> Any:
         """Imports the module with the learner."""
         return importlib.import_module(self.back_end)
+
+
+def adapter_problems(setting: Setting) -> Iterable[str]:
+    """Yields why adapters beside weights in bfloat16 cannot be trained in a setting, whatever the backend."""
+    if setting.dtype == "bfloat16" and setting.lora and setting.rounds_adapters:
+        yield (
+            "learner.dtype bfloat16 with lora needs rollout.sampler vllm: transformers samples from the adapter "
+            f"merged into the rounded weights, in which small updates are lost; {KEEP_FLOAT32}"
+        )

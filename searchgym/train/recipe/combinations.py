@@ -42,6 +42,8 @@ def _kind_problems(recipe: Recipe) -> Iterator[str]:
     }
     for key, kind in kinds.items():
         yield from (f"{key}: {problem}" for problem in check_kind(kind, recipe.setting))
+    if recipe.learner.compile and recipe.learner.backend.sharding.zero == 3:
+        yield "learner.compile needs zero 0, 1 or 2: ZeRO 3 gathers weights inside the layers, which cannot be compiled"
     if recipe.method.demonstrated:
         yield from (f"{name}: method {kind_name(recipe.method)} asks no questions" for name in sources)
     if len(sources) > 1:

@@ -99,9 +99,6 @@ class OptimizerOptions(Options):
     """Number of passes over a step's samples."""
     micro_batch_tokens: Annotated[int, Ge(1)] = 8192
     """Maximum number of tokens in one forward pass, padding included; a longer sample gets its own pass."""
-    packing: Literal["auto", "always", "never"] = "auto"
-    """Layout of the samples in a forward pass: concatenated in one row (packed), or padded to rows of equal length.
-    ``auto`` packs on a GPU."""
     autocast: Literal["bfloat16"] | None = None
     """Data type of matrix products in the learner and in the ``transformers`` sampler; weights, the residual stream,
     logits and losses keep their type. Default: no autocast."""
@@ -159,6 +156,9 @@ class LearnerOptions(Options):
     gradient_checkpointing: bool = False
     """If true, activations are recomputed in the backward pass, which saves memory and takes about a third more
     time."""
+    compile: bool = False
+    """If true, the layers are compiled by torch, which takes a minute at the start and makes updates faster. Needs a
+    C++ compiler on a CPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

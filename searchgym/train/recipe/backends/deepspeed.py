@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from typing_extensions import override
 
 from searchgym.options import Setting
-from searchgym.train.recipe.backend import LearnerBackend, Sharding
+from searchgym.train.recipe.backend import LearnerBackend, Sharding, adapter_problems
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +23,7 @@ class DeepSpeed(Sharding, LearnerBackend):
 
     back_end: ClassVar = "searchgym.train.distributed.remote"
     apart: ClassVar = True
+    trains_adapters: ClassVar = True
 
     listen: str | None = None
     """HOST:PORT at which to wait for ranks that torchrun starts on other machines, which must share the run folder.
@@ -43,10 +44,9 @@ class DeepSpeed(Sharding, LearnerBackend):
 
     @override
     def check(self, setting: Setting) -> Iterable[str]:
-        if setting.lora:
-            yield "lora.rank needs learner.backend torch: adapters are not trained over ranks yet"
-        if setting.dtype == "bfloat16" and self.zero == 0:
+        if setting.dtype == "bfloat16" and self.zero == 0 and not (setting.lora and not setting.critic):
             yield "learner.dtype bfloat16 needs zero 1, 2 or 3, which keeps a copy in float32"
+        yield from adapter_problems(setting)
         if setting.launcher is not None:
             if self.listen is not None:
                 yield f"launch {setting.launcher} starts ranks itself: leave listen out"
@@ -82,4 +82,4 @@ class DeepSpeed(Sharding, LearnerBackend):
     @override
     def learner(self, recipe: Any, loaded: Any, logs: Path) -> Any:
         """Returns a remote learner, whose ranks load the model again."""
-        return self.module().RemoteLearner(recipe, logs, recipe.deadline.learn)
+        return self.module().RemoteLearner(recipe, logs, recipe.deadline.learn, loaded.adapter)

@@ -11,7 +11,7 @@ from annotated_types import Ge
 from typing_extensions import override
 
 from searchgym.options import Setting
-from searchgym.train.recipe.backend import LearnerBackend, Sharding
+from searchgym.train.recipe.backend import KEEP_FLOAT32, LearnerBackend, Sharding, adapter_problems
 from searchgym.train.recipe.backends.deepspeed import DeepSpeed
 
 
@@ -27,16 +27,13 @@ class Torch(LearnerBackend):
 
     @override
     def check(self, setting: Setting) -> Iterable[str]:
-        keep = "keep float32 and set optimizer.autocast to bfloat16"
         if setting.dtype == "bfloat16" and not setting.lora:
-            why = f"small updates are lost in bfloat16; {keep}"
             copy = "learner.backend deepspeed, which keeps a copy in float32"
-            yield f"learner.dtype bfloat16 needs {copy}, or lora: {why}"
-        elif setting.dtype == "bfloat16" and setting.rounds_adapters:
-            yield (
-                "learner.dtype bfloat16 with lora needs rollout.sampler vllm: transformers samples from the adapter "
-                f"merged into the rounded weights, in which small updates are lost; {keep}"
-            )
+            yield f"learner.dtype bfloat16 needs {copy}, or lora: small updates are lost in bfloat16; {KEEP_FLOAT32}"
+        elif setting.dtype == "bfloat16" and setting.critic:
+            copy = "learner.backend deepspeed with zero 1, 2 or 3, which keeps a copy in float32"
+            yield f"learner.dtype bfloat16 with a critic, which is trained whole, needs {copy}; or {KEEP_FLOAT32}"
+        yield from adapter_problems(setting)
 
     @property
     @override

@@ -1,0 +1,43 @@
+"""Compiled layers: torch fuses the operations between a layer's matrix products."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from searchgym.errors import UsageError
+from searchgym.train.learner.lora import decoder_layers
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+def compiled(model: PreTrainedModel, on: bool) -> PreTrainedModel:
+    """Compiles the layers of a model, for any number and length of rows.
+
+    All layers share a few graphs: with and without gradients, and for a single row. Sizes are symbols from the start,
+    so the graph of a shape does not depend on the shapes before it, and a resumed run computes the same bits. A layer
+    that torch cannot compile runs as it is; torch then names it once on standard error.
+
+    Args:
+        model: Changed in place, and returned.
+        on: If False, nothing is changed.
+
+    Raises:
+        UsageError: The model runs on a CPU, and there is no C++ compiler.
+    """
+    if not on:
+        return model
+    if model.device.type == "cpu":
+        from torch._inductor.cpp_builder import get_cpp_compiler
+        from torch._inductor.exc import InvalidCxxCompiler
+
+        try:
+            get_cpp_compiler()
+        except InvalidCxxCompiler as error:
+            raise UsageError("learner.compile on a CPU needs a C++ compiler: install g++, or leave it out") from error
+    torch.fx.experimental._config.use_duck_shape = False  # equal sizes by chance would make graphs of their own
+    for layer in decoder_layers(model):
+        layer.compile(dynamic=True)
+    return model
