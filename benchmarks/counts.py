@@ -141,8 +141,9 @@ def memory(shape: Shape, tokens: int, rank: int = 0, checkpointing: bool = False
 
 
 def decoding(shape: Shape, card: Card, rows: int, context: int) -> float:
-    """Returns the most tokens per second that an engine can sample: each step reads the weights and all keys and
-    values in bfloat16, or is bound by its products.
+    """Returns the most tokens per second that an engine can sample.
+
+    Each step reads the weights and all keys and values in bfloat16, or is bound by its products.
 
     Args:
         shape: Sizes of the model.
