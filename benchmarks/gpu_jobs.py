@@ -104,7 +104,7 @@ def update(
     policy = Policy(Updater(model, options, steps=10**6), LossOptions(), options)
     loaded = peak_gib()
     samples = samples_of(rows, step_tokens, sizes.vocabulary)
-    seconds, peak = [], 0.0
+    seconds, peak, metrics = list[float](), 0.0, dict[str, float]()
     for number in range(runs + 2):
         reset_peak()
         began = now()
