@@ -1,13 +1,18 @@
 """Seconds and memory of whole GRPO steps, compared with TRL's GRPOTrainer on the same questions and model.
 
     python benchmarks/end_to_end.py --model smollm2-searcher --questions train.jsonl --corpus corpus.json [--json]
+                                    [--full] [--sampler vllm] [--autocast none]
 
-Both train a LoRA adapter of rank 16 on the same base under bfloat16 autocast, with as many questions and attempts, the
-same environment, prompt, limits and rate. TRL samples by a `rollout_func` of batched ``model.generate`` calls, one a
-turn for all open episodes, with the action's end as stop string: its own loop of tool calls needs a model whose
-template has tools. Each side is a process of its own. The limit is what the products with the weights would take at the
-speed of bfloat16 products measured in the same run: 2 x parameters for each token of the episodes (sampling), 6 x for
-each token learnt from. Steps before the first counted one are left out: they visit shapes for the first time.
+Both train the same model, by a LoRA adapter of rank 16 or with ``--full`` all its weights, with as many questions and
+attempts, the same environment, prompt, limits and rate. TRL samples by a `rollout_func`, one batch a turn for all open
+episodes, with the action's end as stop string: its own loop of tool calls needs a model whose template has tools. The
+batch is a call of ``model.generate`` or, with ``--sampler vllm`` on a GPU, of TRL's colocated engine, whose correction
+for the difference between engine and trainer is off, as it costs TRL a pass more. Each side is a process of its own.
+
+The limit is what the products with the weights would take at the speed of bfloat16 products measured in the same run:
+2 x parameters for each token of the episodes (sampling), 6 x for each token learnt from. The first step is left out: it
+visits shapes for the first time. GiB is the peak of the process, or of its allocations on a GPU: without vLLM for us,
+whose engine is another process, and with it for TRL.
 """
 
 from __future__ import annotations
@@ -37,24 +42,29 @@ from searchgym.corpora.files import iter_jsonl, read_json
 from searchgym.envs import SearchEnv, find_env, load_task
 from searchgym.protocol import get_protocol
 from searchgym.rollout.folders import ADAPTER, adapter_base, is_adapter, model_folder
-from searchgym.rollout.loading import load_model, load_tokenizer
+from searchgym.rollout.loading import load_model, load_tokenizer, meta_model, model_config
 from searchgym.rollout.sampler import Finish
 from searchgym.rollout.tokens import TokenFormat
 
 RULES: dict[str, Any] = {"top_k": 3, "max_turns": 5, "max_observation_words": 150, "reward": "f1"}
 ENV = "searchgym/HotpotQA-v0"
 """Its scorer judges the answers; questions and corpus are the ones given."""
-RATE, RANK = 1e-5, 16
+RATE, RANK, GPU_SHARE = 1e-5, 16, 0.3
 STOPS = ["</search>", "</answer>"]
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def matrix_speed(rows: int = 2048, inner: int = 576, columns: int = 1536) -> float:
     """Returns the floating-point operations per second of a bfloat16 product, the median of 30."""
-    left, right = torch.randn(rows, inner).bfloat16(), torch.randn(columns, inner).bfloat16()
+    if DEVICE == "cuda":
+        rows, inner, columns = 8192, 8192, 8192
+    left, right = (torch.randn(n, inner, device=DEVICE).bfloat16() for n in (rows, columns))
     seconds = []
     for _ in range(30):
         began = time.perf_counter()
         torch.nn.functional.linear(left, right)
+        if DEVICE == "cuda":
+            torch.cuda.synchronize()
         seconds.append(time.perf_counter() - began)
     return 2 * rows * inner * columns / statistics.median(seconds)
 
@@ -66,19 +76,28 @@ def frozen_layers(model: str) -> int:
     return min(layers) if layers else 0
 
 
+def parameters_of(model: str) -> int:
+    """Returns the number of parameters of a model, or of an adapter's base."""
+    folder = model_folder(model)
+    base = model_folder(adapter_base(folder)) if is_adapter(folder) else folder
+    return sum(parameter.numel() for parameter in meta_model(model_config(base), base).parameters())
+
+
 def own(given: argparse.Namespace) -> dict[str, Any]:
     """Trains with this library; returns the figures of the table."""
     from searchgym.train import load_recipe, train
 
+    engine = {"kind": "vllm", "gpu_share": GPU_SHARE} if given.sampler == "vllm" else given.sampler
     recipe = {
         "name": "end-to-end", "summary": "a comparison", "method": "policy", "model": given.model, "env": ENV,
         "env_options": {"questions": given.questions, "corpus": given.corpus, **RULES},
         "agent": "search-r1", "steps": given.steps,
-        "rollout": {"questions": given.questions_per_step, "attempts": given.attempts},
+        "rollout": {"questions": given.questions_per_step, "attempts": given.attempts, "sampler": engine},
         "advantage": {"drop_zero_variance": False}, "loss": {"importance_cap": 2.0},
-        "optimizer": {"lr": RATE, "autocast": "bfloat16", "micro_batch_tokens": 2048},
-        "learner": {"frozen_layers": frozen_layers(given.model)},
-        "lora": {"rank": RANK, "alpha": 32}, "validation": {"every": 0}, "checkpoint": {"every": 0},
+        "optimizer": {"lr": RATE, "autocast": autocast(given), "micro_batch_tokens": given.micro_batch_tokens},
+        "learner": {"frozen_layers": 0 if given.full else frozen_layers(given.model)},
+        "lora": {"rank": 0 if given.full else RANK, "alpha": 32},
+        "validation": {"every": 0}, "checkpoint": {"every": 0},
     }  # fmt: skip
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "recipe.yaml"
@@ -93,6 +112,7 @@ def own(given: argparse.Namespace) -> dict[str, Any]:
         "written": [row["rollout/tokens"] for row in rows],
         "reward": [row["rollout/reward"] for row in rows],
         "sampler_difference": [row["learner/sampler_difference"] for row in rows],
+        "peak": round(max(max(row["memory/learn"], row["memory/draw"]) for row in rows), 1),
     }
 
 
@@ -105,8 +125,11 @@ def trl(given: argparse.Namespace) -> dict[str, Any]:
 
     folder = model_folder(given.model)
     base: Any = load_model(adapter_base(folder) if is_adapter(folder) else folder)[0]
-    if is_adapter(folder):
-        model: Any = PeftModel.from_pretrained(base, str(folder), is_trainable=True)
+    base.name_or_path = str(adapter_base(folder) if is_adapter(folder) else folder)  # TRL's engine loads it from there
+    if given.full:
+        model: Any = base
+    elif is_adapter(folder):
+        model = PeftModel.from_pretrained(base, str(folder), is_trainable=True)
     else:
         model = get_peft_model(base, LoraConfig(r=RANK, lora_alpha=32, target_modules="all-linear"))
     tokenizer = load_tokenizer(given.model)
@@ -125,7 +148,10 @@ def trl(given: argparse.Namespace) -> dict[str, Any]:
         began = time.perf_counter()
         episodes = [Played(SearchEnv(task), question, form, role) for question in prompts]
         while left := [episode for episode in episodes if not episode.done]:
-            generate(trainer.accelerator.unwrap_model(trainer.model), tokenizer, left, role.max_tokens)
+            if given.sampler == "vllm":
+                generate_by_engine(trainer.vllm_generation.llm, left, role.max_tokens)
+            else:
+                generate(trainer.accelerator.unwrap_model(trainer.model), tokenizer, left, role.max_tokens, given)
         clock["sampling"].append(time.perf_counter() - began)
         clock["read"].append(sum(len(e.prompt) + len(e.ids) for e in episodes))
         clock["written"].append(sum(sum(e.mask) for e in episodes))
@@ -150,7 +176,9 @@ def trl(given: argparse.Namespace) -> dict[str, Any]:
             output_dir=scratch, per_device_train_batch_size=given.attempts, gradient_accumulation_steps=micro,
             steps_per_generation=micro, num_generations=given.attempts, max_steps=given.steps,
             max_completion_length=1 << 20, loss_type="dapo", beta=0.0, temperature=1.0, learning_rate=RATE,
-            lr_scheduler_type="constant", gradient_checkpointing=False, shuffle_dataset=False, use_cpu=True, bf16=True,
+            lr_scheduler_type="constant", gradient_checkpointing=False, shuffle_dataset=False, use_cpu=DEVICE == "cpu",
+            bf16=given.autocast == "bfloat16", use_vllm=given.sampler == "vllm", vllm_mode="colocate",
+            vllm_gpu_memory_utilization=GPU_SHARE, vllm_importance_sampling_correction=False,
             report_to=[], save_strategy="no", logging_strategy="no", disable_tqdm=True, remove_unused_columns=False,
         )  # fmt: skip
         trainer = Timed(
@@ -166,7 +194,20 @@ def trl(given: argparse.Namespace) -> dict[str, Any]:
         clock["step"].append(time.perf_counter())
     whole = np.diff(clock["step"]).tolist()
     learning = [step - sampling for step, sampling in zip(whole, clock["sampling"], strict=True)]
-    return {name: clock[name] for name in ("sampling", "read", "written", "reward")} | {"learning": learning}
+    figures = {name: clock[name] for name in ("sampling", "read", "written", "reward")} | {"learning": learning}
+    return figures | {"peak": round(process_gib(), 1)}
+
+
+def process_gib() -> float:
+    """Returns the peak memory of this process since its start: of its allocations on a GPU, if there is one."""
+    if DEVICE == "cuda":
+        return torch.cuda.max_memory_allocated() / 2**30
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
+def autocast(given: argparse.Namespace) -> str | None:
+    """Returns the type of matrix products as a recipe has it; None for that of the weights, float32."""
+    return None if given.autocast == "none" else str(given.autocast)
 
 
 class Played:
@@ -191,14 +232,28 @@ class Played:
             self.ids, self.mask = self.ids + seen, self.mask + [0] * len(seen)
 
 
-def generate(model: Any, tokenizer: Any, episodes: Sequence[Played], most: int) -> None:
+def generate_by_engine(llm: Any, episodes: Sequence[Played], most: int) -> None:
+    """Samples the next turn of each episode by a vLLM engine, in one call."""
+    from vllm import SamplingParams
+
+    parameters = SamplingParams(
+        temperature=1.0, max_tokens=most, stop=STOPS, include_stop_str_in_output=True, logprobs=0
+    )
+    prompts = [{"prompt_token_ids": [*e.prompt, *e.ids]} for e in episodes]
+    for episode, output in zip(episodes, llm.generate(prompts, parameters, use_tqdm=False), strict=True):
+        response = output.outputs[0]
+        ended: Finish = "stop" if isinstance(response.stop_reason, str) else "eos"
+        episode.take(list(response.token_ids), ended if response.finish_reason == "stop" else "length")
+
+
+def generate(model: Any, tokenizer: Any, episodes: Sequence[Played], most: int, given: argparse.Namespace) -> None:
     """Samples the next turn of each episode in one batch."""
     rows = [[*e.prompt, *e.ids] for e in episodes]
     width = max(map(len, rows))
     pad = tokenizer.pad_token_id
-    prompts = torch.tensor([[pad] * (width - len(row)) + row for row in rows])
-    mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows])
-    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+    prompts = torch.tensor([[pad] * (width - len(row)) + row for row in rows], device=model.device)
+    mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows], device=model.device)
+    with torch.no_grad(), torch.autocast(DEVICE, torch.bfloat16, enabled=given.autocast == "bfloat16"):
         made = model.generate(
             input_ids=prompts, attention_mask=mask, do_sample=True, temperature=1.0, top_k=0, top_p=1.0,
             max_new_tokens=most, stop_strings=STOPS, tokenizer=tokenizer, pad_token_id=pad,
@@ -248,14 +303,21 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--questions-per-step", type=int, default=4)
     parser.add_argument("--attempts", type=int, default=4)
-    parser.add_argument("--parameters", type=int, default=134_515_008)
+    parser.add_argument("--full", action="store_true", help="train all weights, not an adapter")
+    parser.add_argument("--sampler", choices=("vllm", "transformers"), default="transformers")
+    parser.add_argument("--autocast", choices=("bfloat16", "none"), default="bfloat16")
+    parser.add_argument(
+        "--micro-batch-tokens", type=int, default=16_384 if DEVICE == "cuda" else 2048, help="of this library's side"
+    )
     parser.add_argument("--side", choices=("own", "trl"), help="one side alone, as JSON")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
+    if given.full and is_adapter(model_folder(given.model)):
+        parser.error(f"{given.model} is an adapter: name its base to train all weights")
+    if given.sampler == "vllm" and DEVICE == "cpu" and given.side != "own":
+        parser.error("TRL's colocated vLLM needs a GPU: use --sampler transformers, or --side own")
     if given.side:
-        found = own(given) if given.side == "own" else trl(given)
-        found["peak"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 1)
-        print(json.dumps(found))
+        print(json.dumps(own(given) if given.side == "own" else trl(given)))
         return
     rows, speed = [], matrix_speed()
     for side in ("own", "trl"):
@@ -265,7 +327,7 @@ def main() -> None:
             raise SystemExit(f"{side} ended with {done.returncode}")
         found = json.loads(done.stdout.splitlines()[-1])
         print(json.dumps(found), file=sys.stderr)
-        rows += row_of(side, found, speed, given.parameters, 1)
+        rows += row_of(side, found, speed, parameters_of(given.model), 1)
     if given.json:
         emit({"results": rows, "matrix_speed": speed}, True)
     else:
