@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gpu import SHAPES, random_model
+from counts import SHAPES
+from gpu_jobs import random_model
 
 from searchgym.cli.output import emit
 from searchgym.rollout import load_tokenizer
@@ -41,7 +42,7 @@ def main() -> None:
     args = parser.parse_args()
     with contextlib.redirect_stdout(sys.stderr), tempfile.TemporaryDirectory() as folder:  # DeepSpeed prints
         model = Path(folder) / args.shape
-        random_model(args.shape, "cpu").save_pretrained(model)
+        random_model(SHAPES[args.shape], "float32").save_pretrained(model)
         load_tokenizer("tiny").save_pretrained(model)
         recipe = load_recipe("tiny-grpo", [f"model={model}", *settings(args)])
         rows = train(recipe, Path(folder) / "run", report=say).rows[2:]

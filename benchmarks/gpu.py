@@ -29,7 +29,7 @@ import itertools
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
@@ -55,7 +55,8 @@ def main() -> None:
     args = arguments()
     if args.job:
         job = json.loads(args.job)
-        print(json.dumps(KINDS[job.pop("kind")](**job)))
+        measure: Callable[..., Any] = KINDS[job.pop("kind")]
+        print(json.dumps(measure(**job)))
         return
     if args.predict:
         show_prediction(CARDS[args.predict], args)
@@ -233,7 +234,7 @@ def show(rows: Sequence[Row], identity: Mapping[str, Any], as_json: bool) -> Non
         emit({"results": [row for kind in by_kind.values() for row in kind], "identity": dict(identity)}, True)
         return
     table(("", ""), [(name, str(value)) for name, value in identity.items()], "measured")
-    columns = {
+    columns: dict[str, list[tuple[str, float, int]]] = {
         "products": [("bfloat16", 1e-12, 2), ("float32", 1e-12, 2)],
         "update": [("tokens/s", 1, 0), ("share", 1, 3), ("old share", 1, 3), ("GiB", 1, 1)],
         "sampling": [("tokens/s", 1, 0), ("read/s", 1, 0), ("GiB", 1, 1)],

@@ -167,6 +167,7 @@ def recipe_of(workload: Workload, model: str, sampler: str, episodes: int, steps
     gpu, data = torch.cuda.is_available(), os.environ.get("SEARCHGYM_DATA")
     attempts = min(episodes, 8)
     corpus = Path(data) / "2wikimultihopqa" / "corpus.json" if data else None
+    options: dict[str, Any]
     if corpus is not None and corpus.is_file():
         env, options = "searchgym/Corpus-v0", {"corpus": str(corpus.resolve())}
     else:
