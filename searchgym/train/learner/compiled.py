@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
+import torch.fx.experimental._config as shapes
 
 from searchgym.errors import UsageError
 from searchgym.train.learner.lora import decoder_layers
@@ -37,7 +37,7 @@ def compiled(model: PreTrainedModel, on: bool) -> PreTrainedModel:
             get_cpp_compiler()
         except InvalidCxxCompiler as error:
             raise UsageError("learner.compile on a CPU needs a C++ compiler: install g++, or leave it out") from error
-    torch.fx.experimental._config.use_duck_shape = False  # equal sizes by chance would make graphs of their own
+    shapes.use_duck_shape = False  # equal sizes by chance would make graphs of their own
     for layer in decoder_layers(model):
         layer.compile(dynamic=True)
     return model
