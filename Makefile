@@ -123,7 +123,7 @@ test-slow: setup browser  ## run the tests of whole trainings, commands, documen
 	$(PYTEST) -m 'slow and not (smoke or engine or adapter or cluster or study)'
 
 test-engine: setup  ## run the tests that start vLLM, Java, several ranks or sentence encoders
-	$(PYTEST) -m 'engine and not smoke'
+	$(PYTEST) -m 'engine and not (smoke or study)'
 
 test-gpu: setup  ## run the tests that need an NVIDIA GPU; without one they fail here, and are skipped elsewhere
 	SEARCHGYM_GPU=1 $(PYTEST) -m gpu

@@ -52,8 +52,19 @@ def folder(tmp_path, monkeypatch):
             del sys.modules[name]
 
 
+LONG = {"docs/do/agents.md"}
+"""Pages whose blocks take over 40 seconds, and train what the tests of other files train: not in CI."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("page", [page for page in PAGES_RUN if not elsewhere(page)])
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=pytest.mark.study) if page in LONG else page
+        for page in PAGES_RUN
+        if not elsewhere(page)
+    ],
+)
 def test_the_blocks_of_a_page_run(page, folder):
     doc_blocks.PageRun(page).run()
 

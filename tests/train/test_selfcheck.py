@@ -76,7 +76,15 @@ def failed(tmp_path, *overrides, recipe="tiny-grpo"):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "recipe", ["tiny-grpo", "tiny-rejection", "tiny-ppo", "tiny-praise", "tiny-mask", "tiny-adasearch"]
+    "recipe",
+    [
+        "tiny-grpo",
+        "tiny-rejection",
+        "tiny-ppo",
+        "tiny-mask",
+        pytest.param("tiny-praise", marks=pytest.mark.study),  # a minute each, with the parts of those above
+        pytest.param("tiny-adasearch", marks=pytest.mark.study),
+    ],
 )
 def test_shipped_recipes_pass(recipe, tmp_path, request):
     if recipe in {"tiny-mask", "tiny-praise", "tiny-adasearch"}:  # many calls an episode; their bandit is tiny-grpo's
@@ -112,9 +120,12 @@ def test_the_terms_that_ask_no_judge_are_written_twice():
         pytest.param(
             "qwen2.5-7b-ppo",
             ["advantage.estimator.whiten_over=trained"],
-            marks=pytest.mark.skipif(
-                emulates_bfloat16(), reason="failed in bfloat16 that a CPU emulates: above 8 %, cause not shown"
-            ),
+            marks=[
+                pytest.mark.study,
+                pytest.mark.skipif(
+                    emulates_bfloat16(), reason="failed in bfloat16 that a CPU emulates: above 8 %, cause not shown"
+                ),
+            ],
         ),
         ("qwen2.5-7b-ppo", ["learner.dtype=float32"]),
     ],
@@ -228,7 +239,9 @@ BY_GROUP = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("recipe", "more"), [("tiny-mask", []), ("tiny-grpo", BY_GROUP)])
+@pytest.mark.parametrize(
+    ("recipe", "more"), [pytest.param("tiny-mask", [], marks=pytest.mark.study), ("tiny-grpo", BY_GROUP)]
+)
 def test_chains_of_episodes_pass(recipe, more, tmp_path, no_bandit):
     """With a frozen role, whose rewards are passed back all the same."""
     assert failed(tmp_path, *CHAINED, *more, recipe=recipe) == []

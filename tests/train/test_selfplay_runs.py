@@ -92,11 +92,11 @@ def played(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_self_play_killed_five_times_gives_the_same_bits(played, tmp_path):
+def test_self_play_killed_three_times_gives_the_same_bits(played, tmp_path):
     (whole, printed), parts = played, tmp_path / "parts"
     assert len(printed["first"]) == len(printed["last"]) == 5
     assert [third["valid"] for third in printed["proposer"]] == ["1.000"] * 3
-    for step in (1, 2, 3, 4, 4):
+    for step in (2, 4, 4):
         process = command("selfplay", "tiny-selfplay", *SMALL, "--out", str(parts), "--json", *resumed(parts))
         while lines(parts / "proposed.jsonl") < 4 * step and process.poll() is None:
             with contextlib.suppress(subprocess.TimeoutExpired):

@@ -143,7 +143,7 @@ def replayed(env, form, question_id, said):
     return reward if done else 0.0
 
 
-@pytest.mark.slow
+@pytest.mark.study
 def test_trl_trains_the_tiny_model_by_the_code_of_the_docs(tmp_path, monkeypatch):
     (code,) = python_blocks("docs/do/trl.md")
     monkeypatch.chdir(tmp_path)
