@@ -34,7 +34,7 @@ from searchgym.train.credit.terms import vpr, waypoint
 from searchgym.train.learner.batching import micro_batches, minibatches
 from searchgym.train.learner.learner import LocalLearner
 from searchgym.train.learner.policy import Policy
-from searchgym.train.learner.trained_model import Updater
+from searchgym.train.learner.trained_model import TrainedModel, Updater
 from searchgym.train.loop import assembly, collect, trainer
 from searchgym.train.loop.rollout import EngineRollout
 from searchgym.train.loop.trainer import Trainer
@@ -81,8 +81,8 @@ def failed(tmp_path, *overrides, recipe="tiny-grpo"):
         "tiny-grpo",
         "tiny-rejection",
         "tiny-ppo",
-        "tiny-mask",
-        pytest.param("tiny-praise", marks=pytest.mark.study),  # a minute each, with the parts of those above
+        pytest.param("tiny-mask", marks=pytest.mark.study),  # a minute each
+        pytest.param("tiny-praise", marks=pytest.mark.study),
         pytest.param("tiny-adasearch", marks=pytest.mark.study),
     ],
 )
@@ -143,7 +143,7 @@ def test_large_recipes_pass_with_a_small_model_and_two_ranks(recipe, more, tmp_p
     assert failed(tmp_path, *small, *more, recipe=recipe) == []
 
 
-@pytest.mark.slow
+@pytest.mark.study
 def test_whitening_over_observations_passes(tmp_path, no_bandit):
     whole = ["advantage.estimator.whiten_over=valued", "critic.tokens=response"]
     assert failed(tmp_path, *whole, recipe="tiny-ppo") == []
@@ -261,7 +261,7 @@ def _of_trained(self, samples, options, kl, targets, frozen):
     return ASSIGN(self, samples, options, kl, targets)
 
 
-@pytest.mark.slow
+@pytest.mark.study
 @pytest.mark.parametrize(
     ("module", "name", "fault", "recipe", "check"),
     [
@@ -429,10 +429,8 @@ def test_a_denominator_of_each_micro_batch(monkeypatch, tmp_path, no_bandit, lea
 
 @pytest.mark.slow
 def test_a_temperature_that_the_trainer_ignores(monkeypatch, tmp_path, no_bandit, least):
-    def ignore(logits, targets, temperature, entropy_gradient=False):
-        return token_logp(logits, targets, 1.0, entropy_gradient)
-
-    monkeypatch.setattr("searchgym.train.learner.policy.token_logp", ignore)
+    right = TrainedModel.scores
+    monkeypatch.setattr(TrainedModel, "scores", lambda self, batch, temperature, *rest: right(self, batch, 1.0, *rest))
     assert {AGREE, GRADIENT} <= set(failed(tmp_path, *least))
 
 
