@@ -29,7 +29,7 @@ import itertools
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
@@ -55,8 +55,7 @@ def main() -> None:
     args = arguments()
     if args.job:
         job = json.loads(args.job)
-        measure: Callable[..., Any] = KINDS[job.pop("kind")]
-        print(json.dumps(measure(**job)))
+        print(json.dumps(KINDS[job.pop("kind")](**job)))
         return
     if args.predict:
         show_prediction(CARDS[args.predict], args)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -226,5 +226,10 @@ def step(
         return measured_workload(WORKLOADS[workload], model, sampler, episodes, steps, overrides, Path(scratch))
 
 
-KINDS: Final = {"products": products, "update": update, "sampling": sampling, "step": step}
+KINDS: Final[dict[str, Callable[..., dict[str, Any]]]] = {
+    "products": products,
+    "update": update,
+    "sampling": sampling,
+    "step": step,
+}
 """Functions of the kinds of jobs."""
