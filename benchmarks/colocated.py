@@ -58,7 +58,7 @@ def settings(args: Any) -> list[str]:
     own = ["rollout.sampler=vllm", "validation.every=0", "log.tensorboard=false", "checkpoint.every=0"]
     own += [f"steps={args.steps}", f"rollout.questions={args.questions}", f"rollout.attempts={args.attempts}"]
     own += [f"rollout.concurrency={args.concurrency}", f"rollout.sampler.gpu_share={args.gpu_share}"]
-    own += ["advantage.drop_zero_variance=false", "learner.gradient_checkpointing=true"]
+    own += ["advantage.drop_zero_variance=false", "learner.gradient_checkpointing=full"]
     own += ["optimizer.micro_batch_tokens=16384"]
     if torch.cuda.is_available():
         return [*own, "optimizer.autocast=bfloat16", f"rollout.sampler.sleep={args.sleep}"]

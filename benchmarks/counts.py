@@ -110,32 +110,40 @@ CARDS: Final = {"h200": Card("H200", 785e12, 4.8e12)}
 SHARES: Final = (0.3, 0.42, 0.52)
 """Shares of the card's products to predict for: the 0.5B's, and the 1.5B's without and with compiled layers."""
 PIECE: Final = 4096
-"""Trained tokens whose logits exist at the same time."""
+"""Trained tokens of a tile of logits on a GPU."""
+ENTRIES: Final = 32_768
+"""Entries of the vocabulary in such a tile."""
 
 
-def memory(shape: Shape, tokens: int, rank: int = 0, checkpointing: bool = False) -> dict[str, float]:
+def memory(shape: Shape, tokens: int, rank: int = 0, checkpointing: str = "none") -> dict[str, float]:
     """Returns the GiB of an update in mixed precision, by part; allocator's waste and the optimizer's copies left out.
 
     Weights in float32 (bfloat16 with an adapter on a frozen base), gradients and two moments in float32 for what is
     trained, bfloat16 copies of float32 matrices. Activations of a token and layer: six of the model's width in float32
-    and of the others (24 w + 4 kv + 8 i bytes; w, kv, i: widths of the stream, of keys, of the MLP); with checkpointing
-    4 w, and one layer whole. Logits: a piece of `PIECE` tokens in float32, three times.
+    and of the others (24 w + 4 kv + 8 i bytes; w, kv, i: widths of the stream, of keys, of the MLP). With full
+    checkpointing 4 w, with selective also the results of products, 12 w + 4 kv + 4 i, and one layer whole. Logits: a
+    tile in float32, three times, and the gradient of the head beside the summed one.
 
     Args:
         shape: Sizes of the model.
         tokens: Tokens of a micro-batch.
         rank: Rank of a LoRA adapter; 0 trains all weights.
-        checkpointing: True if activations are computed again.
+        checkpointing: ``none``, ``selective`` (compiled layers too) or ``full``.
     """
     layer = 24 * shape.width + 4 * shape.kv + 8 * shape.inner
-    stored = shape.layers * 4 * shape.width + layer if checkpointing else shape.layers * layer
+    selective = 12 * shape.width + 4 * shape.kv + 4 * shape.inner
+    stored = {
+        "none": shape.layers * layer,
+        "selective": shape.layers * selective + layer,
+        "full": shape.layers * 4 * shape.width + layer,
+    }[checkpointing]
     trained = shape.adapter(rank) if rank else shape.parameters
     parts = {
         "weights": (2 if rank else 6) * shape.parameters + (6 * trained if rank else 0),
         "gradients": 4 * trained,
         "optimizer": 8 * trained,
         "activations": stored * tokens,
-        "logits": 3 * 4 * shape.vocabulary * min(PIECE, tokens),
+        "logits": 3 * 4 * min(ENTRIES, shape.vocabulary) * min(PIECE, tokens) + 4 * shape.head * (not rank),
     }
     return {name: size / 2**30 for name, size in parts.items()}
 
@@ -165,12 +173,13 @@ def predictions(card: Card, length: int, tokens: int) -> list[dict[str, Any]]:
         tokens: Tokens of a micro-batch.
     """
     rows = []
-    for name, rank, checkpointing in (("0.5b", 0, False), ("1.5b", 0, False), ("7b", 16, True)):
+    ways = (("0.5b", 0, "none"), ("0.5b", 0, "selective"), ("1.5b", 0, "none"), ("1.5b", 0, "selective"))
+    for name, rank, checkpointing in (*ways, ("7b", 16, "full")):
         shape = SHAPES[name]
         per_token = operations(shape, [length], length // 2, rank) / length
         parts = memory(shape, tokens, rank, checkpointing)
         rows.append(
-            {"shape": name, "way": f"lora {rank}, recomputed" if rank else "all weights"}
+            {"shape": name, "way": f"{f'lora {rank}' if rank else 'all weights'}, {checkpointing}"}
             | {"GFLOP/token": per_token / 1e9}
             | {f"tokens/s at {share}": card.product * share / per_token for share in SHARES}
             | {"sampled/s at most": decoding(shape, card, 256, 512)}

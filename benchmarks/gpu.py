@@ -1,7 +1,8 @@
 """What this machine does: matrix products, updates by shape, row length and precision, sampling, whole training steps.
 
     python benchmarks/gpu.py [--out FILE] [--model FOLDER] [--shapes 0.5b 1.5b 7b] [--rows 512 1024 4096 real]
-                             [--precision mixed] [--lora 0 16] [--compile no yes] [--checkpointing no yes] [--json]
+                             [--precision mixed] [--lora 0 16] [--compile no yes]
+                             [--checkpointing none selective full] [--json]
     python benchmarks/gpu.py --predict h200
 
 Each job runs in a process of its own, so that one without enough memory ends no other. With ``--out`` its figures are
@@ -88,7 +89,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--precision", nargs="+", default=["mixed"], choices=("mixed", "bfloat16", "float32"))
     parser.add_argument("--lora", nargs="+", type=int, default=[0], help="ranks of adapters; 0: all weights")
     parser.add_argument("--compile", nargs="+", default=["no"], choices=("no", "yes"), help="compiled layers")
-    parser.add_argument("--checkpointing", nargs="+", default=["no"], choices=("no", "yes"))
+    parser.add_argument("--checkpointing", nargs="+", default=["none"], choices=("none", "selective", "full"))
     parser.add_argument("--step-tokens", type=int, default=32_768)
     parser.add_argument("--micro-batch-tokens", type=int, default=16_384)
     parser.add_argument("--runs", type=int, default=3, help="number of counted steps, after two that warm up")
@@ -113,7 +114,7 @@ def jobs(args: argparse.Namespace) -> Iterator[Row]:
     yield {"kind": "products", "size": args.product}
     sizes = {"step_tokens": args.step_tokens, "micro_batch_tokens": args.micro_batch_tokens, "runs": args.runs}
     for shape, rows, precision, lora, compile, checkpointing in updates(args):
-        way = {"compile": compile == "yes", "checkpointing": checkpointing == "yes"}
+        way = {"compile": compile == "yes", "checkpointing": checkpointing}
         yield {"kind": "update", "shape": shape, "rows": rows, "precision": precision, "lora": lora, **way, **sizes}
     if args.model is None:
         return
@@ -131,16 +132,17 @@ def updates(args: argparse.Namespace) -> list[tuple[str, str, str, int, str, str
     if args.shapes:
         return list(itertools.product(*(getattr(args, axis) for axis in AXES)))
     chosen = [
-        (shape, rows, "mixed", 0, compile, "no")
+        (shape, rows, "mixed", 0, compile, "none")
         for shape in ("0.5b", "1.5b")
         for rows in ("512", "1024", "4096", "real")
         for compile in ("no", "yes")
     ]
-    chosen += [("1.5b", "4096", precision, 0, "no", "no") for precision in ("bfloat16", "float32")]
-    chosen += [("1.5b", "4096", "mixed", 0, "no", "yes"), ("1.5b", "4096", "mixed", 16, "no", "no")]
+    chosen += [("1.5b", "4096", precision, 0, "no", "none") for precision in ("bfloat16", "float32")]
+    chosen += [(shape, "4096", "mixed", 0, "no", "selective") for shape in ("0.5b", "1.5b")]
+    chosen += [("1.5b", "4096", "mixed", 0, "no", "full"), ("1.5b", "4096", "mixed", 16, "no", "none")]
     return [
         *chosen,
-        *(("7b", rows, "bfloat16", 16, compile, "yes") for rows in ("1024", "4096") for compile in ("no", "yes")),
+        *(("7b", rows, "bfloat16", 16, compile, "full") for rows in ("1024", "4096") for compile in ("no", "yes")),
     ]
 
 
@@ -211,7 +213,7 @@ def label(job: Mapping[str, Any]) -> str:
         return f"{job['workload']}, {job['sampler']}, {job['episodes']}"
     words = [job["shape"], job["rows"], "" if job["precision"] == "mixed" else job["precision"]]
     words += [f"lora {job['lora']}" if job["lora"] else "", "compiled" if job["compile"] else ""]
-    return " ".join(filter(None, [*words, "recomputed" if job["checkpointing"] else ""]))
+    return " ".join(filter(None, [*words, "" if job["checkpointing"] == "none" else job["checkpointing"]]))
 
 
 def with_shares(row: Row, speeds: Mapping[str, float]) -> Row:

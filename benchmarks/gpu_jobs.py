@@ -21,12 +21,12 @@ from searchgym.rollout.sampler import SampleRequest, Sampling
 from searchgym.rollout.sampler_kind import SamplerKind
 from searchgym.train.algorithms.loss_options import LossOptions
 from searchgym.train.algorithms.samples import Sample
-from searchgym.train.learner.compiled import compiled
+from searchgym.train.learner.compiled import with_layers
 from searchgym.train.learner.learner import peak_gib, reset_peak
-from searchgym.train.learner.lora import adapted, recomputing
+from searchgym.train.learner.lora import adapted
 from searchgym.train.learner.policy import Policy
 from searchgym.train.learner.trained_model import Updater
-from searchgym.train.recipe.options import LoraOptions, OptimizerOptions
+from searchgym.train.recipe.options import Checkpointing, LearnerOptions, LoraOptions, OptimizerOptions
 
 REAL: Final = (400, 0.5, 64, 4096)
 """Rows called ``real``: median, standard deviation of the logarithm (log-normal), least and most tokens."""
@@ -72,7 +72,7 @@ def update(
     precision: str,
     lora: int,
     compile: bool,
-    checkpointing: bool,
+    checkpointing: Checkpointing,
     step_tokens: int,
     micro_batch_tokens: int,
     runs: int,
@@ -86,7 +86,7 @@ def update(
         precision: ``mixed`` (float32 weights, bfloat16 products), ``bfloat16`` (weights too) or ``float32``.
         lora: Rank of an adapter; 0 trains all weights.
         compile: True for compiled layers.
-        checkpointing: True for activations that are computed again in the backward pass.
+        checkpointing: See `LearnerOptions.gradient_checkpointing`.
         step_tokens: Tokens of a step, at least.
         micro_batch_tokens: See `OptimizerOptions`.
         runs: Number of counted steps, after two that warm up.
@@ -98,7 +98,7 @@ def update(
     reset_peak()
     model = random_model(sizes, "bfloat16" if precision == "bfloat16" else "float32")
     adapted(model, LoraOptions(rank=lora), 0, 0)
-    model = compiled(recomputing(model, checkpointing), compile)
+    model = with_layers(model, LearnerOptions(gradient_checkpointing=checkpointing, compile=compile))
     autocast: Literal["bfloat16"] | None = "bfloat16" if precision == "mixed" else None
     options = OptimizerOptions(micro_batch_tokens=micro_batch_tokens, autocast=autocast)
     policy = Policy(Updater(model, options, steps=10**6), LossOptions(), options)

@@ -49,7 +49,7 @@ ADAPTERS: dict[str, dict[str, Any]] = {
     **{f"LoRA, ZeRO {zero}, critic": LORA | {"zero": zero, "gae": True} for zero in (2, 3)},
     **{f"LoRA, ZeRO {zero}, continued": LORA | {"zero": zero, "loss": {"kl_coef": 0.5}} for zero in (2, 3)},
     "LoRA, ZeRO 2, frozen layer": LORA | {"zero": 2, "frozen_layers": 1},
-    "LoRA, ZeRO 3, recomputed": LORA | {"zero": 3, "gradient_checkpointing": True},
+    "LoRA, ZeRO 3, recomputed": LORA | {"zero": 3, "gradient_checkpointing": "full"},
     "LoRA, ZeRO 2, offloaded": LORA | {"zero": 2, "offload_optimizer": True},
     "LoRA, ZeRO 3, offloaded": LORA | {"zero": 3, "offload_optimizer": True, "offload_parameters": True},
     "frozen layer, ZeRO 2": LORA | {"zero": 2, "frozen_layers": 1, "lora": {"rank": 0}},

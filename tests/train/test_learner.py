@@ -5,14 +5,12 @@ import numpy as np
 import pytest
 import torch
 from made_models import tiny_qwen2
-from transformers import FalconConfig, FalconForCausalLM, OPTConfig, OPTForCausalLM
 
 from searchgym.errors import TrainingError, UsageError
 from searchgym.train.algorithms.loss_options import LossOptions
 from searchgym.train.algorithms.losses import token_weights
 from searchgym.train.algorithms.samples import Sample, SampleCall, with_all_targets
 from searchgym.train.learner.batching import collate, pack, run_lengths, trained_logits
-from searchgym.train.learner.lora import recomputing
 from searchgym.train.learner.policy import Policy
 from searchgym.train.learner.trained_model import Updater, lr_scale
 from searchgym.train.recipe.options import OptimizerOptions
@@ -424,32 +422,6 @@ def test_matrix_products_in_bfloat16_stay_near_float32():
     np.testing.assert_allclose(np.concatenate(rough.logp(samples)), np.concatenate(exact.logp(samples)), atol=0.1)
     assert rough.policy_step(samples, 0)["updates"] == 1
     assert {p.dtype for p in rough.updater.model.parameters()} == {torch.float32}
-
-
-def opt(p=0.0):
-    """A family with dropout in its layers and under names of its own."""
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "ffn_dim": 32, "word_embed_proj_dim": 16, "vocab_size": 50}
-    dropouts = {"dropout": p, "attention_dropout": p, "activation_dropout": p, "layerdrop": p}
-    return OPTForCausalLM(OPTConfig(**sizes, num_hidden_layers=2, num_attention_heads=2, **dropouts))
-
-
-def falcon(p=0.0):
-    """A family whose layers ask the config for it."""
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "vocab_size": 50, "num_hidden_layers": 2, "num_attention_heads": 2}
-    return FalconForCausalLM(FalconConfig(**sizes, attention_dropout=p, hidden_dropout=p))
-
-
-@pytest.mark.parametrize(("make", "dropout"), [(opt, "activation_dropout"), (falcon, "hidden_dropout")])
-def test_recomputed_activations_change_no_gradient_and_bring_no_dropout(make, dropout):
-    again = recomputing(make(0.4), True)
-    rows = [own.policy_step(random_samples(3), 0) for own in (learner(make()), learner(again))]
-    assert again.is_gradient_checkpointing
-    assert again.training
-    assert getattr(again.config, dropout) == 0.4  # what is saved with the weights
-    for name in ("loss", "gradient_norm", "entropy"):
-        assert rows[1][name] == pytest.approx(rows[0][name], rel=1e-5)
 
 
 # -- guards --------------------------------------------------------------------------------------------------------

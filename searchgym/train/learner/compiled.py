@@ -8,9 +8,27 @@ import torch.fx.experimental._config as shapes
 
 from searchgym.errors import UsageError
 from searchgym.train.learner.lora import decoder_layers
+from searchgym.train.learner.recomputed import recomputing
+from searchgym.train.recipe.options import LearnerOptions
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+
+def with_layers(model: PreTrainedModel, options: LearnerOptions) -> PreTrainedModel:
+    """Sets how the layers of a model run: compiled or not, with which activations kept for the backward pass.
+
+    Args:
+        model: Changed in place, and returned.
+        options: See `LearnerOptions.gradient_checkpointing` and `LearnerOptions.compile`.
+
+    Raises:
+        UsageError: See `recomputing` and `compiled`.
+    """
+    mode = options.gradient_checkpointing
+    if options.compile and mode == "selective":
+        mode = "none"  # torch's compiler itself computes again what lies between products
+    return compiled(recomputing(model, mode), options.compile)
 
 
 def compiled(model: PreTrainedModel, on: bool) -> PreTrainedModel:

@@ -21,9 +21,9 @@ from typing_extensions import override
 
 from searchgym.train.algorithms.samples import Sample, with_all_targets
 from searchgym.train.learner.batching import Flat, Metrics, Ranks
-from searchgym.train.learner.compiled import compiled
+from searchgym.train.learner.compiled import with_layers
 from searchgym.train.learner.critic import Critic, load_critic, make_critic
-from searchgym.train.learner.lora import WithoutAdapter, adapted, adapter_weights, merged, recomputing
+from searchgym.train.learner.lora import WithoutAdapter, adapted, adapter_weights, merged
 from searchgym.train.learner.policy import Policy
 from searchgym.train.learner.trained_model import Updater
 from searchgym.train.recipe.recipe import Recipe
@@ -123,11 +123,10 @@ class LocalLearner(Learner):
     ) -> None:
         self.recipe, self.ranks = recipe, ranks or Ranks()
         self.critic: Critic | None = None
-        checkpointing = recipe.learner.gradient_checkpointing
         if recipe.has_critic:
             if critic is None and recipe.critic.model is not None:
                 critic = load_critic(recipe.critic.model, recipe.learner.dtype, str(model.device))
-            critic = compiled(recomputing(critic or make_critic(model), checkpointing), recipe.learner.compile)
+            critic = with_layers(critic or make_critic(model), recipe.learner)
             valuing = updater(critic, recipe.critic.optimizer, recipe.steps)
             self.critic = Critic(valuing, recipe.critic, recipe.seed, self.ranks)
         adapted(model, recipe.lora, recipe.seed, recipe.learner.frozen_layers, adapter)
@@ -135,9 +134,7 @@ class LocalLearner(Learner):
         reference: PreTrainedModel | WithoutAdapter | None = None
         if loss.kl_coef and (adapter is not None or not recipe.lora.rank):
             reference = copy.deepcopy(model).requires_grad_(False)
-        policy = updater(
-            compiled(recomputing(model, checkpointing), recipe.learner.compile), recipe.optimizer, recipe.steps
-        )
+        policy = updater(with_layers(model, recipe.learner), recipe.optimizer, recipe.steps)
         if loss.kl_coef and reference is None:
             reference = WithoutAdapter(model, policy)
         self.policy = Policy(

@@ -7,7 +7,6 @@ adapter switched off, which needs no extra memory.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -235,39 +234,3 @@ class WithoutAdapter:
             return self._run(**inputs)
         finally:
             self.model.enable_adapters()
-
-
-def recomputing(model: PreTrainedModel, on: bool) -> PreTrainedModel:
-    """Turns on gradient checkpointing of a model, and turns off its dropout, as checkpointing needs training mode.
-
-    The config saved with the model keeps its dropout.
-
-    Args:
-        model: Changed in place, and returned.
-        on: If False, nothing is changed.
-
-    Raises:
-        UsageError: The model cannot recompute activations.
-    """
-    if not on:
-        return model
-    from transformers import PreTrainedConfig
-
-    if not model.supports_gradient_checkpointing:
-        raise UsageError(f"{type(model).__name__} cannot recompute activations: learner.gradient_checkpointing")
-    quiet: dict[int, PreTrainedConfig] = {}
-    for module in model.modules():
-        for name, value in vars(module).items():  # nn.Dropout calls it "p"; attention and layers use names with "drop"
-            if isinstance(value, float) and (name == "p" or "drop" in name):
-                setattr(module, name, 0.0)
-        config = getattr(module, "config", None)
-        if module is model or not isinstance(config, PreTrainedConfig):
-            continue
-        if id(config) not in quiet:
-            quiet[id(config)] = copy.deepcopy(config)
-            for name, value in vars(config).items():  # some layers read the config at run time (Falcon)
-                if isinstance(value, float) and "drop" in name:
-                    setattr(quiet[id(config)], name, 0.0)
-        vars(module)["config"] = quiet[id(config)]
-    model.gradient_checkpointing_enable({"use_reentrant": False})
-    return model

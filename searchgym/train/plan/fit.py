@@ -17,7 +17,7 @@ from searchgym.train.loop.folder import METRICS
 from searchgym.train.plan.plan import need_of, needs_of, plan
 from searchgym.train.plan.shapes import model_shape
 from searchgym.train.recipe.load import check_recipe, override_values
-from searchgym.train.recipe.options import LearnerOptions
+from searchgym.train.recipe.options import Checkpointing, LearnerOptions
 from searchgym.train.recipe.recipe import Recipe, override_of, recipe_keys
 
 MAX_SUGGESTIONS: Final = 3
@@ -80,14 +80,15 @@ def suggestions(recipe: Recipe, gpus: int, gpu_gib: float, memory: Mapping[str, 
         base = _inside("learner.backend", recipe.learner.backend.fitted(gpus))
         base |= _of_sampler(recipe, recipe.rollout.sampler.chosen(ask=False).fitted(gpus))
     levers, now = list(_levers(recipe, gpus, gpu_gib)), plain(recipe)
-    by_levers: dict[frozenset[int], Suggestion] = {}
+    by_keys: dict[frozenset[str], Suggestion] = {}
     for size in range(len(levers) + 1):
-        for chosen in itertools.combinations(range(len(levers)), size):
-            if len(by_levers) == MAX_SUGGESTIONS or any(smaller <= set(chosen) for smaller in by_levers):
-                continue  # fewer changes suffice
+        for chosen in itertools.combinations(levers, size):
+            keys = frozenset(next(iter(lever)) for lever in chosen)
+            if len(by_keys) == MAX_SUGGESTIONS or any(smaller <= keys for smaller in by_keys):
+                continue  # fewer or weaker changes suffice
             values = dict(base)
             for lever in chosen:
-                values |= levers[lever]
+                values |= lever
             try:
                 changed = with_values(recipe, values)
                 check_recipe(changed, "suggestion")
@@ -96,8 +97,8 @@ def suggestions(recipe: Recipe, gpus: int, gpu_gib: float, memory: Mapping[str, 
                 continue
             if left >= 0:
                 changes = tuple(override_of(key, value) for key, value in values.items() if _value(now, key) != value)
-                by_levers[frozenset(chosen)] = Suggestion(changes, left)
-    return list(by_levers.values())
+                by_keys[keys] = Suggestion(changes, left)
+    return list(by_keys.values())
 
 
 def hours(steps: int, step_seconds: float | None, run: Path | None) -> float | None:
@@ -123,8 +124,9 @@ def _levers(recipe: Recipe, gpus: int, gpu_gib: float) -> Iterator[Values]:
     """Yields changes that save memory, in order of increasing cost."""
     sampler = recipe.rollout.sampler.chosen(ask=False)
     tokens, running = recipe.optimizer.micro_batch_tokens, recipe.rollout.concurrency
-    if not recipe.learner.gradient_checkpointing:
-        yield {"learner.gradient_checkpointing": True}
+    modes: tuple[Checkpointing, ...] = ("none", "selective", "full")
+    for mode in modes[modes.index(recipe.learner.gradient_checkpointing) + 1 :]:
+        yield {"learner.gradient_checkpointing": mode}
     if tokens > 1024:
         smaller: Values = {"optimizer.micro_batch_tokens": max(tokens // 4, 1024)}
         if recipe.has_critic:

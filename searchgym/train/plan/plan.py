@@ -25,7 +25,7 @@ from searchgym.train.loop.samplers import sampled_keys, sampled_run
 from searchgym.train.plan.shapes import Shape, adapter_parameters, model_shape
 from searchgym.train.recipe.backend import Sharding
 from searchgym.train.recipe.keys import Key, keys_of
-from searchgym.train.recipe.options import OptimizerOptions
+from searchgym.train.recipe.options import Checkpointing, OptimizerOptions
 from searchgym.train.recipe.preflight import vectors_gib
 from searchgym.train.recipe.recipe import Recipe
 
@@ -176,13 +176,7 @@ def _trained(
     gradients = ranks * trained * passing / GIB
     optimizer = ranks * trained * persistent / GIB
     tokens = options.micro_batch_tokens
-    # Per layer: inputs of its two norms, scaled values (in float32) and outputs of the norms (6 hidden), queries, keys
-    # and values, the latter two repeated for every head of queries (3 hidden), the output of attention in two orders (2
-    # hidden), the gate, its activation, the other half and their product (4 intermediate).
-    layer = size * (9 * shape.hidden + 4 * shape.intermediate) + 4 * 2 * shape.hidden
-    saved = shape.layers * layer
-    if learner.gradient_checkpointing:  # every layer's input, and one layer's own at a time
-        saved = size * shape.layers * shape.hidden + layer
+    saved = _saved(shape, size, learner.recomputed)
     activations = ranks * tokens * saved / GIB
     logits = ranks * tokens * (size + 4 * LIVE_LOGITS) / GIB  # a critic's values
     if role == "policy":  # tiles of the logits, and the gradient of the head, which is added up beside the summed one
@@ -204,6 +198,28 @@ def _trained(
         bucket = ranks * min(BUCKET, trained) * 8 / GIB
         parts.append(Part(device, f"{role}: DeepSpeed's bucket", bucket, (role,)))
     return parts
+
+
+def _saved(shape: Shape, size: int, recomputed: Checkpointing) -> int:
+    """Returns the bytes of activations per token that the backward pass needs.
+
+    Args:
+        shape: Sizes of the model.
+        size: Bytes of a weight.
+        recomputed: What the backward pass computes again.
+    """
+    # Per layer: inputs of its two norms, scaled values (in float32) and outputs of the norms (6 hidden), queries, keys
+    # and values, the latter two repeated for every head of queries (3 hidden), the output of attention in two orders (2
+    # hidden), the gate, its activation, the other half and their product (4 intermediate).
+    layer = size * (9 * shape.hidden + 4 * shape.intermediate) + 4 * 2 * shape.hidden
+    if recomputed == "none":
+        return shape.layers * layer
+    # the layer's input, and results of products: queries, attention and its matrix, the MLP's last; keys and values;
+    # the two halves of the MLP
+    kept = size * shape.hidden
+    if recomputed == "selective":
+        kept = size * (5 * shape.hidden + 2 * shape.kv_width + 2 * shape.intermediate)
+    return shape.layers * kept + layer  # and one layer whole
 
 
 class ZeroBytes(NamedTuple):

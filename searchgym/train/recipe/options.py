@@ -13,6 +13,8 @@ from searchgym.options import Options, find_kind
 from searchgym.rollout.sampler_kind import SamplerKind
 from searchgym.train.recipe.backend import LearnerBackend
 
+Checkpointing = Literal["none", "selective", "full"]
+"""Activations that the backward pass computes again; see `searchgym.train.learner.recomputed`."""
 Beta = Annotated[float, Interval(ge=0, lt=1)]
 """Decay rate of a moment of AdamW."""
 
@@ -153,12 +155,18 @@ class LearnerOptions(Options):
     frozen_layers: Annotated[int, Ge(0)] = 0
     """Number of lowest layers that are not trained; the embeddings below them are frozen too. On a CPU, freezing a
     third of the layers saves a third of the time. Frozen layers get no LoRA adapter."""
-    gradient_checkpointing: bool = False
-    """If true, activations are recomputed in the backward pass, which saves memory and takes about a third more
-    time."""
+    gradient_checkpointing: Checkpointing = "none"
+    """Activations that the backward pass computes again, to save memory: ``selective`` all but the results of matrix
+    products and attention, which takes little time; ``full`` all of a layer, which takes about a third more. Compiled
+    layers compute again what ``selective`` does."""
     compile: bool = False
     """If true, the layers are compiled by torch, which takes a minute at the start and makes updates faster. Needs a
     C++ compiler on a CPU."""
+
+    @property
+    def recomputed(self) -> Checkpointing:
+        """Activations that are computed again, by checkpointing or by torch's compiler."""
+        return "selective" if self.compile and self.gradient_checkpointing == "none" else self.gradient_checkpointing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
