@@ -55,6 +55,10 @@ class Need:
     run: SampledRun
     parameters: int
     """Number of parameters of the model."""
+    head: int
+    """Number of parameters of the output matrix."""
+    tied: bool
+    """True if the embeddings are the output matrix."""
     per_token: int
     """Number of cached values per token: keys and values of all layers."""
     vocabulary: int

@@ -76,7 +76,7 @@ def test_parts_by_hand(models):
     )  # tiles, and the head's gradient
     assert parts["reference: weights"].gib == pytest.approx(count * 2 / GIB)
     assert not any(what.startswith("sampler") for what in parts)
-    layer = 2 * (9 * 3584 + 4 * 18944) + 8 * 3584
+    layer = 20 * 3584 + 4 * 512 + 8 * 18944
     assert parts["policy: activations"].gib == pytest.approx(4096 * (2 * 28 * 3584 + layer) / GIB)
     sampler = {p.what: p.gib for p in plan(large("qwen2.5-7b-grpo", models), gpus=8) if p.what.startswith("sampler")}
     assert sampler["sampler: weights"] == pytest.approx(count * 2 / GIB)
@@ -202,7 +202,7 @@ def test_what_is_offloaded_lies_in_the_machines_memory(models):
     learner = dataclasses.replace(recipe.learner, backend=backend)
     moved = [p.what for p in plan(dataclasses.replace(recipe, learner=learner), gpus=8) if p.device == "cpu"]
     offloaded = ["critic: optimizer", "critic: weights", "policy: optimizer", "policy: weights"]
-    assert sorted(set(moved) - {"retriever: vectors"}) == offloaded
+    assert sorted(set(moved) - {"retriever: vectors", "Python and libraries"}) == offloaded
 
 
 def test_phases_are_added_up_apart():

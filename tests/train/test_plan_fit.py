@@ -75,8 +75,8 @@ def test_a_plan_shows_capacity_fit_and_hours(cli):
     status, out, err = cli("qwen2.5-7b-grpo", "--plan", "--gpus", 8, "--step-seconds", 36)
     assert status == 0
     assert " capacity " in out and " 79.00 " in out and " left " in out
-    assert "cuda:0: has 79.0 GiB, needs 62.9 (policy); fits: yes, 16.1 GiB left" in err
-    assert "cuda:1 to cuda:7, each: has 79.0 GiB, needs 45.2 (policy); fits: yes, 33.8 GiB left" in err
+    assert "cuda:0: has 79.0 GiB, needs 59.3 (policy); fits: yes, 19.7 GiB left" in err
+    assert "cuda:1 to cuda:7, each: has 79.0 GiB, needs 45.1 (policy); fits: yes, 33.9 GiB left" in err
     assert "hours: 10.1" in err  # 1005 steps
     status, out, _ = cli("tiny-grpo", "--plan", "--json")
     (fit,) = json.loads(out)["fits"]
@@ -99,7 +99,7 @@ def test_hours_are_those_of_an_earlier_run(tmp_path):
 def test_what_does_not_fit_is_told_with_changes_that_make_it_fit(cli):
     status, out, err = cli("qwen2.5-7b-grpo", "--plan", "--gpus", 1, "--cpu-gib", 256)
     assert (status, out) == (2, "")
-    assert "it fits with learner.backend.ranks=1 learner.backend.offload_optimizer=true (21.4 GiB left" in err
+    assert "it fits with learner.backend.ranks=1 learner.backend.offload_optimizer=true (25.0 GiB left" in err
     assert "lora.rank=64" in err
     assert "error: the training does not fit: learner.backend.ranks is 8, there are 1 GPUs" in err
     status, _, err = cli("qwen2.5-7b-grpo", "--plan", "--gpus", 8, "--gpu-gib", 8, "--cpu-gib", 64)
@@ -114,14 +114,14 @@ def test_main_memory_of_another_machine_is_checked_if_given(cli, monkeypatch):
     vllm = ("qwen2.5-7b-grpo-vllm", "--plan", "--gpus", 8)
     status, _, err = cli(*vllm)
     assert status == 0
-    assert "main memory: needs 88.5 GiB (draw); --cpu-gib checks whether a machine has it" in err
+    assert "main memory: needs 93.9 GiB (draw); --cpu-gib checks whether a machine has it" in err
     status, out, _ = cli(*vllm, "--json")
     (cpu,) = (fit for fit in json.loads(out)["fits"] if fit["device"] == "cpu")
     assert (status, cpu["capacity"], cpu["left"]) == (0, None, None)
     status, _, err = cli(*vllm, "--cpu-gib", 16)
     assert status == 2
-    assert "take a machine with 89 GiB of main memory" in err and "larger GPUs" not in err
-    assert "does not fit: main memory has 16.0 GiB, phase draw needs 88.5" in err
+    assert "take a machine with 94 GiB of main memory" in err and "larger GPUs" not in err
+    assert "does not fit: main memory has 16.0 GiB, phase draw needs 93.9" in err
 
 
 def test_vectors_that_are_searched_in_main_memory_are_counted(tmp_path, monkeypatch):

@@ -47,6 +47,7 @@ def print_plan(recipe: Recipe, planned: PlanOptions, run: Path | None, as_json: 
     with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
         from searchgym.rollout.sampler_kind import PHASES
         from searchgym.train.plan import fit
+        from searchgym.train.plan.micro_batches import sized
         from searchgym.train.plan.plan import check_plan, memory_here, plan
         from searchgym.train.recipe.load import users_code
         from searchgym.train.recipe.preflight import missing_data
@@ -54,6 +55,7 @@ def print_plan(recipe: Recipe, planned: PlanOptions, run: Path | None, as_json: 
         missing = missing_data(recipe)
         programs = placed_programs(recipe, bool(planned.gpus))
         memory = _planned_memory(planned, memory_here())
+        recipe = sized(recipe, planned.gpus, None if planned.gpus is None else memory)
         parts: list[Part] = []
         phases = PHASES if recipe.has_critic else PHASES[:2]
         try:

@@ -57,7 +57,7 @@ class Transformers(SamplerKind):
 
     @override
     def memory(self, need: Need, gpus: int, gpu_gib: float) -> Iterable[Part]:
-        # weights are in memory all the time, running keys and values while it samples
+        # weights are in memory all the time, keys and values while it samples
         if self.device == "cuda" and not gpus:
             raise UsageError("rollout.sampler.device is cuda, and there is no GPU (searchgym doctor)")
         device = "cuda:0" if gpus and self.device != "cpu" else "cpu"
@@ -65,9 +65,13 @@ class Transformers(SamplerKind):
         per_token = need.per_token * size / 2**30
         tokens = BATCH_TOKENS if device == "cpu" else most_tokens(per_token, gpu_gib, on_gpu=True)
         cached, logits = tokens * per_token, need.run.requests * need.vocabulary * 4 * LIVE_LOGITS / 2**30
-        yield Part(device, "sampler: weights", need.parameters * size / 2**30)
+        weights = need.parameters * size
+        if need.run.autocast == "bfloat16" and size == 4:  # the layers' matrices in bfloat16
+            weights = 2 * need.parameters + 2 * need.head * (1 if need.tied else 2)
+            yield Part(device, "sampler: rounded head", need.head * (4 if device == "cpu" else 2) / 2**30, ("draw",))
+        yield Part(device, "sampler: weights", weights / 2**30)
         yield Part(device, "sampler: keys and values, running", cached + logits, ("draw",))
-        yield Part(device, "sampler: keys and values, remembered", cached)
+        yield Part(device, "sampler: keys and values, remembered", cached, ("draw",))
 
     @override
     def for_adapters(self) -> dict[str, Any]:

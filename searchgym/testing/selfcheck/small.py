@@ -87,7 +87,7 @@ def _moving(options: OptimizerOptions, rate: float, epochs: int) -> OptimizerOpt
         minibatches=2 if epochs > 1 and (options.minibatch_samples or options.minibatches > 1) else 1,
         minibatch_samples=None,
         epochs=epochs,
-        micro_batch_tokens=min(options.micro_batch_tokens, 2048),  # several micro-batches, whose losses must add up
+        micro_batch_tokens=min(options.pass_tokens, 2048),  # several micro-batches, whose losses must add up
     )
 
 

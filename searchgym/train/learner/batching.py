@@ -194,7 +194,7 @@ def micro_batches(
     targets: Targets,
 ) -> Iterator[tuple[list[int], MicroBatch, bool]]:
     """Yields (sample indices, tensors, True if they count) for a rank's micro-batches; see `shares` and `collate`."""
-    batches = pack([len(sample.ids) for sample in samples], options.micro_batch_tokens)
+    batches = pack([len(sample.ids) for sample in samples], options.pass_tokens)
     for rows, counts in shares(batches, ranks):
         batch = collate(samples, values, rows, device, targets)
         if not counts and "weight" in batch.values:

@@ -33,7 +33,8 @@ from searchgym.train.loop.rollout import EngineRollout, SamplerHooks
 from searchgym.train.loop.samplers import Loaded, load_keys, sampled_keys, sampled_run
 from searchgym.train.loop.templates import key_templates
 from searchgym.train.loop.trainer import Trainer, TrainResult
-from searchgym.train.recipe.extension import with_date_of
+from searchgym.train.plan.micro_batches import sized
+from searchgym.train.recipe.extension import with_settings_of
 from searchgym.train.recipe.keys import Key, check_credit, keys_of
 from searchgym.train.recipe.load import read_recipe, with_code
 from searchgym.train.recipe.recipe import Recipe
@@ -192,8 +193,9 @@ def train(
         SearchGymError: The recipe's environment, agent or a model cannot be loaded, or the run fails; see `Trainer`.
     """
     if resume and (out / RECIPE).is_file():
-        recipe = with_date_of(recipe, read_recipe(out / RECIPE))
-    ready = with_code(recipe)
+        recipe = with_settings_of(recipe, read_recipe(out / RECIPE))
+    ready = sized(with_code(recipe))
+    recipe = replace(recipe, optimizer=ready.optimizer, critic=ready.critic)
     with ready.launch.launched(ready, out) as placed, closing(assemble(placed, out)) as assembly:
         return trainer_of(recipe, assembly, out, resume=resume, report=report).run()
 

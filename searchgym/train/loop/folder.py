@@ -25,7 +25,7 @@ from searchgym.records import Episode, Question
 from searchgym.rollout.storage import EpisodeWriter, sidecar
 from searchgym.train.algorithms.samples import Sample
 from searchgym.train.loop.checkpoint import list_checkpoints
-from searchgym.train.recipe.extension import resume_problem, with_date_of
+from searchgym.train.recipe.extension import resume_problem, with_settings_of
 from searchgym.train.recipe.load import read_recipe
 from searchgym.train.recipe.recipe import Recipe, dump_recipe
 
@@ -215,7 +215,7 @@ def check_run_folder(path: Path, recipe: Recipe, *, resume: bool) -> None:
     else:
         done = max(list_checkpoints(path / "checkpoints"), default=0)
         before = read_recipe(record)
-        if problem := resume_problem(before, with_date_of(recipe, before), done):
+        if problem := resume_problem(before, with_settings_of(recipe, before), done):
             raise UsageError(f"{path} holds a run that cannot be resumed like this: {problem}")
 
 

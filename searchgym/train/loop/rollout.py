@@ -92,13 +92,15 @@ class EngineRollout:
     def __call__(self, questions: Sequence[Question], attempts: int, step: int, greedy: bool) -> list[Episode]:
         """Returns `attempts` episodes per question, ordered by question and attempt."""
         episodes: list[Episode] = []
-        if self.canonical:
-            for model in self.models.values():
-                model.sampler.forget()  # validation: a run resumed after it has no such cache
         engine = self._engine(step, greedy)
         for retriever in (engine.task.retriever, *engine.task.retrievers.values()):
             at_step(retriever, None if greedy else step, self.recipe.steps)
-        asyncio.run(self._run(engine.run(questions, episodes.append, attempts, group=str(step))))
+        try:
+            asyncio.run(self._run(engine.run(questions, episodes.append, attempts, group=str(step))))
+        finally:
+            if self.canonical:  # a resumed run has no such cache, and the learner needs the memory
+                for model in self.models.values():
+                    model.sampler.forget()
         order = {question.id: number for number, question in enumerate(questions)}
         return sorted(episodes, key=lambda episode: (order[episode.question_id], episode.attempt))
 

@@ -123,14 +123,14 @@ def hours(steps: int, step_seconds: float | None, run: Path | None) -> float | N
 def _levers(recipe: Recipe, gpus: int, gpu_gib: float) -> Iterator[Values]:
     """Yields changes that save memory, in order of increasing cost."""
     sampler = recipe.rollout.sampler.chosen(ask=False)
-    tokens, running = recipe.optimizer.micro_batch_tokens, recipe.rollout.concurrency
+    tokens, running = recipe.optimizer.pass_tokens, recipe.rollout.concurrency
     modes: tuple[Checkpointing, ...] = ("none", "selective", "full")
     for mode in modes[modes.index(recipe.learner.gradient_checkpointing) + 1 :]:
         yield {"learner.gradient_checkpointing": mode}
     if tokens > 1024:
         smaller: Values = {"optimizer.micro_batch_tokens": max(tokens // 4, 1024)}
         if recipe.has_critic:
-            critic = recipe.critic.optimizer.micro_batch_tokens
+            critic = recipe.critic.optimizer.pass_tokens
             smaller["critic.optimizer.micro_batch_tokens"] = min(critic, max(critic // 4, 1024))
         yield smaller
     if not sampler.engines and running > 16:

@@ -8,9 +8,9 @@ micro-batch trained.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -22,16 +22,19 @@ from searchgym.rollout.loading import device_of
 from searchgym.rollout.sampler_kind import CONTEXT, LIVE_LOGITS, PHASES, Need, Part, SampledKey, bytes_of
 from searchgym.train.learner.head import TILES
 from searchgym.train.loop.samplers import sampled_keys, sampled_run
+from searchgym.train.plan.activations import activation_bytes, numbers_of
 from searchgym.train.plan.shapes import Shape, adapter_parameters, model_shape
 from searchgym.train.recipe.backend import Sharding
 from searchgym.train.recipe.keys import Key, keys_of
-from searchgym.train.recipe.options import Checkpointing, OptimizerOptions
+from searchgym.train.recipe.options import OptimizerOptions
 from searchgym.train.recipe.preflight import vectors_gib
 from searchgym.train.recipe.recipe import Recipe
 
 GIB: Final = 2**30
 GPU_GIB: Final = 79.0
 """Memory reported by an 80 GB GPU, in GiB."""
+LIBRARIES: Final = 0.6
+"""Memory of a process that has loaded torch and the other libraries, in GiB."""
 BUCKET: Final = 5e8
 """DeepSpeed's default number of gradients per reduction."""
 
@@ -65,10 +68,13 @@ def plan(recipe: Recipe, gpus: int | None = None, gpu_gib: float = GPU_GIB) -> l
             raise UsageError(f"learner.backend names GPU {missing[0]}, there are {count}, from 0 on")
         ranks = {f"cuda:{number}": chosen.count(number) for number in chosen}
     sampler, recipes = recipe.rollout.sampler.chosen(ask=gpus is None), {key.name: key.recipe for key in keys}
-    parts: list[Part] = []
+    processes = 1 + sharding.ranks * learner.backend.apart
+    parts = [Part("cpu", "Python and libraries", LIBRARIES * processes)]
     for together in sampler.together(sampled_keys(recipe, keys), recipe.lora.rank > 0, bool(count)):
         first = recipes[together[0].name]
-        parts += sampler.memory(need_of(first, together, model_shape(first.model)), count, gpu_gib)
+        needed = sampler.memory(need_of(first, together, model_shape(first.model)), count, gpu_gib)
+        # a sampler that runs ahead samples while models learn
+        parts += [replace(part, phases=PHASES) for part in needed] if recipe.rollout.staleness else needed
     for device, number in ranks.items():
         if device != "cpu":
             parts.append(Part(device, "learner: CUDA context", CONTEXT * number))
@@ -98,7 +104,7 @@ def _learners(keys: Sequence[Key], device: str, ranks: int) -> list[Part]:
             shared = role == "policy" and recipe.lora.rank > 0 and name in bases and not recipe.learner.backend.apart
             update = list[Part]()
             for part in _trained(recipe, role, model_shape(name), options, device, ranks, shared):
-                named = dataclasses.replace(part, what=before + part.what)
+                named = replace(part, what=before + part.what)
                 (parts if part.phases == PHASES else update).append(named)
             passing[role] = max(passing.get(role, []), update, key=lambda items: sum(part.gib for part in items))
         bases.add(recipe.model)
@@ -150,6 +156,8 @@ def need_of(recipe: Recipe, keys: Sequence[SampledKey], shape: Shape) -> Need:
     return Need(
         run=sampled_run(recipe),
         parameters=shape.parameters,
+        head=shape.vocabulary * shape.hidden,
+        tied=shape.tied,
         per_token=2 * shape.layers * shape.kv_width,
         vocabulary=shape.vocabulary,
         whole=whole / GIB,
@@ -175,9 +183,12 @@ def _trained(
     weights = ranks * (shape.parameters * size * (not shared) + 4 * trained * adapted) * share / GIB
     gradients = ranks * trained * passing / GIB
     optimizer = ranks * trained * persistent / GIB
-    tokens = options.micro_batch_tokens
-    saved = _saved(shape, size, learner.recomputed)
+    tokens = options.pass_tokens
+    numbers = numbers_of(learner.dtype, options.autocast)
+    saved = activation_bytes(shape, numbers, learner.recomputed, adapted)
     activations = ranks * tokens * saved / GIB
+    if numbers == "mixed":  # the layers' matrices in bfloat16
+        activations += ranks * 2 * (shape.parameters - (2 - shape.tied) * shape.vocabulary * shape.hidden) / GIB
     logits = ranks * tokens * (size + 4 * LIVE_LOGITS) / GIB  # a critic's values
     if role == "policy":  # tiles of the logits, and the gradient of the head, which is added up beside the summed one
         most, entries = TILES["cuda" if device.startswith("cuda") else "cpu"]
@@ -198,28 +209,6 @@ def _trained(
         bucket = ranks * min(BUCKET, trained) * 8 / GIB
         parts.append(Part(device, f"{role}: DeepSpeed's bucket", bucket, (role,)))
     return parts
-
-
-def _saved(shape: Shape, size: int, recomputed: Checkpointing) -> int:
-    """Returns the bytes of activations per token that the backward pass needs.
-
-    Args:
-        shape: Sizes of the model.
-        size: Bytes of a weight.
-        recomputed: What the backward pass computes again.
-    """
-    # Per layer: inputs of its two norms, scaled values (in float32) and outputs of the norms (6 hidden), queries, keys
-    # and values, the latter two repeated for every head of queries (3 hidden), the output of attention in two orders (2
-    # hidden), the gate, its activation, the other half and their product (4 intermediate).
-    layer = size * (9 * shape.hidden + 4 * shape.intermediate) + 4 * 2 * shape.hidden
-    if recomputed == "none":
-        return shape.layers * layer
-    # the layer's input, and results of products: queries, attention and its matrix, the MLP's last; keys and values;
-    # the two halves of the MLP
-    kept = size * shape.hidden
-    if recomputed == "selective":
-        kept = size * (5 * shape.hidden + 2 * shape.kv_width + 2 * shape.intermediate)
-    return shape.layers * kept + layer  # and one layer whole
 
 
 class ZeroBytes(NamedTuple):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
+from typing import Any
 
 from searchgym.envs.registration import env_options, registered
 from searchgym.options import plain
@@ -43,11 +44,21 @@ def resume_problem(before: Recipe, now: Recipe, done: int) -> str | None:
     return None
 
 
-def with_date_of(recipe: Recipe, before: Recipe) -> Recipe:
-    """Returns a recipe with the chat templates' date of the interrupted run, unless the recipe sets a date."""
-    return dataclasses.replace(
-        recipe, template={k: v for k, v in before.template.items() if k == DATE} | recipe.template
-    )
+def with_settings_of(recipe: Recipe, before: Recipe) -> Recipe:
+    """Returns a recipe with what the interrupted run determined at its start, where the recipe sets no value itself.
+
+    These are the date that chat templates show, and the tokens of micro-batches.
+    """
+    changes: dict[str, Any] = {}
+    if recipe.optimizer.micro_batch_tokens == "auto":
+        tokens = before.optimizer.micro_batch_tokens
+        changes["optimizer"] = dataclasses.replace(recipe.optimizer, micro_batch_tokens=tokens)
+    if recipe.critic.optimizer.micro_batch_tokens == "auto":
+        tokens = before.critic.optimizer.micro_batch_tokens
+        options = dataclasses.replace(recipe.critic.optimizer, micro_batch_tokens=tokens)
+        changes["critic"] = dataclasses.replace(recipe.critic, optimizer=options)
+    template = {k: v for k, v in before.template.items() if k == DATE} | recipe.template
+    return dataclasses.replace(recipe, template=template, **changes)
 
 
 def schedule_by_steps(recipe: Recipe) -> str | None:

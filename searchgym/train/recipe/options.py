@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from annotated_types import Ge, Gt, Interval
 from typing_extensions import override
@@ -15,6 +15,8 @@ from searchgym.train.recipe.backend import LearnerBackend
 
 Checkpointing = Literal["none", "selective", "full"]
 """Activations that the backward pass computes again; see `searchgym.train.learner.recomputed`."""
+MICRO_BATCH: Final = 8192
+"""Default number of tokens in a forward pass."""
 Beta = Annotated[float, Interval(ge=0, lt=1)]
 """Decay rate of a moment of AdamW."""
 
@@ -99,11 +101,17 @@ class OptimizerOptions(Options):
     nearly equal size. Equals verl's ``ppo_mini_batch_size``; in a team each call is a sequence."""
     epochs: Annotated[int, Ge(1)] = 1
     """Number of passes over a step's samples."""
-    micro_batch_tokens: Annotated[int, Ge(1)] = 8192
-    """Maximum number of tokens in one forward pass, padding included; a longer sample gets its own pass."""
+    micro_batch_tokens: Annotated[int, Ge(1)] | Literal["auto"] = MICRO_BATCH
+    """Maximum number of tokens in one forward pass, padding included; a longer sample gets its own pass. ``auto`` takes
+    as many as fit into the GPU's free memory when the run starts, and 8192 on a CPU; the run records the number."""
     autocast: Literal["bfloat16"] | None = None
     """Data type of matrix products in the learner and in the ``transformers`` sampler; weights, the residual stream,
     logits and losses keep their type. Default: no autocast."""
+
+    @property
+    def pass_tokens(self) -> int:
+        """Maximum number of tokens in one forward pass; the default until ``auto`` is replaced by a number."""
+        return MICRO_BATCH if self.micro_batch_tokens == "auto" else self.micro_batch_tokens
 
     @property
     def several(self) -> bool:

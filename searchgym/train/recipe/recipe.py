@@ -127,6 +127,11 @@ class Recipe(Options):
         """True if a critic is trained in addition to the policy."""
         return self.method.compares and self.advantage.estimator.critic
 
+    @property
+    def sizes_itself(self) -> bool:
+        """True if the number of tokens in a micro-batch is still to be determined."""
+        return "auto" in (self.optimizer.micro_batch_tokens, self.critic.optimizer.micro_batch_tokens)
+
 
 def dump_recipe(recipe: Recipe) -> str:
     """Returns a recipe as YAML with every value resolved; `read_recipe` restores an equal recipe."""

@@ -1,0 +1,61 @@
+"""Sizes micro-batches by the memory of the learner's GPUs, for ``micro_batch_tokens: auto``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+import torch
+
+from searchgym.train.plan.plan import check_plan, needs_of, plan
+from searchgym.train.recipe.recipe import Recipe
+
+SIZES: Final = tuple(1024 * 2**power for power in range(7, -1, -1))
+"""Tokens of a micro-batch to choose from, the most first: 131,072 to 1,024."""
+MARGIN: Final = 0.85
+"""Share of the free memory to plan for: the allocator wastes some of the rest."""
+
+
+def sized(recipe: Recipe, gpus: int | None = None, memory: Mapping[str, float] | None = None) -> Recipe:
+    """Returns the recipe with as many tokens in a micro-batch as fit into the GPUs' memory, where it says ``auto``.
+
+    Without a GPU, ``auto`` is the default number, so that a run on a CPU does not depend on the machine. A run records
+    the number, and a resumed run takes the recorded one.
+
+    Args:
+        recipe: Recipe of the training.
+        gpus: Number of GPUs to plan for. Default: those of this machine.
+        memory: GiB by device. Default: what is free on this machine's GPUs.
+
+    Raises:
+        SearchGymError: See `plan`.
+    """
+    if not recipe.sizes_itself:
+        return recipe
+    count = torch.cuda.device_count() if gpus is None else gpus
+    if not count or recipe.learner.device == "cpu":
+        return _with_tokens(recipe, recipe.optimizer.pass_tokens)
+    if memory is None:
+        memory = {f"cuda:{i}": torch.cuda.mem_get_info(i)[0] / 2**30 for i in range(count)}
+    limits = {device: MARGIN * gib for device, gib in memory.items() if device != "cpu"}
+    gib = min(limits.values()) / MARGIN
+    for tokens in SIZES:
+        changed = _with_tokens(recipe, tokens)
+        parts = plan(changed, count, gib)
+        if not check_plan(parts, limits) or tokens == SIZES[-1]:
+            break
+    fullest = max(max(needs.values()) for device, needs in needs_of(parts).items() if device != "cpu")
+    sys.stderr.write(f"micro_batch_tokens: {tokens} (auto: {fullest:.1f} of {gib:.1f} GiB planned)\n")
+    return changed
+
+
+def _with_tokens(recipe: Recipe, tokens: int) -> Recipe:
+    """Returns the recipe with a number in the place of ``auto``, for the policy and the critic."""
+    options, critic = recipe.optimizer, recipe.critic
+    if options.micro_batch_tokens == "auto":
+        options = replace(options, micro_batch_tokens=tokens)
+    if critic.optimizer.micro_batch_tokens == "auto":
+        critic = replace(critic, optimizer=replace(critic.optimizer, micro_batch_tokens=tokens))
+    return replace(recipe, optimizer=options, critic=critic)
