@@ -119,8 +119,8 @@ def memory(shape: Shape, tokens: int, rank: int = 0, checkpointing: str = "none"
     """Returns the GiB of an update in mixed precision, by part; allocator's waste and the optimizer's copies left out.
 
     Weights in float32 (bfloat16 with an adapter on a frozen base), gradients and two moments in float32 for what is
-    trained, bfloat16 copies of float32 matrices. Activations of a token and layer: six of the model's width in float32
-    and of the others (24 w + 4 kv + 8 i bytes; w, kv, i: widths of the stream, of keys, of the MLP). With full
+    trained, bfloat16 copies of float32 matrices. Activations of a token and layer, as torch keeps them: 30 w + 4 kv +
+    8 i bytes (w, kv, i: widths of the stream, of keys, of the MLP). With full
     checkpointing 4 w, with selective also the results of products, 12 w + 4 kv + 4 i, and one layer whole. Logits: a
     tile in float32, three times, and the gradient of the head beside the summed one.
 
@@ -130,7 +130,7 @@ def memory(shape: Shape, tokens: int, rank: int = 0, checkpointing: str = "none"
         rank: Rank of a LoRA adapter; 0 trains all weights.
         checkpointing: ``none``, ``selective`` (compiled layers too) or ``full``.
     """
-    layer = 24 * shape.width + 4 * shape.kv + 8 * shape.inner
+    layer = 30 * shape.width + 4 * shape.kv + 8 * shape.inner
     selective = 12 * shape.width + 4 * shape.kv + 4 * shape.inner
     stored = {
         "none": shape.layers * layer,
