@@ -68,6 +68,16 @@ def product(left: Tensor, right: Tensor, mixed: bool) -> Tensor:
             setting.fp32_precision = before
 
 
+def gradient_product(left: Tensor, right: Tensor, mixed: bool) -> Tensor:
+    """Computes a matrix product of a backward pass, which may be rounded to bfloat16 as autocast rounds all of them.
+
+    On a CPU without matrix units (AMX) this is twice as fast as `product`. Arguments are those of `product`.
+    """
+    if mixed and not left.is_cuda:
+        return torch.mm(left.to(torch.bfloat16), right.to(torch.bfloat16)).float()
+    return product(left, right, mixed)
+
+
 @contextmanager
 def mixed_precision(model: Any) -> Iterator[None]:
     """Runs a language model or a token classifier in mixed precision until the block ends.

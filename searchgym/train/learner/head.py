@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor
 
-from searchgym.rollout.transformers.precision import product, rounded
+from searchgym.rollout.transformers.precision import gradient_product, product, rounded
 
 TILES: Final = {"cpu": (1024, 4096), "cuda": (4096, 32_768)}
 """Tokens and vocabulary entries of a tile by device: on a CPU a tile fits into its caches."""
@@ -136,7 +136,9 @@ class _HeadScores(torch.autograd.Function):
         tiles = _Tiles(hidden, weight, bias, ctx.temperature, ctx.mixed)
         by_logp = torch.zeros_like(normaliser) if by_logp is None else by_logp
         of_hidden = torch.zeros_like(hidden, dtype=tiles.dtype)
-        of_weight = torch.zeros_like(weight, dtype=tiles.dtype) if ctx.needs_input_grad[1] else None
+        of_weight = None
+        if ctx.needs_input_grad[1]:  # the first tile of each entry writes it
+            of_weight = (torch.empty_like if len(hidden) else torch.zeros_like)(weight, dtype=tiles.dtype)
         of_bias = None if bias is None else torch.zeros_like(bias, dtype=tiles.dtype)
         for columns, rows, matrix, logits in tiles:
             logp = logits.sub_(normaliser[rows].unsqueeze(-1))
@@ -152,9 +154,10 @@ class _HeadScores(torch.autograd.Function):
             change.scatter_add_(-1, local, (inside * by_logp[rows]).unsqueeze(-1)).div_(ctx.temperature)
             if of_bias is not None:
                 of_bias[columns] += change.sum(0)
-            of_hidden[rows] += product(change, matrix, ctx.mixed)
+            of_hidden[rows] += gradient_product(change, matrix, ctx.mixed)
             if of_weight is not None:
-                of_weight[columns] += product(change.t(), tiles.hidden[rows], ctx.mixed)
+                of_tile = gradient_product(change.t(), tiles.hidden[rows], ctx.mixed)
+                of_weight[columns] = of_tile if rows.start == 0 else of_weight[columns] + of_tile
         of_head = (None if g is None else g.to(weight.dtype) for g in (of_weight, of_bias))
         return of_hidden.to(hidden.dtype), *of_head, None, None, None, None
 
