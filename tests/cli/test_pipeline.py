@@ -320,7 +320,7 @@ def without_seconds(out):
     return list(stages), text.replace(str(out), "OUT")
 
 
-@pytest.mark.slow
+@pytest.mark.study
 def test_a_pipeline_that_was_killed_twice_ends_as_one_that_was_not(documents, tmp_path):
     whole = started(command(documents, tmp_path / "whole"), tmp_path / "home")
     said = whole.stderr.read()

@@ -59,7 +59,7 @@ def test_hostile_sequences_get_deterministic_replies(environments, actions):
     check_replies(environments, actions)
 
 
-@pytest.mark.slow
+@pytest.mark.study
 @settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
 @given(actions=st.lists(ACTIONS, min_size=100, max_size=100))
 def test_a_thousand_hostile_sequences_get_deterministic_replies(environments, actions):

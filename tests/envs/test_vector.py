@@ -110,10 +110,19 @@ def test_it_agrees_with_async_vector_env():
         other.close()
 
 
+MODES = ("next_step", "same_step", "disabled")
+
+
 @pytest.mark.slow_cases
-@pytest.mark.parametrize("mode", ["next_step", "same_step", "disabled"])
 @pytest.mark.parametrize(
-    ("n", "steps"), [(8, 40), pytest.param(64, 1000, marks=pytest.mark.slow, id="64 environments, 1,000 steps")]
+    ("mode", "n", "steps"),
+    [
+        *((mode, 8, 40) for mode in MODES),
+        *(
+            pytest.param(mode, 64, 1000, marks=getattr(pytest.mark, group), id=f"{mode}, 64 environments, 1,000 steps")
+            for mode, group in zip(MODES, ("study", "slow", "study"), strict=True)
+        ),
+    ],
 )
 def test_the_loop_of_gymnasiums_documentation_equals_single_environments(mode, n, steps):
     """The oracle is Gymnasium's own vector of single environments."""

@@ -255,12 +255,19 @@ def memorised(folder, text, template, protocol):
     tokenizer.save_pretrained(folder)
 
 
+THOUGHT = (DRAFTED, OPENS, {}, 3)
+QUOTED = (QUOTING["hermes"], CHATML, {"protocol": "tool_calls"}, 2)
+
+
 @pytest.mark.parametrize(
-    ("text", "template", "rules", "requests"),
-    [(DRAFTED, OPENS, {}, 3), (QUOTING["hermes"], CHATML, {"protocol": "tool_calls"}, 2)],
-    ids=["thought", "quoted"],
+    ("sampler", "text", "template", "rules", "requests"),
+    [
+        pytest.param("transformers", *THOUGHT, id="transformers-thought"),
+        pytest.param("transformers", *QUOTED, id="transformers-quoted"),
+        pytest.param("vllm", *THOUGHT, id="vllm-thought", marks=pytest.mark.study),
+        pytest.param("vllm", *QUOTED, id="vllm-quoted", marks=pytest.mark.engine),
+    ],
 )
-@pytest.mark.parametrize("sampler", ["transformers", pytest.param("vllm", marks=pytest.mark.engine)])
 @pytest.mark.filterwarnings("default")  # vLLM and its imports raise warnings that we cannot mend
 def test_samplers_go_on_after_a_stop_string_that_ends_nothing(tmp_path, text, template, rules, requests, sampler):
     task = load_task(CARD, questions=[ROME], retriever=TitleRetriever(), max_turns=2, **rules)

@@ -44,10 +44,10 @@ LORA: dict[str, Any] = {"optimizer": ADAM | {"eps": 1e-3, "lr": 1e-2}, "lora": {
 """An adapter, whose update does not scale up rounding: eps outweighs the smallest gradients."""
 ADAPTERS: dict[str, dict[str, Any]] = {
     **{f"LoRA, ZeRO {zero}": LORA | {"zero": zero} for zero in range(4)},
-    **{f"LoRA, ZeRO {zero}, bfloat16": LORA | {"zero": zero, "dtype": "bfloat16"} for zero in range(4)},
-    **{f"LoRA, ZeRO {zero}, KL": LORA | {"zero": zero, "loss": {"kl_coef": 0.5}} for zero in (2, 3)},
-    **{f"LoRA, ZeRO {zero}, critic": LORA | {"zero": zero, "gae": True} for zero in (2, 3)},
-    **{f"LoRA, ZeRO {zero}, continued": LORA | {"zero": zero, "loss": {"kl_coef": 0.5}} for zero in (2, 3)},
+    **{f"LoRA, ZeRO {zero}, bfloat16": LORA | {"zero": zero, "dtype": "bfloat16"} for zero in (2, 3)},
+    "LoRA, ZeRO 3, KL": LORA | {"zero": 3, "loss": {"kl_coef": 0.5}},
+    "LoRA, ZeRO 3, critic": LORA | {"zero": 3, "gae": True},
+    "LoRA, ZeRO 3, continued": LORA | {"zero": 3, "loss": {"kl_coef": 0.5}},
     "LoRA, ZeRO 2, frozen layer": LORA | {"zero": 2, "frozen_layers": 1},
     "LoRA, ZeRO 3, recomputed": LORA | {"zero": 3, "gradient_checkpointing": "full"},
     "LoRA, ZeRO 2, offloaded": LORA | {"zero": 2, "offload_optimizer": True},

@@ -59,6 +59,7 @@ def test_a_run_killed_ten_times_has_the_same_optimizer_and_files(crashed):
     assert not list((crashed / "parts" / "checkpoints").glob(".*.part"))
 
 
+@pytest.mark.study
 @pytest.mark.engine
 def test_two_ranks_killed_and_resumed_come_to_the_same_weights(tmp_path):
     """More kills: ``python tests/train/zero_crash.py OUT 10 0`` with tests and tests/train on the path."""

@@ -127,7 +127,7 @@ def test_the_terms_that_ask_no_judge_are_written_twice():
                 ),
             ],
         ),
-        ("qwen2.5-7b-ppo", ["learner.dtype=float32"]),
+        pytest.param("qwen2.5-7b-ppo", ["learner.dtype=float32"], marks=pytest.mark.study),
     ],
 )
 def test_large_recipes_pass_with_a_small_model_and_two_ranks(recipe, more, tmp_path, least):

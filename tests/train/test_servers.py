@@ -202,7 +202,7 @@ def check(found, said, steps, stall):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ["folder", "group"])
+@pytest.mark.parametrize("way", ["folder", pytest.param("group", marks=pytest.mark.study)])
 def test_servers_of_which_one_is_killed_and_one_stands_still(tmp_path, monkeypatch, capsys, way):
     found = train_through(FakeServer, tmp_path, monkeypatch, way, steps=6, kill=2, back=2, stop=4, go_on=4, stall=2.0)
     check(found, capsys.readouterr().err, 6, 2.0)

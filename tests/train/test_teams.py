@@ -121,7 +121,7 @@ def test_a_scripted_chat_passes_on_whether_text_is_trusted():
     assert calls == [("<answer>", True)]
 
 
-@pytest.mark.slow
+@pytest.mark.study
 def test_the_card_says_what_each_role_may_write(sampler, world):
     card = load_card(*_model_card())
     assert set(card.teams) == {"praise", *TEAMS}

@@ -44,6 +44,7 @@ def test_the_probe_catches(parts, tmp_path, monkeypatch, missing):
     parts.publisher().publish(parts.learner.version)
 
 
+@pytest.mark.study
 def test_an_engine_killed_again_and_again_loses_and_doubles_no_episode(parts, monkeypatch):
     """SIGKILL at two moments of one rollout."""
     engine = parts.sampler.engine

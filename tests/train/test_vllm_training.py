@@ -74,6 +74,7 @@ def test_some_steps_each_with_a_probe(tmp_path, untied, tied, dtype, allowed, st
     assert max(row[difference] for row in rows if row["learner/updates"]) <= allowed
 
 
+@pytest.mark.study
 def test_keys_that_are_adapters_share_one_engine_with_a_frozen_one(tmp_path):
     """A team of three keys on one base: two adapters are trained, each probed after each update; the base stays."""
     models = "{planners: {roles: [planning, search]}, writers: {roles: [summary, answer]}, rest: {frozen: true}}"
