@@ -258,12 +258,6 @@ def pretrained_folder(card: PretrainedCard, parts: list[Path] | None = None, bfl
     return cached(folder, lambda out: _convert(card, files, out, bfloat16), WAIT)
 
 
-def package_file(card: PretrainedCard) -> Path | None:
-    """Returns the path of the weights of a model in one package; None if it is not installed."""
-    files = package_files(card)
-    return files[0] if files else None
-
-
 def _convert(card: PretrainedCard, files: list[Path], folder: Path, bfloat16: bool) -> None:
     """Converts the model and tokenizer in a card's GGUF file to a folder, which appears when it is complete."""
     from searchgym.rollout.pretrained.convert import convert

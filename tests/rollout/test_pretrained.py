@@ -11,7 +11,8 @@ from searchgym.errors import DataError, DataMissingError
 from searchgym.options.cards import find_card, list_cards, load_card
 from searchgym.options.model_cards import PretrainedCard
 from searchgym.rollout import folders
-from searchgym.rollout.folders import model_folder, package_file, pretrained_folder
+from searchgym.rollout.folders import model_folder, pretrained_folder
+from searchgym.rollout.pretrained.packages import package_files
 
 SMOLLM2 = load_card(PretrainedCard, find_card("pretrained", "smollm2"))
 
@@ -43,7 +44,7 @@ def package(tmp_path, monkeypatch):
 
 def test_a_package_that_is_not_installed(package, monkeypatch):
     card = dataclasses.replace(package[0], package="no-such-package")
-    assert (package_file(card), pretrained_folder(card)) == (None, None)
+    assert (package_files(card), pretrained_folder(card)) == (None, None)
 
 
 def test_a_package_that_was_installed_by_half(package):
@@ -111,7 +112,7 @@ def smollm2(tmp_path_factory):
     """The folder of SmolLM2, converted from its package."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SEARCHGYM_HOME", str(tmp_path_factory.mktemp("home")))
-        assert folders.package_file(SMOLLM2), "the lock installs it"
+        assert package_files(SMOLLM2), "the lock installs it"
         yield model_folder("smollm2")
 
 
@@ -128,7 +129,7 @@ def test_every_weight_is_the_one_that_ggufs_own_reader_finds(smollm2):
     from safetensors.numpy import load_file
 
     ours = load_file(smollm2 / "model.safetensors")
-    theirs = {t.name: dequantize(t.data, t.tensor_type) for t in GGUFReader(package_file(SMOLLM2)).tensors}
+    theirs = {t.name: dequantize(t.data, t.tensor_type) for t in GGUFReader(package_files(SMOLLM2)[0]).tensors}
     names = {
         "token_embd": "model.embed_tokens",
         "output_norm": "model.norm",

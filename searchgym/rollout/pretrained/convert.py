@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -45,7 +46,8 @@ def convert(file: Path, folder: Path, bfloat16: bool = False) -> None:
 
     classes: dict[str, Any] = {"llama": PreTrainedTokenizerFast, "qwen2": Qwen2Tokenizer}
     reader = gguf.GGUFReader(file)
-    family = _value(reader, "general.architecture")
+    value = functools.partial(_value, reader, file)
+    family = value("general.architecture")
     if family not in classes:
         raise DataError(f"a model of the family {family}: only {', '.join(classes)} are converted", file)
     tokenizer = classes[family].from_pretrained(file.parent, gguf_file=file.name, local_files_only=True)
@@ -54,20 +56,20 @@ def convert(file: Path, folder: Path, bfloat16: bool = False) -> None:
 
         tokenizer.backend_tokenizer.normalizer = NFC()  # the published tokenizer has it, the file does not name it
     tokenizer.save_pretrained(folder)
-    size = {name: _value(reader, f"{family}.{name}") for name in ("attention.head_count", "attention.head_count_kv")}
+    size = {name: value(f"{family}.{name}") for name in ("attention.head_count", "attention.head_count_kv")}
     vocabulary = next(int(tensor.shape[1]) for tensor in reader.tensors if tensor.name == "token_embd.weight")
     ids = {name: getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad")}
     config = AutoConfig.for_model(
         family,
         architectures=["Qwen2ForCausalLM" if family == "qwen2" else "LlamaForCausalLM"],
-        max_position_embeddings=_value(reader, f"{family}.context_length"),
-        num_hidden_layers=_value(reader, f"{family}.block_count"),
-        intermediate_size=_value(reader, f"{family}.feed_forward_length"),
-        hidden_size=_value(reader, f"{family}.embedding_length"),
+        max_position_embeddings=value(f"{family}.context_length"),
+        num_hidden_layers=value(f"{family}.block_count"),
+        intermediate_size=value(f"{family}.feed_forward_length"),
+        hidden_size=value(f"{family}.embedding_length"),
         num_attention_heads=size["attention.head_count"],
         num_key_value_heads=size["attention.head_count_kv"],
-        rms_norm_eps=_value(reader, f"{family}.attention.layer_norm_rms_epsilon"),
-        rope_parameters={"rope_type": "default", "rope_theta": _value(reader, f"{family}.rope.freq_base")},
+        rms_norm_eps=value(f"{family}.attention.layer_norm_rms_epsilon"),
+        rope_parameters={"rope_type": "default", "rope_theta": value(f"{family}.rope.freq_base")},
         vocab_size=vocabulary,
         tie_word_embeddings=True,
         dtype="bfloat16" if bfloat16 else "float32",
@@ -82,10 +84,10 @@ def convert(file: Path, folder: Path, bfloat16: bool = False) -> None:
         _write(reader, heads if family == "llama" else {}, bfloat16, out)
 
 
-def _value(reader: Any, name: str) -> Any:
+def _value(reader: Any, file: Path, name: str) -> Any:
     """Returns a field of a GGUF file."""
     if (field := reader.get_field(name)) is None:
-        raise DataError(f"lacks the field {name}")
+        raise DataError(f"lacks the field {name}", file)
     return field.contents()
 
 
