@@ -9,6 +9,7 @@ from made_models import tiny_qwen2
 from toy_training import toy_recipe
 from transformers import Gemma2Config, Gemma2ForCausalLM
 
+from searchgym.errors import UsageError
 from searchgym.rollout.transformers.precision import head_of, mixed_precision
 from searchgym.train.algorithms.losses import token_logp
 from searchgym.train.algorithms.samples import Sample, SampleCall
@@ -148,3 +149,21 @@ def test_no_logits_of_all_tokens_are_held(monkeypatch):
     with Sizes():
         head_scores(hidden, layer, targets, entropy_gradient=True).logp.sum().backward()
     assert max(sizes) <= max(16 * 32, layer.weight.numel())
+
+
+def test_a_vocabulary_of_256_000_needs_memory_for_a_tile(monkeypatch):
+    monkeypatch.setitem(head.TILES, "cpu", (16, 4096))
+    layer, hidden, targets = problem(64, bias=False, dtype=torch.float32, vocabulary=256_000)
+    whole = token_logp(layer(hidden), targets)
+    scores = head_scores(hidden, layer, targets)
+    torch.testing.assert_close(scores.logp, whole[0], rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(scores.entropy, whole[1], rtol=1e-4, atol=1e-4)
+
+
+def test_a_row_longer_than_the_model_is_refused_before_an_update():
+    learner = LocalLearner(toy_recipe(), tiny_qwen2())
+    before = {name: weight.clone() for name, weight in learner.weights().items()}
+    most = learner.policy.updater.model.config.max_position_embeddings
+    with pytest.raises(UsageError, match=rf"has {most + 1} tokens, the model reads at most {most}"):
+        learner.learn([sample(length=most + 1)], 0)
+    assert all(torch.equal(weight, before[name]) for name, weight in learner.weights().items())

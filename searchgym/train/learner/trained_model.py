@@ -262,10 +262,11 @@ class TrainedModel:
 
         Raises:
             TrainingError: A loss or gradient is not finite; the weights are those of the last update.
-            UsageError: No sample has a target.
+            UsageError: No sample has a target, or one has more tokens than the model reads.
         """
         if not any(len(self.targets(sample)) for sample in samples):
             raise UsageError(f"{len(samples)} samples have no token to train on: skip the step")
+        self._check_lengths(samples)
         sums: Metrics = {}
         updates: list[Metrics] = []
         for indices in minibatches(len(samples), self.options, self.seed, step):
@@ -287,6 +288,16 @@ class TrainedModel:
             "learning_rate": updates[-1]["learning_rate"],
             "updates": sum(u["updates"] for u in updates),
         }
+
+    def _check_lengths(self, samples: Sequence[Sample]) -> None:
+        """Raises a UsageError if a sample has more tokens than the model reads."""
+        most = getattr(self.updater.model.config, "max_position_embeddings", None) or math.inf
+        for sample in samples:
+            if len(sample.ids) > most:
+                raise UsageError(
+                    f"{sample.episode_id} has {len(sample.ids)} tokens, the model reads at most {most}: shorten the "
+                    "observations or the outputs (max_observation_words, max_turns, rollout.max_tokens)"
+                )
 
     def accumulate(
         self, samples: Sequence[Sample], values: Mapping[str, Flat], denominator: float, loss: Loss
