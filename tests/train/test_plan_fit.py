@@ -75,8 +75,8 @@ def test_a_plan_shows_capacity_fit_and_hours(cli):
     status, out, err = cli("qwen2.5-7b-grpo", "--plan", "--gpus", 8, "--step-seconds", 36)
     assert status == 0
     assert " capacity " in out and " 79.00 " in out and " left " in out
-    assert "cuda:0: has 79.0 GiB, needs 59.3 (policy); fits: yes, 19.7 GiB left" in err
-    assert "cuda:1 to cuda:7, each: has 79.0 GiB, needs 45.1 (policy); fits: yes, 33.9 GiB left" in err
+    assert "cuda:0: has 79.0 GiB, needs 59.5 (policy); fits: yes, 19.5 GiB left" in err
+    assert "cuda:1 to cuda:7, each: has 79.0 GiB, needs 45.3 (policy); fits: yes, 33.7 GiB left" in err
     assert "hours: 10.1" in err  # 1005 steps
     status, out, _ = cli("tiny-grpo", "--plan", "--json")
     (fit,) = json.loads(out)["fits"]
@@ -99,7 +99,7 @@ def test_hours_are_those_of_an_earlier_run(tmp_path):
 def test_what_does_not_fit_is_told_with_changes_that_make_it_fit(cli):
     status, out, err = cli("qwen2.5-7b-grpo", "--plan", "--gpus", 1, "--cpu-gib", 256)
     assert (status, out) == (2, "")
-    assert "it fits with learner.backend.ranks=1 learner.backend.offload_optimizer=true (25.0 GiB left" in err
+    assert "it fits with learner.backend.ranks=1 learner.backend.offload_optimizer=true (24.8 GiB left" in err
     assert "lora.rank=64" in err
     assert "error: the training does not fit: learner.backend.ranks is 8, there are 1 GPUs" in err
     status, _, err = cli("qwen2.5-7b-grpo", "--plan", "--gpus", 8, "--gpu-gib", 8, "--cpu-gib", 64)
