@@ -82,7 +82,9 @@ def once(way: str, file: Path) -> dict[str, float]:
 
             place = {"gguf_file": file.name, "local_files_only": True}
             AutoTokenizer.from_pretrained(file.parent, **place).save_pretrained(folder)
-            AutoModelForCausalLM.from_pretrained(file.parent, dtype="float32", **place).save_pretrained(folder)
+            model = AutoModelForCausalLM.from_pretrained(file.parent, dtype="float32", **place)
+            model.hf_quantizer = None  # it would refuse to save what it has de-quantised
+            model.save_pretrained(folder)
         written = sum(path.stat().st_size for path in folder.iterdir()) / 2**30
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     return {"s": time.perf_counter() - began, "GiB": peak, "GiB written": written}
