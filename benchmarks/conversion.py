@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from searchgym.cli.output import emit_rows
 from searchgym.options.cards import find_card, load_card
@@ -82,7 +83,7 @@ def once(way: str, file: Path) -> dict[str, float]:
 
             place = {"gguf_file": file.name, "local_files_only": True}
             AutoTokenizer.from_pretrained(file.parent, **place).save_pretrained(folder)
-            model = AutoModelForCausalLM.from_pretrained(file.parent, dtype="float32", **place)
+            model: Any = AutoModelForCausalLM.from_pretrained(file.parent, dtype="float32", **place)
             model.hf_quantizer = None  # it would refuse to save what it has de-quantised
             model.save_pretrained(folder)
         written = sum(path.stat().st_size for path in folder.iterdir()) / 2**30

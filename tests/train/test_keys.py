@@ -20,8 +20,9 @@ from searchgym.train.learner.learner import LocalLearner
 from searchgym.train.loop.assembly import assemble, train
 from searchgym.train.loop.collect import with_advantages
 from searchgym.train.loop.guards import check_guards
-from searchgym.train.loop.samplers import load_keys, sampled_keys
+from searchgym.train.loop.samplers import load_keys
 from searchgym.train.plan.plan import plan
+from searchgym.train.plan.sampled import sampled_keys
 from searchgym.train.recipe.keys import check_credit, keys_of
 from searchgym.train.recipe.load import load_recipe, read_recipe
 from searchgym.train.recipe.options import Bound, GuardOptions

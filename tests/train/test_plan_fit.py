@@ -87,12 +87,12 @@ def test_a_plan_shows_capacity_fit_and_hours(cli):
 
 def test_hours_are_those_of_an_earlier_run(tmp_path):
     recipe = load_recipe("tiny-grpo", ["steps=100"])
-    assert hours(recipe.steps, None, tmp_path) is None
+    assert hours(recipe.steps, None, tmp_path / "metrics.jsonl") is None
     rows = [{"step": 0, "time/validation": 50.0}, {"step": 1, "time/draw": 20.0, "time/learn": 10.0}]
     rows.append({"step": 2, "time/draw": 99.0, "time/waited": 5.0, "time/learn": 10.0, "time/validation": 15.0})
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert hours(recipe.steps, None, tmp_path) == pytest.approx(100 * 30 / 3600)
-    assert hours(recipe.steps, 36.0, tmp_path) == pytest.approx(1.0)
+    assert hours(recipe.steps, None, tmp_path / "metrics.jsonl") == pytest.approx(100 * 30 / 3600)
+    assert hours(recipe.steps, 36.0, tmp_path / "metrics.jsonl") == pytest.approx(1.0)
 
 
 @pytest.mark.slow

@@ -40,7 +40,7 @@ def serve_model(
 
         from searchgym.rollout.samplers.vllm import Vllm
         from searchgym.rollout.vllm.setup import EngineSetup, serve_command
-        from searchgym.train.loop.samplers import sampled_run
+        from searchgym.train.plan.sampled import sampled_run
 
         options = cast(Vllm, loaded.rollout.sampler)
         dataclasses.replace(options, servers=None).chosen()

@@ -46,6 +46,7 @@ def print_plan(recipe: Recipe, planned: PlanOptions, run: Path | None, as_json: 
         recipe = sized_by(recipe, planned.config)
     with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
         from searchgym.rollout.sampler_kind import PHASES
+        from searchgym.train.loop.folder import METRICS
         from searchgym.train.plan import fit
         from searchgym.train.plan.micro_batches import sized
         from searchgym.train.plan.plan import check_plan, memory_here, plan
@@ -63,7 +64,7 @@ def print_plan(recipe: Recipe, planned: PlanOptions, run: Path | None, as_json: 
             problem = "; ".join(check_plan(parts, memory, phases))
         except UsageError as error:  # GPUs are missing, or an engine's share is too small
             problem = str(error)
-        fits, hours = fit.fits_of(parts, memory), fit.hours(recipe.steps, planned.step_seconds, run)
+        fits, hours = fit.fits_of(parts, memory), fit.hours(recipe.steps, planned.step_seconds, run and run / METRICS)
         gpus = sum(device != "cpu" for device in memory)
         gpu_gib = memory.get("cuda:0", planned.gpu_gib)
         suggested = fit.suggestions(recipe, gpus, gpu_gib, memory) if problem else []

@@ -26,8 +26,8 @@ PRODUCTS: Final = ("mm", "addmm")
 def _saves_products(_context: Any, operation: Any, *_args: Any, **_options: Any) -> CheckpointPolicy:
     """Returns whether the result of an operation is kept or computed again."""
     name = operation.overloadpacket.__name__
-    kept = name in PRODUCTS or "scaled_dot_product" in name
-    return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
+    is_product = name in PRODUCTS or "scaled_dot_product" in name
+    return CheckpointPolicy.MUST_SAVE if is_product else CheckpointPolicy.PREFER_RECOMPUTE
 
 
 def recomputing(model: PreTrainedModel, mode: Checkpointing) -> PreTrainedModel:

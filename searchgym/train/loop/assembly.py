@@ -30,10 +30,11 @@ from searchgym.train.loop.collect import TrainingData
 from searchgym.train.loop.folder import RECIPE, Row
 from searchgym.train.loop.publish import Publisher
 from searchgym.train.loop.rollout import EngineRollout, SamplerHooks
-from searchgym.train.loop.samplers import Loaded, load_keys, sampled_keys, sampled_run
+from searchgym.train.loop.samplers import Loaded, load_keys
 from searchgym.train.loop.templates import key_templates
 from searchgym.train.loop.trainer import Trainer, TrainResult
 from searchgym.train.plan.micro_batches import sized
+from searchgym.train.plan.sampled import sampled_keys, sampled_run
 from searchgym.train.recipe.extension import with_settings_of
 from searchgym.train.recipe.keys import Key, check_credit, keys_of
 from searchgym.train.recipe.load import read_recipe, with_code

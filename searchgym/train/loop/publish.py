@@ -18,7 +18,8 @@ from searchgym.rollout.tokens import TokenFormat
 from searchgym.train.algorithms.samples import Sample, SampleCall
 from searchgym.train.learner.learner import Learner
 from searchgym.train.loop.folder import Row
-from searchgym.train.loop.samplers import computed_in, sampled_run, separate_adapters
+from searchgym.train.loop.samplers import computed_in, separate_adapters
+from searchgym.train.plan.sampled import sampled_run
 from searchgym.train.recipe.keys import POLICY
 from searchgym.train.recipe.recipe import Recipe
 

@@ -16,7 +16,7 @@ Numbers = Literal["float32", "bfloat16", "mixed"]
 """Types of numbers of a layer: of its weights and products, or float32 weights with bfloat16 products."""
 
 
-class Kept(NamedTuple):
+class LayerBytes(NamedTuple):
     """Bytes per token and layer, for each unit of a width."""
 
     hidden: int
@@ -27,24 +27,28 @@ class Kept(NamedTuple):
     """For each unit of the MLP's width."""
 
 
-ALL: Final[dict[tuple[Numbers, bool], Kept]] = {
-    ("float32", False): Kept(32, 8, 16),
-    ("bfloat16", False): Kept(20, 4, 8),
-    ("mixed", False): Kept(30, 4, 8),
-    ("float32", True): Kept(24, 8, 16),
-    ("bfloat16", True): Kept(36, 4, 10),
-    ("mixed", True): Kept(24, 4, 8),
+ALL: Final[dict[tuple[Numbers, bool], LayerBytes]] = {
+    ("float32", False): LayerBytes(32, 8, 16),
+    ("bfloat16", False): LayerBytes(20, 4, 8),
+    ("mixed", False): LayerBytes(30, 4, 8),
+    ("float32", True): LayerBytes(24, 8, 16),
+    ("bfloat16", True): LayerBytes(36, 4, 10),
+    ("mixed", True): LayerBytes(24, 4, 8),
 }
 """Bytes without checkpointing, by number types and whether an adapter is trained: frozen norms keep no scaled values,
 and an adapter in float32 keeps its inputs in float32."""
-SELECTIVE: Final[dict[Numbers, Kept]] = {
-    "float32": Kept(20, 8, 8),
-    "bfloat16": Kept(10, 4, 4),
-    "mixed": Kept(12, 4, 4),
+SELECTIVE: Final[dict[Numbers, LayerBytes]] = {
+    "float32": LayerBytes(20, 8, 8),
+    "bfloat16": LayerBytes(10, 4, 4),
+    "mixed": LayerBytes(12, 4, 4),
 }
 """Bytes of a layer's input and of the results of its products: queries, keys and values, attention and its matrix, the
 two halves of the MLP and its output."""
-FULL: Final[dict[Numbers, Kept]] = {"float32": Kept(4, 0, 0), "bfloat16": Kept(2, 0, 0), "mixed": Kept(4, 0, 0)}
+FULL: Final[dict[Numbers, LayerBytes]] = {
+    "float32": LayerBytes(4, 0, 0),
+    "bfloat16": LayerBytes(2, 0, 0),
+    "mixed": LayerBytes(4, 0, 0),
+}
 """Bytes of a layer's input."""
 
 
@@ -65,8 +69,8 @@ def activation_bytes(shape: Shape, numbers: Numbers, recomputed: Checkpointing, 
         adapted: True if an adapter is trained.
     """
 
-    def layer(kept: Kept) -> int:
-        return kept.hidden * shape.hidden + kept.kv * shape.kv_width + kept.intermediate * shape.intermediate
+    def layer(sizes: LayerBytes) -> int:
+        return sizes.hidden * shape.hidden + sizes.kv * shape.kv_width + sizes.intermediate * shape.intermediate
 
     whole = layer(ALL[numbers, adapted])
     if recomputed == "none":

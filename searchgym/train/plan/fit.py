@@ -13,7 +13,6 @@ from searchgym.corpora.files import iter_jsonl
 from searchgym.errors import CardError, UsageError
 from searchgym.options import Source, kind_name, plain, read
 from searchgym.rollout.sampler_kind import Part
-from searchgym.train.loop.folder import METRICS
 from searchgym.train.plan.plan import need_of, needs_of, plan
 from searchgym.train.plan.shapes import model_shape
 from searchgym.train.recipe.load import check_recipe, override_values
@@ -101,17 +100,17 @@ def suggestions(recipe: Recipe, gpus: int, gpu_gib: float, memory: Mapping[str, 
     return list(by_keys.values())
 
 
-def hours(steps: int, step_seconds: float | None, run: Path | None) -> float | None:
+def hours(steps: int, step_seconds: float | None, metrics: Path | None) -> float | None:
     """Estimates the hours of a whole run from the seconds of a step: given, or an earlier run's mean; else None.
 
     Args:
         steps: Number of steps of the run.
         step_seconds: Seconds of a step.
-        run: Folder of an earlier run.
+        metrics: File of metrics of an earlier run.
     """
-    if step_seconds is None and run is not None and (run / METRICS).is_file():
+    if step_seconds is None and metrics is not None and metrics.is_file():
         spent = list[float]()
-        for _, row in iter_jsonl(run / METRICS):
+        for _, row in iter_jsonl(metrics):
             if row["step"]:
                 # when sampling runs ahead, only the wait counts
                 draw = row.get("time/waited", row.get("time/draw", 0.0))

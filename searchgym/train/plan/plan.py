@@ -20,8 +20,8 @@ from searchgym.errors import UsageError
 from searchgym.rollout.loading import device_of
 from searchgym.rollout.sampler_kind import CONTEXT, LIVE_LOGITS, PHASES, Need, Part, SampledKey, bytes_of
 from searchgym.train.learner.head import TILES
-from searchgym.train.loop.samplers import sampled_keys, sampled_run
 from searchgym.train.plan.activations import activation_bytes, numbers_of
+from searchgym.train.plan.sampled import sampled_keys, sampled_run
 from searchgym.train.plan.shapes import Shape, adapter_parameters, model_shape
 from searchgym.train.recipe.backend import Sharding
 from searchgym.train.recipe.keys import Key, keys_of
