@@ -255,17 +255,17 @@ def memorised(folder, text, template, protocol):
     tokenizer.save_pretrained(folder)
 
 
-THOUGHT = (DRAFTED, OPENS, {}, 3)
-QUOTED = (QUOTING["hermes"], CHATML, {"protocol": "tool_calls"}, 2)
+STOP_IN_THOUGHT = (DRAFTED, OPENS, {}, 3)
+STOP_IN_QUOTE = (QUOTING["hermes"], CHATML, {"protocol": "tool_calls"}, 2)
 
 
 @pytest.mark.parametrize(
     ("sampler", "text", "template", "rules", "requests"),
     [
-        pytest.param("transformers", *THOUGHT, id="transformers-thought"),
-        pytest.param("transformers", *QUOTED, id="transformers-quoted"),
-        pytest.param("vllm", *THOUGHT, id="vllm-thought", marks=pytest.mark.study),
-        pytest.param("vllm", *QUOTED, id="vllm-quoted", marks=pytest.mark.engine),
+        pytest.param("transformers", *STOP_IN_THOUGHT, id="transformers-thought"),
+        pytest.param("transformers", *STOP_IN_QUOTE, id="transformers-quoted"),
+        pytest.param("vllm", *STOP_IN_THOUGHT, id="vllm-thought", marks=pytest.mark.study),
+        pytest.param("vllm", *STOP_IN_QUOTE, id="vllm-quoted", marks=pytest.mark.engine),
     ],
 )
 @pytest.mark.filterwarnings("default")  # vLLM and its imports raise warnings that we cannot mend

@@ -41,11 +41,13 @@ def sized(recipe: Recipe, gpus: int | None = None, memory: Mapping[str, float] |
         memory = {f"cuda:{i}": torch.cuda.mem_get_info(i)[0] / 2**30 for i in range(count)}
     limits = {device: MARGIN * gib for device, gib in memory.items() if device != "cpu"}
     gib = min(limits.values()) / MARGIN
-    for tokens in SIZES:
-        changed = _with_tokens(recipe, tokens)
-        parts = plan(changed, count, gib)
-        if not check_plan(parts, limits) or tokens == SIZES[-1]:
+    for tokens in SIZES[:-1]:
+        if not check_plan(plan(_with_tokens(recipe, tokens), count, gib), limits):
             break
+    else:
+        tokens = SIZES[-1]
+    changed = _with_tokens(recipe, tokens)
+    parts = plan(changed, count, gib)
     fullest = max(max(needs.values()) for device, needs in needs_of(parts).items() if device != "cpu")
     sys.stderr.write(f"micro_batch_tokens: {tokens} (auto: {fullest:.1f} of {gib:.1f} GiB planned)\n")
     return changed
