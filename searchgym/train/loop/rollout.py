@@ -95,14 +95,19 @@ class EngineRollout:
         engine = self._engine(step, greedy)
         for retriever in (engine.task.retriever, *engine.task.retrievers.values()):
             at_step(retriever, None if greedy else step, self.recipe.steps)
+        self._forget()  # a resumed run has no cache of a validation or a proposer
         try:
             asyncio.run(self._run(engine.run(questions, episodes.append, attempts, group=str(step))))
         finally:
-            if self.canonical:  # a resumed run has no such cache, and the learner needs the memory
-                for model in self.models.values():
-                    model.sampler.forget()
+            self._forget()  # the learner needs the memory
         order = {question.id: number for number, question in enumerate(questions)}
         return sorted(episodes, key=lambda episode: (order[episode.question_id], episode.attempt))
+
+    def _forget(self) -> None:
+        """Clears the samplers' caches, if episodes must not depend on them."""
+        if self.canonical:
+            for model in self.models.values():
+                model.sampler.forget()
 
     def give_up(self) -> None:
         """Cancels a call in another thread, which raises a `CancelledError` in that thread."""
