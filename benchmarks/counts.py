@@ -120,9 +120,9 @@ def memory(shape: Shape, tokens: int, rank: int = 0, checkpointing: str = "none"
 
     Weights in float32 (bfloat16 with an adapter on a frozen base), gradients and two moments in float32 for what is
     trained, bfloat16 copies of float32 matrices. Activations of a token and layer, as torch keeps them: 30 w + 4 kv +
-    8 i bytes (w, kv, i: widths of the stream, of keys, of the MLP). With full
-    checkpointing 4 w, with selective also the results of products, 12 w + 4 kv + 4 i, and one layer whole. Logits: a
-    tile in float32, three times, and the gradient of the head beside the summed one.
+    8 i bytes (w, kv, i: widths of the stream, of keys, of the MLP). With full checkpointing 4 w, with selective also
+    the results of products, 12 w + 4 kv + 4 i, and one layer whole. Logits: a tile in float32, three times, and the
+    gradient of the head beside the summed one.
 
     Args:
         shape: Sizes of the model.

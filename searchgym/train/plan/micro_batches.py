@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Final
 
 import torch
 
 from searchgym.train.plan.plan import check_plan, needs_of, plan
+from searchgym.train.recipe.extension import with_micro_batches
 from searchgym.train.recipe.recipe import Recipe
 
 SIZES: Final = tuple(1024 * 2**power for power in range(7, -1, -1))
@@ -36,28 +36,18 @@ def sized(recipe: Recipe, gpus: int | None = None, memory: Mapping[str, float] |
         return recipe
     count = torch.cuda.device_count() if gpus is None else gpus
     if not count or recipe.learner.device == "cpu":
-        return _with_tokens(recipe, recipe.optimizer.pass_tokens)
+        return with_micro_batches(recipe, recipe.optimizer.pass_tokens, recipe.critic.optimizer.pass_tokens)
     if memory is None:
         memory = {f"cuda:{i}": torch.cuda.mem_get_info(i)[0] / 2**30 for i in range(count)}
     limits = {device: MARGIN * gib for device, gib in memory.items() if device != "cpu"}
     gib = min(limits.values()) / MARGIN
     for tokens in SIZES[:-1]:
-        if not check_plan(plan(_with_tokens(recipe, tokens), count, gib), limits):
+        if not check_plan(plan(with_micro_batches(recipe, tokens, tokens), count, gib), limits):
             break
     else:
         tokens = SIZES[-1]
-    changed = _with_tokens(recipe, tokens)
+    changed = with_micro_batches(recipe, tokens, tokens)
     parts = plan(changed, count, gib)
     fullest = max(max(needs.values()) for device, needs in needs_of(parts).items() if device != "cpu")
     sys.stderr.write(f"micro_batch_tokens: {tokens} (auto: {fullest:.1f} of {gib:.1f} GiB planned)\n")
     return changed
-
-
-def _with_tokens(recipe: Recipe, tokens: int) -> Recipe:
-    """Returns the recipe with a number in the place of ``auto``, for the policy and the critic."""
-    options, critic = recipe.optimizer, recipe.critic
-    if options.micro_batch_tokens == "auto":
-        options = replace(options, micro_batch_tokens=tokens)
-    if critic.optimizer.micro_batch_tokens == "auto":
-        critic = replace(critic, optimizer=replace(critic.optimizer, micro_batch_tokens=tokens))
-    return replace(recipe, optimizer=options, critic=critic)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from typing import Any
+from typing import Literal
 
 from searchgym.envs.registration import env_options, registered
 from searchgym.options import plain
 from searchgym.retrieval.cards import RetrieverCard, find_retriever
 from searchgym.rollout.foreign.template_options import DATE
+from searchgym.train.recipe.options import OptimizerOptions
 from searchgym.train.recipe.recipe import Recipe, override_of, recipe_values
 
 
@@ -49,16 +50,24 @@ def with_settings_of(recipe: Recipe, before: Recipe) -> Recipe:
 
     These are the date that chat templates show, and the tokens of micro-batches.
     """
-    changes: dict[str, Any] = {}
-    if recipe.optimizer.micro_batch_tokens == "auto":
-        tokens = before.optimizer.micro_batch_tokens
-        changes["optimizer"] = dataclasses.replace(recipe.optimizer, micro_batch_tokens=tokens)
-    if recipe.critic.optimizer.micro_batch_tokens == "auto":
-        tokens = before.critic.optimizer.micro_batch_tokens
-        options = dataclasses.replace(recipe.critic.optimizer, micro_batch_tokens=tokens)
-        changes["critic"] = dataclasses.replace(recipe.critic, optimizer=options)
     template = {k: v for k, v in before.template.items() if k == DATE} | recipe.template
-    return dataclasses.replace(recipe, template=template, **changes)
+    policy, critic = before.optimizer.micro_batch_tokens, before.critic.optimizer.micro_batch_tokens
+    return with_micro_batches(dataclasses.replace(recipe, template=template), policy, critic)
+
+
+def with_micro_batches(recipe: Recipe, policy: int | Literal["auto"], critic: int | Literal["auto"]) -> Recipe:
+    """Returns a recipe with numbers of tokens in the place of ``auto``, for the policy and the critic."""
+
+    def with_tokens(options: OptimizerOptions, tokens: int | Literal["auto"]) -> OptimizerOptions:
+        is_auto = options.micro_batch_tokens == "auto"
+        return dataclasses.replace(options, micro_batch_tokens=tokens) if is_auto else options
+
+    options = with_tokens(recipe.critic.optimizer, critic)
+    return dataclasses.replace(
+        recipe,
+        optimizer=with_tokens(recipe.optimizer, policy),
+        critic=dataclasses.replace(recipe.critic, optimizer=options),
+    )
 
 
 def schedule_by_steps(recipe: Recipe) -> str | None:
