@@ -33,9 +33,9 @@ def test_auto_is_the_most_that_fits(gib, capsys):
     assert f"micro_batch_tokens: {tokens} (auto: " in capsys.readouterr().err
 
 
-def test_free_memory_counts_and_a_cpu_has_the_default(monkeypatch):
+def test_free_memory_counts_and_a_cpu_has_a_fixed_number(monkeypatch):
     recipe = load_recipe("qwen2.5-0.5b-grpo", [AUTO])
-    assert sized(recipe).optimizer.micro_batch_tokens == 8192
+    assert sized(recipe).optimizer.micro_batch_tokens == 2048
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     chosen = []
     for free in (139, 20, 8):

@@ -21,8 +21,8 @@ MARGIN: Final = 0.85
 def sized(recipe: Recipe, gpus: int | None = None, memory: Mapping[str, float] | None = None) -> Recipe:
     """Returns the recipe with as many tokens in a micro-batch as fit into the GPUs' memory, where it says ``auto``.
 
-    Without a GPU, ``auto`` is the default number, so that a run on a CPU does not depend on the machine. A run records
-    the number, and a resumed run takes the recorded one.
+    Without a GPU, ``auto`` is always the same number, so that a run on a CPU does not depend on the machine. A run
+    records the number, and a resumed run takes the recorded one.
 
     Args:
         recipe: Recipe of the training.

@@ -17,6 +17,8 @@ Checkpointing = Literal["none", "selective", "full"]
 """Activations that the backward pass computes again; see `searchgym.train.learner.recomputed`."""
 MICRO_BATCH: Final = 8192
 """Default number of tokens in a forward pass."""
+CPU_MICRO_BATCH: Final = 2048
+"""Number of tokens in a forward pass for ``auto`` on a CPU, whose caches they fit."""
 Beta = Annotated[float, Interval(ge=0, lt=1)]
 """Decay rate of a moment of AdamW."""
 
@@ -103,15 +105,16 @@ class OptimizerOptions(Options):
     """Number of passes over a step's samples."""
     micro_batch_tokens: Annotated[int, Ge(1)] | Literal["auto"] = MICRO_BATCH
     """Maximum number of tokens in one forward pass, padding included; a longer sample gets its own pass. ``auto`` takes
-    as many as fit into the GPU's free memory when the run starts, and 8192 on a CPU; the run records the number."""
+    as many as fit into the GPU's free memory when the run starts, and 2048 on a CPU, which fit its cache; the run
+    records the number."""
     autocast: Literal["bfloat16"] | None = None
     """Data type of matrix products in the learner and in the ``transformers`` sampler; weights, the residual stream,
     logits and losses keep their type. Default: no autocast."""
 
     @property
     def pass_tokens(self) -> int:
-        """Maximum number of tokens in one forward pass; the default until ``auto`` is replaced by a number."""
-        return MICRO_BATCH if self.micro_batch_tokens == "auto" else self.micro_batch_tokens
+        """Maximum number of tokens in one forward pass; that of a CPU until ``auto`` is replaced by a number."""
+        return CPU_MICRO_BATCH if self.micro_batch_tokens == "auto" else self.micro_batch_tokens
 
     @property
     def several(self) -> bool:
