@@ -1,12 +1,14 @@
-"""Controls: rewards that are exchanged within their group."""
+"""Controls: rewards that are exchanged within their group, and rewards for form alone."""
 
+import dataclasses
 from collections import Counter
 
 import numpy as np
+import pytest
 from credit_terms import terms_of
 
 from searchgym.cli.pipeline.controls import Permuted
-from searchgym.records import Call, Context, Episode, Span
+from searchgym.records import Answer, Call, Context, Episode, Span
 from searchgym.train.credit.credit import Credit
 
 
@@ -34,3 +36,24 @@ def test_a_group_keeps_its_rewards_and_chance_says_whose_they_are():
         seen.update((number, row[1]) for number, row in enumerate(rows))
     # every attempt gets every reward a quarter of the time, its own too
     assert len(seen) == 16 and all(70 < count < 130 for count in seen.values())
+
+
+@pytest.mark.parametrize(
+    ("text", "illegal", "stop_reason", "expected"),
+    [
+        ("Paris", None, "answer", 1.0),
+        ("wrong but short", None, "answer", 1.0),
+        ("one two three four five six", None, "answer", 1.0),
+        ("one two three four five six seven", None, "answer", 0.0),
+        ("", None, "answer", 0.0),
+        ("Paris", 0, "answer", 0.0),
+        ("Paris", None, "turns", 0.0),
+    ],
+)
+@pytest.mark.parametrize("reward", [0.0, 1.0])
+def test_form_alone_pays_legal_short_answers_whatever_they_say(text, illegal, stop_reason, expected, reward):
+    episode = attempt(0, reward)
+    episode.answer, episode.stop_reason = Answer(text), stop_reason
+    if illegal is not None:
+        episode.calls[illegal] = dataclasses.replace(episode.calls[illegal], legal=False)
+    assert Credit(terms_of("searchgym.cli.pipeline.controls:FormOnly")).allocate([episode]) == [[0.0, expected]]

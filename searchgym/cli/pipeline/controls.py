@@ -5,15 +5,17 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
+from annotated_types import Ge
 from typing_extensions import override
 
 from searchgym.errors import DataError
 from searchgym.records import Episode, Question, title_key
+from searchgym.text import count_words
 from searchgym.train.algorithms.samples import at_ends
 from searchgym.train.credit.evidence import acting_calls, new_pages
-from searchgym.train.credit.term import CreditContext, Rows, Term
+from searchgym.train.credit.term import CreditContext, EpisodeTerm, Rows, Term, answer_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +36,25 @@ class Permuted(Term):
         rng = random.Random(f"permuted {group[0].group_uid}")
         rewards = rng.sample([episode.reward for episode in group], len(group))
         return [at_ends(episode, reward) for episode, reward in zip(group, rewards, strict=True)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormOnly(EpisodeTerm):
+    """Gives 1 to an episode whose calls are all legal and whose answer is short, whatever it says, else 0.
+
+    What a training by it gains in EM is the gain of form alone: it sees neither gold answers nor gold pages.
+
+    Use it as ``credit: {searchgym.cli.pipeline.controls:FormOnly: 1}``.
+    """
+
+    most_words: Annotated[int, Ge(1)] = 6
+    """Maximum number of words of a short answer."""
+
+    @override
+    def value(self, episode: Episode, context: CreditContext) -> float:
+        if episode.stop_reason != "answer" or not all(call.legal for call in episode.calls):
+            return 0.0
+        return float(1 <= count_words(answer_of(episode)) <= self.most_words)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
