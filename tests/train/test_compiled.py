@@ -1,5 +1,7 @@
 """Compiled layers compute what plain layers compute, for rows of any shape, and the same bits after a resume."""
 
+import logging
+
 import pytest
 import torch
 from made_models import tiny_qwen2
@@ -46,3 +48,26 @@ def test_compiled_layers_give_the_same_update_and_the_same_bits_resumed(tmp_path
     for number in (1, 2):
         resumed.learn(steps[number], number)
     assert all(torch.equal(w, weights[-1][name]) for name, w in resumed.weights().items())
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of the compiler itself
+def test_layers_that_fall_back_are_named_once(monkeypatch):
+    torch._dynamo.reset()
+    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 1)
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())
+    logger = logging.getLogger("torch._dynamo.convert_frame")
+    logger.addHandler(handler)
+    try:
+        plain, compiled = learner(False), learner(True)
+        for number, lengths in enumerate(((40, 40), (70,), (30, 50))):  # a single row needs a graph of its own
+            samples = [sample(length=length) for length in lengths]
+            first, second = (side.learn(samples, number) for side in (plain, compiled))
+            assert second["gradient_norm"] == pytest.approx(first["gradient_norm"], rel=1e-4)
+    finally:
+        logger.removeHandler(handler)
+        torch._dynamo.reset()
+    named = [line for line in lines if "hit config.recompile_limit" in line]
+    assert len(named) == 1 and "function: 'forward'" in named[0]
