@@ -60,7 +60,7 @@ TAGS = {
 def figures(request, monkeypatch):
     """Draws nothing, which takes most of a report's time, unless a test asks for ``real_figures``."""
     if "real_figures" not in request.fixturenames:
-        stub = lambda draw, series, count, title, caption: Picture(b"<svg/>", b"<svg />", title, caption)  # noqa: E731
+        stub = lambda draw, series, count, title, text, *how: Picture(b"<svg/>", b"<svg />", title, text)  # noqa: E731
         monkeypatch.setattr(drawing, "_picture", stub)
 
 
@@ -210,6 +210,34 @@ def test_trainings_of_one_recipe_are_one_row_and_one_band(tmp_path, monkeypatch)
         (1.0, pytest.approx(0.15), 0.1, 0.2), (2.0, pytest.approx(0.5), 0.3, 0.7)
     ]  # fmt: skip
     assert drawn[0].panels["em of greedy episodes, validation questions"][1] == (2.0, pytest.approx(0.55), 0.4, 0.7)
+
+
+def test_a_figure_shows_the_validation_by_kind(tmp_path, monkeypatch):
+    folders = [
+        training(tmp_path / "s0", 0, [0.1, 0.3], {0: 0.2, 2: 0.4}),
+        training(tmp_path / "s1", 1, [0.2, 0.7], {0: 0.2, 2: 0.7}),
+        training(tmp_path / "other", 0, [0.5], {0: 0.5}, name="tiny-ppo"),
+    ]
+    kinds = ({"chain": 0.0, "fact": 0.4}, {"chain": 0.2, "fact": 0.8}, {"fact": 0.5})
+    for folder, ems in zip(folders, kinds, strict=True):
+        lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        lines[-1] |= {f"validation/em/{kind}": em for kind, em in ems.items()}
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    titles = [block.alt for block in report_page(folders).blocks if isinstance(block, Picture)]
+    assert titles == ["Training curves by step", "EM of the validation by kind of question"]
+    drawn, how = [], []
+
+    def panels(series, *rest, **options):
+        drawn.append(series)
+        how.append(options)
+
+    monkeypatch.setattr(trainings, "panels", panels)
+    page_of(*folders)
+    assert [one.name for one in drawn[1]] == ["chain", "fact"] and how[1] == {"integer": True, "numbered": False}
+    chain, fact = (one.panels for one in drawn[1])
+    assert chain == {"1  tiny-grpo": [(2.0, pytest.approx(0.1), 0.0, 0.2)]}
+    assert fact["1  tiny-grpo"] == [(2.0, pytest.approx(0.6), 0.4, 0.8)]
+    assert fact["2  tiny-ppo (other)"] == [(1.0, 0.5, 0.5, 0.5)]
 
 
 def test_what_the_figures_of_evaluations_show(tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ from toy_training import BanditRollout, toy_model, toy_recipe, toy_trainer
 from searchgym.errors import CardError, GuardError
 from searchgym.train.algorithms.estimators.tree import Tree
 from searchgym.train.loop.checkpoint import list_checkpoints
-from searchgym.train.loop.guards import HUNG, Watchdog, bound_warning, check_guards
+from searchgym.train.loop.guards import HUNG, Watchdog, bound_warning, check_guards, signal_warning
 from searchgym.train.recipe.load import load_recipe
 from searchgym.train.recipe.options import Bound, GuardOptions
 
@@ -115,6 +115,22 @@ def test_a_bound_of_no_metric_is_told_once():
     told = bound_warning([before, learnt], options)
     assert told is not None and "guard.bounds: no step so far has learner/entropyy; did you mean 'learner/" in told
     assert "old_kl;" not in told and bound_warning([before, learnt, learnt], options) is None
+
+
+def test_steps_without_signal_are_told_once():
+    def row(signal, em=0.0, illegal=0.75):
+        groups = {"groups/groups": 4.0, "groups/small": 1.0, "groups/zero_variance": 3.0 - signal}
+        return groups | {"rollout/reward": em, "rollout/em": em, "rollout/illegal": illegal}
+
+    assert signal_warning([]) is None and signal_warning([{}, *[row(0)] * 4]) is None
+    told = signal_warning([{"validation/em": 0.0}, row(1), *[row(0)] * 5])
+    assert told is not None and "no group had signal in 5 steps" in told
+    assert "0.00 on average, and 25% of outputs were legal" in told and "searchgym demonstrate" in told
+    assert signal_warning([*[row(0)] * 4, row(1), *[row(0)] * 4]) is None
+    assert signal_warning([row(0)] * 6) is None  # told a step ago
+    assert signal_warning([*[row(0)] * 5, row(1), *[row(0)] * 5]) is None  # told before
+    assert "take harder questions" in str(signal_warning([row(0, em=1.0, illegal=0.0)] * 5))
+    assert signal_warning([{"learner/updates": 1.0}] * 9) is None  # a method without groups
 
 
 @pytest.mark.parametrize(

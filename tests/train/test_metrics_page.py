@@ -17,6 +17,7 @@ from searchgym.records import Call, Episode, Hit, Opened, Searched
 from searchgym.train.algorithms.samples import samples_from
 from searchgym.train.credit.credit import Credit
 from searchgym.train.credit.term import CreditContext
+from searchgym.train.curriculum.kinds.learnability import Learnability
 from searchgym.train.curriculum.kinds.steps import Steps
 from searchgym.train.curriculum.source import Curriculum
 from searchgym.train.curriculum.stages import StageOptions
@@ -47,7 +48,8 @@ def documented():
 
 def written(folder):
     names = {name for _, row in iter_jsonl(folder / "metrics.jsonl") for name in row}
-    names = {re.sub(r"^curriculum/share/.+", "curriculum/share/VALUE", name) for name in names}
+    names = {re.sub(r"^curriculum/(share|weight|pass_rate)/.+", r"curriculum/\1/VALUE", name) for name in names}
+    names = {re.sub(r"^validation/(em|searches)/.+", r"validation/\1/KIND", name) for name in names}
     return {re.sub(r"^role/[^/]+/", "role/ROLE/", name) for name in names}
 
 
@@ -111,6 +113,10 @@ def runs(recipe, tmp_path):
     toy_trainer(tmp_path / "proposed", toy_recipe(steps=1), questions=Proposed()).run()
     stages = Steps(stages=[StageOptions()], by="kind")
     toy_trainer(tmp_path / "staged", toy_recipe(steps=1), questions=Curriculum(QUESTIONS, stages, 0, 4, 1)).run()
+    kinds = [replace(question, kind=("even", "odd")[n % 2]) for n, question in enumerate(QUESTIONS)]
+    weighed = Curriculum(kinds, Learnability(by="kind"), 0, 2, 1)
+    small = toy_recipe(steps=1, rollout={"questions": 2})
+    toy_trainer(tmp_path / "learnability", small, questions=weighed, validation=kinds).run()
     toy_trainer(tmp_path / "opened", toy_recipe(steps=1), rollout=Opening(toy_model())).run()
     by_id = {question.id: question for question in QUESTIONS}
     judged = Credit(terms_of("rubric"), CreditContext(question=lambda episode: by_id[episode.question_id]))
@@ -126,6 +132,7 @@ def runs(recipe, tmp_path):
         "stale",
         "proposed",
         "staged",
+        "learnability",
         "opened",
         "judged",
     )

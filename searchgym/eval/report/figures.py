@@ -49,7 +49,9 @@ class Series:
     """Title of a panel to the points in it."""
 
 
-def panels(series: Sequence[Series], label: str, title: str, caption: str, integer: bool = False) -> Picture | None:
+def panels(
+    series: Sequence[Series], label: str, title: str, caption: str, *, integer: bool = False, numbered: bool = True
+) -> Picture | None:
     """Draws lines with bands, one panel for each title; None if there is nothing to draw.
 
     Args:
@@ -58,6 +60,7 @@ def panels(series: Sequence[Series], label: str, title: str, caption: str, integ
         title: What the figure shows, for readers without images.
         caption: Text below the figure.
         integer: Whether the x axis counts.
+        numbered: Whether the legend numbers the lines, as tables number runs.
     """
     names = list(dict.fromkeys(name for one in series for name, points in one.panels.items() if points))
 
@@ -76,7 +79,7 @@ def panels(series: Sequence[Series], label: str, title: str, caption: str, integ
             if integer:
                 axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
-    return _picture(draw, series, len(names), title, caption) if names else None
+    return _picture(draw, series, len(names), title, caption, numbered) if names else None
 
 
 def scatter(series: Sequence[Series], title: str, caption: str, labels: Mapping[str, str]) -> Picture | None:
@@ -142,7 +145,12 @@ def _grid(figure: Figure, count: int) -> list[Axes]:
 
 
 def _picture(
-    draw: Callable[[Figure, Sequence[str]], None], series: Sequence[Series], count: int, title: str, caption: str
+    draw: Callable[[Figure, Sequence[str]], None],
+    series: Sequence[Series],
+    count: int,
+    title: str,
+    caption: str,
+    numbered: bool = True,
 ) -> Picture:
     """Draws a figure in both colourings, with a legend of the runs.
 
@@ -175,7 +183,7 @@ def _picture(
             for n, one in enumerate(series):  # the number that the run has in the tables, and its name on one line
                 name, half = " ".join(one.name.split()), LONGEST_NAME // 2
                 name = name if len(name) <= LONGEST_NAME else f"{name[:half]} … {name[-half:]}"
-                keys.append(Line2D([], [], **_style(n, colours), label=f"{n + 1}  {_drawable(name)}"))
+                keys.append(Line2D([], [], **_style(n, colours), label=f"{n + 1}  " * numbered + _drawable(name)))
             figure.legend(handles=keys, loc="outside lower left", frameon=False, fontsize="small")
             figure.savefig(file, format="svg", metadata={"Date": None})
         images[ground] = COMMENT.sub(b"", file.getvalue())

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from searchgym.eval.report.blocks import Block, Heading, TextBlock, filled, finite, number
+from searchgym.eval.report.blocks import Block, Heading, Picture, TextBlock, filled, finite, number
 from searchgym.eval.report.episodes import cut
 from searchgym.eval.report.evaluations import LONGEST_NAME
 from searchgym.eval.report.figures import MAX_RUNS, Points, Series, panels
@@ -27,6 +27,8 @@ CURVES: Final = {
     "proposer/signal": "proposed questions that some attempts, but not all, got right",
 }
 """Metric to the title of its panel, below that of the validation."""
+EM_BY_KIND: Final = "validation/em/"
+"""Prefix of the metrics of the validation's EM by kind of question."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,11 @@ class RecipeRuns:
                 if isinstance(step, int) and value is not None:
                     values.setdefault(step, []).append(value)
         return dict(sorted(values.items()))
+
+    def kinds(self) -> list[str]:
+        """Returns the kinds of questions whose EM the validation reports, in alphabetical order."""
+        names = {name for run in self.runs for row in run.metrics for name in row if name.startswith(EM_BY_KIND)}
+        return sorted(name.removeprefix(EM_BY_KIND) for name in names if self.curve(name))
 
 
 def groups_of(runs: Iterable[RunData]) -> list[RecipeRuns]:
@@ -99,14 +106,31 @@ def training_blocks(runs: Sequence[RunData]) -> list[Block]:
         curves: dict[str, Points] = {}
         for name, title in titles.items():
             if curve := group.curve(name):
-                curves[title] = [(float(n), statistics.fmean(ys), min(ys), max(ys)) for n, ys in curve.items()]
+                curves[title] = _points(curve)
         series.append(Series(group.name, curves))
     caption = (
         "Training curves. Runs by one recipe that differ only in their seed are one line, their mean; the band spans "
         "the lowest to the highest run. Validation is greedy and uses other questions than training."
     )
     picture = panels(series, "step", "Training curves by step", caption, integer=True)
-    return [*blocks, picture] if picture else blocks
+    return [*blocks, *filter(None, (picture, _kinds_picture(groups[:MAX_RUNS])))]
+
+
+def _kinds_picture(groups: Sequence[RecipeRuns]) -> Picture | None:
+    """Returns a figure of the validation's EM by kind of question, one panel per recipe; None without kinds."""
+    lines: dict[str, dict[str, Points]] = {}
+    for n, group in enumerate(groups, start=1):
+        for kind in group.kinds():
+            curve = group.curve(f"{EM_BY_KIND}{kind}")
+            lines.setdefault(kind, {})[f"{n}  {group.name}"] = _points(curve)
+    series = [Series(kind, by_recipe) for kind, by_recipe in sorted(lines.items())[:MAX_RUNS]]
+    caption = "EM of the validation by kind of question, one panel per recipe; bands as above."
+    return panels(series, "step", "EM of the validation by kind of question", caption, integer=True, numbered=False)
+
+
+def _points(curve: Mapping[int, Sequence[float]]) -> Points:
+    """Returns the points of a curve: at each step the mean over runs, the lowest and the highest."""
+    return [(float(step), statistics.fmean(values), min(values), max(values)) for step, values in curve.items()]
 
 
 def _cells(row: int, group: RecipeRuns) -> list[str]:

@@ -11,19 +11,19 @@ import numpy as np
 import numpy.typing as npt
 
 from searchgym.envs.task import Task
-from searchgym.errors import UsageError
+from searchgym.errors import UsageError, did_you_mean
 from searchgym.records import Episode, Question
 from searchgym.retrieval.retriever import Retriever
 from searchgym.train.curriculum.retriever import StagedRetriever
-from searchgym.train.curriculum.stages import Schedule, StageOptions
+from searchgym.train.curriculum.stages import Schedule, StageOptions, Tally
 
 
 class Curriculum:
     """A source of questions that follows the stages of a curriculum.
 
-    The stage's weights divide the questions of a step among the values of `Schedule.by`: each number is within one of
-    the exact share, and exact in expectation. Questions of a value are used in epochs, each in a new order; none occurs
-    twice in a step.
+    The weights of the stage's mix, or those that `Schedule.weigh` computes from them and from measured pass rates,
+    divide the questions of a step among the values of `Schedule.by`: each number is within one of the exact share, and
+    exact in expectation. Questions of a value are used in epochs, each in a new order; none occurs twice in a step.
 
     Source: the paper SearchGym (arXiv 2601.14615) trains from single actions to long plans but does not state its
     schedule; stages, weights and the two rules for advancing are ours.
@@ -34,15 +34,19 @@ class Curriculum:
         seed: Seed of the orders.
         batch: Questions per step.
         steps: Number of steps of the training.
+        attempts: Attempts at each question.
 
     Raises:
-        UsageError: A stage needs questions that do not exist, or more in a step than there are.
+        UsageError: A stage needs questions that do not exist, or more in a step than there are; or see
+            `Schedule.weigh`.
     """
 
     name, proposes = "curriculum", False
 
-    def __init__(self, questions: Sequence[Question], options: Schedule, seed: int, batch: int, steps: int) -> None:
-        self._options, self._seed, self._steps = options, seed, steps
+    def __init__(
+        self, questions: Sequence[Question], options: Schedule, seed: int, batch: int, steps: int, attempts: int = 2
+    ) -> None:
+        self._options, self._seed, self._steps, self._attempts = options, seed, steps, attempts
         groups: dict[str, list[Question]] = {}
         for question in questions:
             groups.setdefault(value_of(question, options.by), []).append(question)
@@ -52,23 +56,41 @@ class Curriculum:
         self._stage, self._window = 0, list[float]()
         self._drawn = dict.fromkeys(self._groups, 0)
         self._stages = dict[int, int]()  # step to the number of its stage, from its draw on
-        counts = {value: len(group) for value, group in self._groups.items()}
+        self._tallies = dict[str, list[Tally]]()  # of each value's last steps
         for number, stage in enumerate(options.stages):
-            weights = self._weights(stage)
-            for value, weight in weights.items():
-                most = math.ceil(weight / sum(weights.values()) * batch - 1e-9)
-                if counts.get(value, 0) < most:
-                    have = ", ".join(f"{value} ({count:,})" for value, count in counts.items())
-                    raise UsageError(
-                        f"curriculum.stages[{number}] needs up to {most} questions of {options.by} {value} a step, "
-                        f"there are {have}: change its mix, or add questions"
-                    )
+            self._check(number, self._mix(stage), batch)
 
-    def _weights(self, stage: StageOptions) -> dict[str, float]:
-        """Returns the weight of each value in a stage; without a mix, the number of its questions."""
+    def _check(self, number: int, mix: Mapping[str, float], batch: int) -> None:
+        """Raises a UsageError if a step of a stage can need more questions of a value than there are."""
+        counts = {value: len(group) for value, group in self._groups.items()}
+        for value in mix:
+            learnt = {other: Tally(1.0, 1) for other in mix if other != value}  # then the value's weight is largest
+            weights = self._options.weigh(mix, learnt, self._attempts)
+            most = math.ceil(weights[value] / sum(weights.values()) * batch - 1e-9)
+            if counts.get(value, 0) < most:
+                have = ", ".join(f"{value} ({count:,})" for value, count in counts.items())
+                raise UsageError(
+                    f"curriculum.stages[{number}] needs up to {most} questions of {self._options.by} {value} a step, "
+                    f"there are {have}: change its mix, or add questions"
+                    f"{'' if value in counts else did_you_mean(value, counts)}"
+                )
+
+    def _mix(self, stage: StageOptions) -> dict[str, float]:
+        """Returns the mix of a stage; without one, the number of questions of each value."""
         if not stage.mix:
             return {value: float(len(group)) for value, group in self._groups.items()}
         return {str(value): weight for value, weight in stage.mix.items() if weight}
+
+    def _weights(self, number: int) -> Mapping[str, float]:
+        """Returns the weight of each value in a stage, given the answers so far."""
+        return self._options.weigh(self._mix(self._options.stages[number]), self._pooled(), self._attempts)
+
+    def _pooled(self) -> dict[str, Tally]:
+        """Returns the tally of each measured value over its last steps."""
+        return {
+            value: Tally(sum(tally.right for tally in tallies), sum(tally.answers for tally in tallies))
+            for value, tallies in self._tallies.items()
+        }
 
     def stage_at(self, step: int) -> int:
         """Returns the 0-based number of a step's stage, which by pass rates is fixed when `draw` is called."""
@@ -87,7 +109,7 @@ class Curriculum:
     def _mixed(self, step: int, round: int, count: int, used: Sequence[Question]) -> list[Question]:
         """Returns questions in the mix of a step's stage; fewer if a value has no more questions."""
         rng = np.random.default_rng([self._seed, step, round])
-        weights = self._weights(self._options.stages[self._stages[step]])
+        weights = self._weights(self._stages[step])
         shares = shared_out(count, list(weights.values()), float(rng.random()))
         used_ids, chosen = {question.id for question in used}, list[Question]()
         for value, share in zip(weights, shares, strict=True):
@@ -111,20 +133,40 @@ class Curriculum:
 
         Returns:
             ``stage`` (from 0), ``noise``, ``distractors``, ``share/VALUE`` of each value among the step's questions,
-            and ``pass_rate``: the share of right answers, unless every retrieval failed.
+            and ``pass_rate``: the share of right answers, unless every retrieval failed. If pass rates by value are
+            measured, also ``pass_rate/VALUE`` over the value's last steps, and ``weight/VALUE``: its share in the next
+            step.
         """
         number = self._stages[step]
         stage, by = self._options.stages[number], self._options.by
         values = [value_of(question, by) for question in questions]
         shares = {f"share/{value}": values.count(value) / max(len(values), 1) for value in self._groups}
         row = {"stage": float(number), "noise": stage.noise, "distractors": float(stage.distractors), **shares}
-        counted = [episode for episode in episodes if episode.stop_reason != "retriever_error"]
-        right = [episode.scores["em"] for episode in counted if "em" in episode.scores]
-        if not right:  # nothing was measured
-            return row
-        if self._options.planned(step, self._steps) is None and number == self._stage:
-            self._advance(float(np.mean(right)))
-        return row | {"pass_rate": float(np.mean(right))}
+        answered = [e for e in episodes if e.stop_reason != "retriever_error" and "em" in e.scores]
+        if answered:
+            rate = float(np.mean([episode.scores["em"] for episode in answered]))
+            row["pass_rate"] = rate
+            if self._options.planned(step, self._steps) is None and number == self._stage:
+                self._advance(rate)
+        return row | self._measure(step, dict(zip([q.id for q in questions], values, strict=True)), answered)
+
+    def _measure(self, step: int, values: Mapping[str, str], answered: Sequence[Episode]) -> dict[str, float]:
+        """Counts right answers by value; returns pass rates and next shares, or nothing if they are not measured.
+
+        Args:
+            step: The 0-based step.
+            values: Value of each question of the step, by id.
+            answered: The step's episodes that have an EM.
+        """
+        last = self._options.measured_steps
+        if not last:
+            return {}
+        for value in self._groups:
+            if ems := [episode.scores["em"] for episode in answered if values[episode.question_id] == value]:
+                self._tallies[value] = [*self._tallies.get(value, ()), Tally(sum(ems), len(ems))][-last:]
+        weights = self._weights(self.stage_at(step + 1))
+        rates = {f"pass_rate/{value}": tally.right / tally.answers for value, tally in self._pooled().items()}
+        return rates | {f"weight/{value}": weight / sum(weights.values()) for value, weight in weights.items()}
 
     def _advance(self, rate: float) -> None:
         """Records a step's pass rate, and moves to the next or previous stage if the rates require it."""
@@ -134,16 +176,23 @@ class Curriculum:
             self._stage, self._window = stage, []
 
     def state(self) -> dict[str, Any]:
-        """Returns the stage, its pass rates so far, and the number of questions used of each value."""
-        return {"stage": self._stage, "window": list(self._window), "drawn": dict(self._drawn)}
+        """Returns the stage, its pass rates so far, and each value's number of used questions and last tallies."""
+        tallies = {value: [list(tally) for tally in tallies] for value, tallies in self._tallies.items()}
+        return {"stage": self._stage, "window": list(self._window), "drawn": dict(self._drawn), "tallies": tallies}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restores a state that `state` returned."""
         self._stage, self._window = int(state["stage"]), [float(rate) for rate in state["window"]]
         self._drawn |= {value: int(count) for value, count in state["drawn"].items() if value in self._drawn}
+        tallies = state.get("tallies", {})  # checkpoints of earlier versions have none
+        self._tallies = {
+            value: [Tally(float(right), int(answers)) for right, answers in each]
+            for value, each in tallies.items()
+            if value in self._groups
+        }
 
 
-def curriculum_of(options: Schedule, task: Task, seed: int, batch: int, steps: int) -> Curriculum:
+def curriculum_of(options: Schedule, task: Task, seed: int, batch: int, steps: int, attempts: int = 2) -> Curriculum:
     """Returns a curriculum over a task's questions; see `Curriculum` for the parameters.
 
     Raises:
@@ -155,7 +204,7 @@ def curriculum_of(options: Schedule, task: Task, seed: int, batch: int, steps: i
         raise UsageError(
             f"curriculum: {most} distractors among {hits} hits: set fewer distractors, or more hits (top_k)"
         )
-    return Curriculum(task.questions, options, seed, batch, steps)
+    return Curriculum(task.questions, options, seed, batch, steps, attempts)
 
 
 def staged(task: Task, curriculum: Curriculum, options: Schedule, seed: int) -> Task:

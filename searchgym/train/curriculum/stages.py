@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, NamedTuple
 
 from annotated_types import Ge, Gt, Interval
 
@@ -36,9 +36,18 @@ class StageOptions(Options):
         return self.noise > 0 or self.distractors > 0
 
 
+class Tally(NamedTuple):
+    """Number of right answers among the answers to questions of one value."""
+
+    right: float
+    """Sum of the answers' EM."""
+    answers: int
+    """Number of answers, right and wrong, without those whose retrieval failed."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule(Kind):
-    """Base class of curricula: stages and the rule for advancing; a subclass's fields are its options."""
+    """Base class of curricula: stages, the rule for advancing, and weights; a subclass's fields are its options."""
 
     kinds_in: ClassVar = "searchgym.train.curriculum.kinds"
     noun: ClassVar = "curriculum"
@@ -68,3 +77,22 @@ class Schedule(Kind):
             rates: Pass rates of the steps since the stage began.
         """
         return 0
+
+    @property
+    def measured_steps(self) -> int:
+        """Number of a value's last steps whose answers `weigh` receives. Default: 0, no pass rates by value."""
+        return 0
+
+    def weigh(self, mix: Mapping[str, float], tallies: Mapping[str, Tally], attempts: int) -> Mapping[str, float]:
+        """Returns the weights by which the questions of a step are divided among values. Default: the mix.
+
+        Args:
+            mix: Weight of each value in the stage, above 0.
+            tallies: Right answers of each measured value, over its last `measured_steps` steps that asked for it.
+            attempts: Attempts at each question.
+        """
+        return mix
+
+    def warning(self, metrics: Sequence[Mapping[str, float]]) -> str | None:
+        """Returns a warning after a step, given the metrics of all steps so far. Default: none."""
+        return None

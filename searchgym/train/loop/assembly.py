@@ -120,7 +120,10 @@ def assemble(recipe: Recipe, out: Path, wrap: Callable[[Sampler], Sampler] = lam
         source = proposing = recipe.proposer.source(task, recipe.env_options, recipe.seed)
         rewarded = replace(task, by_id=ChainMap(proposing.proposed, dict(task.by_id)))
     elif recipe.curriculum is not None:
-        source = stages = curriculum_of(recipe.curriculum, task, recipe.seed, recipe.rollout.questions, recipe.steps)
+        size = recipe.rollout
+        source = stages = curriculum_of(
+            recipe.curriculum, task, recipe.seed, size.questions, recipe.steps, size.attempts
+        )
         rewarded = task = staged(task, stages, recipe.curriculum, recipe.seed)
     _check_adapters(recipe, keys)
     if recipe.optimizer.autocast == "bfloat16" and emulates_bfloat16():

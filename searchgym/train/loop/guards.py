@@ -47,6 +47,8 @@ LEGAL: Final = re.compile(r"role/[^/]+/legal")
 """Pattern of the metrics that `GuardOptions.min_legal` bounds."""
 ILLEGAL: Final = "its prompt requires another format than its parser, or max_tokens cuts it off"
 """Likely cause of few legal outputs."""
+SILENT: Final = 5
+"""Number of steps in a row without signal after which `signal_warning` warns."""
 
 
 # -- bounds of metrics ---------------------------------------------------------------------------------------------
@@ -100,6 +102,32 @@ def bound_warning(rows: Sequence[Row], options: GuardOptions) -> str | None:
     unknown = [metric for metric, bound in options.bounds.items() if bound and not _named(metric, names)]
     problems = [f"no step so far has {metric}{did_you_mean(metric, names)}" for metric in unknown]
     return f"guard.bounds: {'; '.join(problems)}" if problems else None
+
+
+def signal_warning(rows: Sequence[Row]) -> str | None:
+    """Returns a warning after the first `SILENT` steps in a row in which no group had signal; else None.
+
+    Args:
+        rows: Metrics of all steps so far.
+    """
+    steps = [row for row in rows if "groups/groups" in row]
+    silent = [row["groups/small"] + row["groups/zero_variance"] >= row["groups/groups"] for row in steps]
+    ends = [end for end in range(SILENT, len(steps) + 1) if all(silent[end - SILENT : end])]
+    if ends != [len(steps)]:
+        return None
+    reward, right, illegal = (
+        sum(row.get(f"rollout/{name}", 0.0) for row in steps[-SILENT:]) / SILENT for name in ("reward", "em", "illegal")
+    )
+    remedy = (
+        "take harder questions"
+        if right > 0.5
+        else "warm up the model (searchgym demonstrate, then method: supervised), raise rollout.temperature, or take "
+        "easier questions"
+    )
+    return (
+        f"no group had signal in {SILENT} steps: all attempts at a question earned the same, {reward:.2f} on average, "
+        f"and {1 - illegal:.0%} of outputs were legal; nothing is learnt from this: {remedy}"
+    )
 
 
 def _named(metric: str, names: Iterable[str]) -> list[str]:

@@ -6,9 +6,10 @@ import asyncio
 import contextlib
 import itertools
 import sys
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 
@@ -22,8 +23,12 @@ from searchgym.rollout.chat import thought_counts
 from searchgym.rollout.engine import Engine
 from searchgym.rollout.models import Model
 from searchgym.train.algorithms.samples import Sample, is_overlong
+from searchgym.train.curriculum.source import value_of
 from searchgym.train.loop.folder import Row
 from searchgym.train.recipe.recipe import Recipe
+
+MAX_KINDS: Final = 12
+"""Maximum number of kinds of questions that validation reports one by one: the most frequent ones."""
 
 
 class Rollout(Protocol):
@@ -232,8 +237,16 @@ def role_metrics(episodes: Sequence[Episode], rewards: Sequence[Sequence[float]]
     return metrics
 
 
-def validation_metrics(episodes: Sequence[Episode], questions: Sequence[Question]) -> dict[str, float]:
+def validation_metrics(
+    episodes: Sequence[Episode], questions: Sequence[Question], by: Sequence[str] = ("kind", "hops")
+) -> dict[str, float]:
     """Computes metrics of one greedy episode per question; see `rollout_metrics`.
+
+    Args:
+        episodes: The episodes, in any order.
+        questions: The questions.
+        by: Properties of questions, see `value_of`. The first one with several values divides the questions: ``em`` and
+            ``searches`` are also computed for each of its `MAX_KINDS` most frequent values, as ``em/VALUE``.
 
     Raises:
         ScoringError: The episodes do not match the questions one to one.
@@ -244,4 +257,21 @@ def validation_metrics(episodes: Sequence[Episode], questions: Sequence[Question
         raise ScoringError(
             f"{len(expected)} questions, {len(answered)} validation episodes; mismatched: {', '.join(odd[:5])}"
         )
-    return rollout_metrics(episodes)
+    return rollout_metrics(episodes) | _by_kind(episodes, questions, by)
+
+
+def _by_kind(episodes: Sequence[Episode], questions: Sequence[Question], by: Sequence[str]) -> dict[str, float]:
+    """Returns EM and searches by the first property that has several values; see `validation_metrics`."""
+    kinds: dict[str, str] = {}
+    for name in by:
+        kinds = {question.id: value_of(question, name) for question in questions}
+        if len(set(kinds.values())) > 1:
+            break
+    counts = Counter(kinds.values())
+    metrics: dict[str, float] = {}
+    for kind in sorted(counts, key=lambda kind: (-counts[kind], kind))[:MAX_KINDS] if len(counts) > 1 else ():
+        alike = [episode for episode in episodes if kinds[episode.question_id] == kind]
+        if ems := [episode.scores["em"] for episode in alike if "em" in episode.scores]:
+            metrics[f"em/{kind}"] = float(np.mean(ems))
+        metrics[f"searches/{kind}"] = float(np.mean([len(episode.searches) for episode in alike]))
+    return metrics

@@ -28,7 +28,7 @@ from searchgym.train.loop.checkpoint import (
 )
 from searchgym.train.loop.collect import Collector, StepData, TrainingData
 from searchgym.train.loop.folder import Row, RunFolder
-from searchgym.train.loop.guards import Phases, Watchdog, bound_warning, check_guards, pace
+from searchgym.train.loop.guards import Phases, Watchdog, bound_warning, check_guards, pace, signal_warning
 from searchgym.train.loop.rollout import SamplerHooks, generated_tokens, validation_metrics
 from searchgym.train.recipe.load import imported
 from searchgym.train.recipe.recipe import Recipe
@@ -86,6 +86,8 @@ class Trainer:
         self.collector = Collector(self.recipe, learner, self._hooks.rollout, data)
         self.validation = draw_subset(data.validation, recipe.validation.questions) if recipe.validation.every else []
         self._data = data
+        curriculum = self.recipe.curriculum
+        self._properties = ("kind", "hops") if curriculum is None else (curriculum.by,)
         if self.validation and self._hooks.rollout is None:
             raise UsageError("validating on questions needs a rollout")
         self._ahead: Ahead | None = None
@@ -170,6 +172,8 @@ class Trainer:
         warnings = (
             self.recipe.advantage.estimator.warning(rows := self.folder.rows),
             bound_warning(rows, self.recipe.guard),
+            signal_warning(rows),
+            None if self.recipe.curriculum is None else self.recipe.curriculum.warning(rows),
         )
         for warning in filter(None, warnings):
             sys.stderr.write(f"warning: {warning}\n")
@@ -220,7 +224,7 @@ class Trainer:
                     alone.enter_context(self._ahead.paused())
             with phases("validation"):
                 episodes = self._hooks.rollout(self.validation, 1, step, True)
-                scores = validation_metrics(episodes, self.validation)
+                scores = validation_metrics(episodes, self.validation, self._properties)
         if metric not in scores:
             raise UsageError(f"validation.metric is {metric!r}, the episodes have {', '.join(sorted(scores))}")
         row = {f"validation/{name}": value for name, value in scores.items()}
