@@ -40,7 +40,7 @@ HEAD: Final = ("term", "meaning", "EM", "95 % low", "high", "least", "most")
 EVIDENCE: Final = ("all", "some", "none")
 """Values of `searchgym.eval.evidence.evidence_of`."""
 CELLS: Final = 1 + 3 * len(EVIDENCE)
-"""Number of kinds of episodes: unanswered, then for each evidence an exact answer, one that contains a gold, another."""
+"""Number of kinds of episodes: unanswered; then for each evidence: exact, only containing a gold answer, another."""
 ORDER_MATTERS: Final = 0.01
 """Range of a term over all orders of the factors above which `Decomposition.rows` tells its ends."""
 ADDED: Final = np.vstack([np.eye(5), [1, 0, 0, 0, 1], np.ones(5)])
@@ -136,17 +136,18 @@ def decompose_runs(runs: Sequence[FinishedRun]) -> tuple[dict[int, Decomposition
     """
     parts: dict[int, Decomposition] = {}
     notes: dict[str, None] = {}
-    if not any("em" in row for row in runs[0].rows.values()):
-        return {}, []
-    try:
-        base = shares_of(runs[0].rows, runs[0].name)
-    except UsageError as error:
-        return {}, [f"the difference in EM is not decomposed: {error}"]
-    for number, run in enumerate(runs[1:], start=1):
+    base: Shares = {}
+    for number, run in enumerate(runs if any("em" in row for row in runs[0].rows.values()) else ()):
         try:
-            parts[number] = _decomposed([[base], [shares_of(run.rows, run.name)]])
+            shares = shares_of(run.rows, run.name)
+            if number:
+                parts[number] = _decomposed([[base], [shares]])
+            else:
+                base = shares
         except UsageError as error:
             notes[f"the difference in EM is not decomposed: {error}"] = None
+            if not number:
+                break
     return parts, list(notes)
 
 
@@ -202,23 +203,30 @@ def _decomposed(sides: Sequence[Sequence[Shares]], resamples: int = 1000, seed: 
     scored = sorted(set(runs[0]).intersection(*runs[1:]))
     ids = [id for id in scored if all(run[id] is not None for run in runs)]
     if not ids:
-        raise UsageError("no question that all runs have answered names its gold pages")
+        raise UsageError("none of the questions names its gold pages")
     shares = np.array([[[run[id] for id in ids] for run in side] for side in sides], np.float64)
     first, second = shares.mean(axis=(1, 2))
     mixtures = _mixtures(first, second, range(1 << len(FACTORS)))
     means = ADDED @ np.diff(mixtures[_steps(range(len(FACTORS)))])
-    drawn = np.quantile(ADDED @ _terms(*_resampled(shares, resamples, np.random.default_rng(seed))), (0.025, 0.975), 1)
-    low, high = drawn
-    if shares.shape[1] > 1:
-        bounds = np.array([t_interval(values) for values in ADDED @ _terms(*shares.mean(axis=2))])
-        half = (bounds[:, 1] - bounds[:, 0]) / 2  # around the term of all seeds together, which is not their terms' mean
-        low, high = np.minimum(low, means - half), np.maximum(high, means + half)
+    low, high = _intervals(shares, means, resamples, np.random.default_rng(seed))
     orders = ADDED @ _over_orders(mixtures)
     columns = zip(means, low, high, orders.min(axis=1), orders.max(axis=1), strict=True)
     terms = {name: EmTerm(*map(float, column)) for name, column in zip(FACTORS | SUMS, columns, strict=True)}
     em = shares[..., 1::3].sum(-1).mean(axis=(1, 2))  # counted, not multiplied: the residual tests the identity
     residual = float(em[1] - em[0] - means[: len(FACTORS)].sum())
     return Decomposition(len(ids), len(scored) - len(ids), float(em[0]), float(em[1]), terms, residual)
+
+
+def _intervals(shares: Floats, means: Floats, resamples: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
+    """Returns the ends (7,) of the 95 % intervals of terms and their sums, given cells (2, seeds, questions, 10)."""
+    drawn = ADDED @ _terms(*_resampled(shares, resamples, rng))
+    low, high = np.quantile(drawn, (0.025, 0.975), axis=1)
+    if shares.shape[1] > 1:
+        # Student's t lies around the terms of all seeds together, which are not the means of the terms of each.
+        of_seeds = np.array([t_interval(values) for values in ADDED @ _terms(*shares.mean(axis=2))])
+        half = (of_seeds[:, 1] - of_seeds[:, 0]) / 2
+        low, high = np.minimum(low, means - half), np.maximum(high, means + half)
+    return low, high
 
 
 def _terms(first: Floats, second: Floats) -> Floats:
@@ -269,13 +277,13 @@ def _factors(cells: Floats) -> tuple[Floats, ...]:
     answers, contained, exact = kinds.sum(-1), kinds[..., :2].sum(-1), kinds[..., 0]
     answered = answers.sum(-1, keepdims=True)
     with np.errstate(invalid="ignore"):
-        contains = contained / answers
-        wording = exact / contained
-        return answered / cells.sum(-1, keepdims=True), answers / answered, contains[..., :2], contains[..., 2:], wording
+        share, evidence = answered / cells.sum(-1, keepdims=True), answers / answered
+        contains, wording = contained / answers, exact / contained
+    return share, evidence, contains[..., :2], contains[..., 2:], wording
 
 
 def _either(factor: Floats, other: Floats) -> Floats:
-    """Returns a factor, where it has no case that of the other run; 0 without a case in both, which nothing depends on."""
+    """Returns a factor; where it has no case, that of the other run, and 0 if neither has one."""
     return np.where(np.isnan(factor), np.nan_to_num(other), factor)
 
 

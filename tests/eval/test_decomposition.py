@@ -53,6 +53,10 @@ def terms_of(found):
     return {name: found.terms[name].mean for name in FACTORS}
 
 
+def expected(**terms):
+    return dict.fromkeys(FACTORS, 0.0) | terms
+
+
 # -- values --------------------------------------------------------------------------------------------------------
 
 
@@ -60,7 +64,7 @@ def test_answering_and_reading_by_hand():
     """EM is 1/2 · 1/2, then 1 · 1/2, then 1 · 3/4; if reading comes first, 1/2 · 3/4 lies between."""
     found = decompose([rows(["a-", "a-", "aw", "ae"])], [rows(["ae", "ae", "aw", "ae"])])
     assert (found.first, found.second, found.questions, found.without_golds) == (0.25, 0.75, 4, 0)
-    assert terms_of(found) == dict(answered=0.25, searching=0.0, reading=0.25, memory=0.0, wording=0.0)
+    assert terms_of(found) == expected(answered=0.25, reading=0.25)
     answered, reading, form = (found.terms[name] for name in ("answered", "reading", "form"))
     assert (answered.least, answered.most, reading.least, reading.most) == (0.25, 0.375, 0.125, 0.25)
     assert (form.mean, form.least, form.most) == (0.25, 0.25, 0.375)
@@ -68,11 +72,11 @@ def test_answering_and_reading_by_hand():
 
 
 def test_searching_memory_and_wording_by_hand():
-    """A quarter has all pages, then half; of those without, none is right, then half; the exact share is 1 or unknown."""
+    """A quarter has all pages, then half; of those without, none is right, then half."""
     found = decompose([rows(["ae", "nw", "nw", "nw"])], [rows(["ae", "ae", "ne", "nw"])])
-    assert terms_of(found) == dict(answered=0.0, searching=0.25, reading=0.0, memory=0.25, wording=0.0)
+    assert terms_of(found) == expected(searching=0.25, memory=0.25)
     found = decompose([rows(["ac", "sc", "ae", "se"])], [rows(["ae", "se", "ae", "se"])])
-    assert terms_of(found) == dict(answered=0.0, searching=0.0, reading=0.0, memory=0.0, wording=0.5)
+    assert terms_of(found) == expected(wording=0.5)
 
 
 def probability(episodes, event, condition):
@@ -88,15 +92,18 @@ def of_pair(first, second, event, condition, second_first):
 
 def mixed_em(first, second, changed):
     """EM with the changed factors of the second run, case by case in fractions."""
+
+    def likely(factor, event, condition):
+        return of_pair(first, second, event, condition, factor in changed)
+
     total = Fraction(0)
     for e in "asn":
-        likely = of_pair(first, second, lambda _, a: a != "-", lambda *_: True, "answered" in changed)
-        likely *= of_pair(first, second, lambda p, _, e=e: p == e, lambda _, a: a != "-", "searching" in changed)
+        em = likely("answered", lambda _, a: a != "-", lambda *_: True)
+        em *= likely("searching", lambda p, _, e=e: p == e, lambda _, a: a != "-")
         right = "memory" if e == "n" else "reading"
-        likely *= of_pair(first, second, lambda _, a: a in "ec", lambda p, a, e=e: p == e and a != "-", right in changed)
-        likely *= of_pair(first, second, lambda _, a: a == "e", lambda p, a, e=e: p == e and a in "ec",
-                          "wording" in changed)  # fmt: skip
-        total += likely
+        em *= likely(right, lambda _, a: a in "ec", lambda p, a, e=e: p == e and a != "-")
+        em *= likely("wording", lambda _, a: a == "e", lambda p, a, e=e: p == e and a in "ec")
+        total += em
     return total
 
 
@@ -125,16 +132,16 @@ def test_terms_and_their_orders_agree_with_fractions(seed):
     assert [found.terms["form"].least, found.terms["form"].most] == pytest.approx([min(form), max(form)])
 
 
-BASE = dict(answered=0.8, pages=(0.25, 0.25, 0.5), contains=(0.6, 0.4, 0.1), exact=0.5)
+BASE = {"answered": 0.8, "pages": (0.25, 0.25, 0.5), "contains": (0.6, 0.4, 0.1), "exact": 0.5}
 
 
 @pytest.mark.parametrize(
     ("cause", "change"),
     [
-        ("form", dict(answered=1.0, exact=0.9)),
-        ("searching", dict(pages=(0.6, 0.3, 0.1))),
-        ("memory", dict(contains=(0.6, 0.4, 0.5))),
-        ("reading", dict(contains=(0.9, 0.8, 0.1))),
+        ("form", {"answered": 1.0, "exact": 0.9}),
+        ("searching", {"pages": (0.6, 0.3, 0.1)}),
+        ("memory", {"contains": (0.6, 0.4, 0.5)}),
+        ("reading", {"contains": (0.9, 0.8, 0.1)}),
     ],
 )
 def test_a_planted_cause_has_the_whole_difference(cause, change):
@@ -162,7 +169,7 @@ def test_identical_runs_have_no_terms_and_no_width():
 def test_runs_without_an_answer(first, second, answered):
     """The factors after the first one have no case and are those of the other run."""
     found = decompose([rows(first)], [rows(second)])
-    assert terms_of(found) == dict.fromkeys(FACTORS, 0.0) | {"answered": answered}
+    assert terms_of(found) == expected(answered=answered)
     assert all(math.isfinite(value) for term in found.terms.values() for value in vars(term).values())
 
 
@@ -202,7 +209,7 @@ def test_rows_of_earlier_versions_have_no_exact_but_one_attempt_tells_it():
     assert decompose([earlier(first)], [earlier(second)]) == whole
     several = row("ae", "aw")
     del several["exact"]
-    with pytest.raises(UsageError, match="run 1 of the second side: question 'q0': 'exact' is missing; .* --resume"):
+    with pytest.raises(UsageError, match=r"run 1 of the second side: question 'q0': 'exact' is missing; .* --resume"):
         decompose([rows(["ae"])], [{"q0": several}])
 
 
@@ -279,11 +286,12 @@ LIKELY = (
 
 
 def drawn_pair(rng, size):
-    """Questions of two runs, whose kinds depend on each other: half of the questions have one random number for both."""
+    """Kinds of questions in two runs; half of the questions have one random number for both."""
     points = rng.random((2, size))
     points[1] = np.where(rng.random(size) < 0.5, points[0], points[1])
     ends = [np.cumsum(likely)[:-1] for likely in LIKELY]
-    return [[ALL_KINDS[kind] for kind in np.searchsorted(*pair, side="right")] for pair in zip(ends, points, strict=True)]
+    numbers = [np.searchsorted(*pair, side="right") for pair in zip(ends, points, strict=True)]
+    return [[ALL_KINDS[number] for number in run] for run in numbers]
 
 
 def test_intervals_cover_the_truth():
