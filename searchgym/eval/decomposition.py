@@ -188,8 +188,8 @@ def _shares(row: Mapping[str, Any]) -> Floats:
             raise ValueError(f"expected an answer, its evidence and whether it is exact, got {got}")
         cell = 0
         if answer is not None:
-            contains = bool(right) or word_cover_match(answer, golds) > 0
-            cell = 1 + 3 * EVIDENCE.index(pages) + (0 if right else 1 if contains else 2)
+            kind = 0 if right else 1 if word_cover_match(answer, golds) else 2
+            cell = 1 + 3 * EVIDENCE.index(pages) + kind
         shares[cell] += 1 / len(answers)
     return shares
 

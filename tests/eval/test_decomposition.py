@@ -12,6 +12,7 @@ from support import CARD, QUESTIONS, TitleRetriever
 from searchgym.agents.base import LoadedAgent
 from searchgym.envs.task import load_task
 from searchgym.errors import UsageError
+from searchgym.eval.compare import t_interval, two_way_ci
 from searchgym.eval.decomposition import FACTORS, HEAD, decompose, decompose_runs
 from searchgym.eval.run_folder import FinishedRun, read_finished
 from searchgym.eval.runner import EvalOptions, evaluate
@@ -333,6 +334,21 @@ def test_seeds_widen_the_interval_to_students_t():
     assert found.terms["reading"].mean == pytest.approx(0.4)
     assert found.terms["reading"].low == pytest.approx(0.4 - half)
     assert found.terms["reading"].high == pytest.approx(0.4 + half)
+
+
+def test_seeds_and_questions_are_resampled_as_by_the_two_way_interval():
+    """Where each question of the first method is wrong, the difference is the mean EM of the second."""
+    rng = np.random.default_rng(8)
+    right = rng.random((12, 100)) < rng.choice([0.2, 0.8], 100) + rng.uniform(-0.17, 0.17, (12, 1))
+    second = [rows(["ae" if one else "aw" for one in seed]) for seed in right]
+    found = decompose([rows(["aw"] * 100)] * 12, second, resamples=3000)
+    low, high = two_way_ci(right, resamples=3000)
+    bounds = t_interval(right.mean(axis=1))
+    assert high - low > 1.2 * (bounds[1] - bounds[0])  # the interval is not Student's
+    for name in ("difference", "reading"):
+        term = found.terms[name]
+        assert term.mean == pytest.approx(right.mean())
+        assert (term.low, term.high) == pytest.approx((low, high), abs=0.06 * (high - low))
 
 
 def test_seeds_that_agree_have_the_interval_of_one():
