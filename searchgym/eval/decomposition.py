@@ -219,8 +219,8 @@ def _decomposed(sides: Sequence[Sequence[Shares]], resamples: int = 1000, seed: 
 
 def _intervals(shares: Floats, means: Floats, resamples: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
     """Returns the ends (7,) of the 95 % intervals of terms and their sums, given cells (2, seeds, questions, 10)."""
-    drawn = ADDED @ _terms(*_resampled(shares, resamples, rng))
-    low, high = np.quantile(drawn, (0.025, 0.975), axis=1)
+    resampled = ADDED @ _terms(*_resampled(shares, resamples, rng))
+    low, high = np.quantile(resampled, (0.025, 0.975), axis=1)
     if shares.shape[1] > 1:
         # Student's t lies around the terms of all seeds together, which are not the means of the terms of each.
         of_seeds = np.array([t_interval(values) for values in ADDED @ _terms(*shares.mean(axis=2))])
