@@ -252,8 +252,9 @@ def question_rows(scored: Scored) -> Iterator[dict[str, Any]]:
             **{name: math.fsum(row[name] or 0.0 for row in rows) / len(rows) for name in OFFICIAL if name in rows[0]},
             "searches": sum(len(e.searches) for e in attempts) / len(attempts),
             "answers": [None if e.answer is None else e.answer.text for e in attempts],
+            **({"exact": [bool(row["em"]) for row in rows]} if "em" in rows[0] else {}),
             "evidence": [evidence.evidence_of(scored.gold_turns[key]) for key in keys]
-            if question.id in scored.golds
+            if scored.golds.get(question.id)
             else None,
         }
 

@@ -45,6 +45,7 @@ from searchgym.scoring.answers import (
     normalise_answer,
     plain_f1_score,
     span_recall,
+    word_cover_match,
 )
 from searchgym.scoring.ranking import alike, mean_hit, ndcg
 from searchgym.scoring.scorers import (
@@ -83,4 +84,5 @@ __all__ = [
     "score_predictions",
     "score_question",
     "span_recall",
+    "word_cover_match",
 ]

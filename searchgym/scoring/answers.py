@@ -72,6 +72,15 @@ def cover_match(prediction: str, golds: Sequence[str]) -> float:
     return float(any(gold in text for gold in _normalised(golds)))
 
 
+def word_cover_match(prediction: str, golds: Sequence[str]) -> float:
+    """Returns 1.0 if the words of a gold answer follow each other in the prediction, both normalised.
+
+    Unlike `cover_match`, *no* is not in *unknown*, and a gold answer without words is in no prediction.
+    """
+    text = f" {normalise_answer(prediction)} "
+    return float(any(gold and f" {gold} " in text for gold in _normalised(golds)))
+
+
 class Overlap(NamedTuple):
     """Agreement of a prediction with the gold data: EM, F1, precision and recall, usually in [0, 1]."""
 

@@ -8,6 +8,7 @@ import pytest
 from support import command_line, json_of
 
 from searchgym.corpora.folders import bundled_file
+from searchgym.eval.decomposition import FACTORS
 
 CARD = "name: small\nsummary: the bundled questions\nparts:\n  - env: Demo\n    n: 12\n"
 TWO = CARD + "  - env: Demo\n    n: 12\n    name: Few\n    ids: [demo-01, demo-02, demo-03]\n"
@@ -81,6 +82,32 @@ def test_compare(cli):
     ):
         status, _, err = cli("compare", *args)
         assert (status, message in err) == (2, True), err
+
+
+def test_compare_decomposes_a_difference_in_em(cli):
+    for agent in ("closed-book", "single-search", "oracle"):
+        json_of(cli("eval", "Demo", "--agent", agent, "--out", agent, "--json"))
+    (part,) = json_of(cli("compare", "closed-book", "single-search", "oracle", "--json"))["parts"]
+    first, *others = part["runs"]
+    assert first["decomposition"] is None
+    status, out, err = cli("compare", "closed-book", "single-search", "oracle")
+    assert (status, "decomposed" in err) == (0, False)
+    for run in others:
+        found = run["decomposition"]
+        assert (found["questions"], found["without_golds"]) == (12, 0)
+        means = {name: term["mean"] for name, term in found["terms"].items()}
+        assert sum(means[name] for name in FACTORS) == pytest.approx(run["difference"]["mean"])
+        start = out.index(f"EM of {run['run']} less the first by cause\n(12 questions)\n")
+        lines = {line.split()[0]: line for line in out[start:].split("\n\n")[0].splitlines()}
+        assert all(f"{mean:+.4f}" in lines[name] for name, mean in means.items() if abs(mean) > 5e-5)
+        assert max(map(len, lines.values())) <= 80 and {*means, "residual"} < lines.keys()
+    (part,) = json_of(cli("compare", "closed-book", "oracle", "--metric", "f1", "--json"))["parts"]
+    assert part["runs"][1]["decomposition"] is None
+    path = Path("oracle/questions.jsonl")
+    path.write_text(path.read_text().replace('"evidence"', '"other"'))
+    status, out, err = cli("compare", "closed-book", "oracle")
+    assert (status, "by cause" in out) == (0, False)
+    assert "note: the difference in EM is not decomposed: oracle: question 'demo-01': 'evidence' is missing;" in err
 
 
 @pytest.mark.slow

@@ -18,6 +18,8 @@ from searchgym.agents.base import load_agent
 from searchgym.envs.registration import find_env
 from searchgym.envs.task import load_task
 from searchgym.errors import DataError, DataMissingError, UsageError
+from searchgym.eval import decomposition
+from searchgym.eval.decomposition import decompose
 from searchgym.eval.report import evaluations, questions, trainings
 from searchgym.eval.report import figures as drawing
 from searchgym.eval.report.blocks import Code, Heading, Items, Picture, ReportPage, Table, TextBlock
@@ -26,6 +28,7 @@ from searchgym.eval.report.html import to_html
 from searchgym.eval.report.markdown import to_markdown
 from searchgym.eval.report.runs import read
 from searchgym.eval.report.write import report_page, write_report
+from searchgym.eval.run_folder import read_finished
 from searchgym.eval.runner import evaluate
 from searchgym.records import Answer, Call, Hit, Passage, Searched
 
@@ -111,6 +114,32 @@ def test_the_table_of_evaluations_by_hand(tmp_path):
     ]
     assert [row[1] for row in apart[1:]] == ["three"]  # other questions: another table, with nothing to compare
     assert "EM minus first run (95 %)" not in apart[0]
+
+
+def test_differences_are_decomposed_as_compare_does(tmp_path):
+    def rows(ems, evidence):
+        return [
+            {"id": f"q{n}", "em": em, "f1": em, "searches": 1.0, "golds": ["x"], "answers": ["x" if em else None],
+             "evidence": [pages]}
+            for n, (em, pages) in enumerate(zip(ems, evidence, strict=True))
+        ]  # fmt: skip
+
+    low = rows([1.0, 0.0, 0.0, 1.0], ["all", "none", "none", "some"])
+    high = rows([1.0] * 4, ["all", "all", "none", "some"])
+    made = {"a": low, "b": high, "c": low}
+    runs = [evaluation(tmp_path / name, [row["em"] for row in its], rows=its) for name, its in made.items()]
+    page = page_of(*runs)
+    head, *cells = page.tables[1]
+    assert head == ["run", "term", "meaning", "EM", "95 % low", "high"] + ["least", "most"] * ("least" in head)
+    found = decompose([read_finished(runs[0]).rows], [read_finished(runs[1]).rows])
+    shown = [dict(zip(head, row, strict=True)) for row in cells]
+    expected = [dict(zip(decomposition.HEAD, row, strict=True)) for row in found.rows()]
+    assert [{name: row.get(name, "") for name in decomposition.HEAD} for row in shown[: len(expected)]] == expected
+    assert [row["run"] for row in shown] == ["b"] * len(expected) + ["c"] * len(expected)
+    assert {row["EM"] for row in shown[len(expected) :]} == {"0.0000"}
+    assert "EM minus first run by cause (4 questions):" in page.text
+    told = page_of(*(evaluation(tmp_path / name, [1.0, 0.0]) for name in ("d", "e")))
+    assert len(told.tables) == 1 and "is not decomposed: none of the questions names its gold pages" in told.text
 
 
 def test_the_scores_of_an_unfinished_run_are_those_of_its_episodes(tmp_path):

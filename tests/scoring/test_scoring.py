@@ -25,6 +25,7 @@ from searchgym.scoring import (
     normalise_answer,
     score_predictions,
     score_question,
+    word_cover_match,
 )
 
 
@@ -72,7 +73,7 @@ def test_only_text_can_be_scored(text):
         normalise_answer(text)
 
 
-@pytest.mark.parametrize("score", [exact_match, f1_score, cover_match, musique_f1_score])
+@pytest.mark.parametrize("score", [exact_match, f1_score, cover_match, word_cover_match, musique_f1_score])
 def test_a_string_is_not_a_sequence_of_golds(score):
     with pytest.raises(UsageError, match="pass"):
         score("a", "paris")
@@ -108,6 +109,27 @@ def test_answers_by_hand(prediction, golds, em, f1, musique_f1, cover):
     assert f1_score(prediction, golds) == f1
     assert musique_f1_score(prediction, golds) == musique_f1
     assert cover_match(prediction, golds) == cover
+
+
+@pytest.mark.parametrize(
+    ("prediction", "golds", "cover"),
+    [
+        ("It is Paris, I think", ["Paris"], 1.0),
+        ("nobody", ["no"], 0.0),
+        ("I do not know.", ["no"], 0.0),
+        ("well, no.", ["No"], 1.0),
+        ("in 1912", ["19", "12"], 0.0),
+        ("new big york", ["new york"], 0.0),
+        ("york new", ["new york"], 0.0),
+        ("in the old town, new the York", ["New York"], 1.0),  # articles are not words
+        ("the band The Band", ["a band"], 1.0),
+        ("", ["the"], 0.0),
+        ("Paris", ["The", "!"], 0.0),
+        ("Paris", ["London", "paris"], 1.0),
+    ],
+)
+def test_covers_of_whole_words_by_hand(prediction, golds, cover):
+    assert word_cover_match(prediction, golds) == cover
 
 
 def test_the_largest_numbers_come_from_different_golds():

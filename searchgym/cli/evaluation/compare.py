@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from searchgym.cli.output import Json, emit, say, show, table
 from searchgym.errors import UsageError
+
+if TYPE_CHECKING:
+    from searchgym.eval.decomposition import Decomposition
 
 
 def compare(
@@ -20,13 +23,14 @@ def compare(
 ) -> None:
     """Compare runs on the same questions.
 
-    Each run is compared with the first, question by question: differences with paired 95 % intervals.
+    Each run is compared with the first, question by question: differences with paired 95 % intervals. A difference in
+    EM is decomposed: how much of it comes from answering at all, searching, reading, memory and wording.
     """
     if len(runs) < 2:
         raise UsageError("compare at least two runs")
     results = [_compared(part, folders, metric, questions) for part, folders in _parts(runs).items()]
     if json:
-        emit({"metric": metric, "parts": results}, True)
+        emit({"metric": metric, "parts": list(map(_plain, results))}, True)
         return
     for result in results:
         head = ["run", "agent", "n", metric, "95 % interval", "less the first", "95 % interval"]
@@ -34,10 +38,33 @@ def compare(
         table(head, [_cells(row) for row in result["runs"]], result["part"])
         for note in result["notes"]:
             say(f"note: {note}")
+        for row in result["runs"]:
+            _print_decomposition(row["run"], row["decomposition"])
         listed = [[q["id"], q["question"], *q["answers"]] for q in result["questions"]]
         if listed:
             names = [f"answer {number}" for number in range(1, len(runs) + 1)]
             table(("question", metric, *names), listed, "questions in which the runs differ")
+
+
+def _plain(result: dict[str, Any]) -> dict[str, Any]:
+    """Returns the result of `_compared` as plain data."""
+    import dataclasses
+
+    rows = []
+    for row in result["runs"]:
+        part = row["decomposition"]
+        rows.append(row | {"decomposition": None if part is None else dataclasses.asdict(part)})
+    return result | {"runs": rows}
+
+
+def _print_decomposition(run: str, part: Decomposition | None) -> None:
+    """Prints where the difference in EM of a run to the first comes from."""
+    from searchgym.eval.decomposition import HEAD
+    from searchgym.eval.report.blocks import filled
+
+    if part is not None:
+        cells = filled(HEAD, part.rows())
+        table(cells.head, cells.rows, f"EM of {run} less the first by cause\n({part.scope})")
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
@@ -72,11 +99,13 @@ def _compared(part: str, folders: Sequence[Path], metric: str, listed: int) -> d
     import dataclasses
 
     from searchgym.eval.compare import check_comparable, difference
+    from searchgym.eval.decomposition import decompose_runs
     from searchgym.eval.run_folder import read_finished
     from searchgym.eval.scores import bootstrap_ci
 
     runs = [read_finished(folder) for folder in folders]
     notes = check_comparable(runs)
+    parts, problems = decompose_runs(runs) if metric == "em" else ({}, [])
     rows = []
     for number, run in enumerate(runs):
         values = [row[metric] for _, row in sorted(run.rows.items()) if metric in row]
@@ -87,11 +116,12 @@ def _compared(part: str, folders: Sequence[Path], metric: str, listed: int) -> d
         mean = sum(values) / len(values) if values else None
         interval = bootstrap_ci(values) if values else None
         labels = {"run": run.name, "agent": run.record.get("agent", ""), "n": len(values)}
-        rows.append(labels | {"mean": mean, "interval": interval, "difference": gap})
+        gaps = {"difference": gap, "decomposition": parts.get(number)}
+        rows.append(labels | {"mean": mean, "interval": interval} | gaps)
     unlike: list[dict[str, Any]] = []
     for id in sorted(runs[0].rows):
         scores = [run.rows[id].get(metric) for run in runs]
         if len(unlike) < listed and len(set(scores)) > 1:
             answers = [str((run.rows[id].get("answers") or [None])[0])[:60] for run in runs]
             unlike.append({"id": id, "question": " ".join(map(show, scores)), "answers": answers})
-    return {"part": part, "runs": rows, "notes": notes, "questions": unlike}
+    return {"part": part, "runs": rows, "notes": notes + problems, "questions": unlike}

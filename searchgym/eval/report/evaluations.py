@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from searchgym.eval.compare import SAME, check_comparable, difference
+from searchgym.eval.decomposition import HEAD as TERM_HEAD
+from searchgym.eval.decomposition import decompose_runs
 from searchgym.eval.report.blocks import Block, Heading, Items, Picture, TextBlock, between, filled, finite, number
 from searchgym.eval.report.episodes import cut
 from searchgym.eval.report.figures import MAX_RUNS, Points, Series, bars, panels, scatter
@@ -86,6 +88,7 @@ def _section(runs: Sequence[RunData]) -> list[Block]:
         blocks += [TextBlock([ORACLES]), filled(HEAD, oracles)]
     if notes:
         blocks.append(Items([("", [note]) for note in notes]))
+    blocks += _by_cause([run for run in runs if run.rows][:MAX_RUNS])
     if len(runs) > MAX_RUNS:
         blocks.append(TextBlock([f"The figures show the first {MAX_RUNS} of {len(runs)} runs."]))
     pictures = (cost_picture({run.name: run.scores for run in runs}), _hops(runs[:MAX_RUNS]), _recall(runs[:MAX_RUNS]))
@@ -128,6 +131,19 @@ def _gaps(runs: Sequence[RunData]) -> tuple[dict[int, str], list[str]]:
         if any("em" in scores for scores in run.rows.values())
     }
     return gaps, notes
+
+
+def _by_cause(runs: Sequence[RunData]) -> list[Block]:
+    """Returns a table of where the difference in EM of each run to the first comes from, or why there is none."""
+    if len(runs) < 2:
+        return []
+    parts, notes = decompose_runs(runs)
+    blocks: list[Block] = []
+    if parts:
+        scope = next(iter(parts.values())).scope
+        rows = [[runs[index].name, *cells] for index, part in parts.items() for cells in part.rows()]
+        blocks += [TextBlock([f"EM minus first run by cause ({scope}):"]), filled(("run", *TERM_HEAD), rows)]
+    return [*blocks, Items([("", [note]) for note in notes])] if notes else blocks
 
 
 # -- figures -------------------------------------------------------------------------------------------------------

@@ -23,6 +23,9 @@ EM and F1 | are computed by the environment's official scorer and averaged over 
 intervals over questions. An unfinished run has the scores of the questions that it has answered so far.
 EM minus first run | is the mean difference to the first run of the table, paired by question, with a 95 % bootstrap \
 interval; “not distinguishable” means that the interval contains 0.
+EM minus first run by cause | tells how much of it comes from answering at all, from which gold pages were among the \
+hits, from right answers with gold pages and without any (memory), and from the exact wording. The causes change one \
+at a time, in this order; “least” and “most” are a term's ends over all orders where they differ by more than 0.01.
 Tokens read | are the lengths of all prompts added up, as a server bills them.
 Gold pages found | is the share of episodes whose searches returned all gold pages. “Legal” is the share of \
 well-formed outputs.
