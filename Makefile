@@ -24,7 +24,7 @@ TRAIN = $(VENV)/bin/searchgym train $(or $(RECIPE),$(DEFAULT)) $(if $(MODEL),mod
 	$(if $(ENV),env=$(ENV) 'env_options={$(OPTIONS)}' 'validation.env_options={}') $(ARGS) $(if $(OUT),--out $(OUT))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo report eval leaderboard tiny smol real selfplay train-monolithic train-mask train-jade train-praise test test-slow test-engine test-gpu test-adapters test-cluster test-study test-all check bench wheel lock test-wheel site clean browser
+.PHONY: help setup demo report eval leaderboard tiny smol real train-real selfplay train-monolithic train-mask train-jade train-praise test test-slow test-engine test-gpu test-adapters test-cluster test-study test-all check bench wheel lock test-wheel site clean browser
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do \
@@ -78,6 +78,24 @@ smol: setup  ## teach SmolLM2-135M to read and to search, by questions made from
 	test -e $(SMOL)/natural || $(SHOW) --n 320 --max-turns 6 --max-observation-words 250 --out $(SMOL)/natural
 	test -e $(SMOL)/reader/checkpoints/last || $(VENV)/bin/searchgym train smol-read --out $(SMOL)/reader
 	test -e $(SMOL)/searcher/checkpoints/last || $(VENV)/bin/searchgym train smol-search --out $(SMOL)/searcher
+
+# Questions that offer their answer, or whose own text finds their second page, are in none of the three sets.
+QWEN := runs/qwen
+SELECT = $(VENV)/bin/searchgym questions select --corpus $(CORPUS) $(HOLD_OUT) --fill \
+	--top-k 3 --max-turns 6 --max-observation-words 150
+train-real: setup  ## teach Qwen2.5-Coder-0.5B to search, by questions made from CORPUS= (ARGS=; hours on two cores)
+	@test -e '$(CORPUS)' || { echo 'name a corpus: make train-real CORPUS=FILE (or set SEARCHGYM_DATA)' >&2; exit 1; }
+	test -e $(QWEN)/set || $(VENV)/bin/searchgym questions generate $(CORPUS) --n 20000 --shapes chain,sentence \
+		$(HOLD_OUT) --out $(QWEN)/set
+	test -e $(QWEN)/test || $(SELECT) --questions $(QWEN)/set/questions/test.jsonl --pool 240 --out $(QWEN)/test
+	test -e $(QWEN)/validation || $(SELECT) --questions $(QWEN)/set/questions/validation.jsonl --pool 120 \
+		--out $(QWEN)/validation
+	test -e $(QWEN)/practice || $(SELECT) --questions $(QWEN)/set/questions/train.jsonl --pool 3000 --out $(QWEN)/practice
+	test -e $(QWEN)/shown || $(VENV)/bin/searchgym demonstrate --questions $(QWEN)/practice/questions.jsonl \
+		--corpus $(QWEN)/practice/corpus.jsonl --top-k 3 --max-turns 6 --max-observation-words 150 \
+		--model qwen2.5-coder-0.5b --n 64 --out $(QWEN)/shown
+	test -e $(QWEN)/warm/checkpoints/last || $(VENV)/bin/searchgym train qwen-warm --out $(QWEN)/warm
+	$(VENV)/bin/searchgym train qwen-grpo $(ARGS) --out $(or $(OUT),$(QWEN)/grpo)
 
 WARM ?= smollm2-searcher
 real: setup  ## 40 real questions: a small model before and after practice, and controls (needs SEARCHGYM_DATA; 5 to 20 minutes)

@@ -34,6 +34,7 @@ ELSEWHERE: Final = {
     "studies/real_questions/headroom.md": "studies/headroom.md",
     "studies/real_training/README.md": "studies/real_training.md",
     "studies/real_training/selfplay.md": "studies/selfplay_real.md",
+    "studies/real_models/README.md": "studies/real_models.md",
     "studies/sample_questions/README.md": "studies/sample_questions.md",
     "studies/search_r1_row/README.md": "studies/search_r1_row.md",
     "studies/own_corpus/README.md": "studies/own_corpus.md",
