@@ -296,12 +296,11 @@ def test_a_recipes_curriculum_counts_its_attempts(recipe, tmp_path):
     """The demonstration's questions are of several numbers of hops; learnability depends on the attempts, here 4."""
     values = ["curriculum=learnability", "rollout.questions=1", "rollout.attempts=4"]
     with closing(assemble(load_recipe(str(recipe), values), tmp_path / "run")) as parts:
-        questions = parts.source.draw(0, 1)
-        episodes = [Episode(q.id, q.id, "a", "e", stop_reason="answer", scores={"em": 0.0}) for q in questions]
-        row = parts.source.learn(0, questions, episodes)
+        (question,) = parts.source.draw(0, 1)
+        episodes = [Episode(f"{n}", question.id, "a", "e", stop_reason="answer", scores={"em": 0.0}) for n in range(4)]
+        row = parts.source.learn(0, [question], episodes)
         counts = Counter(value_of(question, "hops") for question in parts.task.questions)
-    tallies = Counter(value_of(question, "hops") for question in questions)
-    expected = Learnability().weigh(counts, {value: Tally(0.0, n) for value, n in tallies.items()}, 4)
+    expected = Learnability().weigh(counts, {value_of(question, "hops"): Tally(0.0, 4)}, 4)
     assert {value: row[f"weight/{value}"] for value in counts} == pytest.approx(expected)
 
 
