@@ -96,6 +96,8 @@ def test_the_columns_are_those_that_matter_for_the_method():
     assert list(columns_of(load_recipe("tiny-grpo"))) == grpo
     assert columns_of(load_recipe("tiny-grpo", ["loss.kl_coef=0.1"]))["KL"] == "learner/ref_kl"
     assert columns_of(load_recipe("tiny-grpo", ["optimizer.epochs=2"]))["KL"] == "learner/old_kl"
+    assert columns_of(load_recipe("tiny-curriculum"))["stage"] == "curriculum/stage"
+    assert "stage" not in columns_of(load_recipe("tiny-grpo", ["curriculum=learnability"]))  # it has one
     assert columns_of(load_recipe("tiny-jade"))["validation"] == "validation/em"
     assert "validation" not in columns_of(load_recipe("tiny-grpo", ["validation.every=0"]))
     assert list(columns_of(load_recipe("tiny-rejection"))) == [*grpo[:3], "kept", "nll", "tokens"]

@@ -215,7 +215,7 @@ def test_recipes_and_their_mistakes():
     )
     assert staged_recipe.curriculum.stages[1].mix == {1: 0.5, 2: 0.5}
     for values, message in (
-        (["curriculum.window=2"], "curriculum: missing key kind, one of pass-rate, steps"),
+        (["curriculum.window=2"], "curriculum: missing key kind, one of learnability, pass-rate, steps"),
         (["curriculum=steps"], "curriculum: stages is empty"),
         ([*PASS_RATE, "curriculum.window=0"], "curriculum.window: expected at least 1, got 0"),
         ([*PASS_RATE, "curriculum.up=.nan"], "curriculum.up: expected a finite number"),

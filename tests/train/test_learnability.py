@@ -2,10 +2,12 @@
 
 import json
 from collections import Counter
+from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import test_run
 from scipy import integrate, stats
 from toy_training import QUESTIONS as BANDIT
 from toy_training import exact, toy_recipe, toy_trainer
@@ -13,10 +15,12 @@ from toy_training import exact, toy_recipe, toy_trainer
 from searchgym.errors import CardError, UsageError
 from searchgym.records import Episode, Question
 from searchgym.train.curriculum.kinds.learnability import Learnability, learnability
-from searchgym.train.curriculum.source import Curriculum
+from searchgym.train.curriculum.source import Curriculum, value_of
 from searchgym.train.curriculum.stages import StageOptions, Tally
+from searchgym.train.loop.assembly import assemble
 from searchgym.train.recipe.load import load_recipe
 
+recipe = test_run.recipe  # a fixture: a recipe on the bundled questions with a small random model
 QUESTIONS = [
     Question(f"{hops}-{number}", f"{hops} {number}?", ("yes",), metadata={"hops": hops})
     for hops in (1, 2, 3)
@@ -220,14 +224,12 @@ def bandit_source(steps):
 
 def test_a_resumed_training_has_the_same_bits(tmp_path):
     recipe = {"rollout": {"questions": 2, "attempts": 8}, "checkpoint": {"every": 1}, "validation": {"every": 0}}
-    whole = toy_trainer(tmp_path / "whole", toy_recipe(steps=8, **recipe), questions=bandit_source(8)).run()
+    whole = toy_trainer(tmp_path / "whole", toy_recipe(steps=5, **recipe), questions=bandit_source(5)).run()
     weights = [row["curriculum/weight/easy"] for row in whole.rows if "curriculum/weight/easy" in row]
     assert len(set(weights)) > 3, "the weights must move for this test to say anything"
-    for cut in (1, 5):
-        toy_trainer(tmp_path / f"{cut}", toy_recipe(steps=cut, **recipe), questions=bandit_source(8)).run()
-        questions = bandit_source(8)
-        again = toy_trainer(tmp_path / f"{cut}", toy_recipe(steps=8, **recipe), questions=questions, resume=True).run()
-        assert exact(again.rows) == exact(whole.rows)
+    toy_trainer(tmp_path / "cut", toy_recipe(steps=3, **recipe), questions=bandit_source(5)).run()
+    again = toy_trainer(tmp_path / "cut", toy_recipe(steps=5, **recipe), questions=bandit_source(5), resume=True).run()
+    assert exact(again.rows) == exact(whole.rows)
 
 
 # -- mistakes -------------------------------------------------------------------------------------------------------
@@ -288,6 +290,18 @@ def test_options_that_cannot_work_are_refused(values, message):
 
 def test_the_name_alone_is_a_curriculum():
     assert load_recipe("tiny-grpo", ["curriculum=learnability"]).curriculum == Learnability()
+
+
+def test_a_recipes_curriculum_counts_its_attempts(recipe, tmp_path):
+    """The demonstration's questions are of several numbers of hops; learnability depends on the attempts, here 4."""
+    values = ["curriculum=learnability", "rollout.questions=1", "rollout.attempts=4"]
+    with closing(assemble(load_recipe(str(recipe), values), tmp_path / "run")) as parts:
+        (question,) = parts.source.draw(0, 1)
+        episodes = [Episode(f"{n}", question.id, "a", "e", stop_reason="answer", scores={"em": 0.0}) for n in range(4)]
+        row = parts.source.learn(0, [question], episodes)
+        counts = Counter(value_of(question, "hops") for question in parts.task.questions)
+    expected = Learnability().weigh(counts, {value_of(question, "hops"): Tally(0.0, 4)}, 4)
+    assert {value: row[f"weight/{value}"] for value in counts} == pytest.approx(expected)
 
 
 # -- warnings -------------------------------------------------------------------------------------------------------

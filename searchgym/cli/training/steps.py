@@ -71,7 +71,7 @@ def columns_of(recipe: Recipe) -> dict[str, str]:
         columns = {"reward": "rollout/reward", "searches": "rollout/searches"}
     if recipe.proposer is not None:
         columns |= {"hops": "proposer/hops", "signal": "proposer/signal"}
-    if recipe.curriculum is not None:
+    if recipe.curriculum is not None and len(recipe.curriculum.stages) != 1:
         columns["stage"] = "curriculum/stage"
     if recipe.validation.every:
         columns["validation"] = f"validation/{recipe.validation.metric}"
