@@ -207,7 +207,7 @@ def _decomposed(sides: Sequence[Sequence[Shares]], resamples: int = 1000, seed: 
     shares = np.array([[[run[id] for id in ids] for run in side] for side in sides], np.float64)
     first, second = shares.mean(axis=(1, 2))
     mixtures = _mixtures(first, second, range(1 << len(FACTORS)))
-    means = ADDED @ np.diff(mixtures[_steps(range(len(FACTORS)))])
+    means = ADDED @ _terms(first, second)
     low, high = _intervals(shares, means, resamples, np.random.default_rng(seed))
     orders = ADDED @ _over_orders(mixtures)
     columns = zip(means, low, high, orders.min(axis=1), orders.max(axis=1), strict=True)
@@ -296,4 +296,5 @@ def _resampled(shares: Floats, resamples: int, rng: np.random.Generator) -> Floa
     kinds, counts = np.unique(np.moveaxis(shares, 2, 0).reshape(questions, -1), axis=0, return_counts=True)
     by_seed = rng.multinomial(questions, counts / questions, size=resamples) @ kinds / questions
     of_seeds = rng.multinomial(seeds, np.full(seeds, 1 / seeds), size=resamples) / seeds
-    return np.einsum("rs,rmsc->mrc", of_seeds, by_seed.reshape(resamples, 2, seeds, CELLS))
+    cells: Floats = np.einsum("rs,rmsc->mrc", of_seeds, by_seed.reshape(resamples, 2, seeds, CELLS))
+    return cells
