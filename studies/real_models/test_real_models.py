@@ -11,7 +11,7 @@ from test_benchmarks import here
 pytestmark = pytest.mark.study
 SCRIPT = "studies/real_models/real_models.py"
 SMALL = ["steps=2", "rollout.questions=3", "rollout.attempts=2", "learner.frozen_layers=0", "log.tensorboard=false"]
-SMALL += ["advantage.drop_zero_variance=false", "log.curve=false", "optimizer.autocast=null"]
+SMALL += ["advantage.drop_zero_variance=false", "log.curve=false", "optimizer.autocast=null", "curriculum=null"]
 
 
 def test_two_arms_are_recorded_once_and_tabled(practised):
