@@ -1,6 +1,6 @@
-"""Rungs of a ladder: the recipe smol-grpo with one thing changed each time, on one seed, judged by validation alone.
+"""Rungs of a ladder: a recipe with one thing changed each time, on one seed, judged by validation alone.
 
-    python studies/real_training/ladder.py [RUNG ...] --home runs/smol [--out runs/ladder] \
+    python studies/real_training/ladder.py [RUNG ...] [--recipe smol-grpo] --home runs/smol [--out runs/ladder] \
         [--set KEY=VALUE ...] [--json]
 
 `--home` holds practice/ and validation/ of `searchgym questions select`. A row tells whether a training learns, and if
@@ -29,22 +29,32 @@ from searchgym.rollout import read_episodes
 from searchgym.train import Recipe, load_recipe, train
 
 RULES: dict[str, Any] = {"top_k": 3, "max_turns": 6, "max_observation_words": 150, "reward": "em"}
-"""Rules of the environment, those of smol-grpo."""
-RUNGS: dict[str, list[str]] = {
-    "recipe": [],
-    "lr 5e-6": ["optimizer.lr=5e-6"],
-    "lr 2e-5": ["optimizer.lr=2e-5"],
-    "lr 5e-5": ["optimizer.lr=5e-5"],
-    "lr 1e-4": ["optimizer.lr=1e-4"],
-    "lr 2e-4": ["optimizer.lr=2e-4"],
-    "KL 0.01": ["loss.kl_coef=0.01"],
-    "16 attempts": ["rollout.questions=8", "rollout.attempts=16"],
+"""Rules of the environment, those of both recipes."""
+RUNGS: dict[str, dict[str, list[str]]] = {
+    "smol-grpo": {
+        "recipe": [],
+        "lr 5e-6": ["optimizer.lr=5e-6"],
+        "lr 2e-5": ["optimizer.lr=2e-5"],
+        "lr 5e-5": ["optimizer.lr=5e-5"],
+        "lr 1e-4": ["optimizer.lr=1e-4"],
+        "lr 2e-4": ["optimizer.lr=2e-4"],
+        "KL 0.01": ["loss.kl_coef=0.01"],
+        "16 attempts": ["rollout.questions=8", "rollout.attempts=16"],
+    },
+    "qwen-grpo": {
+        "recipe": [],
+        "single facts too": ["curriculum={kind: learnability, stages: [{mix: {1: 1, 2: 3}}]}"],
+        "waypoints 0.6": ["credit={outcome: 1, waypoint: {share: 0.6}}"],
+        "8 attempts": ["rollout.questions=2", "rollout.attempts=8"],
+        "lr 3e-5": ["optimizer.lr=3e-5"],
+        "no warm start": ["model=qwen2.5-coder-0.5b"],
+    },
 }
-"""Name of a rung to the values that it changes."""
+"""Recipe to its rungs, each with the values that it changes."""
 
 
 def data_of(home: Path) -> list[str]:
-    """Returns the recipe values that name the questions in a folder, under the rules of smol-grpo."""
+    """Returns the recipe values that name the questions in a folder, under `RULES`."""
     corpus = home / "practice" / "corpus.jsonl"
     rules = ", ".join(f"{name}: {value}" for name, value in RULES.items())
     return [
@@ -53,9 +63,9 @@ def data_of(home: Path) -> list[str]:
     ]
 
 
-def recipe_of(rung: str, home: Path, values: Sequence[str]) -> Recipe:
+def recipe_of(name: str, rung: str, home: Path, values: Sequence[str]) -> Recipe:
     """Returns the recipe of a rung over the questions in a folder."""
-    return load_recipe("smol-grpo", [*data_of(home), *RUNGS[rung], *values])
+    return load_recipe(name, [*data_of(home), *RUNGS[name][rung], *values])
 
 
 def found_all(episode: Episode, question: Question) -> bool:
@@ -110,21 +120,24 @@ def row_of(rung: str, recipe: Recipe, run: Path) -> dict[str, Any]:
 def main() -> None:
     """Trains what is missing and prints a row for each rung."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("rungs", nargs="*", default=list(RUNGS), metavar="RUNG", help=", ".join(RUNGS))
+    parser.add_argument("rungs", nargs="*", metavar="RUNG", help="default: all of the recipe")
+    parser.add_argument("--recipe", choices=list(RUNGS), default="smol-grpo")
     parser.add_argument("--home", type=Path, default=Path("runs/smol"))
     parser.add_argument("--out", type=Path, default=Path("runs/ladder"))
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="recipe values for all rungs")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
-    if unknown := [rung for rung in given.rungs if rung not in RUNGS]:
-        parser.error(f"no such rung: {', '.join(unknown)}; there are {', '.join(RUNGS)}")
+    rungs = RUNGS[given.recipe]
+    given.rungs = given.rungs or list(rungs)
+    if unknown := [rung for rung in given.rungs if rung not in rungs]:
+        parser.error(f"no such rung: {', '.join(unknown)}; there are {', '.join(rungs)}")
     found = []
     for number, rung in enumerate(given.rungs, start=1):
         folder = given.out / rung.replace(" ", "-")
         record = folder / "row.json"
         if not record.is_file():
             say(f"{number} of {len(given.rungs)}: {rung} ...")
-            recipe = recipe_of(rung, given.home, given.set)
+            recipe = recipe_of(given.recipe, rung, given.home, given.set)
             with contextlib.redirect_stdout(sys.stderr):
                 train(recipe, folder / "train", resume=(folder / "train" / "recipe.yaml").exists(), report=_say_step)
             row = row_of(rung, recipe, folder / "train") | {"values": given.set}

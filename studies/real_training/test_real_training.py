@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from ladder import RUNGS, recipe_of
 from test_benchmarks import here
 
 from searchgym.eval.viewing.saved import SavedRun
@@ -20,6 +21,13 @@ SMALL += [
     "log.curve=false",
     "optimizer.autocast=null",  # some CPUs emulate bfloat16
 ]
+
+
+def test_every_rung_has_a_recipe(tmp_path):
+    for name, rungs in RUNGS.items():
+        plain = recipe_of(name, "recipe", tmp_path, [])
+        assert plain.name == name
+        assert all(recipe_of(name, rung, tmp_path, []) != plain for rung in rungs if rung != "recipe")
 
 
 def test_a_ladder_of_two_rungs(practised):
