@@ -15,7 +15,7 @@ from searchgym.train.plan.shapes import KNOWN, model_shape
 from searchgym.train.recipe.load import load_recipe
 from searchgym.train.recipe.preflight import missing_data, vectors_gib
 
-LARGE = [name for name in list_cards("train") if name.startswith("qwen")]
+LARGE = [name for name in list_cards("train") if name.startswith("qwen2.5")]
 
 
 @pytest.fixture(autouse=True)
