@@ -83,7 +83,9 @@ def test_parts_by_hand(models):
     assert sampler["sampler: keys and values, remembered"] == pytest.approx(65_536 * 2 * 28 * 512 * 2 / GIB)
 
 
-@pytest.mark.parametrize("name", [name for name in list_cards("train") if not name.startswith(("tiny", "smol", "qwen-"))])
+@pytest.mark.parametrize(
+    "name", [name for name in list_cards("train") if not name.startswith(("tiny", "smol", "qwen-"))]
+)
 def test_large_recipes_fit_what_they_are_for(models, name):
     recipe = large(name, models)
     ranks = recipe.learner.backend.sharding.ranks
