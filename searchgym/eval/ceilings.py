@@ -136,6 +136,17 @@ def with_gold_pages(task: Task) -> Task:
     return dataclasses.replace(task, retriever=GoldRetriever(pages, sha256), rules=rules)
 
 
+def with_other_hits(task: Task) -> Task:
+    """Returns a task in which every search returns hits for another question; see `OtherHits`.
+
+    Raises:
+        UsageError: The task has no corpus for all questions, or a question shares gold titles with every other one.
+    """
+    if not isinstance(task.retriever, Retriever):
+        raise UsageError("the floor needs a corpus for all questions: leave distractors=True out")
+    return dataclasses.replace(task, retriever=OtherHits(task.retriever, task.questions))
+
+
 def add_ceilings(
     task: Task,
     agent: LoadedAgent,
@@ -171,10 +182,8 @@ def add_ceilings(
         (READING, gold_task, agent, models),
         (RETRIEVAL, named, load_agent("evidence-oracle"), None),
     ]
-    if isinstance(named.retriever, Retriever) and len({q.gold_titles for q in named.questions}) > 1:
-        with contextlib.suppress(UsageError):  # no floor if questions share their gold pages
-            floor = dataclasses.replace(named, retriever=OtherHits(named.retriever, named.questions))
-            runs.append((FLOOR, floor, agent, models))
+    with contextlib.suppress(UsageError):  # no floor without one corpus, or if questions share their gold pages
+        runs.append((FLOOR, with_other_hits(named), agent, models))
     for folder, run_task, run_agent, run_models in runs:
         resume = dataclasses.replace(options, resume=not options.overwrite and holds_run(out / folder))
         reached = evaluate(run_task, run_agent, out / folder, run_models, resume, progress=progress)

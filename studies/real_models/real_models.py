@@ -17,7 +17,7 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,7 +26,7 @@ from searchgym.cli.output import emit, say
 from searchgym.corpora.files import iter_jsonl, write_atomic
 from searchgym.envs import Task, find_env, load_task
 from searchgym.eval import EvalOptions, evaluate
-from searchgym.eval.ceilings import OtherHits, with_gold_pages
+from searchgym.eval.ceilings import with_gold_pages, with_other_hits
 from searchgym.eval.run_folder import QUESTIONS
 from searchgym.eval.suites import load_suite, load_suite_tasks
 from searchgym.rollout.models import Loading, opened_models
@@ -51,16 +51,16 @@ ARMS: Final[Mapping[str, tuple[str, list[str]] | None]] = {
     "jade": ("tiny-jade", TEAM),
 }
 """Recipe of each arm, and the values that it changes; None is not trained."""
-CONTROLS: Final[Mapping[str, tuple[str, str]]] = {
-    "agent": ("search-r1", "own"),
-    "closed book": ("direct", "own"),
-    "few-shot": ("search-r1-few-shot", "own"),
-    "gold pages": ("reader", "gold"),
-    "oracle queries": ("oracle-queries", "own"),
-    "other hits": ("search-r1", "other"),
+CONTROLS: Final[Mapping[str, tuple[str, Callable[[Task], Task] | None]]] = {
+    "agent": ("search-r1", None),
+    "closed book": ("direct", None),
+    "few-shot": ("search-r1-few-shot", None),
+    "gold pages": ("reader", with_gold_pages),
+    "oracle queries": ("oracle-queries", None),
+    "other hits": ("search-r1", with_other_hits),
 }
-"""Agent of each control, and its hits: its ``own`` searches', the ``gold`` pages, or those of an ``other`` question."""
-KEPT: Final = ("em", "answers", "evidence", "golds", "hops", "searches")
+"""Agent of each control, and what changes the hits of its searches."""
+FIELDS: Final = ("em", "answers", "evidence", "golds", "hops", "searches")
 """Fields of a question's row that a record has; see `searchgym.eval.decomposition`."""
 
 
@@ -142,15 +142,6 @@ def tasks_of(home: Path) -> dict[str, Task]:
     return tasks
 
 
-def with_hits(task: Task, hits: str) -> Task:
-    """Returns the task with the hits of a control."""
-    if hits == "gold":
-        return with_gold_pages(task)
-    if hits == "other":
-        return dataclasses.replace(task, retriever=OtherHits(task.retriever, task.questions))  # type: ignore[arg-type]
-    return task
-
-
 def scored(model: str, arm: str, given: argparse.Namespace, folder: Path) -> dict[str, dict[str, Any]]:
     """Returns the rows of each question by set and control, as ``"SET, CONTROL"``."""
     results: dict[str, dict[str, Any]] = {}
@@ -159,13 +150,14 @@ def scored(model: str, arm: str, given: argparse.Namespace, folder: Path) -> dic
     team = {"m-ask": "m-ask", "jade": "jade"}.get(arm)
     with opened_models({"model": model}, protocol, Loading(given.sampler, given.dtype, max_context=2048)) as models:
         for control in given.controls:
-            name, hits = CONTROLS[control]
+            name, changed = CONTROLS[control]
             agent = with_max_tokens(load_agent(team or name), MAX_TOKENS)
             for set_name, task in tasks.items():
                 out = folder / f"{set_name}-{control}".replace(" ", "-")
                 say(f"{arm}: {control}, {set_name} ...")
+                asked = task.subset(given.limit)
                 evaluate(
-                    with_hits(task.subset(given.limit), hits),
+                    changed(asked) if changed else asked,
                     agent,
                     out,
                     dict.fromkeys(agent.roles, models["model"]),
@@ -173,7 +165,7 @@ def scored(model: str, arm: str, given: argparse.Namespace, folder: Path) -> dic
                 )
                 rows = (row for _, row in iter_jsonl(out / QUESTIONS))
                 results[f"{set_name}, {control}"] = {
-                    row["id"]: {key: row[key] for key in KEPT if key in row} for row in rows
+                    row["id"]: {key: row[key] for key in FIELDS if key in row} for row in rows
                 }
     return results
 

@@ -17,7 +17,7 @@ import dataclasses
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +26,7 @@ from searchgym.cli.output import emit, emit_rows, say
 from searchgym.envs import Task, load_task
 from searchgym.envs.registration import own_card
 from searchgym.eval import EvalOptions, evaluate
-from searchgym.eval.ceilings import OtherHits, with_gold_pages
+from searchgym.eval.ceilings import with_gold_pages, with_other_hits
 from searchgym.eval.compare import difference
 from searchgym.eval.run_folder import QuestionRows, read_finished
 from searchgym.eval.suites import load_suite, load_suite_tasks
@@ -40,8 +40,8 @@ class Row(NamedTuple):
     model: str
     """``base`` or ``warm``."""
     agent: str
-    hits: str = "own"
-    """``own`` searches, the question's ``gold`` pages, or hits of an ``other`` question."""
+    hits: Callable[[Task], Task] | None = None
+    """Changes the pages that searches return; None: their own."""
     chat: bool = True
     """Whether prompts are chat messages; worked examples serve a small model better as plain text."""
     limit: int | None = None
@@ -54,15 +54,15 @@ AGENT, FLOOR, BOOK = "agent", "agent, hits of another question", "base, closed b
 ROWS = {
     "base, closed book": Row("base", "direct"),
     BOOK: Row("base", "direct-few-shot", chat=False),
-    "base, gold pages": Row("base", "reader", "gold"),
-    "base, gold pages, few-shot": Row("base", "reader-few-shot", "gold", chat=False),
+    "base, gold pages": Row("base", "reader", with_gold_pages),
+    "base, gold pages, few-shot": Row("base", "reader-few-shot", with_gold_pages, chat=False),
     "base, agent": Row("base", "search-r1", limit=20),  # it makes hardly a legal action, and takes long over it
     "closed book": Row("warm", "direct"),
-    "gold pages": Row("warm", "reader", "gold"),
-    "gold pages, few-shot": Row("warm", "reader-few-shot", "gold", chat=False),
+    "gold pages": Row("warm", "reader", with_gold_pages),
+    "gold pages, few-shot": Row("warm", "reader-few-shot", with_gold_pages, chat=False),
     "oracle queries": Row("warm", "oracle-queries"),
     AGENT: Row("warm", "search-r1"),
-    FLOOR: Row("warm", "search-r1", "other"),
+    FLOOR: Row("warm", "search-r1", with_other_hits),
 }
 
 
@@ -76,15 +76,6 @@ def tasks_of(given: argparse.Namespace) -> dict[str, Task]:
             raise SystemExit("set SEARCHGYM_DATA to a folder with hotpotqa/ and 2wikimultihopqa/, or give --questions")
         tasks = load_suite_tasks(load_suite("wiki-real"), rules)  # type: ignore[arg-type]  # names of its options
     return {name: task.subset(given.limit) for name, task in tasks.items()}
-
-
-def with_hits(task: Task, hits: str) -> Task:
-    """Returns the task with the pages of a row."""
-    if hits == "gold":
-        return with_gold_pages(task)
-    if hits == "other":
-        return dataclasses.replace(task, retriever=OtherHits(task.retriever, task.questions))  # type: ignore[arg-type]
-    return task
 
 
 def folder_of(name: str, out: Path) -> Path:
@@ -103,7 +94,7 @@ def run_row(name: str, row: Row, tasks: Mapping[str, Task], model: Model, out: P
         options = EvalOptions(resume=(folder / "run.json").exists())
         started = time.perf_counter()
         scores: dict[str, Any] = {
-            **evaluate(with_hits(task, row.hits), agent, folder, dict.fromkeys(agent.roles, model), options)
+            **evaluate(row.hits(task) if row.hits else task, agent, folder, dict.fromkeys(agent.roles, model), options)
         }
         recall = scores["title_recall"]
         yield {
