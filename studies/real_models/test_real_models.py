@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from real_models import ARMS, MAX_TOKENS, arguments, recipe_of
+from real_models import ARMS, CONTROLS, MAX_TOKENS, arguments, recipe_of
 from tables import contrast_rows, decompositions
 from test_benchmarks import here
 
@@ -16,14 +16,14 @@ SMALL += ["advantage.drop_zero_variance=false", "log.curve=false", "optimizer.au
 
 def test_two_arms_are_recorded_once_and_tabled(practised):
     given = ["warm", "main", "form", "--home", str(practised), "--start", "tiny", "--base", "tiny", "--limit", "4"]
-    given += ["--dtype", "float32", "--out", str(practised / "out"), "--json", "--set", *SMALL]
+    given += ["--dtype", "float32", "--out", str(practised / "out"), "--json", "--controls", *CONTROLS, "--set", *SMALL]
     first = here(SCRIPT, *given)
     assert first.returncode == 0, first.stderr
     paths = json.loads(first.stdout)["records"]
     records = [json.loads(Path(path).read_text()) for path in paths]
     assert [record["arm"] for record in records] == ["warm", "main", "form"]
     assert [record["training"] and record["training"]["steps"] for record in records] == [None, 2, 2]
-    assert all(len(record["scores"]["generated, agent"]) == 4 for record in records)
+    assert all(len(record["scores"][f"generated, {name}"]) == 4 for record in records for name in CONTROLS)
     again = here(SCRIPT, *given)
     assert "step 1" not in again.stderr and json.loads(again.stdout)["records"] == paths
     shown = here("studies/real_models/tables.py", "--records", str(practised / "out" / "records"), "--json")
