@@ -33,9 +33,9 @@ from searchgym.rollout.models import Loading, opened_models
 from searchgym.train import Recipe, load_recipe, train
 
 BASE: Final = "qwen2.5-coder-0.5b"
-RULES: Final[dict[str, Any]] = {"top_k": 3, "max_turns": 6, "max_observation_words": 150}
+RULES: Final[dict[str, Any]] = {"top_k": 3, "max_turns": 5, "max_observation_words": 150}
 """Rules of the environment, those of `qwen-grpo`."""
-MAX_TOKENS: Final = 64
+MAX_TOKENS: Final = 32
 FORM: Final = "credit={searchgym.cli.pipeline.controls:FormOnly: 1}"
 TEAM: Final = ["optimizer.autocast=bfloat16", "lora.rank=16", "lora.alpha=32", "learner.frozen_layers=12"]
 ARMS: Final[Mapping[str, tuple[str, list[str]] | None]] = {

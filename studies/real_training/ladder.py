@@ -15,7 +15,7 @@ import argparse
 import contextlib
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,6 @@ from searchgym.records import Episode, Question, title_key
 from searchgym.rollout import read_episodes
 from searchgym.train import Recipe, load_recipe, train
 
-RULES: dict[str, Any] = {"top_k": 3, "max_turns": 6, "max_observation_words": 150, "reward": "em"}
-"""Rules of the environment, those of both recipes."""
 RUNGS: dict[str, dict[str, list[str]]] = {
     "smol-grpo": {
         "recipe": [],
@@ -53,19 +51,25 @@ RUNGS: dict[str, dict[str, list[str]]] = {
 """Recipe to its rungs, each with the values that it changes."""
 
 
-def data_of(home: Path) -> list[str]:
-    """Returns the recipe values that name the questions in a folder, under `RULES`."""
+def rules_of(name: str) -> dict[str, Any]:
+    """Returns the rules of a recipe's environment: its options without questions and corpus."""
+    options = load_recipe(name).env_options
+    return {key: value for key, value in options.items() if key not in ("questions", "corpus")}
+
+
+def data_of(home: Path, rules: Mapping[str, Any]) -> list[str]:
+    """Returns the recipe values that name the questions in a folder, under some rules."""
     corpus = home / "practice" / "corpus.jsonl"
-    rules = ", ".join(f"{name}: {value}" for name, value in RULES.items())
+    options = ", ".join(f"{name}: {value}" for name, value in rules.items())
     return [
-        f"env_options={{questions: {home / 'practice' / 'questions.jsonl'}, corpus: {corpus}, {rules}}}",
+        f"env_options={{questions: {home / 'practice' / 'questions.jsonl'}, corpus: {corpus}, {options}}}",
         f"validation.env_options={{questions: {home / 'validation' / 'questions.jsonl'}, corpus: {corpus}}}",
     ]
 
 
 def recipe_of(name: str, rung: str, home: Path, values: Sequence[str]) -> Recipe:
     """Returns the recipe of a rung over the questions in a folder."""
-    return load_recipe(name, [*data_of(home), *RUNGS[name][rung], *values])
+    return load_recipe(name, [*data_of(home, rules_of(name)), *RUNGS[name][rung], *values])
 
 
 def found_all(episode: Episode, question: Question) -> bool:

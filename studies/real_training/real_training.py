@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from ladder import RULES, data_of
+from ladder import data_of, rules_of
 
 from searchgym.agents.base import load_agent, with_max_tokens
 from searchgym.cli.output import emit, emit_rows, say
@@ -45,6 +45,7 @@ from searchgym.train.demonstrations.write import EPISODES, write_demonstrations
 
 ARMS = ("warm", "grpo", "demonstrations", "rejection", "permuted", "worlds", "selfplay", "selfplay-any")
 PERMUTED = "credit={searchgym.cli.pipeline.controls:Permuted: 1}"
+RULES = rules_of("smol-grpo")
 MAX_TOKENS = 64
 
 Records = Mapping[tuple[str, int], dict[str, Any]]
@@ -53,7 +54,7 @@ Records = Mapping[tuple[str, int], dict[str, Any]]
 
 def recipe_of(arm: str, seed: int, given: argparse.Namespace) -> Recipe:
     """Returns the recipe of an arm that asks questions."""
-    values = [*data_of(given.home), f"seed={seed}", f"model={given.model}"]
+    values = [*data_of(given.home, RULES), f"seed={seed}", f"model={given.model}"]
     if arm in ("selfplay", "selfplay-any"):
         hops = ["proposer.hops=[1,2,3,4]"] if arm == "selfplay-any" else []
         return load_recipe("smol-selfplay", [*values, f"env_options={proposed(given.home)}", *hops, *given.set])
