@@ -32,7 +32,7 @@ from searchgym.eval.run_folder import read_finished
 from searchgym.eval.runner import evaluate
 from searchgym.records import Answer, Call, Hit, Passage, Searched
 
-ARTEFACTS = Path(__file__).parents[1] / "artefacts"
+ARTEFACTS = Path(__file__).parents[1] / "upgrade" / "0.1.0"
 TAGS = {
     *(
         "html",

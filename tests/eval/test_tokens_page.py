@@ -22,7 +22,7 @@ from searchgym.records import Call, Context, Episode, Span
 from searchgym.rollout.loading import load_tokenizer
 from searchgym.rollout.storage import EpisodeWriter
 
-ARTEFACTS = Path(__file__).parents[1] / "artefacts"
+ARTEFACTS = Path(__file__).parents[1] / "upgrade" / "0.1.0"
 TAGS = {"html", "head", "meta", "title", "style", "body", "h1", "h2", "p", "table", "thead", "tbody", "tr", "th", "td"}
 TAGS |= {"div", "span", "small", "a"}
 ATTRIBUTES = {"lang", "charset", "http-equiv", "content", "name", "class", "title", "id", "href"}

@@ -43,7 +43,7 @@ from searchgym.rollout.loading import load_tokenizer
 from searchgym.rollout.storage import EpisodeWriter
 from searchgym.train.recipe.load import load_recipe, read_recipe
 
-ARTEFACTS = Path(__file__).parents[1] / "artefacts"
+ARTEFACTS = Path(__file__).parents[1] / "upgrade" / "0.1.0"
 DEMO = Path(searchgym.__file__).parent / "demo"
 
 
@@ -71,7 +71,7 @@ def old(tmp_path, monkeypatch):
     """Small runs as the working folder, whose recipes name code that could be imported."""
     shutil.copytree(ARTEFACTS, tmp_path / "old")
     monkeypatch.chdir(tmp_path / "old")
-    monkeypatch.syspath_prepend(ARTEFACTS)
+    monkeypatch.syspath_prepend(ARTEFACTS.parent)
     monkeypatch.delitem(sys.modules, "artefact_parts", raising=False)
     return tmp_path / "old"
 
@@ -303,7 +303,7 @@ def test_a_run_of_hostile_episodes_is_read_back(tmp_path):
 def test_code_that_a_recipe_names_is_not_run_unasked(old):
     """A training of an earlier version, with an agent, a reward and here a term of its own: nothing is imported."""
     recipe = Path("run-policy/recipe.yaml")
-    recipe.write_text(recipe.read_text().replace("  outcome: 1", "  outcome: 1\n  artefact_parts:searched: 1"))
+    recipe.write_text(recipe.read_text().replace("credit:\n", "credit:\n  artefact_parts:searched: 1\n"))
     log, notes = export(Path("run-policy"), "./model")
     assert "artefact_parts" not in sys.modules
     assert any("'artefact_parts:searched' names code" in note and "--run-code" in note for note in notes)
@@ -345,9 +345,7 @@ def test_a_run_with_an_agent_of_its_own_has_its_rewards_without_it(old):
 def test_an_explanation_imports_what_the_users_own_recipe_names_too(old):
     """And nothing else: the run may name other code than the recipe that is given with it."""
     file = Path("run-policy/recipe.yaml")
-    file.write_text(
-        file.read_text().replace("  outcome: 1", "  outcome: 1\n  waypoint: 1")
-    )  # so that the reward is loaded
+    file.write_text(file.read_text().replace("credit:\n", "credit:\n  waypoint: 1\n"))  # so that the reward is loaded
     recipe = read_recipe(file)
     _, calls = explain_run(Path("run-policy"), recipe=replace(recipe, steps=7))
     assert calls[0].parts.keys() == {"outcome", "waypoint"}
