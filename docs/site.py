@@ -26,6 +26,7 @@ ELSEWHERE: Final = {
     "ARCHITECTURE.md": "architecture.md",
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
+    "RELEASING.md": "releasing.md",
     "SECURITY.md": "security.md",
     "eval/leaderboard/README.md": "leaderboard-rows.md",
     "studies/README.md": "studies/index.md",

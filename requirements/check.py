@@ -6,7 +6,7 @@
 
 Both ask a package index. `resolve` sets no limits but setup.cfg's: what `pip install 'searchgym[EXTRA]'` would choose.
 vLLM's CPU build asks for the CPU build of torch, which PyPI has not: PyPI's torch of the same version stands for it.
-`install` makes the wheel by `make wheel` unless --wheel names one, steps an environment with it, imports what the extra
+`install` builds the wheel by `make dist` unless --wheel names one, steps an environment with it, imports what the extra
 is for, and removes the environment again. Extras for a GPU are resolved only.
 """
 
@@ -107,8 +107,8 @@ def resolves(extra: str, version: str) -> bool:
 
 
 def built() -> Path:
-    """Makes a wheel of the checkout and returns its path."""
-    subprocess.run(["make", "-s", "wheel"], cwd=ROOT, check=True)
+    """Builds the wheel of the last commit and returns its path."""
+    subprocess.run(["make", "-s", "dist"], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
     return max((ROOT / "dist").glob("*.whl"), key=lambda path: path.stat().st_mtime)
 
 

@@ -44,15 +44,12 @@ def main() -> None:
     dist.add_argument("--out", type=Path, default=ROOT / "dist")
     dist.add_argument("--dirty", action="store_true", help="build tracked files with changes that are not committed")
     commands.add_parser("bump", help="set the version everywhere").add_argument("version")
-    commands.add_parser("notes", help="print a version's part of the CHANGELOG").add_argument("version")
     given = parser.parse_args()
     if given.command == "dist":
         for path in build(given.out, given.dirty):
             print(path)
-    elif given.command == "bump":
-        bump(ROOT, given.version, datetime.date.today())
     else:
-        print(notes(ROOT, given.version))
+        bump(ROOT, given.version, datetime.date.today())
 
 
 def git(*words: str) -> str:
@@ -61,7 +58,7 @@ def git(*words: str) -> str:
 
 
 def build(out: Path, dirty: bool = False) -> list[Path]:
-    """Writes the files of a release; returns their paths, the hashes last."""
+    """Writes the files of a release; returns their paths."""
     if not dirty and (changed := git("status", "--porcelain")):
         raise SystemExit(f"commit first, a release is what a commit holds; git status shows:\n{changed.rstrip()}")
     epoch = int(git("log", "-1", "--format=%ct"))
@@ -79,7 +76,9 @@ def build(out: Path, dirty: bool = False) -> list[Path]:
     made = [sdist, wheel, bill_of_materials(out)]
     sums = out / "SHA256SUMS"
     sums.write_text("".join(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in made))
-    return [*made, sums]
+    version = sdist.name.removeprefix("searchgym-").removesuffix(".tar.gz")
+    (out / "NOTES.md").write_text(notes(ROOT, version), encoding="utf-8")
+    return [*made, sums, out / "NOTES.md"]
 
 
 def source_archive(tree: Path, folder: Path) -> Path:
@@ -149,12 +148,20 @@ def bump(root: Path, version: str, day: datetime.date) -> None:
 
 
 def notes(root: Path, version: str) -> str:
-    """Returns a version's part of the CHANGELOG, without its heading."""
-    text = (root / "CHANGELOG.md").read_text(encoding="utf-8")
-    match = re.search(rf"^## {re.escape(version)} .*?\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    """Returns a version's page in docs/releases, if there is one, and its part of the CHANGELOG.
+
+    On GitHub, links to pictures are made absolute: the notes of a release have no folder.
+    """
+    changelog = (root / "CHANGELOG.md").read_text(encoding="utf-8")
+    match = re.search(rf"^## {re.escape(version)} .*?\n(.*?)(?=^## |\Z)", changelog, re.MULTILINE | re.DOTALL)
     if match is None or re.search(r"^- *$", match[1], re.MULTILINE):
-        raise SystemExit(f"CHANGELOG.md has no finished part about {version}")
-    return match[1].strip()
+        raise SystemExit(f"CHANGELOG.md has no finished part about {version}: write it, commit, and try again")
+    page = root / "docs" / "releases" / f"{version}.md"
+    text = f"{page.read_text(encoding='utf-8')}\n## Changes\n" if page.is_file() else f"# SearchGym {version}\n"
+    if repository := os.environ.get("GITHUB_REPOSITORY"):
+        raw = f"{os.environ['GITHUB_SERVER_URL']}/{repository}/raw/v{version}/docs/"
+        text = text.replace("](../", f"]({raw}")
+    return f"{text}\n{match[1].strip()}\n"
 
 
 if __name__ == "__main__":

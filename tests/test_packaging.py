@@ -118,7 +118,7 @@ def test_a_release_has_the_time_of_the_commit_and_the_same_bytes_twice(release: 
     names = sorted(path.name for path in release.iterdir())
     version = searchgym.__version__
     wheel, sdist = f"searchgym-{version}-py3-none-any.whl", f"searchgym-{version}.tar.gz"
-    assert names == ["SHA256SUMS", wheel, sdist, "searchgym.cdx.json"]
+    assert names == ["NOTES.md", "SHA256SUMS", wheel, sdist, "searchgym.cdx.json"]
     assert [name for name in names if (again / name).read_bytes() != (release / name).read_bytes()] == []
     run("sha256sum", "--check", "--quiet", "SHA256SUMS", cwd=release)
     epoch = int(run("git", "log", "-1", "--format=%ct", cwd=ROOT).stdout)
