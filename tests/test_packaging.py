@@ -206,16 +206,27 @@ def test_a_lock_without_a_hash_is_noticed(tmp_path: Path, monkeypatch: pytest.Mo
     assert locked("cpu") == {"a": ("1", ["sha256:" + 64 * "0"])}
 
 
-def test_setup_takes_setuptools_with_its_hashes_out_of_the_lock() -> None:
-    """By the very command of the Makefile."""
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    (command,) = re.findall(r"@(sed .*) \$\(PINS\) >\$\(VENV\)/setuptools.txt", makefile)
-    text = run("sh", "-c", f"{command.replace('$$', '$')} requirements/cpu.txt", cwd=ROOT).stdout
+@pytest.mark.parametrize("checked", [True, False])
+def test_setup_takes_the_lock_with_its_hashes_and_setuptools_first(checked: bool, tmp_path: Path) -> None:
+    """By the very commands of the Makefile; without hashes for a Python that is not 3.11."""
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\necho {'--require-hashes' * checked}\n")
+    python.chmod(0o755)
+    (tmp_path / "venv").mkdir()
+    plan = run("make", "-n", "setup", f"VENV={tmp_path}/venv", f"PYTHON={python}", cwd=ROOT).stdout
+    cut = [line for line in plan.splitlines() if line.startswith("sed ")]
+    assert len(cut) == 2
+    run("sh", "-ec", "\n".join(cut), cwd=ROOT)
+    pins = (tmp_path / "venv" / "pins.txt").read_text(encoding="utf-8")
+    if checked:
+        assert pins == (ROOT / "requirements" / "cpu.txt").read_text(encoding="utf-8")
+    else:
+        assert "--hash" not in pins and "\\" not in pins and pins.count("==") > 200
+    words = (tmp_path / "venv" / "setuptools.txt").read_text(encoding="utf-8").replace("\\\n", " ").split()
     version, hashes = locked("cpu")["setuptools"]
-    words = text.replace("\\\n", " ").split()
     assert words[0] == f"setuptools=={version}"
-    assert [word.removeprefix("--hash=") for word in words[1:]] == hashes
-    assert makefile.count("$(PIP) $(HASHES)") == 2
+    assert [word.removeprefix("--hash=") for word in words if "--hash" in word] == hashes * checked
+    assert plan.count("pip install -qq --disable-pip-version-check --no-compile --require-hashes") == 2 * checked
 
 
 def module(path: Path) -> ModuleType:
