@@ -207,6 +207,7 @@ $(STAMP): $(LOCK) setup.cfg pyproject.toml
 	@echo 'Installing $(LOCK) into $(VENV), some minutes ...'
 	@test -e $@ || $(PYTHON) -m venv --clear $(VENV)
 	@sed -e '' $(if $(HASHES),,-e '/^ *--hash=/d' -e 's/ \\$$//') $(LOCK) >$(PINS)
+	@test -s $(PINS)
 	@sed -n '/^setuptools==/,/[^\\]$$/p' $(PINS) >$(VENV)/setuptools.txt
 	@$(PIP) $(HASHES) -r $(VENV)/setuptools.txt
 	@DS_BUILD_OPS=0 $(PIP) $(HASHES) --no-deps --no-build-isolation --only-binary=:all: \

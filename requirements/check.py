@@ -108,7 +108,8 @@ def resolves(extra: str, version: str) -> bool:
 
 def built() -> Path:
     """Builds the wheel of the last commit and returns its path."""
-    subprocess.run(["make", "-s", "dist"], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    if subprocess.run(["make", "-s", "dist"], cwd=ROOT, check=False, stdout=subprocess.DEVNULL).returncode:
+        raise SystemExit("make dist failed, see above")
     return max((ROOT / "dist").glob("*.whl"), key=lambda path: path.stat().st_mtime)
 
 

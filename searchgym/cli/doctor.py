@@ -174,7 +174,7 @@ def look_at(name: str, specifier: str | None, extra: str | None, conflicts: Mapp
         command = f"pip install {name}" if extra is None else install_command("" if extra == CORE else extra)
         return row | {"state": "missing", "command": command}
     try:
-        row["installed"] = version = metadata.version(build)
+        row["installed"] = version = str(metadata.distribution(build).metadata.json["version"])
         Version(version)
     except (ValueError, OSError, KeyError, TypeError):
         mend = f'pip install --force-reinstall --no-deps "{build}{specifier or ""}"'
