@@ -87,7 +87,7 @@ train-real: setup  ## teach Qwen2.5-Coder-0.5B to search, by questions made from
 	@test -e '$(CORPUS)' || { echo 'name a corpus: make train-real CORPUS=FILE (or set SEARCHGYM_DATA)' >&2; exit 1; }
 	test -e $(QWEN)/set || $(VENV)/bin/searchgym questions generate $(CORPUS) --n 20000 --shapes chain,sentence \
 		$(HOLD_OUT) --out $(QWEN)/set
-	test -e $(QWEN)/test || $(SELECT) --questions $(QWEN)/set/questions/test.jsonl --pool 280 --out $(QWEN)/test
+	test -e $(QWEN)/test || $(SELECT) --questions $(QWEN)/set/questions/test.jsonl --pool 240 --out $(QWEN)/test
 	test -e $(QWEN)/validation || $(SELECT) --questions $(QWEN)/set/questions/validation.jsonl --pool 120 \
 		--out $(QWEN)/validation
 	test -e $(QWEN)/practice || $(SELECT) --questions $(QWEN)/set/questions/train.jsonl --pool 3000 --out $(QWEN)/practice
