@@ -88,7 +88,7 @@ REFUSED = [
     ("hermes", call("search for a") + "<answer>x</answer>", "not JSON"),
     ("hermes", call('{"name": "search", "arguments": {"query": a}}'), """not JSON after 'guments": {"query": '"""),
     ("hermes", call("[" * 100_000), "not JSON"),
-    ("hermes", call('{"a": ' * 5000 + "1" + "}" * 5000), "nested too deeply"),
+    ("hermes", call('{"a": ' * 50_000 + "1" + "}" * 50_000), "nested too deeply"),
     ("hermes", call('{"name": "search", "arguments": {"query": %s}}' % ("1" * 5000)), "a number is too long"),
     ("hermes", call('{"name": "python", "arguments": {}}'), "the only tool is search"),
     ("hermes", call('{"name": "search", "arguments": {"q": "a"}}'), "query is not"),

@@ -171,7 +171,9 @@ def _refuse_links(folder: Path) -> None:
                 continue
             try:
                 target = path.resolve()
-            except (OSError, RuntimeError):
-                raise UsageError(f"{path} is a link that leads to itself: remove it") from None
+            except (OSError, RuntimeError):  # RuntimeError before Python 3.13, which returns the link
+                target = path
+            if target.is_symlink():
+                raise UsageError(f"{path} is a link that leads to itself: remove it")
             if not target.is_relative_to(inside):
                 raise UsageError(f"{path} is a link to {target}, outside of the folder to write to: remove it")
