@@ -29,7 +29,9 @@ def test_measures_by_hand():
     assert scores["ndcg@4"] == pytest.approx((1 / math.log2(3) + 1 / math.log2(5)) / ideal / 2)
 
 
-@pytest.mark.filterwarnings("ignore:.*will be removed in Python 3.14:DeprecationWarning")  # ir_measures, from Python 3.12 on
+@pytest.mark.filterwarnings(
+    "ignore:.*will be removed in Python 3.14:DeprecationWarning"
+)  # ir_measures, from Python 3.12 on
 def test_measures_equal_trec_eval_on_random_runs():
     rng = np.random.default_rng(0)
     qrels, run = {}, {}
