@@ -16,6 +16,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -37,6 +38,8 @@ RULES: Final[dict[str, Any]] = {"top_k": 3, "max_turns": 5, "max_observation_wor
 """Rules of the environment, those of `qwen-grpo`."""
 MAX_TOKENS: Final = 32
 FORM: Final = "credit={searchgym.cli.pipeline.controls:FormOnly: 1}"
+TEAMS: Final = ("m-ask", "jade")
+"""Arms whose agent is the team of that name, which starts from demonstrations of its roles."""
 TEAM: Final = ["optimizer.autocast=bfloat16", "lora.rank=16", "lora.alpha=32", "learner.frozen_layers=12"]
 ARMS: Final[Mapping[str, tuple[str, list[str]] | None]] = {
     "untouched": None,
@@ -76,7 +79,8 @@ def recipe_of(arm: str, seed: int, given: argparse.Namespace) -> Recipe:
     assert entry is not None
     name, changed = entry
     options = question_options(given.home, "practice")
-    values = [f"model={given.start}", f"seed={seed}", "env=searchgym/Corpus-v0"]
+    start = team_folder(arm, given) / "checkpoints" / "last" if arm in TEAMS else given.start
+    values = [f"model={start}", f"seed={seed}", "env=searchgym/Corpus-v0"]
     if arm == "worlds":
         values[-1] = "env=searchgym/WorldFull-v0"
         world = {"level": "full", "split": "train", "size": 2000, "seed": seed}
@@ -100,6 +104,26 @@ def demonstrations_recipe(seed: int, tokens: float, given: argparse.Namespace) -
     return dataclasses.replace(recipe, steps=max(1, round(tokens / each / batch)))
 
 
+def team_folder(arm: str, given: argparse.Namespace) -> Path:
+    """Returns the run folder of a team's warm start."""
+    return Path(given.home) / f"warm-{arm}"
+
+
+def warm_up(arm: str, given: argparse.Namespace) -> None:
+    """Makes a team's warm start where it is missing: as many demonstrations of its roles as the single agent had."""
+    shown, folder = Path(given.home) / f"shown-{arm}", team_folder(arm, given)
+    practice = given.home / "practice"
+    if not shown.exists():
+        rules = [f"--{name.replace('_', '-')}={value}" for name, value in RULES.items()]
+        files = ["--questions", str(practice / "questions.jsonl"), "--corpus", str(practice / "corpus.jsonl")]
+        command = [sys.executable, "-m", "searchgym", "demonstrate", *files, *rules, "--agent", arm, "--n", "64"]
+        subprocess.run([*command, "--model", given.base, "--out", str(shown)], check=True, stdout=sys.stderr)
+    if not (folder / "checkpoints" / "last").exists():
+        values = [f"method.demonstrations={shown / 'episodes.jsonl'}", f"agent={arm}", f"model={given.base}"]
+        with contextlib.redirect_stdout(sys.stderr):
+            train(load_recipe("qwen-warm", values), folder, resume=(folder / "recipe.yaml").exists(), report=say_step)
+
+
 def trained(arm: str, seed: int, given: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     """Trains an arm; returns the model and what the training took."""
     folder = given.out / f"{arm}-{seed}" / "train"
@@ -109,6 +133,8 @@ def trained(arm: str, seed: int, given: argparse.Namespace) -> tuple[str, dict[s
             raise SystemExit(f"demonstrations, seed {seed}: run main of that seed first, its tokens are the budget")
         recipe = demonstrations_recipe(seed, json.loads(main.read_text())["training"]["tokens_read"], given)
     else:
+        if arm in TEAMS:
+            warm_up(arm, given)
         recipe = recipe_of(arm, seed, given)
     with contextlib.redirect_stdout(sys.stderr):
         result = train(recipe, folder, resume=(folder / "recipe.yaml").exists(), report=say_step)
@@ -147,7 +173,7 @@ def scored(model: str, arm: str, given: argparse.Namespace, folder: Path) -> dic
     results: dict[str, dict[str, Any]] = {}
     tasks = tasks_of(given.home)
     protocol = next(iter(tasks.values())).rules.protocol
-    team = {"m-ask": "m-ask", "jade": "jade"}.get(arm)
+    team = arm if arm in TEAMS else None
     with opened_models({"model": model}, protocol, Loading(given.sampler, given.dtype, max_context=2048)) as models:
         for control in given.controls:
             name, changed = CONTROLS[control]
