@@ -42,7 +42,7 @@ RUNGS: dict[str, dict[str, list[str]]] = {
     "qwen-grpo": {
         "recipe": [],
         "single facts too": ["curriculum={kind: learnability, stages: [{mix: {1: 1, 2: 3}}]}"],
-        "waypoints 0.6": ["credit={outcome: 1, waypoint: {share: 0.6}}"],
+        "waypoints unanswered": ["credit={outcome: 1, waypoint: 1}"],
         "8 attempts": ["rollout.questions=2", "rollout.attempts=8"],
         "lr 3e-5": ["optimizer.lr=3e-5"],
         "no warm start": ["model=qwen2.5-coder-0.5b"],
