@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import datetime
-import importlib.util
 import re
 import shutil
 from pathlib import Path
 
 import pytest
 import yaml
+from test_packaging import module
 
 ROOT = Path(__file__).parents[1]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
-spec = importlib.util.spec_from_file_location("release_script", ROOT / "requirements" / "release.py")
-assert spec is not None and spec.loader is not None
-release = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(release)
+release = module(ROOT / "requirements" / "release.py")
 
 
 def commands_of(workflow: Path) -> set[str]:
