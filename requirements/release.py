@@ -62,23 +62,23 @@ def build(out: Path, dirty: bool = False) -> list[Path]:
     if not dirty and (changed := git("status", "--porcelain")):
         raise SystemExit(f"commit first, a release is what a commit holds; git status shows:\n{changed.rstrip()}")
     epoch = int(git("log", "-1", "--format=%ct"))
-    out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="searchgym-release-") as folder:
-        tree = Path(folder) / "tree"
+        tree, new = Path(folder) / "tree", Path(folder) / "dist"  # an interrupt leaves `out` as it was
+        new.mkdir()
         for name in git("ls-files", "-z").split("\0")[:-1]:
             if (ROOT / name).is_file():  # not removed in the working tree
                 (tree / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(ROOT / name, tree / name)
-        sdist = packed(source_archive(tree, Path(folder)), out, epoch)
+        sdist = packed(source_archive(tree, Path(folder)), new, epoch)
         with tarfile.open(sdist) as archive:
             archive.extractall(folder, filter="data")
-        wheel = built_wheel(Path(folder) / sdist.name.removesuffix(".tar.gz"), out, epoch)
-    made = [sdist, wheel, bill_of_materials(out)]
-    sums = out / "SHA256SUMS"
-    sums.write_text("".join(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in made))
-    version = sdist.name.removeprefix("searchgym-").removesuffix(".tar.gz")
-    (out / "NOTES.md").write_text(notes(ROOT, version), encoding="utf-8")
-    return [*made, sums, out / "NOTES.md"]
+        stem = sdist.name.removesuffix(".tar.gz")
+        made = [sdist, built_wheel(Path(folder) / stem, new, epoch), bill_of_materials(new)]
+        sums = "".join(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in made)
+        (new / "SHA256SUMS").write_text(sums)
+        (new / "NOTES.md").write_text(notes(ROOT, stem.removeprefix("searchgym-")), encoding="utf-8")
+        out.mkdir(parents=True, exist_ok=True)
+        return [Path(shutil.move(path, out / path.name)) for path in sorted(new.iterdir())]
 
 
 def source_archive(tree: Path, folder: Path) -> Path:
