@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 
 from searchgym import threads
 from searchgym.cli import data, doctor, index, models, train
+from searchgym.cli.audit import corpus_audit
 from searchgym.cli.evaluation.compare import compare
 from searchgym.cli.evaluation.evaluate import evaluate
 from searchgym.cli.evaluation.leaderboard import leaderboard
@@ -64,6 +65,7 @@ serving = typer.Typer(help="Serve a retriever or a model over HTTP.", no_args_is
 serving.command("retriever")(serve_retriever)
 serving.command("model")(serve_model)
 generated.questions.command("select")(select_questions)
+data.corpus.command("audit")(corpus_audit)
 
 app = typer.Typer(
     name="searchgym",

@@ -138,6 +138,9 @@ class RunOptions:
     trained_on: Annotated[
         list[str] | None, typer.Option(help="Question file that the model was trained on: copies are counted.")
     ] = None
+    audit: Annotated[
+        Path | None, typer.Option(help="Folder of `corpus audit --out`: EM on answerable questions, too.")
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)

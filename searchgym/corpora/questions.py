@@ -28,7 +28,7 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -83,8 +83,19 @@ def read_questions(
     return [dataclasses.replace(q, aliases=names.get(q.answer_id or "", ())) for q in questions]
 
 
+def stream_questions(path: FilePath, bad: BadLines | None = None) -> Iterator[Question]:
+    """Reads questions one by one, in memory that does not grow with a file of JSON lines; see `read_questions`."""
+    bad = BadLines() if bad is None else bad
+    return _parsed(open_rows(path, bad, streaming=True), None, bad)
+
+
 def parse_questions(rows: Rows, format: str | None, bad: BadLines) -> list[Question]:
     """Reads questions from rows of any source; `format`, `bad` and the errors are those of `read_questions`."""
+    return list(_parsed(rows, format, bad))
+
+
+def _parsed(rows: Rows, format: str | None, bad: BadLines) -> Iterator[Question]:
+    """Yields the questions of rows, and warns of unused keys at the end."""
     if format is None:
         format, rows = find_format(rows, _shape, EXPECTED)
         if format == "beir":
@@ -98,12 +109,11 @@ def parse_questions(rows: Rows, format: str | None, bad: BadLines) -> list[Quest
         unused.update(unused_keys(row, format))
         return question
 
-    questions = list(parse_rows(rows, counted, bad))
+    yield from parse_rows(rows, counted, bad)
     if unused:
         keys = [f"{key:.40} ({count} question{'s' * (count > 1)})" for key, count in unused.most_common(LISTED)]
         more = ", ..." * (len(unused) > LISTED)
         warnings.warn(f"{rows.source}: not used: {', '.join(keys)}{more}", DataWarning, stacklevel=1)
-    return questions
 
 
 def read_queries(path: FilePath, bad: BadLines | None = None) -> dict[str, str]:

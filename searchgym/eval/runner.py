@@ -30,6 +30,7 @@ from searchgym.corpora.questions import question_row
 from searchgym.envs.reward import reward_name
 from searchgym.envs.task import Task
 from searchgym.errors import DataError, UsageError
+from searchgym.eval.audit.answerable import answerable_questions, on_answerable
 from searchgym.eval.evidence import NAMED, unreachable_golds
 from searchgym.eval.run_folder import QUESTIONS, SCORES, holds_run
 from searchgym.eval.scores import Scores, question_rows, score_each, summarise
@@ -117,10 +118,15 @@ def evaluate(
                 session = {"seconds": round(seconds, 3), "hardware": hardware(), "commit": commit()}
                 write_record(out, {**identity, **session})
         scored = score_each(task, list(read_episodes(path)), options.samples)
-        write_jsonl(out / QUESTIONS, question_rows(scored))
+        rows = list(question_rows(scored))
+        write_jsonl(out / QUESTIONS, rows)
         scores = summarise(scored)
         if unreachable := unreachable_golds(task):
             scores["unreachable_golds"] = {"n": len(unreachable), "first": unreachable[:NAMED]}
+        if (answerable := answerable_questions(task)) is not None:
+            part = on_answerable({row["id"]: row["em"] for row in rows if "em" in row}, answerable)
+            if part is not None:
+                scores["on_answerable"] = part
         write_json(out / SCORES, scores)
     return scores
 

@@ -40,6 +40,7 @@ class Scores(TypedDict, total=False):
     f1: float | None
     retriever_errors: int
     unreachable_golds: dict[str, Any]
+    on_answerable: dict[str, Any]
     ceilings: dict[str, Any]
     contamination: dict[str, Any]
 
@@ -168,6 +169,13 @@ def bootstrap_ci(values: npt.ArrayLike, seed: int = 0, resamples: int = 1000) ->
     means = np.concatenate([data[rng.integers(len(data), size=(size, len(data)))].mean(axis=1) for size in sizes])
     low, high = np.quantile(means, (0.025, 0.975))
     return [float(low), float(high)]
+
+
+def wilson_ci(count: int, n: int) -> list[float]:
+    """Returns the 95 % interval [low, high] of a share, given `count` of `n` > 0 (Wilson, 1927)."""
+    z, share = 1.959964, count / n
+    centre, half = share + z * z / (2 * n), z * math.sqrt(share * (1 - share) / n + (z / (2 * n)) ** 2)
+    return [max((centre - half) / (1 + z * z / n), 0.0), min((centre + half) / (1 + z * z / n), 1.0)]
 
 
 def _official(scored: Scored) -> Row:

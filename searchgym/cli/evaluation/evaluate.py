@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -89,6 +89,7 @@ def _on_env(
     env: str | None, agent: LoadedAgent, model: list[str], choice: TaskChoice, run: RunOptions, how: Loading
 ) -> tuple[dict[str, Any], Task]:
     """Evaluates an agent on one environment; returns the scores after what was scored, and its questions."""
+    from searchgym.eval.audit.answerable import read_answerable
     from searchgym.eval.run_folder import holds_run
     from searchgym.eval.runner import check_out, check_scorable
 
@@ -99,13 +100,14 @@ def _on_env(
     trained = training_questions(run)
     task = chosen_task(env, with_dialect(choice, env, named))
     check_scorable(task)  # before a model is loaded
+    ids = None if run.audit is None else read_answerable(run.audit, task)
     folder = run.out or new_folder(task.card.id.split("/")[-1], agent.name)
     if run.resume and not holds_run(folder):
         say(f"nothing to resume in {folder}: a new run")
     say(f"run folder: {folder}")
     say_notes(task, agent, named)
     with open_models(named, task, how) as models:
-        scores = run_evaluation(task, agent, folder, models, eval_options(run), run.ceilings, trained)
+        scores = run_evaluation(task, agent, folder, models, eval_options(run), run.ceilings, trained, answerable=ids)
     return {"env": task.card.id, "agent": agent.name, "out": str(folder)} | scores, task
 
 
@@ -118,8 +120,9 @@ def _on_suite(
     from searchgym.eval.suites.tasks import load_suite_tasks
 
     suite = load_suite(name)
-    if choice.questions is not None or choice.aliases is not None or choice.skip_bad:
-        raise UsageError(f"suite {suite.name} has questions of its own: leave out --questions, --aliases, --skip-bad")
+    if choice.questions is not None or choice.aliases is not None or choice.skip_bad or run.audit is not None:
+        lacking = "leave out --questions, --aliases, --skip-bad, --audit"
+        raise UsageError(f"suite {suite.name} has questions of its own: {lacking}")
     folder = run.out or new_folder(suite.name, agent.name)
     check_suite_out(folder, suite.name, resume=run.resume, overwrite=run.overwrite)
     named = named_models(model, agent, how)
@@ -226,6 +229,7 @@ def run_evaluation(
     ceilings: bool = False,
     trained: list[str] | None = None,
     whole: Path | None = None,
+    answerable: Collection[str] | None = None,
 ) -> Scores:
     """Evaluates with progress, rate and time left on standard error; when interrupted, prints how to resume.
 
@@ -238,9 +242,11 @@ def run_evaluation(
         ceilings: Whether the gold pages are given, too, in a second run.
         trained: Texts of the questions that the model was trained on, to look for copies; None if unknown.
         whole: Folder of the suite's run, if this is a part of it.
+        answerable: Ids of the questions that the corpus can answer, from an audit. Default: a small corpus is audited.
     """
     from searchgym.envs.reward import unpaid
     from searchgym.eval import runner
+    from searchgym.eval.audit.answerable import on_answerable
     from searchgym.eval.ceilings import add_ceilings, with_gold_pages
     from searchgym.eval.contamination import measure_contamination
     from searchgym.eval.evidence import of_unreachable
@@ -266,9 +272,12 @@ def run_evaluation(
     except Exception:
         say(f"stopped by the error below: finished episodes are kept in {out}; --out {whole or out} --resume goes on")
         raise
+    em = {id: row["em"] for id, row in RunReader(out).question_rows().items() if "em" in row}
     if trained is not None:
-        em = {id: row["em"] for id, row in RunReader(out).question_rows().items() if "em" in row}
         scores = scores | {"contamination": measure_contamination(trained, task.questions, em)}
+    if answerable is not None and (part := on_answerable(em, answerable)) is not None:
+        scores = scores | {"on_answerable": part}
+    if trained is not None or answerable is not None:
         runner.write_json(out / SCORES, scores)
     if unreachable := scores.get("unreachable_golds"):
         say(f"warning: {of_unreachable(unreachable['first'], unreachable['n'])}")

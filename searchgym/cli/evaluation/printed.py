@@ -12,7 +12,7 @@ from searchgym.cli.tables import cut_to
 
 TABLES: Final = (
     "legal_by_role", "refused", "notes", "endings", "splits", "ceilings", "contamination", "awareness",
-    "unreachable_golds",
+    "unreachable_golds", "on_answerable",
 )  # fmt: skip
 """Keys of scores that explain the others; they have tables of their own."""
 UNMEASURED: Final = {
@@ -136,6 +136,12 @@ def _remarks(scores: Mapping[str, Any]) -> Iterator[str]:
                 f"floor: EM {show(details['other_hits']['em'])} with the hits of another question: "
                 f"{show(details['hits_gain'])} is owed to what is found"
             )
+    if details := scores.get("on_answerable"):
+        bounds = "" if details["em_ci95"] is None else f" [{', '.join(map(show, details['em_ci95']))}]"
+        yield (
+            f"answerable from this corpus: {details['n']} of {details['of']} questions; EM on them "
+            f"{show(details['em'])}{bounds}, on all {show(scores['em'])}"
+        )
     if (details := scores.get("contamination")) is not None:
         yield (
             f"contamination: of {scores['n']} questions {details['exact']} are training questions, {details['near']} "

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from searchgym.errors import DataMissingError, SubmissionError
+from searchgym.eval.audit.answerable import answerable_questions, on_answerable
 from searchgym.eval.compare import PairedDifference, difference, t_interval
 from searchgym.eval.leaderboard.check import CheckedSubmission, check_submission
 from searchgym.eval.leaderboard.manifest import MANIFEST, SubmissionManifest
@@ -44,6 +45,8 @@ class BoardRow:
     """Question id to EM and F1, means over the seeds."""
     rerun: bool
     """Whether every member was run again."""
+    on_answerable: Mapping[str, Any] | None = None
+    """EM on the questions that the corpus can answer, as `on_answerable` returns it; None if it can answer all."""
 
     @property
     def manifest(self) -> SubmissionManifest:
@@ -151,11 +154,20 @@ def build_board(
         else:
             reason = f"two submissions of one name: {name!r} with training seed {seed} is also {same.folder}"
             refused.append(SubmissionError("name", reason, one.folder / MANIFEST))
-    tracks = [_track(group, refused) for _, group in sorted(groups.items())]
+    answerable: dict[tuple[str, str, str | None], frozenset[str] | None] = {}
+    for one in checked:
+        of_part = (one.manifest.suite, one.manifest.part, one.manifest.corpus_sha256)
+        if of_part not in answerable:
+            answerable[of_part] = answerable_questions(one.task)
+    tracks = [_track(group, answerable, refused) for _, group in sorted(groups.items())]
     return Board([track for track in tracks if track.rows], reported, refused, list(absent))
 
 
-def _track(checked: Sequence[CheckedSubmission], refused: list[SubmissionError]) -> Track:
+def _track(
+    checked: Sequence[CheckedSubmission],
+    answerable: Mapping[tuple[str, str, str | None], frozenset[str] | None],
+    refused: list[SubmissionError],
+) -> Track:
     """Returns the track of submissions that can be compared."""
     by_name: dict[str, list[CheckedSubmission]] = {}
     for one in checked:
@@ -169,7 +181,9 @@ def _track(checked: Sequence[CheckedSubmission], refused: list[SubmissionError])
             refused.append(SubmissionError(names[0], reason, one.folder / MANIFEST))
         else:
             seeds.append(one)
-    rows = [_row(sorted(seeds, key=lambda one: one.manifest.training_seed or 0)) for seeds in by_name.values()]
+    some = checked[0].manifest
+    ids = answerable[some.suite, some.part, some.corpus_sha256]
+    rows = [_row(sorted(seeds, key=lambda one: one.manifest.training_seed or 0), ids) for seeds in by_name.values()]
     rows.sort(key=lambda row: (row.is_oracle, 1.0 if (em := row.mean("em")) is None else -em, row.manifest.name))
     first = checked[0].manifest
     best = next((row for row in rows if not row.is_oracle), None)
@@ -179,14 +193,16 @@ def _track(checked: Sequence[CheckedSubmission], refused: list[SubmissionError])
     return Track(first.suite, first.part, label_of(first), rows, gaps)
 
 
-def _row(members: Sequence[CheckedSubmission]) -> BoardRow:
+def _row(members: Sequence[CheckedSubmission], answerable: frozenset[str] | None) -> BoardRow:
     """Returns the row of the training seeds of one method."""
     each = [{row["id"]: row for row in question_rows(member.scored)} for member in members]
     questions: dict[str, dict[str, float]] = {
         id: {name: sum(rows[id][name] for rows in each) / len(each) for name in OFFICIAL if name in each[0][id]}
         for id in each[0]
     }
-    return BoardRow(members, questions, all(was_rerun(member.folder, member.manifest) for member in members))
+    em = {id: scores["em"] for id, scores in questions.items() if "em" in scores}
+    part = None if answerable is None else on_answerable(em, answerable)
+    return BoardRow(members, questions, all(was_rerun(member.folder, member.manifest) for member in members), part)
 
 
 def label_of(manifest: SubmissionManifest) -> str:

@@ -26,13 +26,14 @@ from searchgym.eval.report.blocks import (
 from searchgym.eval.report.evaluations import ORACLES, cost_picture
 
 HEAD: Final = (
-    "#", "name", "tier", "agent", "models", "EM", "95 % over questions", "seeds", "95 % over seeds", "F1", "searches",
+    "#", "name", "tier", "agent", "models", "EM", "95 % over questions", "EM, answerable",
+    "seeds", "95 % over seeds", "F1", "searches",
     "tokens written", "tokens read", "gold pages found", "legal", "less the best, 95 %",
 )  # fmt: skip
 """Keys of a row, as `track_cells` returns them."""
 PAGE_HEAD: Final = (
-    "#", "name", "EM (95 %)", "minus the best (95 %)", "F1", "searches", "tokens written", "tokens read",
-    "gold pages found", "legal", "seeds (95 %)", "agent", "models", "tier",
+    "#", "name", "EM (95 %)", "minus the best (95 %)", "EM, answerable", "F1", "searches", "tokens written",
+    "tokens read", "gold pages found", "legal", "seeds (95 %)", "agent", "models", "tier",
 )  # fmt: skip
 """Heads of a track's table on a page."""
 TIERS: Final = {True: "run again", False: "recomputed"}
@@ -48,6 +49,8 @@ in all parts; it has no intervals and is no ranking.
 EM (95 %) | is exact match with a bootstrap interval over questions. With several training seeds a question's score \
 is the mean over them, and “seeds” shows their number and Student's t interval over seeds. F1 is left out \
 where it equals EM in every row.
+EM, answerable | is EM on the questions whose gold pages and answer are in the corpus, and their number. Where the \
+column is missing, all are.
 Minus the best | is the difference to the best row of the track, paired by question, with a 95 % bootstrap interval; \
 “not distinguishable” means that the interval contains 0.
 Oracles | read the gold pages or answers. They are upper bounds and are not ranked.
@@ -151,12 +154,19 @@ def _cells(track: Track, row: BoardRow, rank: str) -> list[str]:
         models,
         number(row.mean("em")),
         between(row.interval("em")),
+        _answerable(row),
         str(len(row.members)),
         "" if seeds is None else between(seeds),
         number(row.mean("f1")),
         *(number(row.mean(name), 2 if name == "searches" else 0 if name.endswith("tokens") else 3) for name in COSTS),
         verdict,
     ]
+
+
+def _answerable(row: BoardRow) -> str:
+    """Returns the EM on the questions that the corpus can answer, with their number; empty if it can answer all."""
+    part = row.on_answerable
+    return "" if part is None else f"{number(part['em'])} ({part['n']} of {part['of']})"
 
 
 def suite_table(tracks: Sequence[Track]) -> tuple[list[str], list[list[str]]]:
