@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -110,6 +110,44 @@ def corpus_chunk(
     emit({"passages": count, "left_out": report(bad), "out": str(out)}, json, "chunked")
     if not json:
         say_next("index", "build", out, "--out", out.with_name(f"{out.stem}-index"))
+
+
+@corpus.command("synthesize")
+def corpus_synthesize(
+    out: Out,
+    n: Annotated[int, typer.Option("--n", min=1, help="Number of passages.")] = 100_000,
+    questions: Annotated[int, typer.Option(min=0, help="Also write this many questions, to OUT-questions.jsonl.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed; a smaller corpus is the beginning of a larger one.")] = 0,
+    overwrite: Overwrite = False,
+    json: Json = False,
+) -> None:
+    """Write a corpus of invented words, for tests of size.
+
+    Lengths, word frequencies, titles and links are like Wikipedia's; the words have no meaning.
+    """
+    from searchgym.corpora.passages import write_corpus
+    from searchgym.corpora.questions import write_questions
+    from searchgym.corpora.synthetic import SyntheticText
+
+    refuse_existing(out, overwrite)
+    text = SyntheticText(seed)
+    asked = out.with_name(f"{out.name.split('.')[0]}-questions.jsonl")
+    if questions:
+        refuse_existing(asked, overwrite)
+        write_questions(asked, text.questions(questions, n))
+    with progress("synthesize") as advance:
+        count = write_corpus(out, counted(text.passages(n), n, advance))
+    emit({"passages": count, "questions": questions, "out": str(out)}, json, "synthetic corpus")
+    if questions and not json:
+        say_next("corpus", "audit", "--questions", asked, "--corpus", out)
+
+
+def counted(passages: Iterable[Passage], whole: int, advance: Callable[[int, int | None], None]) -> Iterator[Passage]:
+    """Yields passages, and reports their number now and then."""
+    for number, passage in enumerate(passages, start=1):
+        yield passage
+        if number % 10_000 == 0:
+            advance(number, whole)
 
 
 @corpus.command("inspect")

@@ -110,7 +110,12 @@ def test_titles_are_folded_without_mixing_pages():
     assert fold_title("!!!") == "" and fold_title("Tom &amp; Jerry") == "tom jerry"
     planet = asked(title="Mercury (planet)")
     assert state([page(OTHER, "Mercury (element)")], planet)[0] == "missing"
-    assert state([page(title="Mercury (element)")], planet)[0] == "title spelled otherwise"  # its text tells
+    assert state([page(title="Mercury (element)")], planet)[0] == "retitled"
+    assert state([page(title="Mercury")], planet)[0] == "title spelled otherwise"
+    assert state([page(ALTERED, title="Mercury (element)")], planet)[0] == "retitled"
+    alike = TEXT.replace("three", "two").replace("May", "June").replace("sea", "war").replace("large", "small")
+    assert state([page(alike, title="Mercury (element)")], planet)[0] == "missing"
+    assert state([page(alike, title="Mercury (Planet)")], planet)[0] == "near-duplicate"
 
 
 def test_copies_and_conflicts_are_counted():

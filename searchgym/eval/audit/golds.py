@@ -49,6 +49,14 @@ def fold_title(title: str) -> str:
     return " ".join(plain_words(base_title(title).replace("_", " ")))
 
 
+def spelled_alike(first: str, second: str) -> bool:
+    """Checks whether two titles may name one page: equal when folded, without two brackets that differ."""
+    if not (fold := fold_title(first)) or fold != fold_title(second):
+        return False
+    brackets = [plain_words(title)[len(fold.split()) :] for title in (first, second)]
+    return not all(brackets) or brackets[0] == brackets[1]
+
+
 def gold_pages_of(question: Question) -> tuple[list[GoldPage], list[str]]:
     """Returns the gold pages of a question, and the faults of its gold data.
 

@@ -9,7 +9,7 @@ from typing import Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from searchgym.eval.audit.golds import fold_title, plain_words, sentence_spans
+from searchgym.eval.audit.golds import plain_words, sentence_spans, spelled_alike
 from searchgym.eval.audit.match import RUN, Cover, Match, positions_of
 from searchgym.records import title_key
 
@@ -62,9 +62,9 @@ MOST_IDS: Final = 20
 
 def judge(match: Match) -> Finding:
     """Returns the state of a gold page."""
-    page, fold = match.page, fold_title(match.page.title)
+    page = match.page
     own = match.covers.get(title_key(page.title))
-    spelled = [c for key, c in match.covers.items() if c is not own and fold and fold_title(c.title) == fold]
+    spelled = [c for c in match.covers.values() if c is not own and spelled_alike(c.title, page.title)]
     others = [c for c in match.covers.values() if c is not own and c not in spelled]
     best = max(match.covers.values(), key=lambda c: (c.share, -c.distance, c is own), default=None)
     if page.text is None:
