@@ -23,6 +23,7 @@ from searchgym.cli.output import say, show_warnings
 from searchgym.cli.play import play
 from searchgym.cli.practice import generated
 from searchgym.cli.practice.demonstrate import demonstrate
+from searchgym.cli.practice.passport import questions_passport
 from searchgym.cli.practice.select import select_questions
 from searchgym.cli.practice.selfplay import selfplay
 from searchgym.cli.serving.model import serve_model
@@ -65,6 +66,7 @@ serving = typer.Typer(help="Serve a retriever or a model over HTTP.", no_args_is
 serving.command("retriever")(serve_retriever)
 serving.command("model")(serve_model)
 generated.questions.command("select")(select_questions)
+generated.questions.command("passport")(questions_passport)
 data.corpus.command("audit")(corpus_audit)
 
 app = typer.Typer(

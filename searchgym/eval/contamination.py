@@ -38,15 +38,19 @@ class Copy:
     """Text of the training question, for a near copy the most similar one."""
 
 
-def find_copies(training: Iterable[str], evaluation: Sequence[Question], least: float = NEAR_DUPLICATE) -> list[Copy]:
+def find_copies(
+    training: Iterable[str] | None, evaluation: Sequence[Question], least: float = NEAR_DUPLICATE
+) -> list[Copy]:
     """Returns the evaluation questions that are copies of training questions, in their order.
 
     Args:
-        training: Texts of training questions.
+        training: Texts of training questions. None: the other evaluation questions, for duplicates in a set.
         evaluation: Evaluation questions.
         least: Minimum similarity of a near copy, in (0, 1].
     """
-    trained = {normalise_answer(text): text for text in training}
+    texts = [question.text for question in evaluation] if training is None else list(training)
+    trained = {normalise_answer(text): text for text in texts}
+    times = Counter(map(normalise_answer, texts))
     words = {text: frozenset(text.split()) for text in trained}
     normalised = {question.id: normalise_answer(question.text) for question in evaluation}
     counts = Counter(word for text in (*trained, *normalised.values()) for word in set(text.split()))
@@ -58,7 +62,7 @@ def find_copies(training: Iterable[str], evaluation: Sequence[Question], least: 
     copies = []
     for question in evaluation:
         text = normalised[question.id]
-        if text in trained:
+        if times[text] > (training is None):
             copies.append(Copy(question.id, "exact", 1.0, question.text, trained[text]))
             continue
         # A near copy lacks at most the share 1 - `least` of the question's weight. So it has at least one of the
@@ -72,7 +76,7 @@ def find_copies(training: Iterable[str], evaluation: Sequence[Question], least: 
                 break
         alike: list[tuple[float, str]] = []
         for other in candidates:
-            if terms & QUESTION_WORDS == words[other] & QUESTION_WORDS:
+            if other != text and terms & QUESTION_WORDS == words[other] & QUESTION_WORDS:
                 shared = sum(weight[word] for word in terms & words[other])
                 similarity = shared / (shared + sum(weight[word] for word in terms ^ words[other]))
                 alike += [(-similarity, other)] if similarity >= least else []

@@ -58,7 +58,7 @@ def names_answer(question: Question) -> bool:
 
 def measure(
     questions: Sequence[Question],
-    passages: Sequence[Passage],
+    passages: Iterable[Passage],
     retriever: Retriever,
     top_k: int = 3,
     facts: Iterable[Triple] | None = None,
@@ -67,13 +67,18 @@ def measure(
 
     Args:
         questions: Questions with gold titles.
-        passages: The corpus.
+        passages: The corpus, read once.
         retriever: Retriever over the corpus.
         top_k: Number of hits per search.
         facts: All facts of the corpus, to count the entities that fit a clue. Default: the questions' evidence.
     """
-    texts = {title_key(p.title): f" {norm(tidy(p.title + ' ' + p.text))} " for p in passages}
     hits = retriever.search([question.text for question in questions], top_k)
+    pages = {title_key(title) for question in questions for title in question.gold_titles or ()}.union(
+        *map(_titles, hits)
+    )
+    texts = {
+        title: f" {norm(tidy(p.title + ' ' + p.text))} " for p in passages if (title := title_key(p.title)) in pages
+    }
     names = [(q.id, title) for q in questions for title in q.gold_titles or ()]
     of_names = retriever.search([base_title(title) for _, title in names], top_k)
     missed = {
