@@ -56,14 +56,14 @@ def corpus_audit(
     if not questions.exists():
         raise DataMissingError("no such file: check the path", questions)
     bad = BadLines(skip_bad)
-    asked = _asked(questions, sample, seed, bad)
+    stream = _asked(questions, sample, seed, bad)
     passages, searched = _opened(corpus, retriever, search)
     counts = Audit()
     holes: list[tuple[str, GoldPage, Finding]] = []
 
     def counted() -> Iterator[AuditedQuestion]:
         with stages() as progress:
-            for question in audit_corpus(asked, passages, searched, top_k, progress):
+            for question in audit_corpus(stream, passages, searched, top_k, progress):
                 counts.add(question)
                 holes.extend((question.id, page, state) for page, state in question.holes if fill is not None)
                 yield question
@@ -92,13 +92,13 @@ def _asked(path: FilePath, sample: int | None, seed: int, bad: BadLines) -> Iter
         yield from stream_questions(path, bad)
         return
     rng = random.Random(seed)
-    kept: list[tuple[int, Question]] = []
+    reservoir: list[tuple[int, Question]] = []
     for number, question in enumerate(stream_questions(path, bad)):  # reservoir sampling: one pass, n in memory
         if number < sample:
-            kept.append((number, question))
+            reservoir.append((number, question))
         elif (at := rng.randrange(number + 1)) < sample:
-            kept[at] = (number, question)
-    yield from (question for _, question in sorted(kept, key=lambda pair: pair[0]))
+            reservoir[at] = (number, question)
+    yield from (question for _, question in sorted(reservoir, key=lambda pair: pair[0]))
 
 
 def _opened(corpus: str, card: str | None, search: bool) -> tuple[Callable[[], Iterable[Passage]], Retriever | None]:

@@ -42,7 +42,7 @@ def report(bad: BadLines) -> int:
 
 
 def refuse_existing(out: Path, overwrite: bool) -> None:
-    """Refuses to overwrite an output path unless asked to.
+    """Refuses to overwrite an output path unless questions_file to.
 
     Raises:
         RunExistsError: `out` exists and `overwrite` is False.
@@ -127,19 +127,19 @@ def corpus_synthesize(
     """
     from searchgym.corpora.passages import write_corpus
     from searchgym.corpora.questions import write_questions
-    from searchgym.corpora.synthetic import SyntheticText
+    from searchgym.questions.worlds.synthetic import SyntheticText
 
     refuse_existing(out, overwrite)
     text = SyntheticText(seed)
-    asked = out.with_name(f"{out.name.split('.')[0]}-questions.jsonl")
+    questions_file = out.with_name(f"{out.name.split('.')[0]}-questions.jsonl")
     if questions:
-        refuse_existing(asked, overwrite)
-        write_questions(asked, text.questions(questions, n))
+        refuse_existing(questions_file, overwrite)
+        write_questions(questions_file, text.questions(questions, n))
     with progress("synthesize") as advance:
         count = write_corpus(out, counted(text.passages(n), n, advance))
     emit({"passages": count, "questions": questions, "out": str(out)}, json, "synthetic corpus")
     if questions and not json:
-        say_next("corpus", "audit", "--questions", asked, "--corpus", out)
+        say_next("corpus", "audit", "--questions", questions_file, "--corpus", out)
 
 
 def counted(passages: Iterable[Passage], whole: int, advance: Callable[[int, int | None], None]) -> Iterator[Passage]:

@@ -106,6 +106,11 @@ def of_brevity(question, episode, index, group):
     return -float(sum(call.end - call.start for call in episode.calls))
 
 
+def of_cheap_evidence(question, episode, index, group):
+    """Pages found, and few tokens to find them."""
+    return found(question, episode) - 0.001 * sum(len(span.ids) for c in episode.contexts for span in c.spans)
+
+
 def of_thrift(question, episode, index, group):
     return -float(min(len(episode.searches), 3))
 
@@ -164,6 +169,7 @@ CASES = [
     Case("format", of_form, "m-ask", options=ROLES),
     Case("overlong", of_brevity, credit={"limit": 60, "cache": 50}, options=ROLES),
     Case("costs", of_thrift, credit={"search": 0.5}, options=options(std="none")),
+    Case("efficiency", of_cheap_evidence, beside=NOTHING, options=options(std="none")),
     Case("rubric", of_outcome, beside=NOTHING),
     Case("gated", of_outcome, beside=NOTHING),
     Case("tournament", of_outcome, beside=NOTHING),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -13,22 +13,35 @@ from searchgym.errors import UsageError
 
 if TYPE_CHECKING:
     from searchgym.eval.decomposition import Decomposition
+    from searchgym.eval.run_folder import FinishedRun
+    from searchgym.scoring.efficiency import Rates
+
+SPENT: Final = "evidence against what was spent: the larger the area, the cheaper"
+"""Title of the table of areas."""
 
 
 def compare(
     runs: Annotated[list[Path], typer.Argument(help="Run folders: two or more on the same questions, or of a suite.")],
     metric: Annotated[str, typer.Option(help="Score to compare: em, f1 or searches.")] = "em",
     questions: Annotated[int, typer.Option(min=0, help="Questions to list in which the runs differ.")] = 5,
+    cost: Annotated[
+        str | None,
+        typer.Option(help="Stated costs by name, as YAML: '{price: {read: 1.0e-7, written: 4.0e-7, search: 0.005}}'."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Compare runs on the same questions.
 
     Each run is compared with the first, question by question: differences with paired 95 % intervals. A difference in
-    EM is decomposed: how much of it comes from answering at all, searching, reading, memory and wording.
+    EM is decomposed: how much of it comes from answering at all, searching, reading, memory and wording. Evidence is
+    compared with the tokens and searches that were spent for it, and with stated costs.
     """
+    from searchgym.eval.efficiency import read_costs
+
     if len(runs) < 2:
         raise UsageError("compare at least two runs")
-    results = [_compared(part, folders, metric, questions) for part, folders in _parts(runs).items()]
+    costs = {} if cost is None else read_costs(cost)
+    results = [_compared(part, folders, metric, questions, costs) for part, folders in _parts(runs).items()]
     if json:
         emit({"metric": metric, "parts": list(map(_plain, results))}, True)
         return
@@ -40,6 +53,8 @@ def compare(
             say(f"note: {note}")
         for row in result["runs"]:
             _print_decomposition(row["run"], row["decomposition"])
+        if result["evidence"]:
+            table(list(result["evidence"][0]), [[show(v) for v in row.values()] for row in result["evidence"]], SPENT)
         listed = [[q["id"], q["question"], *q["answers"]] for q in result["questions"]]
         if listed:
             names = [f"answer {number}" for number in range(1, len(runs) + 1)]
@@ -94,17 +109,23 @@ def _parts(runs: Sequence[Path]) -> dict[str, list[Path]]:
     return {part: [run / part for run in runs] for part in shared}
 
 
-def _compared(part: str, folders: Sequence[Path], metric: str, listed: int) -> dict[str, Any]:
+def _compared(
+    part: str, folders: Sequence[Path], metric: str, listed: int, costs: Mapping[str, Rates]
+) -> dict[str, Any]:
     """Returns runs on one set of questions, compared with the first, and questions in which they differ."""
     import dataclasses
 
     from searchgym.eval.compare import check_comparable, difference
     from searchgym.eval.decomposition import decompose_runs
+    from searchgym.eval.efficiency import with_costs
     from searchgym.eval.run_folder import read_finished
     from searchgym.eval.scores import bootstrap_ci
+    from searchgym.scoring.efficiency import LIMITS
 
     runs = [read_finished(folder) for folder in folders]
     notes = check_comparable(runs)
+    if costs:
+        runs = [dataclasses.replace(run, rows=with_costs(run.rows, costs)) for run in runs]
     parts, problems = decompose_runs(runs) if metric == "em" else ({}, [])
     rows = []
     for number, run in enumerate(runs):
@@ -124,4 +145,23 @@ def _compared(part: str, folders: Sequence[Path], metric: str, listed: int) -> d
         if len(unlike) < listed and len(set(scores)) > 1:
             answers = [str((run.rows[id].get("answers") or [None])[0])[:60] for run in runs]
             unlike.append({"id": id, "question": " ".join(map(show, scores)), "answers": answers})
-    return {"part": part, "runs": rows, "notes": notes + problems, "questions": unlike}
+    evidence = _evidence(runs, [*LIMITS, *costs])
+    return {"part": part, "runs": rows, "notes": notes + problems, "evidence": evidence, "questions": unlike}
+
+
+def _evidence(runs: Sequence[FinishedRun], units: Sequence[str]) -> list[dict[str, Any]]:
+    """Returns a row for each unit and run: the area under the evidence recall, and the difference to the first run."""
+    from searchgym.eval.compare import difference
+    from searchgym.eval.efficiency import BY
+    from searchgym.eval.scores import bootstrap_ci
+
+    rows = []
+    for unit in units:
+        measured = [run for run in runs if any(f"{BY}{unit}" in row for row in run.rows.values())]
+        for run in measured if len(measured) == len(runs) else ():
+            values = [row[f"{BY}{unit}"] for _, row in sorted(run.rows.items()) if f"{BY}{unit}" in row]
+            less = "" if run is runs[0] else str(difference(run.rows, runs[0].rows, f"{BY}{unit}"))
+            low, high = bootstrap_ci(values)
+            area = f"{sum(values) / len(values):.4f} ({low:.3f} – {high:.3f})"
+            rows.append({"evidence by": unit, "run": run.name, "area (95 %)": area, "less the first (95 %)": less})
+    return rows

@@ -41,14 +41,14 @@ def read_answerable(folder: Path, task: Task) -> frozenset[str]:
         DataMissingError: The folder holds no audit.
         DataError: A row is not that of an audit, or a question of the task is not in it.
     """
-    path, known, ids = folder / ROWS, set[str](), set[str]()
+    path, ids_of_audit, ids = folder / ROWS, set[str](), set[str]()
     for line, row in iter_jsonl(path):
         if "answerable" not in row or "id" not in row:
             raise DataError("is not a row of `searchgym corpus audit --out`", path, line)
-        known.add(str(row["id"]))
+        ids_of_audit.add(str(row["id"]))
         if row["answerable"] is not False:
             ids.add(str(row["id"]))
-    if missing := next((question.id for question in task.questions if question.id not in known), None):
+    if missing := next((question.id for question in task.questions if question.id not in ids_of_audit), None):
         raise DataError(f"has no question {missing!r}: audit the questions that are evaluated", path)
     return frozenset(ids)
 

@@ -103,26 +103,26 @@ def audit_corpus(
     if block < 1 or most < 1:
         raise UsageError(f"block and most must be at least 1, got {block} and {most}")
     rest = iter(questions)
-    while asked := list(itertools.islice(rest, block)):
-        yield from _audit_block(asked, passages, retriever, most, progress)
+    while batch := list(itertools.islice(rest, block)):
+        yield from _audit_block(batch, passages, retriever, most, progress)
 
 
 def _audit_block(
-    asked: Sequence[Question],
+    batch: Sequence[Question],
     passages: Callable[[], Iterable[Passage]],
     retriever: Retriever | None,
     most: int,
     progress: Progress | None,
 ) -> Iterator[AuditedQuestion]:
-    golds = [gold_pages_of(question) for question in asked]
+    golds = [gold_pages_of(question) for question in batch]
     pages = list(dict.fromkeys(page for of_question, _ in golds for page in of_question))
-    matcher = Matcher(pages, (answer for question in asked for answer in question.golds))
+    matcher = Matcher(pages, (answer for question in batch for answer in question.golds))
     matcher.add(_counted(passages(), progress))
     matches = dict(zip(pages, matcher.matches, strict=True))
     findings = {page: judge(match) for page, match in matches.items()}
     of_questions = [tuple(findings[page] for page in of_question) for of_question, _ in golds]
-    reaches = reach_of(asked, of_questions, retriever, most, progress) if retriever is not None else [{}] * len(asked)
-    for question, (of_question, faults), states, reach in zip(asked, golds, of_questions, reaches, strict=True):
+    reaches = reach_of(batch, of_questions, retriever, most, progress) if retriever is not None else [{}] * len(batch)
+    for question, (of_question, faults), states, reach in zip(batch, golds, of_questions, reaches, strict=True):
         answer = _answer_in(question, [matches[page] for page in of_question], matcher)
         more = [f"answer {question.answers[0]!r} is in no gold page"] if answer == "in no gold page" else []
         yield AuditedQuestion(question.id, question.text, tuple(of_question), states, (*faults, *more), answer, reach)
@@ -184,17 +184,17 @@ class Audit:
             self.copies += finding.copies > 0
             self.conflicts += bool(finding.conflicts)
             if finding.kind != "present":
-                shown = {"question": question.id, "page": finding.title, "nearest": finding.nearest}
-                self._example(finding.kind, shown | {"distance": finding.distance}, examples)
+                row = {"question": question.id, "page": finding.title, "nearest": finding.nearest}
+                self._example(finding.kind, row | {"distance": finding.distance}, examples)
         for fault in question.faults:
             self._example("faults", {"question": question.id, "fault": fault}, examples)
         for name, needed in question.reach.items():
             self.reached.setdefault(name, []).append(needed)
 
-    def _example(self, name: str, shown: dict[str, Any], most: int) -> None:
+    def _example(self, name: str, row: dict[str, Any], most: int) -> None:
         listed = self.examples.setdefault(name, [])
         if len(listed) < most:
-            listed.append(shown)
+            listed.append(row)
 
     def shares(self, cutoffs: Sequence[int]) -> list[dict[str, Any]]:
         """Returns a row for each kind of query: the share of questions all of whose gold pages k hits contain."""

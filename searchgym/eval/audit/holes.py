@@ -63,45 +63,45 @@ MOST_IDS: Final = 20
 def judge(match: Match) -> Finding:
     """Returns the state of a gold page."""
     page = match.page
-    own = match.covers.get(title_key(page.title))
-    spelled = [c for c in match.covers.values() if c is not own and spelled_alike(c.title, page.title)]
-    others = [c for c in match.covers.values() if c is not own and c not in spelled]
-    best = max(match.covers.values(), key=lambda c: (c.share, -c.distance, c is own), default=None)
+    exact = match.covers.get(title_key(page.title))
+    spelled = [c for c in match.covers.values() if c is not exact and spelled_alike(c.title, page.title)]
+    others = [c for c in match.covers.values() if c is not exact and c not in spelled]
+    best = max(match.covers.values(), key=lambda c: (c.share, -c.distance, c is exact), default=None)
     if page.text is None:
-        return _by_title(match, own, spelled)
+        return _by_title(match, exact, spelled)
     copies = sum(len(cover.whole) for cover in match.covers.values())
-    if own is not None and is_complete(own):
-        return _finding("present", match, own, max(copies - 1, 0))
+    if exact is not None and is_complete(exact):
+        return _finding("present", match, exact, max(copies - 1, 0))
     for cover in spelled:
         if is_complete(cover):
             return _finding("title spelled otherwise", match, cover, max(copies - 1, 0))
     same = [cover for cover in others if cover.distance <= SAME]
-    if same and (own is None or own.share < 1 - SAME):
+    if same and (exact is None or exact.share < 1 - SAME):
         return _finding("retitled", match, min(same, key=lambda cover: cover.distance), max(copies - 1, 0))
-    here = max((cover for cover in (own, *spelled) if cover is not None), key=lambda c: c.share, default=None)
+    here = max((cover for cover in (exact, *spelled) if cover is not None), key=lambda c: c.share, default=None)
     if here is not None and here.words.any() and here.extra == 0:
         return _finding("cut", match, here, 0)
     if here is not None and here.share >= ALIKE:
         return _finding("near-duplicate", match, here, 0)
-    return _finding("missing" if own is None else "other text", match, best, 0)
+    return _finding("missing" if exact is None else "other text", match, best, 0)
 
 
 def is_complete(cover: Cover) -> bool:
     """Checks whether passages of one title contain a page's whole text, unchanged, in one or several pieces.
 
-    Pieces lose the places across their boundaries: at most three for each boundary.
+    Pieces lose the shingles across their boundaries: at most three for each boundary.
     """
     if cover.whole:
         return True
-    pieces, lost = len(cover.ids), int((~cover.places).sum())
+    pieces, lost = len(cover.ids), int((~cover.shingles).sum())
     every_word = len(cover.words) > 0 and bool(cover.words.all())
     return every_word and pieces > 1 and not cover.inserted and lost < RUN * (pieces - 1)
 
 
-def _by_title(match: Match, own: Cover | None, spelled: Sequence[Cover]) -> Finding:
+def _by_title(match: Match, exact: Cover | None, spelled: Sequence[Cover]) -> Finding:
     """Returns the state of a page without text, by its title alone."""
-    if own is not None:
-        return Finding("present", match.page.title, True, own.title, None, tuple(own.ids[:MOST_IDS]))
+    if exact is not None:
+        return Finding("present", match.page.title, True, exact.title, None, tuple(exact.ids[:MOST_IDS]))
     if spelled:
         cover = spelled[0]
         return Finding(
@@ -128,7 +128,7 @@ def _has_needed(match: Match, cover: Cover) -> bool:
         return True
     words = cover.words
     for first, last in sentence_spans(match.page):
-        inner = cover.places[first : max(last - RUN + 1, first)]
+        inner = cover.shingles[first : max(last - RUN + 1, first)]
         if not words[first:last].all() or ((len(cover.ids) == 1 or cover.inserted) and not inner.all()):
             return False
     return True

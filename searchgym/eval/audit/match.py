@@ -1,8 +1,8 @@
 """Compares the texts of gold pages with the passages of a corpus, which is read once and never held in memory.
 
-Two texts share a place where four words in a row are equal. A passage is compared with a gold page if their titles are
-equal when folded (`golds.fold_title`), or if they share at least two of the page's rarest places. Memory grows with
-the gold pages, not with the corpus; passages are compared in batches, by numbers in place of words.
+A shingle is four words in a row (Broder, 1997). A passage is compared with a gold page if their titles are equal when
+folded (`golds.fold_title`), or if they share at least two of the page's rarest shingles. Memory grows with the gold
+pages, not with the corpus; passages are compared in batches, by numbers in place of words.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from searchgym.eval.audit.golds import GoldPage, fold_title, plain_words
 from searchgym.records import Passage, title_key
 
 RUN: Final = 4
-"""Number of equal words in a row from which on two texts share a place."""
+"""Number of words of a shingle."""
 ANCHORS: Final = 32
-"""Maximum number of places of a gold page, the rarest ones, that are looked up for every passage."""
+"""Maximum number of shingles of a gold page, the rarest ones, that are looked up for every passage."""
 LEAST: Final = 2
 """Minimum number of shared anchors from which on a passage under another title is compared."""
 BATCH: Final = 200_000
@@ -32,7 +32,7 @@ TITLES: Final = 8
 _FACTORS: Final = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93], np.uint64)
 """Odd factors that make one number of the numbers of four words."""
 _BITS: Final = 22
-"""Binary logarithm of the size of the filter in front of the exact look-up of a place."""
+"""Binary logarithm of the size of the filter in front of the exact look-up of a shingle."""
 
 
 @dataclass(slots=True)
@@ -40,18 +40,18 @@ class Cover:
     """What the passages of one title share with a gold page."""
 
     title: str
-    places: npt.NDArray[np.bool_]
-    """(P,) places of the page that these passages share; P is the number of the page's words less three, at least 0."""
+    shingles: npt.NDArray[np.bool_]
+    """(S,) shingles of the page that these passages share; S is the number of its words less three, at least 0."""
     words: npt.NDArray[np.bool_]
-    """(W,) words of the page within shared places, or within a shorter passage that is part of the page."""
+    """(W,) words of the page within shared shingles, or within a shorter passage that is part of the page."""
     ids: list[str] = field(default_factory=list)
-    """Ids of the passages that share a place, in the order of the corpus."""
+    """Ids of the passages that share a shingle, in the order of the corpus."""
     whole: list[str] = field(default_factory=list)
-    """Ids of the passages that contain every place of the page."""
+    """Ids of the passages that contain every shingle of the page."""
     extra: int = 0
-    """Number of words of these passages outside shared places."""
+    """Number of words of these passages outside shared shingles."""
     inserted: int = 0
-    """Number of times that at most three other words stand between two shared places of a passage."""
+    """Number of times that at most three other words stand between two shared shingles of a passage."""
     altered: list[str] = field(default_factory=list)
     """Ids of passages that share half of their words and of the page's, and in which other words differ."""
 
@@ -62,7 +62,7 @@ class Cover:
 
     @property
     def distance(self) -> float:
-        """Share of the words of both texts that lie outside shared places, in [0, 1]; 0 for equal texts.
+        """Share of the words of both texts that lie outside shared shingles, in [0, 1]; 0 for equal texts.
 
         Words in several passages, as in chunks that overlap, count once on the page's side and are not extra.
         """
@@ -77,7 +77,7 @@ class Match:
     page: GoldPage
     words: npt.NDArray[np.int64]
     """(W,) numbers of the words of the page's text."""
-    places: npt.NDArray[np.uint64]
+    shingles: npt.NDArray[np.uint64]
     """(P,) one number for each four words in a row."""
     covers: dict[str, Cover] = field(default_factory=dict)
     """Covers by the exact normal form of the passages' title (`title_key`)."""
@@ -118,14 +118,14 @@ class Matcher:
 
     def _match(self, page: GoldPage) -> Match:
         words = self.number(plain_words(page.text or ""), grow=True)
-        return Match(page, words, places_of(words)[0])
+        return Match(page, words, shingles_of(words)[0])
 
     def _rarest(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
         """Returns the anchors of all pages, sorted, and the page of each."""
-        counts = Counter(place for match in self.matches for place in set(match.places.tolist()))
+        counts = Counter(shingle for match in self.matches for shingle in set(match.shingles.tolist()))
         anchors, owners = list[int](), list[int]()
         for at, match in enumerate(self.matches):
-            rarest = sorted(set(match.places.tolist()), key=lambda place: (counts[place], place))[:ANCHORS]
+            rarest = sorted(set(match.shingles.tolist()), key=lambda shingle: (counts[shingle], shingle))[:ANCHORS]
             anchors += rarest
             owners += [at] * len(rarest)
         values, pages = np.array(anchors, np.uint64), np.array(owners, np.int64)
@@ -142,31 +142,31 @@ class Matcher:
         flat = self.number(itertools.chain.from_iterable(words))
         ends = np.cumsum(lengths)
         starts = ends - lengths
-        places, known = places_of(flat)
-        first = np.searchsorted(ends, np.arange(len(places)), side="right")  # passage of each place
-        known &= np.arange(len(places)) + RUN <= ends[first] if len(places) else known
-        pairs = self._by_anchors(places, known, first, len(batch))
+        shingles, valid = shingles_of(flat)
+        first = np.searchsorted(ends, np.arange(len(shingles)), side="right")  # passage of each shingle
+        valid &= np.arange(len(shingles)) + RUN <= ends[first] if len(shingles) else valid
+        pairs = self._by_anchors(shingles, valid, first, len(batch))
         for number, passage in enumerate(batch):
             pairs.update((at, number) for at in self._by_title.get(fold_title(passage.title), ()))
         for at, number in sorted(pairs, key=lambda pair: (pair[1], pair[0])):
             span = slice(starts[number], max(starts[number], ends[number] - RUN + 1))
             numbers = flat[starts[number] : ends[number]]
-            _record(self.matches[at], batch[number], numbers, places[span], known[span])
+            _record(self.matches[at], batch[number], numbers, shingles[span], valid[span])
         self.passages += len(batch)
 
     def _by_anchors(
         self,
-        places: npt.NDArray[np.uint64],
-        known: npt.NDArray[np.bool_],
+        shingles: npt.NDArray[np.uint64],
+        valid: npt.NDArray[np.bool_],
         first: npt.NDArray[np.int64],
         count: int,
     ) -> set[tuple[int, int]]:
         """Returns the pairs (page, passage of the batch) that share enough anchors."""
-        if not len(self._anchors) or not len(places):
+        if not len(self._anchors) or not len(shingles):
             return set()
-        near = np.flatnonzero(known & self._filter[places >> np.uint64(64 - _BITS)])
-        left = np.searchsorted(self._anchors, places[near], side="left")
-        right = np.searchsorted(self._anchors, places[near], side="right")
+        near = np.flatnonzero(valid & self._filter[shingles >> np.uint64(64 - _BITS)])
+        left = np.searchsorted(self._anchors, shingles[near], side="left")
+        right = np.searchsorted(self._anchors, shingles[near], side="right")
         times = right - left
         anchors = np.repeat(left, times) + np.arange(times.sum()) - np.repeat(np.cumsum(times) - times, times)
         keys = self._owners[anchors] * count + np.repeat(first[near], times)
@@ -175,16 +175,16 @@ class Matcher:
         return {(int(pair // count), int(pair % count)) for pair in enough}
 
 
-def places_of(words: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.bool_]]:
-    """Returns one number for each four words in a row, and whether all four are known (not 0): two arrays (W - 3,)."""
+def shingles_of(words: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.bool_]]:
+    """Returns one number for each four words in a row, and whether all four are valid (not 0): two arrays (W - 3,)."""
     count = max(len(words) - RUN + 1, 0)
     numbers = words.astype(np.uint64)
-    places, known = np.zeros(count, np.uint64), np.ones(count, np.bool_)
+    shingles, valid = np.zeros(count, np.uint64), np.ones(count, np.bool_)
     for offset, factor in enumerate(_FACTORS):
         part = numbers[offset : offset + count]
-        places += part * factor
-        known &= part != 0
-    return places, known
+        shingles += part * factor
+        valid &= part != 0
+    return shingles, valid
 
 
 def _batches(passages: Iterable[Passage]) -> Iterator[tuple[list[Passage], list[list[str]]]]:
@@ -201,11 +201,11 @@ def _batches(passages: Iterable[Passage]) -> Iterator[tuple[list[Passage], list[
         yield batch, words
 
 
-def spread(places: npt.NDArray[np.bool_], count: int) -> npt.NDArray[np.bool_]:
-    """Returns which of `count` words lie in a place that is marked."""
+def spread(shingles: npt.NDArray[np.bool_], count: int) -> npt.NDArray[np.bool_]:
+    """Returns which of `count` words lie in a shingle that is marked."""
     words = np.zeros(count, np.bool_)
     for offset in range(RUN):
-        words[offset : offset + len(places)] |= places
+        words[offset : offset + len(shingles)] |= shingles
     return words
 
 
@@ -219,13 +219,13 @@ def _record(
     match: Match,
     passage: Passage,
     words: npt.NDArray[np.int64],
-    places: npt.NDArray[np.uint64],
-    known: npt.NDArray[np.bool_],
+    shingles: npt.NDArray[np.uint64],
+    valid: npt.NDArray[np.bool_],
 ) -> None:
     """Adds what a passage shares with a gold page to the page's match."""
     key, total = title_key(passage.title), len(match.words)
-    shared = np.isin(match.places, places[known])
-    here = spread(np.isin(places, match.places) & known, len(words))
+    shared = np.isin(match.shingles, shingles[valid])
+    here = spread(np.isin(shingles, match.shingles) & valid, len(words))
     covered = spread(shared, total) if total >= RUN else np.zeros(total, np.bool_)
     if len(words) < RUN or total < RUN:
         for at in positions_of(words, match.words):
@@ -243,7 +243,7 @@ def _record(
     if cover.whole and not whole:
         return  # another passage of the title has it all
     if covered.any() or match.page.text is None:
-        cover.places |= shared
+        cover.shingles |= shared
         cover.words |= covered
         cover.ids.append(passage.id)
         cover.extra += int((~here).sum())

@@ -38,17 +38,17 @@ def reach_of(
     Returns:
         One mapping for each question; empty if it names no gold page, without ``sub-questions`` if it has none.
     """
-    asked: list[tuple[int, str, str]] = []  # question, kind of query, query
+    queries: list[tuple[int, str, str]] = []  # question, kind of query, query
     for at, (question, states) in enumerate(zip(questions, findings, strict=True)):
         if states:
-            asked += [(at, kind, query) for kind, queries in _queries(question).items() for query in queries]
+            queries += [(at, kind, query) for kind, texts in _queries(question).items() for query in texts]
     hits: dict[tuple[int, str], list[Sequence[Hit]]] = {}
-    for start in range(0, len(asked), BATCH):
-        part = asked[start : start + BATCH]
+    for start in range(0, len(queries), BATCH):
+        part = queries[start : start + BATCH]
         for (at, kind, _), result in zip(part, retriever.search([query for *_, query in part], most), strict=True):
             hits.setdefault((at, kind), []).append(result)
         if progress is not None:
-            progress("searches", start + len(part), len(asked))
+            progress("searches", start + len(part), len(queries))
     return [
         {kind: _needed(findings[at], hits[at, kind]) for kind in QUERIES if (at, kind) in hits}
         for at in range(len(questions))

@@ -38,9 +38,7 @@ def reach_rows(audit: Audit, most: int) -> list[dict[str, Any]]:
 
 def example_rows(audit: Audit) -> list[dict[str, Any]]:
     """Returns a row for each example of a hole."""
-    return [
-        {"gold page": kind} | shown for kind in MEANINGS for shown in audit.examples.get(kind, ()) if kind != "present"
-    ]
+    return [{"gold page": kind} | row for kind in MEANINGS for row in audit.examples.get(kind, ()) if kind != "present"]
 
 
 def share_line(audit: Audit, sampled: bool = False) -> str:

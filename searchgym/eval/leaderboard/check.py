@@ -109,7 +109,10 @@ def _checked(folder: Path, manifest: SubmissionManifest, tasks: Tasks, base: Tas
     return CheckedSubmission(folder, manifest, task, scored, scores)
 
 
-LATER: Final = ("open_thoughts", "cut_thoughts", "resumed", "markers_in_pages")
+LATER: Final = (
+    "open_thoughts", "cut_thoughts", "resumed", "markers_in_pages", "evidence_by_tokens", "evidence_by_searches",
+    "evidence_curve",
+)  # fmt: skip
 """Counts that scores of older submissions lack. They do not affect the ranking."""
 
 

@@ -154,19 +154,12 @@ def build_board(
         else:
             reason = f"two submissions of one name: {name!r} with training seed {seed} is also {same.folder}"
             refused.append(SubmissionError("name", reason, one.folder / MANIFEST))
-    answerable: dict[tuple[str, str, str | None], frozenset[str] | None] = {}
-    for one in checked:
-        of_part = (one.manifest.suite, one.manifest.part, one.manifest.corpus_sha256)
-        if of_part not in answerable:
-            answerable[of_part] = answerable_questions(one.task)
-    tracks = [_track(group, answerable, refused) for _, group in sorted(groups.items())]
+    tracks = [_track(group, refused, answerable_questions(group[0].task)) for _, group in sorted(groups.items())]
     return Board([track for track in tracks if track.rows], reported, refused, list(absent))
 
 
 def _track(
-    checked: Sequence[CheckedSubmission],
-    answerable: Mapping[tuple[str, str, str | None], frozenset[str] | None],
-    refused: list[SubmissionError],
+    checked: Sequence[CheckedSubmission], refused: list[SubmissionError], answerable: frozenset[str] | None = None
 ) -> Track:
     """Returns the track of submissions that can be compared."""
     by_name: dict[str, list[CheckedSubmission]] = {}
@@ -181,9 +174,9 @@ def _track(
             refused.append(SubmissionError(names[0], reason, one.folder / MANIFEST))
         else:
             seeds.append(one)
-    some = checked[0].manifest
-    ids = answerable[some.suite, some.part, some.corpus_sha256]
-    rows = [_row(sorted(seeds, key=lambda one: one.manifest.training_seed or 0), ids) for seeds in by_name.values()]
+    rows = [
+        _row(sorted(seeds, key=lambda one: one.manifest.training_seed or 0), answerable) for seeds in by_name.values()
+    ]
     rows.sort(key=lambda row: (row.is_oracle, 1.0 if (em := row.mean("em")) is None else -em, row.manifest.name))
     first = checked[0].manifest
     best = next((row for row in rows if not row.is_oracle), None)

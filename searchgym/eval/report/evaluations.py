@@ -91,7 +91,13 @@ def _section(runs: Sequence[RunData]) -> list[Block]:
     blocks += _by_cause([run for run in runs if run.rows][:MAX_RUNS])
     if len(runs) > MAX_RUNS:
         blocks.append(TextBlock([f"The figures show the first {MAX_RUNS} of {len(runs)} runs."]))
-    pictures = (cost_picture({run.name: run.scores for run in runs}), _hops(runs[:MAX_RUNS]), _recall(runs[:MAX_RUNS]))
+    first_runs = runs[:MAX_RUNS]
+    pictures = (
+        cost_picture({run.name: run.scores for run in runs}),
+        _hops(first_runs),
+        _recall(first_runs),
+        _efficiency(first_runs),
+    )
     blocks += [picture for picture in pictures if picture is not None]
     return blocks
 
@@ -204,6 +210,23 @@ def _recall(runs: Sequence[RunData]) -> Picture | None:
         series.append(Series(run.name, {"share of gold pages found up to a turn": points}))
     caption = "Retrieval by turn: share of the gold titles among all hits so far, with 95 % intervals over questions."
     return panels(series, "turn", "Share of gold titles found by turn", caption, integer=True)
+
+
+def _efficiency(runs: Sequence[RunData]) -> Picture | None:
+    """Draws the share of gold pages read within a budget of context tokens, and of searches."""
+    series = []
+    for run in runs:
+        curves = run.scores.get("evidence_curve")
+        lines: dict[str, Points] = {}
+        for unit, curve in curves.items() if isinstance(curves, dict) else ():
+            pairs = [tuple(map(finite, pair)) for pair in curve if isinstance(pair, list) and len(pair) == 2]
+            lines[f"within this many {unit}"] = [(x, y, y, y) for x, y in pairs if x is not None and y is not None]
+        series.append(Series(run.name, lines))
+    caption = (
+        "Evidence against what was spent: share of the gold pages that were read within a budget, mean over questions. "
+        "The line that rises first finds its evidence cheapest."
+    )
+    return panels(series, "budget", "Share of gold pages read by budget", caption, doubling=True)
 
 
 def _ends(bounds: object, value: float) -> tuple[float, float]:

@@ -50,7 +50,14 @@ class Series:
 
 
 def panels(
-    series: Sequence[Series], label: str, title: str, caption: str, *, integer: bool = False, numbered: bool = True
+    series: Sequence[Series],
+    label: str,
+    title: str,
+    caption: str,
+    *,
+    integer: bool = False,
+    numbered: bool = True,
+    doubling: bool = False,
 ) -> Picture | None:
     """Draws lines with bands, one panel for each title; None if there is nothing to draw.
 
@@ -61,6 +68,7 @@ def panels(
         caption: Text below the figure.
         integer: Whether the x axis counts.
         numbered: Whether the legend numbers the lines, as tables number runs.
+        doubling: Whether the x axis is logarithmic, with a tick for each doubling.
     """
     names = list(dict.fromkeys(name for one in series for name, points in one.panels.items() if points))
 
@@ -76,6 +84,9 @@ def panels(
                     axes.fill_between(xs, lows, highs, alpha=0.2, linewidth=0, color=style["color"])
             axes.set_title(_drawable(name), loc="left", fontsize="medium")
             axes.set_xlabel(label)
+            if doubling:
+                axes.set_xscale("log", base=2)
+                axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
             if integer:
                 axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 

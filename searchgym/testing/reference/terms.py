@@ -283,6 +283,47 @@ def _named(words: Sequence[str], names: Collection[str]) -> int:
     return len(matched)
 
 
+def _efficiency(case: Case) -> Floats:
+    """Each gold page earns the number of doublings left between what was spent for it and the upper limit."""
+    episode, options = case.episode, case.terms["efficiency"]
+    looks = [(s.turn, title_key(hit.passage.title)) for s in episode.searches for hit in s.hits]
+    looks += [(opened.turn, title_key(opened.title)) for opened in episode.opens]
+    golds = {title_key(title) for title in case.question.gold_titles or ()}
+    low, doublings = {"tokens": (256, 8), "searches": (1, 4)}[options.unit]
+    left = 0.0
+    for gold in golds:
+        turns = [turn for turn, title in looks if title == gold]
+        if turns and (episode.calls or options.unit == "searches"):
+            spent = _spent(case, min(turns), options.unit)
+            left += min(max(doublings - math.log2(max(spent, 1) / low), 0), doublings) / doublings
+    share = left / len(golds) if golds else 0.0
+    return case.at_ends(0.0 if options.right and episode.reward < 1 else share)
+
+
+def _spent(case: Case, turn: int, unit: str) -> int:
+    """Returns the number of searches up to a turn, or of different tokens in contexts when its hits are read."""
+    episode = case.episode
+    if unit == "searches":
+        return len([search for search in episode.searches if search.turn <= turn])
+    seen, used = set[tuple[int, int]](), set[int]()
+    for i in case.acting:
+        call = episode.calls[i]
+        used.add(call.context)
+        if call.turn > turn:
+            return len(seen | _positions(episode, call.context, call.start))
+        seen |= _positions(episode, call.context, call.end)
+    for context in used:
+        seen |= _positions(episode, context, sum(len(span.ids) for span in episode.tokens(context)))
+    return len(seen)
+
+
+def _positions(episode: Episode, context: int, end: int) -> set[tuple[int, int]]:
+    """Returns the first tokens of a context, each as the context that it was written in and its position."""
+    node = episode.contexts[context]
+    mine = {(context, position) for position in range(node.fork, end)}
+    return mine if node.parent is None else mine | _positions(episode, node.parent, min(node.fork, end))
+
+
 FURTHER: dict[str, Callable[[Case], Floats]] = {
     "process": _process,
     "decomposition": _decomposition,
@@ -295,5 +336,6 @@ FURTHER: dict[str, Callable[[Case], Floats]] = {
     "vpr": _vpr,
     "evidence": _evidence,
     "waypoint": _waypoint,
+    "efficiency": _efficiency,
 }
 """Functions that return the reward of each call of an episode, by term."""

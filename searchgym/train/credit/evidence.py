@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 
 from searchgym.agents.teams.cosearch import fetched_for
@@ -17,19 +16,28 @@ def new_pages(episode: Episode, question: Question) -> dict[int, int]:
     A page is found if it is among a search's hits, or opened, and new if no earlier turn found it. All numbers are 0
     for a question without gold pages.
     """
-    others = _other_texts(question)
-    missing = {title_key(title) for title in question.gold_titles or ()}
-    seen: dict[int, set[str]] = defaultdict(set)
-    for search in episode.searches:
-        found_pages = (hit.passage for hit in search.hits if title_key(hit.passage.text) not in others)
-        seen[search.turn] |= {title_key(passage.title) for passage in found_pages}
-    for opened in episode.opens:
-        seen[opened.turn] |= {title_key(opened.title)}
-    new = {}
-    for turn in sorted(seen):
-        new[turn] = len(missing & seen[turn])
-        missing -= seen[turn]
+    new = dict.fromkeys(sorted({event.turn for event in (*episode.searches, *episode.opens)}), 0)
+    for turn in gold_turns(episode, question).values():
+        if turn is not None:
+            new[turn] += 1
     return new
+
+
+def gold_turns(episode: Episode, question: Question) -> dict[str, int | None]:
+    """Returns the turn in which each gold page was first retrieved or opened, by title; None if it never was."""
+    others = _other_texts(question)
+    turns: dict[str, int | None] = {title_key(title): None for title in question.gold_titles or ()}
+    seen = [
+        (search.turn, title_key(hit.passage.title))
+        for search in episode.searches
+        for hit in search.hits
+        if title_key(hit.passage.text) not in others
+    ]
+    seen += [(opened.turn, title_key(opened.title)) for opened in episode.opens]
+    for turn, title in sorted(seen):
+        if title in turns and turns[title] is None:
+            turns[title] = turn
+    return turns
 
 
 def _other_texts(question: Question) -> set[str]:

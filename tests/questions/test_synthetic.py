@@ -12,9 +12,9 @@ from support import command_line
 
 from searchgym.corpora.passages import read_passages
 from searchgym.corpora.questions import read_questions
-from searchgym.corpora.synthetic import BLOCK, SyntheticText, title_of, word_of
 from searchgym.errors import UsageError
 from searchgym.eval.audit import audit_corpus
+from searchgym.questions.worlds.synthetic import BLOCK, SyntheticText, title_of, word_of
 
 REAL = {"words": 71.0, "types": 36_118, "hapax": 0.506, "bracketed": 0.145, "the": 0.0591, "1000th": 1.19e-4}
 """Measured on 6,119 passages of 2WikiMultihopQA, 438,335 words."""

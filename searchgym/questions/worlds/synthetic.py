@@ -43,7 +43,7 @@ _LINKS: Final = 2.0
 _BRACKETED: Final = 0.145
 """Share of titles with a bracket at their end."""
 BLOCK: Final = 500
-"""Number of passages that are drawn at once, from a generator of their own."""
+"""Number of passages that are uniform at once, from a generator of their own."""
 _ONSETS: Final = (*"bdfghklmnprstvwz", "br", "ch", "dr", "gr", "kl", "pr", "sh", "st", "th", "tr")
 _VOWELS: Final = (*"aeiou", "ai", "ea", "ou")
 _SYLLABLES: Final = tuple(onset + vowel for onset in _ONSETS for vowel in _VOWELS)
@@ -120,15 +120,15 @@ class SyntheticText:
         ends, link_ends = np.cumsum(lengths), np.cumsum(links)
         for at in chosen:
             page, first = block * BLOCK + at, int(ends[at] - lengths[at])
-            own, again = ranks[first : ends[at]], repeats[first : ends[at]]
+            page_ranks, again = ranks[first : ends[at]], repeats[first : ends[at]]
             linked = (targets[link_ends[at] - links[at] : link_ends[at]] * page).astype(np.int64).tolist()
-            yield self._page(page, own, again, list(dict.fromkeys(other for other in linked if other != page)))
+            yield self._page(page, page_ranks, again, list(dict.fromkeys(other for other in linked if other != page)))
 
-    def _ranks(self, drawn: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-        """Returns the ranks from 0 of words drawn uniformly from [0, 1)."""
-        ranks = np.searchsorted(self._totals, drawn, side="right")
+    def _ranks(self, uniform: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+        """Returns the ranks from 0 of words uniform uniformly from [0, 1)."""
+        ranks = np.searchsorted(self._totals, uniform, side="right")
         beyond = ranks >= len(self._totals)
-        left = (1 - drawn[beyond]) / (1 - self._totals[-1])
+        left = (1 - uniform[beyond]) / (1 - self._totals[-1])
         ranks[beyond] = np.minimum(_MIDDLE * left ** (-1 / (_TAIL - 1)), 2**40).astype(np.int64)
         return ranks
 
@@ -146,18 +146,18 @@ class SyntheticText:
             words.append(word)
             if rank >= len(HEAD):
                 rare.append(word)
-        places = {3 + (number + 1) * len(ranks) // (len(linked) + 1): other for number, other in enumerate(linked)}
+        link_at = {3 + (number + 1) * len(ranks) // (len(linked) + 1): other for number, other in enumerate(linked)}
         text, links, start = list[str](), list[tuple[int, int, str]](), 0
         for number, word in enumerate(words):
-            if (other := places.get(number)) is not None:
+            if (other := link_at.get(number)) is not None:
                 name = title_of(other).split(" (")[0]
                 links.append((start, start + len(name), str(other)))
                 text.append(name)
                 start += len(name) + 1
             full = number % 19 == 18 or number == len(words) - 1
-            shown = word.capitalize() if number and number % 19 == 0 else word
-            text.append(shown + "." * full)
-            start += len(shown) + full + 1
+            written = word.capitalize() if number and number % 19 == 0 else word
+            text.append(written + "." * full)
+            start += len(written) + full + 1
         return Passage(str(page), title, " ".join(text), tuple(links))
 
     def questions(self, count: int, corpus: int) -> Iterator[Question]:
