@@ -54,6 +54,7 @@ ELSEWHERE: Final = {
     "studies/cosearch/README.md": "studies/cosearch.md",
     "studies/long_horizon/README.md": "studies/long_horizon.md",
     "studies/judges/README.md": "studies/judges.md",
+    "studies/corpus_audit/README.md": "studies/corpus_audit.md",
     "studies/sample_questions/questions-read.md": "questions-read.md",
     "studies/masked/masked-spans-read.md": "masked-spans-read.md",
     "studies/selfplay/selfplay-questions.md": "selfplay-questions.md",

@@ -128,7 +128,7 @@ def bill_of_materials(out: Path) -> Path:
 
 
 def bump(root: Path, version: str, day: datetime.date) -> None:
-    """Sets the version in every file that names it, and begins its part of the CHANGELOG."""
+    """Sets the version in every file that names it, and in the CHANGELOG: what was unreleased, or else a new part."""
     if not VERSION.fullmatch(version):
         raise SystemExit(f"a version has three numbers, as in 0.1.1: got {version!r}")
     changelog = root / "CHANGELOG.md"
@@ -142,8 +142,12 @@ def bump(root: Path, version: str, day: datetime.date) -> None:
             if not count:
                 raise SystemExit(f"{path}: no version where one is expected ({before})")
             path.write_text(new, encoding="utf-8")
-    part = f"## {version} ({day.isoformat()})\n\n### Fixed\n\n- \n\n"
-    changelog.write_text(text.replace("## ", part + "## ", 1), encoding="utf-8")
+    heading = f"## {version} ({day.isoformat()})\n"
+    if "\n## Unreleased\n" in text:
+        text = text.replace("## Unreleased\n", heading, 1)
+    else:
+        text = text.replace("## ", f"{heading}\n### Fixed\n\n- \n\n## ", 1)
+    changelog.write_text(text, encoding="utf-8")
     print(f"version {version}: now write its part of CHANGELOG.md")
 
 

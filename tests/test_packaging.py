@@ -83,7 +83,7 @@ def test_every_package_and_card_folder_is_listed(setup_cfg: configparser.ConfigP
 
 
 def test_one_version_everywhere(setup_cfg: configparser.ConfigParser) -> None:
-    headings = re.findall(r"^## \[?([\w.]+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    headings = re.findall(r"^## \[?([\d.]+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert setup_cfg["metadata"]["version"] == searchgym.__version__ == headings[0]
 
 

@@ -51,18 +51,28 @@ def tree(tmp_path: Path) -> Path:
 
 def test_a_version_is_set_everywhere_and_its_notes_follow(tree: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("GITHUB_REPOSITORY", raising=False)
+    changelog = tree / "CHANGELOG.md"
+    changelog.write_text(re.sub(r"(?s)## Unreleased\n.*?(?=## )", "", changelog.read_text()))
     release.bump(tree, "9.8.7", datetime.date(2030, 1, 2))
     texts = {file.name: file.read_text() for file in tree.rglob("*") if file.is_file() and file.name != "CHANGELOG.md"}
     assert len(texts) == 7
     assert all("9.8.7" in text for text in texts.values())
     with pytest.raises(SystemExit, match=r"no finished part about 9\.8\.7"):
         release.notes(tree, "9.8.7")
-    changelog = tree / "CHANGELOG.md"
     changelog.write_text(changelog.read_text().replace("- \n", "- A fault.\n", 1))
     assert release.notes(tree, "9.8.7") == "# SearchGym 9.8.7\n\n### Fixed\n\n- A fault.\n"
     for version, words in (("9.8.7", "has a part about 9.8.7 already"), ("9.8", "three numbers")):
         with pytest.raises(SystemExit, match=words):
             release.bump(tree, version, datetime.date(2030, 1, 3))
+
+
+def test_what_was_unreleased_becomes_the_part_of_the_version(tree: Path):
+    changelog = tree / "CHANGELOG.md"
+    changelog.write_text("# Changelog\n\n## Unreleased\n\n- New.\n\n## 0.1.0 (2026-11-29)\n\n- Old.\n")
+    release.bump(tree, "9.8.7", datetime.date(2030, 1, 2))
+    assert changelog.read_text() == (
+        "# Changelog\n\n## 9.8.7 (2030-01-02)\n\n- New.\n\n## 0.1.0 (2026-11-29)\n\n- Old.\n"
+    )
 
 
 def test_a_place_without_a_version_is_named(tree: Path):

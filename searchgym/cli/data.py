@@ -121,7 +121,7 @@ def corpus_synthesize(
     overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:
-    """Write a corpus of invented words, for tests of size.
+    """Write a corpus of invented words, of any size.
 
     Lengths, word frequencies, titles and links are like Wikipedia's; the words have no meaning.
     """

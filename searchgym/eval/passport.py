@@ -29,7 +29,7 @@ MEASURES: Final[Mapping[str, str]] = {
     "closed book": "the model answers without searching",
     "unanswerable": "a gold page, sentence or answer is not in the corpus",
     "faulty": "the gold data contradict themselves: empty pages, missing sentences, answers in no gold page",
-    "duplicated": "another question of the set is the same, or nearly",
+    "duplicated": "another question of the set is the same, or nearly and accepts the same answer",
     "conflicting": "another question of the set has the same text and another answer",
     "contaminated": "a training question is the same, or nearly",
 }
@@ -80,7 +80,7 @@ def passport_of(
     shortcuts = measure(questions, corpus.passages(), corpus, top_k).scores
     audited = list(audit_corpus(questions, corpus.passages))
     named = {q.id: names_answer(q) for q in questions if not _is_choice(q)}
-    copies = {copy.id for copy in find_copies(None, questions)}
+    copies = _duplicates(questions)
     flags: dict[str, Mapping[str, bool]] = {
         "one search": {id: bool(shortcuts["one_search"][id]) for id in several},
         "one page": {id: bool(shortcuts["co_covered"][id]) for id in several},
@@ -111,6 +111,18 @@ def passport_of(
 def _is_choice(question: Question) -> bool:
     """Checks whether a question offers its answers: yes or no, or one of several names."""
     return " or " in question.text or normalise_answer(question.answers[0]) in ("yes", "no")
+
+
+def _duplicates(questions: Sequence[Question]) -> set[str]:
+    """Returns the ids of questions of which the set has an exact copy, or a near one that accepts one of the answers.
+
+    A near copy with another answer asks something else: "the writer of the film" for "the director of the film".
+    """
+    golds: defaultdict[str, set[str]] = defaultdict(set)
+    for question in questions:
+        golds[question.text] |= set(map(normalise_answer, question.golds))
+    copies = find_copies(None, questions)
+    return {copy.id for copy in copies if copy.kind == "exact" or golds[copy.text] & golds[copy.training]}
 
 
 def _conflicting(questions: Sequence[Question]) -> dict[str, bool]:

@@ -102,6 +102,19 @@ def test_a_question_is_no_duplicate_of_itself():
     assert [(copy.id, copy.kind) for copy in copies] == [("b", "near"), ("c", "near")]
 
 
+def test_a_near_copy_with_another_answer_asks_something_else():
+    first = asked(
+        id="a",
+        text="When was the director of the film The Silent Winter Harbour Behind Seven Golden Mountains Near Amber Lake born?",
+        answer="1901",
+    )
+    other = dataclasses.replace(first, id="b", text=first.text.replace("director", "writer"), answers=("1905",))
+    assert [copy.kind for copy in find_copies(None, [first, other])] == ["near", "near"]
+    for answers, duplicated in (("1905",), set()), (("1901",), {"a", "b"}):
+        questions = [first, dataclasses.replace(other, answers=answers)]
+        assert flagged(passport_of(questions, build_in_memory(PASSAGES)))["duplicated"] == duplicated
+
+
 @pytest.mark.parametrize("level", ["simple", "full"])
 def test_worlds_are_sound(level):
     world = build_world(WorldSpec(level, 80, 3, "test"))
