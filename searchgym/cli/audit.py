@@ -57,12 +57,12 @@ def corpus_audit(
         raise DataMissingError("no such file: check the path", questions)
     bad = BadLines(skip_bad)
     stream = _asked(questions, sample, seed, bad)
-    passages, searched = _opened(corpus, retriever, search)
+    passages, searched, expected = _opened(corpus, retriever, search)
     counts = Audit()
     holes: list[tuple[str, GoldPage, Finding]] = []
 
     def counted() -> Iterator[AuditedQuestion]:
-        with stages() as progress:
+        with stages(expected) as progress:
             for question in audit_corpus(stream, passages, searched, top_k, progress):
                 counts.add(question)
                 holes.extend((question.id, page, state) for page, state in question.holes if fill is not None)
@@ -101,12 +101,15 @@ def _asked(path: FilePath, sample: int | None, seed: int, bad: BadLines) -> Iter
     yield from (question for _, question in sorted(reservoir, key=lambda pair: pair[0]))
 
 
-def _opened(corpus: str, card: str | None, search: bool) -> tuple[Callable[[], Iterable[Passage]], Retriever | None]:
-    """Returns a function that reads a corpus from its start, and a retriever over it if there shall be searches."""
+def _opened(
+    corpus: str, card: str | None, search: bool
+) -> tuple[Callable[[], Iterable[Passage]], Retriever | None, int]:
+    """Returns a function that reads a corpus, a retriever over it if there shall be searches, and its expected size."""
     from searchgym.corpora.documents import open_corpus
     from searchgym.envs.data import find_corpus, load_corpus
     from searchgym.retrieval.cards import find_retriever
     from searchgym.retrieval.index.index import MANIFEST
+    from searchgym.retrieval.index.size import estimate
     from searchgym.retrieval.retriever import corpus_of
 
     path = find_corpus(corpus)
@@ -114,12 +117,13 @@ def _opened(corpus: str, card: str | None, search: bool) -> tuple[Callable[[], I
         raise UsageError("--retriever and --no-search exclude each other")
     indexed = (path / MANIFEST).exists()
     if not search and not indexed:
-        return lambda: open_corpus(path), None
+        size = estimate(path)
+        return lambda: open_corpus(path), None, 0 if size is None else size.passages
     loaded = load_corpus(path, None if card is None else find_retriever(card))
     stored = corpus_of(loaded)
     if stored is None:
         raise UsageError(f"{corpus} does not give out its passages: give the corpus file")
-    return stored.passages, loaded if search else None
+    return stored.passages, loaded if search else None, len(stored)
 
 
 def _filled(

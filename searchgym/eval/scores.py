@@ -159,8 +159,8 @@ def summarise(scored: Scored) -> Scores:
     right = [key for key, row in scored.rows.items() if row.get("em") and key in scored.gold_turns]
     unfounded = sum(evidence.evidence_of(scored.gold_turns[key]) == "none" for key in right)
     scores["right_without_evidence"] = unfounded / len(right) if right else None
-    if curves := curves_of([spent_for(*pair) for pair in scored.with_golds]):
-        scores["evidence_curve"] = curves
+    if spent_curves := curves_of([spent_for(*pair) for pair in scored.with_golds]):
+        scores["evidence_curve"] = spent_curves
     return cast("Scores", scores | _explained(scored))
 
 

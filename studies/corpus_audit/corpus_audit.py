@@ -73,7 +73,7 @@ def one(name: str, questions: list[Question], passages: list[Passage], seed: int
     holed, kinds = planted(questions, passages, COUNTS, seed)
     audited = list(audit_corpus(questions, lambda: holed))
     named = {title_key(finding.title): finding.kind for row in audited for finding in row.findings}
-    right = Counter(kind for title, kind in kinds.items() if named[title] == kind)
+    right: Counter[str] = Counter(kind for title, kind in kinds.items() if named[title] == kind)
     more = sum(kind != "present" and title not in kinds for title, kind in named.items())
     with tempfile.TemporaryDirectory() as folder:
         holes = [(row.id, *hole) for row in audited for hole in row.holes]
@@ -100,10 +100,11 @@ def limits(seeds: Sequence[int]) -> list[dict[str, Any]]:
     values: dict[tuple[str, str, str], list[float]] = {}
     for level in ("simple", "full"):
         for seed in seeds:
-            world = build_world(WorldSpec(level, 300, seed, "validation"))  # type: ignore[arg-type]  # a level
+            world = build_world(WorldSpec(level, 300, seed, "validation"))
             texts = {title_key(passage.title): passage.text for passage in world.passages}
             titles = sorted({title_key(title) for question in world.questions for title in question.gold_titles or ()})
-            counts = dict.fromkeys(("missing", "near-duplicate", "other text", "retitled"), len(titles) // 6)
+            kinds_planted = ("missing", "near-duplicate", "other text", "retitled")
+            counts: dict[str, int] = dict.fromkeys(kinds_planted, len(titles) // 6)
             holed, kinds = planted(world.questions, world.passages, counts, seed, altered=(0.02, 0.4))
             matcher = Matcher([GoldPage(title, texts[title]) for title in titles])
             matcher.add(holed)

@@ -105,7 +105,7 @@ def test_a_question_is_no_duplicate_of_itself():
 def test_a_near_copy_with_another_answer_asks_something_else():
     first = asked(
         id="a",
-        text="When was the director of the film The Silent Winter Harbour Behind Seven Golden Mountains Near Amber Lake born?",
+        text="When was the director of the film The Winter Harbour Behind Seven Golden Mountains Near Amber Lake born?",
         answer="1901",
     )
     other = dataclasses.replace(first, id="b", text=first.text.replace("director", "writer"), answers=("1905",))

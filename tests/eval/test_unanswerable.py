@@ -19,10 +19,10 @@ from searchgym.eval.formats.score import score_answers, write_scored
 from searchgym.eval.leaderboard.manifest import EPISODES
 from searchgym.eval.leaderboard.table import COMPARED_FIELDS, _track
 from searchgym.eval.leaderboard.tasks import Tasks
-from searchgym.eval.report.board import track_cells
+from searchgym.eval.report.board import HEAD, track_cells
 from searchgym.eval.run_folder import read_finished
 from searchgym.eval.runner import EvalOptions, evaluate
-from searchgym.eval.scores import bootstrap_ci, score_each
+from searchgym.eval.scores import bootstrap_ci, question_rows, score_each
 from searchgym.eval.suites.run import evaluate_suite, suite_means
 from searchgym.options import kinds
 from searchgym.records import Answer, Episode, Paragraph, Question, Triple
@@ -218,6 +218,16 @@ def test_rows_of_a_leaderboard_are_over_the_questions_that_have_the_score(runs, 
     assert (first.mean("em"), first.over_seeds("em")) == (0.5, t_interval([0.75, 0.25]))  # two of three seeds have it
     assert (first.interval("em"), last.interval("em")) == (bootstrap_ci([1.0, 1.0, 1.0, 0.0]), [0.0, 0.0])
     assert (track.to_best["none"].mean, track.to_best["none"].losses) == (-0.75, 3)
+
+
+def test_rows_have_the_score_of_the_questions_that_the_corpus_can_answer(runs, tmp_path):
+    most = score_each(task(), list(read_episodes(runs / "most" / "episodes.jsonl")))
+    right = [row["id"] for row in question_rows(most) if row.get("em") == 1.0]
+    (row,) = _track([submitted("most", most, tmp_path, em=0.75)], [], frozenset(right[:2])).rows
+    assert row.on_answerable == {"n": 2, "of": 4, "em": 1.0, "em_ci95": [1.0, 1.0]}
+    track = _track([submitted("most", most, tmp_path, em=0.75)], [], frozenset(right[:2]))
+    assert dict(zip(HEAD, track_cells(track)[0], strict=True))["EM, answerable"] == "1.000 (2 of 4)"
+    assert track_cells(_track([submitted("most", most, tmp_path, em=0.75)], []))[0][HEAD.index("EM, answerable")] == ""
 
 
 def test_rows_without_any_score_come_last_and_are_compared_with_none(tmp_path):

@@ -105,6 +105,7 @@ def picture(audit: Audit, path: Path, most: int) -> None:
     for row, marker in zip(rows, "osD", strict=False):
         points = [(int(name[1:]), share) for name, share in row.items() if name.startswith("@")]
         right.plot(*zip(*points, strict=True), marker=marker, label=f"queries: {row['query']}")
+    right.set_xticks([k for k in CUTOFFS if k <= most])
     right.set_ylim(0, 1.02)
     right.set_xlabel("hits per query")
     right.set_title("Questions all of whose gold pages are within k hits", fontsize=10)

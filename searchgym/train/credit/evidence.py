@@ -16,7 +16,8 @@ def new_pages(episode: Episode, question: Question) -> dict[int, int]:
     A page is found if it is among a search's hits, or opened, and new if no earlier turn found it. All numbers are 0
     for a question without gold pages.
     """
-    new = dict.fromkeys(sorted({event.turn for event in (*episode.searches, *episode.opens)}), 0)
+    turns = {search.turn for search in episode.searches} | {opened.turn for opened in episode.opens}
+    new = dict.fromkeys(sorted(turns), 0)
     for turn in gold_turns(episode, question).values():
         if turn is not None:
             new[turn] += 1
