@@ -91,7 +91,7 @@ def audit_corpus(
         passages: Function that returns the corpus from its start; it is called once for each block of questions.
         retriever: Retriever over the corpus, to find out whether searches reach the gold pages. Default: not searched.
         most: Number of hits of each search.
-        progress: Receives the stages ``passages`` and ``searches``.
+        progress: Receives the stages ``passages`` (one for each block) and ``searches``.
         block: Number of questions that are held at once.
 
     Yields:
@@ -102,14 +102,17 @@ def audit_corpus(
     """
     if block < 1 or most < 1:
         raise UsageError(f"block and most must be at least 1, got {block} and {most}")
-    rest = iter(questions)
+    rest, part = iter(questions), 0
     while batch := list(itertools.islice(rest, block)):
-        yield from _audit_block(batch, passages, retriever, most, progress)
+        part += 1
+        stage = "passages" if part == 1 else f"passages, part {part} of the questions"
+        counted = _counted(passages(), stage, progress)
+        yield from _audit_block(batch, counted, retriever, most, progress)
 
 
 def _audit_block(
     batch: Sequence[Question],
-    passages: Callable[[], Iterable[Passage]],
+    passages: Iterable[Passage],
     retriever: Retriever | None,
     most: int,
     progress: Progress | None,
@@ -117,7 +120,7 @@ def _audit_block(
     golds = [gold_pages_of(question) for question in batch]
     pages = list(dict.fromkeys(page for of_question, _ in golds for page in of_question))
     matcher = Matcher(pages, (answer for question in batch for answer in question.golds))
-    matcher.add(_counted(passages(), progress))
+    matcher.add(passages)
     matches = dict(zip(pages, matcher.matches, strict=True))
     findings = {page: judge(match) for page, match in matches.items()}
     of_questions = [tuple(findings[page] for page in of_question) for of_question, _ in golds]
@@ -128,12 +131,12 @@ def _audit_block(
         yield AuditedQuestion(question.id, question.text, tuple(of_question), states, (*faults, *more), answer, reach)
 
 
-def _counted(passages: Iterable[Passage], progress: Progress | None) -> Iterator[Passage]:
-    """Yields passages, and reports their number."""
+def _counted(passages: Iterable[Passage], stage: str, progress: Progress | None) -> Iterator[Passage]:
+    """Yields passages, and reports their number as the progress of a stage."""
     for number, passage in enumerate(passages, start=1):
         yield passage
         if progress is not None and number % EVERY == 0:
-            progress("passages", number, 0)
+            progress(stage, number, 0)
 
 
 def _answer_in(question: Question, matches: Sequence[Match], matcher: Matcher) -> str:

@@ -220,7 +220,9 @@ def _efficiency(runs: Sequence[RunData]) -> Picture | None:
         lines: dict[str, Points] = {}
         for unit, curve in curves.items() if isinstance(curves, dict) else ():
             pairs = [tuple(map(finite, pair)) for pair in curve if isinstance(pair, list) and len(pair) == 2]
-            lines[f"within this many {unit}"] = [(x, y, y, y) for x, y in pairs if x is not None and y is not None]
+            lines[f"share of gold pages read within this many {unit}"] = [
+                (x, y, y, y) for x, y in pairs if x is not None and y is not None
+            ]
         series.append(Series(run.name, lines))
     caption = (
         "Evidence against what was spent: share of the gold pages that were read within a budget, mean over questions. "

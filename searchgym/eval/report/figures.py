@@ -86,7 +86,7 @@ def panels(
             axes.set_xlabel(label)
             if doubling:
                 axes.set_xscale("log", base=2)
-                axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+                axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}" if value < 1024 else f"{value / 1024:g}k")
             if integer:
                 axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
