@@ -68,8 +68,8 @@ def test_eval_prints_scores_and_writes_a_new_folder_each_time(cli):
     assert status == 0
     assert "n/a" not in out
     assert (
-        "not measured: sp_*, joint_* (the agent names no supporting evidence); response_tokens, read_tokens, legal"
-        in out
+        "not measured: sp_*, joint_* (the agent names no supporting evidence); evidence_by_tokens (no model was asked, "
+        "or the questions name no gold pages); response_tokens, read_tokens, legal (no model was asked)" in out
     )
     assert "title_recall by turn 1 to 5" in out
     assert "95 % interval" in out

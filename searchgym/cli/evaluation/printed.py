@@ -20,13 +20,7 @@ UNMEASURED: Final = {
     ("evidence_by_tokens",): "no model was asked, or the questions name no gold pages",
     ("sp_", "evidence_", "joint_"): "the agent names no supporting evidence",
     ("response_tokens", "read_tokens", "legal"): "no model was asked",
-    (
-        "title_recall",
-        "gold_found",
-        "over_search",
-        "under_search",
-        "evidence_by_searches",
-    ): "the questions name no gold pages",
+    ("title_recall", "gold_found", "over_search", "under_search"): "the questions name no gold pages",
     ("right_without_evidence",): "no right answer to a question that names gold pages",
     ("",): "not produced by the agent",
 }
