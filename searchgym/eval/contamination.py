@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -39,7 +39,10 @@ class Copy:
 
 
 def find_copies(
-    training: Iterable[str] | None, evaluation: Sequence[Question], least: float = NEAR_DUPLICATE
+    training: Iterable[str] | None,
+    evaluation: Sequence[Question],
+    least: float = NEAR_DUPLICATE,
+    alike: Callable[[Question, str], bool] | None = None,
 ) -> list[Copy]:
     """Returns the evaluation questions that are copies of training questions, in their order.
 
@@ -47,6 +50,7 @@ def find_copies(
         training: Texts of training questions. None: the other evaluation questions, for duplicates in a set.
         evaluation: Evaluation questions.
         least: Minimum similarity of a near copy, in (0, 1].
+        alike: Tells whether a question may be a near copy of a training text. Default: of any.
     """
     texts = [question.text for question in evaluation] if training is None else list(training)
     trained = {normalise_answer(text): text for text in texts}
@@ -74,14 +78,15 @@ def find_copies(
             covered += weight[word]
             if covered > (1.0 - least) * whole:
                 break
-        alike: list[tuple[float, str]] = []
+        similar: list[tuple[float, str]] = []
         for other in candidates:
             if other != text and terms & QUESTION_WORDS == words[other] & QUESTION_WORDS:
                 shared = sum(weight[word] for word in terms & words[other])
                 similarity = shared / (shared + sum(weight[word] for word in terms ^ words[other]))
-                alike += [(-similarity, other)] if similarity >= least else []
-        if alike:
-            similarity, nearest = min(alike)
+                if similarity >= least and (alike is None or alike(question, trained[other])):
+                    similar.append((-similarity, other))
+        if similar:
+            similarity, nearest = min(similar)
             copies.append(Copy(question.id, "near", -similarity, question.text, trained[nearest]))
     return copies
 

@@ -121,8 +121,8 @@ def _duplicates(questions: Sequence[Question]) -> set[str]:
     golds: defaultdict[str, set[str]] = defaultdict(set)
     for question in questions:
         golds[question.text] |= set(map(normalise_answer, question.golds))
-    copies = find_copies(None, questions)
-    return {copy.id for copy in copies if copy.kind == "exact" or golds[copy.text] & golds[copy.training]}
+    copies = find_copies(None, questions, alike=lambda question, text: bool(golds[question.text] & golds[text]))
+    return {copy.id for copy in copies}
 
 
 def _conflicting(questions: Sequence[Question]) -> dict[str, bool]:

@@ -1,9 +1,10 @@
 """Audits of real and generated questions with planted holes: what is named, what is flagged, what filling restores.
 
-    python studies/corpus_audit/corpus_audit.py [planted | limits] [--seeds 1 2 3 4 5] [--top-k 20] [--json]
+    python studies/corpus_audit/corpus_audit.py [planted | passport | limits] [--seeds 1 2 3 4 5] [--top-k 20] [--json]
 
-``planted``: HotpotQA's and 2WikiMultihopQA's questions in SEARCHGYM_DATA, and those of generated worlds. ``limits``:
-the distributions on generated worlds from which the two limits of `searchgym.eval.audit.holes` were chosen.
+``planted``: HotpotQA's and 2WikiMultihopQA's questions in SEARCHGYM_DATA, and those of generated worlds, with holes in
+the corpus. ``passport``: the same questions, and those of --questions over --corpus, with faults. ``limits``: the
+distributions on generated worlds from which the two limits of `searchgym.eval.audit.holes` were chosen.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from plant import planted
+from plant import FAULTS, faulty_set, planted
 
 from searchgym.agents.base import load_agent
 from searchgym.cli.output import emit, emit_rows, say
@@ -29,6 +30,7 @@ from searchgym.envs import find_env, load_task
 from searchgym.eval import evaluate
 from searchgym.eval.audit import GoldPage, audit_corpus, fill_corpus
 from searchgym.eval.audit.match import Matcher
+from searchgym.eval.passport import passport_of
 from searchgym.questions.worlds import build_world
 from searchgym.questions.worlds.schema import WorldSpec
 from searchgym.records import Paragraph, Passage, Question, title_key
@@ -95,6 +97,22 @@ def one(name: str, questions: list[Question], passages: list[Passage], seed: int
     }
 
 
+def passport(name: str, questions: Sequence[Question], passages: Sequence[Passage], seed: int) -> dict[str, Any]:
+    """Plants five faults of each kind in a set, and returns how many of them its passport names, and how many more."""
+    faulty, kept, trained, ids = faulty_set(questions, passages, 5, seed)
+    before = passport_of(questions, build_in_memory(passages), trained_on=[]).flags
+    flags = passport_of(faulty, build_in_memory(kept), trained_on=trained).flags
+    row: dict[str, Any] = {"set": name, "seed": seed, "questions": len(questions)}
+    for fault in FAULTS:
+        named = {id for id, flag in flags[fault].items() if flag}
+        clean = {id for id, flag in before[fault].items() if flag}
+        row |= {
+            fault: f"{len(named & ids[fault])}/{len(ids[fault])}",
+            f"{fault}, more": len(named - ids[fault] - clean),
+        }
+    return row
+
+
 def limits(seeds: Sequence[int]) -> list[dict[str, Any]]:
     """Returns what the texts under a gold title and the nearest others share with the page, in worlds with holes."""
     values: dict[tuple[str, str, str], list[float]] = {}
@@ -124,9 +142,11 @@ def limits(seeds: Sequence[int]) -> list[dict[str, Any]]:
 def main() -> None:
     """Prints the rows of a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="?", choices=("planted", "limits"), default="planted")
+    parser.add_argument("what", nargs="?", choices=("planted", "passport", "limits"), default="planted")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
     parser.add_argument("--top-k", type=int, default=20)
+    parser.add_argument("--questions", type=Path, help="a further set for passport, such as generated questions")
+    parser.add_argument("--corpus", type=Path)
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     if given.what == "limits":
@@ -136,7 +156,13 @@ def main() -> None:
         for seed in given.seeds:
             for name, questions, passages in sets(seed):
                 say(f"{name}, seed {seed} ...")
-                rows.append(one(name, questions, passages, seed, given.top_k))
+                if given.what == "passport":
+                    rows.append(passport(name, questions, passages, seed))
+                else:
+                    rows.append(one(name, questions, passages, seed, given.top_k))
+            if given.what == "passport" and given.questions:
+                further = read_questions(given.questions), list(open_corpus(given.corpus))
+                rows.append(passport(given.questions.parent.name, *further, seed))
     if given.json:
         emit({"results": rows}, True)
     else:

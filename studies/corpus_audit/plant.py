@@ -6,10 +6,48 @@ import dataclasses
 import random
 from collections.abc import Mapping, Sequence
 
+from searchgym.questions.shortcuts import names_answer
 from searchgym.records import Passage, Question, title_key
 
 KINDS = ("missing", "cut", "retitled", "near-duplicate", "other text")
 """Kinds of planted holes, named as `searchgym corpus audit` names them."""
+
+
+FAULTS = ("duplicated", "conflicting", "answer named", "unanswerable", "contaminated")
+"""Faults that `faulty_set` plants, named as `searchgym questions passport` names them."""
+
+
+def faulty_set(
+    questions: Sequence[Question], passages: Sequence[Passage], count: int, seed: int
+) -> tuple[list[Question], list[Passage], list[str], dict[str, set[str]]]:
+    """Returns questions with faults, their corpus, the texts of training questions, and the ids of each fault.
+
+    A duplicate has one word more. Half of a pair that conflicts is new, the other half is the question itself.
+    """
+    rng = random.Random(seed)
+    open_ones = [q for q in questions if not names_answer(q) and " or " not in q.text and q.gold_titles]
+    chosen = rng.sample(open_ones, len(FAULTS) * count)
+    parts = dict(zip(FAULTS, (chosen[at : at + count] for at in range(0, len(chosen), count)), strict=True))
+    changed = {q.id: q for q in questions}
+    ids: dict[str, set[str]] = {fault: {q.id for q in part} for fault, part in parts.items()}
+    for question in parts["duplicated"]:
+        again = dataclasses.replace(question, id=f"{question.id}-again", text=f"Now, {question.text}")
+        changed[again.id] = again
+        ids["duplicated"].add(again.id)
+    for question in parts["conflicting"]:
+        other = dataclasses.replace(question, id=f"{question.id}-other", answers=("another answer",), aliases=())
+        changed[other.id] = other
+        ids["conflicting"].add(other.id)
+    for question in parts["answer named"]:
+        text = f"{question.text.rstrip('?')}, and is it {question.answers[0]}?"
+        changed[question.id] = dataclasses.replace(question, text=text)
+    lost = {title_key(question.gold_titles[0]) for question in parts["unanswerable"] if question.gold_titles}
+    for question in changed.values():  # others that need these pages cannot be answered either
+        if lost & {title_key(title) for title in question.gold_titles or ()}:
+            ids["unanswerable"].add(question.id)
+    ids["duplicated"] |= ids["conflicting"]  # these have the same text
+    kept = [passage for passage in passages if title_key(passage.title) not in lost]
+    return list(changed.values()), kept, [q.text.lower() for q in parts["contaminated"]], ids
 
 
 def planted(

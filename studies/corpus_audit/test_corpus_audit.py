@@ -1,7 +1,8 @@
 """The study at a small size: planted holes are named, and filling restores the oracle."""
 
 import pytest
-from corpus_audit import COUNTS, limits, one, sets
+from corpus_audit import COUNTS, limits, one, passport, sets
+from plant import FAULTS
 
 pytestmark = pytest.mark.study
 
@@ -13,6 +14,15 @@ def test_planted_holes_are_named_and_filled(monkeypatch):
     assert [row[f"{kind} named"] for kind in COUNTS] == [f"{count}/{count}" for count in COUNTS.values()]
     assert (row["flagged when clean"], row["named elsewhere"], row["oracle, filled"]) == (0, 0, 1.0)
     assert row["oracle, holed"] < row["oracle, answerable"] < 1.0
+
+
+def test_planted_faults_are_named(monkeypatch):
+    monkeypatch.delenv("SEARCHGYM_DATA", raising=False)
+    ((name, questions, passages),) = sets(3)
+    row = passport(name, questions, passages, seed=3)
+    for fault in FAULTS:
+        named, planted = row[fault].split("/")
+        assert named == planted and row[f"{fault}, more"] == 0
 
 
 def test_the_limits_lie_between_what_they_part():
