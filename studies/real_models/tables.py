@@ -64,7 +64,7 @@ def arm_rows(records: Records) -> list[dict[str, Any]]:
     rows = []
     for arm in ARMS:
         for control in CONTROLS:
-            for sets in ("generated", "hotpotqa", "2wikimultihopqa"):
+            for sets in ("generated", "HotpotQA", "2WikiMultihopQA"):
                 seeds = scores_of(records, arm, sets, control)
                 if not seeds:
                     continue
