@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import collections
+import itertools
 import random
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,9 +20,6 @@ if TYPE_CHECKING:
     from searchgym.eval.audit import Audit, AuditedQuestion, Finding, GoldPage
     from searchgym.records import Passage, Question
     from searchgym.retrieval.retriever import Retriever
-
-ROWS: Final = "questions.jsonl"
-"""File of an audit with a row for each question."""
 
 
 def corpus_audit(
@@ -47,6 +45,7 @@ def corpus_audit(
     """
     from searchgym.corpora.files import write_jsonl
     from searchgym.eval.audit import Audit, audit_corpus
+    from searchgym.eval.audit.answerable import ROWS
     from searchgym.eval.audit.report import markdown, picture, reach_rows
     from searchgym.questions.saved import write_report
 
@@ -57,6 +56,7 @@ def corpus_audit(
         raise DataMissingError("no such file: check the path", questions)
     bad = BadLines(skip_bad)
     stream = _asked(questions, sample, seed, bad)
+    stream = itertools.chain([next(stream)], stream)  # a bad file is refused before a corpus is indexed
     passages, searched, expected = _opened(corpus, retriever, search)
     counts = Audit()
     holes: list[tuple[str, GoldPage, Finding]] = []

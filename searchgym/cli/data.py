@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from searchgym.cli.output import Json, emit, progress, say, say_next
+from searchgym.cli.output import Json, emit, progress, say, say_next, stages
 from searchgym.errors import BadLines, DataMissingError, RunExistsError, ScoringError, UsageError
 from searchgym.options.cards import CorpusCard, find_card, load_card
 from searchgym.records import Passage
@@ -42,7 +42,7 @@ def report(bad: BadLines) -> int:
 
 
 def refuse_existing(out: Path, overwrite: bool) -> None:
-    """Refuses to overwrite an output path unless questions_file to.
+    """Refuses to overwrite an output path unless asked to.
 
     Raises:
         RunExistsError: `out` exists and `overwrite` is False.
@@ -127,6 +127,7 @@ def corpus_synthesize(
     """
     from searchgym.corpora.passages import write_corpus
     from searchgym.corpora.questions import write_questions
+    from searchgym.eval.audit.audit import counted
     from searchgym.questions.worlds.synthetic import SyntheticText
 
     refuse_existing(out, overwrite)
@@ -135,19 +136,11 @@ def corpus_synthesize(
     if questions:
         refuse_existing(questions_file, overwrite)
         write_questions(questions_file, text.questions(questions, n))
-    with progress("synthesize") as advance:
-        count = write_corpus(out, counted(text.passages(n), n, advance))
+    with stages(n) as advance:
+        count = write_corpus(out, counted(text.passages(n), "synthesize", advance))
     emit({"passages": count, "questions": questions, "out": str(out)}, json, "synthetic corpus")
     if questions and not json:
         say_next("corpus", "audit", "--questions", questions_file, "--corpus", out)
-
-
-def counted(passages: Iterable[Passage], whole: int, advance: Callable[[int, int | None], None]) -> Iterator[Passage]:
-    """Yields passages, and reports their number now and then."""
-    for number, passage in enumerate(passages, start=1):
-        yield passage
-        if number % 10_000 == 0:
-            advance(number, whole)
 
 
 @corpus.command("inspect")

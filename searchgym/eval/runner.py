@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,6 +68,7 @@ def evaluate(
     options: EvalOptions = EvalOptions(),
     *,
     progress: Callable[[int, int], None] | None = None,
+    answerable: Collection[str] | None = None,
 ) -> Scores:
     """Runs an agent on every question of a task and writes a run folder.
 
@@ -78,6 +79,7 @@ def evaluate(
         models: Model of each role.
         options: Options of the evaluation.
         progress: Called with (episodes done, episodes in total).
+        answerable: Ids of the questions that the corpus can answer, from an audit. Default: a small corpus is audited.
 
     Returns:
         The scores, as in ``scores.json``.
@@ -123,7 +125,8 @@ def evaluate(
         scores = summarise(scored)
         if unreachable := unreachable_golds(task):
             scores["unreachable_golds"] = {"n": len(unreachable), "first": unreachable[:NAMED]}
-        if (answerable := answerable_questions(task)) is not None:
+        answerable = answerable_questions(task) if answerable is None else answerable
+        if answerable is not None:
             part = on_answerable({row["id"]: row["em"] for row in rows if "em" in row}, answerable)
             if part is not None:
                 scores["on_answerable"] = part

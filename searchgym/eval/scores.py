@@ -6,6 +6,7 @@ over questions. ``docs/reference/scores.md`` describes each metric.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +26,7 @@ from searchgym.protocol import markers_in_pages
 from searchgym.records import Call, Episode, hops_of, simulated_share
 from searchgym.rollout.chat import thought_counts
 from searchgym.scoring import Scores as Row
-from searchgym.scoring.efficiency import LIMITS, spent_for
+from searchgym.scoring.efficiency import LIMITS, Pages, spent_for
 
 OFFICIAL: Final = ("em", "f1")
 """Official scores that have a value for every question and an interval."""
@@ -63,11 +64,11 @@ class Scored:
     gold_turns: Mapping[tuple[str, int], Sequence[int | None]]
     """Turns in which the gold pages were found, by (question id, attempt), for questions that name gold pages."""
 
-    @property
-    def with_golds(self) -> list[tuple[Episode, Sequence[int | None]]]:
-        """Episodes whose question names gold pages, each with the turns in which these were found."""
-        named = [episode for episode in self.episodes if self.golds.get(episode.question_id)]
-        return [(episode, self.gold_turns[episode.question_id, episode.attempt]) for episode in named]
+    @functools.cached_property
+    def spent(self) -> dict[tuple[str, int], Pages]:
+        """What was spent for each gold page, by (question id, attempt), for questions that name gold pages."""
+        keyed = ((episode, (episode.question_id, episode.attempt)) for episode in self.episodes)
+        return {key: spent_for(e, self.gold_turns[key]) for e, key in keyed if self.golds.get(e.question_id)}
 
     def means(self, values: Sequence[float]) -> list[float]:
         """Averages values of episodes over the attempts at each question; returns them in the order of question ids."""
@@ -159,7 +160,7 @@ def summarise(scored: Scored) -> Scores:
     right = [key for key, row in scored.rows.items() if row.get("em") and key in scored.gold_turns]
     unfounded = sum(evidence.evidence_of(scored.gold_turns[key]) == "none" for key in right)
     scores["right_without_evidence"] = unfounded / len(right) if right else None
-    if spent_curves := curves_of([spent_for(*pair) for pair in scored.with_golds]):
+    if spent_curves := curves_of(list(scored.spent.values())):
         scores["evidence_curve"] = spent_curves
     return cast("Scores", scores | _explained(scored))
 
@@ -213,7 +214,7 @@ def _columns(scored: Scored) -> dict[str, list[float] | None]:
         for e in episodes
         if (question := task.by_id[e.question_id]).answerable is not False
     ]
-    with_golds = scored.with_golds
+    with_golds = [(e, scored.gold_turns[e.question_id, e.attempt]) for e in episodes if scored.golds.get(e.question_id)]
     columns: dict[str, list[float]] = {
         "cover_em": covers,
         "reward": [e.reward for e in episodes],
@@ -232,7 +233,7 @@ def _columns(scored: Scored) -> dict[str, list[float] | None]:
         "under_search": [float(evidence.stopped_early(e, turns, task.rules.max_turns)) for e, turns in with_golds],
         **thought_counts(episodes),
         **{f"{BY}{unit}": [] for unit in LIMITS},
-        **{f"{BY}{unit}": areas for unit, areas in areas_of([spent_for(*pair) for pair in with_golds]).items()},
+        **{f"{BY}{unit}": areas for unit, areas in areas_of(list(scored.spent.values())).items()},
     }
     if task.rules.pages is None:
         del columns["opens"]
@@ -271,7 +272,7 @@ def question_rows(scored: Scored) -> Iterator[dict[str, Any]]:
             "type": question.kind,
             **{name: math.fsum(row[name] or 0.0 for row in rows) / len(rows) for name in OFFICIAL if name in rows[0]},
             "searches": sum(len(e.searches) for e in attempts) / len(attempts),
-            **row_of([spent_for(e, scored.gold_turns.get(key, ())) for e, key in zip(attempts, keys, strict=True)]),
+            **row_of([scored.spent.get(key, ()) for key in keys]),
             "answers": [None if e.answer is None else e.answer.text for e in attempts],
             **({"exact": [bool(row["em"]) for row in rows]} if "em" in rows[0] else {}),
             "evidence": [evidence.evidence_of(scored.gold_turns[key]) for key in keys]

@@ -246,7 +246,6 @@ def run_evaluation(
     """
     from searchgym.envs.reward import unpaid
     from searchgym.eval import runner
-    from searchgym.eval.audit.answerable import on_answerable
     from searchgym.eval.ceilings import add_ceilings, with_gold_pages
     from searchgym.eval.contamination import measure_contamination
     from searchgym.eval.evidence import of_unreachable
@@ -258,7 +257,8 @@ def run_evaluation(
     gold_task = with_gold_pages(task) if ceilings else None  # refused now rather than after the run
     try:
         with stages() as report:
-            scores = runner.evaluate(task, agent, out, models, options, progress=lambda *done: report(label, *done))
+            advance = functools.partial(report, label)
+            scores = runner.evaluate(task, agent, out, models, options, progress=advance, answerable=answerable)
             if gold_task is not None:
                 above = f"{label}, gold pages given"
                 report_gold = functools.partial(report, above)
@@ -272,12 +272,9 @@ def run_evaluation(
     except Exception:
         say(f"stopped by the error below: finished episodes are kept in {out}; --out {whole or out} --resume goes on")
         raise
-    em = {id: row["em"] for id, row in RunReader(out).question_rows().items() if "em" in row}
     if trained is not None:
+        em = {id: row["em"] for id, row in RunReader(out).question_rows().items() if "em" in row}
         scores = scores | {"contamination": measure_contamination(trained, task.questions, em)}
-    if answerable is not None and (part := on_answerable(em, answerable)) is not None:
-        scores = scores | {"on_answerable": part}
-    if trained is not None or answerable is not None:
         runner.write_json(out / SCORES, scores)
     if unreachable := scores.get("unreachable_golds"):
         say(f"warning: {of_unreachable(unreachable['first'], unreachable['n'])}")

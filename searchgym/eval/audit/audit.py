@@ -106,8 +106,7 @@ def audit_corpus(
     while batch := list(itertools.islice(rest, block)):
         part += 1
         stage = "passages" if part == 1 else f"passages, part {part} of the questions"
-        counted = _counted(passages(), stage, progress)
-        yield from _audit_block(batch, counted, retriever, most, progress)
+        yield from _audit_block(batch, counted(passages(), stage, progress), retriever, most, progress)
 
 
 def _audit_block(
@@ -131,7 +130,7 @@ def _audit_block(
         yield AuditedQuestion(question.id, question.text, tuple(of_question), states, (*faults, *more), answer, reach)
 
 
-def _counted(passages: Iterable[Passage], stage: str, progress: Progress | None) -> Iterator[Passage]:
+def counted(passages: Iterable[Passage], stage: str, progress: Progress | None) -> Iterator[Passage]:
     """Yields passages, and reports their number as the progress of a stage."""
     for number, passage in enumerate(passages, start=1):
         yield passage

@@ -135,15 +135,15 @@ def _has_needed(match: Match, cover: Cover) -> bool:
 
 
 def holds_answer(match: Match, answers: Sequence[npt.NDArray[np.int64]]) -> tuple[bool, bool]:
-    """Checks whether an accepted answer is in a gold page, and whether it is in what the corpus has of the page.
+    """Checks whether an accepted answer is in a gold page's text, and whether it is in what the corpus has of that.
 
     Args:
         match: What the corpus has of the page.
         answers: (n,) numbers of the words of each accepted answer.
 
     Returns:
-        Whether the page has an answer, in its title or text, and whether the corpus has it. Of a page without text, the
-        passages with its title are searched for both.
+        Whether the text has an answer, and whether the corpus has it. Of a page without text, the passages with its
+        title are searched for both.
     """
     in_gold = in_corpus = False
     for answer in answers:

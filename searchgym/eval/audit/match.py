@@ -78,7 +78,7 @@ class Match:
     words: npt.NDArray[np.int64]
     """(W,) numbers of the words of the page's text."""
     shingles: npt.NDArray[np.uint64]
-    """(P,) one number for each four words in a row."""
+    """(S,) one number for each shingle."""
     covers: dict[str, Cover] = field(default_factory=dict)
     """Covers by the exact normal form of the passages' title (`title_key`)."""
     texts: list[npt.NDArray[np.int64]] = field(default_factory=list)
@@ -107,8 +107,6 @@ class Matcher:
         self._filter[self._anchors >> np.uint64(64 - _BITS)] = True
         counts = np.bincount(self._owners, minlength=len(pages)) if len(self._owners) else np.zeros(len(pages), int)
         self._least = np.minimum(counts, LEAST)
-        self.passages = 0
-        """Number of passages that were compared."""
 
     def number(self, words: Iterable[str], grow: bool = False) -> npt.NDArray[np.int64]:
         """Returns the numbers of words; 0 for unknown ones, unless they are to be added."""
@@ -152,7 +150,6 @@ class Matcher:
             span = slice(starts[number], max(starts[number], ends[number] - RUN + 1))
             numbers = flat[starts[number] : ends[number]]
             _record(self.matches[at], batch[number], numbers, shingles[span], valid[span])
-        self.passages += len(batch)
 
     def _by_anchors(
         self,

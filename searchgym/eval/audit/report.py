@@ -61,7 +61,6 @@ def share_line(audit: Audit, sampled: bool = False) -> str:
 
 def markdown(audit: Audit, questions: str, corpus: str, most: int, sampled: bool) -> str:
     """Returns the report as Markdown; its picture is ``report.png``."""
-    faults = [{"question": row["question"], "fault": row["fault"]} for row in audit.examples.get("faults", ())]
     parts = [
         f"# Can {questions} be answered from {corpus}?\n",
         share_line(audit, sampled) + "\n",
@@ -77,7 +76,7 @@ def markdown(audit: Audit, questions: str, corpus: str, most: int, sampled: bool
         "## Examples of holes\n",
         table(example_rows(audit)),
         f"## Faults of the questions: {audit.faulty}\n",
-        table(faults),
+        table(audit.examples.get("faults", [])),
     ]
     return "\n".join(parts)
 

@@ -125,7 +125,7 @@ class SyntheticText:
             yield self._page(page, page_ranks, again, list(dict.fromkeys(other for other in linked if other != page)))
 
     def _ranks(self, uniform: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-        """Returns the ranks from 0 of words uniform uniformly from [0, 1)."""
+        """Returns the ranks from 0 of words, given numbers drawn uniformly from [0, 1)."""
         ranks = np.searchsorted(self._totals, uniform, side="right")
         beyond = ranks >= len(self._totals)
         left = (1 - uniform[beyond]) / (1 - self._totals[-1])
