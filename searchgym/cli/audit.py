@@ -50,7 +50,7 @@ def corpus_audit(
     from searchgym.questions.saved import write_report
 
     for folder in (out, fill):
-        if folder is not None:
+        if folder is not None and not (folder.is_dir() and not any(folder.iterdir())):
             refuse_existing(folder, overwrite)
     if not questions.exists():
         raise DataMissingError("no such file: check the path", questions)
@@ -68,10 +68,15 @@ def corpus_audit(
                 holes.extend((question.id, page, state) for page, state in question.holes if fill is not None)
                 yield question
 
-    if out is None:
-        collections.deque(counted(), maxlen=0)
-    else:
-        write_jsonl(out / ROWS, (question.row() for question in counted()))
+    try:
+        if out is None:
+            collections.deque(counted(), maxlen=0)
+        else:
+            write_jsonl(out / ROWS, (question.row() for question in counted()))
+    except KeyboardInterrupt:
+        say("interrupted: nothing was written")
+        raise typer.Exit(130) from None
+    if out is not None:
         picture(counts, out / "report.png", top_k)
         text = markdown(counts, questions.name, corpus, top_k, sample is not None)
         write_report(out, counts.summary() | {"reach": reach_rows(counts, top_k)}, text)

@@ -333,6 +333,36 @@ def test_the_command_writes_and_prints(tmp_path, monkeypatch, capsys):
         assert status == 2 and message in err, (wrong, err)
 
 
+def test_an_interrupted_audit_says_so_and_can_be_started_again(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SEARCHGYM_HOME", str(tmp_path / "home"))
+    write_questions("q.jsonl", [asked()])
+    write_corpus("c.jsonl", [page()])
+    given = ["corpus", "audit", "--questions", "q.jsonl", "--corpus", "c.jsonl", "--no-search", "--out", "audit"]
+    run = command_line(monkeypatch, capsys)
+    with monkeypatch.context() as patch:
+        patch.setattr("searchgym.eval.audit.audit.judge", interrupted)
+        status, _, err = run(*given)
+    assert (status, "interrupted: nothing was written" in err) == (130, True), err
+    assert list((tmp_path / "audit").iterdir()) == []
+    assert run(*given)[0] == 0
+
+
+def interrupted(match):
+    raise KeyboardInterrupt
+
+
+def test_a_damaged_question_file_is_refused_before_the_corpus_is_opened(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "q.jsonl").write_text('{"id": 1')
+    write_corpus("c.jsonl", [page()])
+    monkeypatch.setattr("searchgym.envs.data.load_corpus", interrupted)
+    status, _, err = command_line(monkeypatch, capsys)(
+        "corpus", "audit", "--questions", "q.jsonl", "--corpus", "c.jsonl"
+    )
+    assert status == 1 and "not JSON" in err
+
+
 def test_an_audit_of_other_questions_is_refused(tmp_path):
     task = load_task(CARD, questions=[asked()], retriever=build_in_memory([page()]))
     (tmp_path / "questions.jsonl").write_text('{"id": "other", "answerable": true}\n')
