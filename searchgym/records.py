@@ -225,6 +225,8 @@ class Answer:
     """Predicted indices of supporting paragraphs (MuSiQue)."""
     answerable: bool | None = None
     """Prediction of whether the question can be answered (MuSiQue)."""
+    confidence: float | None = None
+    """Probability that the answer is right, in [0, 1], as the agent states it."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.text, str):

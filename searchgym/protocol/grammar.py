@@ -25,9 +25,10 @@ contains an ``<answer>``), and an empty query is refused.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from searchgym.errors import UsageError
 from searchgym.options.cards import ProtocolName, SeveralCalls
@@ -43,6 +44,9 @@ MAX_ACTION_CHARS = 2**20
 
 MAX_RESULT_CHARS = 2**22
 """Maximum characters of retrieved text per turn; needed because the word budget does not bound the length of a word."""
+
+CONFIDENCE: Final = re.compile(r"\n\s*confidence:\s*(\d{1,3}(?:\.\d+)?)\s*%\s*\Z", re.IGNORECASE)
+"""Matches a last line such as ``Confidence: 85%``, the form in which BrowseComp's prompt asks for it."""
 
 LONGEST_MARKER = 48
 """Upper bound on the length of thought and tool-call markers, in characters."""
@@ -104,7 +108,7 @@ class Protocol:
             return Invalid(Shown.of((f"<{tag}> holds another tag", True)))
         text = body.strip()
         if tag == self.answer_tag:
-            return Answer(text)
+            return read_answer(text)
         if tag == "more":
             return Invalid(Shown.of(("<more> holds text", True))) if text else More()
         if tag == "open":
@@ -218,7 +222,8 @@ class Protocol:
     def write(self, action: Search | Answer | Open | More) -> str:
         """Returns the canonical text of an action; `parse` reverses it unless the action's texts contain tags."""
         if isinstance(action, Answer):
-            return f"<{self.answer_tag}>{action.text}</{self.answer_tag}>"
+            stated = "" if action.confidence is None else f"\nConfidence: {100 * action.confidence:g}%"
+            return f"<{self.answer_tag}>{action.text}{stated}</{self.answer_tag}>"
         if self.dialect is None:
             if isinstance(action, Open):
                 return f"<open>{action.target}</open>"
@@ -301,6 +306,14 @@ class Protocol:
         Reasons may quote pages or models. Reasons that this grammar gives carry their own parts.
         """
         return Shown.of((NOTICE, True), *self.parts(reason), (f". {self.instructions()}\n\n", True))
+
+
+def read_answer(text: str) -> Answer:
+    """Returns an answer without its last line if that states a confidence of 0 to 100 %; such a line is no answer."""
+    stated = CONFIDENCE.search(text)
+    if stated is None or float(stated[1]) > 100:
+        return Answer(text)
+    return Answer(text[: stated.start()].strip(), confidence=float(stated[1]) / 100)
 
 
 def get_protocol(

@@ -77,6 +77,8 @@ class EpisodeWriter:
             row["contexts"].append({"parent": context.parent, "fork": context.fork, "spans": spans})
         if not episode.opens:  # omitted, as before pages could be opened
             del row["opens"]
+        if row["answer"] is not None and row["answer"]["confidence"] is None:  # likewise, before it could be stated
+            del row["answer"]["confidence"]
         without_links(row)
         for search in row["searches"]:  # likewise, as before there were several retrievers
             if not search["source"]:
