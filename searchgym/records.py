@@ -247,6 +247,24 @@ class More:
 
 
 @dataclass(frozen=True, slots=True)
+class Find:
+    """Action that finds a plain text in the page opened last, where the environment allows it."""
+
+    text: str
+    """Text to find; upper and lower case and white space do not matter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cite:
+    """Action that cites a page as evidence, by a quote of it, where the environment allows it."""
+
+    target: str
+    """Title of the page, or the id of one of its passages."""
+    quote: str
+    """Words of the page, verbatim."""
+
+
+@dataclass(frozen=True, slots=True)
 class Invalid:
     """Text that could not be parsed as an action; it costs a turn, and the environment replies with a notice."""
 
@@ -254,7 +272,7 @@ class Invalid:
     """Reason why the text could not be parsed; the notice quotes it."""
 
 
-Action = Search | Answer | Open | More | Invalid
+Action = Search | Answer | Open | More | Find | Cite | Invalid
 
 
 # -- episodes ------------------------------------------------------------------------------------------------------
@@ -270,11 +288,13 @@ class Searched:
     hits: tuple[Hit, ...]
     source: str = ""
     """Name of the additional retriever that was queried; empty for the environment's main retriever."""
+    fault: str = ""
+    """Kind of the fault that changed or replaced the results, see `searchgym.envs.faults`; empty if none did."""
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """One request to read a page: opening it shows the first part, asking for more shows the next."""
+    """One request to read a page: its first part, its next part, or the words around a text in it."""
 
     turn: int
     """1-based turn of the request."""
@@ -290,6 +310,26 @@ class Opened:
     """Number of parts of the page."""
     markers: int = 0
     """Number of action, thought and turn markers within the shown text, where they count as plain text."""
+    text: str = ""
+    """Text to find in the page; empty for other requests. `part` is then the part in which it occurs first."""
+    matches: int = 0
+    """Number of times that the text occurs in the page."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cited:
+    """One citation of a page, or a failed attempt at one."""
+
+    turn: int
+    """1-based turn of the citation."""
+    target: str
+    """Title or id that the agent gave."""
+    quote: str
+    """Quote that the agent gave."""
+    title: str = ""
+    """Title of the cited page; empty if the citation is not valid."""
+    fault: str = ""
+    """Reason why the citation is not valid; empty if it is."""
 
 
 @dataclass(slots=True, eq=False)
@@ -387,6 +427,7 @@ class Episode:
     calls: list[Call] = field(default_factory=list)
     searches: list[Searched] = field(default_factory=list)
     opens: list[Opened] = field(default_factory=list)
+    cites: list[Cited] = field(default_factory=list)
     turns: int = 0
     """Number of actions taken, including invalid ones."""
     invalid: int = 0

@@ -107,6 +107,12 @@ class TaskChoice(SourceOptions):
     max_observation_words: Annotated[int | None, typer.Option(help="Maximum words of retrieved text per turn.")] = None
     browse: Annotated[bool, typer.Option("--browse", help="Searches show snippets, and pages can be opened.")] = False
     snippet_words: Annotated[int | None, typer.Option(help="Maximum words of a hit shown with --browse.")] = None
+    find: Annotated[bool, typer.Option("--find", help="With --browse: texts can be found in the open page.")] = False
+    cite: Annotated[bool, typer.Option("--cite", help="With --browse: pages can be cited by a quote.")] = False
+    token_budget: Annotated[int | None, typer.Option(help="Tokens after which an episode reads no more.")] = None
+    faults: Annotated[
+        str | None, typer.Option(help="Faults of the search engine, as YAML: '[{kind: rate-limit, rate: 0.2}]'.")
+    ] = None
     retriever_deadline: Annotated[float | None, typer.Option(help="Seconds that one retrieval may take.")] = None
     skip_bad: Annotated[int, typer.Option(help="Skip and report at most this many bad rows of --questions.")] = 0
     limit: Annotated[

@@ -38,8 +38,9 @@ def task_options(source: SourceOptions) -> TaskOptions:
 
     fields = {field.name: getattr(source, field.name) for field in dataclasses.fields(source)}
     chosen = {name: value for name, value in fields.items() if value is not None and value is not False}
-    if "retrievers" in chosen:
-        chosen["retrievers"] = parse_yaml(chosen["retrievers"], "--retrievers")
+    for name in ("retrievers", "faults"):
+        if name in chosen:
+            chosen[name] = parse_yaml(chosen[name], f"--{name}")
     for name in ("questions", "retriever"):
         if str(chosen.get(name, "")).startswith("{"):
             chosen[name] = parse_yaml(chosen[name], f"--{name}")

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Gt
 
+from searchgym.envs.faults.fault import Fault
 from searchgym.options import Options
 from searchgym.options.cards import ProtocolName, SeveralCalls
 from searchgym.questions.question_source import QuestionSource
@@ -52,5 +53,14 @@ class EnvCard(Options):
     """Whether searches show only the beginning of each passage, and pages of the corpus can be opened."""
     snippet_words: Annotated[int, Gt(0)] = 30
     """Maximum number of words of each passage in search results when pages can be opened (`browse`)."""
+    find: bool = False
+    """Whether plain texts can be found in the page opened last; needs `browse`."""
+    cite: bool = False
+    """Whether pages can be cited as evidence by a quote of them; needs `browse`."""
+    token_budget: Annotated[int, Gt(0)] | None = None
+    """Number of tokens after which an episode reads no more: it can then only cite and answer. They are estimated from
+    the observations' texts, see `searchgym.text.estimate_tokens`. None: no limit."""
+    faults: tuple[Fault, ...] = ()
+    """Faults of the search engine; of several in one search, the first counts."""
     retriever_deadline: Annotated[float, Gt(0)] = 30.0
     """Time limit of one retrieval in seconds, retries included."""

@@ -20,11 +20,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from searchgym.envs.cards import EnvCard
+from searchgym.envs.faults.fault import Fault
+from searchgym.envs.pages.cite import cite
 from searchgym.envs.pages.look import look
 from searchgym.envs.pages.pages import PageIndex, snippet
 from searchgym.errors import EpisodeError, UsageError
+from searchgym.options import kind_name
 from searchgym.protocol import Protocol, get_protocol
-from searchgym.records import Action, Answer, Hit, Invalid, More, Open, Opened, Question, Search, Searched, StopReason
+from searchgym.records import (
+    Action,
+    Answer,
+    Cite,
+    Cited,
+    Find,
+    Hit,
+    Invalid,
+    More,
+    Open,
+    Opened,
+    Question,
+    Search,
+    Searched,
+    StopReason,
+)
+from searchgym.text import estimate_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +66,10 @@ class Rules:
     """Pages that can be opened; None if searches show whole passages and no page can be opened."""
     snippet_words: int = 0
     """Maximum number of words of each hit in search results when pages can be opened."""
+    token_budget: int | None = None
+    """Number of tokens after which an episode reads no more; None if there is no limit."""
+    faults: tuple[Fault, ...] = ()
+    """Faults of the search engine."""
 
     @classmethod
     def from_card(cls, card: EnvCard, pages: PageIndex | None = None, sources: Sequence[str] = ()) -> Rules:
@@ -59,7 +82,14 @@ class Rules:
         """
         return cls(
             get_protocol(
-                card.protocol, card.thoughts == "keep", card.browse, sources, card.dialect, card.several_calls
+                card.protocol,
+                card.thoughts == "keep",
+                card.browse,
+                sources,
+                card.dialect,
+                card.several_calls,
+                card.find,
+                card.cite,
             ),
             card.top_k,
             card.max_turns,
@@ -68,6 +98,8 @@ class Rules:
             card.retriever_deadline,
             pages,
             card.snippet_words,
+            card.token_budget,
+            card.faults,
         )
 
 
@@ -92,6 +124,10 @@ class State:
     """Reason why the episode ended; None while it runs."""
     error: str | None = None
     """Error that ended the episode (retriever error, full context, exhausted calls); None otherwise."""
+    cites: tuple[Cited, ...] = ()
+    """Citations and failed attempts at one, in order."""
+    tokens: int = 0
+    """Estimated number of tokens of all observations so far; counted only if there is a budget."""
 
     @property
     def done(self) -> bool:
@@ -119,9 +155,9 @@ def begin(state: State, action: Action, rules: Rules) -> tuple[State, tuple[str,
         EpisodeError: The episode has ended.
         UsageError: `action` is not an `Action` record (for example a string).
     """
-    if not isinstance(action, (Search, Answer, Open, More, Invalid)):
+    if not isinstance(action, Action):
         raise UsageError(
-            f"an action is a Search, an Answer, an Open, a More or an Invalid, got {type(action).__name__} "
+            f"an action is a Search, Answer, Open, More, Find, Cite or Invalid, got {type(action).__name__} "
             f"{action!r:.80}; convert text with protocol.parse(text)"
         )
     if state.done:
@@ -132,11 +168,27 @@ def begin(state: State, action: Action, rules: Rules) -> tuple[State, tuple[str,
         action = Invalid(f"there is no source {action.source[:40]!r}")
     if isinstance(action, (Open, More)) and rules.pages is None:
         action = Invalid("pages cannot be opened here")
+    if (isinstance(action, Find) and not rules.protocol.find) or (isinstance(action, Cite) and not rules.protocol.cite):
+        action = Invalid("pages cannot be searched or cited here")
+    if _reads(action) and rules.token_budget is not None and state.tokens >= rules.token_budget:
+        action = Invalid(f"the {rules.token_budget} tokens that may be read are used up: answer")
     turn, answer = state.turn + 1, action if isinstance(action, Answer) else None
     stop: StopReason | None = "answer" if answer is not None else "turns" if turn >= rules.max_turns else None
     invalid = state.invalid + isinstance(action, Invalid)
     # Not dataclasses.replace(), which is slow: this runs once per environment and step.
-    state = State(state.question, turn, invalid, state.searches, state.opens, action, answer, stop)
+    state = State(
+        state.question,
+        turn,
+        invalid,
+        state.searches,
+        state.opens,
+        action,
+        answer,
+        stop,
+        None,
+        state.cites,
+        state.tokens,
+    )
     return state, action.queries if stop is None and isinstance(action, Search) else ()
 
 
@@ -153,23 +205,57 @@ def finish(state: State, hits: Sequence[Sequence[Hit]], rules: Rules) -> tuple[S
     """
     if state.done:
         return state, ""
+    state, observation = _shown(state, hits, rules)
+    if rules.token_budget is not None:
+        state = replace(state, tokens=state.tokens + estimate_tokens(observation))
+    return state, observation
+
+
+def _reads(action: Action) -> bool:
+    """Returns whether an action shows text of the corpus."""
+    return isinstance(action, (Search, Open, More, Find))
+
+
+def _shown(state: State, hits: Sequence[Sequence[Hit]], rules: Rules) -> tuple[State, str]:
+    """Returns the state and the observation after the action of a running episode; see `finish`."""
     action = state.action
-    if isinstance(action, (Open, More)) and rules.pages is not None:
+    if rules.pages is not None and isinstance(action, Cite):
+        cited, text = cite(action, state.turn, state.opens, rules.pages)
+        return replace(state, cites=(*state.cites, cited)), rules.protocol.result(text)
+    if rules.pages is not None and isinstance(action, (Open, More, Find)):
         opened, text = look(action, state.turn, state.opens, rules.pages, rules.max_observation_words)
         return replace(state, opens=(*state.opens, opened)), rules.protocol.result(text)
     if not isinstance(action, Search):
         return state, rules.protocol.notice(action.reason if isinstance(action, Invalid) else "")
+    id, turn = state.question.id, state.turn
+    fault = next((fault for fault in rules.faults if fault.happens(id, turn)), None)
+    if fault is not None:
+        hits = [fault.spoilt(id, turn, page) for page in hits]
     name = None
     if rules.pages is not None:
         hits = [[snippet(hit, rules.snippet_words) for hit in page] for page in hits]
         name = rules.pages.name
+    kind = "" if fault is None else kind_name(fault)
     searched = [
-        Searched(state.turn, query, tuple(page), action.source)
+        Searched(turn, query, tuple(page), action.source, kind)
         for query, page in zip(action.queries, hits, strict=True)
     ]
-    observation = rules.protocol.observation(hits, rules.max_observation_words, name)
-    searches = (*state.searches, *searched)
-    return State(state.question, state.turn, state.invalid, searches, state.opens, action), observation
+    if fault is not None and fault.notice:
+        observation = rules.protocol.result(fault.notice)
+    else:
+        observation = rules.protocol.observation(hits, rules.max_observation_words, name)
+    searches = (*state.searches, *searched)  # as in `begin`, not by the slow replace()
+    state = State(
+        state.question,
+        turn,
+        state.invalid,
+        searches,
+        state.opens,
+        action,
+        cites=state.cites,
+        tokens=state.tokens,
+    )
+    return state, observation
 
 
 def fail(state: State, error: str, reason: StopReason = "retriever_error") -> State:

@@ -8,6 +8,7 @@ from typing import Any, Final, TypedDict, cast
 
 from searchgym.envs.cards import EnvCard
 from searchgym.envs.data import find_corpus
+from searchgym.envs.faults.fault import Fault
 from searchgym.envs.reward import RewardFunction
 from searchgym.errors import CardError, UnknownNameError, UsageError
 from searchgym.options import plain, read
@@ -61,6 +62,14 @@ class TaskOptions(TypedDict, total=False):
     """Whether searches show only the beginning of each passage, and pages of the corpus can be opened."""
     snippet_words: int
     """Maximum number of words of each passage in search results when pages can be opened (`browse`)."""
+    find: bool
+    """Whether plain texts can be found in the page opened last; needs `browse`."""
+    cite: bool
+    """Whether pages can be cited as evidence by a quote of them; needs `browse`."""
+    token_budget: int
+    """Number of tokens after which an episode reads no more: it can then only cite and answer."""
+    faults: Sequence[Mapping[str, Any] | Fault]
+    """Faults of the search engine: each has ``kind`` and the options of the kind; see `searchgym.envs.faults`."""
     retriever_deadline: float
     """Time limit of one retrieval in seconds, retries included."""
 

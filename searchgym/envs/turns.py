@@ -17,7 +17,7 @@ from searchgym.errors import RetrieverError, UnknownNameError, UsageError
 from searchgym.options import read
 from searchgym.options.cards import find_card, load_card
 from searchgym.protocol import MAX_ACTION_CHARS, MAX_RESULT_CHARS
-from searchgym.records import Answer, Invalid, More, Open, Question, Search
+from searchgym.records import Answer, Cite, Find, More, Open, Question, Search
 from searchgym.retrieval.retriever import retrieve
 
 MAX_OBSERVATION_CHARS = MAX_RESULT_CHARS + 2**10
@@ -48,18 +48,20 @@ def spaces_for(task: Task) -> tuple[UnicodeText, UnicodeText]:
     samples = [protocol.write(Search(("{}",))), protocol.write(Answer("{}")), "{}"]
     samples += [protocol.write(Search(("{}",), source)) for source in protocol.sources]
     samples += [protocol.write(Open("{}")), protocol.write(More())] if protocol.browse else []
+    samples += [protocol.write(Find("{}"))] if protocol.find else []
+    samples += [protocol.write(Cite("{}", "{}"))] if protocol.cite else []
     return UnicodeText(MAX_OBSERVATION_CHARS), UnicodeText(MAX_ACTION_CHARS, samples)
 
 
 def step_info(task: Task, state: State) -> dict[str, Any]:
     """Returns the Gymnasium info of a state; it is deterministic, so it has no times or random ids."""
-    kinds: dict[type, str] = {Search: "search", Answer: "answer", Invalid: "invalid", Open: "open", More: "more"}
+    action = "" if state.action is None else type(state.action).__name__.lower()
     info: dict[str, Any] = {
         "question_id": state.question.id,
         "turn": state.turn,
         "turns_left": task.rules.max_turns - state.turn,
         "searches": len(state.searches),
-        "action": "" if state.action is None else kinds[type(state.action)],
+        "action": action,
         "hits": [
             {"id": hit.passage.id, "title": hit.passage.title, "score": hit.score}
             for s in state.searches
@@ -68,7 +70,10 @@ def step_info(task: Task, state: State) -> dict[str, Any]:
         ],
         "stop_reason": state.stop_reason or "",
     }
-    return info if task.rules.pages is None else info | {"opens": len(state.opens)}
+    rules = task.rules
+    info |= {} if rules.pages is None else {"opens": len(state.opens)}
+    info |= {"cites": len(state.cites)} if rules.protocol.cite else {}
+    return info if rules.token_budget is None else info | {"tokens_left": max(rules.token_budget - state.tokens, 0)}
 
 
 def first_info(task: Task, state: State) -> dict[str, Any]:

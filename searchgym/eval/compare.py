@@ -17,7 +17,7 @@ SAME: Final = ("env", "questions_sha256", "scorer")
 """Fields of ``run.json`` that must be equal, so that the questions of two runs can be paired."""
 TRACK: Final = (
     "corpus_sha256", "retriever", "top_k", "max_turns", "max_queries", "max_observation_words", "protocol", "browse",
-    "snippet_words", "sources", "dialect", "several_calls",
+    "snippet_words", "find", "cite", "token_budget", "faults", "sources", "dialect", "several_calls",
 )  # fmt: skip
 """Fields of ``run.json`` that should be equal, so that a difference in scores is due to the agents or models."""
 

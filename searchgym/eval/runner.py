@@ -34,6 +34,7 @@ from searchgym.eval.audit.answerable import answerable_questions, on_answerable
 from searchgym.eval.evidence import NAMED, unreachable_golds
 from searchgym.eval.run_folder import QUESTIONS, SCORES, holds_run
 from searchgym.eval.scores import Scores, question_rows, score_each, summarise
+from searchgym.options import plain
 from searchgym.records import Episode, Question
 from searchgym.retrieval.retriever import identify
 from searchgym.rollout.engine import Engine
@@ -230,6 +231,10 @@ def run_identity(engine: Engine, samples: int = 1) -> dict[str, Any]:
         **{name: getattr(rules, name) for name in ("top_k", "max_turns", "max_queries", "max_observation_words")},
         "browse": rules.pages is not None,
         "snippet_words": rules.snippet_words if rules.pages is not None else None,
+        "find": rules.protocol.find or None,
+        "cite": rules.protocol.cite or None,
+        "token_budget": rules.token_budget,
+        "faults": plain(rules.faults) or None,
         "searchgym": __version__,
     }
 

@@ -26,6 +26,7 @@ from searchgym.protocol import markers_in_pages
 from searchgym.records import Call, Episode, hops_of, simulated_share
 from searchgym.rollout.chat import thought_counts
 from searchgym.scoring import Scores as Row
+from searchgym.scoring.citations import gold_spans_of, score_citations
 from searchgym.scoring.efficiency import LIMITS, Pages, spent_for
 
 OFFICIAL: Final = ("em", "f1")
@@ -237,6 +238,8 @@ def _columns(scored: Scored) -> dict[str, list[float] | None]:
     }
     if task.rules.pages is None:
         del columns["opens"]
+    if task.rules.protocol.cite:
+        columns |= _cited(scored)
     for name in ("simulated", "markers_in_pages"):
         if not any(columns[name]):
             del columns[name]
@@ -252,6 +255,36 @@ def _columns(scored: Scored) -> dict[str, list[float] | None]:
         for k in sorted({2**power for power in range(1, n.bit_length())} | {n}):
             by_question[f"pass@{k}"] = [1.0 - math.comb(n - c, k) / math.comb(n, k) for c in counts]
     return by_question
+
+
+def _cited(scored: Scored) -> dict[str, list[float]]:
+    """Returns the number of citations of each episode, and their scores where the question has gold evidence."""
+    golds = {question.id: gold_spans_of(question) for question in scored.task.questions}
+    pairs = [score_citations(e.cites, golds[e.question_id]) for e in scored.episodes if golds[e.question_id]]
+    return {
+        "citations": [float(len(e.cites)) for e in scored.episodes],
+        "citation_precision": [scores.precision for scores in pairs],
+        "citation_recall": [scores.recall for scores in pairs],
+    }
+
+
+def recovery(scored: Scored) -> dict[str, dict[str, Any]]:
+    """Returns, by kind of fault, how often episodes end right although a search of theirs was spoilt.
+
+    Returns:
+        For each kind: ``n`` questions with such episodes, ``em``, the mean over these questions, and ``em_ci95``.
+    """
+    right: dict[str, dict[str, list[float]]] = {}
+    for e in scored.episodes:
+        for kind in {search.fault for search in e.searches if search.fault}:
+            em = scored.rows[e.question_id, e.attempt].get("em")
+            if em is not None:
+                right.setdefault(kind, {}).setdefault(e.question_id, []).append(em)
+    by_kind: dict[str, dict[str, Any]] = {}
+    for kind, by_question in sorted(right.items()):
+        means = [math.fsum(values) / len(values) for values in by_question.values()]
+        by_kind[kind] = {"n": len(means), "em": float(np.mean(means)), "em_ci95": bootstrap_ci(means)}
+    return by_kind
 
 
 def question_rows(scored: Scored) -> Iterator[dict[str, Any]]:
@@ -299,6 +332,7 @@ def _explained(scored: Scored) -> dict[str, Any]:
         },
         "refused": evidence.refused(episodes, scored.task.rules.protocol),
         "notes": {name: {"episodes": len(values), "mean": sum(values) / len(values)} for name, values in most_first},
+        **({"recovery": recovery(scored)} if scored.task.rules.faults else {}),
         "endings": dict(sorted(Counter(str(e.stop_reason or "unfinished") for e in episodes).items())),
         "splits": {
             "hops": _split(scored, [hops_of(by_id[e.question_id]) for e in episodes]),

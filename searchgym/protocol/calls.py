@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 
 from searchgym.protocol.dialect import Dialect, list_dialects, load_dialect, opening_pattern
 from searchgym.protocol.notations import NOTATIONS, decoded, read_json, value_of
-from searchgym.records import Action, Invalid, More, Open, Search
+from searchgym.records import Action, Cite, Find, Invalid, More, Open, Search
 
 _BEGIN: Final = re.compile(r"\s*+(?:```\w*+\s*+)?+")
 """Matches the text that may precede a call without an opening marker, which must begin the response."""
@@ -102,25 +102,25 @@ def name_and_arguments(call: Any) -> tuple[Any, dict[str, Any] | None]:
     return call.get("name"), arguments if isinstance(arguments, dict) else None
 
 
-def read_call(call: Any, key: str, browse: bool, sources: Sequence[str]) -> Action:
+def read_call(call: Any, key: str, page_tools: Sequence[str], sources: Sequence[str]) -> Action:
     """Converts a tool call, such as ``{"name": "search", "arguments": {"query": str or [str, ...]}}``, to an action.
 
     Args:
         call: The parsed call; see `Body.calls`.
         key: Key of the arguments, quoted if the call is malformed.
-        browse: Whether the tools ``open`` and ``more`` exist.
+        page_tools: Names of the tools other than ``search``; see `Protocol.page_tools`.
         sources: Names of additional retrievers, selected by the argument ``source``.
     """
     name, arguments = name_and_arguments(call)
     if arguments is None:
         return Invalid(f'the tool call is not {{"name": ..., "{key}": {{...}}}}')
-    if browse and name == "more":
-        return More()
-    if browse and name == "open":
-        page = arguments.get("page")
-        return Open(page.strip()) if isinstance(page, str) and page.strip() else Invalid("page is no title or id")
+    if name in page_tools:
+        return _read_page_call(name, arguments)
     if name != "search":
-        return Invalid("the tools are search, open and more" if browse else "the only tool is search")
+        tools = ("search", *page_tools)
+        return Invalid(
+            f"the tools are {', '.join(tools[:-1])} and {tools[-1]}" if page_tools else "the only tool is search"
+        )
     query = arguments.get("query")
     queries = [query] if isinstance(query, str) else query
     if not isinstance(queries, list) or not queries or not all(isinstance(q, str) and q.strip() for q in queries):
@@ -129,6 +129,22 @@ def read_call(call: Any, key: str, browse: bool, sources: Sequence[str]) -> Acti
     if source not in ("", *sources):
         return Invalid(f"the sources are {', '.join(sources)}; leave source out for the first")
     return Search(tuple(q.strip() for q in queries), source)
+
+
+def _read_page_call(name: str, arguments: dict[str, Any]) -> Action:
+    """Converts a call of a tool that works on pages to an action."""
+    page, text, quote = (
+        value.strip() if isinstance(value, str) else "" for value in map(arguments.get, ("page", "text", "quote"))
+    )
+    if name == "more":
+        return More()
+    if name == "find":
+        return Find(text) if text else Invalid("text is not a non-empty string")
+    if not page:
+        return Invalid("page is no title or id")
+    if name == "open":
+        return Open(page)
+    return Cite(page, quote) if quote else Invalid("quote is not a non-empty string")
 
 
 def spelled_in(text: str, dialect_in_use: Dialect | None) -> str:

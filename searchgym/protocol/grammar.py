@@ -9,7 +9,9 @@ Three grammars share one scanner:
 * ``propose`` (SSP, arXiv 2510.18821): as ``tags``, but ``<question>text</question>`` ends the episode.
 
 If pages can be opened (`Protocol.browse`), there are two more actions: ``<open>title or id</open>`` and
-``<more></more>``, or calls of the tools ``open`` (argument ``page``) and ``more``. Additional retrievers
+``<more></more>``, or calls of the tools ``open`` (argument ``page``) and ``more``. With `Protocol.find`,
+``<find>text</find>`` finds a text in the open page (tool ``find``, argument ``text``); with `Protocol.cite`,
+``<cite>title or id | quote</cite>`` cites a page (tool ``cite``, arguments ``page`` and ``quote``). Additional retrievers
 (`Protocol.sources`) each have their own search tag, ``<web_search>query</web_search>`` for one called ``web``, or are
 selected by the argument ``source`` of the tool ``search``.
 
@@ -36,7 +38,7 @@ from searchgym.protocol.calls import ScannedCall, read_call, scan, spelled_in, w
 from searchgym.protocol.dialect import AUTO, DEFAULT, Dialect, load_dialect
 from searchgym.protocol.parts import Parts, Shown
 from searchgym.protocol.thoughts import awaited, split_thoughts, thought_spans
-from searchgym.records import Action, Answer, Hit, Invalid, More, Open, Search
+from searchgym.records import Action, Answer, Cite, Find, Hit, Invalid, More, Open, Search
 from searchgym.text import cut_words
 
 MAX_ACTION_CHARS = 2**20
@@ -89,6 +91,10 @@ class Protocol:
     several: SeveralCalls = "first"
     """Treatment of several tool calls in one response: ``first`` uses the first, ``all`` joins them to one search with
     all queries, ``refuse`` refuses them."""
+    find: bool = False
+    """Whether texts can be found in the open page."""
+    cite: bool = False
+    """Whether pages can be cited."""
 
     def parse(self, text: str) -> Action:
         """Parses the first complete action of a model's text; returns `Invalid` for any other text and never raises."""
@@ -113,6 +119,11 @@ class Protocol:
             return Invalid(Shown.of(("<more> holds text", True))) if text else More()
         if tag == "open":
             return Open(text) if text else Invalid("the title is empty")
+        if tag == "find":
+            return Find(text) if text else Invalid("the text to find is empty")
+        if tag == "cite":
+            target, _, quote = map(str.strip, text.partition("|"))
+            return Cite(target, quote) if target and quote else Invalid("a citation is: title or id | quote")
         source = "" if tag == "search" else tag.removesuffix("_search")
         return Search((text,), source) if text else Invalid("the query is empty")
 
@@ -121,8 +132,13 @@ class Protocol:
         """Names of the tags of actions."""
         if self.dialect is not None:
             return (self.answer_tag,)
-        pages = ("open", "more") if self.browse else ()
-        return ("search", self.answer_tag, *pages, *(f"{source}_search" for source in self.sources))
+        sources = (f"{source}_search" for source in self.sources)
+        return ("search", self.answer_tag, *self.page_tools, *sources)
+
+    @property
+    def page_tools(self) -> tuple[str, ...]:
+        """Names of the actions on pages other than searching."""
+        return (*("open", "more") * self.browse, *("find",) * self.find, *("cite",) * self.cite)
 
     def before_action(self, text: str) -> str:
         """Returns a model's text up to its first complete action, thoughts included; the whole text if it has none."""
@@ -189,7 +205,7 @@ class Protocol:
         if f"<{self.answer_tag}>" in body or f"</{self.answer_tag}>" in body:
             return Invalid("the tool call holds another tag")
         key = self.dialect.arguments if self.dialect is not None else "arguments"
-        return read_call(calls[0], key, self.browse, self.sources)
+        return read_call(calls[0], key, self.page_tools, self.sources)
 
     def _foreign(self, text: str) -> str:
         """Returns a reason if a text contains a tool call in another dialect; otherwise an empty text."""
@@ -219,7 +235,7 @@ class Protocol:
         calls = self.dialect.stops if self.dialect is not None and self.several == "first" else ()
         return (*calls, *(f"</{tag}>" for tag in self._tags))
 
-    def write(self, action: Search | Answer | Open | More) -> str:
+    def write(self, action: Search | Answer | Open | More | Find | Cite) -> str:
         """Returns the canonical text of an action; `parse` reverses it unless the action's texts contain tags."""
         if isinstance(action, Answer):
             stated = "" if action.confidence is None else f"\nConfidence: {100 * action.confidence:g}%"
@@ -229,11 +245,19 @@ class Protocol:
                 return f"<open>{action.target}</open>"
             if isinstance(action, More):
                 return "<more></more>"
+            if isinstance(action, Find):
+                return f"<find>{action.text}</find>"
+            if isinstance(action, Cite):
+                return f"<cite>{action.target} | {action.quote}</cite>"
             tag = f"{action.source}_search" if action.source else "search"
             return f"<{tag}>{' '.join(action.queries)}</{tag}>"
         name, arguments = "more", dict[str, object]()
         if isinstance(action, Open):
             name, arguments["page"] = "open", action.target
+        elif isinstance(action, Find):
+            name, arguments["text"] = "find", action.text
+        elif isinstance(action, Cite):
+            name, arguments["page"], arguments["quote"] = "cite", action.target, action.quote
         elif isinstance(action, Search):
             name, arguments["query"] = "search", action.queries[0] if len(action.queries) == 1 else list(action.queries)
             arguments |= {"source": action.source} if action.source else {}
@@ -262,6 +286,11 @@ class Protocol:
             f"Results show only the beginning of each page: open a page with {self.write(Open('its title'))}, and see "
             f"more of it with {self.write(More())}. "
         )
+        if self.find:
+            pages += f"Find a text in the page opened last with {self.write(Find('some words'))}. "
+        if self.cite:
+            quoted = self.write(Cite("its title", "a sentence of it"))
+            pages += f"Cite each page that you rely on, after you opened it, with {quoted}. "
         return (
             f"Search with {example}; results come back between {self.result_marks[0]} and {self.result_marks[1]}. "
             f"{further}{pages if self.browse else ''}"
@@ -323,6 +352,8 @@ def get_protocol(
     sources: Sequence[str] = (),
     dialect: str = DEFAULT,
     several: SeveralCalls = "first",
+    find: bool = False,
+    cite: bool = False,
 ) -> Protocol:
     """Returns the action grammar with a given name and settings, as written in cards.
 
@@ -333,13 +364,17 @@ def get_protocol(
         sources: Names of additional retrievers.
         dialect: Dialect of tool calls: a name, or the path of a YAML file.
         several: Treatment of several tool calls in one response; see `Protocol.several`.
+        find: Whether texts can be found in the open page; needs `browse`.
+        cite: Whether pages can be cited; needs `browse`.
 
     Raises:
         UnknownNameError: There is no such dialect; the most similar name is suggested.
         CardError: The dialect's file cannot be read.
         UsageError: A setting of tool calls is used with a grammar without them, or the dialect is ``auto``, which must
-            be resolved before.
+            be resolved before; or pages can be cited but not opened.
     """
+    if (find or cite) and not browse:
+        raise UsageError(f"{'find' if find else 'cite'} needs pages that can be opened: set browse as well")
     if name != "tool_calls":
         if (dialect, several) != (DEFAULT, "first"):
             option = f"dialect {dialect!r}" if dialect != DEFAULT else f"several_calls {several!r}"
@@ -348,8 +383,8 @@ def get_protocol(
             )
         marks = ("<information>", "</information>")
         answer = "question" if name == "propose" else "answer"
-        return Protocol(name, marks, keep_thoughts, answer, browse, tuple(sources))
+        return Protocol(name, marks, keep_thoughts, answer, browse, tuple(sources), find=find, cite=cite)
     if dialect == AUTO:
         raise UsageError(f"dialect {AUTO!r} takes a model's chat template, and none is known here: name the dialect")
     spelled = load_dialect(dialect)
-    return Protocol(name, spelled.result, keep_thoughts, "answer", browse, tuple(sources), spelled, several)
+    return Protocol(name, spelled.result, keep_thoughts, "answer", browse, tuple(sources), spelled, several, find, cite)

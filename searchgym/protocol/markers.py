@@ -11,7 +11,7 @@ from searchgym.records import Opened, Searched
 
 MARKER: Final = re.compile(
     "|".join(map(re.escape, sorted([*CLOSING, *CLOSING.values()], key=len, reverse=True)))
-    + r"|</?(?:\w{1,40}_)?(?:search|answer|question|open|more|information|tool_call|tool_response|tools)>"
+    + r"|</?(?:\w{1,40}_)?(?:search|answer|question|open|more|find|cite|information|tool_call|tool_response|tools)>"
     r"|</(?:function|parameter)>|<(?:function|parameter)=|\bto=functions\.|```tool_(?:code|output)"
     r"|\{\s{0,9}\"name\"\s{0,9}:\s{0,9}\"[^\"\\\n]{1,80}\"\s{0,9},\s{0,9}\"(?:arguments|parameters)\"\s{0,9}:"
     r"|</?(?:start|end)_of_turn>|</?s>|<[|\uff5c][^<>\s]{1,80}[|\uff5c]>"

@@ -169,6 +169,7 @@ class Engine:
             calls=io.calls,
             searches=list(state.searches),
             opens=list(state.opens),
+            cites=list(state.cites),
             turns=state.turn,
             invalid=state.invalid,
             observation_words=io.words,

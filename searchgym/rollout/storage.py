@@ -75,18 +75,7 @@ class EpisodeWriter:
                     locations["logp"] = self._append(span.logp, LOGP)
                 spans.append({"kind": span.kind, **locations})
             row["contexts"].append({"parent": context.parent, "fork": context.fork, "spans": spans})
-        if not episode.opens:  # omitted, as before pages could be opened
-            del row["opens"]
-        if row["answer"] is not None and row["answer"]["confidence"] is None:  # likewise, before it could be stated
-            del row["answer"]["confidence"]
-        without_links(row)
-        for search in row["searches"]:  # likewise, as before there were several retrievers
-            if not search["source"]:
-                del search["source"]
-        for call in row["calls"]:  # likewise, as before there were ranking roles or cut thoughts
-            for name, usual in (("ranked", None), ("thought_cut", False), ("requests", 1)):
-                if call[name] == usual:
-                    del call[name]
+        without_usual(without_links(row))
         if self._tokens is not None:
             self._tokens.flush()
         self._lines.write(dump_line(row))
@@ -149,6 +138,28 @@ def read_episodes(path: Path, *, tokens: bool = True) -> Iterator[Episode]:
                 yield _reader(Episode)(row if tokens else row | {"contexts": []}, arrays)
             except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
                 raise DataError(f"not an episode: {type(error).__name__}: {error}", path, number) from error
+
+
+USUAL: Final[Mapping[str, Mapping[str, Any]]] = {
+    "opens": {"text": "", "matches": 0},
+    "searches": {"source": "", "fault": ""},
+    "calls": {"ranked": None, "thought_cut": False, "requests": 1},
+}
+"""Values that are omitted from the records of an episode, since most have them and older files lack the fields."""
+
+
+def without_usual(row: dict[str, Any]) -> None:
+    """Removes the values of `USUAL` from an episode as plain data, in place, and empty lists and confidences."""
+    for name, usual in USUAL.items():
+        for record in row[name]:
+            for key, value in usual.items():
+                if record[key] == value:
+                    del record[key]
+    for name in ("opens", "cites"):
+        if not row[name]:
+            del row[name]
+    if row["answer"] is not None and row["answer"]["confidence"] is None:
+        del row["answer"]["confidence"]
 
 
 def without_links(row: dict[str, Any]) -> dict[str, Any]:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from searchgym.envs.pages.find import MAX_TEXT_CHARS, find_in
 from searchgym.envs.pages.pages import MOST_NAMED, Page, PageIndex, part_of, parts_of
 from searchgym.protocol import count_markers
-from searchgym.records import More, Open, Opened
+from searchgym.records import Find, More, Open, Opened
 
 
-def look(action: Open | More, turn: int, before: Sequence[Opened], pages: PageIndex, words: int) -> tuple[Opened, str]:
-    """Opens a page, or shows the next part of the last opened page.
+def look(
+    action: Open | More | Find, turn: int, before: Sequence[Opened], pages: PageIndex, words: int
+) -> tuple[Opened, str]:
+    """Opens a page, shows the next part of the last opened page, or finds a text in it.
 
     Args:
-        action: Action of the agent: open a page, or show more of one.
+        action: Action of the agent: open a page, show more of one, or find a text in one.
         turn: 1-based turn of the action.
         before: Records of earlier such actions of the episode.
         pages: Pages of the corpus.
@@ -29,7 +32,10 @@ def look(action: Open | More, turn: int, before: Sequence[Opened], pages: PageIn
         return Opened(turn, action.target), no_page(action.target, positions, pages)
     last = next((opened for opened in reversed(before) if opened.place is not None), None)
     if last is None or last.place is None:
-        return Opened(turn, ""), "No page has been opened yet: open one by its title."
+        text = action.text[:MAX_TEXT_CHARS] if isinstance(action, Find) else ""
+        return Opened(turn, "", text=text), "No page has been opened yet: open one by its title."
+    if isinstance(action, Find):
+        return find_in(action.text, turn, pages.at(last.place), words)
     if last.part == last.parts:
         return Opened(turn, ""), f"That was all of the page {last.title:.200}: it has no more."
     return _show(turn, "", pages.at(last.place), last.part + 1, words)

@@ -19,6 +19,7 @@ DATA: Final = "$SEARCHGYM_DATA"
 OPTIONS: Final = (
     "questions", "corpus", "retriever", "distractors", "aliases", "protocol", "dialect",
     "several_calls", "top_k", "max_turns", "max_queries", "max_observation_words", "browse", "snippet_words",
+    "find", "cite", "token_budget",
 )  # fmt: skip
 """Options of an environment that a suite may set. None of them runs code, so that cards of strangers are safe."""
 

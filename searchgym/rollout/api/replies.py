@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from searchgym.protocol import THINK_CLOSE, THINK_OPEN, Protocol, awaited, get_protocol
 from searchgym.protocol.thoughts import thought_spans
-from searchgym.records import More, Open, Search
+from searchgym.records import Cite, Find, More, Open, Search
 from searchgym.rollout.sampler import Finish
 
 REASONING: Final = ("reasoning_content", "reasoning")
@@ -176,7 +176,9 @@ def _guessed(text: str, stop: Sequence[str], protocol: Protocol) -> str:
 
 def _read_calls(calls: object, protocol: Protocol) -> tuple[str, list[str]]:
     """Returns a message's tool calls as the grammar writes them, and ``tool NAME`` for each call of another tool."""
-    reader = get_protocol("tool_calls", browse=protocol.browse, sources=protocol.sources)
+    reader = get_protocol(
+        "tool_calls", browse=protocol.browse, sources=protocol.sources, find=protocol.find, cite=protocol.cite
+    )
     written, unread = list[str](), list[str]()
     for call in calls if isinstance(calls, list) else ():
         function = call.get("function") if isinstance(call, dict) else None
@@ -189,7 +191,7 @@ def _read_calls(calls: object, protocol: Protocol) -> tuple[str, list[str]]:
         # Escaped, so that no query is taken for a tag.
         body = json.dumps({"name": name, "arguments": arguments or {}}).replace("<", "\\u003c")
         action = reader.parse(f"<tool_call>{body}</tool_call>")
-        if isinstance(action, Search | Open | More):
+        if isinstance(action, Search | Open | More | Find | Cite):
             written.append(protocol.write(action))
         else:
             unread.append(f"tool {name}")

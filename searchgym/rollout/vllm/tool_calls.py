@@ -53,7 +53,8 @@ def parser_name(protocol: Protocol, thinks: bool) -> str:
         thinks: True if the model's chat template opens a thought.
     """
     dialect = "" if protocol.dialect is None or protocol.dialect.name == DEFAULT else f"_{protocol.dialect.name}"
-    return f"searchgym_{protocol.name}{dialect}{'_browse' * protocol.browse}{'_thinks' * thinks}"
+    tools = "_browse" * protocol.browse + "_find" * protocol.find + "_cite" * protocol.cite
+    return f"searchgym_{protocol.name}{dialect}{tools}{'_thinks' * thinks}"
 
 
 def tool_template(form: TokenFormat, agent: str) -> str:
@@ -115,7 +116,11 @@ def _call(protocol: Protocol) -> str:
     search = "<search>{{ called['arguments']['query'] }}</search>"
     if not protocol.browse:
         return search
-    return (
-        "{% if called['name'] == 'open' %}<open>{{ called['arguments']['page'] }}</open>"
-        f"{{% elif called['name'] == 'more' %}}<more></more>{{% else %}}{search}{{% endif %}}"
-    )
+    pages = "{% if called['name'] == 'open' %}<open>{{ called['arguments']['page'] }}</open>"
+    pages += "{% elif called['name'] == 'more' %}<more></more>"
+    if protocol.find:
+        pages += "{% elif called['name'] == 'find' %}<find>{{ called['arguments']['text'] }}</find>"
+    if protocol.cite:
+        cited = "{{ called['arguments']['page'] }} | {{ called['arguments']['quote'] }}"
+        pages += f"{{% elif called['name'] == 'cite' %}}<cite>{cited}</cite>"
+    return f"{pages}{{% else %}}{search}{{% endif %}}"

@@ -29,7 +29,7 @@ except ImportError:  # before vLLM 0.32
 
 from searchgym.options.cards import ProtocolName
 from searchgym.protocol import DEFAULT, THINK_OPEN, Protocol, get_protocol, list_dialects
-from searchgym.records import Answer, More, Open, Search
+from searchgym.records import Answer, Cite, Find, More, Open, Search
 from searchgym.rollout.api.replies import ServerReply, settle
 from searchgym.rollout.vllm.tool_calls import parser_name
 
@@ -37,8 +37,10 @@ GRAMMARS: Final[list[tuple[ProtocolName, str]]] = [
     ("tags", DEFAULT),
     *(("tool_calls", dialect) for dialect in list_dialects()),
 ]
-"""Grammars with parsers, and their dialects. Each has parsers with and without opening of pages, and with and without
+"""Grammars with parsers, and their dialects. Each has parsers with every set of `PAGE_TOOLS`, and with and without
 thoughts opened by the template."""
+PAGE_TOOLS: Final = ((), ("browse",), ("browse", "find"), ("browse", "cite"), ("browse", "find", "cite"))
+"""Sets of tools that work on pages."""
 
 
 def called(protocol: Protocol, text: str, thinks: bool = False) -> tuple[str, str, dict[str, Any] | None]:
@@ -64,6 +66,10 @@ def called(protocol: Protocol, text: str, thinks: bool = False) -> tuple[str, st
         tool, arguments = "open", {"page": action.target}
     elif isinstance(action, More):
         tool, arguments = "more", {}
+    elif isinstance(action, Find):
+        tool, arguments = "find", {"text": action.text}
+    elif isinstance(action, Cite):
+        tool, arguments = "cite", {"page": action.target, "quote": action.quote}
     else:
         return text, "", None
     before = protocol.before_action(whole)
@@ -96,7 +102,7 @@ class _Parser(ToolParser):
         return ExtractedToolCallInformation(tools_called=True, tool_calls=[call], content=content or None)
 
 
-for (_grammar, _dialect), _browse, _thinks in itertools.product(GRAMMARS, (False, True), (False, True)):
-    _protocol = get_protocol(_grammar, browse=_browse, dialect=_dialect)
+for (_grammar, _dialect), _tools, _thinks in itertools.product(GRAMMARS, PAGE_TOOLS, (False, True)):
+    _protocol = get_protocol(_grammar, dialect=_dialect, **dict.fromkeys(_tools, True))
     _name = parser_name(_protocol, _thinks)
     ToolParserManager.register_module(_name, module=type(_name, (_Parser,), {"protocol": _protocol, "thinks": _thinks}))

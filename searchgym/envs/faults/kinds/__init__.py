@@ -1,0 +1,1 @@
+"""Shipped faults: one module with one class each; `searchgym.options.kinds` lists them."""
