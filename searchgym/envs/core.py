@@ -25,7 +25,7 @@ from searchgym.envs.pages.cite import cite
 from searchgym.envs.pages.look import look
 from searchgym.envs.pages.pages import PageIndex, snippet
 from searchgym.errors import EpisodeError, UsageError
-from searchgym.options import kind_name
+from searchgym.options import kind_name, loaded
 from searchgym.protocol import Protocol, get_protocol
 from searchgym.records import (
     Action,
@@ -99,7 +99,7 @@ class Rules:
             pages,
             card.snippet_words,
             card.token_budget,
-            card.faults,
+            tuple(map(loaded, card.faults)),
         )
 
 
@@ -205,7 +205,7 @@ def finish(state: State, hits: Sequence[Sequence[Hit]], rules: Rules) -> tuple[S
     """
     if state.done:
         return state, ""
-    state, observation = _shown(state, hits, rules)
+    state, observation = _acted(state, hits, rules)
     if rules.token_budget is not None:
         state = replace(state, tokens=state.tokens + estimate_tokens(observation))
     return state, observation
@@ -216,7 +216,7 @@ def _reads(action: Action) -> bool:
     return isinstance(action, (Search, Open, More, Find))
 
 
-def _shown(state: State, hits: Sequence[Sequence[Hit]], rules: Rules) -> tuple[State, str]:
+def _acted(state: State, hits: Sequence[Sequence[Hit]], rules: Rules) -> tuple[State, str]:
     """Returns the state and the observation after the action of a running episode; see `finish`."""
     action = state.action
     if rules.pages is not None and isinstance(action, Cite):

@@ -52,7 +52,9 @@ def sentences(errors: Iterable[Any], data: Any, source: Source) -> Iterator[str]
         path: list[Any] = []
         here = data
         for part in e["loc"]:  # skips the labels of union members, which are not keys
-            if (isinstance(here, dict) and part in here) or (isinstance(here, list) and part in range(len(here))):
+            if (isinstance(here, dict) and part in here) or (
+                isinstance(here, (list, tuple)) and part in range(len(here))
+            ):
                 path, here = [*path, part], here[part]
         path += [e["loc"][-1]] if e["type"] == "missing" else []
         problems.setdefault(tuple(path), (here, {}))[1][text_of(e, ())] = e["type"]

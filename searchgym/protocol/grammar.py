@@ -11,9 +11,10 @@ Three grammars share one scanner:
 If pages can be opened (`Protocol.browse`), there are two more actions: ``<open>title or id</open>`` and
 ``<more></more>``, or calls of the tools ``open`` (argument ``page``) and ``more``. With `Protocol.find`,
 ``<find>text</find>`` finds a text in the open page (tool ``find``, argument ``text``); with `Protocol.cite`,
-``<cite>title or id | quote</cite>`` cites a page (tool ``cite``, arguments ``page`` and ``quote``). Additional retrievers
-(`Protocol.sources`) each have their own search tag, ``<web_search>query</web_search>`` for one called ``web``, or are
-selected by the argument ``source`` of the tool ``search``.
+``<cite>title or id | quote</cite>`` cites a page (tool ``cite``, arguments ``page`` and ``quote``).
+
+Additional retrievers (`Protocol.sources`) each have their own search tag, ``<web_search>query</web_search>`` for one
+called ``web``, or are selected by the argument ``source`` of the tool ``search``.
 
 Common rules: only the model's own text is parsed; thoughts contain no actions (`searchgym.protocol.thoughts`), and an
 unclosed thought is refused unless an action precedes it; the first complete action counts and the text after it is

@@ -24,12 +24,13 @@ from typing import Any, Final
 
 from searchgym.agents.base import load_agent, with_max_tokens
 from searchgym.cli.output import emit, say
-from searchgym.corpora.files import iter_jsonl, write_atomic
+from searchgym.corpora.files import iter_jsonl, write_atomic, write_jsonl
 from searchgym.envs import Task, find_env, load_task
 from searchgym.eval import EvalOptions, evaluate
 from searchgym.eval.ceilings import with_gold_pages, with_other_hits
 from searchgym.eval.run_folder import QUESTIONS
 from searchgym.eval.suites import load_suite, load_suite_tasks
+from searchgym.records import title_key
 from searchgym.rollout.models import Loading, opened_models
 from searchgym.train import Recipe, load_recipe, train
 
@@ -38,6 +39,13 @@ RULES: Final[dict[str, Any]] = {"top_k": 3, "max_turns": 5, "max_observation_wor
 """Rules of the environment, those of `qwen-grpo`."""
 MAX_TOKENS: Final = 32
 FORM: Final = "credit={searchgym.cli.pipeline.controls:FormOnly: 1}"
+MIXED: Final = (
+    "curriculum={kind: learnability, by: kind, stages: [{mix: {chain: 2, comparison: 1, bridge-comparison: 1}}]}"
+)
+COMPARISONS: Final = ("comparison", "bridge-comparison")
+"""Kinds of questions that the arm `comparisons` adds to the chains."""
+PER_KIND: Final = 600
+"""Number of questions of each such kind."""
 TEAMS: Final = ("m-ask", "jade")
 """Arms whose agent is the team of that name, which starts from demonstrations of its roles."""
 TEAM: Final = ["optimizer.autocast=bfloat16", "lora.rank=16", "lora.alpha=32", "learner.frozen_layers=12"]
@@ -46,6 +54,7 @@ ARMS: Final[Mapping[str, tuple[str, list[str]] | None]] = {
     "warm": None,
     "main": ("qwen-grpo", []),
     "form": ("qwen-grpo", [FORM]),
+    "comparisons": ("qwen-grpo", [MIXED]),
     "demonstrations": ("qwen-warm", []),
     "worlds": ("qwen-grpo", []),
     "self-play": ("qwen-grpo", ["curriculum=null", "proposer={kind: path, hops: [1, 2, 3]}"]),
@@ -73,12 +82,37 @@ def question_options(home: Path, name: str) -> str:
     return json.dumps(files | RULES | {"reward": "em"})
 
 
+def mixed_questions(home: Path) -> str:
+    """Writes chains of pages, and comparisons that share no gold page with the validation and test questions.
+
+    The comparisons come from ``set-comparisons``; `make train-real` leaves them out, since they offer their answer.
+    """
+    folder, rows = home / "practice-comparisons", list[dict[str, Any]]()
+    scored = {
+        title_key(fact[0])
+        for name in ("validation", "test")
+        for _, row in iter_jsonl(home / name / "questions.jsonl")
+        for fact in row["supporting_facts"]
+    }
+    pages = {title_key(row["title"]) for _, row in iter_jsonl(home / "practice" / "corpus.jsonl")} - scored
+    chains = (row for _, row in iter_jsonl(home / "practice" / "questions.jsonl"))
+    rows += [row for row in chains if row["kind"] == "chain" and row["metadata"]["hops"] > 1]
+    left = dict.fromkeys(COMPARISONS, PER_KIND)
+    for _, row in iter_jsonl(home / "set-comparisons" / "questions" / "train.jsonl"):
+        if left.get(row["kind"]) and all(title_key(fact[0]) in pages for fact in row["supporting_facts"]):
+            left[row["kind"]] -= 1
+            rows.append(row)
+    folder.mkdir(exist_ok=True)
+    write_jsonl(folder / "questions.jsonl", rows)
+    return folder.name
+
+
 def recipe_of(arm: str, seed: int, given: argparse.Namespace) -> Recipe:
     """Returns the recipe of an arm that asks questions."""
     entry = ARMS[arm]
     assert entry is not None
     name, changed = entry
-    options = question_options(given.home, "practice")
+    options = question_options(given.home, mixed_questions(given.home) if arm == "comparisons" else "practice")
     start = team_folder(arm, given) / "checkpoints" / "last" if arm in TEAMS else given.start
     values = [f"model={start}", f"seed={seed}", "env=searchgym/Corpus-v0"]
     if arm == "worlds":

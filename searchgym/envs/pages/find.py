@@ -52,7 +52,7 @@ def find_in(text: str, turn: int, page: Page, words: int) -> tuple[Opened, str]:
         )
     whole = parts_of(page.text, words)
     heading = f"Page(Title: {page.title:.200}, {whole} parts) holds the text {len(spans)} times"
-    shown = "" if len(spans) <= MOST_WINDOWS else f", the first {MOST_WINDOWS} are shown"
+    limit = "" if len(spans) <= MOST_WINDOWS else f", the first {MOST_WINDOWS} are shown"
     body = "\n".join(windows)
     record = Opened(turn, "", page.title, page.position, parts[0], whole, count_markers(body), text, len(spans))
-    return record, f"{heading}{shown}:\n{body}"
+    return record, f"{heading}{limit}:\n{body}"
