@@ -12,7 +12,7 @@ from searchgym.cli.tables import cut_to
 
 TABLES: Final = (
     "legal_by_role", "refused", "notes", "endings", "splits", "ceilings", "contamination", "awareness",
-    "unreachable_golds", "on_answerable", "evidence_curve",
+    "unreachable_golds", "on_answerable", "evidence_curve", "recovery",
 )  # fmt: skip
 """Keys of scores that explain the others; they have tables of their own."""
 UNMEASURED: Final = {
@@ -20,6 +20,7 @@ UNMEASURED: Final = {
     ("evidence_by_tokens",): "no model was asked, or the questions name no gold pages",
     ("sp_", "evidence_", "joint_"): "the agent names no supporting evidence",
     ("response_tokens", "read_tokens", "legal"): "no model was asked",
+    ("citation_",): "the questions name no gold pages",
     ("title_recall", "gold_found", "over_search", "under_search"): "the questions name no gold pages",
     ("right_without_evidence",): "no right answer to a question that names gold pages",
     ("",): "not produced by the agent",
@@ -61,6 +62,12 @@ def print_scores(title: str, scores: Mapping[str, Any]) -> None:
     for unit, curve in scores.get("evidence_curve", {}).items():
         head = ["gold pages read", *(f"{budget:,.0f}" for budget, _ in curve)]
         table(head, [["share", *(f"{recall:.3f}" for _, recall in curve)]], f"within this many {unit}")
+    if recovery := scores.get("recovery"):
+        spoilt = [
+            (kind, show(row["n"]), show(row["em"]), " – ".join(map(show, row["em_ci95"])))
+            for kind, row in recovery.items()
+        ]
+        table(("fault", "questions", "EM", "95 % interval"), spoilt, "where a search was spoilt")
     roles, refused = scores["legal_by_role"], scores["refused"]
     if len(roles) > 1 or refused:
         table(

@@ -1,0 +1,138 @@
+"""Research on long documents: floors and ceilings, recovery from each kind of fault, and small real models.
+
+    python studies/deep_research/deep_research.py [agents | faults | models] [--agents ...] [--seeds 1 2 3 4 5] [--json]
+
+``agents``: scripted agents on `searchgym/DeepResearch-v0`. ``faults``: agents under each kind of fault, paired with the
+same questions without faults. ``models``: models (--model) as agents (--agents), with and without faults. What a model
+has answered is not asked again: runs are in --out. README.md has the protocol.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from searchgym.agents.base import load_agent, with_max_tokens
+from searchgym.cli.output import emit, emit_rows, say
+from searchgym.corpora.files import iter_jsonl
+from searchgym.envs import Task, find_env, load_task
+from searchgym.envs.faults.fault import Fault
+from searchgym.eval import EvalOptions, evaluate
+from searchgym.eval.run_folder import EPISODES, QUESTIONS
+from searchgym.eval.scores import bootstrap_ci
+from searchgym.options import kinds
+from searchgym.rollout.models import Loading, opened_models
+from searchgym.rollout.storage import read_episodes
+
+ENV: Final = "searchgym/DeepResearch-v0"
+RATE: Final = 0.4
+"""Probability that a search is spoilt."""
+AGENTS: Final = ("oracle", "research-oracle", "research-snippets", "single-search", "closed-book")
+RESEARCHERS: Final = ("research-oracle", "research-once", "research-snippets")
+
+
+def task_with(faults: Sequence[Mapping[str, Any]], **options: Any) -> Task:
+    """Returns the environment's test questions, with faults."""
+    return load_task(find_env(ENV), faults=list(faults), **({"questions": {"split": "test"}} | options))
+
+
+def run(task: Task, agent: str, out: Path, model: str | None = None, given: argparse.Namespace | None = None) -> None:
+    """Evaluates an agent into a folder, unless it has been."""
+    loaded = load_agent(agent)
+    options = EvalOptions(resume=(out / "run.json").exists())
+    if model is None or given is None:
+        evaluate(task, loaded, out, options=options)
+        return
+    loaded = with_max_tokens(loaded, given.max_tokens)
+    loading = Loading("transformers", "bfloat16", max_context=given.max_context)
+    with opened_models({"model": model}, task.rules.protocol, loading) as models:
+        evaluate(task, loaded, out, dict.fromkeys(loaded.roles, models["model"]), options)
+
+
+def rows_of(out: Path) -> dict[str, float]:
+    """Returns the EM of each question of a run."""
+    return {row["id"]: row["em"] for _, row in iter_jsonl(out / QUESTIONS)}
+
+
+def spoilt_of(out: Path) -> set[str]:
+    """Returns the questions of a run in which a search was spoilt."""
+    return {e.question_id for e in read_episodes(out / EPISODES, tokens=False) if any(s.fault for s in e.searches)}
+
+
+def compared(clean: Mapping[str, float], faulty: Mapping[str, float], ids: Sequence[str]) -> dict[str, Any]:
+    """Returns EM without and with faults on the same questions, and their difference with its interval."""
+    if not ids:
+        return {"n": 0}
+    before, after = (np.array([rows[id] for id in ids]) for rows in (clean, faulty))
+    low, high = bootstrap_ci(after - before)
+    row = {"n": len(ids), "clean": before.mean(), "faulty": after.mean(), "difference": (after - before).mean()}
+    return {key: round(float(value), 3) for key, value in row.items()} | {"low": round(low, 3), "high": round(high, 3)}
+
+
+def under_faults(agent: str, seeds: Sequence[int], folder: Path, model: str | None, given: Any) -> list[dict[str, Any]]:
+    """Returns a row for each kind of fault; a question counts once for each seed in which a search of it was spoilt."""
+    run(task_with([], **given.rules).subset(given.limit), agent, folder / "clean", model, given)
+    before, rows = rows_of(folder / "clean"), []
+    for kind in sorted(kinds(Fault)):
+        clean: dict[str, float] = {}
+        faulty: dict[str, float] = {}
+        for seed in seeds:
+            say(f"{agent}, {kind}, seed {seed} ...")
+            out = folder / f"{kind}-{seed}"
+            faults = [{"kind": kind, "rate": RATE, "seed": seed}]
+            run(task_with(faults, **given.rules).subset(given.limit), agent, out, model, given)
+            after = rows_of(out)
+            for id in spoilt_of(out):
+                clean[f"{id} {seed}"], faulty[f"{id} {seed}"] = before[id], after[id]
+        rows.append({"agent": agent, "fault": kind} | compared(clean, faulty, sorted(clean)))
+    return rows
+
+
+def of_agents(agents: Sequence[str], folder: Path) -> list[dict[str, Any]]:
+    """Returns the scores of scripted agents."""
+    rows = []
+    for agent in agents:
+        task = task_with([])
+        scores = evaluate(task, load_agent(agent), folder / agent)
+        names = ("em", "em_ci95", "gold_found", "citation_precision", "citation_recall", "turns", "observation_words")
+        rows.append({"agent": agent} | {name: scores.get(name) for name in names})
+    return rows
+
+
+def main() -> None:
+    """Prints the rows of a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", nargs="?", choices=("agents", "faults", "models"), default="agents")
+    parser.add_argument("--agents", nargs="+", help="default: the scripted agents; of models, search-r1")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
+    parser.add_argument("--model", help="model of `models`")
+    parser.add_argument("--limit", type=int, help="questions; default: all")
+    parser.add_argument("--max-turns", type=int, help="turns of `models`; default: the environment's")
+    parser.add_argument("--max-tokens", type=int, default=64, help="tokens of a response of `models`")
+    parser.add_argument("--max-context", type=int, default=8192)
+    parser.add_argument("--out", type=Path, help="folder of the runs of `models`; default: a temporary one")
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    given.rules = {} if given.max_turns is None else {"max_turns": given.max_turns}
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = given.out or Path(scratch)
+        if given.what == "agents":
+            rows = of_agents(given.agents or AGENTS, folder)
+        else:
+            default = RESEARCHERS if given.what == "faults" else ("search-r1",)
+            rows = []
+            for agent in given.agents or default:
+                rows += under_faults(agent, given.seeds, folder / agent, given.model, given)
+    if given.json:
+        emit({"results": rows}, True)
+    else:
+        emit_rows(rows, False, "results")
+
+
+if __name__ == "__main__":
+    main()
