@@ -32,7 +32,7 @@ from searchgym.rollout.storage import read_episodes
 ENV: Final = "searchgym/DeepResearch-v0"
 RATE: Final = 0.4
 """Probability that a search is spoilt."""
-AGENTS: Final = ("oracle", "research-oracle", "research-snippets", "single-search", "closed-book")
+AGENTS: Final = ("oracle", "evidence-oracle", "research-oracle", "research-snippets", "single-search", "closed-book")
 RESEARCHERS: Final = ("research-oracle", "research-once", "research-snippets")
 
 
@@ -64,23 +64,29 @@ def spoilt_of(out: Path) -> set[str]:
     return {e.question_id for e in read_episodes(out / EPISODES, tokens=False) if any(s.fault for s in e.searches)}
 
 
-def compared(clean: Mapping[str, float], faulty: Mapping[str, float], ids: Sequence[str]) -> dict[str, Any]:
-    """Returns EM without and with faults on the same questions, and their difference with its interval."""
-    if not ids:
-        return {"n": 0}
-    before, after = (np.array([rows[id] for id in ids]) for rows in (clean, faulty))
-    low, high = bootstrap_ci(after - before)
-    row = {"n": len(ids), "clean": before.mean(), "faulty": after.mean(), "difference": (after - before).mean()}
-    return {key: round(float(value), 3) for key, value in row.items()} | {"low": round(low, 3), "high": round(high, 3)}
+def compared(pairs: Mapping[str, Sequence[tuple[float, float]]]) -> dict[str, Any]:
+    """Returns EM without and with faults on the same questions, and their difference with its interval over questions.
+
+    Args:
+        pairs: For each question, EM without and with faults, for each seed in which a search of it was spoilt.
+    """
+    if not pairs:
+        return {"questions": 0}
+    means = np.array([np.mean(values, axis=0) for _, values in sorted(pairs.items())])
+    low, high = bootstrap_ci(means[:, 1] - means[:, 0])
+    clean, faulty = means.mean(axis=0)
+    row = {"clean": clean, "faulty": faulty, "difference": faulty - clean, "low": low, "high": high}
+    return {"questions": len(means), "runs": sum(map(len, pairs.values()))} | {
+        key: round(float(value), 3) for key, value in row.items()
+    }
 
 
 def under_faults(agent: str, seeds: Sequence[int], folder: Path, model: str | None, given: Any) -> list[dict[str, Any]]:
-    """Returns a row for each kind of fault; a question counts once for each seed in which a search of it was spoilt."""
+    """Returns a row for each kind of fault."""
     run(task_with([], **given.rules).subset(given.limit), agent, folder / "clean", model, given)
     before, rows = rows_of(folder / "clean"), []
     for kind in sorted(kinds(Fault)):
-        clean: dict[str, float] = {}
-        faulty: dict[str, float] = {}
+        pairs: dict[str, list[tuple[float, float]]] = {}
         for seed in seeds:
             say(f"{agent}, {kind}, seed {seed} ...")
             out = folder / f"{kind}-{seed}"
@@ -88,16 +94,16 @@ def under_faults(agent: str, seeds: Sequence[int], folder: Path, model: str | No
             run(task_with(faults, **given.rules).subset(given.limit), agent, out, model, given)
             after = rows_of(out)
             for id in spoilt_of(out):
-                clean[f"{id} {seed}"], faulty[f"{id} {seed}"] = before[id], after[id]
-        rows.append({"agent": agent, "fault": kind} | compared(clean, faulty, sorted(clean)))
+                pairs.setdefault(id, []).append((before[id], after[id]))
+        rows.append({"agent": agent, "fault": kind} | compared(pairs))
     return rows
 
 
-def of_agents(agents: Sequence[str], folder: Path) -> list[dict[str, Any]]:
+def of_agents(agents: Sequence[str], folder: Path, limit: int | None) -> list[dict[str, Any]]:
     """Returns the scores of scripted agents."""
     rows = []
     for agent in agents:
-        task = task_with([])
+        task = task_with([]).subset(limit)
         scores = evaluate(task, load_agent(agent), folder / agent)
         names = ("em", "em_ci95", "gold_found", "citation_precision", "citation_recall", "turns", "observation_words")
         rows.append({"agent": agent} | {name: scores.get(name) for name in names})
@@ -122,7 +128,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = given.out or Path(scratch)
         if given.what == "agents":
-            rows = of_agents(given.agents or AGENTS, folder)
+            rows = of_agents(given.agents or AGENTS, folder, given.limit)
         else:
             default = RESEARCHERS if given.what == "faults" else ("search-r1",)
             rows = []
