@@ -125,7 +125,7 @@ def test_a_source_of_a_user_is_asked_checked_and_named(ask):
         ("my_source:Gone", "has no attribute 'Gone'"),
         ("nowhere:Ask", "nowhere"),
         ("json:JSONDecoder", "must be one class, a frozen dataclass that inherits QuestionSource"),
-        (3, "missing key kind, one of dataset, generated, masked, open, world"),
+        (3, "missing key kind, one of dataset, documents, generated, masked, open, world"),
     ],
 )
 def test_a_kind_that_is_none(ask, kind, message):
