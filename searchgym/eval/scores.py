@@ -42,6 +42,7 @@ class Scores(TypedDict, total=False):
     answerable: int
     em: float | None
     f1: float | None
+    judged: float
     retriever_errors: int
     unreachable_golds: dict[str, Any]
     on_answerable: dict[str, Any]

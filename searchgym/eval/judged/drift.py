@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -15,9 +16,9 @@ from searchgym.eval.judged.verdicts import Judgement, check_rows, read_judgement
 from searchgym.eval.run_folder import FinishedRun
 from searchgym.eval.scores import BLOCK, bootstrap_ci, wilson_ci
 
-METRIC = "judged"
+METRIC: Final = "judged"
 """Key of the score in the rows of questions."""
-RESAMPLES = 1000
+RESAMPLES: Final = 1000
 """Number of resamples of an interval, as in `bootstrap_ci`."""
 
 
@@ -46,13 +47,18 @@ class Drift:
         low, high = bootstrap_ci(self.signed)
         return float(np.mean(self.signed)), low, high
 
+    def as_dict(self) -> dict[str, Any]:
+        """Returns the measured difference as plain data."""
+        numbers = {"disagreement": list(self.disagreement), "bias": list(self.bias)}
+        return {"by": list(self.by), "items": self.items, "unlike": self.unlike} | numbers
+
     def __str__(self) -> str:
         """Describes the difference in one line."""
         share, low, high = self.disagreement
         text = f"the judges disagree on {self.unlike} of {self.items} items of the calibration sample"
         text += f" ({share:.3f}, 95 % interval {low:.3f} to {high:.3f})"
         if self.by:
-            text = f"the judges differ by {', '.join(self.by)}: {text}"
+            text = f"the judges differ by {', '.join(self.by)}; {text.replace('the judges', 'they', 1)}"
         if self.unlike:
             text += "; bias {:+.3f} ({:+.3f} to {:+.3f})".format(*self.bias)
         return text
@@ -76,6 +82,11 @@ def compare_judges(first: Judgement, second: Judgement) -> Drift:
     unlike = sum(a is not b for a, b in pairs)
     by = [*one.judge.differences(two.judge), *(["verdicts"] if unlike else [])]
     return Drift(tuple(by), len(pairs), unlike, tuple((a is True) - (b is True) for a, b in pairs))
+
+
+def compare_all(judgements: Sequence[Judgement]) -> list[Drift]:
+    """Compares the judge of each run but the first with that of the first; see `compare_judges`."""
+    return [compare_judges(judgement, judgements[0]) for judgement in judgements[1:]]
 
 
 def corrected_difference(first: FinishedRun, second: FinishedRun, drift: Drift) -> PairedDifference:

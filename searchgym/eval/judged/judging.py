@@ -93,12 +93,9 @@ def verdict_on(judge: Checked, question: Question, answer: str | None) -> tuple[
     No answer (None), one without words, an abstention and one that is too long are never right, without a call of the
     judge; an answer that sways the judge is not right either.
     """
-    if answer is None:
-        return False, "no answer"
-    if abstains(answer):
-        return False, "an abstention"
-    if unfit(answer):
-        return False, "too long, or without words"
+    reason = needs_no_judge(answer)
+    if answer is None or reason is not None:
+        return False, reason
     criteria = rubric_of(question)
     try:
         met = judge.meets(question.text, answer, criteria)
@@ -107,6 +104,15 @@ def verdict_on(judge: Checked, question: Question, answer: str | None) -> tuple[
     except NoVerdictError as error:
         return None, str(error)[:MAX_REASON]
     return all(true != criterion.negated for true, criterion in zip(met, criteria, strict=True)), None
+
+
+def needs_no_judge(answer: str | None) -> str | None:
+    """Returns why an answer is not right without a call of the judge; None if the judge decides."""
+    if answer is None:
+        return "no answer"
+    if abstains(answer):
+        return "an abstention"
+    return "an answer that is too long, or without words" if unfit(answer) else None
 
 
 def _continued(folder: Path, record: JudgeRecord) -> JudgeRecord:
