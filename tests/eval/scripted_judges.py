@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from made_runs import RECORD, episode, write_episodes
 
@@ -29,10 +30,10 @@ def share_of(text):
 class Scripted(Judge):
     """Affirms answers that begin with ``right``, and a share of the others, chosen by their hash."""
 
+    in_process: ClassVar = True
     lenient: float = 0.0
     prompt: str = "Is it right?"
     sha256: str | None = None
-    stop_after: int | None = None
     silent: float = 0.0
     """Share of the answers, by another hash, on which it gives no verdict."""
 
@@ -45,8 +46,6 @@ class Scripted(Judge):
         return self.sha256
 
     def meets(self, question, answer, criteria):
-        if self.stop_after is not None and len(CALLS) >= self.stop_after:
-            raise KeyboardInterrupt
         CALLS.append(answer)
         if share_of(f"silent {answer}") < self.silent:
             raise NoVerdictError("it is silent")
