@@ -15,6 +15,7 @@ PACKAGES = [
     "searchgym.envs",
     "searchgym.eval",
     "searchgym.eval.formats",
+    "searchgym.eval.judged",
     "searchgym.eval.leaderboard",
     "searchgym.eval.suites",
     "searchgym.scoring.judges",

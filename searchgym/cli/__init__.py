@@ -14,6 +14,7 @@ from searchgym.cli import data, doctor, index, models, train
 from searchgym.cli.audit import corpus_audit
 from searchgym.cli.evaluation.compare import compare
 from searchgym.cli.evaluation.evaluate import evaluate
+from searchgym.cli.evaluation.judge import judge_runs
 from searchgym.cli.evaluation.leaderboard import leaderboard
 from searchgym.cli.evaluation.predictions import predictions
 from searchgym.cli.evaluation.report import report
@@ -81,6 +82,7 @@ app.command("list", rich_help_panel=START)(list_cards)
 app.command("doctor", rich_help_panel=START)(doctor.doctor)
 app.command("play", rich_help_panel=START)(play)
 app.command("eval", rich_help_panel=EVALUATE)(evaluate)
+app.command("judge", rich_help_panel=EVALUATE)(judge_runs)
 app.command("compare", rich_help_panel=EVALUATE)(compare)
 app.command("report", rich_help_panel=EVALUATE)(report)
 app.command("view", rich_help_panel=EVALUATE)(view)

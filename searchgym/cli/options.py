@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 TopK = Annotated[int | None, typer.Option(help="Passages per query.")]
 MaxTurns = Annotated[int | None, typer.Option(help="Maximum actions per episode, including the answer.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of everything random in the run.")]
+Calibration = Annotated[
+    Path | None,
+    typer.Option(help="JSON lines of question, golds, answer, right: the judge's calibration sample."),
+]
 Template = Annotated[
     list[str] | None,
     typer.Option(
@@ -147,6 +151,10 @@ class RunOptions:
     audit: Annotated[
         Path | None, typer.Option(help="Folder of `corpus audit --out`: EM on answerable questions, too.")
     ] = None
+    judge: Annotated[
+        str | None, typer.Option(help="Judge the answers as well: rules, a model, URL#NAME or module:Class.")
+    ] = None
+    calibration: Calibration = None
 
 
 @dataclass(frozen=True, slots=True)

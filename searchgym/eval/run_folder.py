@@ -27,6 +27,10 @@ SCORES: Final = "scores.json"
 """File with the scores of a run, written when every question is done."""
 QUESTIONS: Final = "questions.jsonl"
 """File with the scores of each question; see `searchgym.eval.scores.question_rows`."""
+VERDICTS: Final = "verdicts.jsonl"
+"""File with a judge's verdict on each answer; see `searchgym.eval.judged`."""
+JUDGE: Final = "judge.json"
+"""File with the identity of that judge, and its verdicts on the calibration sample."""
 SUITE: Final = "suite.json"
 """File in the folder of a suite's run that names the suite and its parts."""
 MARKS: Final = (RUN, RECIPE, EPISODES)
@@ -101,7 +105,7 @@ class RunReader:
         for line, row in iter_jsonl(path) if path.is_file() else ():
             if not isinstance(row.get("id"), str) or row["id"] in rows:
                 raise DataError(f"expected the id of another question, got {row.get('id')!r:.60}", path, line)
-            for name in ("em", "f1", "searches"):
+            for name in ("em", "f1", "judged", "searches"):
                 value = row.get(name, 0.0)
                 if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
                     raise DataError(f"{name}: expected a number, got {value!r:.60}", path, line)

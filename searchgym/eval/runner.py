@@ -32,7 +32,7 @@ from searchgym.envs.task import Task
 from searchgym.errors import DataError, UsageError
 from searchgym.eval.audit.answerable import answerable_questions, on_answerable
 from searchgym.eval.evidence import NAMED, unreachable_golds
-from searchgym.eval.run_folder import QUESTIONS, SCORES, holds_run
+from searchgym.eval.run_folder import JUDGE, QUESTIONS, SCORES, VERDICTS, holds_run
 from searchgym.eval.scores import Scores, question_rows, score_each, summarise
 from searchgym.options import plain
 from searchgym.records import Episode, Question
@@ -102,7 +102,7 @@ def evaluate(
         if holds_run(out) and not options.overwrite:
             _check_record(out / RUN, identity)
         else:
-            for name in (SCORES, QUESTIONS, EPISODES, sidecar(Path(EPISODES)).name):
+            for name in (SCORES, QUESTIONS, JUDGE, VERDICTS, EPISODES, sidecar(Path(EPISODES)).name):
                 (out / name).unlink(missing_ok=True)
             write_record(out, identity)
         path = out / EPISODES

@@ -27,6 +27,7 @@ from searchgym.records import Call, Episode, hops_of, simulated_share
 from searchgym.rollout.chat import thought_counts
 from searchgym.scoring import Scores as Row
 from searchgym.scoring.citations import gold_spans_of, score_citations
+from searchgym.scoring.confidence import abstains, check_confidence, expected_calibration_error
 from searchgym.scoring.efficiency import LIMITS, Pages, spent_for
 
 OFFICIAL: Final = ("em", "f1")
@@ -42,6 +43,7 @@ class Scores(TypedDict, total=False):
     answerable: int
     em: float | None
     f1: float | None
+    judged: float
     retriever_errors: int
     unreachable_golds: dict[str, Any]
     on_answerable: dict[str, Any]
@@ -163,7 +165,33 @@ def summarise(scored: Scored) -> Scores:
     scores["right_without_evidence"] = unfounded / len(right) if right else None
     if spent_curves := curves_of(list(scored.spent.values())):
         scores["evidence_curve"] = spent_curves
+    scores |= confidence_scores(ordered, {key: bool(row["em"]) for key, row in scored.rows.items() if "em" in row})
     return cast("Scores", scores | _explained(scored))
+
+
+def confidence_scores(episodes: Sequence[Episode], right: Mapping[tuple[str, int], bool]) -> dict[str, float]:
+    """Returns ``confident`` and ``expected_calibration_error``; nothing where no answer states a confidence.
+
+    Args:
+        episodes: Episodes of a run; those without an answer state no confidence.
+        right: Whether the answer is right, by (question id, attempt). Answers that it lacks are left out; an abstention
+            is not right.
+
+    Raises:
+        ScoringError: A confidence is no number in [0, 1].
+    """
+    answers = [(e, e.answer) for e in episodes if e.answer is not None and (e.question_id, e.attempt) in right]
+    for episode, answer in answers:
+        check_confidence(answer.confidence, f"episode {episode.id!r:.60}")
+    stated = [
+        (answer.confidence, right[e.question_id, e.attempt] and not abstains(answer.text))
+        for e, answer in answers
+        if answer.confidence is not None
+    ]
+    if not stated:
+        return {}
+    error = expected_calibration_error(*zip(*stated, strict=True))
+    return {"confident": len(stated) / len(answers), "expected_calibration_error": error}
 
 
 def bootstrap_ci(values: npt.ArrayLike, seed: int = 0, resamples: int = 1000) -> list[float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -54,6 +54,16 @@ class PromptedJudge(Judge):
     """Maximum number of tokens in a reply."""
     temperature: float = 0.1
     """Sampling temperature of replies."""
+
+    @property
+    @override
+    def prompts(self) -> Mapping[str, str]:
+        return {"verify": VERIFY, "meets": MEETS, "better": BETTER}
+
+    @property
+    @override
+    def weights(self) -> str | None:
+        return self.model.sha256
 
     @override
     def verify(self, question: str, answer: str, pages: Sequence[str]) -> bool:

@@ -12,7 +12,7 @@ from searchgym.cli import SUMMARY, app
 
 GROUPS = {
     "Start": "demo list doctor play",
-    "Evaluate": "eval compare report view show retrieval leaderboard predictions",
+    "Evaluate": "eval judge compare report view show retrieval leaderboard predictions",
     "Train": "train selfplay demonstrate selfcheck",
     "Documents and questions": "corpus index questions world",
     "Models and servers": "model serve",

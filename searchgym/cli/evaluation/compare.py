@@ -13,6 +13,7 @@ from searchgym.errors import UsageError
 
 if TYPE_CHECKING:
     from searchgym.eval.decomposition import Decomposition
+    from searchgym.eval.judged.drift import Drift
     from searchgym.eval.run_folder import FinishedRun
     from searchgym.scoring.efficiency import Rates
 
@@ -22,7 +23,7 @@ SPENT: Final = "evidence against what was spent: the larger the area, the cheape
 
 def compare(
     runs: Annotated[list[Path], typer.Argument(help="Run folders: two or more on the same questions, or of a suite.")],
-    metric: Annotated[str, typer.Option(help="Score to compare: em, f1 or searches.")] = "em",
+    metric: Annotated[str, typer.Option(help="Score to compare: em, f1, judged or searches.")] = "em",
     questions: Annotated[int, typer.Option(min=0, help="Questions to list in which the runs differ.")] = 5,
     cost: Annotated[
         str | None,
@@ -34,7 +35,8 @@ def compare(
 
     Each run is compared with the first, question by question: differences with paired 95 % intervals. A difference in
     EM is decomposed: how much of it comes from answering at all, searching, reading, memory and wording. Evidence is
-    compared with the tokens and searches that were spent for it, and with stated costs.
+    compared with the tokens and searches that were spent for it, and with stated costs. A difference in judged is
+    corrected for the bias of judges that disagree on the calibration sample.
     """
     from searchgym.eval.efficiency import read_costs
 
@@ -118,12 +120,15 @@ def _compared(
     from searchgym.eval.compare import check_comparable, difference
     from searchgym.eval.decomposition import decompose_runs
     from searchgym.eval.efficiency import with_costs
+    from searchgym.eval.judged.drift import METRIC, compare_all, corrected_difference, judge_notes, read_judgements
     from searchgym.eval.run_folder import read_finished
     from searchgym.eval.scores import bootstrap_ci
     from searchgym.scoring.efficiency import LIMITS
 
     runs = [read_finished(folder) for folder in folders]
     notes = check_comparable(runs)
+    drifts = compare_all(read_judgements(folders, runs)) if metric == METRIC else []
+    notes += _drift_notes(runs, drifts) if drifts else judge_notes(folders)
     if costs:
         runs = [dataclasses.replace(run, rows=with_costs(run.rows, costs)) for run in runs]
     parts, problems = decompose_runs(runs) if metric == "em" else ({}, [])
@@ -132,7 +137,8 @@ def _compared(
         values = [row[metric] for _, row in sorted(run.rows.items()) if metric in row]
         gap = None
         if number:
-            paired = difference(run.rows, runs[0].rows, metric)
+            plain = difference(run.rows, runs[0].rows, metric)
+            paired = corrected_difference(run, runs[0], drifts[number - 1]) if drifts else plain
             gap = dataclasses.asdict(paired) | {"verdict": paired.verdict}
         mean = sum(values) / len(values) if values else None
         interval = bootstrap_ci(values) if values else None
@@ -146,7 +152,21 @@ def _compared(
             answers = [str((run.rows[id].get("answers") or [None])[0])[:60] for run in runs]
             unlike.append({"id": id, "question": " ".join(map(show, scores)), "answers": answers})
     evidence = _evidence(runs, [*LIMITS, *costs])
-    return {"part": part, "runs": rows, "notes": notes + problems, "evidence": evidence, "questions": unlike}
+    result = {"part": part, "runs": rows, "notes": notes + problems, "evidence": evidence, "questions": unlike}
+    return result | ({"judges": [drift.as_dict() for drift in drifts]} if drifts else {})
+
+
+def _drift_notes(runs: Sequence[FinishedRun], drifts: Sequence[Drift]) -> list[str]:
+    """Returns a sentence on the judge of each run but the first, against that of the first."""
+    from searchgym.eval.compare import difference
+    from searchgym.eval.judged.drift import METRIC
+
+    notes = []
+    for run, drift in zip(runs[1:], drifts, strict=True):
+        plain = difference(run.rows, runs[0].rows, METRIC)
+        end = f". The difference is corrected for this bias; without it is {plain}" if drift.unlike else ""
+        notes.append(f"{run.name} and {runs[0].name}: {drift}{end}")
+    return notes
 
 
 def _evidence(runs: Sequence[FinishedRun], units: Sequence[str]) -> list[dict[str, Any]]:

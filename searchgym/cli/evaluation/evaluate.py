@@ -9,10 +9,11 @@ import sys
 import time
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from searchgym.cli.evaluation.judge import Judging, add_verdicts, read_judging, say_agreement
 from searchgym.cli.evaluation.printed import EXAMPLES, print_answers, print_scores, print_suite
 from searchgym.cli.options import AgentName, LoadOptions, RunOptions, TaskChoice, takes_records
 from searchgym.cli.output import Json, emit, rate, say, say_next, stages
@@ -101,13 +102,16 @@ def _on_env(
     task = chosen_task(env, with_dialect(choice, env, named))
     check_scorable(task)  # before a model is loaded
     ids = None if run.audit is None else read_answerable(run.audit, task)
+    judging = read_judging(run.judge, run.calibration)
     folder = run.out or new_folder(task.card.id.split("/")[-1], agent.name)
     if run.resume and not holds_run(folder):
         say(f"nothing to resume in {folder}: a new run")
     say(f"run folder: {folder}")
     say_notes(task, agent, named)
     with open_models(named, task, how) as models:
-        scores = run_evaluation(task, agent, folder, models, eval_options(run), run.ceilings, trained, answerable=ids)
+        scores = run_evaluation(
+            task, agent, folder, models, eval_options(run), run.ceilings, trained, answerable=ids, judging=judging
+        )
     return {"env": task.card.id, "agent": agent.name, "out": str(folder)} | scores, task
 
 
@@ -132,12 +136,13 @@ def _on_suite(
     if len({(task.rules.protocol.name, task.rules.protocol.dialect) for task in tasks.values()}) > 1:
         raise UsageError(f"suite {suite.name}: its parts write different protocols: choose one with --protocol")
     check_parts(suite.name, tasks)
+    judging = read_judging(run.judge, run.calibration)
     say(f"run folder: {folder}")
     say_notes(next(iter(tasks.values())), agent, named)
     with open_models(named, next(iter(tasks.values())), how) as models:
 
         def one(part: str, task: Task, out: Path, options: EvalOptions) -> Scores:
-            return run_evaluation(task, agent, out, models, options, run.ceilings, trained, folder)
+            return run_evaluation(task, agent, out, models, options, run.ceilings, trained, folder, judging=judging)
 
         scores = evaluate_suite(suite.name, tasks, agent, folder, models, eval_options(run), one)
     return {**scores, "out": str(folder)}
@@ -230,6 +235,7 @@ def run_evaluation(
     trained: list[str] | None = None,
     whole: Path | None = None,
     answerable: Collection[str] | None = None,
+    judging: Judging | None = None,
 ) -> Scores:
     """Evaluates with progress, rate and time left on standard error; when interrupted, prints how to resume.
 
@@ -243,13 +249,14 @@ def run_evaluation(
         trained: Texts of the questions that the model was trained on, to look for copies; None if unknown.
         whole: Folder of the suite's run, if this is a part of it.
         answerable: Ids of the questions that the corpus can answer, from an audit. Default: a small corpus is audited.
+        judging: Judge of the answers, with a calibration sample. Default: they are not judged.
     """
     from searchgym.envs.reward import unpaid
     from searchgym.eval import runner
     from searchgym.eval.ceilings import add_ceilings, with_gold_pages
     from searchgym.eval.contamination import measure_contamination
     from searchgym.eval.evidence import of_unreachable
-    from searchgym.eval.run_folder import SCORES, RunReader
+    from searchgym.eval.run_folder import JUDGE, SCORES, RunReader
 
     label = f"{task.card.id} {agent.name}"
     for note in unpaid(task.questions):
@@ -276,6 +283,11 @@ def run_evaluation(
         em = {id: row["em"] for id, row in RunReader(out).question_rows().items() if "em" in row}
         scores = scores | {"contamination": measure_contamination(trained, task.questions, em)}
         runner.write_json(out / SCORES, scores)
+    if judging is not None:
+        scores = cast("Scores", add_verdicts(out, task.questions, judging, f"--out {whole or out} --resume"))
+        say_agreement(out)
+    elif (out / JUDGE).is_file():
+        say(f"note: {out} holds verdicts; `searchgym judge {whole or out}` with their judge adds them to the scores")
     if unreachable := scores.get("unreachable_golds"):
         say(f"warning: {of_unreachable(unreachable['first'], unreachable['n'])}")
     if scores["retriever_errors"]:

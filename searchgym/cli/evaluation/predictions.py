@@ -62,7 +62,7 @@ def export(
     env = str(run_record(run)["env"])
     if env.startswith("own/") and questions is None:
         raise UsageError(f"{run} asked questions of your own: give the file as --questions")
-    task = _asking(None if env.startswith("own/") else env, questions, aliases, "hotpotqa")
+    task = task_of_questions(None if env.startswith("own/") else env, questions, aliases, "hotpotqa")
     written, records = predictions_of(run, task.questions, attempt)
     dropped = sum(reduced_to_format(prediction, form).answer != prediction.answer for prediction in written)
     if pages_as_support:
@@ -137,7 +137,7 @@ def score(
     if out is not None and out.exists():
         raise RunExistsError(f"{out} already exists: choose another --out")
     detected = form or detect_format(file)
-    task = _asking(env, questions, aliases, scorer or detected)
+    task = task_of_questions(env, questions, aliases, scorer or detected)
     read = read_predictions(file, task.questions, form, missing)  # type: ignore[arg-type]  # checked above
     chosen = scorer or task.card.scorer
     names = task.aliases if chosen == "2wiki" else None
@@ -150,7 +150,7 @@ def score(
     emit({"format": detected, "scorer": chosen, **scores}, json, file.name)
 
 
-def _asking(env: str | None, questions: str | None, aliases: Path | None, scorer: str) -> Task:
+def task_of_questions(env: str | None, questions: str | None, aliases: Path | None, scorer: str) -> Task:
     """Returns the task of an environment, or of the user's questions with a scorer, without anything to search."""
     import dataclasses
 

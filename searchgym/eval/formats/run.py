@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,29 @@ def run_record(run: Path) -> dict[str, Any]:
     return record
 
 
+def questions_of_run(run: Path, questions: Sequence[Question], ids: Collection[str] | None = None) -> list[Question]:
+    """Returns those of some questions that a run asked.
+
+    Args:
+        run: Folder of the run.
+        questions: Questions of the run's environment.
+        ids: Ids of the questions that have an episode. Default: those in the episodes of the run.
+
+    Raises:
+        DataError: `questions` lacks questions of the run or has changed ones.
+    """
+    ids = {e.question_id for e in read_episodes(RunReader(run).path, tokens=False)} if ids is None else ids
+    record = run_record(run)
+    of_run = [question for question in questions if question.id in ids]
+    if len(of_run) < len(ids) or questions_sha256(of_run) != record["questions_sha256"]:
+        raise DataError(
+            f"the run asked {record.get('questions')} questions, of which {len(of_run)} are among the {len(questions)} "
+            "given, or they have changed: pass the file of the run's questions as --questions, and its --aliases",
+            run,
+        )
+    return of_run
+
+
 def predictions_of(
     run: Path, questions: Sequence[Question], attempt: int = 0
 ) -> tuple[list[Prediction], list[Question]]:
@@ -61,13 +84,7 @@ def predictions_of(
     if not 0 <= attempt < samples:
         raise UsageError(f"attempt {attempt}: {run} holds {samples} for each question, numbered from 0")
     episodes = {e.question_id: e for e in read_episodes(RunReader(run).path) if e.attempt == attempt}
-    of_run = [question for question in questions if question.id in episodes]
-    if len(of_run) < len(episodes) or questions_sha256(of_run) != record["questions_sha256"]:
-        raise DataError(
-            f"the run asked {record.get('questions')} questions, of which {len(of_run)} are among the {len(questions)} "
-            "given, or they have changed: pass the file of the run's questions as --questions, and its --aliases",
-            run,
-        )
+    of_run = questions_of_run(run, questions, episodes)
     check_ids(episodes, of_run)
     predictions = []
     for question in of_run:

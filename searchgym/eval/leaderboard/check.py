@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final, cast, get_args
 
 from searchgym.agents.base import LoadedAgent, load_agent, read_agent, source_of
 from searchgym.corpora.files import sha256_file
@@ -20,9 +20,12 @@ from searchgym.envs.core import State
 from searchgym.envs.reward import answer_scores, reward_name, score_rewards
 from searchgym.envs.task import Task
 from searchgym.errors import DataError, ScoringError, SubmissionError, UnknownNameError
+from searchgym.eval.judged.verdicts import Judgement, judged_scores
 from searchgym.eval.leaderboard.episodes import MAX_TEXT, check_predictions, load_episodes
 from searchgym.eval.leaderboard.manifest import EPISODES, MANIFEST, SubmissionManifest, plain, read_manifest
 from searchgym.eval.leaderboard.tasks import Tasks
+from searchgym.eval.leaderboard.verdicts import check_verdicts
+from searchgym.eval.run_folder import VERDICTS
 from searchgym.eval.runner import prompts_sha256, questions_sha256
 from searchgym.eval.scores import Scored, Scores, score_each, summarise
 from searchgym.named import code_refused
@@ -30,6 +33,7 @@ from searchgym.options.cards import ProtocolName, list_cards
 from searchgym.records import Episode, simulated_share
 from searchgym.retrieval.retriever import identify
 from searchgym.rollout.models import weights_sha256
+from searchgym.scoring.confidence import check_confidence
 from searchgym.text import count_words
 
 EQUAL: Final = 1e-9
@@ -50,6 +54,8 @@ class CheckedSubmission:
     scored: Scored
     scores: Scores
     """Recomputed scores."""
+    judgement: Judgement | None = None
+    """Verdicts of a judge; None if the run was not judged."""
 
 
 def check_submission(folder: Path, tasks: Tasks | None = None) -> CheckedSubmission:
@@ -98,7 +104,10 @@ def _checked(folder: Path, manifest: SubmissionManifest, tasks: Tasks, base: Tas
         for field, reason in _faults(episode, manifest, task):
             raise SubmissionError(field, reason, folder / EPISODES, line)
     check_predictions(folder, episodes, task)
-    scores = summarise(scored)
+    scores, judgement = summarise(scored), None
+    if VERDICTS in manifest.files:
+        judgement = check_verdicts(folder, scored)
+        scores = cast("Scores", scores | judged_scores(scored.episodes, judgement.verdicts))
     later = {f"{name}{end}" for name in LATER for end in ("", "_ci95")} - manifest.scores.keys()
     stated, counted = (
         {name: score for name, score in values.items() if name not in {*later, "refused"}}  # wording may change
@@ -106,12 +115,12 @@ def _checked(folder: Path, manifest: SubmissionManifest, tasks: Tasks, base: Tas
     )
     for name, was, now in _differences(stated, counted):
         raise SubmissionError(f"scores.{name}", f"the manifest says {was!r:.60}, its episodes give {now!r:.60}", path)
-    return CheckedSubmission(folder, manifest, task, scored, scores)
+    return CheckedSubmission(folder, manifest, task, scored, scores, judgement)
 
 
 LATER: Final = (
     "open_thoughts", "cut_thoughts", "resumed", "markers_in_pages", "evidence_by_tokens", "evidence_by_searches",
-    "evidence_curve",
+    "evidence_curve", "confident", "expected_calibration_error",
 )  # fmt: skip
 """Counts that scores of older submissions lack. They do not affect the ranking."""
 
@@ -178,6 +187,10 @@ def _faults(episode: Episode, manifest: SubmissionManifest, task: Task) -> Itera
         yield "retriever", "a search of a further retriever; rows of a leaderboard have the one of their track"
     if episode.answer is not None and len(episode.answer.text) > MAX_TEXT:
         yield EPISODES, f"an answer of {len(episode.answer.text):,} characters, at most {MAX_TEXT:,}"
+    try:
+        check_confidence(None if episode.answer is None else episode.answer.confidence, f"episode {episode.id!r:.60}")
+    except ScoringError as error:
+        yield EPISODES, str(error)
     if (episode.stop_reason == "answer") != (episode.answer is not None):
         yield EPISODES, f"stop_reason {episode.stop_reason!r} with{'out' if episode.answer is None else ''} an answer"
     yield from _over_budget(episode, manifest)

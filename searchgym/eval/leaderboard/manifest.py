@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from searchgym.corpora.files import read_json
 from searchgym.errors import CardError, DataError, DataMissingError, SubmissionError
+from searchgym.eval.run_folder import JUDGE, VERDICTS
 from searchgym.options import Options, read
 
 MANIFEST: Final = "manifest.json"
@@ -188,8 +189,9 @@ def _impossible(manifest: SubmissionManifest) -> Iterator[tuple[str, str]]:
         yield "date", f"expected a day that has been, as YYYY-MM-DD, got {manifest.date!r:.40}"
     if not all(isinstance(value, (str, int, float)) for value in manifest.hardware.values()):
         yield "hardware", "expected names and numbers"
-    if set(manifest.files) != {EPISODES, PREDICTIONS}:
-        yield "files", f"expected {PREDICTIONS} and {EPISODES}, got {', '.join(sorted(manifest.files))!r:.80}"
+    if set(manifest.files) - {VERDICTS, JUDGE} != {EPISODES, PREDICTIONS} or len(manifest.files) == 3:
+        expected = f"{PREDICTIONS} and {EPISODES}, and of a judged run {VERDICTS} and {JUDGE}"
+        yield "files", f"expected {expected}, got {', '.join(sorted(manifest.files))!r:.80}"
 
 
 def _has_been(date: str) -> bool:

@@ -31,7 +31,8 @@ from searchgym.eval.leaderboard.manifest import (
     read_manifest,
 )
 from searchgym.eval.leaderboard.tasks import BUDGETS, Tasks
-from searchgym.eval.run_folder import RunReader, read_suite
+from searchgym.eval.leaderboard.verdicts import write_verdicts
+from searchgym.eval.run_folder import JUDGE, VERDICTS, RunReader, read_suite
 from searchgym.eval.runner import questions_sha256
 from searchgym.eval.scores import score_each, summarise
 from searchgym.options import Options, read
@@ -39,6 +40,8 @@ from searchgym.records import simulated_share
 from searchgym.retrieval.index.distractors import passages_of
 from searchgym.rollout.storage import read_episodes
 
+FILES: Final = (PREDICTIONS, EPISODES, VERDICTS, JUDGE)
+"""Files of a submission beside its manifest; the last two of a judged run only."""
 REPORTED: Final = "reported.json"
 """File of a row with reported numbers."""
 COPIED: Final = (
@@ -142,7 +145,8 @@ def write_submission(run: Path, suite: str, part: str, about: About, out: Path, 
     with appearing(out) as folder:
         write_episodes(folder / EPISODES, scored.episodes, whole=passages_of(task.retriever) is None)
         write_jsonl(folder / PREDICTIONS, (prediction(e, task.by_id[e.question_id]) for e in scored.episodes))
-        manifest = _manifest(record, suite, part, about, folder, summarise(scored))
+        scores = summarise(scored) | write_verdicts(run, folder, scored)
+        manifest = _manifest(record, suite, part, about, folder, scores)
         _write(folder / MANIFEST, plain(manifest))
     return out
 
@@ -185,7 +189,7 @@ def _manifest(
         "commit": record.get("commit"),
         "hardware": record["hardware"],
         "seconds": record["seconds"],
-        "files": {name: sha256_file(folder / name) for name in (PREDICTIONS, EPISODES)},
+        "files": {name: sha256_file(file) for name in FILES if (file := folder / name).is_file()},
         "scores": dict(scores),
     }
     try:

@@ -8,14 +8,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from searchgym.errors import DataMissingError, SubmissionError
+from searchgym.errors import DataMissingError, SubmissionError, UsageError
 from searchgym.eval.audit.answerable import answerable_questions, on_answerable
 from searchgym.eval.compare import PairedDifference, difference, t_interval
+from searchgym.eval.judged.drift import compare_judges
+from searchgym.eval.judged.identity import JudgeIdentity
+from searchgym.eval.judged.verdicts import Judgement, judged_by_question
 from searchgym.eval.leaderboard.check import CheckedSubmission, check_submission
 from searchgym.eval.leaderboard.manifest import MANIFEST, SubmissionManifest
 from searchgym.eval.leaderboard.replay import was_rerun
 from searchgym.eval.leaderboard.submission import REPORTED, Reported, read_reported
 from searchgym.eval.leaderboard.tasks import BUDGETS, Tasks
+from searchgym.eval.run_folder import JUDGE
 from searchgym.eval.scores import OFFICIAL, bootstrap_ci, question_rows
 
 ORACLES: Final = ("oracle", "evidence-oracle", "oracle-queries", "span-oracle")
@@ -42,7 +46,7 @@ class BoardRow:
 
     members: Sequence[CheckedSubmission]
     questions: Mapping[str, dict[str, float]]
-    """Question id to EM and F1, means over the seeds."""
+    """Question id to EM, F1 and, if the row was judged, ``judged``: means over the seeds."""
     rerun: bool
     """Whether every member was run again."""
     on_answerable: Mapping[str, Any] | None = None
@@ -57,6 +61,11 @@ class BoardRow:
     def is_oracle(self) -> bool:
         """Whether the agent reads the gold titles or answers."""
         return self.manifest.agent in ORACLES
+
+    @property
+    def judgement(self) -> Judgement | None:
+        """Verdicts on the first seed; None if the row was not judged."""
+        return self.members[0].judgement
 
     def mean(self, name: str) -> float | None:
         """Returns the mean of a score over the seeds that have it, None if it was not measured."""
@@ -91,6 +100,8 @@ class Track:
     """Rows by EM, the best first; oracles come last."""
     to_best: Mapping[str, PairedDifference] = field(default_factory=dict)
     """Difference of each row to the best row, by name; oracles have none and are never the best."""
+    judges: Mapping[str, str] = field(default_factory=dict)
+    """Judge of each judged row by name, and how it compares with that of the first judged row."""
 
 
 @dataclass(frozen=True)
@@ -169,6 +180,8 @@ def _track(
         names = [name for name in COMPARED_FIELDS if getattr(first, name) != getattr(one.manifest, name)]
         if (first.training_seed is None) != (one.manifest.training_seed is None):
             names.insert(0, "training_seed")
+        if judge_of(one) != judge_of((seeds or [one])[0]):
+            names.append(JUDGE)
         if names:
             reason = f"differs from {seeds[0].folder}, which has the same name: choose another name"
             refused.append(SubmissionError(names[0], reason, one.folder / MANIFEST))
@@ -183,7 +196,32 @@ def _track(
     scored = best is not None and any("em" in scores for scores in best.questions.values())
     others = [row for row in rows if scored and row is not best and not row.is_oracle]
     gaps = {row.manifest.name: difference(row.questions, best.questions) for row in others} if best else {}
-    return Track(first.suite, first.part, label_of(first), rows, gaps)
+    return Track(first.suite, first.part, label_of(first), rows, gaps, judges_of(rows))
+
+
+def judge_of(member: CheckedSubmission) -> JudgeIdentity | None:
+    """Returns the judge of a submission; None if it was not judged."""
+    return None if member.judgement is None else member.judgement.record.judge
+
+
+def judges_of(rows: Sequence[BoardRow]) -> dict[str, str]:
+    """Returns the judge of each judged row by name, with how it compares with the judge of the first judged row."""
+    judged = [(row.manifest.name, row.judgement) for row in rows if row.judgement is not None]
+    judges = {}
+    for name, judgement in judged:
+        first, reference = judged[0]
+        text = ""
+        try:
+            drift = compare_judges(judgement, reference)
+        except UsageError:  # of other calibration samples: nothing tells how the judges differ
+            text = f"; not comparable with the judge of “{first}”"
+        else:
+            if drift.by:
+                _, low, high = drift.disagreement
+                text = f"; disagrees with the judge of “{first}” on {drift.unlike} of {drift.items} items of the sample"
+                text += f" ({low:.3f} to {high:.3f})"
+        judges[name] = judgement.record.judge.name + text
+    return judges
 
 
 def _row(members: Sequence[CheckedSubmission], answerable: frozenset[str] | None) -> BoardRow:
@@ -193,6 +231,9 @@ def _row(members: Sequence[CheckedSubmission], answerable: frozenset[str] | None
         id: {name: sum(rows[id][name] for rows in each) / len(each) for name in OFFICIAL if name in each[0][id]}
         for id in each[0]
     }
+    judged = [judged_by_question(m.judgement.verdicts.values()) for m in members if m.judgement is not None]
+    for id in judged[0] if judged else ():
+        questions[id]["judged"] = sum(shares[id] for shares in judged) / len(judged)
     em = {id: scores["em"] for id, scores in questions.items() if "em" in scores}
     part = None if answerable is None else on_answerable(em, answerable)
     return BoardRow(members, questions, all(was_rerun(member.folder, member.manifest) for member in members), part)

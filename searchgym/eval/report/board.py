@@ -27,12 +27,13 @@ from searchgym.eval.report.evaluations import ORACLES, cost_picture
 
 HEAD: Final = (
     "#", "name", "tier", "agent", "models", "EM", "95 % over questions", "EM, answerable",
-    "seeds", "95 % over seeds", "F1", "searches",
+    "judged", "95 % of judged", "judge", "seeds", "95 % over seeds", "F1", "searches",
     "tokens written", "tokens read", "gold pages found", "legal", "less the best, 95 %",
 )  # fmt: skip
 """Keys of a row, as `track_cells` returns them."""
 PAGE_HEAD: Final = (
-    "#", "name", "EM (95 %)", "minus the best (95 %)", "EM, answerable", "F1", "searches", "tokens written",
+    "#", "name", "EM (95 %)", "minus the best (95 %)", "EM, answerable", "judged (95 %)", "judge", "F1", "searches",
+    "tokens written",
     "tokens read", "gold pages found", "legal", "seeds (95 %)", "agent", "models", "tier",
 )  # fmt: skip
 """Heads of a track's table on a page."""
@@ -51,6 +52,10 @@ is the mean over them, and “seeds” shows their number and Student's t interv
 where it equals EM in every row.
 EM, answerable | is EM on the questions whose gold pages and answer are in the corpus, and their number. Where the \
 column is missing, all are.
+Judged (95 %) | is the share of answers that the judge beside it says are right; no verdict counts as not right. It \
+was recomputed from the verdicts of the submission; a judge by rules was also run again. Rows whose judges differ are \
+comparable only as far as “judge” says on how many items of the calibration sample they disagree (95 % \
+interval of the share).
 Minus the best | is the difference to the best row of the track, paired by question, with a 95 % bootstrap interval; \
 “not distinguishable” means that the interval contains 0.
 Oracles | read the gold pages or answers. They are upper bounds and are not ranked.
@@ -124,6 +129,7 @@ def _track_tables(track: Track) -> list[Block]:
             | {
                 "EM (95 %)": row["EM"] + (f" ({interval})" if interval else ""),
                 "minus the best (95 %)": str(track.to_best.get(row["name"], "")),
+                "judged (95 %)": row["judged"] + (f" ({row['95 % of judged']})" if row["judged"] else ""),
                 "F1": row["F1"] if f1 else "",
                 "seeds (95 %)": f"{row['seeds']} ({over_seeds})" if over_seeds else "",
                 "agent": "" if row["agent"] == row["name"] else row["agent"],
@@ -155,6 +161,9 @@ def _cells(track: Track, row: BoardRow, rank: str) -> list[str]:
         number(row.mean("em")),
         between(row.interval("em")),
         _answerable(row),
+        number(row.mean("judged")),
+        between(row.interval("judged")),
+        track.judges.get(manifest.name, ""),
         str(len(row.members)),
         "" if seeds is None else between(seeds),
         number(row.mean("f1")),

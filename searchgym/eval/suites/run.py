@@ -17,7 +17,7 @@ from searchgym.eval.runner import EvalOptions, check_scorable, evaluate, write_j
 from searchgym.eval.scores import Scores
 from searchgym.rollout.models import Model
 
-MEANS: Final = ("em", "f1")
+MEANS: Final = ("em", "f1", "judged")
 """Scores that are averaged over the parts."""
 
 Evaluate = Callable[[str, Task, Path, EvalOptions], Scores]
@@ -58,8 +58,8 @@ def evaluate_suite(
         run: Function that evaluates a part. Default: `evaluate`.
 
     Returns:
-        ``suite``, ``agent``, ``n``, ``parts`` (scores by part), and the means of ``em`` and ``f1``: over the parts
-        (``*_parts``, as usual in publications) and over all questions (``*_questions``).
+        ``suite``, ``agent``, ``n``, ``parts`` (scores by part), and the means of `MEANS`: over the parts (``*_parts``,
+        as usual in publications) and over all questions (``*_questions``).
     """
     options = options or EvalOptions()
     check_suite_out(out, suite, resume=options.resume, overwrite=options.overwrite)

@@ -81,6 +81,16 @@ class Judge(Kind):
         """Model key or model that the judge queries; None by default."""
         return None
 
+    @property
+    def prompts(self) -> Mapping[str, str]:
+        """Texts of the judge's prompts by name, of which its identity has a digest; none by default."""
+        return {}
+
+    @property
+    def weights(self) -> str | None:
+        """SHA-256 of the weights of the judge's model; None by default, and for a model behind a server."""
+        return None
+
     @override
     def problems(self) -> Iterable[str]:
         if type(self).open is Judge.open:

@@ -1,0 +1,73 @@
+"""What an answer states about itself: that it abstains, or how likely it is right."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from searchgym.errors import ScoringError
+from searchgym.scoring.answers import normalise_answer
+
+BINS: Final = 10
+"""Number of equal-width bins of the expected calibration error."""
+_SUBJECT: Final = r"(?:(?:sorry|unfortunately) )?(?:(?:i|we) )"
+_OF_IT: Final = r"(?: (?:answer|it|this|that|question|answer to (?:this|that)(?: question)?))?"
+_ABSTAINS: Final = re.compile(
+    rf"{_SUBJECT}(?:do not|dont|did not|didnt) (?:know|find){_OF_IT}"
+    rf"|{_SUBJECT}(?:can not|cannot|cant|could not|couldnt|am unable to|am not able to)"
+    rf" (?:answer|say|tell|find|determine|know){_OF_IT}"
+    rf"|{_SUBJECT}(?:am|are) (?:not sure|unsure)|{_SUBJECT}have no (?:idea|answer|information)"
+    r"|(?:(?:answer|it) is )?(?:unknown|not known|unclear|unanswerable|not answerable|not given|not available)"
+    r"|(?:(?:answer|it) )?(?:can not|cannot|could not) be (?:determined|answered|found)"
+    r"|idk|dont know|do not know|not sure|no idea|no answer|noanswer|na|insufficient information"
+    r"|(?:there is )?(?:not enough|no) (?:information|evidence)"
+)
+"""Matches a normalised answer that consists of an abstention alone; ``I do not know, perhaps Rome`` is a guess."""
+
+
+def abstains(answer: str) -> bool:
+    """Returns whether an answer only says that it gives none: ``I don't know.``, ``unknown``, ``N/A``, or no words.
+
+    English phrases are recognised. They count as no answer even where a gold answer is spelled like one.
+    """
+    text = normalise_answer(answer.replace("\N{RIGHT SINGLE QUOTATION MARK}", "'"))
+    return not re.search(r"\w", text) or _ABSTAINS.fullmatch(text) is not None
+
+
+def check_confidence(value: object, where: str) -> None:
+    """Checks a stated confidence.
+
+    Args:
+        value: The confidence, or None if the answer states none.
+        where: What states it, for the message.
+
+    Raises:
+        ScoringError: It is no number in [0, 1].
+    """
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
+        raise ScoringError(f"{where}: confidence: expected a number from 0 to 1, got {value!r:.40}")
+
+
+def expected_calibration_error(confidences: Sequence[float], right: Sequence[bool]) -> float:
+    """Returns the expected calibration error over equal-width bins, ``sum_b n_b / n |accuracy_b - confidence_b|``.
+
+    Source: Naeini, Cooper and Hauskrecht, 2015, in the form of Guo et al., 2017 (arXiv 1706.04599, equation 3). A
+    confidence on the border of two bins belongs to the upper one.
+
+    Args:
+        confidences: (n,) stated probabilities in [0, 1], n > 0.
+        right: (n,) whether each answer is right.
+    """
+    bins: list[list[tuple[float, bool]]] = [[] for _ in range(BINS)]
+    for confidence, is_right in zip(confidences, right, strict=True):
+        bins[min(int(round(BINS * confidence, 9)), BINS - 1)].append((confidence, is_right))
+    total = 0.0
+    for members in filter(None, bins):
+        accuracy = sum(is_right for _, is_right in members) / len(members)
+        mean = math.fsum(confidence for confidence, _ in members) / len(members)
+        total += len(members) / len(confidences) * abs(accuracy - mean)
+    return total
