@@ -19,11 +19,11 @@ import numpy as np
 
 from searchgym.agents.base import load_agent, with_max_tokens
 from searchgym.cli.output import emit, emit_rows, say
-from searchgym.corpora.files import iter_jsonl
+from searchgym.corpora.files import iter_jsonl, read_json
 from searchgym.envs import Task, find_env, load_task
 from searchgym.envs.faults.fault import Fault
 from searchgym.eval import EvalOptions, evaluate
-from searchgym.eval.run_folder import EPISODES, QUESTIONS
+from searchgym.eval.run_folder import EPISODES, QUESTIONS, SCORES
 from searchgym.eval.scores import bootstrap_ci
 from searchgym.options import kinds
 from searchgym.rollout.models import Loading, opened_models
@@ -33,6 +33,10 @@ ENV: Final = "searchgym/DeepResearch-v0"
 RATE: Final = 0.4
 """Probability that a search is spoilt."""
 AGENTS: Final = ("oracle", "evidence-oracle", "research-oracle", "research-snippets", "single-search", "closed-book")
+SCORE_NAMES: Final = (
+    "em", "em_ci95", "gold_found", "citation_precision", "citation_recall", "turns", "invalid_actions",
+    "observation_words",
+)  # fmt: skip
 RESEARCHERS: Final = ("research-oracle", "research-once", "research-snippets")
 
 
@@ -64,6 +68,12 @@ def spoilt_of(out: Path) -> set[str]:
     return {e.question_id for e in read_episodes(out / EPISODES, tokens=False) if any(s.fault for s in e.searches)}
 
 
+def scores_of(out: Path) -> dict[str, Any]:
+    """Returns the scores of a run that a table shows."""
+    scores = read_json(out / SCORES)
+    return {name: scores.get(name) for name in SCORE_NAMES}
+
+
 def compared(pairs: Mapping[str, Sequence[tuple[float, float]]]) -> dict[str, Any]:
     """Returns EM without and with faults on the same questions, and their difference with its interval over questions.
 
@@ -84,8 +94,11 @@ def compared(pairs: Mapping[str, Sequence[tuple[float, float]]]) -> dict[str, An
 def under_faults(agent: str, seeds: Sequence[int], folder: Path, model: str | None, given: Any) -> list[dict[str, Any]]:
     """Returns a row for each kind of fault."""
     run(task_with([], **given.rules).subset(given.limit), agent, folder / "clean", model, given)
-    before, rows = rows_of(folder / "clean"), []
-    for kind in sorted(kinds(Fault)):
+    before = rows_of(folder / "clean")
+    rows: list[dict[str, Any]] = [
+        {"agent": agent, "fault": "none", "questions": len(before)} | scores_of(folder / "clean")
+    ]
+    for kind in given.kinds:
         pairs: dict[str, list[tuple[float, float]]] = {}
         for seed in seeds:
             say(f"{agent}, {kind}, seed {seed} ...")
@@ -104,9 +117,8 @@ def of_agents(agents: Sequence[str], folder: Path, limit: int | None) -> list[di
     rows = []
     for agent in agents:
         task = task_with([]).subset(limit)
-        scores = evaluate(task, load_agent(agent), folder / agent)
-        names = ("em", "em_ci95", "gold_found", "citation_precision", "citation_recall", "turns", "observation_words")
-        rows.append({"agent": agent} | {name: scores.get(name) for name in names})
+        evaluate(task, load_agent(agent), folder / agent)
+        rows.append({"agent": agent} | scores_of(folder / agent))
     return rows
 
 
@@ -116,6 +128,7 @@ def main() -> None:
     parser.add_argument("what", nargs="?", choices=("agents", "faults", "models"), default="agents")
     parser.add_argument("--agents", nargs="+", help="default: the scripted agents; of models, search-r1")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
+    parser.add_argument("--kinds", nargs="*", default=sorted(kinds(Fault)), help="kinds of faults; default: all")
     parser.add_argument("--model", help="model of `models`")
     parser.add_argument("--limit", type=int, help="questions; default: all")
     parser.add_argument("--max-turns", type=int, help="turns of `models`; default: the environment's")
