@@ -131,7 +131,7 @@ def test_a_run_whose_verdicts_were_cut_makes_no_submission(made, tmp_path):
     shutil.copytree(made[0], tmp_path / "run")
     path = tmp_path / "run" / "verdicts.jsonl"
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
-    with pytest.raises(DataError, match="lacks the verdict .*judge it again with `searchgym judge`"):
+    with pytest.raises(DataError, match=r"lacks the verdict .*judge it again with `searchgym judge`"):
         submit(tmp_path / "run", made[1], tmp_path / "out")
 
 
