@@ -96,10 +96,10 @@ def run_with(folder, answers, confidences=None, samples=1):
     n = len(answers) // samples
     (folder / "run.json").write_text(json.dumps(RECORD | {"questions": n, "samples": samples}))
     (folder / "scores.json").write_text(json.dumps({"n": n, "em": 0.0}))
+    given = [list(answers[k * samples : (k + 1) * samples]) for k in range(n)]
     rows = [
-        {"id": f"q{k:03}", "em": 0.0, "f1": 0.0, "searches": 1.0, "answers": list(answers[k * samples : (k + 1) * samples])}
-        for k in range(n)
-    ]  # fmt: skip
+        {"id": f"q{k:03}", "em": 0.0, "f1": 0.0, "searches": 1.0, "answers": texts} for k, texts in enumerate(given)
+    ]
     (folder / "questions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder
 

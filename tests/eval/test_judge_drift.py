@@ -135,7 +135,7 @@ def test_verdicts_that_were_cut_are_refused_with_the_line(tmp_path):
     with pytest.raises(DataError, match="lacks the verdict on question 'q009'"):
         read_judgements([folder], [run])
     path.write_bytes(whole.replace(b'"verdict": true', b'"verdict": false'))
-    with pytest.raises(DataError, match="judged is 1.0 in its row, 0.0 by its verdicts"):
+    with pytest.raises(DataError, match=r"judged is 1.0 in its row, 0.0 by its verdicts"):
         read_judgements([folder], [run])
     judge_run(folder, questions(10), Scripted(), items(10), overwrite=True)
     assert path.read_bytes() == whole
@@ -151,7 +151,7 @@ def test_the_command_refuses_then_corrects(monkeypatch, capsys, tmp_path):
     judge_run(tmp_path / "a", questions(300), Scripted(), items(400))
     assert searchgym(*compare)[0] == 2
     judge_run(tmp_path / "b", questions(300), swapped(LENIENT), items(400))
-    status, out, err = searchgym(*compare)
+    status, _, err = searchgym(*compare)
     assert status == 0 and "the judges differ by verdicts; they disagree on" in err
     assert "The difference is corrected for this bias; without it is +0.1" in err
     part = json_of(searchgym(*compare, "--json"))["parts"][0]

@@ -14,7 +14,7 @@ from searchgym.corpora.questions import write_questions
 from searchgym.envs.task import load_task
 from searchgym.errors import CardError, DataError, DataMissingError, UsageError
 from searchgym.eval.judged.identity import find_judge, identify
-from searchgym.eval.judged.judging import judge_run, verdict_on
+from searchgym.eval.judged.judging import judge_run, needs_no_judge, verdict_on
 from searchgym.eval.judged.sample import read_sample, sample_sha256
 from searchgym.eval.judged.verdicts import read_judgement
 from searchgym.eval.runner import EvalOptions, evaluate
@@ -72,13 +72,25 @@ def test_abstentions_are_not_right_and_no_judge_is_asked(answer):
 def test_an_answer_without_words_does_not_pass_a_negated_criterion():
     rubric = [{"text": "It says that Zor is a fish.", "says": [["Zor"], ["fish"]], "negated": True}]
     question = Question("q", "Write about Zor.", ("Zor",), metadata={"rubric": rubric})
-    given = {text: verdict_on(Checked(RuleJudge()), question, text)[0] for text in ("Zor swims.", "Zor is a fish.", ".")}
+    given = {
+        text: verdict_on(Checked(RuleJudge()), question, text)[0] for text in ("Zor swims.", "Zor is a fish.", ".")
+    }
     assert given == {"Zor swims.": True, "Zor is a fish.": False, ".": False}
 
 
 @pytest.mark.parametrize(
     "reply",
-    [math.nan, "yes", [1], ["ja"], ["yes and no"], [None], ["full marks"], RuntimeError("broken"), TimeoutError("late")],
+    [
+        math.nan,
+        "yes",
+        [1],
+        ["ja"],
+        ["yes and no"],
+        [None],
+        ["full marks"],
+        RuntimeError("broken"),
+        TimeoutError("late"),
+    ],
 )
 def test_a_judge_that_cannot_be_read_gives_no_verdict(reply, tmp_path, monkeypatch):
     def meets(self, question, answer, criteria):
@@ -119,6 +131,8 @@ def test_an_interrupt_keeps_the_verdicts(after, tmp_path, monkeypatch):
 
     def interrupted(self, *asked):
         if len(CALLS) >= after:
+            if after > 5:  # a killed process would leave as much
+                assert len((folder / "verdicts.jsonl").read_text().splitlines()) == after - 5
             raise KeyboardInterrupt
         return meets(self, *asked)
 
@@ -213,6 +227,31 @@ def test_eval_with_a_judge_and_judge_give_the_same(monkeypatch, capsys, tmp_path
     assert searchgym(*eval_, tmp_path / "a", "--overwrite")[0] == 0 and not (tmp_path / "a" / "judge.json").exists()
 
 
+def test_an_interrupted_command_says_how_to_go_on(monkeypatch, capsys, tmp_path):
+    searchgym, run = command_line(monkeypatch, capsys), tmp_path / "run"
+    run_eval = ("eval", "Demo", "--agent", "closed-book", "--out", run, "--judge", "rules")
+    meets, calls = RuleJudge.meets, []
+    needed = sum(needs_no_judge(item.answer) is None for item in read_sample())
+
+    def interrupted(self, *query):
+        calls.append(query)
+        if len(calls) == needed + 4:
+            raise KeyboardInterrupt
+        return meets(self, *query)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RuleJudge, "meets", interrupted)
+        status, _, err = searchgym(*run_eval)
+    assert status == 130 and f"interrupted: verdicts are kept in {run}; go on with --out {run} --resume" in err
+    lines = [json.loads(line) for line in (run / "verdicts.jsonl").read_text().splitlines()]
+    assert sum(line["reason"] is None for line in lines) == 3 and "judged" not in scores_of(run)
+    first = len(calls)
+    monkeypatch.setattr(RuleJudge, "meets", interrupted)
+    assert searchgym(*run_eval, "--resume")[0] == 0
+    left = 12 - len(lines)
+    assert 0 < len(calls) - first <= left and "judged" in scores_of(run)
+
+
 def test_own_questions_and_own_samples(monkeypatch, capsys, tmp_path):
     searchgym = command_line(monkeypatch, capsys)
     task = load_task(CARD, questions=QUESTIONS, retriever=TitleRetriever())
@@ -240,7 +279,9 @@ def test_a_suite_is_judged_part_by_part(monkeypatch, capsys, tmp_path):
     assert len(rows) == 2 and scores["judged_parts"] == pytest.approx(sum(row["judged"] for row in rows) / 2)
 
 
-def test_judges_are_named_in_several_ways_and_wrong_names_are_refused_before_anything_runs(monkeypatch, capsys, tmp_path):
+def test_judges_are_named_in_several_ways_and_wrong_names_are_refused_before_anything_runs(
+    monkeypatch, capsys, tmp_path
+):
     assert identify(find_judge("rules"), find_judge("rules")).name == "rules"
     served = find_judge("http://127.0.0.1:9/v1#judge-7b?thinks=true")
     assert identify(served, served).name == "model judge-7b"

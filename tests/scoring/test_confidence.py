@@ -47,7 +47,9 @@ def test_a_confidence_is_a_number_from_0_to_1(value):
         check_confidence(value, "episode 'q#0'")
 
 
-@pytest.mark.parametrize("text", ["I don't know, but I guess Rome", "The Unknown Soldier", "No", "none", "Not Sure Records"])
+@pytest.mark.parametrize(
+    "text", ["I don't know, but I guess Rome", "The Unknown Soldier", "No", "none", "Not Sure Records"]
+)
 def test_a_guess_is_no_abstention(text):
     assert not abstains(text)
 
