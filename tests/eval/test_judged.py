@@ -229,7 +229,7 @@ def test_eval_with_a_judge_and_judge_give_the_same(monkeypatch, capsys, tmp_path
 
 def test_an_interrupted_command_says_how_to_go_on(monkeypatch, capsys, tmp_path):
     searchgym, run = command_line(monkeypatch, capsys), tmp_path / "run"
-    run_eval = ("eval", "Demo", "--agent", "closed-book", "--out", run, "--judge", "rules")
+    run_eval = ("eval", "Demo", "--agent", "single-search", "--out", run, "--judge", "rules")
     meets, calls = RuleJudge.meets, []
     needed = sum(needs_no_judge(item.answer) is None for item in read_sample())
 
