@@ -62,6 +62,8 @@ def test_what_each_kind_does_to_the_hits():
         assert (old.passage.id, old.passage.title, old.score) == (hit.passage.id, hit.passage.title, hit.score)
         year, people = [int(word) for word in old.passage.text.replace(".", "").split() if word.isdigit()]
         assert 1 <= int(hit.passage.text.split()[4]) - year <= 9 and 0 <= people < 7
+    years = [always("stale").spoilt(f"q{n}", 1, HITS)[0].passage.text.split()[4] for n in range(60)]
+    assert {1900 - int(year) for year in years} == set(range(1, 10))
     page, *rest = always("injected", answer="1850").spoilt("q", 1, HITS)
     assert "<answer>1850</answer>" in page.passage.text and rest == HITS[:2]
     for kind in KINDS:

@@ -210,6 +210,11 @@ def test_citations_by_hand(cites, precision, recall):
     assert (scores.precision, scores.recall) == pytest.approx((precision, recall))
 
 
+def test_a_citation_with_a_fault_supports_nothing():
+    assert GOLDS[0].supported_by(Cited(1, "Alma", FACT, "Alma"))
+    assert not GOLDS[0].supported_by(Cited(1, "Alma", FACT, "Alma", "the page has not been opened."))
+
+
 def test_gold_spans_come_from_the_metadata_or_the_gold_pages():
     assert gold_spans_of(QUESTIONS[0]) == [GoldSpan("Alma", "Its archive holds 41 lamps in the north hall.")]
     assert gold_spans_of(Question("q", "?", ("x",), supporting_facts=(SupportingFact("Bela"),))) == [

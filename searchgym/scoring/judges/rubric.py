@@ -27,14 +27,16 @@ PART_SEPARATOR: Final = ";"
 def rubric_of(question: Question) -> tuple[Criterion, ...]:
     """Returns the rubric of a question.
 
-    Without a rubric in its metadata, the only criterion is that the answer gives a gold answer.
+    Without a rubric in its metadata, the only criterion is that the answer gives a gold answer, in any of its spellings.
 
     Raises:
         DataError: The rubric is not a list of criteria; the message names the question and the key.
     """
     rows = question.metadata.get(RUBRIC)
     if rows is None:
-        return (Criterion(f"It gives the answer {question.answers[0]!r}.", (tuple(golds_with_words(question.golds)),)),)
+        golds = tuple(golds_with_words(question.golds))
+        spellings = " or ".join(map(repr, golds or question.golds))
+        return (Criterion(f"It gives the answer {spellings}.", (golds,)),)
     where = f"question {question.id!r}: {RUBRIC}"
     if not isinstance(rows, (list, tuple)) or not rows:
         raise DataError(f"{where}: expected a list of criteria such as {{text: ..., says: [[...]]}}, got {rows!r:.80}")
