@@ -41,8 +41,9 @@ RESEARCHERS: Final = ("research-oracle", "research-once", "research-snippets")
 
 
 def task_with(faults: Sequence[Mapping[str, Any]], **options: Any) -> Task:
-    """Returns the environment's test questions, with faults."""
-    return load_task(find_env(ENV), faults=list(faults), **({"questions": {"split": "test"}} | options))
+    """Returns the environment's test questions, or those of a file over its corpus, with faults."""
+    env = "searchgym/Corpus-v0" if "corpus" in options else ENV
+    return load_task(find_env(env), faults=list(faults), **({"questions": {"split": "test"}} | options))
 
 
 def run(task: Task, agent: str, out: Path, model: str | None = None, given: argparse.Namespace | None = None) -> None:
@@ -132,12 +133,21 @@ def main() -> None:
     parser.add_argument("--model", help="model of `models`")
     parser.add_argument("--limit", type=int, help="questions; default: all")
     parser.add_argument("--max-turns", type=int, help="turns of `models`; default: the environment's")
+    parser.add_argument("--questions", help="question file of `models`, over --corpus, instead of long documents")
+    parser.add_argument("--corpus")
+    parser.add_argument("--max-words", type=int, help="words of an observation of `models`; default: the environment's")
     parser.add_argument("--max-tokens", type=int, default=64, help="tokens of a response of `models`")
     parser.add_argument("--max-context", type=int, default=8192)
     parser.add_argument("--out", type=Path, help="folder of the runs of `models`; default: a temporary one")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
-    given.rules = {} if given.max_turns is None else {"max_turns": given.max_turns}
+    rules = {
+        "max_turns": given.max_turns,
+        "max_observation_words": given.max_words,
+        "questions": given.questions,
+        "corpus": given.corpus,
+    }
+    given.rules = {name: value for name, value in rules.items() if value is not None}
     with tempfile.TemporaryDirectory() as scratch:
         folder = given.out or Path(scratch)
         if given.what == "agents":
