@@ -102,7 +102,11 @@ def _parsed(rows: Rows, format: str | None, bad: BadLines) -> Iterator[Question]
     if format is None:
         format, rows = find_format(rows, _shape, EXPECTED)
         if format == "beir":
-            raise DataError("BEIR queries have no answers: they are for retrieval evaluation only", rows.source)
+            raise DataError(
+                "BEIR queries have no answers: score their retrieval by `searchgym retrieval --qrels`, or add answers "
+                "(id, question, answers)",
+                rows.source,
+            )
     elif format not in FORMATS:
         raise UnknownNameError("question format", format, FORMATS)
     parse, unused = FORMATS[format], Counter[str]()
