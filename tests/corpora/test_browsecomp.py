@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from searchgym.corpora.documents import chunk_passages
 from searchgym.corpora.passages import detect_format, read_passages
 from searchgym.corpora.questions import read_queries, read_questions, stream_questions
-from searchgym.corpora.readers.browsecomp import BEGINNING, KEY, passage_of, title_of
+from searchgym.corpora.readers.browsecomp import BEGINNING, KEY, passage_of, question_of, title_of
 from searchgym.envs.registration import own_card
 from searchgym.envs.task import load_task
 from searchgym.errors import BadLines, DataError
@@ -108,11 +108,16 @@ def test_the_beginning_that_is_decrypted_gives_the_title_of_the_whole_text(text)
         return
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(KEY, CANARY)
-        from searchgym.corpora.readers.browsecomp import question_of
-
         row = encrypt(ROW | {"gold_docs": [{"docid": "d", "text": text, "url": "u"}]})
         (document,) = question_of(row).metadata["gold_docs"]
     assert document["title"] == passage_of({"docid": "d", "text": text, "url": "u"}).title
+
+
+def test_a_late_title_after_long_letters_is_within_the_beginning(key, tmp_path):
+    text = f"---\nauthor: {'é' * 950}{'日' * 950}\ntitle: Late\n---\n" + "日" * 5000
+    row = ROW | {"gold_docs": [{"docid": "1", "text": text, "url": "u"}]}
+    (question,) = read_questions(lines(tmp_path / "questions.jsonl", encrypt(row)))
+    assert question.gold_titles == ("Late",)
 
 
 # -- the corpus ------------------------------------------------------------------------------------------------------
@@ -202,12 +207,24 @@ def test_a_wrong_key_no_key_and_a_cut_file_are_told_apart_at_once(monkeypatch, t
 
 @given(wrong=st.text(min_size=1, max_size=20).filter(lambda text: text != CANARY and "\0" not in text))
 def test_every_wrong_key_is_refused(wrong):
-    from searchgym.corpora.readers.browsecomp import question_of
-
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(KEY, wrong.encode("utf-8", "ignore").decode() or "x")
         with pytest.raises(DataError, match="the key does not fit"):
             question_of(encrypt(ROW))
+
+
+def test_a_wrong_key_whose_bytes_are_text_by_chance_is_refused(monkeypatch):
+    query = "Who was it??"
+    digest = hashlib.sha256(CANARY.encode()).digest()
+
+    def mixed(wrong):
+        pads = zip(query.encode(), digest, hashlib.sha256(wrong.encode()).digest(), strict=False)
+        return bytes(a ^ b ^ c for a, b, c in pads)
+
+    wrong = next(key for key in map(str, itertools.count()) if max(mixed(key)) < 128 and min(mixed(key)) < 8)
+    monkeypatch.setenv(KEY, wrong)
+    with pytest.raises(DataError, match="'query': the key does not fit"):
+        question_of(encrypt(ROW | {"query": query, "answer": ""}))
 
 
 def test_memory_does_not_grow_with_the_file(key, tmp_path):
