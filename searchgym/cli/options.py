@@ -94,6 +94,9 @@ class TaskChoice(SourceOptions):
         str | None, typer.Option(help="Further retrievers by name, as YAML: '{web: bm25}' or '{web: {corpus: PATH}}'.")
     ] = None
     aliases: Annotated[Path | None, typer.Option(help="2WikiMultihopQA's id_aliases.json.")] = None
+    qrels: Annotated[
+        Path | None, typer.Option(help="TREC or BEIR qrels: the titles of the relevant passages become the gold pages.")
+    ] = None
     reward: Annotated[
         str | None, typer.Option(help=f"Reward: {', '.join(shipped('searchgym.envs.rewards'))} or module:function.")
     ] = None

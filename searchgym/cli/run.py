@@ -122,7 +122,25 @@ def chosen_task(env: str | None, choice: TaskChoice) -> Task:
         bad = BadLines(choice.skip_bad)
         options["questions"] = read_questions(choice.questions, None, bad, choice.aliases)
         report(bad)
-    return load(env, options, choice.wait).subset(choice.limit, choice.draw_seed)
+    task = load(env, options, choice.wait)
+    if choice.qrels is not None:
+        task = _judged(task, choice.qrels)
+    return task.subset(choice.limit, choice.draw_seed)
+
+
+def _judged(task: Task, qrels: Path) -> Task:
+    """Returns the task with the gold pages of a file of qrels.
+
+    Raises:
+        UsageError: The corpus is not on this machine, so that the titles of the passages are unknown.
+    """
+    from searchgym.eval.retrieval import read_qrels, with_qrels
+    from searchgym.retrieval.retriever import corpus_of
+
+    corpus = corpus_of(task.retriever)
+    if corpus is None:
+        raise UsageError("--qrels needs the corpus on this machine, for the titles of passages: give --corpus")
+    return task.asking(with_qrels(task.questions, read_qrels(qrels), corpus.passages()))
 
 
 def _own_env(options: TaskOptions) -> EnvCard:

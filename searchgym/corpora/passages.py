@@ -8,6 +8,8 @@ The format is detected from the content:
 ``title-text``  ``[{"title", "text"}]``, or the same as JSON lines; ids are positions from 0 unless given
 ``hotpotqa``    one JSON object ``{title: [sentences]}``; ids are positions from 0
 ``beir``        a folder with ``corpus.jsonl``, or that file: ``{"_id", "title", "text"}``
+``browsecomp``  BrowseComp-Plus: rows ``{"docid", "text", "url"}``; the title is that of the front matter, else the
+                first line, else the address
 ``searchgym``   JSON lines ``{"id", "title", "text"}``, optionally with ``links``; written by `write_corpus`
 ==============  ====================================================================================================
 
@@ -24,6 +26,7 @@ from typing import Any
 
 from searchgym.corpora.fields import Row, id_field, optional_text, spaced, text_field
 from searchgym.corpora.files import FilePath, dump_line, write_jsonl
+from searchgym.corpora.readers.browsecomp import is_document, passage_of
 from searchgym.corpora.rows import SNIFF_LINES, Parser, find_format, open_rows, parse_rows
 from searchgym.errors import BadLines, DataError, DataMissingError, UnknownNameError
 from searchgym.records import Passage
@@ -127,6 +130,8 @@ def _shape(row: Row) -> str | None:
         return "contents"
     if "text" not in row:
         return None
+    if is_document(row):
+        return "browsecomp"
     if "sentences" in row:
         return "hotpotqa"
     if "_id" in row:
@@ -200,6 +205,7 @@ FORMATS: dict[str, Parser[Passage]] = {
     "title-text": lambda row, position: _titled(row, "id", "_id", position=position),
     "hotpotqa": _page,
     "beir": lambda row, position: _titled(row, "_id"),
+    "browsecomp": passage_of,
     "searchgym": lambda row, position: dataclasses.replace(_titled(row, "id"), links=links_of(row)),
 }
 """Parsers of corpus rows, by the name of the format."""

@@ -24,6 +24,7 @@ from searchgym.corpora.fields import (
     texts_field,
     tuples_field,
 )
+from searchgym.corpora.readers import browsecomp
 from searchgym.corpora.rows import Parser
 from searchgym.errors import DataError, did_you_mean
 from searchgym.records import Hop, Paragraph, Question, SupportingFact, Triple, title_key
@@ -288,6 +289,7 @@ FORMATS: dict[str, Parser[Question]] = {
     "flashrag": _flashrag,
     "kilt": _kilt,
     "search-r1": _search_r1,
+    "browsecomp": browsecomp.question_of,
     "searchgym": _searchgym,
 }
 """Parsers of question rows, by the name of the format."""

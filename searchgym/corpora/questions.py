@@ -2,18 +2,20 @@
 
 The format is detected from the content:
 
-=============  =====================================================================================================
-``hotpotqa``   the official JSON list, or the simplified one of ``{question, answer, type}``; a question without an id
-               gets its position, from 0
-``2wiki``      the same with ``evidences``, and with ``evidences_id`` and ``answer_id`` in the ids release
-``musique``    JSON lines with ``paragraphs`` and ``question_decomposition``
-``flashrag``   JSON lines ``{id, question, golden_answers, metadata}``, also with ``answers`` for the golds, and with
-               ``supporting_facts`` beside them
-``kilt``       JSON lines ``{id, input, output: [{answer, provenance: [{title, ...}]}]}``
-``search-r1``  parquet ``{data_source, prompt, reward_model, extra_info}``; the kind is the data source
-``searchgym``  JSON lines of `Question`'s fields: what `write_questions` writes
-``beir``       ``queries.jsonl``: texts without answers, for `read_queries` only
-=============  =====================================================================================================
+==============  ====================================================================================================
+``hotpotqa``    the official JSON list, or the simplified one of ``{question, answer, type}``; a question without an id
+                gets its position, from 0
+``2wiki``       the same with ``evidences``, and with ``evidences_id`` and ``answer_id`` in the ids release
+``musique``     JSON lines with ``paragraphs`` and ``question_decomposition``
+``flashrag``    JSON lines ``{id, question, golden_answers, metadata}``, also with ``answers`` for the golds, and with
+                ``supporting_facts`` beside them
+``kilt``        JSON lines ``{id, input, output: [{answer, provenance: [{title, ...}]}]}``
+``search-r1``   parquet ``{data_source, prompt, reward_model, extra_info}``; the kind is the data source
+``browsecomp``  BrowseComp-Plus: rows ``{query_id, query, answer, gold_docs, evidence_docs, negative_docs}``, encrypted
+                as released, or decrypted; see `searchgym.corpora.readers.browsecomp`
+``searchgym``   JSON lines of `Question`'s fields: what `write_questions` writes
+``beir``        ``queries.jsonl``: texts without answers, for `read_queries` only
+==============  ====================================================================================================
 
 Gold answers are one text or a list of texts, none of them blank. A list written as text, in JSON's or Python's syntax
 (``"['coast', 'shore']"``), is read as a list; one that cannot be read, such as ``"['coast' 'shore']"`` from a NumPy
@@ -35,13 +37,14 @@ from typing import Any
 from searchgym.corpora.fields import Row, accepted, id_field, text_field, texts_field
 from searchgym.corpora.files import FilePath, iter_jsonl, write_jsonl
 from searchgym.corpora.question_formats import FORMATS, unused_keys
+from searchgym.corpora.readers.browsecomp import is_question
 from searchgym.corpora.rows import Rows, find_format, open_rows, parse_rows
 from searchgym.errors import BadLines, DataError, DataMissingError, DataWarning, UnknownNameError, UsageError
 from searchgym.records import Passage, Question
 
 EXPECTED = (
-    "question and answer, answers or golden_answers, text and answers, KILT's input and output, or Search-R1's "
-    "prompt and reward_model"
+    "question and answer, answers or golden_answers, text and answers, KILT's input and output, Search-R1's prompt and "
+    "reward_model, or BrowseComp-Plus' query_id, query and answer"
 )
 """Description of the known formats for error messages."""
 LISTED = 8
@@ -99,7 +102,11 @@ def _parsed(rows: Rows, format: str | None, bad: BadLines) -> Iterator[Question]
     if format is None:
         format, rows = find_format(rows, _shape, EXPECTED)
         if format == "beir":
-            raise DataError("BEIR queries have no answers: they are for retrieval evaluation only", rows.source)
+            raise DataError(
+                "BEIR queries have no answers: score their retrieval by `searchgym retrieval --qrels`, or add answers "
+                "(id, question, answers)",
+                rows.source,
+            )
     elif format not in FORMATS:
         raise UnknownNameError("question format", format, FORMATS)
     parse, unused = FORMATS[format], Counter[str]()
@@ -202,6 +209,8 @@ def _shape(row: Row) -> str | None:
     """Returns the name of a row's format, None if no known format fits."""
     if {"text", "answers"} <= row.keys():
         return "searchgym"
+    if is_question(row):
+        return "browsecomp"
     if {"prompt", "reward_model"} <= row.keys():
         return "search-r1"
     if {"input", "output"} <= row.keys():

@@ -159,11 +159,12 @@ def find_format(rows: Rows, shape: Callable[[Row], str | None], expected: str) -
         DataError: None of the first rows is in a known format, or there are no rows.
     """
     stream = iter(rows.rows)
-    first = list(itertools.islice(stream, SNIFF_LINES))
-    objects = [row for _, row in first if isinstance(row, Mapping)]
-    for row in objects:
-        if (format := shape(row)) is not None:
+    first: list[tuple[int, Any]] = []  # no longer than needed: a row may have megabytes
+    for number, row in itertools.islice(stream, SNIFF_LINES):
+        first.append((number, row))
+        if isinstance(row, Mapping) and (format := shape(row)) is not None:
             return format, Rows(rows.source, rows.unit, itertools.chain(first, stream))
+    objects = [row for _, row in first if isinstance(row, Mapping)]
     if not objects:
         raise DataError("holds no rows: download or create it again", rows.source)
     raise DataError(f"unknown format: the first row has keys {listed(objects[0])}; expected {expected}", rows.source)

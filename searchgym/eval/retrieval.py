@@ -7,14 +7,16 @@ the order of the file, whereas ``trec_eval`` orders them by document id.
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from searchgym.corpora.files import text_lines, write_atomic
-from searchgym.errors import DataError, ScoringError
+from searchgym.errors import DataError, DataWarning, ScoringError
 from searchgym.eval.evidence import Pages, golds_of, titled
-from searchgym.records import Passage, Question
+from searchgym.records import Passage, Question, SupportingFact
 from searchgym.retrieval.retriever import Retriever
 from searchgym.scoring.ranking import ndcg
 
@@ -166,6 +168,45 @@ def judgements(questions: Sequence[Question], pages: Pages) -> Qrels:
         such = f"such as {lacking[0][1]!r} of question {lacking[0][0]!r}"
         raise ScoringError(f"none of the {count} gold pages is in the corpus, {such}: is it another corpus?")
     return qrels
+
+
+def with_qrels(questions: Sequence[Question], qrels: Qrels, passages: Iterable[Passage]) -> list[Question]:
+    """Returns questions with the titles of their relevant passages as gold pages; those without judgements unchanged.
+
+    A judged id is the id of a passage, or of the document that `searchgym corpus chunk` has cut into passages
+    (``doc7`` for ``doc7#0``). Queries of the qrels that are not among the questions are ignored. A `DataWarning` counts
+    the relevant ids that the corpus lacks.
+
+    Args:
+        questions: Questions with the ids of the qrels.
+        qrels: Relevance judgements.
+        passages: The corpus, which is read once.
+
+    Raises:
+        ScoringError: No question is judged, no relevant passage is in the corpus, or one of them has no title.
+    """
+    relevant = {q.id: [i for i, r in qrels[q.id].items() if r > 0] for q in questions if q.id in qrels}
+    searched = {id for ids in relevant.values() for id in ids}
+    if not searched:
+        such = f"such as {next(iter(qrels), '')!r}, and the questions ids such as {questions[0].id!r}"
+        raise ScoringError(f"no question has a relevant passage: the qrels have queries {such}")
+    titles: dict[str, str] = {}
+    for passage in passages:
+        for id in (passage.id, passage.id.rpartition("#")[0]):
+            if id in searched:
+                if not passage.title.strip():
+                    raise ScoringError(f"relevant passage {id!r} has no title, by which gold pages are recognised")
+                titles.setdefault(id, passage.title)
+    if lacking := sorted(searched - titles.keys()):
+        message = f"{len(lacking)} of {len(searched)} relevant passages are not in the corpus, such as {lacking[0]!r}"
+        if not titles:
+            raise ScoringError(f"{message}: is it another corpus?")
+        warnings.warn(message, DataWarning, stacklevel=1)
+    facts = {
+        question: tuple(SupportingFact(title) for title in dict.fromkeys(titles[id] for id in ids if id in titles))
+        for question, ids in relevant.items()
+    }
+    return [dataclasses.replace(q, supporting_facts=facts[q.id]) if facts.get(q.id) else q for q in questions]
 
 
 def retrieve_run(retriever: Retriever, queries: Mapping[str, str], k: int) -> Run:

@@ -55,7 +55,7 @@ def test_a_good_card_has_its_defaults():
         ),
         (
             {"questions": {"dataset": "d"}},
-            r"x\.yaml: questions: missing key kind, one of dataset, generated, masked, open",
+            r"x\.yaml: questions: missing key kind, one of dataset, documents, generated, masked, open",
         ),
         ({"questions": 3}, r"x\.yaml: questions: expected keys and values, got 3"),
     ],

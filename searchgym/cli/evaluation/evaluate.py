@@ -124,8 +124,8 @@ def _on_suite(
     from searchgym.eval.suites.tasks import load_suite_tasks
 
     suite = load_suite(name)
-    if choice.questions is not None or choice.aliases is not None or choice.skip_bad or run.audit is not None:
-        lacking = "leave out --questions, --aliases, --skip-bad, --audit"
+    if any((choice.questions, choice.aliases, choice.qrels, choice.skip_bad, run.audit)):
+        lacking = "leave out --questions, --aliases, --qrels, --skip-bad, --audit"
         raise UsageError(f"suite {suite.name} has questions of its own: {lacking}")
     folder = run.out or new_folder(suite.name, agent.name)
     check_suite_out(folder, suite.name, resume=run.resume, overwrite=run.overwrite)
