@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Final
 
@@ -58,6 +58,11 @@ class _Drafter:
         self._numbers = {title: set(_NUMBER.findall(text)) for title, text in self._texts.items()}
         self._uses = Counter[tuple[str, str]]()
         self._titles = {kind: facts.of_kind(kind) for kind in wording().kinds}
+        self._listing = defaultdict[str, list[tuple[str, str]]](list)
+        for title, row in facts.table.items():
+            for key in (name for name in wording().lists if name in row):
+                for institution in row[key]:
+                    self._listing[institution].append((title, key))
 
     def forms(self, kind: str, count: int) -> list[Form]:
         """Returns different forms of a kind.
@@ -127,11 +132,13 @@ class _Drafter:
         key = count_key(self._rng.choice(kind.quantities), self._rng.choice(kind.when))
         return Form(form, tuple((title, key) for title in self._rng.sample(self._titles[name], 3)))
 
-    def _intersection(self) -> Form:
-        """Drafts an intersection of three lists; it is accepted only if each two of them share several institutions."""
-        lists = wording().lists
-        names = self._rng.choices(list(lists), k=3)
-        return Form("intersection", tuple((self._rng.choice(self._titles[lists[n]["from"]]), n) for n in names))
+    def _intersection(self) -> Form | None:
+        """Drafts an intersection of three lists that name one institution; None if fewer name it.
+
+        It is accepted only if each two of them share several institutions.
+        """
+        listing = self._listing[self._rng.choice(self._titles["institution"])]
+        return Form("intersection", tuple(self._rng.sample(listing, 3))) if len(listing) >= 3 else None
 
 
 class _Asker:

@@ -17,6 +17,8 @@ LEAST, MOST = 101, 989
 """Smallest and largest count."""
 MEMBERS: Final = 6
 """Maximum number of institutions in a list, and the minimum share of all: a third of them in a small corpus."""
+POOL: Final = 18
+"""Number of neighbouring institutions from which a list is drawn, so that lists overlap however many there are."""
 _FIRST_NAMES: Final = 24
 _NEW_WORD: Final = 0.2
 """Probability of a new word after a title that is in use."""
@@ -163,5 +165,7 @@ def _facts_of(
     institutions = titles["institution"]
     for name, relation in words.lists.items():
         if relation["from"] == subject.kind:
-            facts[name] = tuple(sorted(rng.sample(institutions, min(MEMBERS, len(institutions) // 3))))
+            start = rng.randrange(len(institutions))
+            pool = [institutions[(start + step) % len(institutions)] for step in range(min(POOL, len(institutions)))]
+            facts[name] = tuple(sorted(rng.sample(pool, min(MEMBERS, len(pool) // 3))))
     return facts
