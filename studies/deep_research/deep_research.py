@@ -1,10 +1,11 @@
 """Research on long documents: floors and ceilings, recovery from each kind of fault, and small real models.
 
-    python studies/deep_research/deep_research.py [agents | faults | models] [--agents ...] [--seeds 1 2 3 4 5] [--json]
+    python studies/deep_research/deep_research.py [documents | agents | faults | models] [--agents ...] [--json]
 
-``agents``: scripted agents on `searchgym/DeepResearch-v0`. ``faults``: agents under each kind of fault, paired with the
-same questions without faults. ``models``: models (--model) as agents (--agents), with and without faults. What a model
-has answered is not asked again: runs are in --out. README.md has the protocol.
+``documents``: size, variety and retrieval of the generated documents. ``agents``: scripted agents on them. ``faults``:
+agents under each kind of fault, paired with the same questions without faults. ``models``: models (--model) as agents
+(--agents), with and without faults. What a model has answered is not asked again: runs are in --out. README.md has the
+protocol.
 """
 
 from __future__ import annotations
@@ -26,8 +27,10 @@ from searchgym.eval import EvalOptions, evaluate
 from searchgym.eval.run_folder import EPISODES, QUESTIONS, SCORES
 from searchgym.eval.scores import bootstrap_ci
 from searchgym.options import kinds
+from searchgym.retrieval.retriever import corpus_of
 from searchgym.rollout.models import Loading, opened_models
 from searchgym.rollout.storage import read_episodes
+from searchgym.text import count_words, sentences
 
 ENV: Final = "searchgym/DeepResearch-v0"
 RATE: Final = 0.4
@@ -113,6 +116,38 @@ def under_faults(agent: str, seeds: Sequence[int], folder: Path, model: str | No
     return rows
 
 
+def of_documents() -> list[dict[str, Any]]:
+    """Returns size, variety and retrieval of the generated documents by split."""
+    rows = []
+    for split in ("train", "validation", "test"):
+        task = task_with([], questions={"split": split})
+        texts: dict[str, str] = {}
+        for passage in corpus_of(task.retriever).passages():  # type: ignore[union-attr]  # it is on this machine
+            texts[passage.title] = f"{texts.get(passage.title, '')} {passage.text}"
+        counts = [count_words(text) for text in texts.values()]
+        parts = [text[slice(*span)].strip() for text in texts.values() for span in sentences(text)]
+        recalls = []
+        for question, hits in zip(
+            task.questions,
+            task.retriever.search([q.text for q in task.questions], 5),
+            strict=True,  # type: ignore[union-attr]
+        ):
+            titles = {hit.passage.title for hit in hits}
+            recalls.append(sum(title in titles for title in question.gold_titles or ()) / 3)
+        rows.append(
+            {
+                "split": split,
+                "documents": len(texts),
+                "words": f"{min(counts):,} to {max(counts):,}",
+                "passages": len(corpus_of(task.retriever)),  # type: ignore[arg-type]
+                "different sentences": round(len(set(parts)) / len(parts), 3),
+                "recall@5": round(float(np.mean(recalls)), 3),
+                "all three": sum(recall == 1 for recall in recalls) / len(recalls),
+            }
+        )
+    return rows
+
+
 def of_agents(agents: Sequence[str], folder: Path, limit: int | None) -> list[dict[str, Any]]:
     """Returns the scores of scripted agents."""
     rows = []
@@ -126,7 +161,7 @@ def of_agents(agents: Sequence[str], folder: Path, limit: int | None) -> list[di
 def main() -> None:
     """Prints the rows of a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="?", choices=("agents", "faults", "models"), default="agents")
+    parser.add_argument("what", nargs="?", choices=("documents", "agents", "faults", "models"), default="agents")
     parser.add_argument("--agents", nargs="+", help="default: the scripted agents; of models, search-r1")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
     parser.add_argument("--kinds", nargs="*", default=sorted(kinds(Fault)), help="kinds of faults; default: all")
@@ -150,7 +185,9 @@ def main() -> None:
     given.rules = {name: value for name, value in rules.items() if value is not None}
     with tempfile.TemporaryDirectory() as scratch:
         folder = given.out or Path(scratch)
-        if given.what == "agents":
+        if given.what == "documents":
+            rows = of_documents()
+        elif given.what == "agents":
             rows = of_agents(given.agents or AGENTS, folder, given.limit)
         else:
             default = RESEARCHERS if given.what == "faults" else ("search-r1",)
