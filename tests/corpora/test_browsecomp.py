@@ -14,13 +14,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from searchgym.agents import load_agent
 from searchgym.corpora.documents import chunk_passages
-from searchgym.corpora.passages import detect_format, read_passages
+from searchgym.corpora.passages import detect_format, read_passages, write_corpus
 from searchgym.corpora.questions import read_queries, read_questions, stream_questions
 from searchgym.corpora.readers.browsecomp import BEGINNING, KEY, passage_of, question_of, title_of
-from searchgym.envs.registration import own_card
+from searchgym.envs.registration import find_env, own_card
 from searchgym.envs.task import load_task
 from searchgym.errors import BadLines, DataError
+from searchgym.eval import evaluate
 from searchgym.records import title_key
 
 CANARY = "an invented canary of these tests"
@@ -246,3 +248,16 @@ def test_memory_does_not_grow_with_the_file(key, tmp_path):
         assert len(questions) == count
     assert peaks[2] < 1.1 * peaks[0] and peaks[3] < 1.1 * peaks[1]
     assert max(peaks) < 6e6
+
+
+def test_the_files_are_searched_cited_and_scored_in_the_research_environment(key, tmp_path):
+    questions = lines(tmp_path / "questions.jsonl", encrypt(ROW))
+    corpus = lines(tmp_path / "corpus.jsonl", *DOCUMENTS)
+    pages = tmp_path / "pages.jsonl"
+    write_corpus(pages, chunk_passages(read_passages(corpus), 100))
+    task = load_task(find_env("searchgym/DeepResearch-v0"), questions=questions, corpus=pages)
+    agents = ("research-oracle", "closed-book")
+    research, none = (evaluate(task, load_agent(agent), tmp_path / agent) for agent in agents)
+    names = ("n", "em", "gold_found", "title_recall")
+    assert [research[name] for name in names[:3]] == [1, 1.0, 1.0] and research["title_recall"][-1] == 1.0
+    assert (none["em"], none["gold_found"], none["citation_recall"]) == (0.0, 0.0, 0.0)

@@ -27,7 +27,7 @@ PART_SEPARATOR: Final = ";"
 def rubric_of(question: Question) -> tuple[Criterion, ...]:
     """Returns the rubric of a question.
 
-    Without a rubric in its metadata, the only criterion is that the answer gives a gold answer, in any of its spellings.
+    Without a rubric in its metadata, the only criterion is that the answer gives a gold answer, in any spelling.
 
     Raises:
         DataError: The rubric is not a list of criteria; the message names the question and the key.
