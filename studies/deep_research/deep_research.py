@@ -21,10 +21,11 @@ import numpy as np
 from searchgym.agents.base import load_agent, with_max_tokens
 from searchgym.cli.output import emit, emit_rows, say
 from searchgym.corpora.files import iter_jsonl, read_json
+from searchgym.corpora.folders import EPISODES
 from searchgym.envs import Task, find_env, load_task
 from searchgym.envs.faults.fault import Fault
 from searchgym.eval import EvalOptions, evaluate
-from searchgym.eval.run_folder import EPISODES, QUESTIONS, SCORES
+from searchgym.eval.run_folder import QUESTIONS, SCORES
 from searchgym.eval.scores import bootstrap_ci
 from searchgym.options import kinds
 from searchgym.retrieval.retriever import corpus_of
@@ -45,8 +46,9 @@ RESEARCHERS: Final = ("research-oracle", "research-once", "research-snippets")
 
 def task_with(faults: Sequence[Mapping[str, Any]], **options: Any) -> Task:
     """Returns the environment's test questions, or those of a file over its corpus, with faults."""
-    env = "searchgym/Corpus-v0" if "corpus" in options else ENV
-    return load_task(find_env(env), faults=list(faults), **({"questions": {"split": "test"}} | options))
+    card = find_env("searchgym/Corpus-v0" if "corpus" in options else ENV)
+    chosen: Any = {"questions": {"split": "test"}, "faults": list(faults)} | options
+    return load_task(card, **chosen)
 
 
 def run(task: Task, agent: str, out: Path, model: str | None = None, given: argparse.Namespace | None = None) -> None:
@@ -121,17 +123,15 @@ def of_documents() -> list[dict[str, Any]]:
     rows = []
     for split in ("train", "validation", "test"):
         task = task_with([], questions={"split": split})
+        corpus = corpus_of(task.retriever)
+        assert corpus is not None, "the documents are on this machine"
         texts: dict[str, str] = {}
-        for passage in corpus_of(task.retriever).passages():  # type: ignore[union-attr]  # it is on this machine
+        for passage in corpus.passages():
             texts[passage.title] = f"{texts.get(passage.title, '')} {passage.text}"
         counts = [count_words(text) for text in texts.values()]
         parts = [text[slice(*span)].strip() for text in texts.values() for span in sentences(text)]
         recalls = []
-        for question, hits in zip(
-            task.questions,
-            task.retriever.search([q.text for q in task.questions], 5),
-            strict=True,  # type: ignore[union-attr]
-        ):
+        for question, hits in zip(task.questions, corpus.search([q.text for q in task.questions], 5), strict=True):
             titles = {hit.passage.title for hit in hits}
             recalls.append(sum(title in titles for title in question.gold_titles or ()) / 3)
         rows.append(
@@ -139,7 +139,7 @@ def of_documents() -> list[dict[str, Any]]:
                 "split": split,
                 "documents": len(texts),
                 "words": f"{min(counts):,} to {max(counts):,}",
-                "passages": len(corpus_of(task.retriever)),  # type: ignore[arg-type]
+                "passages": len(corpus),
                 "different sentences": round(len(set(parts)) / len(parts), 3),
                 "recall@5": round(float(np.mean(recalls)), 3),
                 "all three": sum(recall == 1 for recall in recalls) / len(recalls),

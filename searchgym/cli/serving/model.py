@@ -54,9 +54,13 @@ def serve_model(
             from searchgym.rollout.vllm.tool_calls import tool_flags
 
             card, env_options, tokenizer = find_env(loaded.env), loaded.env_options, load_tokenizer(loaded.model)
-            tools = {name: bool(env_options.get(name, getattr(card, name))) for name in ("browse", "find", "cite")}
+            browse, find, cite = (
+                bool(env_options.get(name, getattr(card, name))) for name in ("browse", "find", "cite")
+            )
             dialect, _ = chosen_dialect(env_options.get("dialect", card.dialect), [model_folder(loaded.model)])
-            protocol = get_protocol(env_options.get("protocol", card.protocol), dialect=dialect, **tools)
+            protocol = get_protocol(
+                env_options.get("protocol", card.protocol), browse=browse, dialect=dialect, find=find, cite=cite
+            )
             flags = tool_flags(template_format(tokenizer, protocol, loaded.template), loaded.agent)
     setup = EngineSetup(
         folder=model_folder(loaded.model),

@@ -39,8 +39,8 @@ GRAMMARS: Final[list[tuple[ProtocolName, str]]] = [
 ]
 """Grammars with parsers, and their dialects. Each has parsers with every set of `PAGE_TOOLS`, and with and without
 thoughts opened by the template."""
-PAGE_TOOLS: Final = ((), ("browse",), ("browse", "find"), ("browse", "cite"), ("browse", "find", "cite"))
-"""Sets of tools that work on pages."""
+PAGE_TOOLS: Final = ((False,) * 3, (True, False, False), (True, True, False), (True, False, True), (True,) * 3)
+"""Sets of tools that work on pages: `Protocol.browse`, `Protocol.find` and `Protocol.cite`."""
 
 
 def called(protocol: Protocol, text: str, thinks: bool = False) -> tuple[str, str, dict[str, Any] | None]:
@@ -102,7 +102,7 @@ class _Parser(ToolParser):
         return ExtractedToolCallInformation(tools_called=True, tool_calls=[call], content=content or None)
 
 
-for (_grammar, _dialect), _tools, _thinks in itertools.product(GRAMMARS, PAGE_TOOLS, (False, True)):
-    _protocol = get_protocol(_grammar, dialect=_dialect, **dict.fromkeys(_tools, True))
+for (_grammar, _dialect), (_browse, _find, _cite), _thinks in itertools.product(GRAMMARS, PAGE_TOOLS, (False, True)):
+    _protocol = get_protocol(_grammar, browse=_browse, dialect=_dialect, find=_find, cite=_cite)
     _name = parser_name(_protocol, _thinks)
     ToolParserManager.register_module(_name, module=type(_name, (_Parser,), {"protocol": _protocol, "thinks": _thinks}))
