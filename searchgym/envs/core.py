@@ -170,7 +170,8 @@ def begin(state: State, action: Action, rules: Rules) -> tuple[State, tuple[str,
         action = Invalid("pages cannot be opened here")
     if (isinstance(action, Find) and not rules.protocol.find) or (isinstance(action, Cite) and not rules.protocol.cite):
         action = Invalid("pages cannot be searched or cited here")
-    if _reads(action) and rules.token_budget is not None and state.tokens >= rules.token_budget:
+    spent = rules.token_budget is not None and state.tokens >= rules.token_budget
+    if spent and isinstance(action, (Search, Open, More, Find)):
         action = Invalid(f"the {rules.token_budget} tokens that may be read are used up: answer")
     turn, answer = state.turn + 1, action if isinstance(action, Answer) else None
     stop: StopReason | None = "answer" if answer is not None else "turns" if turn >= rules.max_turns else None
@@ -211,11 +212,6 @@ def finish(state: State, hits: Sequence[Sequence[Hit]], rules: Rules) -> tuple[S
     return state, observation
 
 
-def _reads(action: Action) -> bool:
-    """Returns whether an action shows text of the corpus."""
-    return isinstance(action, (Search, Open, More, Find))
-
-
 def _acted(state: State, hits: Sequence[Sequence[Hit]], rules: Rules) -> tuple[State, str]:
     """Returns the state and the observation after the action of a running episode; see `finish`."""
     action = state.action
@@ -225,10 +221,15 @@ def _acted(state: State, hits: Sequence[Sequence[Hit]], rules: Rules) -> tuple[S
     if rules.pages is not None and isinstance(action, (Open, More, Find)):
         opened, text = look(action, state.turn, state.opens, rules.pages, rules.max_observation_words)
         return replace(state, opens=(*state.opens, opened)), rules.protocol.result(text)
-    if not isinstance(action, Search):
-        return state, rules.protocol.notice(action.reason if isinstance(action, Invalid) else "")
+    if isinstance(action, Search):
+        return _with_hits(state, action, hits, rules)
+    return state, rules.protocol.notice(action.reason if isinstance(action, Invalid) else "")
+
+
+def _with_hits(state: State, action: Search, hits: Sequence[Sequence[Hit]], rules: Rules) -> tuple[State, str]:
+    """Returns the state and the observation after a search, whose hits a fault may spoil."""
     id, turn = state.question.id, state.turn
-    fault = next((fault for fault in rules.faults if fault.happens(id, turn)), None)
+    fault = next((fault for fault in rules.faults if fault.happens(id, turn)), None) if rules.faults else None
     if fault is not None:
         hits = [fault.spoilt(id, turn, page) for page in hits]
     name = None
