@@ -80,6 +80,8 @@ RULE_OPTIONS: Final = TaskOptions.__annotations__.keys() & EnvCard.__annotations
     "reward",
 }
 """Options that are fields of the card, except its data and its reward."""
+UNSEARCHED: Final[Mapping[str, Any]] = {"browse": False, "find": False, "cite": False, "faults": ()}
+"""Options of a task that is not searched: no page can be opened, and no class of a fault is imported."""
 RENAMED: Final = ("world", "generated", "masked", "open_answers")
 """Options of earlier versions, now fields of `TaskOptions.questions`."""
 

@@ -1,6 +1,7 @@
 """`searchgym/DeepResearch-v0`: the usual checks, ceilings and floors, on small documents and the default ones."""
 
 import asyncio
+import json
 import tracemalloc
 
 import gymnasium
@@ -9,10 +10,14 @@ from gymnasium.utils.env_checker import check_env
 
 import searchgym  # noqa: F401 (registers the environments)
 from searchgym.agents import load_agent
+from searchgym.cli.evaluation.judge import judge_runs
+from searchgym.corpora.files import read_json
 from searchgym.envs import find_env, load_task
 from searchgym.envs.single import SearchEnv
 from searchgym.envs.vector import SearchVectorEnv
+from searchgym.eval import evaluate
 from searchgym.eval.scores import score_episodes
+from searchgym.eval.viewing.rewards import searchless_task
 from searchgym.rollout.engine import Engine
 from searchgym.scoring.citations import gold_spans_of
 from searchgym.text import count_words
@@ -90,3 +95,17 @@ def test_the_default_documents_are_long_and_a_hundred_turns_take_no_more_memory(
     finally:
         tracemalloc.stop()
     assert max(sizes[1:]) - min(sizes[1:]) < 200_000
+
+
+def test_a_run_is_judged_without_its_documents(small, tmp_path):
+    evaluate(small, load_agent("research-oracle"), tmp_path / "run")
+    questions = json.dumps({"kind": "documents", "split": "validation"} | SMALL)
+    judge_runs([tmp_path / "run"], "rules", questions=questions)
+    scores = read_json(tmp_path / "run" / "scores.json")
+    assert (scores["judged"], scores["unjudged"]) == (1.0, 0)
+
+
+def test_a_saved_run_is_explained_without_its_documents_and_without_code_of_its_faults():
+    faults = [{"kind": "os:system"}]
+    task = searchless_task("searchgym/DeepResearch-v0", {"questions": SMALL, "faults": faults})
+    assert (len(task.questions), task.rules.pages, task.rules.faults) == (20, None, ())

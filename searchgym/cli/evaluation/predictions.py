@@ -154,11 +154,15 @@ def task_of_questions(env: str | None, questions: str | None, aliases: Path | No
     """Returns the task of an environment, or of the user's questions with a scorer, without anything to search."""
     import dataclasses
 
+    from searchgym.envs.options import UNSEARCHED
     from searchgym.envs.registration import own_card
     from searchgym.envs.task import load_task
+    from searchgym.options.yaml import parse_yaml
     from searchgym.retrieval.retriever import NullRetriever
 
-    sources: dict[str, Any] = {"questions": questions, "aliases": aliases, "retriever": NullRetriever()}
+    fields = questions is not None and questions.lstrip().startswith("{")
+    source = parse_yaml(str(questions), "--questions") if fields else questions
+    sources: dict[str, Any] = {"questions": source, "aliases": aliases, "retriever": NullRetriever(), **UNSEARCHED}
     options: TaskOptions = {name: value for name, value in sources.items() if value is not None}  # type: ignore[assignment]
     if env is not None:
         return load(env, options)

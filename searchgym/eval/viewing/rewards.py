@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from searchgym.agents.base import read_agent
 from searchgym.envs.cards import EnvCard
-from searchgym.envs.options import merge_options, with_options
+from searchgym.envs.options import UNSEARCHED, merge_options, with_options
 from searchgym.envs.registration import env_options, find_env
 from searchgym.envs.task import Task, load_task
 from searchgym.eval.rows import Terms
@@ -22,7 +22,7 @@ from searchgym.train.recipe.recipe import Recipe
 
 REMEDY: Final = ": `view` and `show` import it with --run-code, --explain by a recipe of yours that names the same"
 """End of the error if a run names code: what to do."""
-SEARCHED: Final = frozenset({"retriever", "retrievers", "distractors", "browse"})
+SEARCHED: Final = frozenset({"retriever", "retrievers", "distractors", *UNSEARCHED})
 """Options of an environment that concern search."""
 
 
@@ -41,7 +41,7 @@ def searchless_task(env: str, options: Mapping[str, Any]) -> Task:
     values = merge_options(card, {} if by_path else env_options(env), options)
     left_out = SEARCHED if with_options(card, values).questions.of_corpus else SEARCHED | {"corpus"}
     remaining: Any = {name: value for name, value in values.items() if name not in left_out}
-    return load_task(card, **remaining, retriever=NullRetriever())
+    return load_task(card, **remaining, **UNSEARCHED, retriever=NullRetriever())
 
 
 def credit_of(recipe: Recipe, proposed: Sequence[Question] = (), run_code: bool = False) -> Credit:
