@@ -203,7 +203,7 @@ def submitted(name, scored, folder, seed=None, **scores):
         name=name, agent="a", suite="s", part="p", training_seed=seed, retriever={"kind": "bm25"}, corpus_sha256=None,
         files={EPISODES: "0"}, **dict.fromkeys(COMPARED_FIELDS[1:], ""), models={}, **budgets,
     )  # fmt: skip
-    return SimpleNamespace(folder=folder, manifest=manifest, scored=scored, scores=scores)
+    return SimpleNamespace(folder=folder, manifest=manifest, scored=scored, scores=scores, judgement=None)
 
 
 def test_rows_of_a_leaderboard_are_over_the_questions_that_have_the_score(runs, tmp_path):
