@@ -1,16 +1,17 @@
 """Research on long documents: floors and ceilings, recovery from each kind of fault, and small real models.
 
-    python studies/deep_research/deep_research.py [documents | agents | faults | models] [--agents ...] [--json]
+    python studies/deep_research/deep_research.py [documents | tokens | agents | faults | models] [--json]
 
-``documents``: size, variety and retrieval of the generated documents. ``agents``: scripted agents on them. ``faults``:
-agents under each kind of fault, paired with the same questions without faults. ``models``: models (--model) as agents
-(--agents), with and without faults. What a model has answered is not asked again: runs are in --out. README.md has the
-protocol.
+``documents``: size, variety and retrieval of the generated documents. ``tokens``: estimated tokens against those of
+--model on --corpus. ``agents``: scripted agents on the documents. ``faults``: agents under each kind of fault, paired
+with the same questions without faults. ``models``: models (--model) as agents (--agents), with and without faults. What
+a model has answered is not asked again: runs are in --out. README.md has the protocol.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ import numpy as np
 
 from searchgym.agents.base import load_agent, with_max_tokens
 from searchgym.cli.output import emit, emit_rows, say
+from searchgym.corpora.documents import open_corpus
 from searchgym.corpora.files import iter_jsonl, read_json
 from searchgym.corpora.folders import EPISODES
 from searchgym.envs import Task, find_env, load_task
@@ -31,7 +33,7 @@ from searchgym.options import kinds
 from searchgym.retrieval.retriever import corpus_of
 from searchgym.rollout.models import Loading, opened_models
 from searchgym.rollout.storage import read_episodes
-from searchgym.text import count_words, sentences
+from searchgym.text import count_words, estimate_tokens, sentences
 
 ENV: Final = "searchgym/DeepResearch-v0"
 RATE: Final = 0.4
@@ -148,6 +150,16 @@ def of_documents() -> list[dict[str, Any]]:
     return rows
 
 
+def of_tokens(model: str, corpus: str, passages: int = 1500) -> list[dict[str, Any]]:
+    """Returns how many tokens `estimate_tokens` counts in a corpus's first passages, for each token of a model."""
+    from searchgym.rollout.loading import load_tokenizer
+
+    tokenizer, counts = load_tokenizer(model), np.zeros(2)
+    for passage in itertools.islice(open_corpus(corpus), passages):
+        counts += estimate_tokens(passage.text), len(tokenizer.encode(passage.text))
+    return [{"model": model, "estimated": int(counts[0]), "tokens": int(counts[1]), "ratio": counts[0] / counts[1]}]
+
+
 def of_agents(agents: Sequence[str], folder: Path, limit: int | None) -> list[dict[str, Any]]:
     """Returns the scores of scripted agents."""
     rows = []
@@ -161,7 +173,9 @@ def of_agents(agents: Sequence[str], folder: Path, limit: int | None) -> list[di
 def main() -> None:
     """Prints the rows of a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="?", choices=("documents", "agents", "faults", "models"), default="agents")
+    parser.add_argument(
+        "what", nargs="?", choices=("documents", "tokens", "agents", "faults", "models"), default="agents"
+    )
     parser.add_argument("--agents", nargs="+", help="default: the scripted agents; of models, search-r1")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
     parser.add_argument("--kinds", nargs="*", default=sorted(kinds(Fault)), help="kinds of faults; default: all")
@@ -187,6 +201,8 @@ def main() -> None:
         folder = given.out or Path(scratch)
         if given.what == "documents":
             rows = of_documents()
+        elif given.what == "tokens":
+            rows = of_tokens(given.model, given.corpus)
         elif given.what == "agents":
             rows = of_agents(given.agents or AGENTS, folder, given.limit)
         else:
