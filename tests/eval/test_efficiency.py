@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,8 +14,9 @@ from support import PASSAGES, command_line
 
 from searchgym.errors import CardError, UsageError
 from searchgym.eval.efficiency import areas_of, curves_of, pages_in, read_costs, row_of, with_costs
-from searchgym.records import Call, Context, Episode, Hit, Opened, Searched, Span
+from searchgym.records import Call, Context, Episode, Hit, Opened, Question, Searched, Span, SupportingFact
 from searchgym.scoring.efficiency import LIMITS, Rates, Spent, amounts, area, budgets, recall_at, spent_at, spent_for
+from searchgym.train.credit.terms.efficiency import Efficiency
 
 HITS = tuple(Hit(passage, 1.0) for passage in PASSAGES[:1])
 
@@ -173,3 +175,13 @@ def test_an_agent_that_reads_half_as_much_ranks_first_with_an_interval(tmp_path,
     status, out, err = run("compare", *map(str, runs))
     assert status == 0 and "the larger the area, the cheaper" in out, err
     assert max(map(len, out.splitlines())) <= 80
+
+
+def test_the_credit_term_pays_the_right_or_the_answered_alone():
+    gold = Question("q", "?", ("x",), supporting_facts=(SupportingFact(PASSAGES[0].title),))
+    context = SimpleNamespace(question=lambda episode: gold)
+    ends = [dataclasses.replace(CHAIN, stop_reason=reason, reward=reward) for reason, reward in
+            (("answer", 1.0), ("answer", 0.0), ("turns", 0.0))]  # fmt: skip
+    for options, paid in ({}, [1, 1, 1]), ({"answered": True}, [1, 1, 0]), ({"right": True}, [1, 0, 0]):
+        term = Efficiency(unit="searches", **options)
+        assert [term.value(end, context) for end in ends] == paid

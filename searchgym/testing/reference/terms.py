@@ -297,7 +297,8 @@ def _efficiency(case: Case) -> Floats:
             spent = _spent(case, min(turns), options.unit)
             left += min(max(doublings - math.log2(max(spent, 1) / low), 0), doublings) / doublings
     share = left / len(golds) if golds else 0.0
-    return case.at_ends(0.0 if options.right and episode.reward < 1 else share)
+    unpaid = (options.right and episode.reward < 1) or (options.answered and episode.stop_reason != "answer")
+    return case.at_ends(0.0 if unpaid else share)
 
 
 def _spent(case: Case, turn: int, unit: str) -> int:

@@ -30,10 +30,13 @@ class Efficiency(EpisodeTerm):
     right: bool = False
     """If true, only an episode whose answer gets the full reward of the environment is rewarded: a cheap search for
     evidence that is then not used earns nothing."""
+    answered: bool = False
+    """If true, only an episode that ends with an answer is rewarded, so that a policy does not search until its turns
+    run out."""
 
     @override
     def value(self, episode: Episode, context: CreditContext) -> float:
-        if self.right and episode.reward < 1.0:
+        if (self.right and episode.reward < 1.0) or (self.answered and episode.stop_reason != "answer"):
             return 0.0
         turns = list(gold_turns(episode, context.question(episode)).values())
         return area(amounts(spent_for(episode, turns), self.unit), LIMITS[self.unit])
