@@ -21,6 +21,7 @@ def own_home(tmp_path_factory):
 
 
 INDEX = build_in_memory(PASSAGES)
+DOCUMENTS = {"questions": {"documents": 40, "words": 1000, "n": 20}}
 SMALL = {"questions": QUESTIONS, "retriever": TitleRetriever()}
 WORLD = {"questions": {"seed": 7, "size": 30}}
 ENVIRONMENTS = {
@@ -67,11 +68,12 @@ class TestEveryRegisteredEnvironment(EnvironmentTests):
     @pytest.fixture(autouse=True, params=sorted(registered()))
     def id_of_it(self, request):
         self.id, demo, world = request.param, request.param == "searchgym/Demo-v0", "World" in request.param
-        self.options = {} if demo else WORLD if world else SMALL
+        self.options = {} if demo else WORLD if world else DOCUMENTS if "Research" in self.id else SMALL
         self.protocol = find_env(self.id).protocol
 
     def make_env(self, retriever=None):
-        options = self.options | ({"retriever": retriever} if retriever else {})
+        without_pages = dict.fromkeys(("browse", "find", "cite"), False)  # a retriever of a test has no corpus
+        options = self.options | ({"retriever": retriever, **without_pages} if retriever else {})
         return gymnasium.make(self.id, render_mode="ansi", **options)
 
     def make_vector(self, number):
