@@ -202,13 +202,20 @@ def bootstrap_ci(values: npt.ArrayLike, seed: int = 0, resamples: int = 1000) ->
         seed: Seed of the resampling.
         resamples: Number of resamples.
     """
+    low, high = np.quantile(resampled_means(values, seed, resamples), (0.025, 0.975))
+    return [float(low), float(high)]
+
+
+def resampled_means(values: npt.ArrayLike, seed: int = 0, resamples: int = 1000) -> npt.NDArray[np.float64]:
+    """Returns (resamples,) means of resamples of values, drawn with replacement; arguments as of `bootstrap_ci`.
+
+    Other seeds give independent resamples.
+    """
     data = np.asarray(values, np.float64)
     rng = np.random.default_rng(seed)
     rows = max(1, BLOCK // len(data))  # the size of a block does not change the random numbers
     sizes = [min(rows, resamples - at) for at in range(0, resamples, rows)]
-    means = np.concatenate([data[rng.integers(len(data), size=(size, len(data)))].mean(axis=1) for size in sizes])
-    low, high = np.quantile(means, (0.025, 0.975))
-    return [float(low), float(high)]
+    return np.concatenate([data[rng.integers(len(data), size=(size, len(data)))].mean(axis=1) for size in sizes])
 
 
 def wilson_ci(count: int, n: int) -> list[float]:

@@ -8,18 +8,15 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from searchgym.errors import UsageError
 from searchgym.eval.compare import PairedDifference, difference
 from searchgym.eval.judged.verdicts import Judgement, check_rows, read_judgement, read_record
 from searchgym.eval.run_folder import FinishedRun
-from searchgym.eval.scores import BLOCK, bootstrap_ci, wilson_ci
+from searchgym.eval.scores import bootstrap_ci, resampled_means, wilson_ci
 
 METRIC: Final = "judged"
 """Key of the score in the rows of questions."""
-RESAMPLES: Final = 1000
-"""Number of resamples of an interval, as in `bootstrap_ci`."""
 
 
 @dataclass(frozen=True)
@@ -107,18 +104,9 @@ def corrected_difference(first: FinishedRun, second: FinishedRun, drift: Drift) 
     ids = sorted(id for id, row in first.rows.items() if METRIC in row and METRIC in second.rows[id])
     gaps = [first.rows[id][METRIC] - second.rows[id][METRIC] for id in ids]
     bias = drift.bias[0]
-    means = _resampled(gaps, seed=0) - _resampled(drift.signed, seed=1)
+    means = resampled_means(gaps, seed=0) - resampled_means(drift.signed, seed=1)
     low, high = map(float, np.quantile(means, (0.025, 0.975)))
     return PairedDifference(plain.mean - bias, low, high, plain.wins, plain.losses, plain.ties)
-
-
-def _resampled(values: npt.ArrayLike, seed: int) -> npt.NDArray[np.float64]:
-    """Returns (RESAMPLES,) means of resamples of values; other seeds give independent resamples."""
-    data, rng = np.asarray(values, np.float64), np.random.default_rng(seed)
-    rows = max(1, BLOCK // len(data))
-    sizes = [min(rows, RESAMPLES - at) for at in range(0, RESAMPLES, rows)]
-    means = [data[rng.integers(len(data), size=(size, len(data)))].mean(axis=1) for size in sizes]
-    return np.concatenate(means)
 
 
 def read_judgements(folders: Sequence[Path], runs: Sequence[FinishedRun]) -> list[Judgement]:
