@@ -161,3 +161,22 @@ def growth(work: Callable[[int], object], n: int = 200) -> float:
             break
         small.append(seconds(n))
     return min(large) / max(min(small), 0.003)  # what is done at once at this size is not quadratic
+
+
+def step_alike(vector, singles, actions, keys=()):
+    """Steps a vector environment and single ones, asserts equal results, and returns those of the vector.
+
+    Args:
+        vector: Vector environment.
+        singles: Single environments in the same states.
+        actions: One action for each.
+        keys: Keys of the infos that are compared as well.
+    """
+    results = vector.step(actions)
+    alone = [env.step(action) for env, action in zip(singles, actions, strict=True)]
+    assert list(results[0]) == [step[0] for step in alone]
+    assert results[1].tolist() == [step[1] for step in alone]
+    assert results[2].tolist() == [step[2] for step in alone]
+    for key in keys:
+        assert results[4][key].tolist() == [step[4][key] for step in alone]
+    return results

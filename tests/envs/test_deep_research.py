@@ -7,6 +7,7 @@ import tracemalloc
 import gymnasium
 import pytest
 from gymnasium.utils.env_checker import check_env
+from support import step_alike
 
 import searchgym  # noqa: F401 (registers the environments)
 from searchgym.agents import load_agent
@@ -54,11 +55,7 @@ def test_the_vector_environment_equals_single_ones(small):
             plan += [f"<cite>{span.title} | {span.text}</cite>"]
         plans.append([*plan, f"<answer>{question.answers[0]}\nConfidence: 90%</answer>"])
     for actions in zip(*plans, strict=True):
-        seen, rewards, ended, _, infos = vector.step(actions)
-        alone = [env.step(action) for env, action in zip(singles, actions, strict=True)]
-        assert list(seen) == [step[0] for step in alone]
-        assert (rewards.tolist(), ended.tolist()) == ([step[1] for step in alone], [step[2] for step in alone])
-        assert infos["tokens_left"].tolist() == [step[4]["tokens_left"] for step in alone]
+        _, rewards, ended, _, infos = step_alike(vector, singles, actions, ["tokens_left"])
     assert rewards.tolist() == [1.0] * 3 and ended.all()
     assert infos["cites"].tolist() == [3] * 3 and vector.states[0].answer.confidence == 0.9
 

@@ -5,7 +5,7 @@ import time
 
 import pytest
 from gymnasium.utils.env_checker import check_env
-from support import CARD
+from support import CARD, step_alike
 
 from searchgym.agents import load_agent
 from searchgym.envs.core import begin
@@ -265,12 +265,7 @@ def test_the_usual_checks_and_the_vector_environment():
         env.reset(options={"question_id": id})
     for text in texts:
         actions = [text.format(NAMES[int(id[1])]) for id in ids]
-        seen, rewards, ended, _, infos = vector.step(actions)
-        alone = [env.step(action) for env, action in zip(singles, actions, strict=True)]
-        assert list(seen) == [step[0] for step in alone]
-        assert (rewards.tolist(), ended.tolist()) == ([step[1] for step in alone], [step[2] for step in alone])
-        for key in ("opens", "cites", "tokens_left"):
-            assert infos[key].tolist() == [step[4][key] for step in alone]
+        step_alike(vector, singles, actions, ["opens", "cites", "tokens_left"])
     assert [(state.opens, state.cites) for state in vector.states] == [
         (env.state.opens, env.state.cites) for env in singles
     ]
