@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import random
 import resource
+import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -180,3 +182,11 @@ def step_alike(vector, singles, actions, keys=()):
     for key in keys:
         assert results[4][key].tolist() == [step[4][key] for step in alone]
     return results
+
+
+def free_port():
+    """Returns a port for a server that starts later: one that no outgoing connection is given meanwhile."""
+    for port in random.SystemRandom().sample(range(20000, 30000), 100):
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise OSError("100 ports from 20000 to 29999 are in use")

@@ -3,7 +3,6 @@
 import copy
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -11,6 +10,7 @@ import threading
 import numpy as np
 import pytest
 import torch
+from support import free_port
 
 from searchgym.errors import ModelError, UsageError
 from searchgym.rollout.folders import model_folder
@@ -25,13 +25,6 @@ from searchgym.rollout.vllm.setup import EngineSetup, serve_command
 from searchgym.rollout.vllm.start import start_engine
 
 OPTIONS = Vllm(cache_gib=1, max_context=1024, eager=True)
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
 
 # -- the real one --------------------------------------------------------------------------------------------------
 

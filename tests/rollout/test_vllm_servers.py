@@ -5,7 +5,6 @@ import errno
 import json
 import os
 import shutil
-import socket
 import threading
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import pytest
 import torch
 from fake_servers import GOOD, SERVED, FakeVllm, gated, serving
 from safetensors.torch import load_file
-from support import command_line
+from support import command_line, free_port
 
 from searchgym.errors import DataError, EngineLostError, ModelError, UsageError
 from searchgym.rollout.folders import model_folder
@@ -310,12 +309,6 @@ def test_a_server_that_is_still_starting_is_waited_for(fake, monkeypatch, capsys
     with gated(fake, port=port):
         thread.join()
         made[0].close()
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 # -- keys and claims -----------------------------------------------------------------------------------------------

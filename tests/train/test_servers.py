@@ -5,7 +5,6 @@ import dataclasses
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -17,6 +16,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "rollout"))
 from fake_servers import SERVED, FakeVllm, gated
+from support import free_port
 from test_learner import random_samples
 
 from searchgym.errors import EngineLostError, TrainingError, UsageError
@@ -32,12 +32,6 @@ from searchgym.train.loop.assembly import assemble, trainer_of
 from searchgym.train.recipe.load import load_recipe
 
 QUESTIONS, ATTEMPTS = 2, 2
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def recipe_on(servers, shared, steps, stall, *more):
