@@ -8,9 +8,9 @@ import copy
 import functools
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from searchgym import threads
 from searchgym.records import Hit
@@ -19,8 +19,20 @@ from searchgym.retrieval.retriever import AnyRetriever, retrieve
 Request = TypeVar("Request")
 Reply = TypeVar("Reply")
 Result = TypeVar("Result")
+Stored = TypeVar("Stored", contravariant=True)
 Stream = Callable[[Callable[[], list[tuple[int, Request]]], Callable[[int, Reply], None]], None]
 """Function (pull, deliver) that answers requests until `pull` returns none; see `StreamingSampler.stream`."""
+
+
+class Memory(Protocol[Stored, Reply]):
+    """Interface of an object that stores replies, so that they are not computed twice."""
+
+    def recall(self, requests: Sequence[Stored]) -> Sequence[Reply] | None:
+        """Returns the replies to all requests, in order; None if one of them is missing."""
+        ...
+
+    def record(self, requests: Sequence[Stored], replies: Sequence[Reply]) -> None:
+        """Stores replies."""
 
 
 @dataclass(slots=True)
@@ -98,6 +110,12 @@ class Batcher(Generic[Request, Reply]):
         """Requests not sent yet; a deque, because worker threads remove items too."""
         self.turnstile: Turnstile | None = None
         """Gate that decides when batches are sent; if set, calls run in the event loop's thread."""
+        self.memory: Memory[Request, Reply] | None = None
+        """Stored replies, which are used instead of calls. With a turnstile, batches are answered from it as a whole,
+        since what is left of one would be rounded differently."""
+        self.before: Callable[[], None] | None = None
+        """Called before each canonical batch: removes caches of earlier ones, so that a batch whose replies are stored
+        can be left out without a change of the next."""
         self._under_way: list[asyncio.Task[None]] = []
         self.calls = 0
         """Number of calls made; a stream counts as one."""
@@ -111,6 +129,8 @@ class Batcher(Generic[Request, Reply]):
             request: The request.
             sort_key: Question id and attempt of the episode, by which canonical batches are sorted.
         """
+        if self.memory is not None and self.turnstile is None and (stored := self.memory.recall([request])) is not None:
+            return stored[0]
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Reply] = loop.create_future()
         self.waiting.append(_Waiting(request, future, sort_key))
@@ -128,8 +148,16 @@ class Batcher(Generic[Request, Reply]):
         """Answers all waiting requests at once in this thread, in the order of their sort keys."""
         self.waiting = deque(sorted(self.waiting, key=lambda waiting: waiting.sort_key))
         while batch := self._take():
+            requests = [waiting.request for waiting in batch]
             try:
-                self._settle(batch, self._call([waiting.request for waiting in batch]))
+                stored = None if self.memory is None else self.memory.recall(requests)
+                if stored is None:
+                    if self.before is not None:
+                        self.before()
+                    self._settle(batch, self._call(requests))
+                else:
+                    for waiting, reply in zip(batch, stored, strict=True):
+                        self._answer(waiting, reply)
             except Exception as error:
                 self._fail(batch, error)
 
@@ -174,7 +202,10 @@ class Batcher(Generic[Request, Reply]):
             return [(key, waiting.request) for key, waiting in keyed]
 
         def deliver(key: int, reply: Reply) -> None:
-            loop.call_soon_threadsafe(self._answer, under_way.pop(key), reply)
+            waiting = under_way.pop(key)
+            if self.memory is not None:
+                self.memory.record([waiting.request], [reply])
+            loop.call_soon_threadsafe(self._answer, waiting, reply)
 
         try:
             await _in_thread(lambda: stream(pull, deliver))
@@ -192,6 +223,8 @@ class Batcher(Generic[Request, Reply]):
         self.calls += 1
         if len(replies) != len(batch):
             raise RuntimeError(f"{len(batch)} requests got {len(replies)} replies")
+        if self.memory is not None:
+            self.memory.record([waiting.request for waiting in batch], replies)
         for waiting, reply in zip(batch, replies, strict=True):
             self._answer(waiting, reply)
 

@@ -50,7 +50,7 @@ class EpisodeWriter:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        _cut_half_line(path)
+        cut_half_line(path)
         self._lines: BinaryIO = path.open("ab")
         self._tokens: BinaryIO | None = None
 
@@ -96,8 +96,8 @@ class EpisodeWriter:
             self._tokens.close()
 
 
-def _cut_half_line(path: Path) -> None:
-    """Removes a partial last line, which an interrupted write left."""
+def cut_half_line(path: Path) -> None:
+    """Removes a file's partial last line, which an interrupted write left."""
     if not path.exists():
         return
     with path.open("rb+") as file:
@@ -158,6 +158,8 @@ def without_usual(row: dict[str, Any]) -> None:
     for name in ("opens", "cites"):
         if not row[name]:
             del row[name]
+    if row["replays"] is None:
+        del row["replays"], row["replayed"]
     if row["answer"] is not None and row["answer"]["confidence"] is None:
         del row["answer"]["confidence"]
 

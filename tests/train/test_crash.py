@@ -11,8 +11,9 @@ from toy_training import exact
 from searchgym.corpora.files import iter_jsonl
 
 
-def script(name, out, kills):
-    command = [sys.executable, str(Path(__file__).with_name(name)), str(out), str(kills), "0"]
+def script(name, out, kills, values=()):
+    """Runs one of the scripts beside this file; returns its output."""
+    command = [sys.executable, str(Path(__file__).with_name(name)), str(out), str(kills), "0", *values]
     paths = [str(folder) for folder in (Path(__file__).parent, Path(__file__).parents[1], Path(__file__).parents[2])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")])}
     result = subprocess.run(command, env=environment, capture_output=True, text=True)

@@ -20,6 +20,7 @@ from searchgym.rollout.folders import is_adapter, local_folder, model_folder
 from searchgym.rollout.foreign.dialects import chosen_dialect
 from searchgym.rollout.foreign.template_options import template_format
 from searchgym.rollout.models import Model
+from searchgym.rollout.replay.journal import Journal
 from searchgym.rollout.sampler import Sampler, Samplers
 from searchgym.rollout.transformers.precision import emulates_bfloat16
 from searchgym.train.credit.credit import Credit
@@ -27,7 +28,7 @@ from searchgym.train.curriculum.source import curriculum_of, staged
 from searchgym.train.learner.keyed_learner import KeyedLearner
 from searchgym.train.learner.learner import Learner
 from searchgym.train.loop.collect import TrainingData
-from searchgym.train.loop.folder import RECIPE, Row
+from searchgym.train.loop.folder import RECIPE, SAMPLED, Row
 from searchgym.train.loop.publish import Publisher
 from searchgym.train.loop.rollout import EngineRollout, SamplerHooks
 from searchgym.train.loop.samplers import Loaded, load_keys
@@ -146,6 +147,8 @@ def assemble(recipe: Recipe, out: Path, wrap: Callable[[Sampler], Sampler] = lam
         credit = Credit.of(terms, agent.roles, lambda: rewarded, judge)
         opened.pop_all()
     exact = chosen.exact and not recipe.rollout.staleness
+    durable = recipe.rollout.durable
+    journal = Journal(out / SAMPLED, whole=exact if durable == "auto" else durable == "steps")
     by_role = {role: models[key.name] for key in keys for role in key.roles}
     return Assembly(
         recipe=recipe,
@@ -155,7 +158,7 @@ def assemble(recipe: Recipe, out: Path, wrap: Callable[[Sampler], Sampler] = lam
         keys=keys,
         samplers=samplers,
         models=models,
-        rollout=EngineRollout(recipe, agent, by_role, task, validation, canonical=exact),
+        rollout=EngineRollout(recipe, agent, by_role, task, validation, canonical=exact, journal=journal),
         learner=learner,
         credit=credit,
         close_judge=judge.close,
@@ -223,6 +226,7 @@ def trainer_of(
         probe=publisher.probe if recipe.rollout.probe and assembly.recipe.method.compares else None,
         rest=samplers.rest if samplers.level and samplers.resting else None,
         give_up=assembly.rollout.give_up,
+        journal=assembly.rollout.journal,
     )
     learner, tokenizer = assembly.learner, assembly.tokenizer
     return Trainer(

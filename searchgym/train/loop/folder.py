@@ -39,6 +39,8 @@ EPISODES: Final = "episodes.jsonl"
 ADVANTAGES: Final = "episodes.advantages.jsonl"
 PROPOSED: Final = "proposed.jsonl"
 """File of the questions proposed in the run, each once, in the format ``searchgym``."""
+SAMPLED: Final = "sampled"
+"""Folder of the responses since the last checkpoint; see `searchgym.rollout.replay.journal`."""
 VARYING: Final = ("time/", "memory/")
 """Prefixes of the metrics that differ from run to run; all other metrics are reproducible."""
 
@@ -225,7 +227,7 @@ def _unused(path: Path) -> bool:
     written = episodes.exists() and episodes.stat().st_size
     rows = metrics.read_bytes().count(b"\n") if metrics.exists() else 0
     run_files = {file.name for file in _appended(path)}
-    run_files |= {RECIPE, "checkpoints", "tensorboard", ".lock", "heartbeat.json", "ranks"}
+    run_files |= {RECIPE, SAMPLED, "checkpoints", "tensorboard", ".lock", "heartbeat.json", "ranks"}
     others = {entry.name for entry in path.iterdir()} - run_files
     return not (written or rows > 1 or others or list_checkpoints(path / "checkpoints"))
 

@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import sys
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -22,6 +22,7 @@ from searchgym.retrieval.retriever import at_step
 from searchgym.rollout.chat import thought_counts
 from searchgym.rollout.engine import Engine
 from searchgym.rollout.models import Model
+from searchgym.rollout.replay.journal import Journal, Reuse
 from searchgym.train.algorithms.samples import Sample, is_overlong
 from searchgym.train.curriculum.source import value_of
 from searchgym.train.loop.folder import Row
@@ -66,6 +67,8 @@ class SamplerHooks:
     """Makes a sampler on the learner's GPU free its memory until `publish`. Called before a step's updates."""
     give_up: Callable[[], None] = _nothing
     """Cancels a rollout in another thread that is no longer needed (``rollout.staleness``)."""
+    journal: Journal | None = None
+    """Journal of the responses since the last checkpoint; None if a resumed run samples them again."""
 
 
 class EngineRollout:
@@ -78,6 +81,7 @@ class EngineRollout:
         task: Environment of training.
         validation: Environment of greedy rollouts.
         canonical: If True, a step's episodes depend only on (recipe, weights, step), bit for bit; see `Engine`.
+        journal: Journal of the responses, from which a resumed run takes those of an unfinished step.
     """
 
     def __init__(
@@ -89,7 +93,9 @@ class EngineRollout:
         validation: Task,
         *,
         canonical: bool = True,
+        journal: Journal | None = None,
     ) -> None:
+        self.journal = journal
         self.recipe, self.agent, self.models = recipe, agent, models
         self.task, self.validation, self.canonical = task, validation, canonical
         self._under_way: tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]] | None = None
@@ -102,11 +108,31 @@ class EngineRollout:
             at_step(retriever, None if greedy else step, self.recipe.steps)
         self._forget()  # a resumed run has no cache of a validation or a proposer
         try:
-            asyncio.run(self._run(engine.run(questions, episodes.append, attempts, group=str(step))))
+            with self._journaled(step, greedy):
+                asyncio.run(self._run(engine.run(questions, episodes.append, attempts, group=str(step))))
         finally:
             self._forget()  # the learner needs the memory
         order = {question.id: number for number, question in enumerate(questions)}
         return sorted(episodes, key=lambda episode: (order[episode.question_id], episode.attempt))
+
+    @contextlib.contextmanager
+    def _journaled(self, step: int, greedy: bool) -> Iterator[None]:
+        """Context manager in which responses are read from and written to the journal."""
+        if self.journal is None:
+            yield
+            return
+        page = self.journal.open(step, greedy)
+        complete = False
+        try:
+            for model in self.models.values():
+                model.batcher.memory = page.of(model.key)
+                model.batcher.before = None if self.journal.whole else model.sampler.forget
+            yield
+            complete = True
+        finally:
+            for model in self.models.values():
+                model.batcher.memory = model.batcher.before = None
+            sys.stderr.write(reused_line(page.close(complete), step, greedy))
 
     def _forget(self) -> None:
         """Clears the samplers' caches, if episodes must not depend on them."""
@@ -146,9 +172,18 @@ class EngineRollout:
         )
 
 
+def reused_line(reuse: Reuse, step: int, greedy: bool) -> str:
+    """Returns a line for the terminal about the responses that a rollout reused; empty if there were none."""
+    if not reuse.reused:
+        return ""
+    what = f"validation after step {step}" if greedy else f"step {step + 1}"
+    total = reuse.reused + reuse.sampled
+    return f"{what}: {reuse.reused} of {total} responses are from before the stop, which saves {reuse.seconds:.0f} s\n"
+
+
 def generated_tokens(episodes: Sequence[Episode]) -> int:
-    """Counts the tokens that models wrote in episodes."""
-    return sum(call.end - call.start for episode in episodes for call in episode.calls)
+    """Counts the tokens that models wrote in episodes, without those repeated from other episodes."""
+    return sum(call.end - call.start for episode in episodes for call in episode.calls[episode.replayed :])
 
 
 def rollout_metrics(episodes: Sequence[Episode]) -> dict[str, float]:

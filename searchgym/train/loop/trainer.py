@@ -257,6 +257,8 @@ class Trainer:
                 save_checkpoint(path, self.learner, self.tokenizer, state)
                 if self.recipe.log.curve:
                     self.folder.plot_curve(self.recipe.validation.metric)
+                if self._hooks.journal is not None:
+                    self._hooks.journal.saved(progress.step)
             keep_checkpoints(folder, progress.step, progress.best_step, self.recipe.checkpoint.keep_last)
             return path
 
@@ -283,4 +285,6 @@ class Trainer:
             if self._source:
                 self.collector.source.restore(self._source)
         self.folder.start(sizes, self.progress.step)
+        if self._hooks.journal is not None:
+            self._hooks.journal.start(self.progress.step)
         self._hooks.publish(self.learner.version)

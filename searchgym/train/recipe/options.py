@@ -52,6 +52,11 @@ class RolloutOptions(Options):
     staleness: Annotated[int, Ge(0)] = 0
     """Number of steps by which sampling may run ahead of learning, with weights that lack those updates. With 0,
     sampling and learning alternate."""
+    durable: Literal["auto", "steps", "responses"] = "auto"
+    """What a resumed run does not sample again: ``responses``, every response that is on disk, or ``steps``, only
+    rollouts that were complete. ``auto`` is ``steps`` if the run repeats bit for bit (``transformers`` without
+    staleness), else ``responses``, which costs such a run the cache between turns: its turns read their whole context
+    again."""
     resample: Annotated[int, Ge(0)] = 0
     """Maximum number of rounds that replace groups without signal with attempts at other questions (DAPO, arXiv
     2503.14476, section 3.2). With 1 to 3 rounds a batch is nearly full; each round costs the tokens of its episodes."""
