@@ -191,6 +191,10 @@ class EpisodeError(SearchGymError):
     """Raised when an environment is used out of order: a step before a reset or after the end."""
 
 
+class ReplayError(SearchGymError):
+    """Raised when a recorded episode cannot be played again, because something that it depends on has changed."""
+
+
 class TrainingError(SearchGymError):
     """Raised when training must stop, such as at a loss that is not finite or a checkpoint that cannot be written."""
 

@@ -445,6 +445,10 @@ class Episode:
     """Reason why the episode had to stop early (retriever error, full context, spent calls); None otherwise."""
     notes: dict[str, float] = field(default_factory=dict)
     """Numbers that the workflow recorded, by name."""
+    replayed: int = 0
+    """Number of first calls that repeat those of another episode, so that nothing was generated for them."""
+    replays: str | None = None
+    """Id of the episode whose first calls were repeated."""
 
     def tokens(self, context: int) -> list[Span]:
         """Returns all spans of a context from its root on: inherited ones first, cut at the forks."""

@@ -16,6 +16,7 @@ from searchgym.errors import EpisodeError, UsageError
 from searchgym.protocol import Parts, Protocol, awaited
 from searchgym.records import Call, Context, Episode, Span, StopReason
 from searchgym.rollout.models import Model
+from searchgym.rollout.replay.prefix import Start
 from searchgym.rollout.sampler import Finish, Sampled, SampleRequest, Sampling
 from searchgym.rollout.tokens import ContextText
 
@@ -39,12 +40,17 @@ class EpisodeRun(typing.Protocol):
     """Id of the episode."""
     sort_key: tuple[str, int]
     """Question id and attempt, by which canonical batches are sorted."""
-    entropy: tuple[int, int, int]
-    """Numbers that seed the episode."""
     protocol: Protocol
     state: State
     calls: list[Call]
     chats: list[TokenChat]
+    start: Start | None
+    """Recorded turns that the episode begins with."""
+
+    @property
+    def entropy(self) -> tuple[int, int, int]:
+        """Numbers that seed the episode."""
+        ...
 
     @property
     def engine(self) -> EpisodeSettings:
@@ -141,7 +147,12 @@ class TokenChat(Chat):
             EpisodeError: The context is full.
         """
         run, prompt = self._run, self._ids()
-        pieces, text, finish = await self._pieces(prompt, max_tokens, max_thought_tokens)
+        if run.start is not None:
+            run.start.check_prompt(len(run.calls), self._number, prompt, self._model)
+        if run.start is not None and len(run.calls) < run.start.calls:
+            pieces, text, finish = self._recorded(run.start)
+        else:
+            pieces, text, finish = await self._pieces(prompt, max_tokens, max_thought_tokens)
         ids = np.concatenate([piece.ids for piece in pieces])
         self._finish, self.thought, self._begun = finish, text if awaited(text) else "", ""
         cut = finish == "length"
@@ -159,7 +170,7 @@ class TokenChat(Chat):
             policy_version=min(piece.version for piece in pieces),
             cut=cut and not thought_cut,
             prefix=prefix,
-            requests=len(pieces),
+            requests=len(pieces) if run.start is None else run.start.requests(len(run.calls), len(pieces)),
             thought_cut=thought_cut,
         )
         if len(ids):
@@ -168,6 +179,14 @@ class TokenChat(Chat):
             call.legal = False  # not parsed: the episode ends here
             raise run.end("context", f"role {self._role.name}: the context is full after {call.end} tokens")
         return call
+
+    def _recorded(self, start: Start) -> tuple[list[Sampled], str, Finish]:
+        """Returns the recorded response of the next call; see `_pieces`."""
+        number = len(self._run.calls)
+        reply = start.response(number, self._role.name, self._model)
+        text = self.thought + self._model.format.response_text(reply.ids)
+        start.check_text(number, text)
+        return [reply], text, reply.finish
 
     async def _pieces(
         self, prompt: npt.NDArray[np.int32], max_tokens: int, max_thought_tokens: int | None

@@ -15,11 +15,12 @@ from searchgym.agents.roles import Role
 from searchgym.envs.core import State, begin, fail, finish
 from searchgym.envs.reward import score_episode
 from searchgym.envs.task import Task
-from searchgym.errors import EpisodeError, RetrieverError, UsageError
+from searchgym.errors import EpisodeError, ReplayError, RetrieverError, UsageError
 from searchgym.records import SIMULATED, Action, Call, Context, Episode, Hit, Passage, Question, StopReason
 from searchgym.rollout.batcher import Batcher, Queries, Turnstile, retrieval_batcher
 from searchgym.rollout.chat import TokenChat
 from searchgym.rollout.models import Model
+from searchgym.rollout.replay.prefix import Start
 from searchgym.rollout.tokens import ContextText
 from searchgym.text import count_words
 from searchgym.threads import contained
@@ -107,9 +108,12 @@ class Engine:
         await self.run_attempts(((question, n) for question in questions for n in range(attempts)), done, group)
 
     async def run_attempts(
-        self, todo: Iterable[tuple[Question, int]], done: Callable[[Episode], None], group: str | None = None
+        self, todo: Iterable[tuple[Question, int] | Start], done: Callable[[Episode], None], group: str | None = None
     ) -> None:
-        """Runs one episode per (question, 0-based attempt) pair; otherwise as `run`."""
+        """Runs one episode per (question, 0-based attempt) pair or `Start`; otherwise as `run`.
+
+        Continuations of the same turns of an episode form a group.
+        """
         self._turnstile = Turnstile()  # engines may share models one after the other
         models = [self.models[role] for role in sorted(self.models)]  # roles may share one
         batchers: list[Batcher[Any, Any]] = [self.retrieval, *self.sources.values()]
@@ -120,10 +124,14 @@ class Engine:
         left = iter(todo)  # one for all workers
 
         async def worker() -> None:
-            for question, attempt in left:
-                episode = await self.episode(question, attempt)
+            for item in left:
+                if isinstance(item, Start):
+                    episode = await self.replay(item.episode, item.turns, item.branch)
+                    same = f"{item.episode.id}~{item.turns}"
+                else:
+                    episode, same = await self.episode(*item), item[0].id
                 if group is not None:
-                    episode.group_uid = f"{group}/{question.id}"
+                    episode.group_uid = f"{group}/{same}"
                     episode.id += f"@{group}"  # the same question and attempt come again in a later epoch
                 done(episode)
 
@@ -145,7 +153,38 @@ class Engine:
             RewardError: The reward function raised, or returned something other than a finite number.
             UsageError: The workflow cannot run on this question.
         """
-        io = _EpisodeIO(self, question, attempt)
+        return await self._played(_EpisodeIO(self, question, attempt))
+
+    async def replay(self, episode: Episode, turns: int, branch: int | None = None) -> Episode:
+        """Runs an episode whose first turns repeat those of a recorded one, and scores it.
+
+        The workflow starts anew; its calls of these turns get the recorded tokens and log-probs, searches are made
+        again and must return the same pages. The hits of a retriever that is not in this process are those of the
+        record. Noise that depends on the step of a training is that of the step which `at_step` set.
+
+        Args:
+            episode: The recorded episode, with contexts.
+            turns: Number of turns to repeat; 0 repeats nothing, `Episode.turns` everything.
+            branch: Number of the continuation, at least 0, which seeds it. Default: the recorded seeds, so that the
+                same model continues as in the record.
+
+        Returns:
+            The new episode. `Episode.replayed` is the number of repeated calls.
+
+        Raises:
+            ReplayError: Something has changed: agent, environment, prompt, tokenizer, page, or the record itself.
+            UsageError: The episode has fewer turns or no tokens, or a retriever elsewhere cannot be replayed because
+                the environment changes its hits.
+        """
+        start = Start(episode, turns, branch)
+        for what, recorded, now in (("agent", episode.agent, self.agent.name), ("env", episode.env, self.task.card.id)):
+            if recorded != now:
+                raise ReplayError(f"episode {episode.id}: its {what} is {recorded}, this engine's is {now}")
+        return await self._played(_EpisodeIO(self, self.task.find(episode.question_id), episode.attempt, start))
+
+    async def _played(self, io: _EpisodeIO) -> Episode:
+        """Runs an episode to its end and scores it; see `episode`."""
+        question = io.state.question
         try:
             with self._turnstile.episode(), contained():
                 await self.agent.workflow.run(question, io)  # pyright: ignore[reportArgumentType]  # rng is made when asked
@@ -163,8 +202,8 @@ class Engine:
             question_id=question.id,
             agent=self.agent.name,
             env=self.task.card.id,
-            attempt=attempt,
-            seed=self.seed,
+            attempt=io.attempt,
+            seed=io.entropy[0],
             contexts=contexts,
             calls=io.calls,
             searches=list(state.searches),
@@ -179,25 +218,31 @@ class Engine:
             scores=scores,
             error=state.error,
             notes=io.notes,
+            replayed=0 if io.start is None else io.start.calls,
+            replays=None if io.start is None else io.start.episode.id,
         )
 
 
 class _EpisodeIO:
     """Implementation of `EpisodeIO` on the environment core and the batchers."""
 
-    def __init__(self, engine: Engine, question: Question, attempt: int) -> None:
-        self.engine = engine
+    def __init__(self, engine: Engine, question: Question, attempt: int, start: Start | None = None) -> None:
+        self.engine, self.attempt, self.start = engine, attempt, start
         # surrogatepass: ids come from files, which may hold lone surrogates
-        self.entropy = (engine.seed, zlib.crc32(question.id.encode("utf-8", "surrogatepass")), attempt)
+        self._entropy = (engine.seed, zlib.crc32(question.id.encode("utf-8", "surrogatepass")), attempt)
         self._busy = False
         self.protocol, self.training = engine.task.rules.protocol, engine.training
         self.sort_key = (question.id, attempt)
-        self.name = f"{question.id}#{attempt}"
+        self.name = f"{question.id}#{attempt}" if start is None else start.name
         self.state = State(question)
         self.words = 0
         self.chats: list[TokenChat] = []
         self.calls: list[Call] = []
         self.notes: dict[str, float] = {}
+
+    @property
+    def entropy(self) -> tuple[int, int, int]:
+        return self._entropy if self.start is None else self.start.entropy(self.state.turn >= self.start.turns)
 
     @functools.cached_property
     def rng(self) -> np.random.Generator:
@@ -243,6 +288,8 @@ class _EpisodeIO:
                 start = f"{SIMULATED}{self.engine.agent.name}/{self.state.turn + 1}"  # the agent wrote them itself
                 written = enumerate(zip(queries, pages, strict=True))
                 hits = [[Hit(Passage(f"{start}-{n}", "", page), 1.0)] for n, (_, page) in written]
+            elif self.start is not None and state.turn <= self.start.turns and not self._in_process(state.source):
+                hits = self.start.hits(state.turn) if queries else []
             else:
                 hits = await batcher.ask(Queries(state.question.id, queries), self.sort_key) if queries else []
         except RetrieverError as error:
@@ -252,7 +299,28 @@ class _EpisodeIO:
             self.words += count_words(text)
         finally:
             self._busy = False
+        if self.start is not None and self.state.turn <= self.start.turns and not self.state.error:
+            self._check_turn(self.start)
         # Not `hits`: where pages can be opened, searches show snippets of them.
         seen = tuple(hit for search in self.state.searches[searched:] for hit in search.hits)
         looks = self.state.opens[opened:]
         return Observation(text, seen, self.state.done, self.turns_left, looks[0] if looks else None)
+
+    def _in_process(self, source: str) -> bool:
+        """Checks whether a source searches in this process, so that its hits can be searched for again."""
+        retriever, rules = self.engine.task.source(source), self.engine.task.rules
+        if getattr(retriever, "in_process", False):
+            return True
+        if rules.faults or rules.pages is not None:
+            raise UsageError(
+                f"{type(retriever).__name__} does not search in this process, and the record has its hits only after "
+                f"{'faults' if rules.faults else 'they were cut to snippets'}: such episodes cannot be replayed"
+            )
+        return False
+
+    def _check_turn(self, start: Start) -> None:
+        """Compares the last turn with the recorded one; after the last recorded one, changes the random numbers."""
+        state = self.state
+        start.check_turn(state.turn, state.searches, state.opens, state.cites)
+        if state.turn == start.turns and start.branch is not None and "rng" in self.__dict__:
+            self.rng.bit_generator.state = np.random.default_rng(start.entropy(True)).bit_generator.state

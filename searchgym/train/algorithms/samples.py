@@ -118,6 +118,7 @@ def samples_from(
     kind: SampleKind = "policy",
     rewards: Sequence[float] | None = None,
     local_rewards: Sequence[float] | None = None,
+    replayed: bool = False,
 ) -> list[Sample]:
     """Returns the training sequences of an episode; none if no model wrote a token in it.
 
@@ -127,12 +128,15 @@ def samples_from(
         rewards: One reward per call. Default: `outcome_rewards`.
         local_rewards: Part of each call's reward that is not passed to earlier calls; see `Sample.local_reward`.
             Default: none.
+        replayed: Whether calls that repeat those of another episode are trained on again, with their log-probs of
+            then; if not, they are context only.
 
     Raises:
         DataError: Calls and spans do not match, log-probs are missing, or a sequence has calls of several model keys.
     """
     rewards = outcome_rewards(episode) if rewards is None else rewards
-    return [_sample(episode, sequence, kind, rewards, local_rewards) for sequence in _sequences(episode)]
+    sequences = _sequences(episode, 0 if replayed else episode.replayed)
+    return [_sample(episode, sequence, kind, rewards, local_rewards) for sequence in sequences]
 
 
 def outcome_rewards(episode: Episode) -> list[float]:
@@ -166,8 +170,10 @@ class _Sequence(NamedTuple):
     """Token ranges of other calls, which are in the sequence but not trained on."""
 
 
-def _sequences(episode: Episode) -> list[_Sequence]:
+def _sequences(episode: Episode, first: int = 0) -> list[_Sequence]:
     """Returns the training sequences of an episode: each call is in the first one that contains all of it.
+
+    Calls before number `first` are context only, and contexts with no other calls yield no sequence.
 
     Positions are counted from the root, so that a token has the same position in every context that sees it. Three
     contexts, of which 1 and 2 were forked from 0 at token 40 and 60::
@@ -196,7 +202,7 @@ def _sequences(episode: Episode) -> list[_Sequence]:
             raise DataError(f"{where}: call {index} ends at token {call.end} of {total}")
     only_prefixes = {c for c in contexts if all(call.prefix for _, call in calls if call.context == c)}
     sequences: list[_Sequence] = []
-    trained: set[int] = set()
+    trained = set(range(first))
     for context in contexts:
         others = [seen[other] for other in contexts if other not in (context, *only_prefixes)]
         own_calls = [call for _, call in calls if call.context == context]
@@ -208,7 +214,8 @@ def _sequences(episode: Episode) -> list[_Sequence]:
         context_ranges = [
             (c.start, min(c.end, seen[context][c.context])) for index, c in visible if index not in indices
         ]
-        sequences.append(_Sequence(context, to_train, context_ranges))
+        if to_train:
+            sequences.append(_Sequence(context, to_train, context_ranges))
     return sequences
 
 
