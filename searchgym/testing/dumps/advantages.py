@@ -90,10 +90,11 @@ def check_groups(samples: Sequence[DumpedSample], report: Report) -> None:
     for group, rows in members.items():
         if len(rows) == 1 and len(samples) > 1:
             report.add("group-of-one", rows[0].name, f"group {group} has one sample")
-        prompts = Counter(row.prompt_ids.tobytes() for row in rows)
+        length = None if all(row.prompt for row in rows) else min(len(row.prompt_ids) for row in rows)
+        prompts = Counter(row.prompt_ids[:length].tobytes() for row in rows)
         usual = prompts.most_common(1)[0][0]
         for row in rows:
-            if row.prompt_ids.tobytes() != usual:
+            if row.prompt_ids[:length].tobytes() != usual:
                 detail = f"group {group} has {len(prompts)} prompts; most of it is not at this one"
                 report.add("group-mixed", row.name, detail)
 

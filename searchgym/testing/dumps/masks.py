@@ -11,7 +11,7 @@ from searchgym.testing.dumps.finding import Report, listed
 from searchgym.testing.dumps.sample import DumpedSample, Ints
 from searchgym.testing.dumps.vocabulary import Vocabulary, text_of
 
-ZEROS: Final = 8
+ZEROS: Final = 16
 """Number of consecutive log-probs of exactly 0 from which a stretch counts as not sampled."""
 
 
@@ -31,12 +31,7 @@ def check_masks(
     for sample in samples:
         for sentence in sample.wrong_lengths:
             report.add("lengths-differ", sample.name, sentence)
-        if sample.padding_trained:
-            report.add("padding-trained", sample.name, f"{sample.padding_trained} tokens of padding have weight")
-        pad = None if words is None else words.tokenizer.pad_token_id
-        padded = np.flatnonzero(sample.mask & (sample.ids == pad)) if pad not in (None, *words.end_ids) else []
-        if len(padded):
-            report.add("padding-trained", sample.name, f"padding, id {pad}, has weight at {listed(padded)}", padded)
+        _padding(sample, words, report)
         if not sample.mask.any():
             if not sample.truncated:
                 report.add("nothing-trained", sample.name, f"none of {len(sample.ids)} tokens has weight")
@@ -50,6 +45,18 @@ def check_masks(
         report.unchecked["end tokens, marks of observations"] = "name a tokenizer by --tokenizer or --model"
     if not any(sample.sampler for sample in samples):
         report.unchecked["sampled tokens against the mask"] = "the dump has no log-probs of the sampler"
+
+
+def _padding(sample: DumpedSample, words: Vocabulary | None, report: Report) -> None:
+    """Checks that no padding has weight, whether the attention mask leaves it out or not."""
+    if sample.padding_trained:
+        report.add("padding-trained", sample.name, f"{sample.padding_trained} tokens of padding have weight")
+    if words is None or words.tokenizer.pad_token_id in (None, *words.end_ids):
+        return
+    pad = words.tokenizer.pad_token_id
+    tokens = np.flatnonzero(sample.mask & (sample.ids == pad))
+    if len(tokens):
+        report.add("padding-trained", sample.name, f"padding, id {pad}, has weight at {listed(tokens)}", tokens)
 
 
 def _wrote(sample: DumpedSample) -> np.ndarray[tuple[int], np.dtype[np.bool_]] | None:
@@ -70,12 +77,12 @@ def _shift(sample: DumpedSample, words: Vocabulary | None, report: Report) -> No
         for offset in (-1, 1):
             moved = np.roll(sample.mask, -offset)  # the mask, were it not shifted
             outside = [b if offset < 0 else a - 1 for a, b in spans]
-            edges = [a if offset < 0 else b - 1 for a, b in spans]
-            inside = all(0 <= n < length and wrote[n] for n in outside)
-            if inside and not opened and not wrote[edges].any() and not (wrote & ~moved).any():
-                detail = (
-                    f"the sampler's log-probs begin {'after' if offset < 0 else 'before'} each trained stretch does"
-                )
+            edges = [a if offset < 0 else b - 1 for a, b in spans if offset < 0 or b < length]
+            moved[-1] |= offset > 0  # rolled in from the beginning
+            inside = any(0 <= n < length and wrote[n] for n in outside)
+            if inside and edges and not opened and not wrote[edges].any() and not (wrote & ~moved).any():
+                side = "after" if offset < 0 else "before"
+                detail = f"the sampler's log-probs begin {side} each trained stretch does"
                 report.add("mask-shifted", sample.name, detail, edges)
                 return
     if words is None or not reply:
@@ -85,7 +92,7 @@ def _shift(sample: DumpedSample, words: Vocabulary | None, report: Report) -> No
     late = [a for a, _ in spans if a and sample.ids[max(a - 1 - len(reply), 0) : a - 1].tolist() == reply]
     beyond = [b - 1 for _, b in spans if b >= 2 and int(sample.ids[b - 2]) in words.end_ids]
     for where, ends, side in ((early, cut, "early"), (late, beyond, "late")):
-        if where and (ends or side == "early"):
+        if where and (ends or side == "early" or len(where) > 1):
             text = text_of(words, sample.ids[where[:1]])
             report.add("mask-shifted", sample.name, f"begins one token too {side}, at {listed(where)}{text}", where)
             return
@@ -126,7 +133,8 @@ def _observations(sample: DumpedSample, words: Vocabulary | None, report: Report
         if len(tokens) and not by_model:
             text = text_of(words, sample.ids[tokens])
             detail = f"{len(tokens)} tokens after {mark!r}, {listed(tokens)}{text}"
-            report.add("observation-trained", sample.name, detail, tokens)
+            before = start < sample.prompt or not sample.mask[:start].any()
+            report.add("prompt-trained" if before else "observation-trained", sample.name, detail, tokens)
     for start, end in _zero_runs(sample):
         if not report.has(sample.name, "prompt-trained", "observation-trained"):
             text = text_of(words, sample.ids[start:end])
@@ -144,7 +152,7 @@ def _edges(sample: DumpedSample, words: Vocabulary | None, stops: Sequence[str],
             if sampled or not stopped:
                 detail = f"token {end}{text_of(words, sample.ids[end : end + 1])} has no weight"
                 report.add("end-untrained", sample.name, detail, [end])
-            continue
+                continue
         beside = [n for n in (start - 1, end) if wrote is not None and 0 <= n < len(sample.ids) and wrote[n]]
         if beside:
             last = words is None and beside == [end] and _last_sampled(sample, wrote) == end

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from searchgym.rollout.foreign.adapters import merge_adapter
 from searchgym.rollout.loading import load_model
 from searchgym.testing.dumps.logps import ModelLogps
 from searchgym.testing.dumps.sample import DumpedSample, Floats
@@ -32,19 +34,18 @@ def model_logps(
         SearchGymError: A model cannot be loaded.
     """
     others = [other for other in (*OTHERS, 1 / temperature) if abs(other - temperature) > 0.02]
+    weights: Any = load_model(model)[0]
     base = None
     if adapter is not None:
-        weights: Any = load_model(model)[0]
         base = [_logps(weights, sample.ids, [temperature])[0] for sample in samples]
-        del weights
-    claimed: Any = load_model(adapter if adapter is not None else model)[0]
+        weights = merge_adapter(weights, Path(adapter), model)
     rows = []
     for number, sample in enumerate(samples):
-        first, *rest = _logps(claimed, sample.ids, [temperature, *others])
+        first, *rest = _logps(weights, sample.ids, [temperature, *others])
         padded = None
         if sample.left_padding and sample.pad_id is not None:
             padding = np.full(sample.left_padding, sample.pad_id, np.int64)
-            padded = _logps(claimed, np.concatenate([padding, sample.ids]), [temperature])[0][sample.left_padding :]
+            padded = _logps(weights, np.concatenate([padding, sample.ids]), [temperature])[0][sample.left_padding :]
         temperatures = dict(zip(others, rest, strict=True))
         rows.append(ModelLogps(first, None if base is None else base[number], temperatures, padded))
     return rows

@@ -63,11 +63,10 @@ def check_dump(path: Path, format_name: str, claims: Claims = Claims()) -> Repor
         raise UsageError("--adapter needs --model, the model that it belongs to")
     if claims.temperature is not None and not claims.temperature > 0:
         raise UsageError(f"--temperature {claims.temperature:g}: log-probs are compared at temperatures above 0")
-    samples, report = list[DumpedSample](), Report()
+    samples, unread, report = list[DumpedSample](), dict[str, None](), Report()
     for batch in read_batches(path):
         samples += form.samples(batch)
-        for name in form.unread(batch):
-            report.unchecked[f"field {name}"] = "not read by this command"
+        unread |= dict.fromkeys(form.unread(batch))
     if not samples:
         raise DataError("the file has no samples", path)
     samples = [dataclasses.replace(s, reward=_total(s)) if s.reward is None else s for s in samples]
@@ -80,6 +79,8 @@ def check_dump(path: Path, format_name: str, claims: Claims = Claims()) -> Repor
     check_advantages(samples, estimator, form.epsilon, report)
     check_logps(samples, words, report)
     _check_model(samples, claims, words, report)
+    if unread:
+        report.unchecked["other fields"] = ", ".join(unread)
     return report
 
 
