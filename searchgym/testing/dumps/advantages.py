@@ -14,6 +14,8 @@ from searchgym.testing.dumps.sample import DumpedSample, Floats
 
 ALLOWED: Final = 0.01
 """Maximum difference of an advantage from its formula, as a share of the largest advantage of the batch."""
+CHANCE: Final = -25.0
+"""Log-probability of a response below which a group has it twice by no chance."""
 Groups = list[list[int]]
 """Indices of the samples of each group."""
 Formula = Callable[[Floats, Groups, Floats, float], Floats]
@@ -99,6 +101,20 @@ def check_groups(samples: Sequence[DumpedSample], report: Report) -> None:
                 report.add("group-mixed", row.name, detail)
 
 
+def check_repeats(samples: Sequence[DumpedSample], report: Report) -> None:
+    """Checks that no response stands twice in a group that is too unlikely for it; the log-probs must be sound."""
+    if any(finding.kind.startswith("logp") for finding in report.findings):
+        return
+    first: dict[tuple[str | None, bytes], str] = {}
+    for sample in samples:
+        logp = sample.sampled_logp
+        name = first.setdefault((sample.group, sample.ids[sample.mask].tobytes()), sample.name)
+        total = 0.0 if logp is None else float(np.nansum(logp[sample.mask]))
+        if name != sample.name and sample.group is not None and total < CHANCE:
+            detail = f"group {sample.group}: the response of {name} again, of probability exp({total:.0f})"
+            report.add("sample-twice", sample.name, detail)
+
+
 def check_rewards(samples: Sequence[DumpedSample], report: Report) -> None:
     """Checks that rewards of single tokens are at the ends of turns."""
     rows = [sample for sample in samples if sample.token_reward is not None]
@@ -152,7 +168,7 @@ def check_advantages(samples: Sequence[DumpedSample], estimator: str | None, eps
     moved = not fits and np.allclose(np.sort(values), np.sort(right), atol=ALLOWED * scale)
     for n in wrong:
         detail = f"advantage {values[n]:.4g}, by {estimator} of reward {rewards[n]:g} it is {right[n]:.4g}{others}"
-        report.add("advantage-late" if moved else "advantage-mismatch", rows[n].name, detail)
+        report.add("advantage-order" if moved else "advantage-mismatch", rows[n].name, detail)
 
 
 def _one_value(sample: DumpedSample, report: Report) -> float:

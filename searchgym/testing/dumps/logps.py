@@ -185,7 +185,12 @@ def _single_tokens(
     """Tells a few tokens that differ, which were not sampled or were encoded again, from another model."""
     far = np.flatnonzero(sample.mask & (np.nan_to_num(off) > FAR))
     count = int(sample.mask.sum())
-    if not len(far) or len(far) > 0.5 * count or float(np.nanmedian(off[sample.mask])) > TOLERANCE:
+    others, whole = np.delete(off, far)[np.delete(sample.mask, far)], off[sample.mask]
+    if (
+        not len(far)
+        or len(far) == count
+        or float(np.nanmean(others)) > min(CLOSE * 6, float(np.nanmean(whole)) / BETTER)
+    ):
         report.add("logp-model", sample.name, said_gap)
         return
     text = text_of(words, sample.ids[far[:12]])

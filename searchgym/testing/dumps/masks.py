@@ -41,10 +41,23 @@ def check_masks(
             _prompt(sample, words, report)
             _observations(sample, words, report)
             _edges(sample, words, stops, report)
+    turns = [name for sample in samples for name in [sample.name] * _unweighted(sample)]
+    if turns:
+        report.checked["sampled turns without weight"] = f"{len(turns)}, the first in {turns[0]}: is this meant?"
     if words is None:
         report.unchecked["end tokens, marks of observations"] = "name a tokenizer by --tokenizer or --model"
     if not any(sample.sampler for sample in samples):
         report.unchecked["sampled tokens against the mask"] = "the dump has no log-probs of the sampler"
+
+
+def _unweighted(sample: DumpedSample) -> int:
+    """Returns the number of stretches that the sampler wrote and that have no weight and no neighbour with weight."""
+    wrote = _wrote(sample)
+    if wrote is None or sample.truncated:
+        return 0
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], (wrote & ~sample.mask).astype(np.int8), [0]])))
+    beside = np.concatenate([[False], sample.mask, [False]])
+    return sum(not beside[a] and not beside[b + 1] for a, b in edges.reshape(-1, 2) if b - a >= 3)
 
 
 def _padding(sample: DumpedSample, words: Vocabulary | None, report: Report) -> None:
@@ -145,6 +158,10 @@ def _observations(sample: DumpedSample, words: Vocabulary | None, report: Report
 def _edges(sample: DumpedSample, words: Vocabulary | None, stops: Sequence[str], report: Report) -> None:
     """Checks that the tokens before and after each trained stretch were not sampled."""
     wrote = _wrote(sample)
+    if sample.finished and words is not None and sample.mask[-1] and int(sample.ids[-1]) not in words.end_ids:
+        text = words.decode(sample.ids[-8:]).rstrip()
+        if not text.endswith(tuple(stops)):
+            report.add("end-missing", sample.name, f"ends with {text!r}", [len(sample.ids) - 1])
     for start, end in sample.spans:
         if end < len(sample.ids) and words is not None and int(sample.ids[end]) in words.end_ids:
             sampled = wrote is not None and bool(wrote[end])

@@ -10,7 +10,13 @@ from typing import Final
 
 from searchgym.errors import DataError, UsageError
 from searchgym.options import find_kind
-from searchgym.testing.dumps.advantages import check_advantages, check_groups, check_rewards, estimator_name
+from searchgym.testing.dumps.advantages import (
+    check_advantages,
+    check_groups,
+    check_repeats,
+    check_rewards,
+    estimator_name,
+)
 from searchgym.testing.dumps.files import read_batches
 from searchgym.testing.dumps.finding import Report
 from searchgym.testing.dumps.form import DumpFormat
@@ -79,6 +85,7 @@ def check_dump(path: Path, format_name: str, claims: Claims = Claims()) -> Repor
     check_advantages(samples, estimator, form.epsilon, report)
     check_logps(samples, words, report)
     _check_model(samples, claims, words, report)
+    check_repeats(samples, report)
     if unread:
         report.unchecked["other fields"] = ", ".join(unread)
     return report
@@ -89,9 +96,7 @@ def _total(sample: DumpedSample) -> float | None:
     return None if sample.token_reward is None else float(sample.token_reward.sum())
 
 
-def _check_model(
-    samples: Sequence[DumpedSample], claims: Claims, words: Vocabulary | None, report: Report
-) -> None:
+def _check_model(samples: Sequence[DumpedSample], claims: Claims, words: Vocabulary | None, report: Report) -> None:
     """Compares the log-probs of the first samples with the model's, if there are any and a model is named."""
     rows = [sample for sample in samples if sample.logps and sample.mask.any()][: claims.samples]
     if claims.model is None or words is None or not rows:

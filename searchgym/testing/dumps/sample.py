@@ -50,6 +50,8 @@ class DumpedSample:
     """(n,) int64 ids that the sampler returned, for comparison with the trained ones."""
     truncated: bool = False
     """True if the dump marks the sequence as cut off, so that it may have no weight."""
+    finished: bool = False
+    """True if the dump says that the response is complete."""
     left_padding: int = 0
     """Number of padding tokens before the sequence."""
     pad_id: int | None = None

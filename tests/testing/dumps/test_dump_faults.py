@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 from dumped import CLAIMED, END, FORMATS, PAD, advantages, clean, fields_of, write
@@ -45,7 +47,7 @@ def observation_sampled(row):
 
 
 def part_of_observation_trained(row):
-    start, end = middle(row)
+    _, end = middle(row)
     row.mask[end - 10 : end] = [1] * 10
 
 
@@ -152,7 +154,15 @@ def lost_bytes(row):
     row.token_reward = [0.0] * (len(pieces) - 1) + row.token_reward
 
 
+def cut(row):
+    """Cuts the response, which is said to be complete."""
+    for values in (row.ids, row.mask, row.logp, row.old_logp, row.token_reward):
+        del values[-8:]
+    row.token_reward[-1] = row.reward
+
+
 SPOIL = [
+    ("skyrl", "chat", cut, "end-missing"),
     ("verl", "plain", observation_trained, "observation-trained"),
     ("verl", "chat", observation_sampled, "observation-trained"),
     ("verl", "plain", end_untrained_without_tag, "end-untrained"),
@@ -203,7 +213,11 @@ def test_a_planted_fault_is_named_at_its_sample(name, kind, spoil, expected, tmp
     hits = [finding for finding in report.findings if finding.kind == expected]
     assert [finding.sample for finding in hits] == [where], report.findings
     assert hits[0].detail and hits[0].cause
-    assert not [finding for finding in report.findings if finding.sample != where and expected != "group-of-one" and finding.kind != "advantage-mismatch"]
+    assert not [
+        finding
+        for finding in report.findings
+        if finding.sample != where and expected != "group-of-one" and finding.kind != "advantage-mismatch"
+    ]
 
 
 def test_groups_are_mixed(tmp_path):
@@ -222,7 +236,7 @@ def test_advantages_of_other_rows(tmp_path):
     for row, value in zip(rows, values[1:] + values[:1], strict=True):
         row.advantage = value
     report = report_of(write(tmp_path / "dump.jsonl", fields_of("verl", rows)), "verl")
-    assert {finding.kind for finding in report.findings} == {"advantage-late"}
+    assert {finding.kind for finding in report.findings} == {"advantage-order"}
 
 
 def test_another_estimator_is_named_as_what_explains_the_advantages(tmp_path):
@@ -263,6 +277,24 @@ def test_sampled_ids_are_compared(tmp_path):
         (finding,) = report_of(write(tmp_path / f"{name}.jsonl", fields), name).findings
         assert finding.kind == "retokenised" and finding.sample.endswith(str(TARGET + 1))
         assert finding.tokens == (rows[TARGET].trained[5],)
+
+
+def test_a_response_that_stands_twice(tmp_path):
+    rows = clean("prime-rl")
+    rows[3] = copy.deepcopy(rows[TARGET])
+    path = write(tmp_path / "dump.jsonl", fields_of("prime-rl", advantages(rows, "prime-rl")))
+    assert report_of(path, "prime-rl").findings == []  # a likely response may come twice
+    rows[3].logp = [logp - 1.0 if logp else 0.0 for logp in rows[3].logp]
+    path = write(path, fields_of("prime-rl", rows))
+    assert [(f.kind, f.sample) for f in report_of(path, "prime-rl").findings] == [("sample-twice", "line 4")]
+
+
+def test_turns_without_weight_are_told(tmp_path):
+    rows = clean("prime-rl")
+    first = middle(rows[TARGET])[0]
+    rows[TARGET].mask[:first] = [0] * first
+    report = report_of(write(tmp_path / "dump.jsonl", fields_of("prime-rl", rows)), "prime-rl")
+    assert report.findings == [] and "line 3" in report.checked["sampled turns without weight"]
 
 
 def test_log_probs_that_were_not_recorded(tmp_path):

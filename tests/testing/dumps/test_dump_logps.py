@@ -46,7 +46,9 @@ def report_of(tmp_path, name, rows, **claims):
 def test_log_probs_of_the_sampler_are_the_models(name, tmp_path):
     report = report_of(tmp_path, name, clean(name, "chat"))
     assert report.findings == []
-    (text,) = {value.split(",")[1] for key, value in report.checked.items() if key.endswith("against the model")} or {""}
+    (text,) = {value.split(",")[1] for key, value in report.checked.items() if key.endswith("against the model")} or {
+        ""
+    }
     assert float(text.split()[0]) < 1e-4
 
 

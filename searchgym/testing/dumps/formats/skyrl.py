@@ -51,4 +51,5 @@ class Skyrl(DumpFormat):
                 group=None if group is None else str(group),
                 temperature=number(batch, "temperature"),
                 truncated=cell(batch, "stop_reasons", index) == "length",
+                finished=cell(batch, "stop_reasons", index) == "stop",
             )
