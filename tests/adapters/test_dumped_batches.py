@@ -62,9 +62,11 @@ def verl_batch():
 
 def verl_report(batch, folder):
     """Lets verl compute advantages, dumps the batch as the documentation says, and checks it."""
-    from verl.trainer.ppo.ray_trainer import compute_advantage
+    from verl.trainer.ppo.core_algos import get_adv_estimator_fn
 
-    batch = compute_advantage(batch, "grpo", norm_adv_by_std_in_grpo=True)
+    tensors = batch.batch
+    rewards, mask, groups = tensors["token_level_rewards"], tensors["response_mask"], batch.non_tensor_batch["uid"]
+    tensors["advantages"], tensors["returns"] = get_adv_estimator_fn("grpo")(rewards, mask, groups)
     uids = list(map(str, batch.non_tensor_batch["uid"]))
     torch.save({**batch.batch, "uid": uids, "temperature": batch.meta_info["temperature"]}, folder / "verl.pt")
     return check_dump(folder / "verl.pt", "verl", GRPO)
@@ -77,9 +79,9 @@ def test_a_batch_of_verl_is_clean(verl_batch, tmp_path):
 
 
 def test_verls_mask_of_all_response_tokens_trains_observations(verl_batch, tmp_path):
-    from verl.trainer.ppo.ray_trainer import compute_response_mask
-
-    verl_batch.batch["response_mask"] = compute_response_mask(verl_batch)
+    """Which verl computes if an agent loop gives none: the attention mask of the response."""
+    width = verl_batch.batch["responses"].shape[1]
+    verl_batch.batch["response_mask"] = verl_batch.batch["attention_mask"][:, -width:]
     assert kinds(verl_report(verl_batch, tmp_path)) >= {"observation-trained"}
 
 

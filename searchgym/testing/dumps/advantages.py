@@ -140,11 +140,12 @@ def check_advantages(samples: Sequence[DumpedSample], estimator: str | None, eps
         epsilon: Number that the framework adds to deviations.
         report: Receives the findings.
     """
-    rows = [sample for sample in samples if sample.advantage is not None and sample.mask.any()]
-    if not rows:
+    rows = [sample for sample in samples if sample.advantage is not None]
+    trained = np.array([sample.mask.any() for sample in rows], bool)  # others still count in their groups
+    if not trained.any():
         report.unchecked["advantages"] = "the dump has none"
         return
-    values = np.array([_one_value(sample, report) for sample in rows])
+    values = np.array([_one_value(sample, report) if sample.mask.any() else 0.0 for sample in rows])
     if any(sample.reward is None or not np.isfinite(sample.reward) for sample in rows) or not np.isfinite(values).all():
         report.unchecked["advantages"] = "not compared with rewards: the dump lacks rewards, or numbers are not finite"
         return
@@ -154,14 +155,14 @@ def check_advantages(samples: Sequence[DumpedSample], estimator: str | None, eps
     counts = np.array([sample.mask.sum() for sample in rows], np.float64)
     expected = {name: formula(rewards, groups, counts, epsilon) for name, formula in ESTIMATORS.items()}
     scale = max(float(np.abs(values).max()), 1e-6)
-    fits = [name for name, right in expected.items() if np.abs(values - right).max() <= ALLOWED * scale]
+    fits = [name for name, right in expected.items() if np.abs(values - right)[trained].max() <= ALLOWED * scale]
     if estimator is None:
         names = f"they follow {' or '.join(fits)}" if fits else "they follow none of " + ", ".join(ESTIMATORS)
         report.unchecked["advantages"] = f"no --estimator to compare with; {names}"
         return
     report.checked["advantages"] = f"{len(rows)} samples in {len(groups)} groups, by {estimator}"
     right = expected[estimator]
-    wrong = np.flatnonzero(np.abs(values - right) > ALLOWED * scale)
+    wrong = np.flatnonzero(trained & (np.abs(values - right) > ALLOWED * scale))
     if not len(wrong):
         return
     others = f"; all follow {' or '.join(fits)}" if fits else ""

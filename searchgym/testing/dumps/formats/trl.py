@@ -51,7 +51,7 @@ class Trl(DumpFormat):
                 },
                 sampler="sampling_per_token_logps" if "sampling_per_token_logps" in batch.fields else None,
                 sampled=cell(batch, "sampled_ids", index),
-                advantage=None if truncated else float(batch.fields["advantages"][index]),
+                advantage=float(batch.fields["advantages"][index]),
                 reward=total(cell(batch, "rewards", index)),
                 group=None if size is None else f"{batch.name} group {index // int(size) + 1}".strip(),
                 temperature=number(batch, "temperature"),
