@@ -10,7 +10,7 @@ import torch
 from searchgym.testing.dumps.run import Claims, check_dump
 
 sys.path.append(str(Path(__file__).parents[1] / "testing" / "dumps"))
-import dumped  # noqa: E402 (after the path)
+import dumped
 
 pytestmark = [pytest.mark.adapter, pytest.mark.filterwarnings("ignore")]  # the packages warn of what is theirs to mend
 GRPO = Claims(model="tiny", estimator="grpo")

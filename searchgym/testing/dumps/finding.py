@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+Positions = Sequence[int] | npt.NDArray[np.integer[Any]]
+"""Positions of tokens."""
 
 CAUSES: Final[dict[str, str]] = {
     "prompt-trained": "the loss mask begins before the response: build it from the prompt's length",
@@ -71,7 +77,7 @@ class Report:
     unchecked: dict[str, str] = field(default_factory=dict)
     """Name of a part that was not checked to the reason."""
 
-    def add(self, kind: str, sample: str, detail: str, tokens: Sequence[int] = ()) -> None:
+    def add(self, kind: str, sample: str, detail: str, tokens: Positions = ()) -> None:
         """Adds a finding, unless the sample has one of this kind."""
         assert kind in CAUSES, kind
         if not any(each.kind == kind and each.sample == sample for each in self.findings):
@@ -82,7 +88,7 @@ class Report:
         return any(each.sample == sample and each.kind in kinds for each in self.findings)
 
 
-def listed(positions: Sequence[int]) -> str:
+def listed(positions: Positions) -> str:
     """Returns positions as text, consecutive ones as a range: ``4-9``, or ``4, 7 and 3 more``."""
     numbers = [int(each) for each in positions]
     if len(numbers) > 2 and numbers[-1] - numbers[0] == len(numbers) - 1:

@@ -40,7 +40,7 @@ def _numbers(sample: DumpedSample, report: Report) -> None:
     """Checks that numbers of trained tokens are finite, and that positions count from 0."""
     rows = {**sample.logps, "advantage": sample.advantage, "token_reward": sample.token_reward}
     for name, row in rows.items():
-        bad = np.flatnonzero(sample.mask & ~np.isfinite(row)) if row is not None else []
+        bad = np.flatnonzero(sample.mask & ~np.isfinite(row)) if row is not None else np.zeros(0, np.int64)
         if len(bad) and not sample.wrong_lengths:
             report.add("not-finite", sample.name, f"{name} is not finite at {listed(bad)}", bad)
     if sample.reward is not None and not np.isfinite(sample.reward):

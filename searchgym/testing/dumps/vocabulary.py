@@ -73,7 +73,8 @@ def vocabulary(folder: str) -> Vocabulary:
 
     tokenizer = load_tokenizer(folder)
     ends = generation_settings(model_folder(folder)).eos_token_id
-    ids = {tokenizer.eos_token_id, *(ends if isinstance(ends, list) else [ends])}
+    eos: Any = tokenizer.eos_token_id
+    ids: set[int | None] = {eos, *(ends if isinstance(ends, list) else [ends])}
     chat = _chat_marks(tokenizer) if tokenizer.chat_template else None
     marks: list[tuple[str, str]] = [(f"<{tag}>", f"</{tag}>") for tag in TAGS]
     reply: tuple[int, ...] = ()

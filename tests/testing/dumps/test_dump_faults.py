@@ -359,3 +359,13 @@ def test_formulas_of_advantages_are_those_of_the_reference():
         computed = ESTIMATORS[name](np.array(rewards), groups, np.ones(6), 1e-6)
         np.testing.assert_allclose(computed, [row[0] for row in right if row is not None], atol=1e-6)
     assert advantages  # the formulas of `dumped` are a third implementation, which the clean dumps compare
+
+
+@pytest.mark.parametrize(
+    ("spoil", "expected"), [(observation_trained, "observation-trained"), (whole_prompt_trained, "prompt-trained")]
+)
+def test_log_probs_of_0_tell_without_a_tokenizer(spoil, expected, tmp_path):
+    rows = clean("prime-rl")
+    spoil(rows[TARGET])
+    report = report_of(write(tmp_path / "dump.jsonl", fields_of("prime-rl", rows)), "prime-rl", tokenizer=None)
+    assert [(finding.kind, finding.sample) for finding in report.findings] == [(expected, "line 3")]
