@@ -29,6 +29,7 @@ from searchgym.cli.practice.select import select_questions
 from searchgym.cli.practice.selfplay import selfplay
 from searchgym.cli.serving.model import serve_model
 from searchgym.cli.serving.retriever import serve_retriever
+from searchgym.cli.training.check_dump import check_dump
 from searchgym.cli.training.show import show_episode
 from searchgym.errors import CardError, DataMissingError, RunExistsError, SearchGymError, UsageError
 from searchgym.threads import contained
@@ -94,6 +95,7 @@ app.command("train", rich_help_panel=TRAIN)(train.train)
 app.command("selfplay", rich_help_panel=TRAIN)(selfplay)
 app.command("demonstrate", rich_help_panel=TRAIN)(demonstrate)
 app.command("selfcheck", rich_help_panel=TRAIN)(train.selfcheck)
+app.command("check-dump", rich_help_panel=TRAIN)(check_dump)
 app.add_typer(data.corpus, name="corpus", rich_help_panel=DOCUMENTS)
 app.add_typer(index.index, name="index", rich_help_panel=DOCUMENTS)
 app.add_typer(generated.questions, name="questions", rich_help_panel=DOCUMENTS)

@@ -13,7 +13,7 @@ from searchgym.cli import SUMMARY, app
 GROUPS = {
     "Start": "demo list doctor play",
     "Evaluate": "eval judge compare report view show retrieval leaderboard predictions",
-    "Train": "train selfplay demonstrate selfcheck",
+    "Train": "train selfplay demonstrate selfcheck check-dump",
     "Documents and questions": "corpus index questions world",
     "Models and servers": "model serve",
 }

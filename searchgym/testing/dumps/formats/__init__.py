@@ -1,0 +1,1 @@
+"""Shipped formats of dumps: one module with one class each; `searchgym.options.kinds` lists them."""
