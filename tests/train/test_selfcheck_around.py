@@ -26,7 +26,7 @@ from searchgym.testing.selfcheck.sources import MIXED, SET, STAGES, check_source
 from searchgym.testing.selfcheck.stages import RESAMPLED, check_resampled
 from searchgym.train.algorithms.samples import samples_from
 from searchgym.train.curriculum.source import Curriculum
-from searchgym.train.loop import collect
+from searchgym.train.curriculum import listed
 from searchgym.train.loop.checkpoint import Progress
 from searchgym.train.loop.trainer import TrainResult
 from searchgym.train.recipe.load import load_recipe
@@ -238,8 +238,8 @@ def _with_repeats(right, count, batch, step, seed):
     ids=lambda own: own.__name__,
 )
 def test_questions_that_are_not_all_drawn_by_epochs(fault, monkeypatch):
-    right = collect.batch_of
-    monkeypatch.setattr(collect, "batch_of", lambda *given: fault(right, *given))
+    right = listed.batch_of
+    monkeypatch.setattr(listed, "batch_of", lambda *given: fault(right, *given))
     assert sourced() == {SET: "failed"}
 
 

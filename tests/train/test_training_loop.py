@@ -19,8 +19,8 @@ from searchgym.records import Question
 from searchgym.rollout.storage import read_episodes
 from searchgym.threads import interrupt_held_back
 from searchgym.train.algorithms.samples import samples_from
+from searchgym.train.curriculum.listed import batch_of
 from searchgym.train.loop.checkpoint import list_checkpoints, save_checkpoint
-from searchgym.train.loop.collect import batch_of
 from searchgym.train.loop.folder import read_advantages
 from searchgym.train.recipe.load import read_recipe
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,9 +14,18 @@ from searchgym.records import Episode, Question
 from searchgym.train.algorithms.advantages import groups_with_signal
 from searchgym.train.algorithms.samples import VALUED, Sample, retokenisation_mismatches, samples_from
 from searchgym.train.credit.credit import Credit
+from searchgym.train.curriculum.listed import ListedQuestions, batch_of
+from searchgym.train.curriculum.starts import StartPool
 from searchgym.train.learner.learner import Learner
 from searchgym.train.loop.folder import Row
-from searchgym.train.loop.rollout import Rollout, check_contexts, generated_tokens, role_metrics, rollout_metrics
+from searchgym.train.loop.rollout import (
+    ContinuingRollout,
+    Rollout,
+    check_contexts,
+    generated_tokens,
+    role_metrics,
+    rollout_metrics,
+)
 from searchgym.train.recipe.recipe import Recipe
 from searchgym.train.selfplay.kind import QuestionStream
 
@@ -55,6 +64,10 @@ class StepData:
     """Questions that were generated for the step by a proposer; else empty."""
     source: dict[str, Any] = field(default_factory=dict)
     """State of the run's `QuestionStream` after the step."""
+    starts: list[list[str | int]] = field(default_factory=list)
+    """Prefixes at which groups of the next step begin; see `StartPool.state`."""
+    step: int = 0
+    """0-based step that the data were drawn for."""
 
 
 @dataclass(slots=True)
@@ -67,6 +80,8 @@ class _Attempts:
     """Samples of each episode that count for the step."""
     rewards: list[list[float]]
     """Rewards of each episode's calls; zeros for episodes without credit."""
+    continued: list[Episode] = field(default_factory=list)
+    """Episodes that begin at prefixes; `samples` and `rewards` have theirs after those of `episodes`."""
 
 
 class Collector:
@@ -97,6 +112,8 @@ class Collector:
             self.source = ListedQuestions(data.questions, recipe.seed, 0 if self._batch else recipe.rollout.questions)
         else:
             self.source = data.questions
+        starts = recipe.rollout.starts
+        self.starts = None if starts is None else StartPool(starts, recipe.rollout.questions, recipe.seed)
 
     def draw(self, step: int) -> StepData:
         """Returns the data of a 0-based step, still without advantages; see `prepared`.
@@ -116,23 +133,28 @@ class Collector:
 
     def _sampled(self, step: int) -> StepData:
         """Returns the episodes of a step, their samples and their metrics."""
-        recipe, source = self.recipe, self.source
-        attempts = self._attempt(source.draw(step, recipe.rollout.questions), step)
+        recipe, source, pool = self.recipe, self.source, self.starts
+        fresh = recipe.rollout.questions - (0 if pool is None else pool.count)
+        attempts = self._attempt(source.draw(step, fresh), step)
         check_contexts(attempts.episodes, step + 1)
         resampled = self._resample(attempts, step) if recipe.method.compares and recipe.rollout.resample else {}
+        resampled |= self._continue(attempts, step)
         samples = [sample for of_episode in attempts.samples for sample in of_episode]
-        tokens, learnt = generated_tokens(attempts.episodes), source.learn(step, attempts.questions, attempts.episodes)
+        learnt = source.learn(step, attempts.questions, attempts.episodes)
+        tokens = generated_tokens([*attempts.episodes, *attempts.continued])
         spanning = 0  # episodes with calls of one model that were sampled from different weights
-        for episode in attempts.episodes:
+        for episode in [*attempts.episodes, *attempts.continued]:
             weights = {(call.model_key, call.policy_version) for call in episode.calls}
             spanning += len(weights) > len({key for key, _ in weights})
         row = {f"rollout/{name}": value for name, value in rollout_metrics(attempts.episodes).items()} | {
             "rollout/tokens": float(tokens),
             "rollout/without_tokens": float(sum(not of_episode for of_episode in attempts.samples)),
-            "rollout/spanning": spanning / max(len(attempts.episodes), 1),
-            "retokenisation_mismatch": float(sum(map(retokenisation_mismatches, attempts.samples, attempts.episodes))),
+            "rollout/spanning": spanning / max(len(attempts.episodes) + len(attempts.continued), 1),
+            "retokenisation_mismatch": float(
+                sum(map(retokenisation_mismatches, attempts.samples, [*attempts.episodes, *attempts.continued]))
+            ),
         }
-        by_role = role_metrics(attempts.episodes, attempts.rewards)
+        by_role = role_metrics([*attempts.episodes, *attempts.continued], attempts.rewards)
         row |= {f"role/{name}": value for name, value in by_role.items()} | resampled
         row |= {f"judge/{name}": count for name, count in self._credit.judged().items()}
         row |= {f"{source.name}/{name}": value for name, value in learnt.items()}
@@ -142,7 +164,16 @@ class Collector:
             samples = [sample for sample in trainable if sample.reward.sum() >= enough]
             row["rejection/kept"] = len(samples) / max(len(trainable), 1)
         proposed = attempts.questions if source.proposes else []
-        return StepData(samples, row, attempts.episodes, tokens, questions=proposed, source=source.state())
+        episodes = [*attempts.episodes, *attempts.continued]
+        data = StepData(samples, row, episodes, tokens, questions=proposed, source=source.state(), step=step)
+        return self._chosen(data)
+
+    def _chosen(self, data: StepData) -> StepData:
+        """Returns a step's data with the prefixes at which groups of the next step begin."""
+        if self.starts is None:
+            return data
+        self.starts.learn(data.step, data.episodes, data.samples)
+        return replace(data, starts=self.starts.state())
 
     def prepared(self, data: StepData) -> StepData:
         """Returns a step's data ready to learn from, with advantages if the method uses them."""
@@ -153,6 +184,8 @@ class Collector:
         if not self.recipe.method.compares:
             return replace(data, row=row)
         samples, groups = with_advantages(data.samples, self.recipe, self.learner, self._trained)
+        if self.starts is not None and self.starts.options.by == "value":
+            data = self._chosen(replace(data, samples=samples))
         advantages = {f"advantage/{name}": value for name, value in advantage_metrics(samples).items()}
         return replace(data, samples=samples, row=row | groups | advantages)
 
@@ -165,17 +198,36 @@ class Collector:
             expected = f"{attempts} attempts at {len(questions)} questions"
             raise UsageError(f"the rollout returned {len(episodes)} episodes for {expected}")
         results = _Attempts(questions, episodes, [], [])
+        self._credited(results, episodes)
+        return results
+
+    def _continue(self, attempts: _Attempts, step: int) -> Row:
+        """Adds a step's groups that begin at prefixes to its attempts; returns their metrics."""
+        if self.starts is None or not self.starts.chosen:
+            return {}
+        assert isinstance(self._rollout, ContinuingRollout)
+        chosen = self.starts.chosen
+        attempts.continued = self._rollout.continued(chosen, self.recipe.rollout.attempts, step)
+        self._credited(attempts, attempts.continued)
+        return {
+            "starts/groups": float(len(chosen)),
+            "starts/turns": float(np.mean([turns for _, turns in chosen])),
+            "starts/reward": float(np.mean([episode.reward for episode in attempts.continued])),
+        }
+
+    def _credited(self, results: _Attempts, episodes: list[Episode]) -> None:
+        """Adds the samples and rewards of episodes to a step's attempts."""
+        starts = self.recipe.rollout.starts
+        again = starts is not None and starts.replayed
         for episode, call_rewards in zip(episodes, self._credit.rewards(episodes), strict=True):
-            samples = (
-                []
-                if call_rewards is None
-                else samples_from(episode, rewards=call_rewards.total, local_rewards=call_rewards.local_rewards)
-            )
+            samples = list[Sample]()
+            if call_rewards is not None:
+                totals, local_rewards = call_rewards.total, call_rewards.local_rewards
+                samples = samples_from(episode, rewards=totals, local_rewards=local_rewards, replayed=again)
             if not self._credit.trains_prefixes:  # drop samples that contain only prefix answers
                 samples = [sample for sample in samples if not all(call.prefix for call in sample.calls)]
             results.samples.append(samples)
             results.rewards.append([0.0] * len(episode.calls) if call_rewards is None else call_rewards.total)
-        return results
 
     def _trainable(self, samples: Sequence[Sample]) -> list[Sample]:
         """Returns the samples of the model keys that are trained."""
@@ -244,61 +296,3 @@ def advantage_metrics(samples: Sequence[Sample]) -> dict[str, float]:
         return {}
     measures = {"mean": values.mean(), "std": values.std(), "min": values.min(), "max": values.max()}
     return {name: float(value) for name, value in measures.items()} | {"positive": float((values > 0).mean())}
-
-
-class ListedQuestions:
-    """Question source over a fixed list: each epoch uses all questions in a new order.
-
-    Args:
-        questions: The questions.
-        seed: Seed of the orders.
-        batch: Questions per step.
-
-    Raises:
-        UsageError: There are fewer questions than a step needs.
-    """
-
-    name, proposes = "questions", False
-
-    def __init__(self, questions: Sequence[Question], seed: int, batch: int) -> None:
-        if len(questions) < batch:
-            raise UsageError(
-                f"{len(questions)} questions for {batch} per step: add more, or make the step smaller "
-                "(rollout.questions)"
-            )
-        self._questions, self._seed = questions, seed
-
-    def draw(self, step: int, count: int) -> list[Question]:
-        """Returns the questions of a step; see `batch_of`."""
-        return [self._questions[i] for i in batch_of(len(self._questions), count, step, self._seed)]
-
-    def more(self, step: int, round: int, count: int, used: Sequence[Question]) -> list[Question]:
-        """Returns further questions for a step, in a random order that depends on the round."""
-        used_ids = {question.id for question in used}
-        order = np.random.default_rng([self._seed, step, round]).permutation(len(self._questions))
-        return [question for i in order if (question := self._questions[i]).id not in used_ids][:count]
-
-    def learn(self, step: int, questions: Sequence[Question], episodes: Sequence[Episode]) -> dict[str, float]:
-        """Returns no metrics: the list does not adapt."""
-        return {}
-
-    def state(self) -> dict[str, Any]:
-        """Returns an empty state: the orders depend only on the seed."""
-        return {}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Does nothing: there is no state."""
-
-
-def batch_of(count: int, batch: int, step: int, seed: int) -> list[int]:
-    """Returns the indices of a step's items; each epoch has a new order, and no item comes twice in a step.
-
-    Args:
-        count: Number of items, at least `batch`. The last items of an epoch, if fewer than a batch, are skipped.
-        batch: Items per step.
-        step: 0-based step.
-        seed: Seed of the orders.
-    """
-    epoch, index = divmod(step, count // batch)
-    order = np.random.default_rng([seed, epoch]).permutation(count)
-    return [int(i) for i in order[index * batch : (index + 1) * batch]]

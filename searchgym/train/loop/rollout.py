@@ -9,7 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from searchgym.rollout.chat import thought_counts
 from searchgym.rollout.engine import Engine
 from searchgym.rollout.models import Model
 from searchgym.rollout.replay.journal import Journal, Reuse
+from searchgym.rollout.replay.prefix import Start
 from searchgym.train.algorithms.samples import Sample, is_overlong
 from searchgym.train.curriculum.source import value_of
 from searchgym.train.loop.folder import Row
@@ -44,6 +45,15 @@ class Rollout(Protocol):
             step: 0-based step; it and the recipe's seed determine all random numbers.
             greedy: If True, always choose the most likely token, as in validation.
         """
+        ...
+
+
+@runtime_checkable
+class ContinuingRollout(Rollout, Protocol):
+    """Rollout that can also begin episodes at prefixes of earlier ones."""
+
+    def continued(self, prefixes: Sequence[tuple[Episode, int]], attempts: int, step: int) -> list[Episode]:
+        """Returns `attempts` continuations of each prefix (an episode and its number of turns), in order."""
         ...
 
 
@@ -102,6 +112,19 @@ class EngineRollout:
 
     def __call__(self, questions: Sequence[Question], attempts: int, step: int, greedy: bool) -> list[Episode]:
         """Returns `attempts` episodes per question, ordered by question and attempt."""
+        todo = [(question, attempt) for question in questions for attempt in range(attempts)]
+        episodes = self._run_all(todo, step, greedy)
+        order = {question.id: number for number, question in enumerate(questions)}
+        return sorted(episodes, key=lambda episode: (order[episode.question_id], episode.attempt))
+
+    def continued(self, prefixes: Sequence[tuple[Episode, int]], attempts: int, step: int) -> list[Episode]:
+        """Returns `attempts` continuations of each prefix (an episode and its number of turns), in order."""
+        starts = [Start(episode, turns, branch) for episode, turns in prefixes for branch in range(attempts)]
+        by_id = {episode.id: episode for episode in self._run_all(starts, step, False)}
+        return [by_id[f"{start.name}@{step}"] for start in starts]
+
+    def _run_all(self, todo: Sequence[tuple[Question, int] | Start], step: int, greedy: bool) -> list[Episode]:
+        """Runs the episodes of a step, in any order."""
         episodes: list[Episode] = []
         engine = self._engine(step, greedy)
         for retriever in (engine.task.retriever, *engine.task.retrievers.values()):
@@ -109,11 +132,10 @@ class EngineRollout:
         self._forget()  # a resumed run has no cache of a validation or a proposer
         try:
             with self._journaled(step, greedy):
-                asyncio.run(self._run(engine.run(questions, episodes.append, attempts, group=str(step))))
+                asyncio.run(self._run(engine.run_attempts(todo, episodes.append, group=str(step))))
         finally:
             self._forget()  # the learner needs the memory
-        order = {question.id: number for number, question in enumerate(questions)}
-        return sorted(episodes, key=lambda episode: (order[episode.question_id], episode.attempt))
+        return episodes
 
     @contextlib.contextmanager
     def _journaled(self, step: int, greedy: bool) -> Iterator[None]:

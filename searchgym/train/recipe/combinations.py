@@ -81,6 +81,17 @@ def _rollout_problems(recipe: Recipe) -> Iterator[str]:
     if rollout.staleness and recipe.loss.importance_cap is None:
         why = "stale samples need importance weights"
         yield f"rollout.staleness is {rollout.staleness}: {why}; set loss.importance_cap (usually 2)"
+    if (starts := rollout.starts) is not None:
+        if round(starts.share * rollout.questions) == 0:
+            yield f"rollout.starts.share is {starts.share:g}: of {rollout.questions} questions that is no group"
+        if round(starts.share * rollout.questions) == rollout.questions:
+            yield f"rollout.starts.share is {starts.share:g}: that leaves none of {rollout.questions} questions"
+        if starts.by == "value" and (not estimator.critic or rollout.staleness):
+            yield "rollout.starts.by value needs a critic (advantage.estimator gae) and rollout.staleness 0"
+        if recipe.log.episodes_every != 1:
+            yield "rollout.starts needs log.episodes_every 1: a resumed run reads the prefixes from the episodes"
+        if recipe.proposer is not None:
+            yield "rollout.starts: a proposer's questions are asked once; leave out one of the two"
     if rollout.resample and batch:
         yield f"rollout.resample replaces groups without signal; {recipe.setting.estimator} has none"
     if rollout.resample and not advantage.drop_zero_variance:
@@ -181,6 +192,7 @@ def _unused(recipe: Recipe) -> Iterator[str]:
         "advantage.estimator": advantage.estimator != Grpo(),
         "advantage.drop_overlong": advantage.drop_overlong,
         "rollout.resample": recipe.rollout.resample > 0,
+        "rollout.starts": recipe.rollout.starts is not None,
         "critic": recipe.critic != CriticOptions(),
         "credit": recipe.credit != {"outcome": Outcome()},
         "advantage.normalise": advantage.normalise != "all",

@@ -24,6 +24,19 @@ Beta = Annotated[float, Interval(ge=0, lt=1)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StartOptions(Options):
+    """Groups of a step that begin at a prefix of an episode of the step before, instead of at a question."""
+
+    share: Annotated[float, Interval(gt=0, lt=1)]
+    """Share of the groups of a step that begin so, from the second step on."""
+    by: Literal["variance", "entropy", "value"] = "variance"
+    """Which prefixes: of the questions whose rewards vary most, cut anywhere (``variance``); before the turn whose
+    tokens were least likely (``entropy``); before the turn in which the critic's value falls most (``value``)."""
+    replayed: bool = False
+    """If true, the tokens of the prefix are trained on again, with their log-probs of then; else they are context."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutOptions(Options):
     """Number of episodes sampled per step, their limits, and the sampling engine."""
 
@@ -52,6 +65,8 @@ class RolloutOptions(Options):
     staleness: Annotated[int, Ge(0)] = 0
     """Number of steps by which sampling may run ahead of learning, with weights that lack those updates. With 0,
     sampling and learning alternate."""
+    starts: StartOptions | None = None
+    """Groups that begin at a prefix of an earlier episode. Default: all begin at a question."""
     durable: Literal["auto", "steps", "responses"] = "auto"
     """What a resumed run does not sample again: ``responses``, every response that is on disk, or ``steps``, only
     rollouts that were complete. ``auto`` is ``steps`` if the run repeats bit for bit (``transformers`` without
