@@ -196,9 +196,7 @@ def test_a_server_whose_weights_do_not_arrive_is_named_at_the_first_update(tmp_p
         publisher.publish(1)
         learner.learn(random_samples(4, seed=1), 1)
         fakes[1].ignores_weights = True
-        with pytest.raises(
-            TrainingError, match=rf"version 2 did not arrive in {addresses[1]}, which has those of"
-        ):
+        with pytest.raises(TrainingError, match=rf"version 2 did not arrive in {addresses[1]}, which has those of"):
             publisher.publish(2)
 
 

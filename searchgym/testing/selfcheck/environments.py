@@ -155,7 +155,9 @@ class ValidationCheck:
         wrong = abs(len(rows) - len(self._scores)) + ([row["step"] for row in rows] != due)
         for row, means in zip(rows, self._scores, strict=False):
             wrong += sum(abs(row.get(f"validation/{name}", np.inf) - mean) > 1e-6 for name, mean in means.items())
-        message = f"{len(rows)} validations where {len(due)} are due, {wrong} scores differ from the mean of their episodes"
+        message = (
+            f"{len(rows)} validations where {len(due)} are due, {wrong} scores differ from the mean of their episodes"
+        )
         if self._scores and metric in self._scores[0]:
             best = max(range(len(self._scores)), key=lambda i: (self._scores[i][metric], -i))
             right = rows[best]["step"] if best < len(rows) else None
