@@ -1,4 +1,4 @@
-"""Checks of what surrounds an update: settings of requests, versions, metrics, and the choice of validation questions."""
+"""Checks around an update: settings of requests, versions, metrics, and the choice of validation questions."""
 
 from __future__ import annotations
 
