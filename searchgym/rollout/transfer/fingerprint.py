@@ -91,7 +91,7 @@ def common_fingerprint(fingerprints: Sequence[str | None]) -> str | None:
 def _digest(tensor: Tensor) -> str:
     """Returns the SHA-256 of the bits that are read of a tensor."""
     part = part_of(tensor).contiguous().cpu()
-    return hashlib.sha256(part.view(torch.uint8).numpy()).hexdigest()
+    return hashlib.sha256(part.view(torch.uint8).numpy().data).hexdigest()
 
 
 def _listed(values: Any) -> list[Any]:
