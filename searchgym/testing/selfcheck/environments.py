@@ -28,8 +28,9 @@ VALIDATION: Final = "validation has its own questions and scores"
 CORPUS: Final = "validation searches its own corpus"
 REPORTED: Final = "validation reports its episodes' scores"
 PRESENT: Final = "validation has the weights of its step"
-REASONS: Final = {GREEDY: "no token of a trained model", PRESENT: "no token of a trained model"}
-REASONS |= {VALIDATION: "", REPORTED: "", CHOICE: ""}
+REASONS: Final = dict.fromkeys((GREEDY, PRESENT), "no token of a trained model") | dict.fromkeys(
+    (VALIDATION, REPORTED, CHOICE), ""
+)
 """Reasons why checks of a validation may have no result."""
 COMPARED: Final = 16
 """Maximum number of a step's searches that are repeated."""
