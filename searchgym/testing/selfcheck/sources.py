@@ -40,8 +40,8 @@ def check_sources(findings: Findings, recipe: Recipe, task: Task, learner: Learn
             _check_curriculum(findings, recipe, task)
         with findings.stage(FURTHER):
             options: Any = recipe.curriculum
-            source = curriculum_of(options, task, recipe.seed, recipe.rollout.questions, recipe.steps)
-            _check_further(findings, recipe, source, task.questions, options.stages[0].mix, options.by)
+            stages = curriculum_of(options, task, recipe.seed, recipe.rollout.questions, recipe.steps)
+            _check_further(findings, recipe, stages, task.questions, options.stages[0].mix, options.by)
         if any(stage.harder for stage in recipe.curriculum.stages):
             findings.skip("noise and distractors of the curriculum's stages", "the hits of searches are not checked")
     elif demonstrated:
