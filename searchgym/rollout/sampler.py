@@ -148,6 +148,22 @@ class SpreadSampler(Sampler, typing.Protocol):
         ...
 
 
+@typing.runtime_checkable
+class FingerprintedSampler(Sampler, typing.Protocol):
+    """Interface of a sampler that can tell which weights it has."""
+
+    def fingerprints(self, state: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+        """Returns the fingerprint that the given weights have in the sampler, and that of the weights in use.
+
+        Args:
+            state: Weights as passed to `update`.
+
+        Returns:
+            (expected, actual) by the name of each engine whose weights can be read; "" stands for no weights.
+        """
+        ...
+
+
 class RestingEngine(typing.Protocol):
     """Interface of an engine that several samplers may share."""
 

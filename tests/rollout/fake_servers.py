@@ -11,14 +11,16 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from pathlib import Path
 
 import numpy as np
 import pytest
 import uvicorn
 from safetensors.torch import load_file
 
-from searchgym.rollout.folders import model_folder
+from searchgym.rollout.folders import ADAPTER, ADAPTER_WEIGHTS, model_folder
 from searchgym.rollout.sampler import SampleRequest, Sampling
+from searchgym.rollout.transfer.fingerprint import adapter_fingerprint, fingerprint
 from searchgym.rollout.transfer.group import Invitation, joined
 from searchgym.rollout.vllm.client import PROCESSES, SERVES
 from searchgym.rollout.vllm.gate import ServerGate
@@ -66,7 +68,7 @@ class FakeVllm:
         self.open, self.works = threading.Event(), threading.Event()
         self.open.set()
         self.works.set()
-        self.ignores_weights = False
+        self.ignores_weights, self.adapter_print = False, ""
         self.processes = 1
         self.received = [{}]
         """Tensors that each process was sent last."""
@@ -92,11 +94,19 @@ class FakeVllm:
     def answer(self, path, asked):
         if self.sampler is not None and path == "/inference/v1/generate":
             return 200, self.sampled(asked)
-        loads = {"reload_weights": "weights_path", "load_original": "folder"}.get(asked.get("method"))
-        if self.sampler is not None and loads is not None and not self.ignores_weights:
-            weights = load_file(f"{asked['kwargs'][loads]}/model.safetensors")
+        if self.sampler is not None and asked.get("method") == "load_folder" and not self.ignores_weights:
+            weights = load_file(f"{asked['kwargs']['folder']}/model.safetensors")
             weights.setdefault("lm_head.weight", weights["model.embed_tokens.weight"])  # the model's own files lack it
             self.sampler.update(weights, 0)
+        if path == "/v1/load_lora_adapter" and not self.ignores_weights:
+            folder = Path(asked["lora_path"])
+            if self.sampler is not None:
+                state, config = load_file(folder / ADAPTER_WEIGHTS), json.loads((folder / ADAPTER).read_text())
+                self.adapter_print = adapter_fingerprint(state, config["lora_alpha"] / config["r"], "float32")
+        if self.sampler is not None and asked.get("method") == "weights_fingerprint":
+            of_base = asked["kwargs"]["adapter"] is None
+            whole = fingerprint(self.sampler.model.state_dict().items()) if of_base else self.adapter_print
+            return 200, {"results": [whole] * self.processes}
         if asked.get("method") == "receive_weights":
             failed = self.receive(asked["kwargs"]["invitation"])
             if failed:

@@ -105,8 +105,8 @@ def test_weights_go_through_the_shared_folder_and_requests_name_them(fake, addre
     reload = fake.answer
 
     def answer(path, asked):
-        if asked.get("method") == "reload_weights":
-            folder = Path(asked["kwargs"]["weights_path"])
+        if asked.get("method") == "load_folder":
+            folder = Path(asked["kwargs"]["folder"])
             loaded.append((folder.parent, load_file(folder / "model.safetensors")["w"].tolist(), folder.name))
         return reload(path, asked)
 
@@ -147,7 +147,7 @@ def test_a_file_that_arrives_otherwise_is_not_loaded(fake, address, tmp_path, mo
     said = "sees another file as" if harm == "another file" else "does not see the file"
     with pytest.raises(EngineLostError, match=f"{address}.*{said}.*model.safetensors"):
         sampler.update(WEIGHTS, 1)
-    assert "reload_weights" not in [asked.get("method") for _, asked in fake.calls]
+    assert "load_folder" not in [asked.get("method") for _, asked in fake.calls]
     sampler.close()
 
 
@@ -164,7 +164,7 @@ def test_a_server_that_came_back_between_requests_is_noticed_and_named(fake, cap
         err = capsys.readouterr().err
         assert f"{address} has ended ({address}{GENERATE}: 412: it was started again" in err
         assert (reply.version, sampler.engine.restarts) == (1, 1)
-        assert [asked.get("method") for _, asked in fake.calls].count("reload_weights") == 2
+        assert [asked.get("method") for _, asked in fake.calls].count("load_folder") == 2
         sampler.close()
 
 
@@ -184,7 +184,7 @@ def test_the_next_run_gets_the_original_weights(fake, address):
     first.close()
     second = sampler_on(address)
     loads = [asked for path, asked in fake.calls if path == "/collective_rpc" and asked["method"] != "check_health"]
-    assert loads[1:] == [{"method": "load_original", "kwargs": {"folder": str(model_folder("tiny"))}}]
+    assert loads[1:] == [{"method": "load_folder", "kwargs": {"folder": str(model_folder("tiny"))}}]
     assert fake.paths()[-2:] == ["/reset_prefix_cache", "/v1/models"]  # keys and values of the first run are gone
     assert ask(second)[0].version == 0
     second.close()
@@ -363,7 +363,7 @@ def test_a_stranger_can_change_nothing(fake, address):
     client = server.Client(address, {})
     for path in ("/collective_rpc", "/sleep", "/v1/load_lora_adapter", GENERATE, "/searchgym/load"):
         with pytest.raises(UsageError, match="samples for another run"):
-            client.call(path, {"method": "reload_weights"}, timeout=5.0)
+            client.call(path, {"method": "load_folder"}, timeout=5.0)
     assert client.call("/v1/models", timeout=5.0)
     sampler.close()
 
@@ -375,7 +375,7 @@ def test_other_agents_may_ask_while_no_run_does_and_change_nothing(fake):
         assert client.call("/v1/chat/completions", {"messages": []}, timeout=5.0) == {"choices": []}
         for path in ("/collective_rpc", "/v1/load_lora_adapter", GENERATE):
             with pytest.raises(ModelError, match=f"serves /v1/chat/completions and .* and {path} to trainings"):
-                client.call(path, {"method": "reload_weights"}, timeout=5.0)
+                client.call(path, {"method": "load_folder"}, timeout=5.0)
         sampler = sampler_on(address)
         with pytest.raises(UsageError, match="samples for another run"):
             client.call("/v1/chat/completions", {"messages": []}, timeout=5.0)
@@ -384,7 +384,7 @@ def test_other_agents_may_ask_while_no_run_does_and_change_nothing(fake):
 
 def test_other_agents_get_the_original_weights_after_a_run(fake):
     fake.answers["/v1/chat/completions"] = [(200, {"choices": []})]
-    now, original = [1000.0], {"method": "load_original", "kwargs": {"folder": SERVED["model"]}}
+    now, original = [1000.0], {"method": "load_folder", "kwargs": {"folder": SERVED["model"]}}
     with gated(fake, clock=lambda: now[0]) as address:
         client = server.Client(address, {})
 
@@ -450,7 +450,7 @@ def test_a_server_that_dies_is_drained_and_returns_with_new_weights(capsys):
         with gated(one, port=port):
             sampler.update(WEIGHTS, 2)
             assert [*sampler.pins().values()] == [address, other]
-            assert {asked.get("method") for path, asked in one.calls if path == "/collective_rpc"} == {"reload_weights"}
+            assert {asked.get("method") for path, asked in one.calls if path == "/collective_rpc"} == {"load_folder"}
             assert answered(sampler, 6) == [[7, 5]] * 6
             assert GENERATE in one.paths()
             sampler.close()

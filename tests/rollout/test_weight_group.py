@@ -12,7 +12,8 @@ from test_vllm_servers import ask, sampler_on
 from searchgym.errors import CardError, EngineLostError, ModelError, UsageError
 from searchgym.rollout.samplers.vllm import Vllm
 from searchgym.rollout.transfer.folders import with_head
-from searchgym.rollout.transfer.group import Invitation, Receiver, joined, send
+from searchgym.rollout.transfer.group import Invitation, joined, send
+from searchgym.rollout.transfer.receiver import Receiver
 from searchgym.rollout.vllm import server
 from searchgym.rollout.vllm.client import RUN, Client
 from searchgym.rollout.vllm.start import start_engine

@@ -20,7 +20,9 @@ from searchgym.testing.reference import losses as formulas
 from searchgym.testing.reference.rewards import TERMS
 from searchgym.testing.selfcheck import run as module
 from searchgym.testing.selfcheck import steps
+from searchgym.testing.selfcheck.bookkeeping import CHOICE, METRICS, SETTINGS, VERSIONS
 from searchgym.testing.selfcheck.credit import CREDIT, CreditCheck
+from searchgym.testing.selfcheck.environments import PRESENT
 from searchgym.testing.selfcheck.findings import Findings
 from searchgym.testing.selfcheck.run import selfcheck
 from searchgym.testing.selfcheck.updates import KeyCheck
@@ -388,7 +390,8 @@ def test_the_losses_formulas_agree_far_from_the_sampler_and_the_reference(option
 @pytest.mark.slow
 def test_stale_weights(monkeypatch, tmp_path, no_bandit, least):
     monkeypatch.setattr(TransformersSampler, "update", lambda self, state, version: None)
-    assert failed(tmp_path, *least) == [AGREE, ARRIVE]
+    names = [PRESENT, VERSIONS, AGREE, ARRIVE]  # validation comes first
+    assert sorted(failed(tmp_path, *least)) == sorted(names)
 
 
 @pytest.mark.slow
@@ -605,6 +608,64 @@ def _gold_pages_paid_again(monkeypatch):
     monkeypatch.setattr(vpr, "new_pages", again)
 
 
+def _limit_ignored(monkeypatch):
+    monkeypatch.setattr(assembly, "with_max_tokens", lambda agent, *given: agent)
+
+
+def _validated_before_publishing(monkeypatch):
+    right = Trainer._step
+
+    def late(self):
+        publish, due = self._hooks.publish, []
+        object.__setattr__(self._hooks, "publish", due.append)
+        right(self)
+        object.__setattr__(self._hooks, "publish", publish)
+        for version in due:
+            publish(version)
+
+    monkeypatch.setattr(Trainer, "_step", late)
+
+
+def _not_validated_at_the_end(monkeypatch):
+    right = Trainer._finish_step
+
+    def without(self, row):
+        if self._finished():
+            self.validation = []
+        right(self, row)
+
+    monkeypatch.setattr(Trainer, "_finish_step", without)
+
+
+def _version_too_small(monkeypatch):
+    right = TransformersSampler.update
+    monkeypatch.setattr(
+        TransformersSampler, "update", lambda self, state, version: right(self, state, max(version - 1, 0))
+    )
+
+
+def _reward_of_half_the_episodes(monkeypatch):
+    right = collect.rollout_metrics
+
+    def half(episodes):
+        return right(episodes) | {"reward": right(episodes[: len(episodes) // 2])["reward"]}
+
+    monkeypatch.setattr(collect, "rollout_metrics", half)
+
+
+def _tokens_read_twice(monkeypatch):
+    right = Trainer._log
+
+    def twice(self, data, learnt, phases):
+        right(self, data, learnt | {"learner/tokens_read": 2 * learnt["learner/tokens_read"]}, phases)
+
+    monkeypatch.setattr(Trainer, "_log", twice)
+
+
+def _first_questions_validate(monkeypatch):
+    monkeypatch.setattr(trainer, "draw_subset", lambda questions, count: list(questions)[:count])
+
+
 WORLDS = "env_options={questions: {split: train, size: 40, seed: 1}, max_turns: 3, top_k: 1}"
 AROUND = [
     (_sampled_validation, [], "validation takes the likeliest tokens"),
@@ -620,6 +681,13 @@ AROUND = [
     (_a_turned_gradient, [], "gradients are right element by element"),
     (_waypoints_all_or_nothing, ["credit={outcome: 1, waypoint: 1}", "advantage.estimator.std=none", WORLDS], CREDIT),
     (_gold_pages_paid_again, [*METHODS["turn by turn"], WORLDS], CREDIT),
+    (_limit_ignored, ["rollout.max_tokens=8"], SETTINGS),
+    (_validated_before_publishing, [], PRESENT),
+    (_not_validated_at_the_end, [], "validation reports its episodes' scores"),
+    (_version_too_small, [], VERSIONS),
+    (_reward_of_half_the_episodes, [], METRICS),
+    (_tokens_read_twice, [], METRICS),
+    (_first_questions_validate, [], CHOICE),
 ]
 
 

@@ -16,18 +16,23 @@ from searchgym.cli import main
 from searchgym.envs.registration import find_env
 from searchgym.envs.task import load_task
 from searchgym.errors import GuardError
+from searchgym.questions.subset import draw_subset
 from searchgym.records import Question
 from searchgym.rollout.engine import Engine
+from searchgym.rollout.sampler import Sampled, SampleRequest, Sampling
+from searchgym.testing.selfcheck import bookkeeping
 from searchgym.testing.selfcheck import run as module
-from searchgym.testing.selfcheck.environments import CORPUS, GREEDY, REPORTED, VALIDATION, ValidationCheck
+from searchgym.testing.selfcheck.bookkeeping import CHOICE, METRICS, SETTINGS, VERSIONS
+from searchgym.testing.selfcheck.environments import CORPUS, GREEDY, PRESENT, REPORTED, VALIDATION, ValidationCheck
 from searchgym.testing.selfcheck.findings import Findings
 from searchgym.testing.selfcheck.small import small_recipe
-from searchgym.testing.selfcheck.sources import MIXED, SET, STAGES, check_sources
+from searchgym.testing.selfcheck.sources import FURTHER, MIXED, SET, STAGES, check_sources
 from searchgym.testing.selfcheck.stages import RESAMPLED, check_resampled
 from searchgym.train.algorithms.samples import samples_from
 from searchgym.train.curriculum.source import Curriculum
 from searchgym.train.curriculum import listed
 from searchgym.train.loop.checkpoint import Progress
+from searchgym.train.loop.rollout import generated_tokens, rollout_metrics
 from searchgym.train.loop.trainer import TrainResult
 from searchgym.train.recipe.load import load_recipe
 
@@ -338,9 +343,19 @@ def demo():
     return load_task(card, top_k=1, reward="f1"), load_task(card, top_k=3)
 
 
+def chosen_of(task, count=6):
+    """The questions that a validation draws."""
+    return draw_subset(task.questions, count)
+
+
 def validating(demo, task, questions, *, wanted=6, twice=None):
     """The check after a validation, or two, by an agent that searches once."""
-    options = [f"validation.questions={wanted}", "validation.env_options={top_k: 1, reward: f1}"]
+    options = [
+        f"validation.questions={wanted}",
+        "validation.every=3",
+        "steps=3",
+        "validation.env_options={top_k: 1, reward: f1}",
+    ]
     recipe = load_recipe("tiny-grpo", ["env=searchgym/Demo-v0", "env_options={}", *options])
     findings = Findings()
     check = ValidationCheck(recipe, {}, findings)
@@ -353,8 +368,8 @@ def validating(demo, task, questions, *, wanted=6, twice=None):
 
 def test_validation_in_its_own_environment_passes(demo):
     right, _ = demo
-    _, findings, _ = validating(demo, right, right.questions[:6])
-    assert states(findings) == {VALIDATION: "ok", CORPUS: "ok"}
+    _, findings, _ = validating(demo, right, chosen_of(right))
+    assert states(findings) == {VALIDATION: "ok", CORPUS: "ok", CHOICE: "ok"}
 
 
 def test_validation_in_the_training_environment(demo):
@@ -366,16 +381,41 @@ def test_validation_in_the_training_environment(demo):
 def test_validation_by_another_reward(demo):
     right, training = demo
     mixed = dataclasses.replace(right, reward=lambda state: 0.125)
-    assert states(validating(demo, mixed, right.questions[:6])[1]) == {VALIDATION: "failed", CORPUS: "ok"}
+    found = states(validating(demo, mixed, chosen_of(right))[1])
+    assert found == {VALIDATION: "failed", CORPUS: "ok", CHOICE: "ok"}
     assert training
+
+
+def test_validation_on_the_first_questions_of_the_file(demo):
+    right, _ = demo
+    assert states(validating(demo, right, right.questions[:6])[1])[CHOICE] == "failed"
+
+
+@pytest.mark.parametrize("count", [1, 7, 20, 50])
+def test_a_choice_by_kinds_and_hashes_passes(count):
+    asked = [dataclasses.replace(q, metadata={"hops": n % 2}) for n, q in enumerate(ASKED)]
+    asked += [Question(f"r{n}", "?", ("a",)) for n in range(5)]
+    findings, chosen = Findings(), draw_subset(asked, count)
+    bookkeeping.check_choice(findings, chosen, asked)
+    assert states(findings) == {CHOICE: "ok"}
+    swapped = [next(q for q in asked if q not in chosen and q.kind == chosen[0].kind), *chosen[1:]]
+    bookkeeping.check_choice(findings, swapped, asked)
+    assert states(findings) == {CHOICE: "failed"}
+
+
+def test_questions_with_twins_are_not_checked():
+    twins = [Question("q", "?", ("a",)), Question("q#unanswerable", "?", ("a",))]
+    findings = Findings()
+    bookkeeping.check_choice(findings, twins, twins)
+    assert states(findings) == {CHOICE: "not checked"}
 
 
 def test_validation_on_other_questions(demo):
     right, _ = demo
-    foreign = tuple(dataclasses.replace(question, id=f"x{question.id}") for question in right.questions[:6])
+    foreign = tuple(dataclasses.replace(question, id=f"x{question.id}") for question in chosen_of(right))
     assert states(validating(demo, right, foreign)[1])[VALIDATION] == "failed"
     assert states(validating(demo, right, right.questions[:5])[1])[VALIDATION] == "failed"  # too few
-    assert states(validating(demo, right, right.questions[:6], twice=right.questions[1:7])[1])[VALIDATION] == "failed"
+    assert states(validating(demo, right, right.questions[:6], twice=chosen_of(right)[::-1])[1])[VALIDATION] == "failed"
 
 
 def rows_of(episodes, **changes):
@@ -388,14 +428,16 @@ def rows_of(episodes, **changes):
     [
         ({}, 0, "ok"),
         ({}, 3, "failed"),
+        (None, 0, "failed"),  # the last validation is missing
         ({"validation/em": 0.33}, 0, "failed"),
         ({"validation/reward": 2.0}, 0, "failed"),
     ],
 )
 def test_validations_metrics_are_the_means_of_its_episodes(changes, best, state, demo):
     right, _ = demo
-    check, findings, episodes = validating(demo, right, right.questions[:6])
-    rows = [{"step": 0} | rows_of(episodes), {"step": 1}, {"step": 3} | rows_of(episodes, **changes)]
+    check, findings, episodes = validating(demo, right, chosen_of(right))
+    last = {} if changes is None else rows_of(episodes, **changes)
+    rows = [{"step": 0} | rows_of(episodes), {"step": 1}, {"step": 3} | last]
     check.reported(TrainResult(Progress(best_step=best), rows, Path(), None))
     assert states(findings)[REPORTED] == state
 
@@ -406,7 +448,7 @@ def test_validations_metrics_are_the_means_of_its_episodes(changes, best, state,
         ([(0.0, 0.0, 0.1)] * 3, "ok"),
         ([(0.0, 0.1, 0.0), (0.4, 0.3, 0.0)], "failed"),  # drawn at the recipe's temperature
         ([(0.0, 0.0, 0.1), (0.4, 0.0, 0.3)], "failed"),  # drawn at 1
-        ([(0.4, 0.5, 0.7)], None),  # by other weights: another check says so
+        ([(0.4, 0.5, 0.7)], None),  # by other weights
         ([], None),
     ],
 )
@@ -415,3 +457,94 @@ def test_tokens_of_validation_are_the_likeliest(rows, state):
     keys = {"policy": SimpleNamespace(likeliest=lambda exchanges: rows)}
     ValidationCheck(load_recipe("tiny-grpo"), keys, findings)._greedy({})
     assert states(findings).get(GREEDY) == state
+    assert states(findings).get(PRESENT) == ("failed" if rows and state is None else "ok" if rows else None)
+
+
+# -- bookkeeping ------------------------------------------------------------------------------------------------------
+
+
+def requests_of(temperature=1.0, top_p=1.0, max_tokens=8, reply=3):
+    sampling = Sampling(max_tokens, temperature, top_p)
+    return [(SampleRequest(np.ones(1, np.int32), sampling), Sampled(np.ones(reply), np.ones(reply), "eos"))]
+
+
+@pytest.mark.parametrize(
+    ("changes", "greedy", "state"),
+    [
+        ({}, False, "ok"),
+        ({"temperature": 0.0}, True, "ok"),
+        ({"temperature": 0.0}, False, "failed"),
+        ({}, True, "failed"),
+        ({"top_p": 0.9}, False, "failed"),
+        ({"max_tokens": 9}, False, "failed"),
+        ({"reply": 9}, False, "failed"),
+    ],
+)
+def test_settings_of_requests(changes, greedy, state):
+    findings, recipe = Findings(), load_recipe("tiny-grpo", ["rollout.max_tokens=8"])
+    bookkeeping.check_settings(findings, [], recipe, greedy=greedy)
+    bookkeeping.check_settings(findings, requests_of(**changes), recipe, greedy=greedy)
+    assert states(findings) == {SETTINGS: state}
+
+
+@pytest.mark.parametrize(("version", "age", "state"), [(4, 0, "ok"), (3, 0, "failed"), (4, 1, "failed")])
+def test_versions_of_samples(version, age, state):
+    samples = [SimpleNamespace(model_key="policy", policy_version=version), SimpleNamespace(model_key="other")]
+    findings = Findings()
+    bookkeeping.check_versions(findings, samples, {"policy": 4}, {"rollout/staleness": float(age)})
+    assert states(findings) == {VERSIONS: state}
+
+
+def test_metrics_of_a_step_are_those_of_its_episodes():
+    """By the trainer's code and by the second formulas; then one that is off, one that is missing, and a lost step."""
+    roles = [{"role": "searcher", "legal": False}, {"role": "searcher"}]
+    episodes = [team(roles[n % 2 :], reward=n / 3) for n in range(5)]
+    for n, episode in enumerate(episodes):
+        episode.scores, episode.turns, episode.stop_reason = {"em": n % 2}, n, ["answer", "context", "turns"][n % 3]
+    expected = bookkeeping.step_metrics(episodes)
+    row = {f"rollout/{name}": value for name, value in rollout_metrics(episodes).items()}
+    row |= {"step": 1, "rollout/tokens": float(generated_tokens(episodes))}
+    assert expected["rollout/reward"] == pytest.approx(2 / 3) and expected["rollout/illegal"] == 3 / 8
+    for rows, state in [
+        ([row], "ok"),
+        ([row | {"rollout/reward": 0.6}], "failed"),
+        ([{name: row[name] for name in row if name != "rollout/em"}], "failed"),
+        ([row | {"step": 2}], "failed"),
+    ]:
+        findings = Findings()
+        bookkeeping.check_metrics(findings, rows, {1: expected})
+        assert states(findings) == {METRICS: state}
+
+
+def _in_file_order(right, self, step, round, count, used):
+    return [q for q in self._questions if q.id not in {other.id for other in used}][:count]
+
+
+def _used_again(right, self, step, round, count, used):
+    return list(used)[:count]
+
+
+def _too_few(right, self, step, round, count, used):
+    return right(self, step, round, count, used)[1:]
+
+
+def _of_any_stage(right, self, step, round, count, used):
+    return [q for group in self._groups.values() for q in group if q not in used][::-1][:count]
+
+
+@pytest.mark.parametrize(
+    ("source", "fault", "more"),
+    [
+        (collect.ListedQuestions, _in_file_order, []),
+        (collect.ListedQuestions, _used_again, []),
+        (collect.ListedQuestions, _too_few, []),
+        (Curriculum, _used_again, BY_STEPS),
+        (Curriculum, _of_any_stage, STAGED),
+    ],
+)
+def test_further_questions_of_a_step(source, fault, more, monkeypatch):
+    more = [*more, "rollout.resample=2"]
+    assert sourced(*more)[FURTHER] == "ok"
+    right = source.more
+    monkeypatch.setattr(source, "more", lambda self, *given: fault(right, self, *given))
+    assert sourced(*more)[FURTHER] == "failed"

@@ -205,19 +205,30 @@ def test_tokens_less_likely_than_chance_makes_them_by_hand():
     v = (share * np.log(share) ** 2).sum() - h**2
     drawn = np.log(share[[0, 1, 1, 1]])  # as often as expected
     none = np.zeros(4)
-    assert departures([(drawn, np.full(4, h), np.full(4, v), none, none)])[0][0] == pytest.approx(0)
+    assert departures([(drawn, np.full(4, h), np.full(4, v), none, none, none)])[0][0] == pytest.approx(0)
     rare = np.log(share[[0] * 4])
-    rows = [(rare[:n], np.full(n, h), np.full(n, v), none[:n], none[:n]) for n in (1, 3)]
+    rows = [(rare[:n], np.full(n, h), np.full(n, v), none[:n], none[:n], none[:n]) for n in (1, 3)]
     assert departures(rows)[0][0] == pytest.approx(4 * (np.log(4) - h) / np.sqrt(4 * v))
 
 
 def test_neighbouring_tokens_that_depend_on_each_other_by_hand():
     """Quantiles x and their products with the next: of equal ones (3 x 0.16), of alternating ones none is left."""
-    equal, alternating = np.full(4, 0.4), np.array([0.4, 0.4, -0.4])
-    rows = [(np.zeros(4), np.zeros(4), np.zeros(4), equal, np.zeros(4))]
-    rows += [(np.zeros(3), np.zeros(3), np.zeros(3), np.zeros(3), alternating)]
+    equal, alternating, uniform = np.full(4, 0.4), np.array([0.4, 0.4, -0.4]), 1 / 12
+    rows = [(np.zeros(4), np.zeros(4), np.zeros(4), equal, np.zeros(4), np.full(4, uniform))]
+    rows += [(np.zeros(3), np.zeros(3), np.zeros(3), np.zeros(3), alternating, np.full(3, uniform))]
     (_, by_id, ranked) = (off for off, _ in departures(rows))
-    assert by_id == pytest.approx(3 * 0.16 / np.sqrt(3 * 0.16**2)) and ranked == pytest.approx(0)
+    assert by_id == pytest.approx(3 * 0.16 / np.sqrt(5 * uniform**2)) and ranked == pytest.approx(0)
+
+
+def test_nearly_certain_tokens_are_no_dependence():
+    """Each token is the one of probability 0.99 of two: 300 such pairs are likely, though all quantiles are equal."""
+    share = np.array([0.01, 0.99])
+    logp, entropy = np.full(301, np.log(0.99)), np.full(301, -(share * np.log(share)).sum())
+    quantiles = np.full(301, 0.01 + 0.99 / 2 - 0.5)
+    variance = float((share * (np.array([0.005, 0.505]) - 0.5) ** 2).sum())
+    assert variance == pytest.approx((1 - (share**3).sum()) / 12)
+    row = (logp, entropy, np.zeros(301), quantiles, quantiles, np.full(301, variance))
+    assert all(abs(off) < 0.2 for off, _ in departures([row])[1:])
 
 
 def test_tokens_below_the_likeliest():

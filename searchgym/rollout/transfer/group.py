@@ -21,11 +21,10 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch._C import _distributed_c10d as dist  # which torch.distributed shows without types
 
 from searchgym.errors import EngineLostError
-from searchgym.rollout.transfer.folders import with_head
 
 JOIN_SECONDS: Final = 300.0
 """Seconds for the processes to join, and for each tensor to arrive."""
@@ -93,70 +92,6 @@ def send(
             raise error
     finally:  # an error keeps its frames, and these would keep the weights
         del error, answer, sending, store
-
-
-class Receiver:
-    """Extension of vLLM's workers (``--worker-extension-cls``) that loads weights from a group or a folder."""
-
-    rank: int
-    """Number of this process among the server's, from 0."""
-    model_runner: Any
-    """vLLM's runner of the model."""
-    reload_weights: Callable[..., None]
-    """vLLM's function that replaces the weights of the model."""
-
-    def receive_weights(self, invitation: Mapping[str, Any]) -> str | None:
-        """Joins a group and replaces the model's weights with the received tensors.
-
-        An invitation without tensors changes nothing. Errors are returned as text instead of raised: if several
-        processes are called, vLLM reads no replies after the first exception, and takes them for replies to the next
-        call.
-
-        Args:
-            invitation: Fields of an `Invitation`.
-        """
-        received_invitation = Invitation(**invitation)
-        try:
-            with joined(received_invitation, 1 + self.rank) as tensors:
-                if received_invitation.tensors:
-                    self.reload_weights(weights_iterator=tensors)
-                for _ in tensors:  # tensors that the model does not need: the other processes wait for this one
-                    pass
-        except Exception as error:
-            if received_invitation.tensors:
-                forget_parts(self.model_runner.get_model())
-            return f"{type(error).__name__}: {error}"
-        return None
-
-    def load_original(self, folder: str) -> None:
-        """Replaces the weights with those of the model's folder, including a head that is tied to its embeddings.
-
-        Files of such a model do not contain the head. If vLLM packs it, as on a CPU, the previous weights' head would
-        remain.
-
-        Args:
-            folder: The model's folder.
-        """
-        from vllm.model_executor.model_loader import get_model_loader
-
-        runner = self.model_runner
-        model_config = runner.vllm_config.model_config
-        # as in `reload_weights` with a path; until now it names the folder loaded last
-        model_config.model, model_config.model_weights, model_config.revision = folder, "", None
-        loader: Any = get_model_loader(runner.vllm_config.load_config)
-        tensors = loader.get_all_weights(model_config, runner.get_model())
-        self.reload_weights(weights_iterator=with_head(tensors))
-
-
-def forget_parts(model: nn.Module) -> None:
-    """Drops the tensors that vLLM keeps from an incomplete load, which the next load would count as its own."""
-    from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
-
-    for layer in model.modules():
-        info = get_layerwise_info(layer)
-        if info.can_load():
-            info.loaded_weights.clear()
-            info.load_numel = 0
 
 
 @contextlib.contextmanager

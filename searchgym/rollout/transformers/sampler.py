@@ -27,6 +27,7 @@ from searchgym.rollout.sampler import Deliver, Dtype, Key, Pull, Sampled, Sample
 from searchgym.rollout.sampler_kind import SampledKey, SampledRun
 from searchgym.rollout.samplers.transformers import Transformers
 from searchgym.rollout.tokens import decoder, end_ids
+from searchgym.rollout.transfer.fingerprint import fingerprint, rounded_fingerprint
 from searchgym.rollout.transformers.kv_cache import ATTENTION, PrefixStore, RowCache, SlotCache
 from searchgym.rollout.transformers.precision import mixed_precision, round_matrices
 from searchgym.rollout.transformers.running_batch import (
@@ -156,6 +157,11 @@ class TransformersSampler:
                 self._store.clear()
         finally:
             self._open.set()
+
+    def fingerprints(self, state: Mapping[str, Tensor]) -> dict[str, tuple[str, str]]:
+        """Returns the fingerprints of the given weights, rounded as `update` does, and of the model's weights."""
+        current = self.model.state_dict()
+        return {type(self.model).__name__: (rounded_fingerprint(state, current), fingerprint(current.items()))}
 
     def forget(self) -> None:
         """Clears the keys and values of earlier requests, whose reuse changes rounding."""

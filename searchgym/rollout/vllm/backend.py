@@ -97,6 +97,15 @@ class EngineBackend(Protocol):
             ModelError: The adapter does not fit the base model.
         """
 
+    def fingerprint(self, adapter: Adapter | None) -> str | None:
+        """Returns the fingerprint of the base model's weights or of an adapter that the engine has.
+
+        Returns:
+            The fingerprint, those of several processes joined if they differ; "" if there are no such weights, None if
+            they cannot be read. See `Receiver.weights_fingerprint`.
+        """
+        return None
+
     def drop(self, adapter: Adapter) -> None:
         """Unloads an adapter."""
 

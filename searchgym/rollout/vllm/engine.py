@@ -88,6 +88,16 @@ class VllmEngine:
         """Loads an adapter without waiting for running requests."""
         self._call(lambda: self.backend.take(adapter), alone=False)
 
+    def fingerprints(self, adapter: Adapter | None) -> dict[str, str | None]:
+        """Returns the fingerprint of the weights in use by the engine's name; see `EngineBackend.fingerprint`."""
+
+        def read() -> str | None:
+            if adapter is not None:
+                self.backend.take(adapter)  # an engine that was restarted meanwhile has no adapters
+            return self.backend.fingerprint(adapter)
+
+        return {self.name: self._call(read, alone=False)}
+
     def drop(self, adapter: Adapter) -> None:
         """Unloads an adapter once no request is running."""
         self._call(lambda: self.backend.drop(adapter))
@@ -124,11 +134,11 @@ class VllmEngine:
             self.backend.close()
         self.folders.clear()
 
-    def _call(self, function: Callable[[], Any], alone: bool = True) -> None:
-        """Calls a function in the engine's thread, while no request runs if `alone`, and raises its exception here."""
+    def _call(self, function: Callable[[], Any], alone: bool = True) -> Any:
+        """Calls a function in the engine's thread, while no request runs if `alone`; returns or raises its outcome."""
         call = _Call(function, alone)
         self.ask(call)
-        call.future.result()
+        return call.future.result()
 
     # -- the thread ------------------------------------------------------------------------------------------------
 

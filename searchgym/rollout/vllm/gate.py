@@ -10,7 +10,7 @@ that other machines' clocks may differ. Its calls, after ``/searchgym/``:
     any weights -- a question while free -->            the original ones
 
 ``about`` is open to all callers with the key, ``claim`` to runs whose files the server sees; ``beat``, ``release``,
-``load`` and ``adapter`` only to the run that uses the server.
+``load``, ``adapter`` and ``fingerprint`` only to the run that uses the server.
 """
 
 from __future__ import annotations
@@ -67,6 +67,8 @@ class ServerGate:
         self._claim: _Claim | None = None
         self._weights: str | None = ""
         """Name of the weights in use; empty for the original ones, None if a load failed half way."""
+        self._adapters: dict[str, list[str | None]] = {}
+        """Fingerprints of each loaded adapter by name, one of each process."""
         self._loading = False
         self._lock, self._restoring = asyncio.Lock(), asyncio.Lock()
 
@@ -163,7 +165,14 @@ class ServerGate:
         if name == "adapter":
             await _check_files(body)
             adapter = {"lora_name": body["name"], "lora_path": body["folder"]}
-            return await self._pass_on(request.scope, "/v1/load_lora_adapter", adapter)
+            reply = await self._pass_on(request.scope, "/v1/load_lora_adapter", adapter)
+            if reply.status_code == 200:
+                self._adapters[body["name"]] = await self._fingerprints(request.scope, 0)
+            return reply
+        if name == "fingerprint":
+            adapter_name = body.get("adapter")
+            results = self._adapters.get(adapter_name) if adapter_name else await self._fingerprints(request.scope)
+            return JSONResponse({"fingerprints": results or []})
         raise HTTPException(404, f"has no {PREFIX}{name}")
 
     async def _load(self, scope: Scope, body: Mapping[str, Any]) -> Response:
@@ -183,10 +192,9 @@ class ServerGate:
             try:
                 if invitation:
                     reply = await self._join(scope, invitation)
-                elif "folder" in body:
-                    reply = await self._call_workers(scope, "reload_weights", weights_path=body["folder"])
                 else:
-                    reply = await self._call_workers(scope, "load_original", folder=self._serves["model"])
+                    folder = body.get("folder", self._serves.get("model"))
+                    reply = await self._call_workers(scope, "load_folder", folder=folder)
             finally:
                 self._loading = False
             if reply.status_code == 200:
@@ -194,11 +202,16 @@ class ServerGate:
             return reply
 
     async def _join(self, scope: Scope, invitation: Mapping[str, Any]) -> Response:
-        """Makes the workers join a group; see `searchgym.rollout.transfer.group.Receiver`, which returns its errors."""
+        """Makes the workers join a group; see `Receiver.receive_weights`, which returns errors."""
         reply = await self._call_workers(scope, "receive_weights", invitation=invitation)
         results = json.loads(bytes(reply.body))["results"] if reply.status_code == 200 else []
         failed = [error for error in results if error is not None]
         return JSONResponse({"detail": str(failed[0])}, 500) if failed else reply
+
+    async def _fingerprints(self, scope: Scope, adapter: int | None = None) -> list[str | None]:
+        """Returns the fingerprint of each worker's weights; see `Receiver.weights_fingerprint`."""
+        reply = await self._call_workers(scope, "weights_fingerprint", adapter=adapter)
+        return json.loads(bytes(reply.body))["results"] if reply.status_code == 200 else []
 
     async def _call_workers(self, scope: Scope, method: str, **options: Any) -> Response:
         """Calls a method of the processes with the weights."""

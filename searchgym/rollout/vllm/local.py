@@ -19,9 +19,16 @@ from typing_extensions import override
 
 from searchgym.errors import EngineLostError, ModelError, UsageError
 from searchgym.rollout.samplers.vllm import Vllm
+from searchgym.rollout.transfer.fingerprint import common_fingerprint
 from searchgym.rollout.transfer.folders import Folders
 from searchgym.rollout.transfer.group import environment
-from searchgym.rollout.vllm.backend import Adapter, Completion, EngineBackend, EngineRequest, check_reset
+from searchgym.rollout.vllm.backend import (
+    Adapter,
+    Completion,
+    EngineBackend,
+    EngineRequest,
+    check_reset,
+)
 from searchgym.rollout.vllm.launch.gpu_memory import memory_shortage
 from searchgym.rollout.vllm.launch.guard import Guard
 from searchgym.rollout.vllm.launch.progress import log_settings, timed
@@ -97,12 +104,18 @@ class LocalVllm(EngineBackend):
     @override
     def load(self, folder: str) -> None:
         with self._lost():
-            self._engine.collective_rpc("reload_weights", kwargs={"weights_path": folder})
+            self._engine.collective_rpc("load_folder", kwargs={"folder": folder})
 
     @override
     def take(self, adapter: Adapter) -> None:
         with self._lost():
             self._engine.add_lora(_lora(adapter))
+
+    @override
+    def fingerprint(self, adapter: Adapter | None) -> str | None:
+        number = None if adapter is None else adapter.number
+        with self._lost():
+            return common_fingerprint(self._engine.collective_rpc("weights_fingerprint", kwargs={"adapter": number}))
 
     @override
     def drop(self, adapter: Adapter) -> None:

@@ -122,6 +122,16 @@ class Replicas:
         self._each(lambda engine: engine.take(adapter))
         self._check_left()
 
+    def fingerprints(self, adapter: Adapter | None) -> dict[str, str | None]:
+        """Returns the fingerprint of the weights in every live engine, by the engine's name."""
+        results = dict[VllmEngine | None, str | None]()
+
+        def read(engine: VllmEngine) -> None:
+            (results[engine],) = engine.fingerprints(adapter).values()
+
+        self._each(read)
+        return {self._named(each): results[each.engine] for each in self._replicas if each.engine in results}
+
     def drop(self, adapter: Adapter) -> None:
         """Unloads an adapter in every engine, once no request is running there."""
         self._each(lambda engine: engine.drop(adapter))

@@ -23,6 +23,8 @@ from torch import Tensor
 from searchgym.errors import EngineLostError, ModelError, UsageError
 from searchgym.rollout.folders import ADAPTER, ADAPTER_WEIGHTS
 from searchgym.rollout.sampler import Deliver, Finish, Key, Pull, Sampled, SampleRequest, sample_all
+from searchgym.rollout.transfer.fingerprint import DTYPE, adapter_fingerprint, fingerprint
+from searchgym.rollout.transfer.folders import with_head
 from searchgym.rollout.vllm.backend import Adapter, Completion, EngineRequest
 from searchgym.rollout.vllm.engine import VllmEngine
 from searchgym.rollout.vllm.replicas import Replicas
@@ -133,6 +135,23 @@ class VllmSampler:
     def pins(self) -> dict[str, str]:
         """Returns the names of the engines by an episode id whose requests go to each; see `SpreadSampler`."""
         return self.engine.pins()
+
+    def fingerprints(self, state: Mapping[str, Tensor]) -> dict[str, tuple[str, str]]:
+        """Returns fingerprints of expected and actual weights by engine; see `FingerprintedSampler`.
+
+        `Receiver.weights_fingerprint` says what is compared inside vLLM.
+        """
+        pairs = dict[str, tuple[str, str]]()
+        for name, actual in self.engine.fingerprints(self._adapter).items():
+            if actual is None:
+                continue
+            if self._config is None:
+                expected = fingerprint(with_head(state.items()))
+            else:
+                dtype = actual.partition(DTYPE)[2] or "float32"
+                expected = adapter_fingerprint(state, self._config["lora_alpha"] / self._config["r"], dtype)
+            pairs[name] = (expected, actual)
+        return pairs
 
     def forget(self) -> None:
         """Clears cached keys and values of earlier requests."""

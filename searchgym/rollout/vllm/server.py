@@ -26,10 +26,17 @@ from safetensors import safe_open
 from typing_extensions import override
 
 from searchgym.errors import EngineLostError, ModelError, SearchGymError, UsageError
+from searchgym.rollout.transfer.fingerprint import common_fingerprint
 from searchgym.rollout.transfer.folders import MODEL, SUMS, Folders
 from searchgym.rollout.transfer.group import JOIN_SECONDS as SENDING
 from searchgym.rollout.transfer.group import send
-from searchgym.rollout.vllm.backend import Adapter, Completion, EngineBackend, EngineRequest, check_reset
+from searchgym.rollout.vllm.backend import (
+    Adapter,
+    Completion,
+    EngineBackend,
+    EngineRequest,
+    check_reset,
+)
 from searchgym.rollout.vllm.client import GENERATE, KEY, LEASE, RUN, START_HINT, WEIGHTS, Client
 from searchgym.rollout.vllm.setup import EngineSetup, Identity, check_identity
 
@@ -185,6 +192,11 @@ class ServedVllm(EngineBackend):
                 if "already" not in str(error):
                     raise  # else an earlier attempt loaded it and its reply was lost
             self._adapters.add(adapter.name)
+
+    @override
+    def fingerprint(self, adapter: Adapter | None) -> str | None:
+        body = {"adapter": None if adapter is None else adapter.name}
+        return common_fingerprint(self._call("/searchgym/fingerprint", body).get("fingerprints", []))
 
     @override
     def drop(self, adapter: Adapter) -> None:

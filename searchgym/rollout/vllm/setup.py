@@ -61,6 +61,7 @@ class EngineSetup:
             "gpu_memory_utilization": options.gpu_share,
             "tensor_parallel_size": options.tensor_parallel,
             "enforce_eager": options.eager,
+            "worker_extension_cls": "searchgym.rollout.transfer.receiver.Receiver",
             "enable_sleep_mode": options.sleep > 0,
             "seed": 0,
         }
@@ -118,7 +119,6 @@ def serve_command(
         "port": port or "8000",
         "disable-uvicorn-access-log": True,
         "middleware": "searchgym.rollout.vllm.gate.ServerGate",
-        "worker-extension-cls": "searchgym.rollout.transfer.group.Receiver",
         **(tools or {}),
     }
     folder = vllm_folder()

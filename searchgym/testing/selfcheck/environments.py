@@ -13,6 +13,7 @@ from searchgym.envs.reward import score_episode, score_rewards
 from searchgym.envs.task import Task, load_task
 from searchgym.records import Answer, Episode, Question
 from searchgym.retrieval.retriever import Retriever, at_step
+from searchgym.testing.selfcheck.bookkeeping import CHOICE, check_choice
 from searchgym.testing.selfcheck.findings import Findings
 from searchgym.testing.selfcheck.updates import KeyCheck
 from searchgym.testing.selfcheck.watched import Exchange
@@ -26,7 +27,10 @@ GREEDY: Final = "validation takes the likeliest tokens"
 VALIDATION: Final = "validation has its own questions and scores"
 CORPUS: Final = "validation searches its own corpus"
 REPORTED: Final = "validation reports its episodes' scores"
-REASONS: Final = {GREEDY: "no token of a trained model", VALIDATION: "", REPORTED: ""}
+PRESENT: Final = "validation has the weights of its step"
+REASONS: Final = dict.fromkeys((GREEDY, PRESENT), "no token of a trained model") | dict.fromkeys(
+    (VALIDATION, REPORTED, CHOICE), ""
+)
 """Reasons why checks of a validation may have no result."""
 COMPARED: Final = 16
 """Maximum number of a step's searches that are repeated."""
@@ -110,13 +114,18 @@ class ValidationCheck:
     def _greedy(self, exchanges: Mapping[str, Sequence[Exchange]]) -> None:
         """Checks that tokens are the likeliest ones under the learner's weights, if the sampler has these weights."""
         rows = [row for name, check in self._keys.items() for row in check.likeliest(exchanges.get(name, ()))]
-        off, *apart = np.mean(rows, 0) if rows else (0.0, np.inf)
-        if min(apart) <= (allowed := allowed_difference(self._recipe)):  # otherwise another check fails
+        if not rows:
+            return
+        off, *apart = np.mean(rows, 0)
+        allowed, least = allowed_difference(self._recipe), float(min(apart))
+        self._findings.within(PRESENT, least, allowed, f"log-probs {least:.2g} nats from the learner's on average")
+        if least <= allowed:  # the likeliest tokens of other weights are other tokens
             message = f"{len(rows)} tokens, {off:.2g} nats below the likeliest on average"
             self._findings.within(GREEDY, float(off), allowed, message)
 
     def _check_environment(self, task: Task, questions: Sequence[Question], episodes: Sequence[Episode]) -> None:
         """Checks that questions, rewards and turns are those of the recipe's validation environment."""
+        check_choice(self._findings, questions, task.questions)
         ids = [question.id for question in questions]
         strange = sum(task.by_id.get(question.id) != question for question in questions)
         expected = min(self._recipe.validation.questions, len(task.questions))
@@ -139,15 +148,18 @@ class ValidationCheck:
 
     def reported(self, result: TrainResult) -> None:
         """Checks the validation scores in a run's metrics, and which validation counts as the best."""
-        rows = [row for row in result.rows if any(name.startswith("validation/") for name in row)]
-        if not self._scores:
+        if not (every := self._recipe.validation.every):
             return
-        metric = self._recipe.validation.metric
-        wrong = abs(len(rows) - len(self._scores))
+        rows = [row for row in result.rows if any(name.startswith("validation/") for name in row)]
+        metric, steps = self._recipe.validation.metric, [row["step"] for row in result.rows]
+        due = [step for step in steps if step % every == 0 or step == self._recipe.steps]
+        wrong = abs(len(rows) - len(self._scores)) + ([row["step"] for row in rows] != due)
         for row, means in zip(rows, self._scores, strict=False):
             wrong += sum(abs(row.get(f"validation/{name}", np.inf) - mean) > 1e-6 for name, mean in means.items())
-        message = f"{len(rows)} validations, {wrong} scores differ from the mean of their episodes"
-        if metric in self._scores[0]:
+        message = (
+            f"{len(rows)} validations where {len(due)} are due, {wrong} scores differ from the mean of their episodes"
+        )
+        if self._scores and metric in self._scores[0]:
             best = max(range(len(self._scores)), key=lambda i: (self._scores[i][metric], -i))
             right = rows[best]["step"] if best < len(rows) else None
             message += f"; best by {metric}: step {result.progress.best_step}, {right:g} is right"

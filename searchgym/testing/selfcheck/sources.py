@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
@@ -23,6 +23,7 @@ from searchgym.train.recipe.recipe import Recipe
 SET: Final = "every question of the set has its turn"
 STAGES: Final = "the curriculum's stages follow their rule"
 MIXED: Final = "the curriculum's questions are in their stage's mix"
+FURTHER: Final = "further questions of a step are new to it"
 EPOCHS: Final = 3
 """Number of epochs of questions to draw."""
 MOST: Final = 2000
@@ -37,6 +38,10 @@ def check_sources(findings: Findings, recipe: Recipe, task: Task, learner: Learn
     elif recipe.curriculum is not None and not demonstrated:
         with findings.stage(STAGES):
             _check_curriculum(findings, recipe, task)
+        with findings.stage(FURTHER):
+            options: Any = recipe.curriculum
+            stages = curriculum_of(options, task, recipe.seed, recipe.rollout.questions, recipe.steps)
+            _check_further(findings, recipe, stages, task.questions, options.stages[0].mix, options.by)
         if any(stage.harder for stage in recipe.curriculum.stages):
             findings.skip("noise and distractors of the curriculum's stages", "the hits of searches are not checked")
     elif demonstrated:
@@ -46,7 +51,9 @@ def check_sources(findings: Findings, recipe: Recipe, task: Task, learner: Learn
             _check_epochs(findings, lambda step: list(collector.draw(step).samples), list(demonstrations), demonstrated)
     else:
         batch, names = recipe.rollout.questions, [question.id for question in task.questions]
-        source = Collector(recipe, learner, rollout, TrainingData(task.questions)).source
+        source: Any = Collector(recipe, learner, rollout, TrainingData(task.questions)).source
+        with findings.stage(FURTHER):
+            _check_further(findings, recipe, source, task.questions, {}, "kind")
         with findings.stage(SET):
             _check_epochs(findings, lambda step: [question.id for question in source.draw(step, batch)], names, batch)
 
@@ -66,6 +73,39 @@ def _check_epochs(findings: Findings, draw: Callable[[int], list[Any]], names: l
     message = f"{len(draws)} steps of {batch} of {len(names)}: {twice} twice in an epoch, {never} never drawn where "
     message += f"{expected:.3g} are expected, {alike} epochs in the order of the previous one or of the file"
     findings.add(SET, not (twice or strange or left or alike), message)
+
+
+def _check_further(
+    findings: Findings, recipe: Recipe, source: Any, questions: Sequence[Question], mix: Mapping[Any, float], by: str
+) -> None:
+    """Draws questions that replace groups without signal in the first step.
+
+    Args:
+        findings: Receives the result.
+        recipe: Recipe under test.
+        source: Source of the questions, before its first step.
+        questions: The source's questions in the order of their file.
+        mix: Weights of the values of questions in the first stage; empty if questions of any value may come.
+        by: Property of questions that has these values.
+    """
+    if not (rounds := recipe.rollout.resample):
+        return
+    used = list(source.draw(0, recipe.rollout.questions))
+    old = strange = short = ordered = 0
+    positions = {question.id: number for number, question in enumerate(questions)}
+    for number in range(1, rounds + 1):
+        ids = {question.id for question in used}
+        due = 0 if mix else min(len(used), len(questions) - len(used))
+        more = source.more(0, number, len(used), used)
+        old += len(more) - len({question.id for question in more} - ids)
+        strange += sum(value_of(question, by) not in {str(value) for value in mix} for question in more if mix)
+        short += len(more) < due
+        order = [positions[question.id] for question in more]
+        ordered += len(order) > 5 and order in (sorted(order), sorted(order, reverse=True))
+        used += more
+    message = f"{rounds} rounds with {len(used)} questions: {old} repeated, {strange} outside the stage's mix, "
+    message += f"{short} rounds with too few, {ordered} in the order of the file"
+    findings.add(FURTHER, not (old or strange or short or ordered), message)
 
 
 # -- curricula ------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ import numpy as np
 from searchgym.envs.core import State
 from searchgym.envs.reward import checked_reward
 from searchgym.records import Answer, Episode, Question
-from searchgym.testing.selfcheck import environments, stages, updates
+from searchgym.testing.selfcheck import bookkeeping, environments, stages, updates
 from searchgym.testing.selfcheck.credit import CREDIT, REWARDS, CreditCheck
 from searchgym.testing.selfcheck.findings import CheckFailed, Findings
 from searchgym.testing.selfcheck.small import STEPS, small_recipe
@@ -66,7 +66,7 @@ def _name_the_rest(findings: Findings, recipe: Recipe, small: Recipe) -> None:
     """Records each check that applies to the recipe but has no result, with the reason."""
     ended = any(check.name == LOOP and check.state == "ok" for check in findings.checks())
     policy, validates = recipe.method.compares, bool(recipe.validation.every)
-    reasons = dict.fromkeys((*stages.EVERY, REWARDS, CREDIT, *updates.EVERY), "")
+    reasons = dict.fromkeys((*stages.EVERY, *bookkeeping.EVERY, REWARDS, CREDIT, *updates.EVERY), "")
     reasons |= {environments.HITS: NO_SEARCH} | updates.REASONS
     reasons |= {stages.ADVANTAGES: ""} if policy else {}
     reasons |= {updates.VALUES: "", updates.CRITIC: ""} if recipe.has_critic else {}
@@ -105,6 +105,8 @@ class _Steps:
             key.name: updates.KeyCheck(key, recipe, parts.learner, findings) for key in parts.keys if not key.frozen
         }
         self._seeds: Counter[int] = Counter()
+        self._metrics: dict[int, dict[str, float]] = {}
+        """Metrics of each step by 1-based number, recomputed."""
         self._validation = environments.ValidationCheck(recipe, self._keys, findings)
 
     def trainer(self, out: Path) -> Trainer:
@@ -136,7 +138,11 @@ class _Steps:
 
     def _validated(self, questions: Sequence[Question], episodes: list[Episode]) -> None:
         """Checks a validation."""
-        self._validation.validated(questions, episodes, self._exchanges())
+        exchanges = self._exchanges()
+        with self._findings.stage(bookkeeping.SETTINGS):
+            every = [exchange for of_key in exchanges.values() for exchange in of_key]
+            bookkeeping.check_settings(self._findings, every, self._recipe, greedy=True)
+        self._validation.validated(questions, episodes, exchanges)
 
     def check_sampled(self, data: StepData) -> None:
         """Checks the samples of a step against its episodes."""
@@ -146,6 +152,10 @@ class _Steps:
         questions = (rollout.questions, task.questions, rollout.rounds)
         sampled = stages.SampledStep(by_episode(exchanges), rollout.episodes, data.samples, keys, *questions)
         stages.check_sampled(self._findings, sampled, self._recipe)
+        with self._findings.stage(bookkeeping.SETTINGS):
+            bookkeeping.check_settings(self._findings, exchanges, self._recipe, greedy=False)
+        with self._findings.stage(bookkeeping.METRICS):
+            self._metrics[len(self._metrics) + 1] = bookkeeping.step_metrics(rollout.episodes)
         with self._findings.stage(REWARDS):
             self._credit.check_samples(self._findings, sampled)
         with self._findings.stage(CREDIT):
@@ -184,7 +194,10 @@ class _Steps:
         self._findings.add(QUESTIONS, not (repeated or short) and self._source.name == by, message)
 
     def prepared(self, data: StepData, prepared: StepData) -> StepData:
-        """Checks the samples' log-probs, values and advantages, and returns the data to learn from."""
+        """Checks the samples' versions, log-probs, values and advantages, and returns the data to learn from."""
+        with self._findings.stage(bookkeeping.VERSIONS):
+            versions = {name: self._learner.version_of(name) for name in self._keys}
+            bookkeeping.check_versions(self._findings, data.samples, versions, prepared.row)
         if not self._recipe.method.compares:
             return prepared
         samples = data.samples if self._learner.prepared is None else self._learner.prepared
@@ -201,6 +214,8 @@ class _Steps:
         """Checks the token counter and the validations of the whole run."""
         spent = result.progress.generated_tokens
         self._findings.add(COUNTED, spent == self._tokens, f"{spent} tokens of the run, {self._tokens} were sampled")
+        with self._findings.stage(bookkeeping.METRICS):
+            bookkeeping.check_metrics(self._findings, result.rows, self._metrics)
         with self._findings.stage(environments.REPORTED):
             self._validation.reported(result)
 
@@ -209,6 +224,10 @@ class _Steps:
         by_key = {name: mine for name in self._keys if (mine := self.of_key(samples, name))}
         for name, mine in by_key.items():
             self._keys[name].before_update(mine)
+        critic_only = self._recipe.has_critic and step < self._recipe.critic.warmup_steps
+        if not (critic_only or self._recipe.models):  # the policy reads nothing; several keys have no common counter
+            tokens = self._recipe.optimizer.epochs * sum(len(sample.ids) for sample in samples)
+            self._metrics[step + 1] |= {"learner/tokens_read": float(tokens)}
         with self._findings.stage(updates.LOSS):
             metrics = update()
         with self._findings.stage(updates.UPDATE):

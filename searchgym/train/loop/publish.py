@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from searchgym.errors import TrainingError
 from searchgym.rollout.models import Model
-from searchgym.rollout.sampler import Sampler, SampleRequest, Sampling, SpreadSampler
+from searchgym.rollout.sampler import FingerprintedSampler, Sampler, SampleRequest, Sampling, SpreadSampler
 from searchgym.rollout.tokens import TokenFormat
 from searchgym.train.algorithms.samples import Sample, SampleCall
 from searchgym.train.learner.learner import Learner
@@ -45,6 +46,8 @@ class Publisher:
         self._lora, self._rollout, self._allowed = recipe.lora, recipe.rollout, allowed_difference(recipe)
         self._alone = separate_adapters(recipe)  # otherwise samplers get the model with the adapter merged
         self._arrived: set[str] = set()
+        self._sent: dict[str, dict[str, int]] = {}
+        """Version of each fingerprint that was sent, by key."""
 
     def publish(self, version: int) -> None:
         """Sends the weights of all keys to their samplers."""
@@ -57,6 +60,32 @@ class Publisher:
                 self._arrived.add(key)
             else:
                 model.sampler.update(weights, number)
+            if self._rollout.probe and isinstance(model.sampler, FingerprintedSampler):
+                self._compare(model.sampler, weights, number, key)
+
+    def _compare(self, sampler: FingerprintedSampler, weights: Mapping[str, Tensor], version: int, key: str) -> None:
+        """Compares the fingerprints of the weights that were sent and of those that each engine has.
+
+        Unlike `probe`, it sees updates of any size that did not arrive, but not old caches or what an engine makes of
+        its weights; `searchgym.rollout.transfer.fingerprint` says what a fingerprint does not see.
+
+        Raises:
+            TrainingError: An engine has other weights; the message names the key, the engine and the version.
+        """
+        pairs = sampler.fingerprints(weights)
+        if not pairs and key not in self._sent:
+            why = "the sampler's weights cannot be read: only log-probs show if they arrived"
+            sys.stderr.write(f"note: {key}: {why}\n")
+        versions = self._sent.setdefault(key, {})
+        for name, (expected, actual) in pairs.items():
+            versions.setdefault(expected, version)
+            if actual == expected:
+                continue
+            instead = f"those of version {versions[actual]}" if actual in versions else "others" if actual else "none"
+            raise TrainingError(
+                f"{key}: the weights of version {version} did not arrive in {name}, which has {instead}, by the "
+                "fingerprints of the weights on both sides"
+            )
 
     def probe(self, samples: Sequence[Sample]) -> Row:
         """Checks that every sampler has the learner's weights; see `probe`.
