@@ -86,6 +86,9 @@ class Opening(BanditRollout):
         ]
 
 
+STARTS = "rollout.starts={share: 0.5, by: entropy}"
+
+
 @pytest.fixture
 def runs(recipe, tmp_path):
     """Names of metrics by run: GRPO on an environment, and each other method on the bandit."""
@@ -96,7 +99,7 @@ def runs(recipe, tmp_path):
         "loss.llds_coef=0.2", "optimizer.minibatches=2",
     ]  # fmt: skip
     train(load_recipe(str(recipe), family), tmp_path / "family")
-    train(load_recipe(str(recipe), ["agent=ircot", "advantage.normalise=role"]), tmp_path / "team")
+    train(load_recipe(str(recipe), ["agent=ircot", "advantage.normalise=role", STARTS]), tmp_path / "team")
     toy_trainer(tmp_path / "tree", toy_recipe(steps=1, advantage={"estimator": "tree"})).run()
     toy_trainer(tmp_path / "rejection", toy_recipe(method="rejection", steps=2)).run()
     gae = {"estimator": "gae"}

@@ -29,8 +29,8 @@ from searchgym.testing.selfcheck.small import small_recipe
 from searchgym.testing.selfcheck.sources import FURTHER, MIXED, SET, STAGES, check_sources
 from searchgym.testing.selfcheck.stages import RESAMPLED, check_resampled
 from searchgym.train.algorithms.samples import samples_from
-from searchgym.train.curriculum.source import Curriculum
 from searchgym.train.curriculum import listed
+from searchgym.train.curriculum.source import Curriculum
 from searchgym.train.loop.checkpoint import Progress
 from searchgym.train.loop.rollout import generated_tokens, rollout_metrics
 from searchgym.train.loop.trainer import TrainResult
@@ -535,9 +535,9 @@ def _of_any_stage(right, self, step, round, count, used):
 @pytest.mark.parametrize(
     ("source", "fault", "more"),
     [
-        (collect.ListedQuestions, _in_file_order, []),
-        (collect.ListedQuestions, _used_again, []),
-        (collect.ListedQuestions, _too_few, []),
+        (listed.ListedQuestions, _in_file_order, []),
+        (listed.ListedQuestions, _used_again, []),
+        (listed.ListedQuestions, _too_few, []),
         (Curriculum, _used_again, BY_STEPS),
         (Curriculum, _of_any_stage, STAGED),
     ],
