@@ -103,7 +103,7 @@ def main() -> None:
         killed += 1
     child(out / "parts", values, None)
     lines = [line.split() for line in (out / "parts.log").read_text().splitlines()]
-    counts = Counter((Path(line[1]).name, line[2]) for line in lines if line[0] == "sampled")
+    counts = Counter(line[2] for line in lines if line[0] == "sampled")
     closed = [line[1:] for line in lines if line[0] == "closed"]
     result = {
         "kills": killed,

@@ -8,10 +8,10 @@ from made_models import CHATML, save_tiny, tiny_tokenizer
 from searchgym.errors import UnknownNameError, UsageError
 from searchgym.rollout.foreign import template_options
 from searchgym.rollout.storage import read_episodes
-from searchgym.train.loop import templates
+from searchgym.train.loop import samplers
 from searchgym.train.loop.assembly import train
 from searchgym.train.loop.folder import check_run_folder
-from searchgym.train.loop.templates import key_templates
+from searchgym.train.loop.samplers import key_templates
 from searchgym.train.recipe.keys import keys_of
 from searchgym.train.recipe.load import load_recipe, read_recipe
 from searchgym.train.recipe.recipe import dump_recipe
@@ -36,7 +36,7 @@ def clock(monkeypatch):
     """Sets the day of this machine's clock."""
 
     def set_to(day):
-        for module in (template_options, templates):
+        for module in (template_options, samplers):
             monkeypatch.setattr(module, "TODAY", day.isoformat())
 
     set_to(DAYS[0])

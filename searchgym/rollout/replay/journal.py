@@ -57,10 +57,11 @@ class Journal:
     Args:
         folder: Folder of the files; created by `start`.
         whole: Use only rollouts that were complete when the run stopped.
+        lasting: Number of steps by which episodes may outlast their own; so many older files are kept.
     """
 
-    def __init__(self, folder: Path, whole: bool = False) -> None:
-        self.folder, self.whole = folder, whole
+    def __init__(self, folder: Path, whole: bool = False, lasting: int = 0) -> None:
+        self.folder, self.whole, self.lasting = folder, whole, lasting
         self._opened = Counter[tuple[int, bool]]()
 
     def start(self, step: int) -> None:
@@ -68,7 +69,9 @@ class Journal:
         self.folder.mkdir(parents=True, exist_ok=True)
         base = self._base()
         for path in self.folder.glob("step-*.jsonl"):
-            if base is None or base > step or _step_of(path) < step:  # an older checkpoint may lead to other weights
+            if (
+                base is None or base > step or _step_of(path) < step - self.lasting
+            ):  # an older checkpoint may lead to other weights
                 path.unlink()
         self._write_base(step)
 
@@ -77,7 +80,7 @@ class Journal:
         self._write_base(step)
         for path in self.folder.glob("step-*.jsonl"):
             # a step is validated before its checkpoint is written
-            if _step_of(path) < step + path.stem.endswith("-validation"):
+            if _step_of(path) < step - self.lasting + path.stem.endswith("-validation"):
                 path.unlink()
 
     def open(self, step: int, greedy: bool) -> Page:
@@ -91,6 +94,15 @@ class Journal:
         self._opened[step, greedy] += 1
         kind = "validation" if greedy else f"{number}"
         return Page(self.folder / f"step-{step:06d}-{kind}.jsonl", self.whole)
+
+    def open_all(self, step: int) -> Page:
+        """Returns the responses of all rollouts; new ones are written to the file of a 0-based step."""
+        earlier = sorted(self.folder.glob("step-*.jsonl"))
+        return Page(self.path_of(step), self.whole, earlier)
+
+    def path_of(self, step: int) -> Path:
+        """Returns the file of a step whose episodes may outlast it."""
+        return self.folder / f"step-{step:06d}-0.jsonl"
 
     def _base(self) -> int | None:
         try:
@@ -114,9 +126,10 @@ class Page:
     Args:
         path: File of the rollout; a partial last line is removed, and damaged lines are left out.
         whole: Remove all lines unless the rollout is complete.
+        earlier: Files whose responses are read too.
     """
 
-    def __init__(self, path: Path, whole: bool) -> None:
+    def __init__(self, path: Path, whole: bool, earlier: Sequence[Path] = ()) -> None:
         self._replies, self._started, self._before = dict[str, tuple[Sampled, float]](), time.monotonic(), 0.0
         self._reused, self._sampled, self._repeated, self._last = 0, 0, 0, 0.0
         cut_half_line(path)
@@ -125,6 +138,8 @@ class Page:
         if whole and not self._complete:
             path.write_bytes(b"")
             lines = []
+        for other in earlier:
+            lines += other.read_bytes().splitlines(keepends=True) if other != path else []
         for entry in filter(None, map(_read, lines)):
             self._replies[entry[0]] = entry[1:]
             self._before = max(self._before, entry[2])
@@ -154,6 +169,12 @@ class Page:
             self._repeated += sum(digest in self._replies for digest in replies)
             self._file.write(b"".join(_line(digest, reply, seconds) for digest, reply in replies.items()))
             self._file.flush()
+
+    def roll(self, path: Path) -> None:
+        """Writes to another file from now on."""
+        with self._lock:
+            self._open.close()
+            self._file = self._open.enter_context(path.open("ab"))
 
     def close(self, complete: bool) -> Reuse:
         """Closes the file; returns what was reused.

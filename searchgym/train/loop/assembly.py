@@ -29,10 +29,10 @@ from searchgym.train.learner.keyed_learner import KeyedLearner
 from searchgym.train.learner.learner import Learner
 from searchgym.train.loop.collect import TrainingData
 from searchgym.train.loop.folder import RECIPE, SAMPLED, Row
+from searchgym.train.loop.partial import PartialRollout
 from searchgym.train.loop.publish import Publisher
 from searchgym.train.loop.rollout import EngineRollout, SamplerHooks
-from searchgym.train.loop.samplers import Loaded, load_keys
-from searchgym.train.loop.templates import key_templates
+from searchgym.train.loop.samplers import Loaded, key_templates, load_keys
 from searchgym.train.loop.trainer import Trainer, TrainResult
 from searchgym.train.plan.micro_batches import sized
 from searchgym.train.plan.sampled import sampled_keys, sampled_run
@@ -91,6 +91,7 @@ class Assembly:
 
     def close(self) -> None:
         """Ends the learner's processes, the sampling engines and the judge's model."""
+        self.rollout.close()
         self.learner.close()
         self.samplers.close()
         self.close_judge()
@@ -148,7 +149,8 @@ def assemble(recipe: Recipe, out: Path, wrap: Callable[[Sampler], Sampler] = lam
         opened.pop_all()
     exact = chosen.exact and not recipe.rollout.staleness
     durable = recipe.rollout.durable
-    journal = Journal(out / SAMPLED, whole=exact if durable == "auto" else durable == "steps")
+    whole = exact if durable == "auto" else durable == "steps"
+    journal = Journal(out / SAMPLED, whole=whole, lasting=recipe.rollout.partial)
     by_role = {role: models[key.name] for key in keys for role in key.roles}
     return Assembly(
         recipe=recipe,
@@ -158,7 +160,9 @@ def assemble(recipe: Recipe, out: Path, wrap: Callable[[Sampler], Sampler] = lam
         keys=keys,
         samplers=samplers,
         models=models,
-        rollout=EngineRollout(recipe, agent, by_role, task, validation, canonical=exact, journal=journal),
+        rollout=(PartialRollout if recipe.rollout.partial else EngineRollout)(
+            recipe, agent, by_role, task, validation, canonical=exact, journal=journal
+        ),
         learner=learner,
         credit=credit,
         close_judge=judge.close,

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from searchgym.errors import UsageError
 from searchgym.records import Episode, Question
+from searchgym.rollout.storage import read_episodes
 from searchgym.train.algorithms.advantages import groups_with_signal
 from searchgym.train.algorithms.samples import VALUED, Sample, retokenisation_mismatches, samples_from
 from searchgym.train.credit.credit import Credit
@@ -18,6 +20,7 @@ from searchgym.train.curriculum.listed import ListedQuestions, batch_of
 from searchgym.train.curriculum.starts import StartPool
 from searchgym.train.learner.learner import Learner
 from searchgym.train.loop.folder import Row
+from searchgym.train.loop.partial import PartialRollout
 from searchgym.train.loop.rollout import (
     ContinuingRollout,
     Rollout,
@@ -66,6 +69,8 @@ class StepData:
     """State of the run's `QuestionStream` after the step."""
     starts: list[list[str | int]] = field(default_factory=list)
     """Prefixes at which groups of the next step begin; see `StartPool.state`."""
+    pending: list[list[int | str]] = field(default_factory=list)
+    """Groups that still run; see `PartialRollout.pending`."""
     step: int = 0
     """0-based step that the data were drawn for."""
 
@@ -113,6 +118,8 @@ class Collector:
         else:
             self.source = data.questions
         starts = recipe.rollout.starts
+        self._submitted = 0
+        """Number of steps whose groups were started, with ``rollout.partial``."""
         self.starts = None if starts is None else StartPool(starts, recipe.rollout.questions, recipe.seed)
 
     def draw(self, step: int) -> StepData:
@@ -135,7 +142,10 @@ class Collector:
         """Returns the episodes of a step, their samples and their metrics."""
         recipe, source, pool = self.recipe, self.source, self.starts
         fresh = recipe.rollout.questions - (0 if pool is None else pool.count)
-        attempts = self._attempt(source.draw(step, fresh), step)
+        if recipe.rollout.partial:
+            attempts = self._completed(step)
+        else:
+            attempts = self._attempt(source.draw(step, fresh), step)
         check_contexts(attempts.episodes, step + 1)
         resampled = self._resample(attempts, step) if recipe.method.compares and recipe.rollout.resample else {}
         resampled |= self._continue(attempts, step)
@@ -166,6 +176,8 @@ class Collector:
         proposed = attempts.questions if source.proposes else []
         episodes = [*attempts.episodes, *attempts.continued]
         data = StepData(samples, row, episodes, tokens, questions=proposed, source=source.state(), step=step)
+        if recipe.rollout.partial:
+            data = replace(data, pending=self._partial.pending())
         return self._chosen(data)
 
     def _chosen(self, data: StepData) -> StepData:
@@ -200,6 +212,41 @@ class Collector:
         results = _Attempts(questions, episodes, [], [])
         self._credited(results, episodes)
         return results
+
+    @property
+    def _partial(self) -> PartialRollout:
+        """The rollout of a run whose episodes may outlast their step."""
+        if not isinstance(self._rollout, PartialRollout):
+            raise UsageError("rollout.partial needs the rollout of the episode engine")
+        return self._rollout
+
+    def _completed(self, step: int) -> _Attempts:
+        """Starts the groups of the next steps, and returns those that a step learns from."""
+        options, rollout = self.recipe.rollout, self._partial
+        end = min(step + options.partial + 1, self.recipe.steps)
+        for later in range(max(self._submitted, step), end):
+            rollout.submit(self.source.draw(later, options.questions), options.attempts, later)
+        self._submitted = end
+        groups = rollout.completed(options.questions, step - options.partial)
+        episodes = [episode for group in groups for episode in group.episodes.result()]
+        results = _Attempts([group.question for group in groups], episodes, [], [])
+        self._credited(results, episodes)
+        return results
+
+    def restore(self, state: Mapping[str, Any], episodes: Path) -> None:
+        """Restores what a checkpoint has of the source, of prefixes and of groups that ran on.
+
+        Args:
+            state: State of the checkpoint.
+            episodes: Episodes of the run.
+        """
+        if state["source"]:
+            self.source.restore(state["source"])
+        if self.starts is not None and state.get("starts"):
+            self.starts.restore(state["starts"], read_episodes(episodes))
+        if pending := state.get("pending"):
+            self._partial.restore(pending, self.recipe.rollout.attempts)
+            self._submitted = max(int(step) for step, _ in pending) + 1
 
     def _continue(self, attempts: _Attempts, step: int) -> Row:
         """Adds a step's groups that begin at prefixes to its attempts; returns their metrics."""

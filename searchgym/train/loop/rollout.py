@@ -132,7 +132,7 @@ class EngineRollout:
         self._forget()  # a resumed run has no cache of a validation or a proposer
         try:
             with self._journaled(step, greedy):
-                asyncio.run(self._run(engine.run_attempts(todo, episodes.append, group=str(step))))
+                self._wait(engine.run_attempts(todo, episodes.append, group=str(step)))
         finally:
             self._forget()  # the learner needs the memory
         return episodes
@@ -154,7 +154,8 @@ class EngineRollout:
         finally:
             for model in self.models.values():
                 model.batcher.memory = model.batcher.before = None
-            sys.stderr.write(reused_line(page.close(complete), step, greedy))
+            what = f"validation after step {step}" if greedy else f"step {step + 1}"
+            sys.stderr.write(reused_line(page.close(complete), what))
 
     def _forget(self) -> None:
         """Clears the samplers' caches, if episodes must not depend on them."""
@@ -168,6 +169,13 @@ class EngineRollout:
             loop, task = under_way
             with contextlib.suppress(RuntimeError):  # the loop has just ended
                 loop.call_soon_threadsafe(task.cancel)
+
+    def close(self) -> None:
+        """Ends what runs on between calls: nothing here."""
+
+    def _wait(self, episodes: Coroutine[Any, Any, None]) -> None:
+        """Runs episodes to their end."""
+        asyncio.run(self._run(episodes))
 
     async def _run(self, episodes: Coroutine[Any, Any, None]) -> None:
         task = asyncio.current_task()
@@ -194,11 +202,10 @@ class EngineRollout:
         )
 
 
-def reused_line(reuse: Reuse, step: int, greedy: bool) -> str:
+def reused_line(reuse: Reuse, what: str) -> str:
     """Returns a line for the terminal about the responses that a rollout reused; empty if there were none."""
     if not reuse.reused:
         return ""
-    what = f"validation after step {step}" if greedy else f"step {step + 1}"
     total = reuse.reused + reuse.sampled
     return f"{what}: {reuse.reused} of {total} responses are from before the stop, which saves {reuse.seconds:.0f} s\n"
 

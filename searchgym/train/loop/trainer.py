@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from searchgym.errors import ModelError, SearchGymError, TrainingError, UsageError
 from searchgym.questions.subset import draw_subset, mixture_lines
-from searchgym.rollout.storage import read_episodes
 from searchgym.threads import interrupt_held_back
 from searchgym.train.learner.learner import Learner
 from searchgym.train.loop.ahead import Ahead
@@ -93,8 +92,7 @@ class Trainer:
             raise UsageError("validating on questions needs a rollout")
         self._ahead: Ahead | None = None
         self.progress = Progress()
-        self._source: dict[str, Any] = {}
-        self._starts: list[list[str | int]] = []
+        self._state: dict[str, Any] = {"source": {}}
         self._clean = True
         self.folder = RunFolder(out, recipe, resume=resume)
         self._watchdog = Watchdog(out, self._rescue)
@@ -191,7 +189,7 @@ class Trainer:
         self.progress.step += 1
         self.progress.generated_tokens += data.tokens
         self.progress.read_tokens += round(learnt.get("learner/tokens_read", 0.0))
-        self._source, self._starts = data.source, data.starts
+        self._state = {"source": data.source, "starts": data.starts, "pending": data.pending}
         self._finish_step(row)
         if self._ahead is not None:
             self._ahead.learnt(self.progress.step)
@@ -255,11 +253,7 @@ class Trainer:
             path = folder / checkpoint_name(progress.step)
             if not path.exists():
                 state: dict[str, Any] = {"progress": asdict(progress), "files": self.folder.sizes()}
-                state |= {
-                    "source": self._source,
-                    "starts": self._starts,
-                    "validation": [question.id for question in self.validation],
-                }
+                state |= self._state | {"validation": [question.id for question in self.validation]}
                 save_checkpoint(path, self.learner, self.tokenizer, state)
                 if self.recipe.log.curve:
                     self.folder.plot_curve(self.recipe.validation.metric)
@@ -284,15 +278,13 @@ class Trainer:
         if newest is not None:
             state = load_checkpoint(newest, self.learner)
             self.progress = Progress(**state["progress"])
-            sizes, self._source, self._starts = state["files"], state["source"], state.get("starts", [])
+            sizes = state["files"]
+            self._state = {name: state[name] for name in ("source", "starts", "pending") if name in state}
             by_id = {question.id: question for question in self._data.validation}
             if by_id.keys() >= set(state["validation"]):
                 self.validation = [by_id[id] for id in state["validation"]]
-            if self._source:
-                self.collector.source.restore(self._source)
         self.folder.start(sizes, self.progress.step)
-        if self.collector.starts is not None and self._starts:
-            self.collector.starts.restore(self._starts, read_episodes(self.folder.episodes))
         if self._hooks.journal is not None:
             self._hooks.journal.start(self.progress.step)
         self._hooks.publish(self.learner.version)
+        self.collector.restore(self._state, self.folder.episodes)

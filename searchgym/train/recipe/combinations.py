@@ -25,7 +25,14 @@ def combination_problems(recipe: Recipe) -> list[str]:
     """Returns one line per combination of values that cannot work."""
     checks = [_key_problems, _kind_problems, _step_problems]
     if recipe.method.compares:
-        checks = [_rollout_problems, _advantage_problems, _loss_problems, _credit_problems, *checks]
+        checks = [
+            _rollout_problems,
+            _continued_problems,
+            _advantage_problems,
+            _loss_problems,
+            _credit_problems,
+            *checks,
+        ]
     elif not isinstance(recipe.method, Unloaded):
         checks = [_unused, *checks]
     return [problem for check in checks for problem in check(recipe)]
@@ -81,6 +88,15 @@ def _rollout_problems(recipe: Recipe) -> Iterator[str]:
     if rollout.staleness and recipe.loss.importance_cap is None:
         why = "stale samples need importance weights"
         yield f"rollout.staleness is {rollout.staleness}: {why}; set loss.importance_cap (usually 2)"
+    if rollout.resample and batch:
+        yield f"rollout.resample replaces groups without signal; {recipe.setting.estimator} has none"
+    if rollout.resample and not advantage.drop_zero_variance:
+        yield "rollout.resample replaces groups that advantage.drop_zero_variance false keeps: choose one"
+
+
+def _continued_problems(recipe: Recipe) -> Iterator[str]:
+    """Yields problems with episodes that begin at prefixes, or that outlast their step."""
+    rollout, estimator = recipe.rollout, recipe.advantage.estimator
     if (starts := rollout.starts) is not None:
         if round(starts.share * rollout.questions) == 0:
             yield f"rollout.starts.share is {starts.share:g}: of {rollout.questions} questions that is no group"
@@ -92,10 +108,13 @@ def _rollout_problems(recipe: Recipe) -> Iterator[str]:
             yield "rollout.starts needs log.episodes_every 1: a resumed run reads the prefixes from the episodes"
         if recipe.proposer is not None:
             yield "rollout.starts: a proposer's questions are asked once; leave out one of the two"
-    if rollout.resample and batch:
-        yield f"rollout.resample replaces groups without signal; {recipe.setting.estimator} has none"
-    if rollout.resample and not advantage.drop_zero_variance:
-        yield "rollout.resample replaces groups that advantage.drop_zero_variance false keeps: choose one"
+    if rollout.partial:
+        if not rollout.staleness:
+            yield f"rollout.partial is {rollout.partial}: it needs rollout.staleness, 1 or more"
+        apart = {"resample": rollout.resample, "starts": rollout.starts, "durable steps": rollout.durable == "steps"}
+        yield from (f"rollout.partial and rollout.{name}: choose one" for name, is_set in apart.items() if is_set)
+        if recipe.proposer is not None:
+            yield "rollout.partial: a proposer learns from the questions of its step; leave out one of the two"
 
 
 def _advantage_problems(recipe: Recipe) -> Iterator[str]:
@@ -193,6 +212,7 @@ def _unused(recipe: Recipe) -> Iterator[str]:
         "advantage.drop_overlong": advantage.drop_overlong,
         "rollout.resample": recipe.rollout.resample > 0,
         "rollout.starts": recipe.rollout.starts is not None,
+        "rollout.partial": recipe.rollout.partial > 0,
         "critic": recipe.critic != CriticOptions(),
         "credit": recipe.credit != {"outcome": Outcome()},
         "advantage.normalise": advantage.normalise != "all",

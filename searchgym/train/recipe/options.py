@@ -65,6 +65,10 @@ class RolloutOptions(Options):
     staleness: Annotated[int, Ge(0)] = 0
     """Number of steps by which sampling may run ahead of learning, with weights that lack those updates. With 0,
     sampling and learning alternate."""
+    partial: Annotated[int, Ge(0)] = 0
+    """Number of steps by which episodes may outlast their step: groups of so many further steps run at once, and a step
+    learns from the first groups that end. Needs `staleness`; calls are then at most `staleness` + `partial` steps
+    old."""
     starts: StartOptions | None = None
     """Groups that begin at a prefix of an earlier episode. Default: all begin at a question."""
     durable: Literal["auto", "steps", "responses"] = "auto"
