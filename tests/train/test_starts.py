@@ -9,8 +9,7 @@ from searchgym.records import Call, Context, Episode, Span
 from searchgym.rollout.storage import read_episodes
 from searchgym.train import load_recipe, train
 from searchgym.train.algorithms.samples import samples_from
-from searchgym.train.curriculum.starts import StartPool
-from searchgym.train.recipe.options import StartOptions
+from searchgym.train.curriculum.starts import StartOptions, StartPool
 
 VALUES = [
     "steps=3",

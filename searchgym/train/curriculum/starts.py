@@ -3,16 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import numpy as np
+from annotated_types import Interval
 
 from searchgym.errors import DataError
+from searchgym.options import Options
 from searchgym.records import Call, Episode
 from searchgym.train.algorithms.samples import Sample
-from searchgym.train.recipe.options import StartOptions
 
 Chosen = tuple[Episode, int]
 """An episode, and the number of its turns to repeat."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartOptions(Options):
+    """Groups of a step that begin at a prefix of an episode of the step before, instead of at a question."""
+
+    share: Annotated[float, Interval(gt=0, lt=1)]
+    """Share of the groups of a step that begin so, from the second step on."""
+    by: Literal["variance", "entropy", "value"] = "variance"
+    """Which prefixes: of the questions whose rewards vary most, cut anywhere (``variance``); before the turn whose
+    tokens were least likely (``entropy``); before the turn in which the critic's value falls most (``value``)."""
+    replayed: bool = False
+    """If true, the tokens of the prefix are trained on again, with their log-probs of then; else they are context."""
 
 
 class StartPool:

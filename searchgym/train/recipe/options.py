@@ -11,6 +11,7 @@ from typing_extensions import override
 
 from searchgym.options import Options, find_kind
 from searchgym.rollout.sampler_kind import SamplerKind
+from searchgym.train.curriculum.starts import StartOptions
 from searchgym.train.recipe.backend import LearnerBackend
 
 Checkpointing = Literal["none", "selective", "full"]
@@ -21,19 +22,6 @@ CPU_MICRO_BATCH: Final = 2048
 """Number of tokens in a forward pass for ``auto`` on a CPU, whose caches they fit."""
 Beta = Annotated[float, Interval(ge=0, lt=1)]
 """Decay rate of a moment of AdamW."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartOptions(Options):
-    """Groups of a step that begin at a prefix of an episode of the step before, instead of at a question."""
-
-    share: Annotated[float, Interval(gt=0, lt=1)]
-    """Share of the groups of a step that begin so, from the second step on."""
-    by: Literal["variance", "entropy", "value"] = "variance"
-    """Which prefixes: of the questions whose rewards vary most, cut anywhere (``variance``); before the turn whose
-    tokens were least likely (``entropy``); before the turn in which the critic's value falls most (``value``)."""
-    replayed: bool = False
-    """If true, the tokens of the prefix are trained on again, with their log-probs of then; else they are context."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
