@@ -53,6 +53,8 @@ def described(cls: Any, prefix: str = "") -> Iterator[OptionDescription]:
         inner = [each for each in _leaves(hint) if isinstance(each, type) and dataclasses.is_dataclass(each)]
         bases = [each for each in inner if issubclass(each, Kind)]
         if inner and not bases and typing.get_origin(hint) is not dict:
+            if type(None) in typing.get_args(hint):
+                yield OptionDescription(name, "its options or null", default_text(field), "", texts.get(field.name, ""))
             yield from described(inner[0], f"{name}.")
             continue
         yield OptionDescription(name, type_text(hint), default_text(field), "", texts.get(field.name, ""))

@@ -89,6 +89,8 @@ def bandit_recipe(recipe: Recipe, steps: int) -> Recipe:
             attempts=attempts,
             resample=0,
             staleness=0,
+            partial=0,
+            starts=None,
             temperature=1.0,
         ),
         loss=replace(recipe.loss, kl_coef=0.0, kl_in="loss", kl_estimator="k3"),

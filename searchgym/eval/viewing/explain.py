@@ -51,7 +51,12 @@ def explain_new(recipe: Recipe) -> tuple[Episode, list[CallRow]]:
     from searchgym.train.loop.assembly import assemble  # loads torch, which a saved run does not need
     from searchgym.train.loop.collect import Collector, TrainingData
 
-    small = replace(recipe, rollout=replace(recipe.rollout, questions=min(recipe.rollout.questions, 4), staleness=0))
+    small = replace(
+        recipe,
+        rollout=replace(
+            recipe.rollout, questions=min(recipe.rollout.questions, 4), staleness=0, partial=0, starts=None
+        ),
+    )
     with tempfile.TemporaryDirectory(prefix="searchgym-") as folder:
         parts = assemble(small, Path(folder))
         with closing(parts):

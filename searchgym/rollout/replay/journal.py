@@ -63,9 +63,12 @@ class Journal:
     def __init__(self, folder: Path, whole: bool = False, lasting: int = 0) -> None:
         self.folder, self.whole, self.lasting = folder, whole, lasting
         self._opened = Counter[tuple[int, bool]]()
+        self.started = False
+        """Whether a run has begun; before that, nothing is read or written."""
 
     def start(self, step: int) -> None:
         """Prepares for a run that continues after `step` steps: removes what does not follow that checkpoint."""
+        self.started = True
         self.folder.mkdir(parents=True, exist_ok=True)
         base = self._base()
         for path in self.folder.glob("step-*.jsonl"):

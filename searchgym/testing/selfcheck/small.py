@@ -43,6 +43,8 @@ def small_recipe(recipe: Recipe) -> Recipe:
             temperature=TEMPERATURE if rollout.temperature == 1 else rollout.temperature,
             resample=min(rollout.resample, 2),
             staleness=0,
+            partial=0,
+            starts=None,
             probe=0,
         ),
         advantage=replace(recipe.advantage, min_group=min(least, questions * attempts)),  # a batch may be one group

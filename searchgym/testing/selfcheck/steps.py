@@ -78,6 +78,10 @@ def _name_the_rest(findings: Findings, recipe: Recipe, small: Recipe) -> None:
         findings.skip("where the questions continue after a resume", "the run that is resumed has a plain list of them")
     if recipe.rollout.staleness:
         findings.skip("steps that are sampled ahead", "rollout.staleness is 0 in the steps and in the bandit")
+    if recipe.rollout.partial:
+        findings.skip("episodes that outlast their step", "rollout.partial is 0 in the steps and in the bandit")
+    if recipe.rollout.starts is not None:
+        findings.skip("groups that begin at prefixes", "rollout.starts is null in the steps and in the bandit")
     options = [recipe.optimizer, *([recipe.critic.optimizer] if recipe.has_critic else [])]
     if small.optimizer.epochs == 1 and any(each.minibatch_samples or each.minibatches > 1 for each in options):
         why = "in half precision two trainers diverge: check with learner.dtype=float32 optimizer.autocast=null too"

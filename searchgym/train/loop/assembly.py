@@ -72,6 +72,8 @@ class Assembly:
     """Credit that rewards the calls of an episode."""
     close_judge: Callable[[], None]
     """Function that closes the judge's model, if one was loaded."""
+    journal: Journal
+    """Journal of the responses since the last checkpoint."""
     source: QuestionStream | None = None
     """Source of the questions; None if they are the environment's."""
 
@@ -166,6 +168,7 @@ def assemble(recipe: Recipe, out: Path, wrap: Callable[[Sampler], Sampler] = lam
         learner=learner,
         credit=credit,
         close_judge=judge.close,
+        journal=journal,
         source=source,
     )
 
@@ -230,7 +233,7 @@ def trainer_of(
         probe=publisher.probe if recipe.rollout.probe and assembly.recipe.method.compares else None,
         rest=samplers.rest if samplers.level and samplers.resting else None,
         give_up=assembly.rollout.give_up,
-        journal=assembly.rollout.journal,
+        journal=assembly.journal,
     )
     learner, tokenizer = assembly.learner, assembly.tokenizer
     return Trainer(

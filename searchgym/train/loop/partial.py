@@ -124,7 +124,7 @@ class PartialRollout(EngineRollout):
 
     def _write_to(self, step: int) -> None:
         """Writes the responses from now on to the journal's file of a step."""
-        if self.journal is None:
+        if self.journal is None or not self.journal.started:
             return
         if self._page is not None:
             self._page.roll(self.journal.path_of(step))

@@ -140,7 +140,7 @@ class EngineRollout:
     @contextlib.contextmanager
     def _journaled(self, step: int, greedy: bool) -> Iterator[None]:
         """Context manager in which responses are read from and written to the journal."""
-        if self.journal is None:
+        if self.journal is None or not self.journal.started:
             yield
             return
         page = self.journal.open(step, greedy)
