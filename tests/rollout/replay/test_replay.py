@@ -93,10 +93,15 @@ def test_every_turn_of_an_episode_is_repeated(agent):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("agent", [agent for agent in AGENTS if agent not in ("search-r1", "m-ask")])
+def test_every_turn_is_repeated_of_further_agents(agent):
+    check_every_turn(agent, recorded(agent))
+
+
+@pytest.mark.study
 @pytest.mark.parametrize("agent", AGENTS)
-def test_every_turn_of_many_episodes_is_repeated(agent):
-    """500 in all: ``python -m pytest -m slow tests/rollout/replay -k many``, with 21 questions and 4 attempts."""
-    check_every_turn(agent, recorded(agent, 4, 2))
+def test_every_turn_of_504_episodes_is_repeated(agent):
+    check_every_turn(agent, recorded(agent, 21, 4))
 
 
 def test_branches_continue_a_prefix_in_different_ways():
