@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import functools
 import sys
 import threading
 from collections.abc import Coroutine, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -143,7 +143,7 @@ class PartialRollout(EngineRollout):
         asyncio.run_coroutine_threadsafe(episodes, self._loop).result()
 
     @override
-    @contextmanager
+    @contextlib.contextmanager
     def _journaled(self, step: int, greedy: bool) -> Iterator[None]:
         yield  # the journal stays open
 
@@ -155,7 +155,17 @@ class PartialRollout(EngineRollout):
     @override
     def close(self) -> None:
         self.give_up()
+        with contextlib.suppress(concurrent.futures.TimeoutError):  # a call in a thread goes on until the process ends
+            asyncio.run_coroutine_threadsafe(_end_all(), self._loop).result(CLOSE_SECONDS)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout=CLOSE_SECONDS)
         if self._page is not None:
             sys.stderr.write(reused_line(self._page.close(False), "all steps"))
+
+
+async def _end_all() -> None:
+    """Cancels all other tasks of the event loop, and waits for their end."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

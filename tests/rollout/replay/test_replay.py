@@ -106,11 +106,11 @@ def test_every_turn_of_504_episodes_is_repeated(agent):
 
 def test_branches_continue_a_prefix_in_different_ways():
     engine = engine_of("search-r1", temperature=3.0)
-    episode = max(recorded("search-r1", 6), key=lambda episode: episode.turns)
-    ones = [replayed(engine, episode, 1, branch) for branch in (0, 1, 2, 0)]
-    assert without_logp(ones[0]) == without_logp(ones[3])
+    episode = max(recorded("search-r1"), key=lambda episode: episode.turns)
+    ones = [replayed(engine, episode, 1, branch) for branch in (0, 1, 0)]
+    assert without_logp(ones[0]) == without_logp(ones[2])
     assert len({one.calls[1].text for one in ones}) > 1
-    assert {one.id for one in ones} == {f"{episode.id}~1.{branch}" for branch in range(3)}
+    assert {one.id for one in ones} == {f"{episode.id}~1.{branch}" for branch in range(2)}
     first = episode.calls[0].end
     for one in ones:
         assert one.calls[0] == episode.calls[0]
@@ -180,14 +180,14 @@ def one_character(hits):
     ],
 )
 def test_a_changed_page_is_named(change, message):
-    episode = next(e for e in recorded("search-r1", 6) if e.searches)
+    episode = next(e for e in recorded("search-r1") if e.searches)
     engine = changed_engine("search-r1", retriever=Changed(world().retriever, change))
     with pytest.raises(ReplayError, match=rf"episode {episode.id}, turn 1, query .*{message}"):
         replayed(engine, episode, 1)
 
 
 def test_what_else_changed_is_named():
-    episode, engine = next(e for e in recorded("search-r1", 6) if e.searches), engine_of("search-r1")
+    episode, engine = next(e for e in recorded("search-r1") if e.searches), engine_of("search-r1")
     question = world().find(episode.question_id)
     asks = dataclasses.replace(question, text=question.text + "?")
     with pytest.raises(ReplayError, match=r"call 0 .*another prompt: .* was recorded"):
@@ -213,7 +213,7 @@ def test_what_else_changed_is_named():
 
 
 def test_a_tokenizer_that_splits_a_text_otherwise_is_named():
-    episode = next(e for e in recorded("search-r1", 6) if e.searches)
+    episode = next(e for e in recorded("search-r1") if e.searches)
     (span, *_) = episode.contexts[0].spans
     engine = engine_of("search-r1")
     format = engine.models["searcher"].format
@@ -297,7 +297,7 @@ def useless(episode):
 
 def test_a_refiner_that_knows_the_first_useless_search_raises_the_mean_reward():
     """By hand: P(right) is 1/4; cut at the first useless search 1/4 + 1/4 * 1/2 + 1/2 * 1/4 = 1/2; cut anywhere 1/4."""
-    questions = [Question(f"q{n}", "When was the founder of Beta born?", ("1901",)) for n in range(600)]
+    questions = [Question(f"q{n}", "When was the founder of Beta born?", ("1901",)) for n in range(300)]
     engine = chance_engine(questions=questions)
     episodes = episodes_of(engine)
     draw = np.random.default_rng(0)
@@ -309,9 +309,9 @@ def test_a_refiner_that_knows_the_first_useless_search_raises_the_mean_reward():
         np.mean([e.reward for e in asyncio.run(refined(cut))]) for cut in (useless, lambda e: int(draw.integers(0, 3)))
     )
     before = np.mean([e.reward for e in episodes])
-    assert before == pytest.approx(0.25, abs=0.06)
-    assert knowing == pytest.approx(0.5, abs=0.06)
-    assert blind == pytest.approx(0.25, abs=0.06)
+    assert before == pytest.approx(0.25, abs=0.08)
+    assert knowing == pytest.approx(0.5, abs=0.08)
+    assert blind == pytest.approx(0.25, abs=0.08)
 
 
 def test_turns_before_the_cut_keep_their_random_numbers():

@@ -127,6 +127,7 @@ def adapter(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("noise", [0.0, 0.02])
 def test_an_adapter_that_was_not_delivered(noise, adapter, tmp_path):
     from searchgym.rollout.foreign.adapters import merge_adapter
