@@ -177,6 +177,7 @@ class Page:
         """Writes to another file from now on."""
         with self._lock:
             self._open.close()
+            cut_half_line(path)
             self._file = self._open.enter_context(path.open("ab"))
 
     def close(self, complete: bool) -> Reuse:

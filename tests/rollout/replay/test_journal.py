@@ -156,6 +156,24 @@ def test_a_resumed_rollout_counts_seconds_from_its_first_start(journal, monkeypa
     assert page.close(False).seconds == 4.0  # three before the stop, one after it
 
 
+def test_episodes_that_outlast_their_step_find_all_files(journal):
+    journal.lasting = 1
+    written(journal, (request(), reply(5)), step=3)
+    half = journal.path_of(4)
+    half.write_bytes(b'{"request": "cut')
+    page = journal.open_all(3)
+    assert page.of("policy").recall([request()]) is not None
+    page.roll(half)
+    page.of("policy").record([request("q#1")], [reply(6)])
+    page.close(False)
+    journal.saved(4)  # an episode of step 3 may still run
+    page = journal.open_all(5)
+    assert page.of("policy").recall([request(), request("q#1")]) is not None
+    page.close(False)
+    journal.saved(5)
+    assert not journal.path_of(3).exists() and half.exists()
+
+
 class Store(dict):
     """A memory of replies, in which a key is its own request."""
 
