@@ -63,7 +63,7 @@ class StartPool:
         for episode in episodes:
             if episode.replays is None and episode.stop_reason != "retriever_error":
                 groups.setdefault(episode.question_id, []).append(episode)
-        scored = []
+        scored, values = [], first_values(samples) if self.options.by == "value" else {}
         for group in groups.values():
             longer = [episode for episode in group if episode.turns > 1]
             if not longer:
@@ -72,7 +72,6 @@ class StartPool:
                 episode = longer[int(rng.integers(len(longer)))]
                 best = (float(np.var([e.reward for e in group])), (episode, int(rng.integers(1, episode.turns))))
             else:
-                values = first_values(samples) if self.options.by == "value" else {}
                 ranked = [(score, (e, turns)) for e in longer for turns, score in _scores(e, values).items()]
                 if not ranked:
                     continue

@@ -151,20 +151,19 @@ class Collector:
         resampled |= self._continue(attempts, step)
         samples = [sample for of_episode in attempts.samples for sample in of_episode]
         learnt = source.learn(step, attempts.questions, attempts.episodes)
-        tokens = generated_tokens([*attempts.episodes, *attempts.continued])
+        episodes = [*attempts.episodes, *attempts.continued]
+        tokens = generated_tokens(episodes)
         spanning = 0  # episodes with calls of one model that were sampled from different weights
-        for episode in [*attempts.episodes, *attempts.continued]:
+        for episode in episodes:
             weights = {(call.model_key, call.policy_version) for call in episode.calls}
             spanning += len(weights) > len({key for key, _ in weights})
         row = {f"rollout/{name}": value for name, value in rollout_metrics(attempts.episodes).items()} | {
             "rollout/tokens": float(tokens),
             "rollout/without_tokens": float(sum(not of_episode for of_episode in attempts.samples)),
-            "rollout/spanning": spanning / max(len(attempts.episodes) + len(attempts.continued), 1),
-            "retokenisation_mismatch": float(
-                sum(map(retokenisation_mismatches, attempts.samples, [*attempts.episodes, *attempts.continued]))
-            ),
+            "rollout/spanning": spanning / max(len(episodes), 1),
+            "retokenisation_mismatch": float(sum(map(retokenisation_mismatches, attempts.samples, episodes))),
         }
-        by_role = role_metrics([*attempts.episodes, *attempts.continued], attempts.rewards)
+        by_role = role_metrics(episodes, attempts.rewards)
         row |= {f"role/{name}": value for name, value in by_role.items()} | resampled
         row |= {f"judge/{name}": count for name, count in self._credit.judged().items()}
         row |= {f"{source.name}/{name}": value for name, value in learnt.items()}
@@ -174,11 +173,11 @@ class Collector:
             samples = [sample for sample in trainable if sample.reward.sum() >= enough]
             row["rejection/kept"] = len(samples) / max(len(trainable), 1)
         proposed = attempts.questions if source.proposes else []
-        episodes = [*attempts.episodes, *attempts.continued]
         data = StepData(samples, row, episodes, tokens, questions=proposed, source=source.state(), step=step)
         if recipe.rollout.partial:
             data = replace(data, pending=self._partial.pending())
-        return self._chosen(data)
+        by_value = self.starts is not None and self.starts.options.by == "value"  # of values that `prepared` computes
+        return data if by_value else self._chosen(data)
 
     def _chosen(self, data: StepData) -> StepData:
         """Returns a step's data with the prefixes at which groups of the next step begin."""
