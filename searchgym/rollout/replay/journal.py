@@ -71,10 +71,9 @@ class Journal:
         self.started = True
         self.folder.mkdir(parents=True, exist_ok=True)
         base = self._base()
+        elsewhere = base is None or base > step  # responses of a later checkpoint, to which an older one may not lead
         for path in self.folder.glob("step-*.jsonl"):
-            if (
-                base is None or base > step or _step_of(path) < step - self.lasting
-            ):  # an older checkpoint may lead to other weights
+            if elsewhere or _step_of(path) < step - self.lasting:
                 path.unlink()
         self._write_base(step)
 
