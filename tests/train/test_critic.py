@@ -18,6 +18,7 @@ from searchgym.testing.reference.update import ReferenceModel
 from searchgym.train.algorithms.loss_options import LossOptions
 from searchgym.train.algorithms.losses import token_weights, value_sums
 from searchgym.train.algorithms.samples import VALUED
+from searchgym.train.algorithms.value_losses.squared import Squared
 from searchgym.train.learner.critic import Critic, explained_variance, make_critic
 from searchgym.train.learner.policy import Policy
 from searchgym.train.learner.trained_model import Updater
@@ -28,7 +29,7 @@ GAE = advantage_options(estimator="gae", gamma=0.98, lam=0.9, std="population", 
 
 def critic_model(seed=0):
     """A critic with the body of a made model and a head of random weights."""
-    model = make_critic(tiny_qwen2(vocabulary=50, sharp=0.2, seed=seed))
+    model = make_critic(tiny_qwen2(vocabulary=50, sharp=0.2, seed=seed), Squared())
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         model.score.weight.normal_(0, 0.3, generator=generator)
@@ -64,7 +65,7 @@ def test_values_are_read_at_the_token_before():
 
 def test_a_new_critic_says_0_and_has_the_body_of_the_policy():
     model = tiny_qwen2(vocabulary=50, sharp=0.2)
-    made = make_critic(model)
+    made = make_critic(model, Squared())
     for name, value in model.base_model.state_dict().items():
         assert torch.equal(made.base_model.state_dict()[name], value)
     for sample in critic(made).with_values(rewarded(2)):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -26,7 +28,7 @@ class TrainedPolicy(Protocol):
         ...
 
     def logits(self, tokens: Any, positions: Any) -> Tensor:
-        """Returns the outputs that predict the tokens at some positions, (n, V) or, of a critic, (n, 1)."""
+        """Returns the outputs that predict the tokens at some positions, (n, V) or, of a critic, (n, K)."""
         ...
 
 
@@ -142,21 +144,43 @@ def likelihood_loss(shadow: TrainedPolicy, samples: Sequence[Sample]) -> Callabl
 
 def value_loss(shadow: TrainedPolicy, samples: Sequence[Sample], positions: Sequence[Any]) -> Callable[[int], Tensor]:
     """Returns a function from a sample's index to its critic loss, given the positions that have a value."""
-    clip, total = shadow.recipe.critic.value_clip, sum(map(len, positions))
+    critic, total = shadow.recipe.critic, sum(map(len, positions))
 
     def loss(i: int) -> Tensor:
         sample, at = samples[i], positions[i]
         assert sample.value is not None
         assert sample.returns is not None
-        value = shadow.logits(sample.ids, at)[:, 0]
+        outputs = shadow.logits(sample.ids, at)
         target, before = (torch.from_numpy(row[at].astype(np.float64)) for row in (sample.returns, sample.value))
+        if outputs.shape[1] > 1:
+            wanted = torch.tensor([blurred(float(y), critic.loss) for y in target], dtype=outputs.dtype)
+            return (wanted * (outputs.logsumexp(1, keepdim=True) - outputs)).sum() / total
+        value = outputs[:, 0]
         error = (value - target).square()
-        if clip is not None:
-            near = torch.minimum(torch.maximum(value, before - clip), before + clip)
+        if critic.value_clip is not None:
+            near = torch.minimum(torch.maximum(value, before - critic.value_clip), before + critic.value_clip)
             error = torch.maximum(error, (near - target).square())
         return error.sum() / (2 * total)
 
     return loss
+
+
+def value_of(outputs: Tensor, loss: Any) -> Tensor:
+    """Returns the values that (n, K) outputs of a critic stand for: the only output, or the mean over bins."""
+    if outputs.shape[1] == 1:
+        return outputs[:, 0]
+    width = (loss.high - loss.low) / outputs.shape[1]
+    centres = torch.tensor([loss.low + width * (i + 0.5) for i in range(outputs.shape[1])], dtype=outputs.dtype)
+    likely = (outputs - outputs.max(1, keepdim=True).values).exp()
+    return (likely * centres).sum(1) / likely.sum(1)
+
+
+def blurred(target: float, loss: Any) -> list[float]:
+    """Returns the probability of each bin of a critic under a normal distribution around a return."""
+    width, target = (loss.high - loss.low) / loss.bins, min(max(target, loss.low), loss.high)
+    scale = math.sqrt(2) * loss.smoothing * width
+    below = [math.erf((loss.low + width * i - target) / scale) for i in range(loss.bins + 1)]
+    return [(above - under) / (below[-1] - below[0]) for under, above in itertools.pairwise(below)]
 
 
 def departures(rows: Sequence[tuple[Floats, ...]]) -> list[tuple[float, str]]:

@@ -157,7 +157,7 @@ class ReferenceModel:
         return state
 
     def logits(self, tokens: Any, positions: Any) -> Tensor:
-        """Returns the outputs that predict the tokens at some positions, (n, V) float64 or, of a critic, (n, 1)."""
+        """Returns the outputs that predict the tokens at some positions, (n, V) float64 or, of a critic, (n, K)."""
         ids = torch.from_numpy(tokens.astype(np.int64))[None]
         if self.options.autocast is None:
             logits: Tensor = self.model(input_ids=ids, use_cache=False).logits

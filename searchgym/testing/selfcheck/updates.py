@@ -20,6 +20,7 @@ from searchgym.testing.reference.losses import (
     shortfalls,
     trained_tokens,
     value_loss,
+    value_of,
 )
 from searchgym.testing.reference.update import Gradient, ReferenceModel, RowLoss, compare, way
 from searchgym.testing.selfcheck.findings import Findings
@@ -90,7 +91,8 @@ class KeyCheck:
         self._critic: ReferenceModel | None = None
         if recipe.has_critic:
             path = recipe.critic.model
-            body: Any = load_critic(path, recipe.learner.dtype) if path else make_critic(model)
+            loss = recipe.critic.loss
+            body: Any = load_critic(path, loss, recipe.learner.dtype) if path else make_critic(model, loss)
             self._critic = ReferenceModel(body, recipe, recipe.critic.optimizer)
         self._watched, self._watched_critic = watch(learner, key.name)
         self._before: dict[str, Tensor] = {}
@@ -169,7 +171,7 @@ class KeyCheck:
         for sample in samples:
             positions = self._valued_positions(sample)
             with torch.no_grad():
-                expected = critic.logits(sample.ids, positions)[:, 0].numpy()
+                expected = value_of(critic.logits(sample.ids, positions), self.recipe.critic.loss).numpy()
             value = np.full(len(sample.ids), np.inf) if sample.value is None else sample.value
             gap.append(np.abs(np.delete(value, positions)).max(initial=0))
             gap.append(np.abs(value[positions] - expected).max(initial=0))

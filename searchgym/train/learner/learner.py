@@ -125,8 +125,8 @@ class LocalLearner(Learner):
         self.critic: Critic | None = None
         if recipe.has_critic:
             if critic is None and recipe.critic.model is not None:
-                critic = load_critic(recipe.critic.model, recipe.learner.dtype, str(model.device))
-            critic = with_layers(critic or make_critic(model), recipe.learner)
+                critic = load_critic(recipe.critic.model, recipe.critic.loss, recipe.learner.dtype, str(model.device))
+            critic = with_layers(critic or make_critic(model, recipe.critic.loss), recipe.learner)
             valuing = updater(critic, recipe.critic.optimizer, recipe.steps)
             self.critic = Critic(valuing, recipe.critic, recipe.seed, self.ranks)
         adapted(model, recipe.lora, recipe.seed, recipe.learner.frozen_layers, adapter)

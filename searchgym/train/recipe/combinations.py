@@ -123,6 +123,10 @@ def _advantage_problems(recipe: Recipe) -> Iterator[str]:
     yield from (f"advantage.estimator: {problem}" for problem in check_kind(estimator, setting))
     if not isinstance(estimator, Unloaded) and not estimator.critic and critic != CriticOptions():
         yield f"critic: only an estimator like gae uses one, not {setting.estimator}"
+    yield from (f"critic.loss: {problem}" for problem in check_kind(critic.loss, setting))
+    clips = isinstance(critic.loss, Unloaded) or critic.loss.clips
+    if "value_clip" in changed(critic) and critic.value_clip is not None and not clips:
+        yield f"critic.value_clip is {critic.value_clip:g}: critic.loss {kind_name(critic.loss)} clips no values"
     if critic.warmup_steps >= recipe.steps:
         yield f"critic.warmup_steps is {critic.warmup_steps} of {recipe.steps} steps: nothing is learnt"
 

@@ -11,6 +11,7 @@ from typing_extensions import override
 
 from searchgym.options import Options, find_kind
 from searchgym.rollout.sampler_kind import SamplerKind
+from searchgym.train.algorithms.value_loss import ValueLoss
 from searchgym.train.curriculum.starts import StartOptions
 from searchgym.train.recipe.backend import LearnerBackend
 
@@ -155,8 +156,12 @@ class CriticOptions(Options):
     tokens: Literal["model", "response"] = "model"
     """Tokens that get a value and take part in GAE: those the model generated (``model``), or observations too
     (``response``, as in Search-R1)."""
+    loss: ValueLoss = field(default_factory=lambda: find_kind(ValueLoss, "squared")())
+    """What the critic minimises: its name, or ``kind`` and options. ``squared`` is the squared error; ``hl-gauss``
+    learns a distribution over bins of returns."""
     value_clip: Annotated[float, Ge(0)] | None = 0.5
-    """Maximum difference between a value and its estimate before the step; null sets no bound."""
+    """Maximum difference between a value and its estimate before the step; null sets no bound. Only ``squared`` uses
+    it."""
     warmup_steps: Annotated[int, Ge(0)] = 0
     """Number of initial steps in which only the critic learns."""
     optimizer: OptimizerOptions = field(default_factory=lambda: OptimizerOptions(lr=1e-5))
