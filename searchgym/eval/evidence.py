@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from searchgym import scoring
+from searchgym.agents.teams.reread import READER
 from searchgym.envs.task import Task
 from searchgym.protocol import Protocol
 from searchgym.records import Call, Episode, Invalid, Passage, Question, title_key
@@ -206,6 +207,13 @@ def stopped_early(episode: Episode, gold_turns: Sequence[int | None], max_turns:
     return episode.stop_reason == "answer" and episode.turns < max_turns and None in gold_turns
 
 
+def trial_scores(episodes: Sequence[Episode], questions: Mapping[str, Question]) -> dict[str, dict[str, float | None]]:
+    """Returns the scores of trial answers that some episode has, by name: ``awareness`` and ``completeness``."""
+    measures = {"awareness": awareness, "completeness": completeness}
+    scores = {name: measure(episodes, questions) for name, measure in measures.items()}
+    return {name: score for name, score in scores.items() if score is not None}
+
+
 def awareness(episodes: Sequence[Episode], questions: Mapping[str, Question]) -> dict[str, float | None] | None:
     """Measures how well the decision not to search fits the questions that the model can answer from memory.
 
@@ -238,6 +246,44 @@ def awareness(episodes: Sequence[Episode], questions: Mapping[str, Question]) ->
         "precision": both / unsearched if unsearched else None,
         "recall": both / memorised if memorised else None,
         "f1": 2 * both / (memorised + unsearched) if memorised + unsearched else None,
+    }
+
+
+def completeness(episodes: Sequence[Episode], questions: Mapping[str, Question]) -> dict[str, float | None] | None:
+    """Measures how often the retrieved pages alone suffice for the answer.
+
+    The second answer, from the pages alone, is a trial answer (`Call.prefix`) of the role ``reader``, which agents such
+    as ``search-r1-reread`` produce. An episode without one has no second answer that is right. Episodes with an
+    unanswerable question, or whose retriever failed, are left out.
+
+    Source: GRPO-CSV of TimeSearch-R, arXiv 2511.05489, there a reward.
+
+    Returns:
+        ``n`` episodes; the shares whose answer is an exact match (``right``), whose second answer is (``again``), and
+        where both are (``both``); ``of_right``, the share of right answers that are right again, None if none is right.
+        None without second answers.
+    """
+    pairs: list[tuple[bool, bool]] = []
+    second = False
+    for episode in episodes:
+        question = questions[episode.question_id]
+        if question.answerable is False or episode.stop_reason == "retriever_error":
+            continue
+        trial = next((call for call in reversed(episode.calls) if call.prefix and call.role == READER), None)
+        second |= trial is not None
+        golds = scoring.golds_with_words(question.golds)
+        answers = ("" if episode.answer is None else episode.answer.text, (trial and trial.answer) or "")
+        pairs.append((scoring.exact_match(answers[0], golds) > 0, scoring.exact_match(answers[1], golds) > 0))
+    if not second:
+        return None
+    right, again = (sum(column) for column in zip(*pairs, strict=True))
+    both = sum(first and other for first, other in pairs)
+    return {
+        "n": len(pairs),
+        "right": right / len(pairs),
+        "again": again / len(pairs),
+        "both": both / len(pairs),
+        "of_right": both / right if right else None,
     }
 
 

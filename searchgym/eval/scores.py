@@ -145,8 +145,7 @@ def summarise(scored: Scored) -> Scores:
                 reason = f"the mean over {len(by_question)} questions is {mean}: a value is too large"
                 raise ScoringError(f"{name}: {reason}")
             scores[f"{name}_ci95"] = bootstrap_ci(by_question)
-    if (aware := evidence.awareness(ordered, task.by_id)) is not None:
-        scores["awareness"] = aware
+    scores |= evidence.trial_scores(ordered, task.by_id)
     scores["retriever_errors"] = sum(e.stop_reason == "retriever_error" for e in ordered)
     scores["full_contexts"] = sum(e.stop_reason == "context" for e in ordered)
     by_title = {

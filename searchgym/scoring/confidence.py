@@ -1,11 +1,11 @@
-"""What an answer states about itself: that it abstains, or how likely it is right."""
+"""What an answer states about itself: that it abstains, several candidates, or how likely it is right."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from searchgym.errors import ScoringError
 from searchgym.scoring.answers import normalise_answer
@@ -25,6 +25,59 @@ _ABSTAINS: Final = re.compile(
     r"|(?:there is )?(?:not enough|no) (?:information|evidence)"
 )
 """Matches a normalised answer that consists of an abstention alone; ``I do not know, perhaps Rome`` is a guess."""
+
+
+PART_SEPARATOR: Final = ";"
+"""Separator of the parts of an answer with several parts; line ends separate them too."""
+_CONFIDENCE: Final = re.compile(
+    r"(.*?)\(\s*(?:([+-]?(?:\d*\.\d+|\d)|nan|inf)|([+-]?\d*\.?\d+) ?%)\s*\)", re.IGNORECASE | re.DOTALL
+)
+"""Matches a candidate with its confidence, ``Ada Park (0.6)`` or ``Ada Park (60 %)``; a year in brackets is none."""
+
+
+class Candidate(NamedTuple):
+    """One of the candidates that an answer states."""
+
+    text: str
+    """The candidate, without its confidence."""
+    confidence: float | None
+    """Stated probability that it is right; None if none is stated. Not checked: it may be NaN or above 1."""
+
+
+def parts_of(answer: str) -> list[str]:
+    """Splits an answer into its parts at semicolons and line ends; drops empty ones."""
+    return [part.strip() for line in answer.splitlines() for part in line.split(PART_SEPARATOR) if part.strip()]
+
+
+def candidates_of(answer: str) -> list[Candidate]:
+    """Returns the candidates of an answer such as ``Ada Park (0.6); Bo Lind (0.3)``, in order.
+
+    Candidates are separated by semicolons or line ends. A digit, a decimal number or a percentage in brackets at the
+    end of a candidate is its confidence.
+    """
+    candidates = list[Candidate]()
+    for part in parts_of(answer):
+        match = _CONFIDENCE.fullmatch(part)
+        confidence = None if match is None else float(match[2]) if match[2] else float(match[3]) / 100
+        candidates.append(Candidate(match[1].strip() if match else part, confidence))
+    return candidates
+
+
+def brier_reward(candidates: Sequence[Candidate], right: Sequence[bool]) -> float:
+    """Returns ``1 - mean_i (y_i - p_i)^2`` over an answer's candidates, with y_i = 1 for a right one; 0 if not valid.
+
+    Valid are at least one candidate, no two with the same normalised text, each with a confidence in [0, 1], and
+    confidences that sum to at most 1. The expected value is largest if each confidence is the probability that its
+    candidate is right.
+
+    Source: Reaching Beyond the Mode, its released reward (``brier`` of RLCR with several answers).
+    """
+    stated = [candidate.confidence for candidate in candidates]
+    confidences = [value for value in stated if value is not None and 0 <= value <= 1]  # NaN is not
+    distinct = {normalise_answer(candidate.text) for candidate in candidates}
+    if not candidates or not len(confidences) == len(distinct) == len(candidates) or math.fsum(confidences) > 1 + 1e-6:
+        return 0.0
+    return 1 - math.fsum((y - p) ** 2 for y, p in zip(right, confidences, strict=True)) / len(confidences)
 
 
 def abstains(answer: str) -> bool:

@@ -14,13 +14,13 @@ from judges_in_tests import asks_model, find_judge
 from searchgym.errors import CardError, DataError, NoVerdictError, UsageError
 from searchgym.options import read
 from searchgym.records import Question
+from searchgym.scoring.confidence import parts_of
 from searchgym.scoring.judges.judge import Checked, Criterion, Judge
 from searchgym.scoring.judges.kinds.rules import RuleJudge
 from searchgym.scoring.judges.rubric import (
     best_of_candidates,
     coverage,
     gated,
-    parts_of,
     rubric_of,
     wanted_of,
     weighted_share,

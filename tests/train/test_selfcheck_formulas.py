@@ -16,6 +16,7 @@ from searchgym.records import (
     Answer,
     Context,
     Hit,
+    Hop,
     Opened,
     Passage,
     Question,
@@ -24,10 +25,11 @@ from searchgym.records import (
     SupportingFact,
     Triple,
 )
+from searchgym.testing.reference.case import Case
 from searchgym.testing.reference.losses import departures, shortfalls
 from searchgym.testing.reference.rewards import call_rewards
 from searchgym.testing.reference.terms import FURTHER as TERMS
-from searchgym.testing.reference.terms import Case, names_of
+from searchgym.testing.reference.terms import names_of
 from searchgym.testing.reference.update import Gradient, compare, minibatches
 from searchgym.testing.selfcheck.sources import never_drawn, stages_by_rates, stages_by_steps
 from searchgym.train.credit.credit import Credit
@@ -44,11 +46,14 @@ QUESTIONS = [
     Question("q", "Who is the mother of the director of Zor?", ("Rox",), kind=kind,
              supporting_facts=tuple(SupportingFact(title) for title in PATH[:-1]), evidences=FACTS)
     for kind in ("bridge", "comparison", None)
-] + [Question("q", "Who is her?", ("Rox", "Ada Bel"), kind="bridge")]  # fmt: skip
+] + [Question("q", "Who is her?", ("Rox", "Ada Bel"), kind="bridge", metadata={"wanted": [["Rox"], ["Ada Bel", "Bel"]]},
+              hops=(Hop("Who directed Zor?", "Ulo Bel"), Hop("Who is the mother of #1?", "Rox"),
+                    Hop("Where was she born?", "Ada")))]  # fmt: skip
 TEXTS = [f"{title} r {title}. {fact.subject} r {fact.object}" for title, fact in zip(PATH, FACTS, strict=False)]
 WRITTEN_BY_MODELS = [
     "<think>a</think><search>Zor</search>", "<think>b</think><answer>Rox</answer>", "<answer>Rox</answer>",
     "<think></think>", "Ada Bel", "<think>a<b>c</b></think>", "<search>two\nlines</search>",
+    "<think>first</think><q1>Who is the mother of Ulo Bel?</q1><q2>Who directed Zor?</q2>", "<q1>Who directed #1?</q1>",
 ]  # fmt: skip
 OPTIONS = {
     "waypoint": [{"most_names": 1}, {"rules": ["page", "led"]}, {"answered": True}],
@@ -57,7 +62,14 @@ OPTIONS = {
     "hiersearch": [{"local_first": True}],
     "decision": [{"known": 0.9}],
     "ranking": [{"measure": "hits"}, {"gate": 0.9}],
+    "completeness": [{"grounded": False}, {"right": 0.3}],
+    "boundary": [{"known": 0.9, "repeat": 0.1}],
+    "any-of": [{"most": 2}],
 }  # fmt: skip
+
+
+ANSWERS = ["", "Rox", "Rox", "Rox (0.7); Ulo Bel (0.2)", "Rox; rox", "A (0.9); B (0.9)", "Bel (50 %); Rox (.5)",
+           "a;b;c;d", "Rox (nan)", "Ulo Bel (1.5)"]  # fmt: skip
 
 
 def attempt(rng, number):
@@ -70,15 +82,23 @@ def attempt(rng, number):
         query = rng.choice(["Zor", "ulo  bel", "Ulo Bel", "Ada Bel and Rox", "the mother of Ada Bel", "x"])
         searches.append(Searched(turns, query, found, rng.choice(["", "", "web"])))
     calls = [
-        {"role": rng.choice(["planner", "searcher"]), "legal": rng.random() < 0.8, "cut": rng.random() < 0.2,
-         "text": rng.choice(WRITTEN_BY_MODELS), "answer": rng.choice([None, "0.2", "0.9"]),
-         "prefix": not n or rng.random() < 0.2}
+        {
+            "role": rng.choice(["planner", "searcher"]),
+            "legal": rng.random() < 0.8,
+            "cut": rng.random() < 0.2,
+            "text": rng.choice(WRITTEN_BY_MODELS),
+            "answer": rng.choice([None, "0.2", "0.9"]),
+            "prefix": not n or rng.random() < 0.2,
+        }
         for n in range(rng.choice([2, 3, 4]))
-    ]  # fmt: skip
+    ]
+    trial = ["0.2", "0.9", "1"]
+    calls = [{"role": "knower", "prefix": True, "answer": rng.choice(trial)}, *calls,
+             {"role": "reader", "prefix": True, "answer": rng.choice(trial)}]  # fmt: skip
     made = team(
         calls, searches=searches, opens=[Opened(1, "x", rng.choice(PATH))] * rng.choice([0, 0, 1]),
         reward=rng.choice([0.0, 0.0, 0.4, 1.0]), scores={"em": float(rng.random() < 0.5)},
-        stop_reason=rng.choice(["answer", "turns", "context"]), answer=rng.choice([None, Answer(""), Answer("Rox")]),
+        stop_reason=rng.choice(["answer", "turns", "context"]), answer=rng.choice([None, *map(Answer, ANSWERS)]),
         turns=turns + 1, notes={"tools": rng.choice([0.0, 0.5, 1.0])},
     )  # fmt: skip
     for n, call in enumerate(made.calls):
@@ -150,8 +170,8 @@ def test_a_term_that_is_changed_in_a_few_episodes_is_found(term, monkeypatch):
     def changed(self, group, context):
         """The term, but for a tenth less of its largest rewards."""
         rows = right(self, group, context)
-        most = max(value for row in rows for value in row)
-        return [[value - 0.1 * (value == most > 0) for value in row] for row in rows]
+        most = max((value for row in rows for value in row), key=abs)
+        return [[value - 0.1 * (value == most != 0) for value in row] for row in rows]
 
     monkeypatch.setattr(cls, "rewards", changed)
     assert differences(term)[0] > 0

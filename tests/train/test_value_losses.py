@@ -117,7 +117,9 @@ def test_returns_outside_the_range_are_counted_and_many_end_the_run():
     outputs, zeros, ones = torch.zeros(4, LOSS.bins), torch.zeros(4), torch.ones(4)
     _, statistics = LOSS.sums(outputs, zeros, torch.tensor([0.0, 0.5, 1.0, 7.0]), ones, None)
     assert statistics["clamped"] == 1
-    with pytest.raises(TrainingError, match=r"3 of 4 returns are outside \[-0.5, 1.5\], from 0 to 9: set critic.loss.low"):
+    with pytest.raises(
+        TrainingError, match=r"3 of 4 returns are outside \[-0.5, 1.5\], from 0 to 9: set critic.loss.low"
+    ):
         LOSS.sums(outputs, zeros, torch.tensor([0.0, 9.0, 9.0, 9.0]), ones, None)
 
 

@@ -15,6 +15,8 @@ from searchgym.records import Answer, Question
 SEARCH: Final = "search"
 KNOW: Final = "know"
 """Decisions of AdaSearch's decider."""
+KNOWER: Final = "knower"
+"""Role that answers from memory."""
 
 
 def read_decision(text: str) -> Parsed[bool]:
@@ -43,7 +45,7 @@ async def answer_from_memory(question: Question, io: EpisodeIO, trial: bool = Fa
         io: The episode.
         trial: Whether the answer is only a trial (`Call.prefix`) that does not affect the episode.
     """
-    reply = await io.open("knower", question=question.text).generate(prefix=trial)
+    reply = await io.open(KNOWER, question=question.text).generate(prefix=trial)
     reply.call.answer = accept(reply, read_known(reply.text))
     return reply.call.answer
 
@@ -56,15 +58,16 @@ class IkeaAgent(Monolithic):
 
     Args:
         probe: Whether to give this trial answer.
+        in_training: Whether to give it in training too, as the credit term ``boundary`` needs it.
     """
 
-    def __init__(self, probe: bool = True) -> None:
+    def __init__(self, probe: bool = True, in_training: bool = False) -> None:
         super().__init__()
-        self.probe = probe
+        self.probe, self.in_training = probe, in_training
 
     @override
     async def run(self, question: Question, io: EpisodeIO) -> None:
-        if self.probe and not io.training:
+        if self.probe and (self.in_training or not io.training):
             await answer_from_memory(question, io, trial=True)
         await super().run(question, io)
 

@@ -11,7 +11,7 @@ from searchgym.cli.output import show, table, tell
 from searchgym.cli.tables import cut_to
 
 TABLES: Final = (
-    "legal_by_role", "refused", "notes", "endings", "splits", "ceilings", "contamination", "awareness",
+    "legal_by_role", "refused", "notes", "endings", "splits", "ceilings", "contamination", "awareness", "completeness",
     "unreachable_golds", "on_answerable", "evidence_curve", "recovery",
 )  # fmt: skip
 """Keys of scores that explain the others; they have tables of their own."""
@@ -136,6 +136,11 @@ def _remarks(scores: Mapping[str, Any]) -> Iterator[str]:
             f"awareness: F1 {f1} of not searching (precision {precision}, recall {recall}): "
             f"{show(details['known'])} of {details['n']} episodes answer right from memory, "
             f"{show(details['unsearched'])} do not search"
+        )
+    if (details := scores.get("completeness")) is not None:
+        yield (
+            f"completeness: {show(details['again'])} of {details['n']} episodes answer right again from their pages "
+            f"alone, {show(details['right'])} answer right, {show(details['both'])} both"
         )
     if details := scores.get("ceilings"):
         yield (

@@ -14,14 +14,13 @@ from searchgym.errors import CardError, DataError
 from searchgym.options import read
 from searchgym.records import Question
 from searchgym.scoring import golds_with_words, normalise_answer
+from searchgym.scoring.confidence import parts_of
 from searchgym.scoring.judges.judge import Checked, Criterion
 
 RUBRIC: Final = "rubric"
 """Metadata key of a question's criteria, a list of mappings with the fields of `Criterion`."""
 WANTED: Final = "wanted"
 """Metadata key of a question's full set of answers, a list of lists of accepted spellings."""
-PART_SEPARATOR: Final = ";"
-"""Separator of the parts of an answer with several parts; line ends separate them too."""
 
 
 def rubric_of(question: Question) -> tuple[Criterion, ...]:
@@ -61,11 +60,6 @@ def wanted_of(question: Question) -> list[tuple[str, ...]]:
     ):
         raise DataError(f"question {question.id!r}: {WANTED}: expected [[name, other name], ...], got {metadata!r:.80}")
     return [tuple(row) for row in rows]
-
-
-def parts_of(answer: str) -> list[str]:
-    """Splits an answer into its parts at semicolons and line ends; drops empty ones."""
-    return [part.strip() for line in answer.splitlines() for part in line.split(PART_SEPARATOR) if part.strip()]
 
 
 def coverage(answer: str, golds: Sequence[Sequence[str]]) -> float:

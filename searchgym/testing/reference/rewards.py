@@ -12,7 +12,8 @@ import numpy as np
 
 from searchgym.records import Call, Episode
 from searchgym.rollout.sampler import Sampled, SampleRequest
-from searchgym.testing.reference.terms import FURTHER, Case, Floats
+from searchgym.testing.reference.case import Case, Floats
+from searchgym.testing.reference.terms import FURTHER
 
 
 def call_rewards(case: Case) -> list[tuple[float, float]]:

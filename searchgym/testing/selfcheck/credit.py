@@ -9,8 +9,9 @@ from typing import Final
 import numpy as np
 
 from searchgym.records import Episode
+from searchgym.testing.reference.case import Case, Score
 from searchgym.testing.reference.rewards import TERMS, call_rewards, sequences
-from searchgym.testing.reference.terms import Case, Score, names_of
+from searchgym.testing.reference.terms import names_of
 from searchgym.testing.selfcheck.findings import Findings
 from searchgym.testing.selfcheck.stages import SampledStep, counted
 from searchgym.train.credit.credit import Credit

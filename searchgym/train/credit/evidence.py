@@ -41,6 +41,22 @@ def gold_turns(episode: Episode, question: Question) -> dict[str, int | None]:
     return turns
 
 
+def useful_searches(episode: Episode, question: Question) -> list[bool]:
+    """Returns for each search whether its hits contain a gold page that was neither retrieved nor opened before.
+
+    All are False for a question without gold pages. Pages that a model wrote instead of a search engine do not count.
+    """
+    others, seen = _other_texts(question), set[str]()
+    gold, useful = {title_key(title) for title in question.gold_titles or ()}, list[bool]()
+    for search in episode.searches:
+        seen |= {title_key(opened.title) for opened in episode.opens if opened.turn < search.turn}
+        pages = (hit.passage for hit in search.hits if not is_simulated(hit.passage))
+        new = {title_key(page.title) for page in pages if title_key(page.text) not in others} & gold - seen
+        useful.append(bool(new))
+        seen |= new
+    return useful
+
+
 def _other_texts(question: Question) -> set[str]:
     """Returns the texts of a question's paragraphs that are not gold; in MuSiQue some have a gold page's title."""
     gold = {title_key(paragraph.text) for paragraph in question.paragraphs or () if paragraph.supporting}

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Squared(ValueLoss):
-    """Trains values by their squared error, clipped near the old values; see `searchgym.train.algorithms.losses.value_sums`."""
+    """Trains values by their squared error, clipped near the old values.
+
+    See `searchgym.train.algorithms.losses.value_sums`.
+    """
 
     clips: ClassVar = True
 
