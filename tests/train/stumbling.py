@@ -3,6 +3,8 @@
 import dataclasses
 import random
 
+from support import Said
+
 from searchgym.agents.oracle_roles import OracleRoles
 from searchgym.envs.registration import find_env
 from searchgym.envs.task import load_task
@@ -15,6 +17,8 @@ from searchgym.train.demonstrations.play import Demonstration, play
 from searchgym.train.demonstrations.teams import play_team
 
 QUESTIONS, ATTEMPTS = 25, 8
+TRIALS = {"saas": "knower", "search-r1-reread": "reader"}
+"""Roles that give trial answers in contexts of their own, by agent."""
 
 
 def world():
@@ -25,22 +29,36 @@ def world():
 
 
 def monolithic(task, form, agent="search-r1"):
-    """Returns attempts that repeat searches, misspell actions, stop early and guess, with an own chance of each."""
+    """Returns attempts that repeat searches, misspell actions, stop early and guess, with an own chance of each.
+
+    "search-r1, candidates" is the agent with several candidates in each answer.
+    """
     played = []
     for attempt in range(ATTEMPTS):
         rng = random.Random(f"attempt {attempt}")
-        shown = [Demonstration(q, turns_of(q, rng, agent == "praise"), False) for q in task.questions]
-        played.append(play(task, shown, form, agent))
+        shown = [Demonstration(q, turns_of(q, rng, agent), False) for q in task.questions]
+        if role := TRIALS.get(agent):
+            said = {s.question.id: Said({"searcher": list(s.turns), role: [trial_of(s, rng, role)]}) for s in shown}
+            played.append(play_team(agent, task, said, form))
+        else:
+            played.append(play(task, shown, form, agent.split(",")[0]))
     return grouped(played)
 
 
-def turns_of(question, rng, trials):
+def trial_of(shown, rng, role):
+    """Returns a trial answer: a knower knows half of the questions, a reader is right if all pages were asked for."""
+    asked = sum(base_title(title) in turn for title in shown.question.gold_titles for turn in shown.turns)
+    knows = len(shown.question.text) % 2 if role == "knower" else asked == len(shown.question.gold_titles)
+    return f"<answer>{shown.question.answers[0] if knows and rng.random() < 0.9 else 'unknown'}</answer>"
+
+
+def turns_of(question, rng, agent):
     """Returns the turns of one attempt; with trial answers, which are right once all pages were asked for."""
     left, turns = list(question.gold_titles), []
 
     def trial():
         right = not left or rng.random() < 0.2
-        turns.extend([f"<answer>{question.answers[0] if right else 'unknown'}</answer>"] if trials else [])
+        turns.extend([f"<answer>{question.answers[0] if right else 'unknown'}</answer>"] if agent == "praise" else [])
 
     trial()
     for _ in range(4):
@@ -54,7 +72,11 @@ def turns_of(question, rng, trials):
         turns.append(f"<search> {name}</search>")
         trial()
     right = not left if rng.random() < 0.8 else bool(left)
-    return (*turns, f"<answer>{question.answers[0] if right else 'unknown'}</answer>")
+    answer = question.answers[0] if right else "unknown"
+    if "candidates" in agent:
+        sure = rng.choice([0.1, 0.4, 0.8])
+        answer = f"{answer} ({sure}); another ({1 - sure:.1f})"
+    return (*turns, f"<answer>{answer}</answer>")
 
 
 class Clumsy(OracleRoles):

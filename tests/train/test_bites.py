@@ -98,6 +98,12 @@ def of_trial(question, episode, index, group):
     return right(question, call.answer) if call.prefix else None
 
 
+def of_second_answer(question, episode, index, group):
+    """Whether the reader's answer is right, in episodes whose own answer is right too."""
+    second = [call.answer for call in episode.calls if call.role == "reader"]
+    return right(question, second[-1]) if second and right(question, episode.answer.text) else None
+
+
 def of_form(question, episode, index, group):
     return float(episode.calls[index].legal)
 
@@ -125,6 +131,33 @@ def of_branch(question, episode, index, group):
         return episode.reward
     begun = [call.text for call in episode.calls[: index + 1]]
     return float(np.mean([o.reward for o in group if [c.text for c in o.calls[: index + 1]] == begun]))
+
+
+def of_density(question, episode, index, group):
+    """The share of an episode's searches that found a new gold page, if its answer is right."""
+    calls = [n for n, call in enumerate(episode.calls) if any(s.turn == call.turn for s in episode.searches)]
+    useful = [finds(question, episode, n) for n in calls]
+    return float(np.mean(useful)) if useful and of_outcome(question, episode, index, group) else None
+
+
+def of_boundary(question, episode, index, group):
+    """Fewer searches, where the answer is right."""
+    return -float(len(episode.searches)) if of_outcome(question, episode, index, group) else None
+
+
+def of_plan(question, episode, index, group):
+    call = episode.calls[index]
+    return float(call.legal) if call.role == "planning" else None
+
+
+def of_candidates(question, episode, index, group):
+    return max(right(question, part.split("(")[0]) for part in episode.answer.text.split(";"))
+
+
+def of_confidence(question, episode, index, group):
+    """The negative distance between the first candidate's confidence and whether it is right."""
+    text, _, number = episode.answer.text.split(";")[0].partition("(")
+    return -abs(right(question, text) - float(number.rstrip(") ")))
 
 
 NOTHING = {"costs": 1.0}
@@ -174,6 +207,12 @@ CASES = [
     Case("gated", of_outcome, beside=NOTHING),
     Case("tournament", of_outcome, beside=NOTHING),
     Case("candidates", of_outcome, beside=NOTHING),
+    Case("density", of_density),
+    Case("completeness", of_second_answer, "search-r1-reread"),
+    Case("boundary", of_boundary, "saas", options=options(std="none")),
+    Case("plan", of_plan, "m-ask", NOTHING, options=ROLES),
+    Case("any-of", of_candidates, "search-r1, candidates", NOTHING),
+    Case("calibrated", of_confidence, "search-r1, candidates", NOTHING),
     Case("stratified", of_stratum, beside={}, options=options(estimator="stratified", alpha=1.0), without=options()),
     Case("tree", of_branch, beside={}, options=options(estimator="tree"), without=options(estimator="rloo")),
     Case("searchgym.cli.pipeline.controls:OracleCredit", of_oracle, beside=NOTHING, options=TURNS, name="oracle"),
@@ -197,12 +236,13 @@ def recorded():
 
 def advantages(groups, task, agent, terms, options):
     """Returns the advantage of each call by its id."""
-    made = Credit.of(read_terms(terms), load_agent(agent).roles, lambda: task)
+    made = Credit.of(read_terms(terms), load_agent(agent.split(",")[0]).roles, lambda: task)
     episodes = [episode for group in groups for episode in group]
     samples = [
         sample
         for episode, given in zip(episodes, made.rewards(episodes), strict=True)
         for sample in samples_from(episode, rewards=given.total, local_rewards=given.local_rewards)
+        if made.trains_prefixes or not all(call.prefix for call in sample.calls)
     ]
     assigned, _ = options.estimator.assign(samples, options)
     return {
@@ -225,7 +265,7 @@ def check(case, recorded):
         without = dict.fromkeys(after, 0.0)  # it replaces the comparison as a whole
     else:
         without = count(terms if case.term in ESTIMATORS else case.beside, case.without or case.options)
-    change = {name: after[name] - without[name] for name in after}
+    change = {name: after[name] - without.get(name, 0.0) for name in after}
     share = np.mean([abs(value) > 1e-6 for value in change.values()])
     assert share >= LEAST, f"{case} changes {share:.3f} of the advantages"
     moved, wanted = [], []
@@ -234,7 +274,8 @@ def check(case, recorded):
             f"{episode.id}/{index}": value
             for episode in group
             for index in range(len(episode.calls))
-            if (value := case.wanted(task.find(episode.question_id), episode, index, group)) is not None
+            if f"{episode.id}/{index}" in change
+            and (value := case.wanted(task.find(episode.question_id), episode, index, group)) is not None
         }
         mean = np.mean(list(said.values())) if said else 0.0
         moved += [change[name] for name in said]
