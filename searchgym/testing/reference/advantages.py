@@ -46,7 +46,9 @@ def group_advantages(samples: Sequence[Sample], options: AdvantageOptions, kl_co
     """
     k1 = [kl_coef * k1_of(s) if kl_coef else np.zeros(int(s.mask.sum())) for s in samples]
     estimator: Any = options.estimator
-    kind, units = kind_name(estimator), _compared(samples, options, k1)
+    if (kind := kind_name(estimator)) == "stages":
+        return _by_stage(samples, options)
+    units = _compared(samples, options, k1)
     values = [np.zeros(len(row)) for row in k1]
     for unit in units:
         for i, first, end in unit.spans:
@@ -55,6 +57,8 @@ def group_advantages(samples: Sequence[Sample], options: AdvantageOptions, kl_co
                 values[i][first:end] -= [k1[i][t:].sum() for t in range(first, end)]
     if kind == "tree":
         values = [_branches(i, samples, units, estimator.shared) for i in range(len(samples))]
+    if kind in ("siblings", "gigpo"):
+        values = [by_call(i, samples, units, estimator) for i in range(len(samples))]
     fates = {i: {unit.fate for unit in units if any(p[0] == i for p in unit.spans)} for i in range(len(samples))}
     stays = {i for i in range(len(samples)) if "signal" in fates[i] or not options.drop_zero_variance}
     if kind.startswith("reinforce-pp"):
@@ -82,6 +86,9 @@ def _compared(samples: Sequence[Sample], options: AdvantageOptions, k1: Sequence
         if len(same) < options.min_group and options.normalise == "role-turn":
             same = [other for other in units if other.wide == unit.wide]
         _compare(unit, same, options)
+    compared = np.array([unit.value for unit in units if unit.fate == "signal"])
+    for unit in units if options.rescale == "batch" else ():
+        unit.value = (unit.value - compared.mean()) / (compared.std() + 1e-6) if unit.fate == "signal" else 0.0
     return units
 
 
@@ -149,6 +156,37 @@ def _later(samples: Sequence[Sample], sample: Sample, call: SampleCall) -> float
     )
 
 
+def _by_stage(samples: Sequence[Sample], options: AdvantageOptions) -> list[Floats | None]:
+    """Returns the advantages of stages, token by token; None for a sample without a stage with signal."""
+    estimator: Any = options.estimator
+    names, matrix = list(estimator.stages), estimator.matrix()
+    of_role = {role: names.index(name) for name, roles in estimator.stages.items() for role in roles}
+    calls = [(i, c) for i, sample in enumerate(samples) for c in sample.calls if not c.prefix]
+
+    def gain(group: str | None, episode: str, stage: int) -> float | None:
+        mine = [(i, c) for i, c in calls if (samples[i].group_uid, samples[i].episode_id) == (group, episode)]
+        if not any(of_role[c.role] == stage for _, c in mine):
+            return None
+        weights = ((matrix[stage][of_role[c.role]], samples[i].reward[c.end - 1]) for i, c in mine)
+        return float(sum(weight * float(reward) for weight, reward in weights))
+
+    values, useful = [np.zeros(len(sample.ids)) for sample in samples], set[int]()
+    for i, call in calls:
+        sample, stage = samples[i], of_role[call.role]
+        peers = {other.episode_id for other in samples if other.group_uid == sample.group_uid}
+        gains = {peer: gain(sample.group_uid, peer, stage) for peer in peers}
+        others = np.array([value for value in gains.values() if value is not None])
+        if len(others) >= options.min_group and np.ptp(others) > 1e-6:
+            own = gains[sample.episode_id] or 0.0
+            values[i][call.start : call.end] = (own - others.mean()) / deviation(others, estimator)
+            useful.add(i)
+    stays = [
+        (i in useful or not options.drop_zero_variance) and not (options.drop_overlong and sample.overlong)
+        for i, sample in enumerate(samples)
+    ]
+    return [row[s.mask] if stay else None for row, s, stay in zip(values, samples, stays, strict=True)]
+
+
 def _branches(i: int, samples: Sequence[Sample], units: Sequence[_Unit], shared: bool) -> Floats:
     """Returns TreeRL's process reward of each trained token: that of its call, or 0 in groups without signal."""
     current = next(unit for unit in units if any(span[0] == i for span in unit.spans))
@@ -174,6 +212,42 @@ def _path(samples: Sequence[Sample], unit: _Unit, until: int | None = None) -> l
     return [seen for index, seen in sorted(calls) if until is None or index <= until]
 
 
+def by_call(i: int, samples: Sequence[Sample], units: Sequence[_Unit], estimator: Any) -> Floats:
+    """Returns each trained token's advantage by ``siblings`` or ``gigpo``, 0 in groups without signal."""
+    current = next(unit for unit in units if any(span[0] == i for span in unit.spans))
+    same = [unit for unit in units if unit.group == current.group]
+    values = np.zeros(len(samples[i].ids))
+    for call in samples[i].calls if current.fate == "signal" else ():
+        values[call.start : call.end] = current.value
+        if kind_name(estimator) == "siblings":
+            path = _path(samples, current, call.index)
+            through: dict[bytes, list[float]] = defaultdict(list)
+            for unit in same:
+                other = _path(samples, unit)
+                if len(other) >= len(path) and other[: len(path) - 1] == path[:-1]:
+                    through[other[len(path) - 1]].append(unit.reward)
+            mine, others = float(np.mean(through[path[-1]])), np.array([np.mean(row) for row in through.values()])
+        else:
+            found = [
+                (unit, c, _discounted(samples, unit, c, estimator.gamma))
+                for unit in same
+                for j, _, _ in unit.spans
+                for c in samples[j].calls
+                if c.state == call.state and not c.prefix
+            ]
+            others = np.array([value for *_, value in found])
+            mine = next(value for unit, c, value in found if unit is current and c.index == call.index)
+        if len(others) > 1 and (np.ptp(others) > 1e-6 or kind_name(estimator) == "siblings"):
+            values[call.start : call.end] += estimator.weight * (mine - others.mean()) / deviation(others, estimator)
+    return values[samples[i].mask]
+
+
+def _discounted(samples: Sequence[Sample], unit: _Unit, call: SampleCall, gamma: float) -> float:
+    """Returns an episode's reward, discounted once for each call after the given one."""
+    later = sum(c.index > call.index and not c.prefix for i, _, _ in unit.spans for c in samples[i].calls)
+    return unit.reward * gamma**later
+
+
 def _compare(unit: _Unit, same: Sequence[_Unit], options: AdvantageOptions) -> None:
     """Sets a unit's advantage, given the units of its group, itself included."""
     rewards = np.array([other.reward for other in same])
@@ -188,7 +262,9 @@ def _compare(unit: _Unit, same: Sequence[_Unit], options: AdvantageOptions) -> N
     charged = float(kind != "reinforce-pp")  # which subtracts penalties token by token
     returns = np.array([other.reward - charged * other.penalty for other in same])
     mine, mean = unit.reward - charged * unit.penalty, returns.mean()
-    if kind in ("tree", "reinforce-pp-baseline"):
+    if kind in ("siblings", "gigpo"):
+        unit.value = (mine - mean) / deviation(returns, estimator)
+    elif kind in ("tree", "reinforce-pp-baseline"):
         unit.value = mine - mean
     elif kind == "grpo":
         unit.value = (mine - mean) / deviation(returns, estimator)

@@ -122,6 +122,9 @@ def assign_advantages(
     if fine is not fates:
         alone = np.array([fate == "small" for fate in fine])
         advantages = np.where(alone, compared([unit.fallback for unit in units])[0], advantages)
+    if options.rescale == "batch":
+        with_signal = np.array([fate == "signal" for fate in fates], np.bool_)
+        advantages[with_signal] = whiten([advantages[with_signal]], lambda row: float(row.std()) + 1e-6)[0]
     values = [np.zeros(len(kl)) for kl in to_go]
     signal, large = set[int](), set[int]()  # samples with a token in a group with signal, in a large enough group
     for unit, advantage, fate in zip(units, advantages, fates, strict=True):

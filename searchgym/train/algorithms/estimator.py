@@ -152,6 +152,9 @@ class AdvantageOptions(Options):
     """Earlier calls that a call's reward is passed back to. ``call``: those in the same sequence, so that in a team
     each call has only its own rewards; ``episode``: all earlier calls of the episode (ours; for the term ``gain``);
     ``none``: no other call (VPR)."""
+    rescale: Literal["none", "batch"] = "none"
+    """``batch``: after the comparison within groups, the advantages of all groups with signal are centred and divided
+    by their standard deviation over the batch, each episode or call once (BN-GSPO of SenseNova-MARS, by notes)."""
     min_group: Annotated[int, Ge(2)] = 2
     """Smallest group that is compared; in smaller groups all advantages are 0."""
     drop_zero_variance: bool = True

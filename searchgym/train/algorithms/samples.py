@@ -7,6 +7,7 @@ is trained on exactly once; see `_sequences`.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -38,6 +39,8 @@ class SampleCall:
     """True for a trial answer, which is generated in training only; see `Call.prefix`."""
     query: str | None = None
     """Query whose hits the call ranked; None if the call ranked no hits."""
+    state: bytes = b""
+    """Digest of the set of pages that the episode had retrieved or opened before the call's turn; empty if none."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -253,7 +256,8 @@ def _sample(
         query = None
         if call.ranked is not None:
             query = " / ".join(search.query for search in episode.searches if search.turn == call.turn - 1)
-        calls.append(SampleCall(index, call.start, call.end, call.role, call.turn, call.prefix, query))
+        state = _state(episode, call.turn)
+        calls.append(SampleCall(index, call.start, call.end, call.role, call.turn, call.prefix, query, state))
     keys = {call.model_key for _, call in sequence.calls}
     if len(keys) != 1:
         raise DataError(f"{where} holds calls of several model keys ({', '.join(sorted(keys))}): one per context")
@@ -282,6 +286,14 @@ def _sample(
         local_reward=None if local_rewards is None else _on_last_tokens(local_rewards, calls, len(ids)),
         kind=kind,
     )
+
+
+def _state(episode: Episode, turn: int) -> bytes:
+    """Returns the digest of the pages that an episode had retrieved or opened before a turn; see `SampleCall.state`."""
+    pages = {hit.passage.id for search in episode.searches if search.turn < turn for hit in search.hits}
+    pages |= {f"opened {opened.title}" for opened in episode.opens if opened.turn < turn and opened.part}
+    lines = "\n".join(sorted(pages)).encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(lines, digest_size=8).digest() if pages else b""
 
 
 def _on_last_tokens(numbers: Sequence[float], calls: Sequence[SampleCall], length: int) -> npt.NDArray[np.float32]:

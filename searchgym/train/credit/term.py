@@ -161,6 +161,8 @@ def term_problems(terms: Mapping[str, Term], setting: Setting) -> Iterable[str]:
         if setting.chain == "episode" and not term.sums_up:
             again = f"{name} gives many the same again"
             yield f"advantage.chain episode adds up what later calls earn, and {again}: use gain"
+        if setting.estimator == "stages" and not term.sums_up and term.roles is None:
+            yield f"advantage.estimator stages adds up what a stage's calls earn: name the roles of {name}"
         yield from (f"credit.{name}: {problem}" for problem in check_kind(term, setting))
 
 

@@ -171,6 +171,8 @@ def _credit_problems(recipe: Recipe) -> Iterator[str]:
     if advantage.normalise == "query" and not within_groups:
         why = "it compares calls within groups of attempts"
         yield f"advantage.normalise query: {why}; use it with grpo, rloo or stratified"
+    if advantage.rescale == "batch" and not within_groups:
+        yield "advantage.rescale batch: it scales what groups compared; use it with grpo, rloo or stratified"
     if "query_overlap" in changed(advantage) and advantage.normalise != "query":
         yield "advantage.query_overlap is set: only advantage.normalise query reads it"
 

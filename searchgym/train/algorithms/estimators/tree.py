@@ -10,15 +10,12 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Final
 
-import numpy as np
 from typing_extensions import override
 
-from searchgym.train.algorithms.advantages import calls_of_episodes, fates_of, with_advantage
-from searchgym.train.algorithms.estimator import AdvantageOptions, Estimator, GroupCounts, counts_of
-from searchgym.train.algorithms.samples import Sample, Targets
+from searchgym.train.algorithms.by_call import ByCall, CallAdvantages, Step
 
 STEPS: Final = 3
 """Number of steps after which `Tree.warning` checks the share of calls that attempts have in common."""
@@ -27,57 +24,26 @@ FEW: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tree(Estimator):
+class Tree(ByCall):
     """Computes each call's advantage from its node in the tree of a question's attempts; see `branch_rewards`.
 
-    Two calls are the same node if all tokens up to their end are equal, observations included. Rewards of episodes, and
-    the samples that stay in the batch, are as with ``grpo`` and ``normalise: all``.
+    Two calls are the same node if all tokens up to their end are equal, observations included.
     """
 
-    whole_episodes: ClassVar = True
+    counted: ClassVar = ("nodes", "shared")
 
     shared: bool = True
     """If false, no two attempts share a call. This is the control: GRPO without division whose first call counts
     twice."""
 
     @override
-    def assign(
-        self,
-        samples: Sequence[Sample],
-        options: AdvantageOptions,
-        kl_coef: float = 0.0,
-        targets: Targets | None = None,
-        frozen: Sequence[Sample] = (),
-    ) -> tuple[list[Sample], GroupCounts | None]:
-        fates = fates_of(samples, options)
-        groups: dict[str, list[list[tuple[int, int]]]] = defaultdict(list)
-        for calls in calls_of_episodes(samples):
-            if calls:
-                groups[samples[calls[0][0]].group_uid or ""].append(calls)
-        by_token = [np.zeros(len(sample.ids)) for sample in samples]  # trial answers stay 0
-        nodes = shared = 0
-        for group, members in groups.items():
-            if fates[group] != "signal":
-                continue
-            paths = [[samples[i].ids[: samples[i].calls[j].end].tobytes() for i, j in calls] for calls in members]
-            if not self.shared:
-                paths = [[b"%d " % attempt + call for call in path] for attempt, path in enumerate(paths)]
-            first = [samples[calls[0][0]] for calls in members]
-            rewards = [float(sample.reward[sample.mask].sum()) for sample in first]
-            for calls, values in zip(members, branch_rewards(rewards, paths), strict=True):
-                for (i, j), value in zip(calls, values, strict=True):
-                    call = samples[i].calls[j]
-                    by_token[i][call.start : call.end] = value
-            passed = Counter(tuple(path[:depth]) for path in paths for depth in range(1, len(path) + 1))
-            nodes, shared = nodes + len(passed), shared + sum(n > 1 for n in passed.values())
-        counts = replace(counts_of(fates), more={"nodes": nodes, "shared": shared})
-        remaining = [
-            with_advantage(sample, row[sample.mask])
-            for sample, row in zip(samples, by_token, strict=True)
-            if (fates[sample.group_uid or ""] == "signal" or not options.drop_zero_variance)
-            and not (options.drop_overlong and sample.overlong)
-        ]
-        return remaining, counts
+    def compare_calls(self, rewards: Sequence[float], paths: Sequence[Sequence[Step]]) -> CallAdvantages:
+        nodes = [[step.tokens for step in path] for path in paths]
+        if not self.shared:
+            nodes = [[b"%d " % attempt + node for node in path] for attempt, path in enumerate(nodes)]
+        passed = Counter(tuple(path[:depth]) for path in nodes for depth in range(1, len(path) + 1))
+        counts = {"nodes": len(passed), "shared": sum(n > 1 for n in passed.values())}
+        return CallAdvantages(branch_rewards(rewards, nodes), counts)
 
     @override
     def warning(self, metrics: Sequence[Mapping[str, float]]) -> str | None:
