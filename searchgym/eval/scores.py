@@ -29,6 +29,7 @@ from searchgym.scoring import Scores as Row
 from searchgym.scoring.citations import gold_spans_of, score_citations
 from searchgym.scoring.confidence import abstains, check_confidence, expected_calibration_error
 from searchgym.scoring.efficiency import LIMITS, Pages, spent_for
+from searchgym.scoring.selection import Sampled, selected
 
 OFFICIAL: Final = ("em", "f1")
 """Official scores that have a value for every question and an interval."""
@@ -241,7 +242,8 @@ def _columns(scored: Scored) -> dict[str, list[float] | None]:
     """Returns one value per question for each metric of this project; None if the metric applies to no episode.
 
     With n > 1 attempts this includes pass@k for k = 2, 4, ... and n: the probability that at least one of k attempts is
-    right, by the unbiased estimate of Chen et al. 2021 (arXiv 2107.03374, equation 1): 1 - C(n - c, k) / C(n, k).
+    right, by the unbiased estimate of Chen et al. 2021 (arXiv 2107.03374, equation 1): 1 - C(n - c, k) / C(n, k). It
+    also includes the EM of one attempt that is selected without the gold answer; see `searchgym.scoring.selection`.
     """
     task, episodes = scored.task, scored.episodes
     covers = [
@@ -288,7 +290,28 @@ def _columns(scored: Scored) -> dict[str, list[float] | None]:
         counts = [round(mean * n) for mean in right]
         for k in sorted({2**power for power in range(1, n.bit_length())} | {n}):
             by_question[f"pass@{k}"] = [1.0 - math.comb(n - c, k) / math.comb(n, k) for c in counts]
+        by_question |= _selected(scored)
     return by_question
+
+
+def _selected(scored: Scored) -> dict[str, list[float]]:
+    """Returns the EM of the sample that each selection takes, ``select@vote`` and others, one value per question."""
+    columns: dict[str, list[float]] = {}
+    for at in range(0, len(scored.episodes), scored.samples):
+        attempts = scored.episodes[at : at + scored.samples]
+        rows = [scored.rows[e.question_id, e.attempt] for e in attempts]
+        samples = [
+            Sampled(
+                "" if e.answer is None else e.answer.text,
+                sum(call.end - call.start for call in e.calls),
+                None if e.answer is None else e.answer.confidence,
+            )
+            for e in attempts
+        ]
+        for name, index in selected(samples).items() if "em" in rows[0] else ():
+            columns.setdefault(f"select@{name}", []).append(rows[index]["em"] or 0.0)
+    whole = max(map(len, columns.values()), default=0)
+    return {name: column for name, column in columns.items() if len(column) == whole}
 
 
 def _cited(scored: Scored) -> dict[str, list[float]]:

@@ -49,6 +49,7 @@ def test_avg_and_pass_at_k_by_listing(tmp_path):
     _, five = run(tmp_path / "five", samples=5)
     assert [name for name in five if name.startswith("pass@") and "_" not in name] == ["pass@2", "pass@4", "pass@5"]
     assert five["pass@5"] == pytest.approx(2 / 3)
+    assert 0 <= five["select@vote"] <= five["pass@5"] and 0 <= five["select@shortest"] <= five["pass@5"]
 
 
 def test_one_sample_has_no_pass_at_k(tmp_path):

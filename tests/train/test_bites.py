@@ -4,6 +4,7 @@ A term bites if it changes the advantage of at least 5 % of the calls of 200 epi
 check is itself checked: with the term at zero, or turned round, it fails.
 """
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,7 +20,7 @@ from searchgym.agents import load_agent
 from searchgym.options import find_kind, kinds
 from searchgym.text import norm
 from searchgym.train.algorithms.advantages import assign_advantages
-from searchgym.train.algorithms.estimator import AdvantageOptions
+from searchgym.train.algorithms.estimator import AdvantageOptions, Estimator
 from searchgym.train.algorithms.estimators import stratified, tree
 from searchgym.train.algorithms.estimators.grpo import Grpo
 from searchgym.train.algorithms.loss_options import LossOptions
@@ -140,6 +141,10 @@ def of_density(question, episode, index, group):
     return float(np.mean(useful)) if useful and of_outcome(question, episode, index, group) else None
 
 
+def of_pages(question, episode, index, group):
+    return found(question, episode)
+
+
 def of_boundary(question, episode, index, group):
     """Fewer searches, where the answer is right."""
     return -float(len(episode.searches)) if of_outcome(question, episode, index, group) else None
@@ -158,6 +163,11 @@ def of_confidence(question, episode, index, group):
     """The negative distance between the first candidate's confidence and whether it is right."""
     text, _, number = episode.answer.text.split(";")[0].partition("(")
     return -abs(right(question, text) - float(number.rstrip(") ")))
+
+
+def of_state(question, episode, index, group):
+    """The reward, less for each call left; more than that of other calls after the same pages."""
+    return episode.reward * 0.95 ** (len(episode.calls) - 1 - index)
 
 
 NOTHING = {"costs": 1.0}
@@ -208,16 +218,20 @@ CASES = [
     Case("tournament", of_outcome, beside=NOTHING),
     Case("candidates", of_outcome, beside=NOTHING),
     Case("density", of_density),
+    Case("pages", of_pages, options=options(std="none")),
     Case("completeness", of_second_answer, "search-r1-reread"),
     Case("boundary", of_boundary, "saas", options=options(std="none")),
     Case("plan", of_plan, "m-ask", NOTHING, options=ROLES),
     Case("any-of", of_candidates, "search-r1, candidates", NOTHING),
     Case("calibrated", of_confidence, "search-r1, candidates", NOTHING),
     Case("stratified", of_stratum, beside={}, options=options(estimator="stratified", alpha=1.0), without=options()),
+    Case("siblings", of_branch, beside={}, options=options(estimator="siblings"),
+         without=options(eps=1e-4)),
+    Case("gigpo", of_state, beside={}, options=options(estimator="gigpo"), without=options()),
     Case("tree", of_branch, beside={}, options=options(estimator="tree"), without=options(estimator="rloo")),
     Case("searchgym.cli.pipeline.controls:OracleCredit", of_oracle, beside=NOTHING, options=TURNS, name="oracle"),
 ]  # fmt: skip
-ESTIMATORS = ("stratified", "tree")
+ESTIMATORS = ("stratified", "tree", "siblings", "gigpo")
 
 
 @pytest.fixture(scope="module")
@@ -304,6 +318,14 @@ def cut(term, factor, monkeypatch):
     if term == "tree":
         real = tree.branch_rewards
         monkeypatch.setattr(tree, "branch_rewards", lambda *given: [[factor * v for v in row] for row in real(*given)])
+    elif term in ("siblings", "gigpo"):
+        cls = find_kind(Estimator, term)
+        compare_calls = cls.compare_calls
+
+        def weighted(self, rewards, paths):
+            return compare_calls(dataclasses.replace(self, weight=factor), rewards, paths)
+
+        monkeypatch.setattr(cls, "compare_calls", weighted)
     elif term == "stratified":
         real = stratified.Stratified.compare
 

@@ -78,6 +78,25 @@ def test_density_of_opened_and_of_written_pages():
     assert earned(episode("A"), question=EMPTY, density=1) == [0.0]
 
 
+# -- pages ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pages", "answer", "options", "expected"),
+    [
+        (("A", "B"), "Ulm", {}, 1.0),
+        (("A", "B"), "Bonn", {}, 0.1),
+        (("A",), "Ulm", {}, 5 / 9),  # precision 1, recall 1/2: 5 x 1/2 / (4 + 1/2)
+        (("A", "B", "X", "Y"), "Ulm", {"beta": 1.0}, 2 / 3),
+        (("X",), "Ulm", {}, 0.0),
+        ((), "Ulm", {}, 0.0),
+        (("A", "B"), "Ulm", {"of": "opened"}, 0.0),
+    ],
+)
+def test_the_score_of_pages_by_hand(pages, answer, options, expected):
+    assert earned(episode(*pages, answer=answer), pages=options) == [pytest.approx(expected)]
+
+
 # -- completeness --------------------------------------------------------------------------------------------------
 
 
@@ -258,6 +277,7 @@ def test_the_brier_reward_is_proper():
 HONEST = episode("A", "B", answer="Ulm", calls=[tried("x"), read("Ulm")])
 CHEATS = {
     "density": [episode("A", "B", "B"), episode(*"ABXYXYXY"), episode("A", "B", answer="A; B; Ulm; Bonn"), episode()],
+    "pages": [episode(*"ABXYXYXY"), episode(), episode("X", "Y"), episode("A", "B", answer="A; B; Ulm; Bonn")],
     "completeness": [episode("X", calls=[read("Ulm")]), episode(), episode("A", "B", answer="", calls=[read("Ulm")]),
                      episode(*"XYXY", calls=[read("A; B; Ulm")])],
 }  # fmt: skip
@@ -267,7 +287,7 @@ CHEATS = {
 def test_a_cheat_earns_less_than_honest_play(term):
     (honest,) = earned(HONEST, outcome=1, **{term: 1})
     for cheat in CHEATS[term]:
-        assert earned(cheat, outcome=1, **{term: 1})[0] < honest - 0.2
+        assert earned(cheat, outcome=1, **{term: 1})[0] < honest - 0.1
 
 
 def test_cheats_against_the_boundary():

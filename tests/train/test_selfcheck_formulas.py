@@ -65,6 +65,7 @@ OPTIONS = {
     "completeness": [{"grounded": False}, {"right": 0.3}],
     "boundary": [{"known": 0.9, "repeat": 0.1}],
     "any-of": [{"most": 2}],
+    "pages": [{"of": "opened", "eta": 0.5}, {"beta": 0.5}],
 }  # fmt: skip
 
 
@@ -96,7 +97,7 @@ def attempt(rng, number):
     calls = [{"role": "knower", "prefix": True, "answer": rng.choice(trial)}, *calls,
              {"role": "reader", "prefix": True, "answer": rng.choice(trial)}]  # fmt: skip
     made = team(
-        calls, searches=searches, opens=[Opened(1, "x", rng.choice(PATH))] * rng.choice([0, 0, 1]),
+        calls, searches=searches, opens=[Opened(1, "x", rng.choice(PATH), part=1)] * rng.choice([0, 0, 1]),
         reward=rng.choice([0.0, 0.0, 0.4, 1.0]), scores={"em": float(rng.random() < 0.5)},
         stop_reason=rng.choice(["answer", "turns", "context"]), answer=rng.choice([None, *map(Answer, ANSWERS)]),
         turns=turns + 1, notes={"tools": rng.choice([0.0, 0.5, 1.0])},

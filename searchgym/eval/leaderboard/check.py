@@ -120,7 +120,8 @@ def _checked(folder: Path, manifest: SubmissionManifest, tasks: Tasks, base: Tas
 
 LATER: Final = (
     "open_thoughts", "cut_thoughts", "resumed", "markers_in_pages", "evidence_by_tokens", "evidence_by_searches",
-    "evidence_curve", "confident", "expected_calibration_error",
+    "evidence_curve", "confident", "expected_calibration_error", "select@vote", "select@shortest", "select@confident",
+    "select@weighted_vote", "completeness",
 )  # fmt: skip
 """Counts that scores of older submissions lack. They do not affect the ranking."""
 

@@ -32,6 +32,22 @@ def _density(case: Case) -> Floats:
     return case.at_ends(share * max(case.episode.reward, 0.0))
 
 
+def _pages(case: Case) -> Floats:
+    term, episode = case.terms["pages"], case.episode
+    wrong = {title_key(p.text) for p in case.question.paragraphs or () if not p.supporting}
+    wrong -= {title_key(p.text) for p in case.question.paragraphs or () if p.supporting}
+    seen = [(title_key(opened.title), "") for opened in episode.opens if opened.part]
+    if term.of == "found":
+        hits = [hit.passage for search in episode.searches for hit in search.hits]
+        seen += [(title_key(page.title), title_key(page.text)) for page in hits if not is_simulated(page)]
+    gold = {title_key(title) for title in case.question.gold_titles or ()}
+    right = len({title for title, text in seen if title in gold and text not in wrong})
+    missed, beyond = len(gold) - right, len({title for title, _ in seen}) - right
+    square = term.beta**2
+    score = (1 + square) * right / ((1 + square) * right + square * missed + beyond) if right else 0.0
+    return case.at_ends(score * (term.eta + (1 - term.eta) * min(max(episode.reward, 0.0), 1.0)))
+
+
 def _completeness(case: Case) -> Floats:
     term, episode = case.terms["completeness"], case.episode
     second = [call.answer or "" for call in episode.calls if call.prefix and call.role == "reader"]
@@ -135,6 +151,7 @@ def _calibrated(case: Case) -> Floats:
 
 ANSWER_TERMS: dict[str, Callable[[Case], Floats]] = {
     "density": _density,
+    "pages": _pages,
     "completeness": _completeness,
     "boundary": _boundary,
     "plan": _plan,
