@@ -27,7 +27,7 @@ from searchgym.records import Call, Episode, hops_of, simulated_share
 from searchgym.rollout.chat import thought_counts
 from searchgym.scoring import Scores as Row
 from searchgym.scoring.citations import gold_spans_of, score_citations
-from searchgym.scoring.confidence import abstains, check_confidence, expected_calibration_error
+from searchgym.scoring.confidence import abstains, candidate_scores, check_confidence, expected_calibration_error
 from searchgym.scoring.efficiency import LIMITS, Pages, spent_for
 from searchgym.scoring.selection import Sampled, selected
 
@@ -166,7 +166,17 @@ def summarise(scored: Scored) -> Scores:
     if spent_curves := curves_of(list(scored.spent.values())):
         scores["evidence_curve"] = spent_curves
     scores |= confidence_scores(ordered, {key: bool(row["em"]) for key, row in scored.rows.items() if "em" in row})
+    scores |= _stated(scored)
     return cast("Scores", scores | _explained(scored))
+
+
+def _stated(scored: Scored) -> dict[str, Any]:
+    """Returns ``candidates``, the scores of answers that state several candidates with confidences, if some do."""
+    questions = [scored.task.by_id[e.question_id] for e in scored.episodes]
+    asked = [(e, q) for e, q in zip(scored.episodes, questions, strict=True) if q.answerable is not False]
+    answers = ["" if e.answer is None else e.answer.text for e, _ in asked]
+    found = candidate_scores(answers, [scoring.golds_with_words(question.golds) for _, question in asked])
+    return {} if found is None else {"candidates": found}
 
 
 def confidence_scores(episodes: Sequence[Episode], right: Mapping[tuple[str, int], bool]) -> dict[str, float]:

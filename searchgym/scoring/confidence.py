@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from searchgym.errors import ScoringError
-from searchgym.scoring.answers import normalise_answer
+from searchgym.scoring.answers import exact_match, normalise_answer
 
 BINS: Final = 10
 """Number of equal-width bins of the expected calibration error."""
@@ -78,6 +78,41 @@ def brier_reward(candidates: Sequence[Candidate], right: Sequence[bool]) -> floa
     if not candidates or not len(confidences) == len(distinct) == len(candidates) or math.fsum(confidences) > 1 + 1e-6:
         return 0.0
     return 1 - math.fsum((y - p) ** 2 for y, p in zip(right, confidences, strict=True)) / len(confidences)
+
+
+def candidate_scores(answers: Sequence[str], golds: Sequence[Sequence[str]]) -> dict[str, float | None] | None:
+    """Scores answers that state several candidates with confidences; None if none states a confidence.
+
+    Args:
+        answers: Text of each answer; empty if there is none.
+        golds: All accepted answers to each question.
+
+    Returns:
+        ``n`` answers; the shares with a right ``first`` candidate, with a right candidate of highest confidence
+        (``likeliest``), and with ``any`` right one; the mean ``candidates`` of an answer; ``brier``, the mean of
+        `brier_reward`; ``expected_calibration_error`` over all candidates with a confidence in [0, 1].
+    """
+    rows = [candidates_of(answer) for answer in answers]
+    if not any(candidate.confidence is not None for row in rows for candidate in row):
+        return None
+    right = [[exact_match(c.text, names) > 0 for c in row] for row, names in zip(rows, golds, strict=True)]
+    likeliest = [max(range(len(row)), key=lambda i, row=row: row[i].confidence or 0.0, default=None) for row in rows]  # type: ignore[misc]
+    stated = [
+        (c.confidence, good)
+        for row, goods in zip(rows, right, strict=True)
+        for c, good in zip(row, goods, strict=True)
+        if c.confidence is not None and 0 <= c.confidence <= 1
+    ]
+    count = len(answers)
+    return {
+        "n": count,
+        "first": sum(goods[0] for goods in right if goods) / count,
+        "likeliest": sum(goods[i] for goods, i in zip(right, likeliest, strict=True) if i is not None) / count,
+        "any": sum(map(any, right)) / count,
+        "candidates": sum(map(len, rows)) / count,
+        "brier": math.fsum(brier_reward(row, goods) for row, goods in zip(rows, right, strict=True)) / count,
+        "expected_calibration_error": expected_calibration_error(*zip(*stated, strict=True)) if stated else None,
+    }
 
 
 def abstains(answer: str) -> bool:

@@ -58,6 +58,20 @@ def test_ties_go_to_the_best_single_rank_then_to_the_earlier_retriever():
     assert [(h.passage.id, h.score) for h in fuse(paired, 4, 0)] == [("x", 1), ("y", 1), ("a", 1), ("b", 1)]
 
 
+def test_rank_score_fusion_decides_ties_by_score():
+    """First in one list ties with second in two (1 = 1/2 + 1/2); the better score wins. A single list stays as it is."""
+
+    def hits(*pairs):
+        return [Hit(Passage(id, "", id), score) for id, score in pairs]
+
+    lists = [hits(("x", 9.0), ("b", 5.0)), hits(("y", 3.0), ("b", 7.0)), hits(("a", 6.0))]
+    assert ids(fuse(lists, 4, 0, "score")) == "xbay"
+    assert ids(fuse(lists, 4, 0)) == "xyab"
+    assert ids(fuse([lists[0]], 2, 0, "score")) == "xb"
+    hybrid = HybridRetriever([Listed("ab"), Listed("ba")], constant=0, ties="score")
+    assert hybrid.identity()["ties"] == "score" and "ties" not in HybridRetriever([Listed("ab")]).identity()
+
+
 def test_the_same_ranks_in_another_order_are_a_tie_to_the_bit():
     ranks = {"a": (1, 2, 3), "b": (2, 3, 1), "c": (3, 1, 2)}
     sums = {functools.reduce(operator.add, (1 / (2 + rank) for rank in own)) for own in ranks.values()}

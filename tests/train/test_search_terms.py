@@ -11,7 +11,7 @@ from test_credit import team
 from searchgym.errors import DataError, SearchGymError
 from searchgym.records import Answer, Hit, Hop, Passage, Question, Searched, SupportingFact, Triple
 from searchgym.scoring import exact_match
-from searchgym.scoring.confidence import Candidate, brier_reward, candidates_of
+from searchgym.scoring.confidence import Candidate, brier_reward, candidate_scores, candidates_of
 from searchgym.train import load_recipe
 from searchgym.train.credit.credit import Credit
 from searchgym.train.credit.term import CreditContext
@@ -257,6 +257,18 @@ def test_several_right_answers():
     several = dataclasses.replace(QUESTION, metadata={"wanted": [["Ulm"], ["Bonn", "Bonna"], ["Kiel"]]})
     for answer, expected in [("Ulm", 1 / 3), ("Ulm; Bonn; Bonna", 2 / 3), ("Ulm; Bonna; Kiel", 1)]:
         assert earned(episode(answer=answer), question=several, **{"any-of": 1}) == [pytest.approx(expected)]
+
+
+def test_scores_of_candidates():
+    answers = ["Ulm (0.6); Bonn (0.4)", "Bonn (0.2); Ulm (0.5)", "Ulm", "", "Kiel (nan)"]
+    scores = candidate_scores(answers, [["Ulm"]] * 5)
+    brier = [1 - (0.16 + 0.16) / 2, 1 - (0.04 + 0.25) / 2, 0, 0, 0]
+    stated = ((0.6, True), (0.4, False), (0.2, False), (0.5, True))
+    assert scores == {
+        "n": 5, "first": 0.4, "likeliest": 0.6, "any": 0.6, "candidates": 6 / 5, "brier": pytest.approx(sum(brier) / 5),
+        "expected_calibration_error": pytest.approx(sum(abs(p - right) for p, right in stated) / 4),
+    }  # fmt: skip
+    assert candidate_scores(["Ulm; Bonn", ""], [["Ulm"]] * 2) is None
 
 
 def test_the_brier_reward_is_proper():

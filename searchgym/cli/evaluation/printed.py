@@ -12,6 +12,7 @@ from searchgym.cli.tables import cut_to
 
 TABLES: Final = (
     "legal_by_role", "refused", "notes", "endings", "splits", "ceilings", "contamination", "awareness", "completeness",
+    "candidates",
     "unreachable_golds", "on_answerable", "evidence_curve", "recovery",
 )  # fmt: skip
 """Keys of scores that explain the others; they have tables of their own."""
@@ -141,6 +142,13 @@ def _remarks(scores: Mapping[str, Any]) -> Iterator[str]:
         yield (
             f"completeness: {show(details['again'])} of {details['n']} episodes answer right again from their pages "
             f"alone, {show(details['right'])} answer right, {show(details['both'])} both"
+        )
+    if (details := scores.get("candidates")) is not None:
+        error = details["expected_calibration_error"]
+        yield (
+            f"candidates: {show(details['first'])} of {details['n']} answers have a right first candidate, "
+            f"{show(details['any'])} any; Brier reward {show(details['brier'])}, calibration error "
+            f"{'none' if error is None else show(error)}"
         )
     if details := scores.get("ceilings"):
         yield (

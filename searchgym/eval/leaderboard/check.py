@@ -121,7 +121,7 @@ def _checked(folder: Path, manifest: SubmissionManifest, tasks: Tasks, base: Tas
 LATER: Final = (
     "open_thoughts", "cut_thoughts", "resumed", "markers_in_pages", "evidence_by_tokens", "evidence_by_searches",
     "evidence_curve", "confident", "expected_calibration_error", "select@vote", "select@shortest", "select@confident",
-    "select@weighted_vote", "completeness",
+    "select@weighted_vote", "completeness", "candidates",
 )  # fmt: skip
 """Counts that scores of older submissions lack. They do not affect the ranking."""
 
