@@ -173,10 +173,10 @@ def summarise(scored: Scored) -> Scores:
 def _stated(scored: Scored) -> dict[str, Any]:
     """Returns ``candidates``, the scores of answers that state several candidates with confidences, if some do."""
     questions = [scored.task.by_id[e.question_id] for e in scored.episodes]
-    asked = [(e, q) for e, q in zip(scored.episodes, questions, strict=True) if q.answerable is not False]
-    answers = ["" if e.answer is None else e.answer.text for e, _ in asked]
-    found = candidate_scores(answers, [scoring.golds_with_words(question.golds) for _, question in asked])
-    return {} if found is None else {"candidates": found}
+    pairs = [(e, q) for e, q in zip(scored.episodes, questions, strict=True) if q.answerable is not False]
+    answers = ["" if e.answer is None else e.answer.text for e, _ in pairs]
+    candidates = candidate_scores(answers, [scoring.golds_with_words(question.golds) for _, question in pairs])
+    return {} if candidates is None else {"candidates": candidates}
 
 
 def confidence_scores(episodes: Sequence[Episode], right: Mapping[tuple[str, int], bool]) -> dict[str, float]:

@@ -59,7 +59,7 @@ def test_ties_go_to_the_best_single_rank_then_to_the_earlier_retriever():
 
 
 def test_rank_score_fusion_decides_ties_by_score():
-    """First in one list ties with second in two (1 = 1/2 + 1/2); the better score wins. A single list stays as it is."""
+    """First in one list ties with second in two (1 = 1/2 + 1/2); the better score wins. A single list stays."""
 
     def hits(*pairs):
         return [Hit(Passage(id, "", id), score) for id, score in pairs]

@@ -325,7 +325,7 @@ def test_cheats_against_plans_and_candidates():
         ("{outcome: 1, any-of: 1}", "any-of: it replaces outcome"),
         ("{calibrated: 1}", "calibrated: wrong candidates with confidence 0 earn everything"),
         ("{outcome: 1, completness: 1}", "completeness"),
-        ("{outcome: 1, boundary: {known: 0}}", "known"),
+        ("{outcome: 1, boundary: {min_right: 0}}", "min_right"),
     ],
 )
 def test_recipes_with_wrong_terms_are_refused(credit, message):

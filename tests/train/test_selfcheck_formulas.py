@@ -63,7 +63,7 @@ OPTIONS = {
     "decision": [{"known": 0.9}],
     "ranking": [{"measure": "hits"}, {"gate": 0.9}],
     "completeness": [{"grounded": False}, {"right": 0.3}],
-    "boundary": [{"known": 0.9, "repeat": 0.1}],
+    "boundary": [{"min_right": 0.9, "repeat": 0.1}],
     "any-of": [{"most": 2}],
     "pages": [{"of": "opened", "eta": 0.5}, {"beta": 0.5}],
 }  # fmt: skip

@@ -46,18 +46,18 @@ class Reread:
 
     async def answer_from_pages(self, question: Question, hits: Sequence[Hit], io: EpisodeIO) -> None:
         """Lets the reader answer from pages, if there are any."""
-        pages, shown, left = dict[str, Hit](), list[Hit](), self.words
+        pages, visible, left = dict[str, Hit](), list[Hit](), self.words
         for hit in hits:
             pages.setdefault(hit.passage.id, hit)
         for hit in pages.values():
             left -= min(len(hit.passage.text.split()), self.passage_words)
             if left < 0:
                 break
-            shown.append(hit)
-        if not shown:
+            visible.append(hit)
+        if not visible:
             return
-        io.note("pages_left_out", len(pages) - len(shown))
-        fields = {"question": question.text, "documents": documents(shown, self.passage_words)}
+        io.note("pages_left_out", len(pages) - len(visible))
+        fields = {"question": question.text, "documents": documents(visible, self.passage_words)}
         reply = await io.open(READER, **fields).generate(prefix=True)
         reply.call.answer = accept(reply, read_known(reply.text))
 

@@ -84,8 +84,8 @@ class HybridRetriever(Wrapper):
 
     @override
     def identity(self) -> dict[str, Any]:
-        own = {"kind": "hybrid", "depth": self.depth, "constant": self.constant}
-        return own | ({} if self.ties == "rank" else {"ties": self.ties}) | super().identity()
+        settings = {"kind": "hybrid", "depth": self.depth, "constant": self.constant}
+        return settings | ({} if self.ties == "rank" else {"ties": self.ties}) | super().identity()
 
 
 def fuse(lists: Sequence[Sequence[Hit]], k: int, constant: int = 60, ties: str = "rank") -> list[Hit]:

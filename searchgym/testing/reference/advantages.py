@@ -177,8 +177,8 @@ def _by_stage(samples: Sequence[Sample], options: AdvantageOptions) -> list[Floa
         gains = {peer: gain(sample.group_uid, peer, stage) for peer in peers}
         others = np.array([value for value in gains.values() if value is not None])
         if len(others) >= options.min_group and np.ptp(others) > 1e-6:
-            own = gains[sample.episode_id] or 0.0
-            values[i][call.start : call.end] = (own - others.mean()) / deviation(others, estimator)
+            mine = gains[sample.episode_id] or 0.0
+            values[i][call.start : call.end] = (mine - others.mean()) / deviation(others, estimator)
             useful.add(i)
     stays = [
         (i in useful or not options.drop_zero_variance) and not (options.drop_overlong and sample.overlong)
@@ -228,15 +228,15 @@ def by_call(i: int, samples: Sequence[Sample], units: Sequence[_Unit], estimator
                     through[other[len(path) - 1]].append(unit.reward)
             mine, others = float(np.mean(through[path[-1]])), np.array([np.mean(row) for row in through.values()])
         else:
-            found = [
+            alike = [
                 (unit, c, _discounted(samples, unit, c, estimator.gamma))
                 for unit in same
                 for j, _, _ in unit.spans
                 for c in samples[j].calls
                 if c.state == call.state and not c.prefix
             ]
-            others = np.array([value for *_, value in found])
-            mine = next(value for unit, c, value in found if unit is current and c.index == call.index)
+            others = np.array([value for *_, value in alike])
+            mine = next(value for unit, c, value in alike if unit is current and c.index == call.index)
         if len(others) > 1 and (np.ptp(others) > 1e-6 or kind_name(estimator) == "siblings"):
             values[call.start : call.end] += estimator.weight * (mine - others.mean()) / deviation(others, estimator)
     return values[samples[i].mask]

@@ -75,7 +75,7 @@ def _boundary(case: Case) -> Floats:
     ]
     spent = {id(peer): len(peer.searches) for peer in case.peers}
     needed = 0
-    if np.mean(trials) < term.known:
+    if np.mean(trials) < term.min_right:
         needed = min((spent[id(peer)] for peer in case.peers if peer.reward >= 1), default=0)
     queries = Counter(norm(search.query) for search in case.episode.searches)
     charged = spent[id(case.episode)] - needed if case.episode.reward >= 1 else 0

@@ -153,8 +153,8 @@ def value_loss(shadow: TrainedPolicy, samples: Sequence[Sample], positions: Sequ
         outputs = shadow.logits(sample.ids, at)
         target, before = (torch.from_numpy(row[at].astype(np.float64)) for row in (sample.returns, sample.value))
         if outputs.shape[1] > 1:
-            wanted = torch.tensor([blurred(float(y), critic.loss) for y in target], dtype=outputs.dtype)
-            return (wanted * (outputs.logsumexp(1, keepdim=True) - outputs)).sum() / total
+            target_mass = torch.tensor([blurred(float(y), critic.loss) for y in target], dtype=outputs.dtype)
+            return (target_mass * (outputs.logsumexp(1, keepdim=True) - outputs)).sum() / total
         value = outputs[:, 0]
         error = (value - target).square()
         if critic.value_clip is not None:

@@ -120,8 +120,8 @@ class Stages(Scaled):
         for i, j in calls:
             call = samples[i].calls[j]
             if call.role not in number_of:
-                known = ", ".join(number_of)
-                raise DataError(f"advantage.estimator stages: role {call.role} is in no stage; the roles are {known}")
+                names = ", ".join(number_of)
+                raise DataError(f"advantage.estimator stages: role {call.role} is in no stage; the roles are {names}")
             of_stage[number_of[call.role]].append((i, j))
             earned[number_of[call.role]] += float(samples[i].reward[call.end - 1])
         matrix = np.array(self.matrix())

@@ -25,7 +25,7 @@ class Boundary(EpisodeTerm):
     """Deducts the searches of right attempts that were not needed, by what the model knows without a search.
 
     The trial answers without pages of all attempts at a question (role ``knower``, as in the agent ``saas``) say what
-    the model knows. If a share of at least `known` of them is right, no search was needed: a right attempt with q
+    the model knows. If a share of at least `min_right` of them is right, no search was needed: a right attempt with q
     searches gets ``-price q``. If fewer are, but some attempt is right, it gets ``-price (q - q_min)``, where q_min is
     the least number of searches of a right attempt. If none is right, nobody is charged. A wrong attempt is never
     charged for searches. Right means a score of 1. A group without trial answers is refused with a DataError.
@@ -38,7 +38,7 @@ class Boundary(EpisodeTerm):
 
     price: Annotated[float, Ge(0)] = 0.05
     """Reward deducted for each search that was not needed."""
-    known: Annotated[float, Interval(gt=0, le=1)] = 0.5
+    min_right: Annotated[float, Interval(gt=0, le=1)] = 0.5
     """Minimum share of right trial answers with which a question counts as known."""
     repeat: Annotated[float, Ge(0)] = 0.0
     """Reward deducted for each query that the attempt, right or wrong, had made before in the same words."""
@@ -57,7 +57,7 @@ class Boundary(EpisodeTerm):
             )
         spent = [len(episode.searches) for episode in group]
         right = [count for count, episode in zip(spent, group, strict=True) if episode.reward >= RIGHT]
-        needed = 0 if sum(tried) / len(tried) >= self.known else min(right, default=0)
+        needed = 0 if sum(tried) / len(tried) >= self.min_right else min(right, default=0)
         rows = []
         for count, episode in zip(spent, group, strict=True):
             unneeded = count - needed if episode.reward >= RIGHT else 0

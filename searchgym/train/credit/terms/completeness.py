@@ -49,7 +49,7 @@ class Completeness(EpisodeTerm):
             return 0.0
         golds = golds_with_words(context.question(episode).golds)
         texts = [f"{page.title} {page.text}" for page in pages if not is_simulated(page)]
-        found = any(holds(text, gold) for text in texts for gold in golds)
-        if self.grounded and not found and not {"yes", "no"} & {gold.casefold() for gold in golds}:
+        stated = any(holds(text, gold) for text in texts for gold in golds)
+        if self.grounded and not stated and not {"yes", "no"} & {gold.casefold() for gold in golds}:
             return 0.0
         return context.score(episode, trial.answer or "")
