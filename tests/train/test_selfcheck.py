@@ -194,6 +194,12 @@ METHODS = {
         "optimizer.weight_decay=0.1",
     ],
     "branches": ["advantage.estimator=tree", "rollout.attempts=4"],
+    "siblings": ["advantage.estimator=siblings", "rollout.attempts=4"],
+    "states": ["advantage.estimator=gigpo", "rollout.attempts=4"],
+    "over the batch": ["advantage.estimator=rloo", "advantage.rescale=batch"],
+    "values by classification": ["advantage.estimator=gae", "critic.loss=hl-gauss"],
+    "second answers": ["agent=search-r1-reread", "credit={outcome: 1, completeness: 1, density: 0.5, pages: 0.5}"],
+    "trial answers": ["agent=saas", "credit={outcome: 1, boundary: 1}"],
     "turn by turn": ["advantage.normalise=role-turn", "advantage.chain=none", "credit={outcome: 1, vpr: 1}"],
     "whitened": ["advantage.estimator=reinforce-pp", "loss.reduction=constant", "loss.constant_length=64"],
 }
@@ -234,6 +240,11 @@ CHAINED = [
     "models={answerers: {roles: [answer], frozen: true}, others: {}}",
     "env_options={questions: {split: train, size: 40, seed: 1}, reward: f1, max_turns: 3, top_k: 1}",
 ]  # fmt: skip
+STAGES = [
+    "agent=m-ask", "model=tiny-teams", "advantage.chain=none", "advantage.normalise=role",
+    "advantage.estimator={kind: stages, stages: {plan: [planning], research: [search, summary, update], end: [answer]}}",
+    "credit={gain: 1, format: 0.5, plan: 0.5}",
+]  # fmt: skip
 BY_GROUP = [
     "agent=m-ask", "model=tiny-teams", "advantage.normalise=role",
     "credit={gain: 1, overlong: {weight: 0.5, limit: 24, cache: 20}, format: {roles: [search]}}",
@@ -247,6 +258,11 @@ BY_GROUP = [
 def test_chains_of_episodes_pass(recipe, more, tmp_path, no_bandit):
     """With a frozen role, whose rewards are passed back all the same."""
     assert failed(tmp_path, *CHAINED, *more, recipe=recipe) == []
+
+
+@pytest.mark.slow
+def test_stages_pass(tmp_path, no_bandit):
+    assert failed(tmp_path, *CHAINED[2:], *STAGES, recipe="tiny-grpo") == []
 
 
 # -- planted faults ------------------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ class Reread:
 
     async def run(self, question: Question, io: EpisodeIO) -> None:
         """Runs one episode."""
-        await self.agent.run(question, _WithReader(question, io, self))  # type: ignore[arg-type]  # delegates the rest
+        await self.agent.run(question, _WithReader(question, io, self))
 
     async def answer_from_pages(self, question: Question, hits: Sequence[Hit], io: EpisodeIO) -> None:
         """Lets the reader answer from pages, if there are any."""

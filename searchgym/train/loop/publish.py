@@ -28,6 +28,9 @@ ALLOWED: Final = {"float32": 1e-3, "bfloat16": 0.02}
 """Maximum mean difference of log-probs between sampler and trainer, in nats, by number type."""
 TOKENS: Final = 16
 """Maximum number of tokens in a probe's response."""
+SAMPLES_A_PROMPT: Final = 8
+"""Number of samples of a step for which one prompt is probed: with few samples, four prompts took a quarter of a step's
+time."""
 AGAIN: Final = 8
 """Number of responses to each prompt in the second measurement, made if the first is above the limit."""
 
@@ -96,7 +99,7 @@ class Publisher:
         options, rows = self._rollout, list[Row]()
         for key, model in self._models.items():
             key_samples = [sample for sample in samples if sample.model_key == key]
-            temperature, count = options.temperature, options.probe
+            temperature, count = options.temperature, min(options.probe, -(-len(key_samples) // SAMPLES_A_PROMPT))
             allowed = self._allowed
             rows.append(
                 probe(

@@ -49,8 +49,8 @@ class RolloutOptions(Options):
     """Sampling engine: its name, or ``kind`` and options. ``transformers`` makes runs reproducible bit for bit,
     ``vllm`` is faster; ``auto`` uses vLLM if it is installed."""
     probe: Annotated[int, Ge(0)] = 4
-    """Number of prompts that the sampler completes after each update, to compare its log-probs with the trainer's; 0
-    turns the check off."""
+    """Number of prompts that the sampler completes after each update, to compare its log-probs with the trainer's; at
+    most one for every eight samples of the step. 0 turns the check off."""
     staleness: Annotated[int, Ge(0)] = 0
     """Number of steps by which sampling may run ahead of learning, with weights that lack those updates. With 0,
     sampling and learning alternate."""

@@ -78,7 +78,8 @@ class HlGauss(ValueLoss):
         import torch
 
         edges = torch.linspace(self.low, self.high, self.bins + 1, device=outputs.device)
-        return outputs.float().softmax(1) @ ((edges[1:] + edges[:-1]) / 2)
+        values: Tensor = outputs.float().softmax(1) @ ((edges[1:] + edges[:-1]) / 2)
+        return values
 
     @override
     def sums(

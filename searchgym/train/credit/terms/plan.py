@@ -50,7 +50,7 @@ def stated_parts(text: str) -> list[str]:
 def gold_parts(question: Question) -> list[tuple[str, ...]]:
     """Returns the accepted texts of each gold sub-question: as the data has it, and with earlier answers filled in."""
     hops = question.hops or ()
-    parts = []
+    parts = list[tuple[str, ...]]()
     for hop in hops:
         filled = hop.question
         for number in range(len(hops), 0, -1):
