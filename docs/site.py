@@ -50,6 +50,7 @@ ELSEWHERE: Final = {
     "studies/methods/teams.md": "studies/teams.md",
     "studies/methods/mask.md": "studies/mask.md",
     "studies/methods/agents.md": "studies/agents.md",
+    "studies/methods/calls.md": "studies/calls.md",
     "studies/methods/one_training_each.md": "studies/one_training_each.md",
     "studies/cosearch/README.md": "studies/cosearch.md",
     "studies/long_horizon/README.md": "studies/long_horizon.md",

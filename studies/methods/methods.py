@@ -106,6 +106,27 @@ ARMS: dict[str, list[str]] = {
     "parallel-outcome": PARALLEL,
     "cosearch": ["tiny-cosearch"],
     "cosearch-outcome": ["tiny-cosearch", OUTCOME, "advantage.normalise=role"],
+    "density": ["tiny-grpo", "credit={outcome: 1, density: 1}"],
+    "pages": ["tiny-grpo", "credit={outcome: 1, pages: 1}"],
+    "siblings": ["tiny-grpo", "advantage.estimator=siblings"],
+    "states": ["tiny-grpo", "advantage.estimator=gigpo"],
+    "batch": ["tiny-grpo", "advantage.rescale=batch"],
+    "ppo-bins": ["tiny-ppo", "critic.loss=hl-gauss"],
+    "reread-outcome": ["tiny-grpo", "agent=search-r1-reread"],
+    "reread": ["tiny-grpo", "agent=search-r1-reread", "credit={outcome: 1, completeness: 1}"],
+    "saas-outcome": ["tiny-grpo", "agent=saas"],
+    "saas": ["tiny-grpo", "agent=saas", "credit={outcome: 1, boundary: 1}"],
+    "mask-plan": [*TEAM, "agent=m-ask", "credit={outcome: 1, format: 1, plan: {roles: [planning]}}"],
+    "mask-stages": [
+        *TEAM,
+        "agent=m-ask",
+        "credit={gain: 1, format: 1}",
+        "advantage.chain=none",
+        "advantage.normalise=role",
+        "advantage.estimator={kind: stages, stages: {plan: [planning], research: [search, summary, update],"
+        " answer: [answer]}, weights: [[1, 0.4, 0.8], [0, 1, 0.8], [0, 0, 1]]}",
+    ],
+    "mask-gain": [*TEAM, "agent=m-ask", "credit={gain: 1, format: 1}", "advantage.normalise=role"],
     "sp-sample": [*SELF_PLAY, "proposer.kind=uniform", "advantage.estimator.std=sample"],
 }
 """Name of an arm to its recipe and values; LLDS acts only if a rollout is trained on in several minibatches."""
@@ -126,8 +147,14 @@ CURRICULUM_CONTRASTS = ["curriculum:grpo"]
 """Contrasts that ``python studies/methods/methods.py curriculum`` runs."""
 AGENT_CONTRASTS = ["searchplanner:searchplanner-outcome", "parallel:parallel-outcome", "cosearch:cosearch-outcome"]
 """Contrasts that ``python studies/methods/methods.py agents`` runs; `cosearch.py show` makes the model of the third."""
+CALL_CONTRASTS = [
+    "density:grpo", "pages:grpo", "siblings:grpo", "states:grpo", "batch:grpo", "ppo-bins:ppo",
+    "reread:reread-outcome", "saas:saas-outcome", "mask-plan:mask-final", "mask-stages:mask-gain",
+]  # fmt: skip
+"""Contrasts that ``python studies/methods/methods.py calls`` runs."""
 NAMED = {
     "agents": AGENT_CONTRASTS,
+    "calls": CALL_CONTRASTS,
     "curriculum": CURRICULUM_CONTRASTS,
     "mask": MASK_CONTRASTS,
     "selfplay": SELF_PLAY_CONTRASTS,
@@ -180,6 +207,8 @@ def main() -> None:
             same = tokens_budget(args.tokens or row["tokens"])
             rows[second, seed] = trained(task, second, seed, [*args.set, *same], args.out, recorded)
     contrasts = [contrast(rows, first, second, args.seeds) for first, second in pairs]
+    for row, corrected in zip(contrasts, holm([row["p"] for row in contrasts]), strict=True):
+        row["p_holm"] = corrected
     draw(rows, args.out)
     effects = main_effects(rows, args.seeds) if {"sp-both", "sp-neither"} <= {arm for arm, _ in rows} else []
     listed = [{"arm": arm, "seed": seed} | row for (arm, seed), row in sorted(rows.items())]
@@ -395,7 +424,7 @@ def contrast(rows: dict[tuple[str, int], dict[str, Any]], first: str, second: st
     return {
         "contrast": f"{first}:{second}",
         "gain": [float(np.mean([row["gain"] for row in side])) for side in own],
-        **{key: tested[key] for key in ("difference", "low", "high", "over")},
+        **{key: tested[key] for key in ("difference", "low", "high", "over", "p")},
         "by seed": (ems[0] - ems[1]).mean(axis=1).tolist(),
         "tokens": [float(np.mean([row["tokens"] for row in side])) for side in own],
         "collapsed": [sum(row["collapsed"] for row in side) for side in own],

@@ -16,7 +16,7 @@ from searchgym.train.recipe.load import load_recipe
 pytestmark = pytest.mark.study
 ROOT = Path(__file__).parents[2]
 PAGES = {path.stem: path.read_text() for path in sorted((ROOT / "docs/methods").glob("*.md"))}
-FAMILIES = ["policy_gradient", "rewards", "teams", "data", "open_answers"]
+FAMILIES = ["policy_gradient", "calls", "rewards", "teams", "data", "open_answers"]
 SAME = {"qwen2.5-7b-praise": "qwen2.5-7b-ppo"}  # what a section does not list is another's
 OTHER = {("qwen2.5-7b-lora-vllm", "optimizer.lr"): 1e-5}  # said in the row's last column
 PLAIN = {"name", "summary", "method", "model", "env", "agent"}
