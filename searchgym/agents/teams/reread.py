@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from searchgym.agents.base import Agent, EpisodeIO, Observation, accept, documents
 from searchgym.agents.teams.knowing import read_known
@@ -42,7 +42,7 @@ class Reread:
 
     async def run(self, question: Question, io: EpisodeIO) -> None:
         """Runs one episode."""
-        await self.agent.run(question, _WithReader(question, io, self))
+        await self.agent.run(question, cast("EpisodeIO", _WithReader(question, io, self)))
 
     async def answer_from_pages(self, question: Question, hits: Sequence[Hit], io: EpisodeIO) -> None:
         """Lets the reader answer from pages, if there are any."""

@@ -226,7 +226,8 @@ def by_call(i: int, samples: Sequence[Sample], units: Sequence[_Unit], estimator
                 other = _path(samples, unit)
                 if len(other) >= len(path) and other[: len(path) - 1] == path[:-1]:
                     through[other[len(path) - 1]].append(unit.reward)
-            mine, others = float(np.mean(through[path[-1]])), np.array([np.mean(row) for row in through.values()])
+            others: Floats = np.array([float(np.mean(row)) for row in through.values()])
+            mine = float(np.mean(through[path[-1]]))
         else:
             alike = [
                 (unit, c, _discounted(samples, unit, c, estimator.gamma))
