@@ -60,13 +60,18 @@ def watch(log: Path) -> None:
     Page.write, Page.close, Journal.start = noted_write, noted_close, noted_start
 
 
-def child(out: Path, values: list[str], kill_after: float | None) -> bool:
-    """Runs or resumes the training in a child, and kills it some seconds after it has started to sample."""
+def child(out: Path, values: list[str], kill_after: float | None) -> tuple[bool, float]:
+    """Runs or resumes the training in a child, and kills it some seconds after it has started to sample.
+
+    Returns:
+        Whether it was killed, and the seconds since it had started to sample.
+    """
     log = out.with_suffix(".log")
     log.touch()
     begun = log.read_text().count("started")
     pid = os.fork()
     if not pid:
+        os.setsid()  # an engine of vLLM is a process of its own, which dies with the training
         code = 1
         try:
             watch(log)
@@ -79,27 +84,24 @@ def child(out: Path, values: list[str], kill_after: float | None) -> bool:
     while log.read_text().count("started") == begun:
         assert not os.waitpid(pid, os.WNOHANG)[0], "the training ended before it sampled"
         time.sleep(0.005)
-    end = time.monotonic() + (1e9 if kill_after is None else kill_after)
-    while time.monotonic() < end:
+    started = time.monotonic()
+    while time.monotonic() < started + (1e9 if kill_after is None else kill_after):
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
             assert status == 0, f"the training ended with {status}"
-            return False
+            return False, time.monotonic() - started
         time.sleep(0.002)
-    os.kill(pid, signal.SIGKILL)
+    os.killpg(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
-    return True
+    return True, time.monotonic() - started
 
 
 def main() -> None:
     out, kills, draw, values = Path(sys.argv[1]), int(sys.argv[2]), random.Random(int(sys.argv[3])), sys.argv[4:]
     torch.set_num_threads(1)
-    started = time.monotonic()
-    child(out / "whole", values, None)
-    whole, killed = time.monotonic() - started, 0
-    while killed < kills:
-        if not child(out / "parts", values, draw.uniform(0, whole / kills * 2)):
-            break
+    _, whole = child(out / "whole", values, None)
+    killed = 0
+    while killed < kills and child(out / "parts", values, draw.uniform(0, whole / kills * 2))[0]:
         killed += 1
     child(out / "parts", values, None)
     lines = [line.split() for line in (out / "parts.log").read_text().splitlines()]
