@@ -19,8 +19,9 @@ class Reread:
     """Agent that wraps another one: before its answer counts, the role ``reader`` answers from the retrieved pages.
 
     The reader sees the question and the pages in the order in which they were first retrieved, in a context of its own,
-    without the episode; parts of pages that the agent opened are not among them. Its answer is a trial answer (`Call.prefix`) that does not affect the episode; without pages it
-    is not called. The credit term ``completeness`` and the score of that name compare the two answers.
+    without the episode; parts of pages that the agent opened are not among them. Its answer is a trial answer
+    (`Call.prefix`) that does not affect the episode; without pages it is not called. The credit term ``completeness``
+    and the score of that name compare the two answers.
 
     Args:
         agent: Workflow that searches and answers, as ``module:Class``.
