@@ -43,6 +43,7 @@ def test_list(cli):
     recipes = {row["name"]: row for row in json_of(cli("list", "recipes", "--json"))["recipes"]}
     assert recipes["tiny-grpo"]["steps"] == 20 and "GRPO" in recipes["tiny-grpo"]["summary"]
     assert {row["name"] for row in json_of(cli("list", "models", "--json"))["models"]} == {
+        "qwen-searcher",
         "smollm2-grpo",
         "smollm2-searcher",
         "tiny",

@@ -57,7 +57,7 @@ def test_a_model_that_is_nowhere_is_told_within_seconds(name):
 
 
 def test_a_name_that_is_neither_is_told(tmp_path):
-    known = "smollm2-grpo, smollm2-searcher, tiny"
+    known = "qwen-searcher, smollm2-grpo, smollm2-searcher, tiny"
     with pytest.raises(DataMissingError, match=rf"no such folder; .*a model of the hub \(OWNER/NAME\).*: {known}"):
         model_folder(tmp_path / "nowhere")
 

@@ -30,15 +30,18 @@ MADE = {
 then, generated questions stand in the order of hashes, and a corpus in one piece is cut into splits."""
 
 
-@pytest.mark.parametrize("name", ["smollm2-searcher", "smollm2-grpo"])
-def test_the_card_is_of_these_files(name):
+@pytest.mark.parametrize(
+    ("name", "base"),
+    [("smollm2-searcher", "smollm2"), ("smollm2-grpo", "smollm2"), ("qwen-searcher", "qwen2.5-coder-0.5b")],
+)
+def test_the_card_is_of_these_files(name, base):
     path = list_cards("models")[name]
     card, folder = load_model_card(path), path.parent
     assert isinstance(card, AdapterCard) and is_adapter(folder)
     weights = folder / "adapter_model.safetensors"
     assert card.sha256 == sha256_file(weights)
     assert sum(file.stat().st_size for file in folder.iterdir()) < 25_000_000
-    assert adapter_base(folder) == card.base == "smollm2"
+    assert adapter_base(folder) == card.base == base
     assert all(re.fullmatch("[0-9a-f]{64}", sha256) for sha256 in [*card.trained_on.values(), *card.held_out.values()])
 
 
