@@ -86,8 +86,7 @@ class Stages(Scaled):
         targets: Targets | None = None,
         frozen: Sequence[Sample] = (),
     ) -> tuple[list[Sample], GroupCounts | None]:
-        every = [*samples, *frozen]  # what frozen roles earn counts for earlier stages
-        stages = [stage for calls in calls_of_episodes(every) for stage in self._stages(every, calls)]
+        stages = [stage for calls in calls_of_episodes(samples) for stage in self._stages(samples, calls)]
         keys = [f"{stage.group} {stage.number}" for stage in stages]
         fates = group_fates(np.array([stage.gain for stage in stages]), keys, options)
         by_token = [np.zeros(len(sample.ids)) for sample in samples]
@@ -98,7 +97,7 @@ class Stages(Scaled):
                 continue
             gains: Floats = np.array([stages[n].gain for n in members])
             for n, value in zip(members, (gains - gains.mean()) / self.divisor(gains), strict=True):
-                for i, j in (at for at in stages[n].calls if at[0] < len(samples)):
+                for i, j in stages[n].calls:
                     call = samples[i].calls[j]
                     by_token[i][call.start : call.end] = value
                     signal.add(i)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import Annotated, ClassVar, Final
 
 from annotated_types import Ge, Interval
 from typing_extensions import override
@@ -14,14 +14,14 @@ from searchgym.errors import DataError
 from searchgym.records import Episode
 from searchgym.text import norm
 from searchgym.train.algorithms.samples import at_ends
-from searchgym.train.credit.term import CreditContext, EpisodeTerm, Rows
+from searchgym.train.credit.term import CreditContext, Rows, Term
 
 RIGHT: Final = 1.0
 """Score from which an answer counts as right."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Boundary(EpisodeTerm):
+class Boundary(Term):
     """Deducts the searches of right attempts that were not needed, by what the model knows without a search.
 
     The trial answers without pages of all attempts at a question (role ``knower``, as in the agent ``saas``) say what
@@ -35,6 +35,9 @@ class Boundary(EpisodeTerm):
     answer; `repeat` is 0.1 in its script for every attempt. Its release counts the least searches over all right
     attempts, even those with search disabled, unlike its README.
     """
+
+    rewards_one: ClassVar = "episode"
+    sums_up: ClassVar = False
 
     price: Annotated[float, Ge(0)] = 0.05
     """Reward deducted for each search that was not needed."""
