@@ -30,6 +30,10 @@ CONTRASTS: Final = (
     ("main", "warm", "generated", "2"),
     ("main", "form", "generated", "2"),
     ("main", "warm", "generated", None),
+    ("comparisons", "form", "real", None),
+    ("comparisons", "warm", "real", None),
+    ("comparisons", "main", "real", None),
+    ("comparisons", "warm", "generated", "2"),
     ("demonstrations", "main", "generated", None),
     ("demonstrations", "main", "real", None),
 )
