@@ -242,7 +242,7 @@ CHAINED = [
 ]  # fmt: skip
 STAGES = [
     "agent=m-ask", "model=tiny-teams", "advantage.chain=none", "advantage.normalise=role",
-    "advantage.estimator={kind: stages, stages: {plan: [planning], research: [search, summary, update], end: [answer]}}",
+    "advantage.estimator={kind: stages, stages: {plan: [planning], rest: [search, summary, update, answer]}}",
     "credit={gain: 1, format: 0.5, plan: 0.5}",
 ]  # fmt: skip
 BY_GROUP = [

@@ -71,7 +71,8 @@ class HlGauss(ValueLoss):
         y = returns.double().clamp(self.low, self.high)[:, None]
         below = torch.special.ndtr((edges - y) / spread)
         mass = below.diff(dim=1)
-        return (mass / mass.sum(1, keepdim=True)).to(returns.dtype)
+        targets: Tensor = (mass / mass.sum(1, keepdim=True)).to(returns.dtype)
+        return targets
 
     @override
     def values(self, outputs: Tensor) -> Tensor:
