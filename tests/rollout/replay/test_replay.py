@@ -59,29 +59,47 @@ def without_logp(episode):
     return dataclasses.replace(episode, id="", replayed=0, replays=None, contexts=contexts)
 
 
-def check_every_turn(agent, episodes):
-    engine = engine_of(agent)
+def check_every_turn(agent, episodes, rounding=0.0):
+    """Replays every number of turns of some episodes.
+
+    What was replayed must be the same to the token. So must what is sampled after it, with the same seeds, but for a
+    share of the replays: logits are rounded differently in other batches, and a draw may fall on the other side of a
+    token's border.
+    """
+    engine, count, others = engine_of(agent), 0, 0
     for episode in episodes:
         for turns in range(episode.turns + 1):
-            again = replayed(engine, episode, turns)
-            count = sum(call.turn <= turns for call in episode.calls)
-            assert (again.replayed, again.replays) == (count, episode.id)
-            assert without_logp(again) == without_logp(episode)
-            for number, call in enumerate(episode.calls[:count]):  # these log-probs are the recorded ones
-                logps = [
-                    np.concatenate([np.zeros(len(s.ids)) if s.logp is None else s.logp for s in e.tokens(call.context)])
-                    for e in (episode, again)
-                ]
-                np.testing.assert_array_equal(*(logp[call.start : call.end] for logp in logps), err_msg=f"{number}")
-            check_masks(episode, again)
+            again, first = replayed(engine, episode, turns), sum(call.turn <= turns for call in episode.calls)
+            assert (again.replayed, again.replays) == (first, episode.id)
+            assert given(again, turns) == given(episode, turns)
+            same = without_logp(again) == without_logp(episode)
+            check_masks(episode if same else again, again)
+            count, others = count + 1, others + (not same)
+    assert others <= rounding * count, f"{others} of {count} replays went on otherwise"
+
+
+def given(episode, turns):
+    """What a replay takes over: calls with their tokens and log-probs, searches and opened pages."""
+    calls = [call for call in episode.calls if call.turn <= turns]
+    spans = [episode.tokens(call.context) for call in calls]
+    logps = [
+        np.concatenate([np.zeros(len(s.ids), np.float32) if s.logp is None else s.logp for s in row]) for row in spans
+    ]
+    return (
+        calls,
+        [np.concatenate([s.ids for s in row])[: call.end].tolist() for call, row in zip(calls, spans, strict=True)],
+        [logp[call.start : call.end].tolist() for call, logp in zip(calls, logps, strict=True)],
+        [search for search in episode.searches if search.turn <= turns],
+        [page for page in episode.opens if page.turn <= turns],
+    )
 
 
 def check_masks(episode, again):
     """A replayed call has no weight, or the one that it had; every other call has the same."""
-    whole = [sample.mask for sample in samples_from(episode)]
+    whole = [sample.mask for sample in samples_from(episode, replayed=True)]
     assert all(map(np.array_equal, whole, (sample.mask for sample in samples_from(again, replayed=True))))
     rest = {call.index for sample in samples_from(again) for call in sample.calls}
-    before = {call.index for sample in samples_from(episode) for call in sample.calls}
+    before = {call.index for sample in samples_from(episode, replayed=True) for call in sample.calls}
     assert rest == {index for index in before if index >= again.replayed}
     trained = sum(int(sample.mask.sum()) for sample in samples_from(again))
     assert trained == generated_tokens([again])
@@ -101,7 +119,7 @@ def test_every_turn_is_repeated_of_further_agents(agent):
 @pytest.mark.study
 @pytest.mark.parametrize("agent", AGENTS)
 def test_every_turn_of_504_episodes_is_repeated(agent):
-    check_every_turn(agent, recorded(agent, 21, 4))
+    check_every_turn(agent, recorded(agent, 21, 4), rounding=0.03)
 
 
 def test_branches_continue_a_prefix_in_different_ways():
