@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from searchgym import scoring
-from searchgym.agents.teams.reread import READER
+from searchgym.agents.teams.reread import second_answer
 from searchgym.envs.task import Task
 from searchgym.protocol import Protocol
 from searchgym.records import Call, Episode, Invalid, Passage, Question, title_key
@@ -269,7 +269,7 @@ def completeness(episodes: Sequence[Episode], questions: Mapping[str, Question])
         question = questions[episode.question_id]
         if question.answerable is False or episode.stop_reason == "retriever_error":
             continue
-        trial = next((call for call in reversed(episode.calls) if call.prefix and call.role == READER), None)
+        trial = second_answer(episode)
         second |= trial is not None
         golds = scoring.golds_with_words(question.golds)
         answers = ("" if episode.answer is None else episode.answer.text, (trial and trial.answer) or "")

@@ -9,10 +9,15 @@ from searchgym.agents.base import Agent, EpisodeIO, Observation, accept, documen
 from searchgym.agents.teams.knowing import read_known
 from searchgym.errors import UsageError
 from searchgym.named import load_object
-from searchgym.records import Action, Answer, Hit, Question
+from searchgym.records import Action, Answer, Call, Episode, Hit, Question
 
 READER: Final = "reader"
 """Role that gives the second answer."""
+
+
+def second_answer(episode: Episode) -> Call | None:
+    """Returns the call of the role ``reader`` with an episode's second answer; None if it has none."""
+    return next((call for call in reversed(episode.calls) if call.prefix and call.role == READER), None)
 
 
 class Reread:

@@ -8,7 +8,7 @@ from typing import Annotated
 from annotated_types import Interval
 from typing_extensions import override
 
-from searchgym.agents.teams.reread import READER
+from searchgym.agents.teams.reread import second_answer
 from searchgym.errors import DataError
 from searchgym.records import Episode, is_simulated
 from searchgym.scoring import golds_with_words
@@ -38,7 +38,7 @@ class Completeness(EpisodeTerm):
 
     @override
     def value(self, episode: Episode, context: CreditContext) -> float:
-        trial = next((call for call in reversed(episode.calls) if call.prefix and call.role == READER), None)
+        trial = second_answer(episode)
         pages = [hit.passage for search in episode.searches for hit in search.hits]
         if trial is None:
             if pages and episode.stop_reason == "answer":
