@@ -134,6 +134,11 @@ class Scaled(Estimator):
         deviation = float(np.std(values, ddof=1 if (std or self.std) == "sample" else 0))
         return max(deviation, self.std_floor) + self.eps
 
+    def scaled(self, values: Floats, std: str | None = None) -> Floats:
+        """Returns values less their mean, divided by `divisor`; (n,) float64."""
+        centred: Floats = (values - values.mean()) / self.divisor(values, std)
+        return centred
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdvantageOptions(Options):

@@ -41,13 +41,12 @@ class Gigpo(ByCall, Scaled):
         for attempt, path in enumerate(paths):
             for number, step in enumerate(path):
                 states[step.state].append((attempt, number))
-        returns: Floats = np.array(rewards, np.float64)
-        across = ((returns - returns.mean()) / self.divisor(returns)).tolist()
+        across = self.scaled(np.array(rewards, np.float64)).tolist()
         rows = [[advantage] * len(path) for advantage, path in zip(across, paths, strict=True)]
         for calls in states.values():
             later: Floats = np.array([self.gamma ** (len(paths[a]) - 1 - n) * rewards[a] for a, n in calls])
             if len(calls) > 1 and not equal(later):
-                for (a, n), centred in zip(calls, (later - later.mean()) / self.divisor(later), strict=True):
+                for (a, n), centred in zip(calls, self.scaled(later), strict=True):
                     rows[a][n] += self.weight * float(centred)
         in_company = sum(len(calls) for calls in states.values() if len(calls) > 1)
         return CallAdvantages(rows, {"calls": sum(map(len, paths)), "shared_state": in_company})

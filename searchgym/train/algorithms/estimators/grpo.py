@@ -21,5 +21,4 @@ class Grpo(Comparing, Scaled):
 
     @override
     def compare(self, group: Group) -> Floats:
-        advantages: Floats = (group.returns - group.returns.mean()) / self.divisor(group.returns)
-        return advantages
+        return self.scaled(group.returns)

@@ -53,10 +53,9 @@ class Siblings(ByCall, Scaled):
         local = dict[Node, float]()
         for siblings in children.values():
             values: Floats = np.array([value[node] for node in siblings])
-            centred = (values - values.mean()) / self.divisor(values) if len(values) > 1 else np.zeros(1)
+            centred = self.scaled(values) if len(values) > 1 else np.zeros(1)
             local |= zip(siblings, centred.tolist(), strict=True)
-        returns: Floats = np.array(rewards, np.float64)
-        across = ((returns - returns.mean()) / self.divisor(returns)).tolist()
+        across = self.scaled(np.array(rewards, np.float64)).tolist()
         rows = [[a + self.weight * local[node] for node in path] for a, path in zip(across, nodes, strict=True)]
         branching = sum(len(siblings) > 1 for siblings in children.values())
         return CallAdvantages(rows, {"nodes": len(below), "branching": branching})

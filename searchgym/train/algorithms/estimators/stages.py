@@ -96,7 +96,7 @@ class Stages(Scaled):
             if fates[key] != "signal":
                 continue
             gains: Floats = np.array([stages[n].gain for n in members])
-            for n, value in zip(members, (gains - gains.mean()) / self.divisor(gains), strict=True):
+            for n, value in zip(members, self.scaled(gains), strict=True):
                 for i, j in stages[n].calls:
                     call = samples[i].calls[j]
                     by_token[i][call.start : call.end] = value

@@ -34,14 +34,13 @@ class Stratified(Comparing, Scaled):
     @override
     def compare(self, group: Group) -> Floats:
         returns = group.returns
-        across: Floats = (returns - returns.mean()) / self.divisor(returns)
+        across = self.scaled(returns)
         within = across.copy()
         for count in np.unique(group.searches):
             stratum = group.searches == count
             if stratum.sum() > 1:
                 of = returns[stratum]
-                centred = (of - of.mean()) / self.divisor(of, "population")
-                within[stratum] = 0.0 if equal(group.rewards[stratum]) else centred
+                within[stratum] = 0.0 if equal(group.rewards[stratum]) else self.scaled(of, "population")
         return self.alpha * within + (1 - self.alpha) * across
 
     def tally(self, group: Group) -> Mapping[str, int]:
