@@ -58,7 +58,7 @@ def group_advantages(samples: Sequence[Sample], options: AdvantageOptions, kl_co
     if kind == "tree":
         values = [_branches(i, samples, units, estimator.shared) for i in range(len(samples))]
     if kind in ("siblings", "gigpo"):
-        values = [by_call(i, samples, units, estimator) for i in range(len(samples))]
+        values = [_by_call(i, samples, units, estimator) for i in range(len(samples))]
     fates = {i: {unit.fate for unit in units if any(p[0] == i for p in unit.spans)} for i in range(len(samples))}
     stays = {i for i in range(len(samples)) if "signal" in fates[i] or not options.drop_zero_variance}
     if kind.startswith("reinforce-pp"):
@@ -212,7 +212,7 @@ def _path(samples: Sequence[Sample], unit: _Unit, until: int | None = None) -> l
     return [seen for index, seen in sorted(calls) if until is None or index <= until]
 
 
-def by_call(i: int, samples: Sequence[Sample], units: Sequence[_Unit], estimator: Any) -> Floats:
+def _by_call(i: int, samples: Sequence[Sample], units: Sequence[_Unit], estimator: Any) -> Floats:
     """Returns each trained token's advantage by ``siblings`` or ``gigpo``, 0 in groups without signal."""
     current = next(unit for unit in units if any(span[0] == i for span in unit.spans))
     same = [unit for unit in units if unit.group == current.group]
