@@ -56,7 +56,7 @@ def test_help_is_plain_text_of_80_columns(words, monkeypatch, capsys):
     ("typed", "completed"),
     [
         ("eval Hotpot", ["HotpotQA"]),
-        ("eval HotpotQA --agent search-r1-", ["search-r1-few-shot"]),
+        ("eval HotpotQA --agent search-r1-", ["search-r1-few-shot", "search-r1-reread"]),
         ("train tiny-gr", ["tiny-grpo"]),
         ("train smol-o", ["smol-own"]),
         ("list pipe", ["pipelines"]),

@@ -100,10 +100,12 @@ def runs(recipe, tmp_path):
     ]  # fmt: skip
     train(load_recipe(str(recipe), family), tmp_path / "family")
     train(load_recipe(str(recipe), ["agent=ircot", "advantage.normalise=role", STARTS]), tmp_path / "team")
-    toy_trainer(tmp_path / "tree", toy_recipe(steps=1, advantage={"estimator": "tree"})).run()
+    for name in ("tree", "siblings", "gigpo"):
+        toy_trainer(tmp_path / name, toy_recipe(steps=1, advantage={"estimator": name})).run()
     toy_trainer(tmp_path / "rejection", toy_recipe(method="rejection", steps=2)).run()
-    gae = {"estimator": "gae"}
-    toy_trainer(tmp_path / "ppo", toy_recipe(steps=1, advantage=gae, validation={"every": 0})).run()
+    by_critic = {"advantage": {"estimator": "gae"}, "validation": {"every": 0}}
+    toy_trainer(tmp_path / "ppo", toy_recipe(steps=1, **by_critic)).run()
+    toy_trainer(tmp_path / "classes", toy_recipe(steps=1, **by_critic, critic={"loss": "hl-gauss"})).run()
     rollout = BanditRollout(toy_model())
     episodes = [rollout.episode(q, 0, 0, int(q.answers[0]), 0.0) for q in QUESTIONS]
     demonstrations = [sample for e in episodes for sample in samples_from(e, "demonstration")]
@@ -129,7 +131,10 @@ def runs(recipe, tmp_path):
         "family",
         "team",
         "tree",
+        "siblings",
+        "gigpo",
         "ppo",
+        "classes",
         "rejection",
         "supervised",
         "stale",
