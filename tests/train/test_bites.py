@@ -19,13 +19,17 @@ from credit_terms import read_terms
 from searchgym.agents import load_agent
 from searchgym.options import find_kind, kinds
 from searchgym.text import norm
+from searchgym.train.algorithms import advantages as comparison
 from searchgym.train.algorithms.advantages import assign_advantages
 from searchgym.train.algorithms.estimator import AdvantageOptions, Estimator
 from searchgym.train.algorithms.estimators import stratified, tree
 from searchgym.train.algorithms.estimators.grpo import Grpo
+from searchgym.train.algorithms.estimators.stages import Stages
 from searchgym.train.algorithms.loss_options import LossOptions
 from searchgym.train.algorithms.losses import policy_sums, token_weights
 from searchgym.train.algorithms.samples import samples_from
+from searchgym.train.algorithms.value_losses.hl_gauss import HlGauss
+from searchgym.train.algorithms.value_losses.squared import Squared
 from searchgym.train.credit.credit import Credit
 from searchgym.train.credit.term import Term
 
@@ -198,6 +202,7 @@ def options(**given):
 
 
 TURNS = options(normalise="role-turn", chain="none")
+STAGES = {"plan": ["planning"], "research": ["search", "summary", "update"], "answer": ["answer"]}
 CASES = [
     Case("outcome", of_outcome, beside=NOTHING),
     Case("waypoint", of_waypoint, options=options(std="none")),
@@ -228,10 +233,16 @@ CASES = [
     Case("siblings", of_branch, beside={}, options=options(estimator="siblings"),
          without=options(eps=1e-4)),
     Case("gigpo", of_state, beside={}, options=options(estimator="gigpo"), without=options()),
+    Case("stages", of_outcome, "m-ask", {"gain": 1.0, "format": 1.0}, options=options(
+        estimator="stages", stages=STAGES, normalise="role", chain="none")),
+    Case("rescale", of_outcome, beside={}, options=options(std="none", rescale="batch"), without=options(std="none")),
     Case("tree", of_branch, beside={}, options=options(estimator="tree"), without=options(estimator="rloo")),
     Case("searchgym.cli.pipeline.controls:OracleCredit", of_oracle, beside=NOTHING, options=TURNS, name="oracle"),
 ]  # fmt: skip
-ESTIMATORS = ("stratified", "tree", "siblings", "gigpo")
+ALONE = ("tree", "stages")
+"""Estimators that replace the comparison as a whole."""
+ESTIMATORS = (*ALONE, "stratified", "siblings", "gigpo", "rescale")
+"""Estimators and options of the comparison, whose cases name the terms that they compare; see `check`."""
 
 
 @pytest.fixture(scope="module")
@@ -272,11 +283,11 @@ def check(case, recorded):
     groups = by_agent(case.agent)
     assert sum(map(len, groups)) == 200
     own = {case.term: {"weight": 1.0, **case.credit}}
-    terms = {"outcome": 1.0} if case.term in ESTIMATORS else {**case.beside, **own}
+    terms = case.beside or {"outcome": 1.0} if case.term in ESTIMATORS else {**case.beside, **own}
     count = partial(advantages, groups, task, case.agent)
     after = count(terms, case.options)
-    if case.term == "tree":
-        without = dict.fromkeys(after, 0.0)  # it replaces the comparison as a whole
+    if case.term in ALONE:
+        without = dict.fromkeys(after, 0.0)
     else:
         without = count(terms if case.term in ESTIMATORS else case.beside, case.without or case.options)
     change = {name: after[name] - without.get(name, 0.0) for name in after}
@@ -318,6 +329,16 @@ def cut(term, factor, monkeypatch):
     if term == "tree":
         real = tree.branch_rewards
         monkeypatch.setattr(tree, "branch_rewards", lambda *given: [[factor * v for v in row] for row in real(*given)])
+    elif term == "stages":
+        matrix = Stages.matrix
+        weighted_rows = lambda self: [[factor * weight for weight in row] for row in matrix(self)]  # noqa: E731
+        monkeypatch.setattr(Stages, "matrix", weighted_rows)
+    elif term == "rescale":
+        real = comparison.whiten
+        partly = lambda values, divisor: [  # noqa: E731
+            row + factor * (white - row) for row, white in zip(values, real(values, divisor), strict=True)
+        ]
+        monkeypatch.setattr(comparison, "whiten", partly)
     elif term in ("siblings", "gigpo"):
         cls = find_kind(Estimator, term)
         compare_calls = cls.compare_calls
@@ -396,3 +417,41 @@ def test_llds_bites(recorded):
 def test_the_check_of_llds_fails_without_it_and_with_its_opposite(coef, said, recorded):
     with pytest.raises(AssertionError, match=said):
         check_llds(recorded, coef)
+
+
+# -- the losses of the critic --------------------------------------------------------------------------------------
+
+
+VALUE_LOSSES = {"squared": Squared(), "hl-gauss": HlGauss()}
+
+
+def check_value_loss(name, recorded, factor=1.0):
+    """Raises an AssertionError unless a step along a loss's gradient moves values towards recorded returns.
+
+    Each token has outputs of its own, those with which the critic starts; its return is its episode's reward.
+    """
+    (task, groups), loss = recorded, VALUE_LOSSES[name]
+    rewards = [of_outcome(task.find(e.question_id), e, 0, group) for group in groups("search-r1") for e in group]
+    returns = torch.tensor(rewards)
+    outputs = torch.tensor([loss.start()] * len(returns)).requires_grad_()
+    before = loss.values(outputs.detach())
+    total, _ = loss.sums(outputs, before, returns, torch.ones(len(returns)), None)
+    (factor * total).backward()
+    change = loss.values(outputs.detach() - 0.5 * outputs.grad) - before
+    share = float((change.abs() > 1e-6).float().mean())
+    assert share >= LEAST, f"{name} changes {share:.3f} of the values"
+    together = np.corrcoef(change.numpy(), rewards)[0, 1]
+    assert together > 0.1, f"{name} moves values the other way: correlation {together:.3f}"
+
+
+@pytest.mark.parametrize("name", VALUE_LOSSES)
+def test_every_value_loss_bites(name, recorded):
+    check_value_loss(name, recorded)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("factor", "said"), [(0.0, "changes 0.000"), (-1.0, "the other way")])
+@pytest.mark.parametrize("name", VALUE_LOSSES)
+def test_the_check_of_a_value_loss_fails_without_it_and_with_its_opposite(name, factor, said, recorded):
+    with pytest.raises(AssertionError, match=said):
+        check_value_loss(name, recorded, factor)
