@@ -5,6 +5,7 @@ check is itself checked: with the term at zero, or turned round, it fails.
 """
 
 import dataclasses
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,6 +19,8 @@ from credit_terms import read_terms
 
 from searchgym.agents import load_agent
 from searchgym.options import find_kind, kinds
+from searchgym.retrieval.kinds.hybrid import fuse
+from searchgym.scoring.selection import Sampled, selected
 from searchgym.text import norm
 from searchgym.train.algorithms import advantages as comparison
 from searchgym.train.algorithms.advantages import assign_advantages
@@ -455,3 +458,42 @@ def test_every_value_loss_bites(name, recorded):
 def test_the_check_of_a_value_loss_fails_without_it_and_with_its_opposite(name, factor, said, recorded):
     with pytest.raises(AssertionError, match=said):
         check_value_loss(name, recorded, factor)
+
+
+# -- decisions that are no training: which sample counts, which hit comes first ------------------------------------
+
+
+def test_every_selection_decides_otherwise_than_the_first_sample(recorded):
+    """At least 5 % of the decisions of each differ; a vote gains answers, the shortest and the stated odds as named."""
+    task, groups = recorded
+    changed, gained = defaultdict(list), defaultdict(list)
+    for group in groups("search-r1, candidates"):
+        first = [candidate.partition(";")[0].partition(" (") for candidate in (e.answer.text for e in group)]
+        lengths = [sum(call.end - call.start for call in e.calls) for e in group]
+        samples = [
+            Sampled(text, tokens, float(odds.rstrip(") ")))
+            for (text, _, odds), tokens in zip(first, lengths, strict=True)
+        ]
+        hits = [right(task.find(group[0].question_id), sample.answer) for sample in samples]
+        for name, index in selected(samples).items():
+            changed[name].append(index != 0)
+            of_sample = {"shortest": [-n for n in lengths], "confident": [s.confidence for s in samples]}
+            values = of_sample.get(name, hits)
+            gained[name].append(values[index] - np.mean(values))
+    assert changed.keys() == {"vote", "shortest", "confident", "weighted_vote"}
+    assert all(np.mean(values) >= LEAST for values in changed.values())
+    assert all(np.mean(values) > 0 for values in gained.values())
+
+
+def test_ties_by_score_change_what_searches_find(recorded):
+    """Of the fused hits of two searches, the first five change in at least 5 % of the cases, and scores do not fall."""
+    _, groups = recorded
+    episodes = [e for group in groups("search-r1") for e in group if len(e.searches) > 1]
+    changed = []
+    for episode in episodes:
+        lists = [search.hits for search in episode.searches[:2]]
+        score = {hit.passage.id: hit.score for hits in lists for hit in hits}
+        by_rank, by_score = ([hit.passage.id for hit in fuse(lists, 5, 0, ties)] for ties in ("rank", "score"))
+        changed.append(by_rank != by_score)
+        assert sum(score[id] for id in by_score) >= sum(score[id] for id in by_rank) - 1e-9
+    assert np.mean(changed) >= LEAST
