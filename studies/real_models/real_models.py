@@ -5,8 +5,8 @@
 
 `make train-real ARGS=steps=0` makes --home, with practice/, validation/, test/, shown/ and warm/. The unit is one arm
 and one seed: it is trained, scored on test/ and, if SEARCHGYM_DATA is set, on the real questions, and its record is
-written when it ends. What has a record is not run again; what was stopped goes on where it was. README.md has the
-protocol, and `tables.py` makes the tables and the picture from the records.
+written when it ends. What a record has is not run again, a control that it lacks is added to it; what was stopped goes
+on where it was. README.md has the protocol, and `tables.py` makes the tables and the picture from the records.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -202,14 +202,16 @@ def tasks_of(home: Path) -> dict[str, Task]:
     return tasks
 
 
-def scored(model: str, arm: str, given: argparse.Namespace, folder: Path) -> dict[str, dict[str, Any]]:
+def scored(
+    model: str, arm: str, controls: Sequence[str], given: argparse.Namespace, folder: Path
+) -> dict[str, dict[str, Any]]:
     """Returns the rows of each question by set and control, as ``"SET, CONTROL"``."""
     results: dict[str, dict[str, Any]] = {}
     tasks = tasks_of(given.home)
     protocol = next(iter(tasks.values())).rules.protocol
     team = arm if arm in TEAMS else None
     with opened_models({"model": model}, protocol, Loading(given.sampler, given.dtype, max_context=2048)) as models:
-        for control in given.controls:
+        for control in controls:
             name, changed = CONTROLS[control]
             agent = with_max_tokens(load_agent(team or name), MAX_TOKENS)
             for set_name, task in tasks.items():
@@ -236,16 +238,22 @@ def record_path(arm: str, seed: int, records: Path) -> Path:
 
 
 def run_unit(arm: str, seed: int, given: argparse.Namespace) -> None:
-    """Trains and scores an arm of a seed, and writes its record."""
+    """Trains and scores an arm of a seed, and writes its record; of one that there is, what controls it lacks."""
+    path = record_path(arm, seed, given.records)
+    record: dict[str, Any] = {"arm": arm, "seed": seed, "training": None, "scores": {}}
+    if path.exists():
+        record = json.loads(path.read_text())
+    controls = [name for name in given.controls if not any(key.endswith(f", {name}") for key in record["scores"])]
+    if not controls:
+        return
     say(f"{arm}, seed {seed} ...")
-    training: dict[str, Any] | None = None
     model = {"untouched": given.base, "warm": given.start}.get(arm)
     if model is None:
-        model, training = trained(arm, seed, given)
-    scores = scored(model, arm, given, given.out / f"{arm}-{seed}" / "scores")
+        model, record["training"] = trained(arm, seed, given)
+    record["scores"] |= scored(model, arm, controls, given, given.out / f"{arm}-{seed}" / "scores")
     given.records.mkdir(parents=True, exist_ok=True)
-    with write_atomic(record_path(arm, seed, given.records)) as file:
-        file.write(json.dumps({"arm": arm, "seed": seed, "training": training, "scores": scores}).encode() + b"\n")
+    with write_atomic(path) as file:
+        file.write(json.dumps(record).encode() + b"\n")
 
 
 def arguments() -> argparse.Namespace:
@@ -274,15 +282,14 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Runs what has no record yet."""
+    """Runs what no record has yet."""
     given = arguments()
     tasks_of(given.home)  # what is scored must be there before an hour of training
     units = [(arm, seed) for seed in given.seeds for arm in given.arms]
     units = [(arm, min(given.seeds) if ARMS[arm] is None else seed) for arm, seed in units]
     units = list(dict.fromkeys(units))
     for arm, seed in units:
-        if not record_path(arm, seed, given.records).exists():
-            run_unit(arm, seed, given)
+        run_unit(arm, seed, given)
     emit({"records": [str(record_path(arm, seed, given.records)) for arm, seed in units]}, given.json)
 
 

@@ -16,16 +16,19 @@ SMALL += ["advantage.drop_zero_variance=false", "log.curve=false", "optimizer.au
 
 def test_two_arms_are_recorded_once_and_tabled(practised):
     given = ["warm", "main", "form", "--home", str(practised), "--start", "tiny", "--base", "tiny", "--limit", "4"]
-    given += ["--dtype", "float32", "--out", str(practised / "out"), "--json", "--controls", *CONTROLS, "--set", *SMALL]
-    first = here(SCRIPT, *given)
-    assert first.returncode == 0, first.stderr
+    given += ["--dtype", "float32", "--out", str(practised / "out"), "--json", "--set", *SMALL, "--controls"]
+    alone = here(SCRIPT, *given, "agent")
+    assert alone.returncode == 0 and "step 1" in alone.stderr, alone.stderr
+    first = here(SCRIPT, *given, *CONTROLS)  # adds the controls that the records lack
+    assert first.returncode == 0 and "step 1" not in first.stderr, first.stderr
+    assert "main: agent" not in first.stderr and "main: closed book" in first.stderr
     paths = json.loads(first.stdout)["records"]
     records = [json.loads(Path(path).read_text()) for path in paths]
     assert [record["arm"] for record in records] == ["warm", "main", "form"]
     assert [record["training"] and record["training"]["steps"] for record in records] == [None, 2, 2]
     assert all(len(record["scores"][f"generated, {name}"]) == 4 for record in records for name in CONTROLS)
-    again = here(SCRIPT, *given)
-    assert "step 1" not in again.stderr and json.loads(again.stdout)["records"] == paths
+    again = here(SCRIPT, *given, *CONTROLS)
+    assert "main:" not in again.stderr and json.loads(again.stdout)["records"] == paths
     shown = here("studies/real_models/tables.py", "--records", str(practised / "out" / "records"), "--json")
     assert shown.returncode == 0, shown.stderr
     tables = json.loads(shown.stdout)
