@@ -102,6 +102,8 @@ def runs(recipe, tmp_path):
     train(load_recipe(str(recipe), ["agent=ircot", "advantage.normalise=role", STARTS]), tmp_path / "team")
     for name in ("tree", "siblings", "gigpo"):
         toy_trainer(tmp_path / name, toy_recipe(steps=1, advantage={"estimator": name})).run()
+    forked = ["rollout.attempts=4", "rollout.tree={roots: 2}", "validation.every=0"]
+    train(load_recipe(str(recipe), forked), tmp_path / "forked")
     toy_trainer(tmp_path / "rejection", toy_recipe(method="rejection", steps=2)).run()
     by_critic = {"advantage": {"estimator": "gae"}, "validation": {"every": 0}}
     toy_trainer(tmp_path / "ppo", toy_recipe(steps=1, **by_critic)).run()
@@ -133,6 +135,7 @@ def runs(recipe, tmp_path):
         "tree",
         "siblings",
         "gigpo",
+        "forked",
         "ppo",
         "classes",
         "rejection",

@@ -72,7 +72,7 @@ class StartPool:
                 episode = longer[int(rng.integers(len(longer)))]
                 best = (float(np.var([e.reward for e in group])), (episode, int(rng.integers(1, episode.turns))))
             else:
-                ranked = [(score, (e, turns)) for e in longer for turns, score in _scores(e, values).items()]
+                ranked = [(score, (e, turns)) for e in longer for turns, score in cut_scores(e, values).items()]
                 if not ranked:
                     continue
                 best = max(ranked, key=lambda entry: entry[0])
@@ -112,7 +112,7 @@ def first_values(samples: Sequence[Sample]) -> Mapping[str, float]:
     }
 
 
-def _scores(episode: Episode, values: Mapping[str, float]) -> dict[int, float]:
+def cut_scores(episode: Episode, values: Mapping[str, float]) -> dict[int, float]:
     """Returns a score for each number of turns after which an episode can be cut.
 
     With values it is the fall of the value over the next turn's first call, else the mean negative log-prob of the next

@@ -12,12 +12,14 @@ import numpy as np
 
 from searchgym.errors import UsageError
 from searchgym.records import Episode, Question
+from searchgym.rollout.replay.prefix import Start
 from searchgym.rollout.storage import read_episodes
 from searchgym.train.algorithms.advantages import groups_with_signal
 from searchgym.train.algorithms.samples import VALUED, Sample, retokenisation_mismatches, samples_from
 from searchgym.train.credit.credit import Credit
+from searchgym.train.curriculum.forks import TreeOptions, grow
 from searchgym.train.curriculum.listed import ListedQuestions, batch_of
-from searchgym.train.curriculum.starts import StartPool
+from searchgym.train.curriculum.starts import StartPool, first_values
 from searchgym.train.learner.learner import Learner
 from searchgym.train.loop.folder import Row
 from searchgym.train.loop.partial import PartialRollout
@@ -202,15 +204,34 @@ class Collector:
 
     def _attempt(self, questions: list[Question], step: int) -> _Attempts:
         """Runs the attempts at questions, and returns their episodes, samples and rewards."""
-        attempts = self.recipe.rollout.attempts
+        tree, attempts = self.recipe.rollout.tree, self.recipe.rollout.attempts
         assert self._rollout is not None
-        episodes = self._rollout(questions, attempts, step, False)
-        if len(episodes) != len(questions) * attempts:
-            expected = f"{attempts} attempts at {len(questions)} questions"
+        roots = attempts if tree is None else tree.roots
+        episodes = self._rollout(questions, roots, step, False)
+        if len(episodes) != len(questions) * roots:
+            expected = f"{roots} attempts at {len(questions)} questions"
             raise UsageError(f"the rollout returned {len(episodes)} episodes for {expected}")
+        if tree is not None:
+            episodes = self._grown(episodes, tree, step)
         results = _Attempts(questions, episodes, [], [])
         self._credited(results, episodes)
         return results
+
+    def _grown(self, roots: list[Episode], tree: TreeOptions, step: int) -> list[Episode]:
+        """Returns the attempts of a step: those that begin at questions, and their forks."""
+        rollout = self._rollout
+        if not isinstance(rollout, ContinuingRollout):
+            raise UsageError("rollout.tree needs the rollout of the episode engine")
+
+        def values(episodes: Sequence[Episode]) -> Mapping[str, float]:
+            return first_values(self.learner.prepare([s for episode in episodes for s in samples_from(episode)]))
+
+        def run(starts: Sequence[Start]) -> list[Episode]:
+            return rollout.continued(starts, step) if starts else []
+
+        rng = np.random.default_rng([self.recipe.seed, step, 65])
+        by_critic = values if tree.by == "value" else None
+        return grow(roots, tree, self.recipe.rollout.attempts, rng, run, by_critic)
 
     @property
     def _partial(self) -> PartialRollout:
@@ -252,8 +273,9 @@ class Collector:
         if self.starts is None or not self.starts.chosen:
             return {}
         assert isinstance(self._rollout, ContinuingRollout)
-        chosen = self.starts.chosen
-        attempts.continued = self._rollout.continued(chosen, self.recipe.rollout.attempts, step)
+        chosen, branches = self.starts.chosen, range(self.recipe.rollout.attempts)
+        starts = [Start(episode, turns, branch) for episode, turns in chosen for branch in branches]
+        attempts.continued = self._rollout.continued(starts, step)
         self._credited(attempts, attempts.continued)
         return {
             "starts/groups": float(len(chosen)),
@@ -263,8 +285,8 @@ class Collector:
 
     def _credited(self, results: _Attempts, episodes: list[Episode]) -> None:
         """Adds the samples and rewards of episodes to a step's attempts."""
-        starts = self.recipe.rollout.starts
-        again = starts is not None and starts.replayed
+        begun = self.recipe.rollout.starts or self.recipe.rollout.tree
+        again = begun is not None and begun.replayed
         for episode, call_rewards in zip(episodes, self._credit.rewards(episodes), strict=True):
             samples = list[Sample]()
             if call_rewards is not None:

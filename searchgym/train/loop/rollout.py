@@ -52,8 +52,8 @@ class Rollout(Protocol):
 class ContinuingRollout(Rollout, Protocol):
     """Rollout that can also begin episodes at prefixes of earlier ones."""
 
-    def continued(self, prefixes: Sequence[tuple[Episode, int]], attempts: int, step: int) -> list[Episode]:
-        """Returns `attempts` continuations of each prefix (an episode and its number of turns), in order."""
+    def continued(self, starts: Sequence[Start], step: int) -> list[Episode]:
+        """Returns one episode per beginning, in order."""
         ...
 
 
@@ -117,9 +117,8 @@ class EngineRollout:
         order = {question.id: number for number, question in enumerate(questions)}
         return sorted(episodes, key=lambda episode: (order[episode.question_id], episode.attempt))
 
-    def continued(self, prefixes: Sequence[tuple[Episode, int]], attempts: int, step: int) -> list[Episode]:
-        """Returns `attempts` continuations of each prefix (an episode and its number of turns), in order."""
-        starts = [Start(episode, turns, branch) for episode, turns in prefixes for branch in range(attempts)]
+    def continued(self, starts: Sequence[Start], step: int) -> list[Episode]:
+        """Returns one episode per beginning, in order."""
         by_id = {episode.id: episode for episode in self._run_all(starts, step, False)}
         return [by_id[f"{start.name}@{step}"] for start in starts]
 
@@ -220,7 +219,8 @@ def rollout_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
 
     Returns:
         Means over episodes: ``reward``, each score, ``searches``, ``opens`` and ``markers_in_pages`` (if any),
-        ``turns``, ``generated_tokens``, ``observation_words``; shares: ``answered``, ``context_full``, ``overlong``,
+        ``turns``, ``generated_tokens``, ``observation_words``, ``repeated_tokens`` (with ``forks``, the share that
+        repeats calls, if any); shares: ``answered``, ``context_full``, ``overlong``,
         ``retriever_error`` of episodes, ``invalid`` of actions, ``illegal`` of calls; ``reward_std`` (over n),
         ``max_generated_tokens`` and ``longest_prompt``, the maximum number of tokens before a call. Also means of
         `thought_counts`.
@@ -228,6 +228,7 @@ def rollout_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     rewards = [episode.reward for episode in episodes]
     lengths = [generated_tokens([episode]) for episode in episodes]
     calls = [call for episode in episodes for call in episode.calls]
+    repeated = np.array([sum(call.end - call.start for call in e.calls[: e.replayed]) for e in episodes])
     markers = [markers_in_pages(episode.searches, episode.opens) for episode in episodes]
     scores = sorted({name for episode in episodes for name in episode.scores})
     return {
@@ -237,6 +238,9 @@ def rollout_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
         "searches": float(np.mean([len(episode.searches) for episode in episodes])),
         **({"opens": opens} if (opens := float(np.mean([len(episode.opens) for episode in episodes]))) else {}),
         "turns": float(np.mean([episode.turns for episode in episodes])),
+        **(
+            {"forks": float(np.mean(repeated > 0)), "repeated_tokens": float(repeated.mean())} if repeated.any() else {}
+        ),
         "observation_words": float(np.mean([episode.observation_words for episode in episodes])),
         **({"markers_in_pages": marked} if (marked := float(np.mean(markers))) else {}),
         "answered": float(np.mean([episode.stop_reason == "answer" for episode in episodes])),

@@ -28,6 +28,7 @@ def combination_problems(recipe: Recipe) -> list[str]:
         checks = [
             _rollout_problems,
             _continued_problems,
+            _tree_problems,
             _advantage_problems,
             _loss_problems,
             _credit_problems,
@@ -111,10 +112,28 @@ def _continued_problems(recipe: Recipe) -> Iterator[str]:
     if rollout.partial:
         if not rollout.staleness:
             yield f"rollout.partial is {rollout.partial}: it needs rollout.staleness, 1 or more"
-        apart = {"resample": rollout.resample, "starts": rollout.starts, "durable steps": rollout.durable == "steps"}
+        apart = {"resample": rollout.resample, "starts": rollout.starts, "tree": rollout.tree}
+        apart |= {"durable steps": rollout.durable == "steps"}
         yield from (f"rollout.partial and rollout.{name}: choose one" for name, is_set in apart.items() if is_set)
         if recipe.proposer is not None:
             yield "rollout.partial: a proposer learns from the questions of its step; leave out one of the two"
+
+
+def _tree_problems(recipe: Recipe) -> Iterator[str]:
+    """Yields problems with attempts that fork from others."""
+    rollout, estimator, tree = recipe.rollout, recipe.advantage.estimator, recipe.rollout.tree
+    if tree is None:
+        return
+    rest, forks = rollout.attempts - tree.roots, tree.rounds * tree.branches
+    if rest < 0 or rest % forks:
+        yield (
+            f"rollout.tree: of {rollout.attempts} rollout.attempts {tree.roots} are roots, and {rest} forks cannot be "
+            f"divided into {tree.rounds} rounds of {tree.branches} branches: change one of them"
+        )
+    if tree.by == "value" and (not estimator.critic or rollout.staleness):
+        yield "rollout.tree.by value needs a critic (advantage.estimator gae) and rollout.staleness 0"
+    if rollout.starts is not None:
+        yield "rollout.tree and rollout.starts: choose one"
 
 
 def _advantage_problems(recipe: Recipe) -> Iterator[str]:
@@ -219,6 +238,7 @@ def _unused(recipe: Recipe) -> Iterator[str]:
         "rollout.resample": recipe.rollout.resample > 0,
         "rollout.starts": recipe.rollout.starts is not None,
         "rollout.partial": recipe.rollout.partial > 0,
+        "rollout.tree": recipe.rollout.tree is not None,
         "critic": recipe.critic != CriticOptions(),
         "credit": recipe.credit != {"outcome": Outcome()},
         "advantage.normalise": advantage.normalise != "all",

@@ -12,6 +12,7 @@ from typing_extensions import override
 from searchgym.options import Options, find_kind
 from searchgym.rollout.sampler_kind import SamplerKind
 from searchgym.train.algorithms.value_loss import ValueLoss
+from searchgym.train.curriculum.forks import TreeOptions
 from searchgym.train.curriculum.starts import StartOptions
 from searchgym.train.recipe.backend import LearnerBackend
 
@@ -60,6 +61,8 @@ class RolloutOptions(Options):
     old."""
     starts: StartOptions | None = None
     """Groups that begin at a prefix of an earlier episode. Default: all begin at a question."""
+    tree: TreeOptions | None = None
+    """Attempts that fork from turns of other attempts at the same question. Default: all begin at the question."""
     durable: Literal["auto", "steps", "responses"] = "auto"
     """What a resumed run does not sample again: ``responses``, every response that is on disk, or ``steps``, only
     rollouts that were complete. ``auto`` is ``steps`` if the run repeats bit for bit (``transformers`` without

@@ -1,0 +1,136 @@
+"""Forks: attempts that begin at a turn of another attempt at the same question, so that a group is a tree."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import numpy as np
+from annotated_types import Ge
+
+from searchgym.options import Options
+from searchgym.records import Episode
+from searchgym.rollout.replay.prefix import Start
+from searchgym.train.curriculum.starts import cut_scores
+
+Values = Callable[[Sequence[Episode]], Mapping[str, float]]
+"""Function that returns the critic's value at the first token of each call of some episodes, by call id."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreeOptions(Options):
+    """Groups that are trees: some attempts begin at the question, the others fork from a turn of an earlier one.
+
+    Sources: TreeRL, arXiv 2506.11902, section 3, forks where tokens are least likely; ARPO, arXiv 2507.19849, after
+    searches. Deviation: attempts fork at turns alone, where the environment has replied.
+    """
+
+    roots: Annotated[int, Ge(1)] = 2
+    """Attempts that begin at the question; the rest of `RolloutOptions.attempts` are forks."""
+    rounds: Annotated[int, Ge(1)] = 1
+    """Number of rounds with as many forks each. Forks of later rounds can begin at those of earlier ones."""
+    branches: Annotated[int, Ge(1)] = 1
+    """Number of forks that begin at a chosen turn."""
+    by: Literal["entropy", "value", "random"] = "entropy"
+    """Which turns: before the one whose tokens were least likely (``entropy``); before the one in which the critic's
+    value falls most (``value``); any (``random``, the control)."""
+    tokens: Annotated[int, Ge(1)] | None = None
+    """Number of generated tokens of a question after which no further round forks from it. Default: no limit."""
+    replayed: bool = True
+    """If true, forks train on the tokens of the turns that they repeat, as TreeRL does, whose advantages divide by the
+    number of attempts through a call; else only the first attempt through a call does."""
+
+    def per_round(self, attempts: int) -> int:
+        """Returns the number of turns that are chosen in each round for a question."""
+        return (attempts - self.roots) // (self.rounds * self.branches)
+
+
+class Tree:
+    """The attempts at one question, of which some are forks of others."""
+
+    def __init__(self) -> None:
+        self.episodes: list[Episode] = []
+        self._repeated: dict[str, int] = {}
+        """Number of turns that each episode repeats of another one, by id."""
+        self._forks: Counter[tuple[str, int]] = Counter()
+        """Number of forks that begin after a turn of an episode."""
+
+    @property
+    def tokens(self) -> int:
+        """Number of tokens that models generated, each once."""
+        return sum(call.end - call.start for episode in self.episodes for call in episode.calls[episode.replayed :])
+
+    def add(self, episode: Episode, repeated: int = 0) -> None:
+        """Adds an attempt that repeats a number of turns of an earlier one, and gives it the next free number."""
+        if self.episodes:
+            root = self.episodes[0]
+            episode.attempt, episode.group_uid = len(self.episodes), root.group_uid
+            episode.id = f"{root.question_id}#{episode.attempt}@{root.id.rpartition('@')[2]}"
+        self._repeated[episode.id] = repeated
+        self.episodes.append(episode)
+
+    def choose(
+        self, options: TreeOptions, turns: int, rng: np.random.Generator, values: Mapping[str, float]
+    ) -> list[Start]:
+        """Returns the beginnings of a round's forks.
+
+        Of all turns that an attempt does not repeat, those at which fewer forks have begun go first, then those with
+        the higher score. If no attempt has a second turn, forks begin at the question.
+
+        Args:
+            options: How many forks a turn gets, and which turns are chosen.
+            turns: Number of turns to choose.
+            rng: Random generator, for ``random``.
+            values: The critic's values, for ``value``.
+        """
+        scores: dict[tuple[str, int], float] = {}
+        for episode in (each for each in self.episodes if each.stop_reason != "retriever_error"):
+            for turn, score in cut_scores(episode, values).items():
+                if turn > self._repeated[episode.id]:
+                    scores[episode.id, turn] = float(rng.random()) if options.by == "random" else score
+        scores = scores or {(self.episodes[0].id, 0): 0.0}
+        by_id, starts = {episode.id: episode for episode in self.episodes}, list[Start]()
+        for _ in range(turns):
+            id, turn = min(scores, key=lambda cut: (self._forks[cut], -scores[cut]))
+            for _ in range(options.branches):
+                starts.append(Start(by_id[id], turn, self._forks[id, turn]))
+                self._forks[id, turn] += 1
+        return starts
+
+
+def grow(
+    roots: Sequence[Episode],
+    options: TreeOptions,
+    attempts: int,
+    rng: np.random.Generator,
+    run: Callable[[Sequence[Start]], Sequence[Episode]],
+    values: Values | None = None,
+) -> list[Episode]:
+    """Runs the forks of a step.
+
+    Args:
+        roots: Attempts that begin at questions, of all questions, in the order of their attempts.
+        options: Options of the trees.
+        attempts: Attempts per question, roots included.
+        rng: Random generator of the step.
+        run: Runs episodes that begin at prefixes, and returns them in order.
+        values: Computes the critic's values, for ``by: value``.
+
+    Returns:
+        All attempts, by question.
+    """
+    trees: defaultdict[str, Tree] = defaultdict(Tree)
+    for episode in roots:
+        trees[episode.question_id].add(episode)
+    for _ in range(options.rounds):
+        growing = [tree for tree in trees.values() if tree.tokens < (options.tokens or math.inf)]
+        by_call = {} if values is None else values([episode for tree in growing for episode in tree.episodes])
+        starts = [tree.choose(options, options.per_round(attempts), rng, by_call) for tree in growing]
+        forks = iter(run([start for of_tree in starts for start in of_tree]))
+        for tree, of_tree in zip(growing, starts, strict=True):
+            for start in of_tree:
+                tree.add(next(forks), start.turns)
+    return [episode for tree in trees.values() for episode in tree.episodes]

@@ -1,0 +1,140 @@
+"""Groups that are trees: where attempts fork, what is trained on, equality without forks, and a resumed run."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from test_starts import VALUES as STARTS
+from test_starts import episode
+from toy_training import exact
+
+from searchgym.errors import CardError
+from searchgym.rollout.storage import read_episodes
+from searchgym.train import load_recipe, train
+from searchgym.train.algorithms.samples import samples_from
+from searchgym.train.curriculum.forks import Tree, TreeOptions, grow
+
+TREE = "rollout.tree={roots: 2, rounds: 2}"
+VALUES = [*(value for value in STARTS if "starts" not in value), "rollout.attempts=6"]
+
+
+def tree(*logps):
+    """A tree of roots of question one with these log-probs."""
+    made = Tree()
+    for attempt, of_turns in enumerate(logps):
+        made.add(episode("one", attempt, float(attempt), of_turns))
+    return made
+
+
+def cuts(starts):
+    return [(start.episode.attempt, start.turns, start.branch) for start in starts]
+
+
+def test_forks_begin_before_the_least_likely_turns():
+    """By hand: the second turn of attempt 0 (0.9), then of attempt 1 (0.8), then the third of 0 (0.2), then again."""
+    three = tree([-0.1, -0.9, -0.2], [-5.0, -0.8])
+    chosen = three.choose(TreeOptions(), 4, np.random.default_rng(0), {})
+    assert cuts(chosen) == [(0, 1, 0), (1, 1, 0), (0, 2, 0), (0, 1, 1)]
+    several = tree([-0.1, -0.9, -0.2], [-5.0, -0.8]).choose(TreeOptions(branches=2), 2, np.random.default_rng(0), {})
+    assert cuts(several) == [(0, 1, 0), (0, 1, 1), (1, 1, 0), (1, 1, 1)]
+
+
+def test_a_fork_is_forked_only_after_the_turns_that_it_repeats():
+    grown = tree([-0.1, -0.9, -0.2])
+    (start,) = grown.choose(TreeOptions(), 1, np.random.default_rng(0), {})
+    grown.add(episode("one", 9, 1.0, [-0.1, -0.3, -0.7, -0.4]), start.turns)
+    assert grown.episodes[1].id == "one#1@0"
+    assert cuts(grown.choose(TreeOptions(), 3, np.random.default_rng(0), {})) == [(1, 2, 0), (1, 3, 0), (0, 2, 0)]
+
+
+def test_forks_at_the_fall_of_the_value():
+    values = {"one#0@0/0": 0.5, "one#0@0/1": 0.9, "one#0@0/2": 0.2}  # the second turn loses 0.7, the third 0.2
+    chosen = tree([-0.1, -0.1, -9.0]).choose(TreeOptions(by="value"), 1, np.random.default_rng(0), values)
+    assert cuts(chosen) == [(0, 1, 0)]
+
+
+def test_random_forks_reach_every_turn_but_the_first():
+    seen = set()
+    for seed in range(30):
+        seen |= set(cuts(tree([-0.1, -0.9, -0.2], [-5, -1]).choose(
+            TreeOptions(by="random"), 1, np.random.default_rng(seed), {})))  # fmt: skip
+    assert seen == {(0, 1, 0), (0, 2, 0), (1, 1, 0)}
+
+
+def test_attempts_of_one_turn_begin_again_at_the_question():
+    assert cuts(tree([-3.0], [-9.0]).choose(TreeOptions(), 2, np.random.default_rng(0), {})) == [(0, 0, 0), (0, 0, 1)]
+
+
+def played(starts):
+    """Stands for the engine: each fork has one more turn than what it repeats, of two tokens."""
+    forks = [episode(start.episode.question_id, 0, 1.0, [-0.5] * (start.turns + 1)) for start in starts]
+    return [dataclasses.replace(fork, replayed=start.turns) for fork, start in zip(forks, starts, strict=True)]
+
+
+def test_a_group_grows_to_its_attempts():
+    roots = [episode(name, attempt, 1.0, [-0.1, -0.2]) for name in ("one", "two") for attempt in (0, 1)]
+    grown = grow(roots, TreeOptions(rounds=2, branches=2), 10, np.random.default_rng(0), played)
+    assert [each.id for each in grown] == [f"{name}#{n}@0" for name in ("one", "two") for n in range(10)]
+    assert [each.attempt for each in grown] == [*range(10), *range(10)]
+
+
+def test_a_budget_of_tokens_ends_a_tree():
+    """By hand: two roots of two turns cost 8 tokens, each round of two forks 4 more; the third round is not begun."""
+    roots = [episode("one", attempt, 1.0, [-0.1, -0.2]) for attempt in (0, 1)]
+    sizes = {}
+    for tokens in (8, 9, 12, 13, None):
+        options = TreeOptions(rounds=2, tokens=tokens)
+        sizes[tokens] = len(grow(roots, options, 6, np.random.default_rng(0), played))
+    assert sizes == {8: 2, 9: 4, 12: 4, 13: 6, None: 6}
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (["rollout.tree={roots: 7}"], "of 6 rollout.attempts 7 are roots"),
+        (["rollout.tree={roots: 1, rounds: 2}"], "5 forks cannot be divided into 2 rounds of 1 branches"),
+        (["rollout.tree={roots: 2, by: value}"], "by value needs a critic"),
+        ([TREE, "rollout.starts={share: 0.5}"], "rollout.tree and rollout.starts: choose one"),
+        ([TREE, "method=rejection"], "rollout.tree acts in method policy only"),
+        (["rollout.tree={roots: 2, by: entrpy}"], "entropy"),
+    ],
+)
+def test_values_that_do_not_fit(values, message):
+    with pytest.raises(CardError, match=message):
+        load_recipe("tiny-grpo", [*VALUES, *values])
+
+
+@pytest.mark.slow
+def test_a_run_with_trees_resumes_to_the_same_bits(tmp_path):
+    recipe = load_recipe("tiny-grpo", [*VALUES, TREE, "advantage.estimator=tree"])
+    whole = train(recipe, tmp_path / "whole").rows
+
+    def stop_after_2(row):
+        if row["step"] == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(recipe, tmp_path / "parts", report=stop_after_2)
+    assert exact(train(recipe, tmp_path / "parts", resume=True).rows) == exact(whole)
+    episodes = list(read_episodes(tmp_path / "whole" / "episodes.jsonl"))
+    by_id, forks = {each.id: each for each in episodes}, [each for each in episodes if each.replays is not None]
+    assert len(by_id) == len(episodes) == 3 * 4 * 6 and len(forks) == 3 * 4 * 4
+    for fork in forks:
+        source = by_id[fork.replays]
+        assert fork.group_uid == source.group_uid and source.attempt < fork.attempt
+        assert [call.text for call in fork.calls[: fork.replayed]] == [
+            call.text for call in source.calls[: fork.replayed]
+        ]
+        again, alone = samples_from(fork, replayed=True), samples_from(fork)
+        assert again[0].mask.sum() > alone[0].mask.sum() or not fork.replayed
+    assert any(by_id[fork.replays].replays is not None and fork.replayed for fork in forks)  # a fork of a fork
+    assert all(row["rollout/forks"] > 0 and row["rollout/repeated_tokens"] > 0 for row in whole[1:])
+    signal = [row for row in whole[1:] if row["groups/zero_variance_share"] < 1]
+    assert signal and all(row["groups/shared"] > 0 for row in signal), [row["groups/shared"] for row in signal]
+
+
+@pytest.mark.slow
+def test_a_tree_without_forks_is_the_flat_case(tmp_path):
+    flat, tree = ([*VALUES, "steps=2", *values] for values in ([], ["rollout.tree={roots: 6}"]))
+    rows = [train(load_recipe("tiny-grpo", values), tmp_path / str(len(values))).rows for values in (flat, tree)]
+    assert exact(rows[0]) == exact(rows[1])
