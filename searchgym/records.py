@@ -450,6 +450,24 @@ class Episode:
     replays: str | None = None
     """Id of the episode whose first calls were repeated."""
 
+    def generated_tokens(self) -> int:
+        """Returns the number of tokens that models generated for the episode.
+
+        Repeated calls are not among them; calls that a revision dropped are (note ``discarded_tokens``).
+        """
+        tokens = sum(call.end - call.start for call in self.calls[self.replayed :])
+        return tokens + int(self.notes.get("discarded_tokens", 0))
+
+    def append(self, calls: Sequence[Call], contexts: Sequence[Context]) -> None:
+        """Appends calls that were made after the last turn, with their contexts."""
+        first = len(self.contexts)
+        for context in contexts:
+            context.parent = None if context.parent is None else context.parent + first
+        for call in calls:
+            call.context, call.turn = call.context + first, self.turns + 1
+        self.contexts += contexts
+        self.calls += calls
+
     def tokens(self, context: int) -> list[Span]:
         """Returns all spans of a context from its root on: inherited ones first, cut at the forks."""
         chain: list[Span] = []

@@ -16,7 +16,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from searchgym.agents.roles import Role, load_role
 from searchgym.errors import UnknownNameError, UsageError
 from searchgym.named import check_call, load_object
 from searchgym.options.cards import MAX_CALLS, AgentCard, find_card, load_card
-from searchgym.records import Action, Call, Hit, Opened, Question, Search
+from searchgym.records import Action, Call, Episode, Hit, Opened, Question, Search
 from searchgym.text import cut_words
 
 
@@ -158,6 +158,24 @@ class Agent(Protocol):
 
     async def run(self, question: Question, io: EpisodeIO) -> None:
         """Runs one episode until it has ended; returning earlier leaves the question unanswered."""
+        ...
+
+
+@runtime_checkable
+class Reviser(Agent, Protocol):
+    """Workflow whose episodes can be revised: turns from a flawed one on are played again."""
+
+    least: float
+    """Least probability of the output that names the turn for an episode to be revised."""
+
+    async def flawed_turn(self, question: Question, episode: Episode, io: EpisodeIO) -> int:
+        """Returns the 1-based number of the first flawed turn of an episode that has ended, or 0 if there is none.
+
+        Args:
+            question: The question.
+            episode: The episode.
+            io: Interface for the calls of this decision, which become part of the revised episode.
+        """
         ...
 
 

@@ -273,7 +273,7 @@ def _columns(scored: Scored) -> dict[str, list[float] | None]:
         "opens": [float(len(e.opens)) for e in episodes],
         "simulated": [simulated_share(e.searches) for e in episodes],
         "markers_in_pages": [float(markers_in_pages(e.searches, e.opens)) for e in episodes],
-        "response_tokens": [float(sum(call.end - call.start for call in e.calls)) for e in episodes],
+        "response_tokens": [float(e.generated_tokens()) for e in episodes],
         "read_tokens": [float(sum(call.start for call in e.calls)) for e in episodes],
         "gold_found": [float(evidence.evidence_of(turns) == "all") for _, turns in with_golds],
         "over_search": [float(evidence.searched_on(e, turns)) for e, turns in with_golds],
@@ -313,7 +313,7 @@ def _selected(scored: Scored) -> dict[str, list[float]]:
         samples = [
             Sampled(
                 "" if e.answer is None else e.answer.text,
-                sum(call.end - call.start for call in e.calls),
+                e.generated_tokens(),
                 None if e.answer is None else e.answer.confidence,
             )
             for e in attempts

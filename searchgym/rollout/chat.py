@@ -48,7 +48,7 @@ class EpisodeRun(typing.Protocol):
     """Recorded turns that the episode begins with."""
 
     @property
-    def entropy(self) -> tuple[int, int, int]:
+    def entropy(self) -> tuple[int, ...]:
         """Numbers that seed the episode."""
         ...
 

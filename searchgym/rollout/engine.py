@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
-from searchgym.agents.base import LoadedAgent, Observation, Reply
+from searchgym.agents.base import LoadedAgent, Observation, Reply, Reviser
 from searchgym.agents.roles import Role
 from searchgym.envs.core import State, begin, fail, finish
 from searchgym.envs.reward import score_episode
@@ -24,6 +25,9 @@ from searchgym.rollout.replay.prefix import Start
 from searchgym.rollout.tokens import ContextText
 from searchgym.text import count_words
 from searchgym.threads import contained
+
+REVISION: Final = 1
+"""Number that seeds the calls which decide on a revision, besides the episode's numbers."""
 
 
 class Engine:
@@ -153,7 +157,26 @@ class Engine:
             RewardError: The reward function raised, or returned something other than a finite number.
             UsageError: The workflow cannot run on this question.
         """
-        return await self._played(_EpisodeIO(self, question, attempt))
+        played = await self._played(_EpisodeIO(self, question, attempt))
+        workflow = self.agent.workflow
+        return await self._revised(question, played, workflow) if isinstance(workflow, Reviser) else played
+
+    async def _revised(self, question: Question, first: Episode, reviser: Reviser) -> Episode:
+        """Returns an episode with the calls that decide on its revision; revised, if they name a flawed turn."""
+        io, turn = _EpisodeIO(self, question, first.attempt, salt=(REVISION,)), 0
+        with self._turnstile.episode(), contained(), contextlib.suppress(EpisodeError):  # its context may be full
+            turn = await reviser.flawed_turn(question, first, io)  # pyright: ignore[reportArgumentType]
+        episode = first
+        if turn and io.probability() >= reviser.least:
+            start = Start(first, turn - 1, 0)
+            episode = await self._played(_EpisodeIO(self, question, first.attempt, start))
+            episode.id, episode.replayed, episode.replays = first.id, 0, None
+            before = sum(call.end - call.start for call in first.calls[: start.calls])
+            episode.notes["discarded_tokens"] = float(first.generated_tokens() - before)
+        if io.calls:
+            episode.notes |= io.notes | {"flawed_turn": float(turn), "revised": float(episode is not first)}
+            episode.append(io.calls, [chat.read() for chat in io.chats])
+        return episode
 
     async def replay(self, episode: Episode, turns: int, branch: int | None = None) -> Episode:
         """Runs an episode whose first turns repeat those of a recorded one, and scores it.
@@ -226,10 +249,17 @@ class Engine:
 class _EpisodeIO:
     """Implementation of `EpisodeIO` on the environment core and the batchers."""
 
-    def __init__(self, engine: Engine, question: Question, attempt: int, start: Start | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        question: Question,
+        attempt: int,
+        start: Start | None = None,
+        salt: tuple[int, ...] = (),
+    ) -> None:
         self.engine, self.attempt, self.start = engine, attempt, start
         # surrogatepass: ids come from files, which may hold lone surrogates
-        self._entropy = (engine.seed, zlib.crc32(question.id.encode("utf-8", "surrogatepass")), attempt)
+        self._entropy = (engine.seed, zlib.crc32(question.id.encode("utf-8", "surrogatepass")), attempt, *salt)
         self._busy = False
         self.protocol, self.training = engine.task.rules.protocol, engine.training
         self.sort_key = (question.id, attempt)
@@ -241,7 +271,7 @@ class _EpisodeIO:
         self.notes: dict[str, float] = {}
 
     @property
-    def entropy(self) -> tuple[int, int, int]:
+    def entropy(self) -> tuple[int, ...]:
         return self._entropy if self.start is None else self.start.entropy(self.state.turn >= self.start.turns)
 
     @functools.cached_property
@@ -259,6 +289,11 @@ class _EpisodeIO:
         """Ends the episode and returns the exception to raise."""
         self.state = fail(self.state, why, reason)
         return EpisodeError(why)
+
+    def probability(self) -> float:
+        """Returns the probability with which the model wrote its last response; 1 if there is none."""
+        logps = [span.logp for chat in self.chats for span in chat.read().spans if span.logp is not None]
+        return float(np.exp(logps[-1].astype(np.float64).sum())) if logps else 1.0
 
     def role(self, name: str) -> Role:
         """Returns the agent's role of that name, or raises a UsageError."""

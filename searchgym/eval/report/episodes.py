@@ -71,7 +71,7 @@ def costs_of(episode: Episode) -> dict[str, float]:
     """Returns the costs of an episode, defined as in the scores of an evaluation; tokens only if it called a model."""
     costs = {"searches": float(len(episode.searches))}
     if episode.calls:
-        costs["response_tokens"] = float(sum(call.end - call.start for call in episode.calls))
+        costs["response_tokens"] = float(episode.generated_tokens())
         costs["read_tokens"] = float(sum(call.start for call in episode.calls))
     return costs
 

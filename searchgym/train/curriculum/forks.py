@@ -61,7 +61,7 @@ class Tree:
     @property
     def tokens(self) -> int:
         """Number of tokens that models generated, each once."""
-        return sum(call.end - call.start for episode in self.episodes for call in episode.calls[episode.replayed :])
+        return sum(episode.generated_tokens() for episode in self.episodes)
 
     def add(self, episode: Episode, repeated: int = 0) -> None:
         """Adds an attempt that repeats a number of turns of an earlier one, and gives it the next free number."""

@@ -210,8 +210,8 @@ def reused_line(reuse: Reuse, what: str) -> str:
 
 
 def generated_tokens(episodes: Sequence[Episode]) -> int:
-    """Counts the tokens that models wrote in episodes, without those repeated from other episodes."""
-    return sum(call.end - call.start for episode in episodes for call in episode.calls[episode.replayed :])
+    """Counts the tokens that models generated in episodes; see `Episode.generated_tokens`."""
+    return sum(episode.generated_tokens() for episode in episodes)
 
 
 def rollout_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
@@ -226,7 +226,7 @@ def rollout_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
         `thought_counts`.
     """
     rewards = [episode.reward for episode in episodes]
-    lengths = [generated_tokens([episode]) for episode in episodes]
+    lengths = [episode.generated_tokens() for episode in episodes]
     calls = [call for episode in episodes for call in episode.calls]
     repeated = np.array([sum(call.end - call.start for call in e.calls[: e.replayed]) for e in episodes])
     markers = [markers_in_pages(episode.searches, episode.opens) for episode in episodes]
