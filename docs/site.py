@@ -57,6 +57,7 @@ ELSEWHERE: Final = {
     "studies/judges/README.md": "studies/judges.md",
     "studies/corpus_audit/README.md": "studies/corpus_audit.md",
     "studies/deep_research/README.md": "studies/deep_research.md",
+    "studies/completeness/README.md": "studies/completeness.md",
     "studies/partial_rollouts/README.md": "studies/partial_rollouts.md",
     "studies/sample_questions/questions-read.md": "questions-read.md",
     "studies/masked/masked-spans-read.md": "masked-spans-read.md",
