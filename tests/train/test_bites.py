@@ -24,9 +24,12 @@ from searchgym.scoring.selection import Sampled, selected
 from searchgym.text import norm
 from searchgym.train.algorithms import advantages as comparison
 from searchgym.train.algorithms.advantages import assign_advantages
+from searchgym.train.algorithms.by_call import CallAdvantages
 from searchgym.train.algorithms.estimator import AdvantageOptions, Estimator
 from searchgym.train.algorithms.estimators import stratified, tree
+from searchgym.train.algorithms.estimators.deepsearch import Deepsearch
 from searchgym.train.algorithms.estimators.grpo import Grpo
+from searchgym.train.algorithms.estimators.shaped import Shaped
 from searchgym.train.algorithms.estimators.stages import Stages
 from searchgym.train.algorithms.loss_options import LossOptions
 from searchgym.train.algorithms.losses import policy_sums, token_weights
@@ -239,12 +242,14 @@ CASES = [
     Case("stages", of_outcome, "m-ask", {"gain": 1.0, "format": 1.0}, options=options(
         estimator="stages", stages=STAGES, normalise="role", chain="none")),
     Case("rescale", of_outcome, beside={}, options=options(std="none", rescale="batch"), without=options(std="none")),
+    Case("shaped", of_outcome, beside={}, options=options(estimator="shaped", std="none"), without=options(std="none")),
+    Case("deepsearch", of_outcome, beside={}, options=options(estimator="deepsearch")),
     Case("tree", of_branch, beside={}, options=options(estimator="tree"), without=options(estimator="rloo")),
     Case("searchgym.cli.pipeline.controls:OracleCredit", of_oracle, beside=NOTHING, options=TURNS, name="oracle"),
 ]  # fmt: skip
-ALONE = ("tree", "stages")
+ALONE = ("tree", "stages", "deepsearch")
 """Estimators that replace the comparison as a whole."""
-ESTIMATORS = (*ALONE, "stratified", "siblings", "gigpo", "rescale")
+ESTIMATORS = (*ALONE, "shaped", "stratified", "siblings", "gigpo", "rescale")
 """Estimators and options of the comparison, whose cases name the terms that they compare; see `check`."""
 
 
@@ -342,6 +347,15 @@ def cut(term, factor, monkeypatch):
             row + factor * (white - row) for row, white in zip(values, real(values, divisor), strict=True)
         ]
         monkeypatch.setattr(comparison, "whiten", partly)
+    elif term == "deepsearch":
+        right = Deepsearch.compare_calls
+        monkeypatch.setattr(Deepsearch, "compare_calls", lambda *given: CallAdvantages(
+            [[factor * value for value in row] for row in right(*given).rows], right(*given).counts
+        ))  # fmt: skip
+    elif term == "shaped":
+        shaped = Shaped.compare_calls
+        by_gain = lambda self, *given: shaped(dataclasses.replace(self, gain=factor * self.gain), *given)  # noqa: E731
+        monkeypatch.setattr(Shaped, "compare_calls", by_gain)
     elif term in ("siblings", "gigpo"):
         cls = find_kind(Estimator, term)
         compare_calls = cls.compare_calls

@@ -251,3 +251,90 @@ def test_rescaled_advantages_have_mean_0_and_deviation_1_over_the_batch():
 def test_recipes_that_do_not_fit_are_refused(values, message):
     with pytest.raises(SearchGymError, match=message):
         load_recipe("tiny-mask", values)
+
+
+# -- shaped (MARS2) ------------------------------------------------------------------------------------------------
+
+
+def test_shaped_by_hand():
+    """Attempts a and b begin alike, c and d with other calls. a and b part after the shared call, whose V is 1/2.
+
+    a: r 1, V 1/2, sibling b 0: 1 + 1/2 (1 - 1/4 - 0) = 1.375; b: 0 + 1/2 (0 - 1/4 - 1/2) = -0.375. c parts at the
+    question, whose V is 1/2; beside it are 1/2 (a, b) and 1 (d): 0 + 1/2 (0 - 1/4 - 3/8) = -0.3125. d: beside
+    it are 1/2 and 0: 1 + 1/2 (1 - 1/4 - 1/8) = 1.3125.
+    """
+    samples = [sample("a", 1, 1, 2), sample("b", 0, 1, 3), sample("c", 0, 4), sample("d", 1, 5)]
+    found, counts = assigned(samples, advantage_options(estimator="shaped", std="none"))
+    shaped = np.array([1.375, -0.375, -0.3125, 1.3125])
+    expected = shaped - shaped.mean()
+    assert alone(found) == {
+        "a": pytest.approx([expected[0]] * 2), "b": pytest.approx([expected[1]] * 2),
+        "c": pytest.approx([expected[2]]), "d": pytest.approx([expected[3]]),
+    }  # fmt: skip
+    assert counts.more == {"nodes": 5, "shared": 1}
+
+
+def test_shaped_without_shared_calls_is_grpo():
+    samples = [sample("a", 1, 1, 2), sample("b", 0, 3), sample("c", 0, 4), sample("d", 0.5, 5)]
+    assert assigned(samples, advantage_options(estimator="shaped"))[0] == {
+        name: pytest.approx(row) for name, row in assigned(samples, advantage_options())[0].items()
+    }
+
+
+# -- deepsearch ----------------------------------------------------------------------------------------------------
+
+
+def with_logp(made, *logps):
+    """Gives each call of a sample a log-prob."""
+    for call, logp in zip(made.calls, logps, strict=True):
+        made.sampler_logp[call.start : call.end] = logp
+    return made
+
+
+def test_deepsearch_by_hand():
+    """Of a and b, which part after a shared call, the right a is backed up; of c and d, both wrong, the surer d.
+
+    a backs up 1/2 and 1 to its two calls, d -1 to its one; mean 1/6. b's second call and c's have no value.
+    """
+    samples = [
+        with_logp(sample("a", 1, 1, 2), -1, -1), with_logp(sample("b", 0, 1, 3), -1, 0),
+        with_logp(sample("c", 0, 4), -2), with_logp(sample("d", 0, 5), -1),
+    ]  # fmt: skip
+    found, counts = assigned(samples, advantage_options(estimator="deepsearch"))
+    assert alone(found) == {
+        "a": pytest.approx([1 / 2 - 1 / 6, 1 - 1 / 6]), "b": pytest.approx([1 / 2 - 1 / 6, 0]),
+        "c": pytest.approx([0]), "d": pytest.approx([-1 - 1 / 6]),
+    }  # fmt: skip
+    assert counts.more == {"nodes": 5, "shared": 1, "backed_up": 2}
+
+
+def test_a_positive_value_stays_where_paths_disagree():
+    """The shared call is on the path of a (right, 1/2), of b (wrong, with c after its own fork: -1/3)."""
+    samples = [
+        with_logp(sample("a", 1, 1, 2), -1, -1),
+        with_logp(sample("b", 0, 1, 3, 6), -1, -1, -1), with_logp(sample("c", 0, 1, 3, 7), -1, -1, -2),
+    ]  # fmt: skip
+    found, _ = assigned(samples, advantage_options(estimator="deepsearch"))
+    values = [1 / 2, 1, -2 / 3, -1]
+    mean = sum(values) / 4
+    assert alone(found)["a"] == pytest.approx([values[0] - mean, values[1] - mean])
+    assert alone(found)["b"] == pytest.approx([values[0] - mean, values[2] - mean, values[3] - mean])
+    assert alone(found)["c"] == pytest.approx([values[0] - mean, values[2] - mean, 0])
+
+
+@pytest.mark.parametrize("estimator", ["shaped", "deepsearch"])
+def test_random_trees_against_the_second_formula(estimator):
+    rng = random.Random(0)
+    for _ in range(40):
+        samples = []
+        for n in range(rng.randint(2, 7)):
+            made = sample(str(n), rng.choice([0, 0.25, 1]), *(rng.randint(1, 2) for _ in range(rng.randint(1, 4))))
+            samples.append(with_logp(made, *(-rng.random() for _ in made.calls)))
+        assigned(samples, advantage_options(estimator=estimator))
+
+
+@pytest.mark.parametrize("reward", [0, 1])
+def test_a_tree_whose_leaves_are_all_alike_teaches_nothing(reward):
+    samples = [sample("a", reward, 1, 2), sample("b", reward, 1, 3)]
+    for estimator in ("shaped", "deepsearch"):
+        assert assigned(samples, advantage_options(estimator=estimator))[0] == {}

@@ -12,7 +12,7 @@ from searchgym.errors import CardError
 from searchgym.rollout.storage import read_episodes
 from searchgym.train import load_recipe, train
 from searchgym.train.algorithms.samples import samples_from
-from searchgym.train.curriculum.forks import Tree, TreeOptions, grow
+from searchgym.train.curriculum.forks import Tree, TreeOptions, frontier_scores, grow
 
 TREE = "rollout.tree={roots: 2, rounds: 2}"
 VALUES = [*(value for value in STARTS if "starts" not in value), "rollout.attempts=6"]
@@ -138,3 +138,22 @@ def test_a_tree_without_forks_is_the_flat_case(tmp_path):
     flat, tree = ([*VALUES, "steps=2", *values] for values in ([], ["rollout.tree={roots: 6}"]))
     rows = [train(load_recipe("tiny-grpo", values), tmp_path / str(len(values))).rows for values in (flat, tree)]
     assert exact(rows[0]) == exact(rows[1])
+
+
+def test_frontier_scores_by_hand():
+    """Two attempts with equal first turns, rewards 1 and 0: after the first turn Q is 0, after the second of a it is 1.
+
+    Cut after turn 1: tanh 0 + tanh 0 + 0.3 + sqrt(1/3); of the first attempt after turn 2: tanh 0 + tanh 1 + 0.2 +
+    sqrt(2/3).
+    """
+    one, two = episode("one", 0, 1.0, [-0.3, -0.2, -0.9]), episode("one", 1, 0.0, [-0.3, -0.4])
+    for each, texts in ((one, "abc"), (two, "ad")):
+        for call, text in zip(each.calls, texts, strict=True):
+            call.text = text
+    assert frontier_scores(one, [one, two]) == pytest.approx(
+        {1: 0.3 + (1 / 3) ** 0.5, 2: np.tanh(1) + 0.2 + (2 / 3) ** 0.5}
+    )
+    made = Tree()
+    for each in (one, two):
+        made.add(each)
+    assert cuts(made.choose(TreeOptions(by="frontier"), 2, np.random.default_rng(0), {})) == [(0, 2, 0), (0, 1, 0)]

@@ -100,7 +100,7 @@ def runs(recipe, tmp_path):
     ]  # fmt: skip
     train(load_recipe(str(recipe), family), tmp_path / "family")
     train(load_recipe(str(recipe), ["agent=ircot", "advantage.normalise=role", STARTS]), tmp_path / "team")
-    for name in ("tree", "siblings", "gigpo"):
+    for name in ("tree", "siblings", "gigpo", "deepsearch"):
         toy_trainer(tmp_path / name, toy_recipe(steps=1, advantage={"estimator": name})).run()
     forked = ["rollout.attempts=4", "rollout.tree={roots: 2}", "validation.every=0"]
     train(load_recipe(str(recipe), forked), tmp_path / "forked")
@@ -135,6 +135,7 @@ def runs(recipe, tmp_path):
         "tree",
         "siblings",
         "gigpo",
+        "deepsearch",
         "forked",
         "ppo",
         "classes",

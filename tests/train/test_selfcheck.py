@@ -195,6 +195,8 @@ METHODS = {
     ],
     "branches": ["advantage.estimator=tree", "rollout.attempts=4"],
     "siblings": ["advantage.estimator=siblings", "rollout.attempts=4"],
+    "forks": ["rollout.tree={roots: 2}", "rollout.attempts=4", "advantage.estimator=shaped"],
+    "confident paths": ["rollout.tree={roots: 2}", "rollout.attempts=4", "advantage.estimator=deepsearch"],
     "states": ["advantage.estimator=gigpo", "rollout.attempts=4"],
     "over the batch": ["advantage.estimator=rloo", "advantage.rescale=batch"],
     "values by classification": ["advantage.estimator=gae", "critic.loss=hl-gauss"],

@@ -10,19 +10,24 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from searchgym.options import kind_name
 from searchgym.scoring import normalise_answer
+from searchgym.testing.reference import trees
 from searchgym.train.algorithms.estimator import AdvantageOptions
 from searchgym.train.algorithms.samples import Sample, SampleCall
 
 Floats = npt.NDArray[np.float64]
 Piece = tuple[int, SampleCall | None, int, int, tuple[str, ...]]
 """(Index of the sample, call, start and end among the sample's trained tokens, name of the turn) of a compared unit."""
+
+
+OVER_TREES: Final = ("shaped", "deepsearch")
+"""Estimators whose formulas `trees` has."""
 
 
 @dataclass(slots=True)
@@ -59,6 +64,8 @@ def group_advantages(samples: Sequence[Sample], options: AdvantageOptions, kl_co
         values = [_branches(i, samples, units, estimator.shared) for i in range(len(samples))]
     if kind in ("siblings", "gigpo"):
         values = [_by_call(i, samples, units, estimator) for i in range(len(samples))]
+    if kind in OVER_TREES:
+        values = [_by_tree(i, samples, units, estimator) for i in range(len(samples))]
     fates = {i: {unit.fate for unit in units if any(p[0] == i for p in unit.spans)} for i in range(len(samples))}
     stays = {i for i in range(len(samples)) if "signal" in fates[i] or not options.drop_zero_variance}
     if kind.startswith("reinforce-pp"):
@@ -243,6 +250,33 @@ def _by_call(i: int, samples: Sequence[Sample], units: Sequence[_Unit], estimato
     return values[samples[i].mask]
 
 
+def _by_tree(i: int, samples: Sequence[Sample], units: Sequence[_Unit], estimator: Any) -> Floats:
+    """Returns each trained token's advantage by a formula of `trees`, 0 in groups without signal."""
+    current = next(unit for unit in units if any(span[0] == i for span in unit.spans))
+    same = [unit for unit in units if unit.group == current.group]
+    values = np.zeros(len(samples[i].ids))
+    if current.fate == "signal":
+        paths, rewards = [_path(samples, unit) for unit in same], [unit.reward for unit in same]
+        if kind_name(estimator) == "shaped":
+            shaped: Floats = np.array(trees.shaped_rewards(rewards, paths, estimator.gain, estimator.mix))
+            centred = (shaped - shaped.mean()) / deviation(shaped, estimator)
+            rows = [[float(value)] * len(path) for value, path in zip(centred, paths, strict=True)]
+        else:
+            doubts = [[doubt for _, doubt in sorted(_doubts(samples, unit))] for unit in same]
+            rows = trees.deepsearch(rewards, paths, doubts, estimator.right)
+        order = [index for index, _ in sorted(_doubts(samples, current))]
+        of_call = dict(zip(order, rows[same.index(current)], strict=True))
+        for call in samples[i].calls:
+            values[call.start : call.end] = of_call[call.index]
+    return values[samples[i].mask]
+
+
+def _doubts(samples: Sequence[Sample], unit: _Unit) -> list[tuple[int, float]]:
+    """Returns index and mean negative log-prob of each call of an episode."""
+    pairs = [(c, samples[j].sampler_logp[c.start : c.end]) for j, _, _ in unit.spans for c in samples[j].calls]
+    return [(c.index, -float(np.mean(logps, dtype=np.float64))) for c, logps in pairs]
+
+
 def _discounted(samples: Sequence[Sample], unit: _Unit, call: SampleCall, gamma: float) -> float:
     """Returns an episode's reward, discounted once for each call after the given one."""
     later = sum(c.index > call.index and not c.prefix for i, _, _ in unit.spans for c in samples[i].calls)
@@ -265,7 +299,7 @@ def _compare(unit: _Unit, same: Sequence[_Unit], options: AdvantageOptions) -> N
     mine, mean = unit.reward - charged * unit.penalty, returns.mean()
     if kind in ("siblings", "gigpo"):
         unit.value = (mine - mean) / deviation(returns, estimator)
-    elif kind in ("tree", "reinforce-pp-baseline"):
+    elif kind in ("tree", "reinforce-pp-baseline", *OVER_TREES):
         unit.value = mine - mean
     elif kind == "grpo":
         unit.value = (mine - mean) / deviation(returns, estimator)

@@ -22,6 +22,8 @@ class Step(NamedTuple):
     """All tokens up to the end of the call, observations included."""
     state: bytes
     """What the attempt had retrieved before the call; see `SampleCall.state`."""
+    surprise: float = 0.0
+    """Mean negative log-prob of the call's tokens, in nats."""
 
 
 class CallAdvantages(NamedTuple):
@@ -93,4 +95,17 @@ class ByCall(Estimator):
 def _step(sample: Sample, number: int) -> Step:
     """Returns a call of a sample, given its index in `Sample.calls`."""
     call = sample.calls[number]
-    return Step(sample.ids[: call.end].tobytes(), call.state)
+    surprise = -float(sample.sampler_logp[call.start : call.end].mean(dtype=np.float64))
+    return Step(sample.ids[: call.end].tobytes(), call.state, surprise)
+
+
+def branching_points(paths: Sequence[Sequence[Step]]) -> tuple[list[int], dict[str, int]]:
+    """Returns the number of calls after which each attempt parts from all others, and the counts of nodes.
+
+    Two calls are the same node if all tokens up to their end are equal. ``nodes`` counts different calls, ``shared``
+    those that several attempts have.
+    """
+    nodes = [[step.tokens for step in path] for path in paths]
+    passed = Counter(tuple(path[:depth]) for path in nodes for depth in range(1, len(path) + 1))
+    points = [sum(passed[tuple(path[:depth])] > 1 for depth in range(1, len(path) + 1)) for path in nodes]
+    return points, {"nodes": len(passed), "shared": sum(count > 1 for count in passed.values())}

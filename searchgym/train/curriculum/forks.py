@@ -14,7 +14,7 @@ from annotated_types import Ge
 from searchgym.options import Options
 from searchgym.records import Episode
 from searchgym.rollout.replay.prefix import Start
-from searchgym.train.curriculum.starts import cut_scores
+from searchgym.train.curriculum.starts import cut_scores, surprise
 
 Values = Callable[[Sequence[Episode]], Mapping[str, float]]
 """Function that returns the critic's value at the first token of each call of some episodes, by call id."""
@@ -34,9 +34,10 @@ class TreeOptions(Options):
     """Number of rounds with as many forks each. Forks of later rounds can begin at those of earlier ones."""
     branches: Annotated[int, Ge(1)] = 1
     """Number of forks that begin at a chosen turn."""
-    by: Literal["entropy", "value", "random"] = "entropy"
+    by: Literal["entropy", "value", "frontier", "random"] = "entropy"
     """Which turns: before the one whose tokens were least likely (``entropy``); before the one in which the critic's
-    value falls most (``value``); any (``random``, the control)."""
+    value falls most (``value``); after the one with the highest frontier score (``frontier``, see `frontier_scores`);
+    any (``random``, the control)."""
     tokens: Annotated[int, Ge(1)] | None = None
     """Number of generated tokens of a question after which no further round forks from it. Default: no limit."""
     replayed: bool = True
@@ -88,7 +89,9 @@ class Tree:
         """
         scores: dict[tuple[str, int], float] = {}
         for episode in (each for each in self.episodes if each.stop_reason != "retriever_error"):
-            for turn, score in cut_scores(episode, values).items():
+            frontier = options.by == "frontier"
+            by_turn = frontier_scores(episode, self.episodes) if frontier else cut_scores(episode, values)
+            for turn, score in by_turn.items():
                 if turn > self._repeated[episode.id]:
                     scores[episode.id, turn] = float(rng.random()) if options.by == "random" else score
         scores = scores or {(self.episodes[0].id, 0): 0.0}
@@ -99,6 +102,31 @@ class Tree:
                 starts.append(Start(by_id[id], turn, self._forks[id, turn]))
                 self._forks[id, turn] += 1
         return starts
+
+
+def frontier_scores(episode: Episode, group: Sequence[Episode]) -> dict[int, float]:
+    """Returns a score for each number of turns after which an episode can be forked.
+
+    It is ``tanh Q(t - 1) + tanh Q(t) + H(t) + sqrt(t / T)``: Q(t) is the mean of ``2 r - 1`` over the attempts whose
+    first t turns are the same text, H(t) the mean negative log-prob of turn t's tokens, T the most turns of an attempt.
+
+    Source: DeepSearch, arXiv 2509.25454, and its released code; its weights of the four parts are not in it, here they
+    are 1.
+    """
+    texts = [[(call.turn, call.text) for call in other.calls if not call.prefix] for other in group]
+    mine = [(call.turn, call.text) for call in episode.calls if not call.prefix]
+
+    def value(turns: int) -> float:
+        begun = [entry for entry in mine if entry[0] <= turns]
+        same = [[entry for entry in row if entry[0] <= turns] == begun for row in texts]
+        return float(np.mean([2 * other.reward - 1 for other, alike in zip(group, same, strict=True) if alike]))
+
+    longest = max(other.turns for other in group)
+    return {
+        turn: math.tanh(value(turn - 1)) + math.tanh(value(turn)) + surprise(episode, turn) + math.sqrt(turn / longest)
+        for turn in range(1, episode.turns)
+        if any(number == turn for number, _ in mine)
+    }
 
 
 def grow(

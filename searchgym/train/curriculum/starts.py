@@ -120,7 +120,7 @@ def cut_scores(episode: Episode, values: Mapping[str, float]) -> dict[int, float
     """
     calls = {turn: _calls(episode, turn + 1) for turn in range(1, episode.turns)}
     if not values:
-        return {turn: _surprise(episode, [call for _, call in of]) for turn, of in calls.items() if of}
+        return {turn: surprise(episode, turn + 1) for turn, of in calls.items() if of}
     scores: dict[int, float] = {}
     for turn, of in calls.items():
         if not of:
@@ -138,10 +138,10 @@ def _calls(episode: Episode, turn: int) -> list[tuple[int, Call]]:
     return [(index, call) for index, call in enumerate(episode.calls) if call.turn == turn and not call.prefix]
 
 
-def _surprise(episode: Episode, calls: Sequence[Call]) -> float:
-    """Returns the mean negative log-prob of the tokens of calls, in nats."""
+def surprise(episode: Episode, turn: int) -> float:
+    """Returns the mean negative log-prob of the tokens of a turn's calls, in nats."""
     parts = []
-    for call in calls:
+    for _, call in _calls(episode, turn):
         spans = episode.tokens(call.context)
         logp = np.concatenate([np.zeros(len(s.ids), np.float32) if s.logp is None else s.logp for s in spans])
         parts.append(-logp[call.start : call.end])
