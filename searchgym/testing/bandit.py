@@ -91,6 +91,7 @@ def bandit_recipe(recipe: Recipe, steps: int) -> Recipe:
             staleness=0,
             partial=0,
             starts=None,
+            tree=None,
             temperature=1.0,
         ),
         loss=replace(recipe.loss, kl_coef=0.0, kl_in="loss", kl_estimator="k3"),

@@ -201,6 +201,7 @@ METHODS = {
     "over the batch": ["advantage.estimator=rloo", "advantage.rescale=batch"],
     "values by classification": ["advantage.estimator=gae", "critic.loss=hl-gauss"],
     "second answers": ["agent=search-r1-reread", "credit={outcome: 1, completeness: 1, density: 0.5, pages: 0.5}"],
+    "revised": ["agent=search-r2", "credit={outcome: 1, density: 1}", "rollout.max_tokens=24"],
     "trial answers": ["agent=saas", "credit={outcome: 1, boundary: 1}"],
     "turn by turn": ["advantage.normalise=role-turn", "advantage.chain=none", "credit={outcome: 1, vpr: 1}"],
     "whitened": ["advantage.estimator=reinforce-pp", "loss.reduction=constant", "loss.constant_length=64"],

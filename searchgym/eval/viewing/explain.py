@@ -54,7 +54,7 @@ def explain_new(recipe: Recipe) -> tuple[Episode, list[CallRow]]:
     small = replace(
         recipe,
         rollout=replace(
-            recipe.rollout, questions=min(recipe.rollout.questions, 4), staleness=0, partial=0, starts=None
+            recipe.rollout, questions=min(recipe.rollout.questions, 4), staleness=0, partial=0, starts=None, tree=None
         ),
     )
     with tempfile.TemporaryDirectory(prefix="searchgym-") as folder:

@@ -45,6 +45,7 @@ def small_recipe(recipe: Recipe) -> Recipe:
             staleness=0,
             partial=0,
             starts=None,
+            tree=None,
             probe=0,
         ),
         advantage=replace(recipe.advantage, min_group=min(least, questions * attempts)),  # a batch may be one group

@@ -80,6 +80,8 @@ def _name_the_rest(findings: Findings, recipe: Recipe, small: Recipe) -> None:
         findings.skip("steps that are sampled ahead", "rollout.staleness is 0 in the steps and in the bandit")
     if recipe.rollout.partial:
         findings.skip("episodes that outlast their step", "rollout.partial is 0 in the steps and in the bandit")
+    if recipe.rollout.tree is not None:
+        findings.skip("attempts that fork from others", "rollout.tree is null in the steps and in the bandit")
     if recipe.rollout.starts is not None:
         findings.skip("groups that begin at prefixes", "rollout.starts is null in the steps and in the bandit")
     options = [recipe.optimizer, *([recipe.critic.optimizer] if recipe.has_critic else [])]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -227,8 +228,8 @@ def watch(learner: Learner, key: str) -> tuple[GradientWatch | None, GradientWat
 
 
 def by_episode(exchanges: Sequence[Exchange]) -> dict[str, list[Exchange]]:
-    """Groups exchanges by episode, in their order."""
+    """Groups exchanges by ``QUESTION#ATTEMPT``, in their order; those of a revised episode belong to it."""
     grouped: dict[str, list[Exchange]] = defaultdict(list)
     for request, reply in exchanges:
-        grouped[request.episode].append((request, reply))
+        grouped[re.sub(r"(#\d+)~\d+\.\d+$", r"\1", request.episode)].append((request, reply))
     return grouped
