@@ -11,6 +11,7 @@ import torch
 from credit_terms import terms_of
 from made_models import tiny_qwen2, tiny_tokenizer
 
+from searchgym.agents.parsing import Parsed
 from searchgym.options import Named, find_kind, kinds
 from searchgym.records import title_key
 from searchgym.rollout.sampler import Samplers
@@ -217,6 +218,19 @@ QUICK = ["plain", "many options"]
 )
 def test_methods_pass(method, tmp_path, no_bandit, least):
     assert failed(tmp_path, *least, *METHODS[method]) == []
+
+
+@pytest.mark.slow
+def test_revised_episodes_pass(monkeypatch, tmp_path, no_bandit, least):
+    """With a refiner that always names the last turn: tokens that were dropped are counted, but not trained on."""
+    turns = []
+
+    def last(text, count):
+        turns.append(count)
+        return Parsed(count, True)
+
+    monkeypatch.setattr("searchgym.agents.teams.refined.read_turn", last)
+    assert failed(tmp_path, *least, *METHODS["revised"]) == [] and len(turns) == 27
 
 
 @pytest.mark.slow

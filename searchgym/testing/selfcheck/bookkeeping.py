@@ -70,6 +70,7 @@ def step_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     rewards = [episode.reward for episode in episodes]
     calls = [call for episode in episodes for call in episode.calls]
     words = [call.end - call.start for call in calls]
+    words += [int(episode.notes.get("discarded_tokens", 0)) for episode in episodes]
     stops = Counter(episode.stop_reason for episode in episodes)
     scores = defaultdict[str, list[float]](list)
     for episode in episodes:
