@@ -33,10 +33,11 @@ QUICK = {  # arguments, and rows at least
     "decode_attention.py": (["--rows", "4", "--columns", "40", "--runs", "2"], 4),
     "memory.py": (["--width", "64", "--layers", "2", "--vocabulary", "500", "--tokens", "512"], 2),
     "contexts.py": (["--passages", "searchgym/demo/corpus.jsonl", "--questions", "searchgym/demo/questions.json"], 2),
+    "trees.py": (["--questions", "1", "--leaves", "9", "--roots", "2", "--runs", "1"], 3),
     "train.py": (["--groups", "2", "--attempts", "2", "--trl-batch", "2", "--runs", "1"], 2),
 }
 
-ALONE = {"attack_server.py", "memory.py", "report.py", "train.py", "viewing.py"}
+ALONE = {"attack_server.py", "memory.py", "report.py", "train.py", "trees.py", "viewing.py"}
 """Scripts that measure their process or leave threads behind: each runs in one of its own, which costs seconds."""
 
 
