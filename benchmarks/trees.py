@@ -25,7 +25,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from searchgym.cli.output import emit, emit_rows
+from searchgym.cli.output import emit, emit_rows, say
 from searchgym.records import Episode, Question
 from searchgym.rollout.replay.prefix import Start
 from searchgym.train import load_recipe
@@ -98,11 +98,12 @@ def main() -> None:
         contextlib.closing(assemble(recipe, Path(folder))) as assembly,
     ):
         questions = assembly.task.questions[: given.questions]
-        measured(assembly.rollout, questions, given, 0)  # warm
-        runs = [measured(assembly.rollout, questions, given, step) for step in range(1, given.runs + 1)]
+        for step in range(given.runs + 1):
+            say(f"run {step} of {given.runs}" if step else "warming up ...")
+            runs.append(measured(assembly.rollout, questions, given, step))
     rows = []
     for way in range(2):
-        values = {key: [run[way][key] for run in runs] for key in runs[0][way]}
+        values = {key: [run[way][key] for run in runs[1:]] for key in runs[0][way]}
         rows.append({key: of[0] if key == "way" else statistics.median(of) for key, of in values.items()})
     ratios = {key: rows[1][key] / rows[0][key] if rows[0][key] else None for key in rows[0] if key != "way"}
     rows.append({"way": "tree / separate"} | ratios)
