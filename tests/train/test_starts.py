@@ -71,6 +71,22 @@ def test_variance_takes_questions_whose_attempts_differ():
     assert seen == {("one#0@0", 1), ("one#0@0", 2), ("one#1@0", 1)}
 
 
+def test_best_takes_right_attempts_of_questions_whose_rewards_differ_and_cuts_early():
+    """By hand: of question one the right attempt has three turns; after one turn with chance 1 / 1.95, after two."""
+    turns = []
+    for seed in range(400):
+        chosen = pool("best", seed=seed)
+        chosen.learn(0, EPISODES)
+        ((id, turn),) = chosen.state()
+        assert id == "one#0@0"  # the attempts at two are alike, those at short have one turn
+        turns.append(turn)
+    assert set(turns) == {1, 2} and np.mean(np.array(turns) == 1) == pytest.approx(1 / 1.95, abs=0.07)
+    wrong = [episode("one", 0, 0.85, [-0.1, -0.9, -0.2]), episode("one", 1, 0.0, [-5.0, -0.3])]
+    chosen = pool("best")
+    chosen.learn(0, wrong)
+    assert chosen.state() == []
+
+
 def test_value_cuts_before_the_turn_in_which_the_value_falls_most():
     """By hand: the value of one#0 goes 0.5, 0.9, 0.2 and ends in reward 1: its second turn loses 0.7."""
     values = {"one#0@0": [0.5, 0.9, 0.2], "one#1@0": [0.5, 0.1], "two#0@0": [0.5, 0.5], "two#1@0": [0.5, 0.5]}

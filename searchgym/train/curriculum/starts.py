@@ -14,6 +14,9 @@ from searchgym.options import Options
 from searchgym.records import Call, Episode
 from searchgym.train.algorithms.samples import Sample
 
+LEAST_STD, LEAST_REWARD, DECAY = 0.05, 0.9, 0.95
+"""Rules of ``best``: least standard deviation of a question's rewards, least reward of its best attempt, and the factor
+by which the chance of a cut falls with each turn."""
 Chosen = tuple[Episode, int]
 """An episode, and the number of its turns to repeat."""
 
@@ -24,9 +27,10 @@ class StartOptions(Options):
 
     share: Annotated[float, Interval(gt=0, lt=1)]
     """Share of the groups of a step that begin so, from the second step on."""
-    by: Literal["variance", "entropy", "value"] = "variance"
-    """Which prefixes: of the questions whose rewards vary most, cut anywhere (``variance``); before the turn whose
-    tokens were least likely (``entropy``); before the turn in which the critic's value falls most (``value``)."""
+    by: Literal["variance", "best", "entropy", "value"] = "variance"
+    """Which prefixes: of the questions whose rewards vary most, cut anywhere (``variance``); the same, but of the best
+    attempt, if it is right (``best``); before the turn whose tokens were least likely (``entropy``); before the turn in
+    which the critic's value falls most (``value``)."""
     replayed: bool = False
     """If true, the tokens of the prefix are trained on again, with their log-probs of then; else they are context."""
 
@@ -35,8 +39,9 @@ class StartPool:
     """Prefixes of a step's episodes at which groups of the next step begin.
 
     At most one prefix of a question is chosen. It has at least one turn, and leaves at least one to the model. Source
-    of ``entropy``: ARPO (arXiv 2507.19849, section 3.1) branches where the entropy after a search is high; the other
-    two rules are ours. Deviation: entropy is estimated by the sampled tokens' negative log-probs.
+    of ``entropy``: ARPO (arXiv 2507.19849, section 3.1) branches where the entropy after a search is high; of ``best``:
+    ReST-RL (arXiv 2508.19576) and its released code, there for lines of programs; the other two rules are ours.
+    Deviation: entropy is estimated by the sampled tokens' negative log-probs.
 
     Args:
         options: Options of the recipe.
@@ -71,6 +76,14 @@ class StartPool:
             if self.options.by == "variance":
                 episode = longer[int(rng.integers(len(longer)))]
                 best = (float(np.var([e.reward for e in group])), (episode, int(rng.integers(1, episode.turns))))
+            elif self.options.by == "best":
+                episode, rewards = max(longer, key=lambda e: e.reward), [e.reward for e in group]
+                if np.std(rewards) < LEAST_STD or episode.reward < LEAST_REWARD:
+                    continue
+                cuts = np.arange(1, episode.turns)
+                chances = DECAY ** (cuts - 1)
+                turns = int(rng.choice(cuts, p=chances / chances.sum()))
+                best = (float(np.var(rewards)), (episode, turns))
             else:
                 ranked = [(score, (e, turns)) for e in longer for turns, score in cut_scores(e, values).items()]
                 if not ranked:
