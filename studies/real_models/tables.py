@@ -134,26 +134,39 @@ def decompositions(records: Records) -> dict[str, Any]:
     return results
 
 
+PANELS: Final = {"main": "practice: chains of pages alone", "comparisons": "practice: chains and comparisons"}
+"""Arms of the picture, with the titles of their panels."""
+
+
 def draw(records: Records, path: Path) -> None:
-    """Draws the pass rate of each number of hops by step, with the range over seeds."""
+    """Draws the pass rate of each kind of question by step, with the range over seeds, one panel for each arm."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8, 4), layout="constrained")
-    axes = figure.add_subplot()
-    curves = [record["training"]["curves"] for (arm, _), record in sorted(records.items()) if arm == "main"]
-    prefix = "curriculum/pass_rate/"
-    for name in sorted({name for rows in curves for row in rows for name in row if name.startswith(prefix)}):
-        steps = sorted({row["step"] for rows in curves for row in rows if name in row})
-        values = [
-            [row[name] for rows in curves for row in rows if row["step"] == step and name in row] for step in steps
-        ]
-        (line,) = axes.plot(steps, [float(np.mean(v)) for v in values], label=f"{name.removeprefix(prefix)} hops")
-        axes.fill_between(steps, list(map(min, values)), list(map(max, values)), color=line.get_color(), alpha=0.2)
-    axes.set_xlabel("step")
-    axes.set_ylabel("EM of sampled episodes")
-    axes.set_title(f"Does the model learn to search more than once? {len(curves)} seeds, mean and range")
-    axes.legend()
+    curves = {
+        arm: [record["training"]["curves"] for (name, _), record in sorted(records.items()) if name == arm]
+        for arm in PANELS
+    }
+    drawn = {arm: rows for arm, rows in curves.items() if rows}
+    figure = Figure(figsize=(5 * len(drawn), 3.8), layout="constrained")
+    for place, (arm, of_seeds) in enumerate(drawn.items(), 1):
+        axes = figure.add_subplot(1, len(drawn), place, xlabel="step", ylim=(0, 1))
+        axes.set_title(f"{PANELS[arm]}, seeds: {len(of_seeds)}", fontsize="medium")
+        prefix = "curriculum/pass_rate/"
+        for name in sorted({name for rows in of_seeds for row in rows for name in row if name.startswith(prefix)}):
+            steps = sorted({row["step"] for rows in of_seeds for row in rows if name in row})
+            by_step = [
+                [r[name] for rows in of_seeds for r in rows if r["step"] == step and name in r] for step in steps
+            ]
+            kind = name.removeprefix(prefix)
+            label = f"chain of {kind} pages" if kind.isdigit() else kind
+            (line,) = axes.plot(steps, [float(np.mean(values)) for values in by_step], label=label)
+            low, high = list(map(min, by_step)), list(map(max, by_step))
+            axes.fill_between(steps, low, high, color=line.get_color(), alpha=0.2)
+        axes.set_ylabel("EM of the last sampled groups" if place == 1 else "")
+        axes.legend(fontsize="small")
+        axes.grid(alpha=0.3)
+    figure.suptitle("How much of its practice does a 0.5B model answer? Mean and range over seeds")
     FigureCanvasAgg(figure).print_png(path)  # type: ignore[no-untyped-call]
 
 
