@@ -63,6 +63,7 @@ ELSEWHERE: Final = {
     "studies/masked/masked-spans-read.md": "masked-spans-read.md",
     "studies/selfplay/selfplay-questions.md": "selfplay-questions.md",
     "studies/real_training/real-text-episodes.md": "real-text-episodes.md",
+    "studies/real_models/episodes-read.md": "episodes-read.md",
     "notebooks/01_step_an_environment.ipynb": "notebook-1.md",
     "notebooks/02_questions_from_your_documents.ipynb": "notebook-2.md",
     "notebooks/03_read_a_run.ipynb": "notebook-3.md",

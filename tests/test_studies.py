@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 STUDIES = ROOT / "studies"
 INDEXES = {"README.md", "methods/README.md", "log/README.md"}
 READINGS = {"sample_questions/questions-read.md", "masked/masked-spans-read.md", "selfplay/selfplay-questions.md",
-            "real_training/real-text-episodes.md"}  # fmt: skip
+            "real_training/real-text-episodes.md", "real_models/episodes-read.md"}  # fmt: skip
 PAGES = sorted(
     name
     for path in STUDIES.glob("*/*.md")
