@@ -157,3 +157,24 @@ def test_frontier_scores_by_hand():
     for each in (one, two):
         made.add(each)
     assert cuts(made.choose(TreeOptions(by="frontier"), 2, np.random.default_rng(0), {})) == [(0, 2, 0), (0, 1, 0)]
+
+
+@pytest.mark.slow
+def test_a_team_with_two_model_keys_grows_a_tree(tmp_path):
+    """Both keys learn from attempts that fork from each other, by rewards that the tree shapes."""
+    values = [
+        "model=tiny-teams",
+        "agent=m-ask",
+        "models={planners: {roles: [planning]}, others: {}}",
+        "rollout.questions=2",
+        "rollout.attempts=4",
+        "rollout.tree={roots: 2}",
+        "advantage.estimator=shaped",
+        "advantage.drop_zero_variance=false",
+        "steps=1",
+    ]
+    (row,) = train(load_recipe("tiny-grpo", [*VALUES, *values]), tmp_path / "run").rows[1:]
+    episodes = list(read_episodes(tmp_path / "run" / "episodes.jsonl"))
+    assert sum(each.replays is not None for each in episodes) == 4 and row["rollout/forks"] > 0
+    assert {call.model_key for each in episodes for call in each.calls[each.replayed :]} == {"planners", "others"}
+    assert all(row[f"learner/{key}/tokens_trained"] > 0 for key in ("planners", "others"))
