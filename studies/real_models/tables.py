@@ -33,6 +33,7 @@ CONTRASTS: Final = (
     ("comparisons", "form", "real", None),
     ("comparisons", "warm", "real", None),
     ("comparisons", "main", "real", None),
+    ("comparisons", "untouched", "real", None),
     ("comparisons", "warm", "generated", "2"),
     ("demonstrations", "main", "generated", None),
     ("demonstrations", "main", "real", None),
