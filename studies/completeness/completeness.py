@@ -35,7 +35,7 @@ from searchgym.train.demonstrations.write import write_demonstrations
 COUNT: Final = 24
 """Number of questions that the model learns by heart, and is trained and scored on."""
 ENV: Final = "searchgym/World-v0"
-OPTIONS: Final = {"questions": {"split": "train", "size": COUNT, "seed": 7}}
+OPTIONS: Final[dict[str, Any]] = {"questions": {"split": "train", "size": COUNT, "seed": 7}}
 AGENT: Final = "search-r1-reread"
 ARMS: Final = {
     "outcome": "credit={outcome: 1}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Final
 
 import numpy as np
 from annotated_types import Interval
@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from searchgym.train.algorithms.by_call import ByCall, CallAdvantages, Step, branching_points
 
-LEAST: float = 0.1
+LEAST: Final = 0.1
 """Least weight of a node on a path that is backed up."""
 
 
@@ -57,6 +57,6 @@ class Deepsearch(ByCall):
         mean = float(np.mean(list(value.values())))
         rows = []
         for path in paths:
-            nodes = [tuple(step.tokens for step in path[: depth + 1]) for depth in range(len(path))]
-            rows.append([value[node] - mean if node in value else 0.0 for node in nodes])
+            begun = [tuple(step.tokens for step in path[:depth]) for depth in range(1, len(path) + 1)]
+            rows.append([value[node] - mean if node in value else 0.0 for node in begun])
         return CallAdvantages(rows, counts | {"backed_up": len(chosen)})
