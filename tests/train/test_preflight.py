@@ -25,7 +25,7 @@ CASES = [
     (["train", "tiny-grpo", "env_options={retriever: {kind: bm26}}"], "'bm26'; did you mean 'bm25'"),
     (["train", "tiny-grpo", "validation.env_options={retriever: bm26}"], "'bm26'; did you mean 'bm25'"),
     (["train", "tiny-grpo", "env_options={corpus: nowhere.jsonl}"], "nowhere.jsonl: no such corpus file or folder"),
-    (["train", "tiny-grpo", "agent=search-r2"], "did you mean 'search-r1'"),
+    (["train", "tiny-grpo", "agent=serch-r1"], "did you mean 'search-r1'"),
     (["train", "tiny-grpo", "agent=oracle"], "agent oracle uses no model"),
     (
         ["train", "tiny-jade", "models={a: {roles: [plan]}}"],
@@ -36,7 +36,7 @@ CASES = [
     (["train", "tiny-grpo", "--resume"], "--resume needs --out"),
     (["train", "tiny-grpo", "--explain", "model=/nowhere"], "/nowhere: no such folder"),
     (["selfcheck", "tiny-grpo", "env=Wurld"], "did you mean 'World'"),
-    (["demo", "agent=search-r2"], "did you mean 'search-r1'"),
+    (["demo", "agent=serch-r1"], "did you mean 'search-r1'"),
     (["show", "empty"], "empty/episodes.jsonl: no episodes"),
 ]
 CHILD = """
