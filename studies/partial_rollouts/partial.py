@@ -13,7 +13,6 @@ import contextlib
 import dataclasses
 import itertools
 import json
-import math
 import sys
 import time
 import zlib
@@ -22,10 +21,10 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from scipy.stats import t as student
 
 from searchgym.cli.output import emit, say
 from searchgym.corpora.files import write_atomic
+from searchgym.eval import t_interval
 from searchgym.records import Hit
 from searchgym.retrieval.retriever import Retriever
 from searchgym.train import load_recipe
@@ -89,11 +88,11 @@ def run_unit(arm: str, seed: int, out: Path) -> dict[str, float | int | str | li
 
 def interval(values: Sequence[float]) -> str:
     """Returns mean and 95 % interval by Student's t over seeds, as text."""
-    mean, n = float(np.mean(values)), len(values)
-    if n < 2:
+    mean = float(np.mean(values))
+    if len(values) < 2:
         return f"{mean:.3f}"
-    half = float(student.ppf(0.975, n - 1) * np.std(values, ddof=1) / math.sqrt(n))
-    return f"{mean:.3f} ({mean - half:.3f} to {mean + half:.3f})"
+    low, high = t_interval(np.array(values))
+    return f"{mean:.3f} ({low:.3f} to {high:.3f})"
 
 
 def summary(records: Path) -> dict[str, str]:

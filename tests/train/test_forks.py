@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 from test_starts import VALUES as STARTS
-from test_starts import episode
+from test_starts import episode, resumed_and_whole
 from toy_training import exact
 
 from searchgym.errors import CardError
@@ -107,16 +107,7 @@ def test_values_that_do_not_fit(values, message):
 @pytest.mark.slow
 def test_a_run_with_trees_resumes_to_the_same_bits(tmp_path):
     recipe = load_recipe("tiny-grpo", [*VALUES, TREE, "advantage.estimator=tree"])
-    whole = train(recipe, tmp_path / "whole").rows
-
-    def stop_after_2(row):
-        if row["step"] == 2:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train(recipe, tmp_path / "parts", report=stop_after_2)
-    assert exact(train(recipe, tmp_path / "parts", resume=True).rows) == exact(whole)
-    episodes = list(read_episodes(tmp_path / "whole" / "episodes.jsonl"))
+    whole, episodes = resumed_and_whole(recipe, tmp_path)
     by_id, forks = {each.id: each for each in episodes}, [each for each in episodes if each.replays is not None]
     assert len(by_id) == len(episodes) == 3 * 4 * 6 and len(forks) == 3 * 4 * 4
     for fork in forks:

@@ -136,9 +136,8 @@ def test_values_that_do_not_fit(values, message):
         load_recipe("tiny-grpo", [*VALUES, *values])
 
 
-@pytest.mark.slow
-def test_a_run_with_starts_resumes_to_the_same_bits(tmp_path):
-    recipe = load_recipe("tiny-grpo", VALUES)
+def resumed_and_whole(recipe, tmp_path):
+    """Trains once, and once with a stop after step 2; checks that both are the same, and returns rows and episodes."""
     whole = train(recipe, tmp_path / "whole").rows
 
     def stop_after_2(row):
@@ -151,7 +150,12 @@ def test_a_run_with_starts_resumes_to_the_same_bits(tmp_path):
     assert exact(parts) == exact(whole)
     for name in ("episodes.jsonl", "episodes.tokens.bin", "episodes.advantages.jsonl"):
         assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "parts" / name).read_bytes()
-    episodes = list(read_episodes(tmp_path / "whole" / "episodes.jsonl"))
+    return whole, list(read_episodes(tmp_path / "whole" / "episodes.jsonl"))
+
+
+@pytest.mark.slow
+def test_a_run_with_starts_resumes_to_the_same_bits(tmp_path):
+    whole, episodes = resumed_and_whole(load_recipe("tiny-grpo", VALUES), tmp_path)
     begun = [each for each in episodes if each.replays is not None]
     assert begun and all(each.replayed == 1 or each.replayed > 1 for each in begun)
     assert [row.get("starts/groups", 0) for row in whole[1:]] == [0, *(len(begun) and [2, 2])]
