@@ -171,8 +171,8 @@ class Engine:
             start = Start(first, turn - 1, 0)
             episode = await self._played(_EpisodeIO(self, question, first.attempt, start))
             episode.id, episode.replayed, episode.replays = first.id, 0, None
-            before = sum(call.end - call.start for call in first.calls[: start.calls])
-            episode.notes["discarded_tokens"] = float(first.generated_tokens() - before)
+            dropped = first.calls[start.calls :]
+            episode.notes["discarded_tokens"] = float(sum(call.end - call.start for call in dropped))
         if io.calls:
             episode.notes |= io.notes | {"flawed_turn": float(turn), "revised": float(episode is not first)}
             episode.append(io.calls, [chat.read() for chat in io.chats])

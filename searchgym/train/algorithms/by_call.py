@@ -99,13 +99,13 @@ def _step(sample: Sample, number: int) -> Step:
     return Step(sample.ids[: call.end].tobytes(), call.state, surprise)
 
 
-def branching_points(paths: Sequence[Sequence[Step]]) -> tuple[list[int], dict[str, int]]:
+def branching_points(nodes: Sequence[Sequence[bytes]]) -> tuple[list[int], dict[str, int]]:
     """Returns the number of calls after which each attempt parts from all others, and the counts of nodes.
 
-    Two calls are the same node if all tokens up to their end are equal. ``nodes`` counts different calls, ``shared``
-    those that several attempts have.
+    Args:
+        nodes: Keys of each attempt's calls, such as `Step.tokens`; calls are the same node if their keys and all
+            earlier keys are equal. ``nodes`` counts different calls, ``shared`` those that several attempts have.
     """
-    nodes = [[step.tokens for step in path] for path in paths]
     passed = Counter(tuple(path[:depth]) for path in nodes for depth in range(1, len(path) + 1))
     points = [sum(passed[tuple(path[:depth])] > 1 for depth in range(1, len(path) + 1)) for path in nodes]
     return points, {"nodes": len(passed), "shared": sum(count > 1 for count in passed.values())}

@@ -38,10 +38,12 @@ class Deepsearch(ByCall):
 
     @override
     def compare_calls(self, rewards: Sequence[float], paths: Sequence[Sequence[Step]]) -> CallAdvantages:
-        points, counts = branching_points(paths)
+        keys = [[step.tokens for step in path] for path in paths]
+        nodes = [[tuple(path[:depth]) for depth in range(len(path) + 1)] for path in keys]
+        points, counts = branching_points(keys)
         expansions: defaultdict[tuple[bytes, ...], list[int]] = defaultdict(list)
-        for attempt, (path, depth) in enumerate(zip(paths, points, strict=True)):
-            expansions[tuple(step.tokens for step in path[:depth])].append(attempt)
+        for attempt, (path, depth) in enumerate(zip(nodes, points, strict=True)):
+            expansions[path[depth]].append(attempt)
 
         def order(attempt: int) -> tuple[bool, float]:
             return rewards[attempt] <= self.right, float(np.mean([step.surprise for step in paths[attempt]]))
@@ -49,14 +51,10 @@ class Deepsearch(ByCall):
         chosen = [min(attempts, key=order) for attempts in expansions.values()]
         values: defaultdict[tuple[bytes, ...], list[float]] = defaultdict(list)
         for attempt in chosen:
-            nodes = [step.tokens for step in paths[attempt]]
-            for depth in range(1, len(nodes) + 1):
-                weight = max(depth / len(nodes), LEAST)
-                values[tuple(nodes[:depth])].append(weight * (2 * rewards[attempt] - 1))
+            length = len(keys[attempt])
+            for depth in range(1, length + 1):
+                values[nodes[attempt][depth]].append(max(depth / length, LEAST) * (2 * rewards[attempt] - 1))
         value = {node: float(np.mean([v for v in of if v > 0] or of)) for node, of in values.items()}
         mean = float(np.mean(list(value.values())))
-        rows = []
-        for path in paths:
-            begun = [tuple(step.tokens for step in path[:depth]) for depth in range(1, len(path) + 1)]
-            rows.append([value[node] - mean if node in value else 0.0 for node in begun])
+        rows = [[value[node] - mean if node in value else 0.0 for node in path[1:]] for path in nodes]
         return CallAdvantages(rows, counts | {"backed_up": len(chosen)})

@@ -39,20 +39,17 @@ class Shaped(ByCall, Scaled):
 
     @override
     def compare_calls(self, rewards: Sequence[float], paths: Sequence[Sequence[Step]]) -> CallAdvantages:
-        points, counts = branching_points(paths)
+        nodes = [[*(step.tokens for step in path), b"end %d" % attempt] for attempt, path in enumerate(paths)]
+        points, counts = branching_points([path[:-1] for path in nodes])  # what ends somewhere is a child of its own
         below: defaultdict[tuple[bytes, ...], dict[bytes, list[float]]] = defaultdict(lambda: defaultdict(list))
-        for attempt, (reward, path) in enumerate(zip(rewards, paths, strict=True)):
-            nodes = [step.tokens for step in path]
-            for depth in range(len(nodes) + 1):  # what ends here is a child of its own
-                child = nodes[depth] if depth < len(nodes) else b"end %d" % attempt
-                below[tuple(nodes[:depth])][child].append(reward)
+        for reward, path in zip(rewards, nodes, strict=True):
+            for depth, child in enumerate(path):
+                below[tuple(path[:depth])][child].append(reward)
         shaped = []
-        for attempt, (reward, path, depth) in enumerate(zip(rewards, paths, points, strict=True)):
-            nodes = [step.tokens for step in path]
-            children = below[tuple(nodes[:depth])]
-            branch = nodes[depth] if depth < len(nodes) else b"end %d" % attempt
+        for reward, path, depth in zip(rewards, nodes, points, strict=True):
+            children = below[tuple(path[:depth])]
             parent = float(np.mean([value for under in children.values() for value in under]))
-            others = [float(np.mean(under)) for child, under in children.items() if child != branch]
+            others = [float(np.mean(under)) for child, under in children.items() if child != path[depth]]
             siblings = float(np.mean(others)) if others else parent
             shaped.append(reward + self.gain * (reward - (1 - self.mix) * parent - self.mix * siblings))
         values = self.scaled(np.array(shaped, np.float64)).tolist()

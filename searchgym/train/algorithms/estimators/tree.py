@@ -8,14 +8,14 @@ of the branches, compare with that control (`Tree.shared` false), not only with 
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from typing_extensions import override
 
-from searchgym.train.algorithms.by_call import ByCall, CallAdvantages, Step
+from searchgym.train.algorithms.by_call import ByCall, CallAdvantages, Step, branching_points
 
 STEPS: Final = 3
 """Number of steps after which `Tree.warning` checks the share of calls that attempts have in common."""
@@ -41,8 +41,7 @@ class Tree(ByCall):
         nodes = [[step.tokens for step in path] for path in paths]
         if not self.shared:
             nodes = [[b"%d " % attempt + node for node in path] for attempt, path in enumerate(nodes)]
-        passed = Counter(tuple(path[:depth]) for path in nodes for depth in range(1, len(path) + 1))
-        counts = {"nodes": len(passed), "shared": sum(n > 1 for n in passed.values())}
+        _, counts = branching_points(nodes)
         return CallAdvantages(branch_rewards(rewards, nodes), counts)
 
     @override
