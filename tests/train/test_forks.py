@@ -8,11 +8,12 @@ from test_starts import VALUES as STARTS
 from test_starts import episode, resumed_and_whole
 from toy_training import exact
 
-from searchgym.errors import CardError
+from searchgym.errors import CardError, DataError
 from searchgym.rollout.storage import read_episodes
 from searchgym.train import load_recipe, train
 from searchgym.train.algorithms.samples import samples_from
 from searchgym.train.curriculum.forks import Tree, TreeOptions, frontier_scores, grow
+from searchgym.train.curriculum.solved import SolvedPool
 
 TREE = "rollout.tree={roots: 2, rounds: 2}"
 VALUES = [*(value for value in STARTS if "starts" not in value), "rollout.attempts=6"]
@@ -88,9 +89,47 @@ def test_a_budget_of_tokens_ends_a_tree():
     assert sizes == {8: 2, 9: 4, 12: 4, 13: 6, None: 6}
 
 
+def test_a_solved_question_is_asked_without_forks():
+    """Its solution, of two turns, is the third attempt; the fourth begins at the question; the other one's forks."""
+    roots = [episode(name, attempt, 0.0, [-0.1, -0.2]) for name in ("one", "two") for attempt in (0, 1)]
+    starts = []
+
+    def noted(begun):
+        starts.append([(start.episode.id, start.turns) for start in begun])
+        return played(begun)
+
+    solved = {"two": episode("two", 7, 1.0, [-0.4, -0.4])}
+    grown = grow(roots, TreeOptions(rounds=2, solved=True), 4, np.random.default_rng(0), noted, None, solved)
+    assert starts == [[("two#7@0", 2), ("two#0@0", 0)], [("one#0@0", 1)], [("one#1@0", 1)]]
+    assert [each.id for each in grown] == [f"{name}#{n}@0" for name in ("one", "two") for n in range(4)]
+
+
+def test_the_buffer_has_a_solution_of_questions_that_are_hard():
+    """By hand: one of four right is hard, two of four are not; a question that is no longer hard leaves the buffer."""
+
+    def group(question, *rewards):
+        return [episode(question, attempt, reward, [-0.1]) for attempt, reward in enumerate(rewards)]
+
+    pool = SolvedPool()
+    pool.learn([*group("hard", 0, 0, 1, 0), *group("easy", 1, 0, 1, 0), *group("failed", 0, 0, 0, 0)])
+    assert pool.state() == ["hard#2@0"]
+    replayed = dataclasses.replace(pool.episodes["hard"], id="hard#4@1", replayed=1)
+    pool.learn([*group("hard", 0, 0, 0, 0), replayed])  # an attempt that repeats everything counts nothing
+    assert pool.state() == ["hard#2@0"]
+    restored = SolvedPool()
+    restored.restore(["hard#2@0"], group("hard", 0, 0, 1))
+    assert restored.state() == pool.state()
+    with pytest.raises(DataError, match="lacks hard#2@0, a solution of a hard question"):
+        restored.restore(["hard#2@0"], group("hard", 0, 0))
+    pool.learn(group("hard", 1, 0))
+    assert pool.state() == []
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [
+        (["rollout.tree={roots: 6, solved: true}"], "all attempts are roots"),
+        (["rollout.tree={roots: 2, solved: true, replayed: false}"], "solved needs log.episodes_every 1"),
         (["rollout.tree={roots: 7}"], "of 6 rollout.attempts 7 are roots"),
         (["rollout.tree={roots: 1, rounds: 2}"], "5 forks cannot be divided into 2 rounds of 1 branches"),
         (["rollout.tree={roots: 2, by: value}"], "by value needs a critic"),
@@ -122,6 +161,23 @@ def test_a_run_with_trees_resumes_to_the_same_bits(tmp_path):
     assert all(row["rollout/forks"] > 0 and row["rollout/repeated_tokens"] > 0 for row in whole[1:])
     signal = [row for row in whole[1:] if row["groups/zero_variance_share"] < 1]
     assert signal and all(row["groups/shared"] > 0 for row in signal), [row["groups/shared"] for row in signal]
+
+
+@pytest.mark.slow
+def test_a_run_asks_solved_questions_again_and_resumes(tmp_path):
+    """Four questions in every step: those that one of eight attempts solves come again with that attempt."""
+    values = [*VALUES, "rollout.attempts=8", "env_options={questions: {split: train, size: 4, seed: 1, hops: [2]}}"]
+    recipe = load_recipe("tiny-grpo", [*values, "rollout.tree={roots: 2, rounds: 2, solved: true}", "optimizer.lr=0"])
+    _, episodes = resumed_and_whole(recipe, tmp_path)
+    by_id = {each.id: each for each in episodes}
+    again = [each for each in episodes if each.replayed and each.replayed == len(each.calls)]
+    assert again and len(by_id) == len(episodes)
+    for each in again:
+        source = by_id[each.replays]
+        assert each.reward == source.reward == 1 and each.question_id == source.question_id
+        assert [call.text for call in each.calls] == [call.text for call in source.calls]
+        group = [other for other in episodes if other.group_uid == each.group_uid]
+        assert len(group) == 8 and not any(0 < other.replayed < len(other.calls) for other in group)
 
 
 @pytest.mark.slow

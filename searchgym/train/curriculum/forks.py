@@ -43,6 +43,9 @@ class TreeOptions(Options):
     replayed: bool = True
     """If true, forks train on the tokens of the turns that they repeat, as TreeRL does, whose advantages divide by the
     number of attempts through a call; else only the first attempt through a call does."""
+    solved: bool = False
+    """If true, a hard question that was solved before is asked without forks: its solution is one of the attempts, the
+    others begin at the question (DeepSearch's replay buffer, see `SolvedPool`)."""
 
     def per_round(self, attempts: int) -> int:
         """Returns the number of turns that are chosen in each round for a question."""
@@ -64,6 +67,11 @@ class Tree:
         """Number of tokens that models generated, each once."""
         return sum(episode.generated_tokens() for episode in self.episodes)
 
+    @property
+    def question(self) -> str:
+        """Id of the question."""
+        return self.episodes[0].question_id
+
     def add(self, episode: Episode, repeated: int = 0) -> None:
         """Adds an attempt that repeats a number of turns of an earlier one, and gives it the next free number."""
         if self.episodes:
@@ -72,6 +80,10 @@ class Tree:
             episode.id = f"{root.question_id}#{episode.attempt}@{root.id.rpartition('@')[2]}"
         self._repeated[episode.id] = repeated
         self.episodes.append(episode)
+
+    def again(self, solution: Episode, count: int) -> list[Start]:
+        """Returns the beginnings of attempts at a question that was solved before: its solution, then new attempts."""
+        return [Start(solution, solution.turns), *(Start(self.episodes[0], 0, branch) for branch in range(count - 1))]
 
     def choose(
         self, options: TreeOptions, turns: int, rng: np.random.Generator, values: Mapping[str, float]
@@ -136,6 +148,7 @@ def grow(
     rng: np.random.Generator,
     run: Callable[[Sequence[Start]], Sequence[Episode]],
     values: Values | None = None,
+    solved: Mapping[str, Episode] | None = None,
 ) -> list[Episode]:
     """Runs the forks of a step.
 
@@ -146,19 +159,36 @@ def grow(
         rng: Random generator of the step.
         run: Runs episodes that begin at prefixes, and returns them in order.
         values: Computes the critic's values, for ``by: value``.
+        solved: Right attempt at hard questions of earlier steps, by question id, for ``solved``.
 
     Returns:
         All attempts, by question.
     """
+    solved = solved or {}
     trees: defaultdict[str, Tree] = defaultdict(Tree)
     for episode in roots:
         trees[episode.question_id].add(episode)
+    again = [tree for question, tree in trees.items() if question in solved]
+    _add(again, [tree.again(solved[tree.question], attempts - options.roots) for tree in again], run)
     for _ in range(options.rounds):
-        growing = [tree for tree in trees.values() if tree.tokens < (options.tokens or math.inf)]
+        growing = [t for t in trees.values() if t.question not in solved and t.tokens < (options.tokens or math.inf)]
         by_call = {} if values is None else values([episode for tree in growing for episode in tree.episodes])
-        starts = [tree.choose(options, options.per_round(attempts), rng, by_call) for tree in growing]
-        forks = iter(run([start for of_tree in starts for start in of_tree]))
-        for tree, of_tree in zip(growing, starts, strict=True):
-            for start in of_tree:
-                tree.add(next(forks), start.turns)
+        chosen = [tree.choose(options, options.per_round(attempts), rng, by_call) for tree in growing]
+        _add(growing, chosen, run)
     return [episode for tree in trees.values() for episode in tree.episodes]
+
+
+def _add(
+    trees: Sequence[Tree], starts: Sequence[Sequence[Start]], run: Callable[[Sequence[Start]], Sequence[Episode]]
+) -> None:
+    """Runs forks of trees, all at once, and adds them.
+
+    Args:
+        trees: The trees.
+        starts: The beginnings of each tree's forks.
+        run: Runs episodes that begin at prefixes, and returns them in order.
+    """
+    forks = iter(run([start for of_tree in starts for start in of_tree]))
+    for tree, of_tree in zip(trees, starts, strict=True):
+        for start in of_tree:
+            tree.add(next(forks), start.turns)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from searchgym.train.algorithms.samples import VALUED, Sample, retokenisation_mi
 from searchgym.train.credit.credit import Credit
 from searchgym.train.curriculum.forks import TreeOptions, grow
 from searchgym.train.curriculum.listed import ListedQuestions, batch_of
+from searchgym.train.curriculum.solved import SolvedPool
 from searchgym.train.curriculum.starts import StartPool, first_values
 from searchgym.train.learner.learner import Learner
 from searchgym.train.loop.folder import Row
@@ -33,6 +34,9 @@ from searchgym.train.loop.rollout import (
 )
 from searchgym.train.recipe.recipe import Recipe
 from searchgym.train.selfplay.kind import QuestionStream
+
+STATE: Final = ("source", "starts", "solved", "pending")
+"""Fields of `StepData` that a checkpoint has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,8 @@ class StepData:
     """State of the run's `QuestionStream` after the step."""
     starts: list[list[str | int]] = field(default_factory=list)
     """Prefixes at which groups of the next step begin; see `StartPool.state`."""
+    solved: list[str] = field(default_factory=list)
+    """Solutions of hard questions; see `SolvedPool.state`."""
     pending: list[list[int | str]] = field(default_factory=list)
     """Groups that still run; see `PartialRollout.pending`."""
     step: int = 0
@@ -123,6 +129,7 @@ class Collector:
         self._submitted = 0
         """Number of steps whose groups were started, with ``rollout.partial``."""
         self.starts = None if starts is None else StartPool(starts, recipe.rollout.questions, recipe.seed)
+        self.solved = SolvedPool() if recipe.rollout.tree is not None and recipe.rollout.tree.solved else None
 
     def draw(self, step: int) -> StepData:
         """Returns the data of a 0-based step, still without advantages; see `prepared`.
@@ -178,6 +185,9 @@ class Collector:
         data = StepData(samples, row, episodes, tokens, questions=proposed, source=source.state(), step=step)
         if recipe.rollout.partial:
             data = replace(data, pending=self._partial.pending())
+        if self.solved is not None:
+            self.solved.learn(episodes)
+            data = replace(data, solved=self.solved.state())
         by_value = self.starts is not None and self.starts.options.by == "value"  # of values that `prepared` computes
         return data if by_value else self._chosen(data)
 
@@ -231,7 +241,8 @@ class Collector:
 
         rng = np.random.default_rng([self.recipe.seed, step, 65])
         by_critic = values if tree.by == "value" else None
-        return grow(roots, tree, self.recipe.rollout.attempts, rng, run, by_critic)
+        solved = None if self.solved is None else self.solved.episodes
+        return grow(roots, tree, self.recipe.rollout.attempts, rng, run, by_critic, solved)
 
     @property
     def _partial(self) -> PartialRollout:
@@ -264,6 +275,8 @@ class Collector:
             self.source.restore(state["source"])
         if self.starts is not None and state.get("starts"):
             self.starts.restore(state["starts"], read_episodes(episodes))
+        if self.solved is not None and state.get("solved"):
+            self.solved.restore(state["solved"], read_episodes(episodes))
         if pending := state.get("pending"):
             self._partial.restore(pending, self.recipe.rollout.attempts)
             self._submitted = max(int(step) for step, _ in pending) + 1

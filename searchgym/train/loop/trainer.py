@@ -26,7 +26,7 @@ from searchgym.train.loop.checkpoint import (
     load_checkpoint,
     save_checkpoint,
 )
-from searchgym.train.loop.collect import Collector, StepData, TrainingData
+from searchgym.train.loop.collect import STATE, Collector, StepData, TrainingData
 from searchgym.train.loop.folder import Row, RunFolder
 from searchgym.train.loop.guards import Phases, Watchdog, bound_warning, check_guards, pace, signal_warning
 from searchgym.train.loop.rollout import SamplerHooks, generated_tokens, validation_metrics
@@ -189,7 +189,7 @@ class Trainer:
         self.progress.step += 1
         self.progress.generated_tokens += data.tokens
         self.progress.read_tokens += round(learnt.get("learner/tokens_read", 0.0))
-        self._state = {"source": data.source, "starts": data.starts, "pending": data.pending}
+        self._state = {name: getattr(data, name) for name in STATE}
         self._finish_step(row)
         if self._ahead is not None:
             self._ahead.learnt(self.progress.step)
@@ -279,7 +279,7 @@ class Trainer:
             state = load_checkpoint(newest, self.learner)
             self.progress = Progress(**state["progress"])
             sizes = state["files"]
-            self._state = {name: state[name] for name in ("source", "starts", "pending") if name in state}
+            self._state = {name: state[name] for name in STATE if name in state}
             by_id = {question.id: question for question in self._data.validation}
             if by_id.keys() >= set(state["validation"]):
                 self.validation = [by_id[id] for id in state["validation"]]

@@ -134,6 +134,10 @@ def _tree_problems(recipe: Recipe) -> Iterator[str]:
         yield "rollout.tree.by value needs a critic (advantage.estimator gae) and rollout.staleness 0"
     if rollout.starts is not None:
         yield "rollout.tree and rollout.starts: choose one"
+    if tree.solved and rest < 1:
+        yield "rollout.tree.solved: all attempts are roots; leave at least one for the solution"
+    if tree.solved and (recipe.log.episodes_every != 1 or not tree.replayed or recipe.proposer is not None):
+        yield "rollout.tree.solved needs log.episodes_every 1, rollout.tree.replayed and questions that are asked again"
 
 
 def _advantage_problems(recipe: Recipe) -> Iterator[str]:
