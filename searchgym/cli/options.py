@@ -145,6 +145,12 @@ class RunOptions:
     seed: Seed = 0
     concurrency: Annotated[int, typer.Option(min=1, help="Episodes that run at once; does not affect scores.")] = 64
     samples: Annotated[int, typer.Option(min=1, help="Episodes per question: scores are means, and pass@k.")] = 1
+    critic: Annotated[
+        Path | None, typer.Option(help="Checkpoint with a critic, which values each sample: select@value.")
+    ] = None
+    guided: Annotated[
+        bool, typer.Option("--guided", help="Begin samples at promising turns of earlier ones, by --critic.")
+    ] = False
     ceilings: Annotated[
         bool, typer.Option("--ceilings", help="Also run with the gold pages given, and with another question's hits.")
     ] = False

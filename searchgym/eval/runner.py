@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from searchgym import scoring
 from searchgym.agents.base import LoadedAgent
@@ -39,8 +39,12 @@ from searchgym.records import Episode, Question
 from searchgym.retrieval.retriever import identify
 from searchgym.rollout.engine import Engine
 from searchgym.rollout.models import Model
+from searchgym.rollout.replay.guided import Guide
 from searchgym.rollout.storage import EpisodeWriter, read_episodes, sidecar
 from searchgym.version import __version__
+
+if TYPE_CHECKING:
+    from searchgym.train.learner.value_model import ValueModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,10 @@ class EvalOptions:
     """If true, delete an existing run in the folder."""
     samples: int = 1
     """Number of episodes per question; they differ only if the temperature is above 0."""
+    critic: ValueModel | None = None
+    """Value model whose value of each episode is noted, so that ``select@value`` can select."""
+    guided: bool = False
+    """If true, samples begin at promising turns of earlier ones, by `critic`; see `Guide`."""
 
 
 def evaluate(
@@ -92,11 +100,16 @@ def evaluate(
     """
     if options.samples < 1:
         raise UsageError(f"samples must be at least 1, got {options.samples}")
+    if options.guided and options.critic is None:
+        raise UsageError("guided samples need a critic, which tells the promising turns")
+    guide = None if options.critic is None else Guide(options.critic, options.guided)
     check_scorable(task)
     engine = Engine(
         task, agent, models, concurrency=options.concurrency, seed=options.seed, temperature=options.temperature
     )
-    identity = run_identity(engine, options.samples)
+    identity = run_identity(engine, options.samples) | {"critic": None, "guided": options.guided or None}
+    if options.critic is not None:
+        identity["critic"] = [options.critic.name, options.critic.sha256]
     check_out(out, resume=options.resume, overwrite=options.overwrite)
     with lock_folder(out):
         if holds_run(out) and not options.overwrite:
@@ -114,7 +127,7 @@ def evaluate(
             (out / SCORES).unlink(missing_ok=True)  # they counted retriever errors, which are repeated now
         started = time.perf_counter()
         try:
-            _run_episodes(engine, todo, path, len(finished), progress)
+            _run_episodes(engine, todo, path, len(finished), progress, guide)
         finally:
             if todo:  # add to the seconds of earlier sessions of a resumed run
                 seconds = read_json(out / RUN).get("seconds", 0.0) + time.perf_counter() - started
@@ -150,19 +163,26 @@ def _run_episodes(
     path: Path,
     finished: int,
     progress: Callable[[int, int], None] | None,
+    guide: Guide | None,
 ) -> None:
     """Runs the remaining episodes and writes each to disk before it counts as done."""
-    count = finished
+    count, total = finished, finished + len(todo)
+    if guide is not None:
+        for episode in read_episodes(path) if finished else ():
+            guide.add(episode)
     with EpisodeWriter(path) as writer:
 
         def done(episode: Episode) -> None:
             nonlocal count
+            if guide is not None:
+                guide.add(episode)
             writer.write(episode)
             count += 1
             if progress is not None:
-                progress(count, finished + len(todo))
+                progress(count, total)
 
-        asyncio.run(engine.run_attempts(todo, done))
+        for part in [todo] if guide is None else guide.rounds(todo):
+            asyncio.run(engine.run_attempts(part, done))
 
 
 def commit() -> str | None:

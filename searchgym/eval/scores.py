@@ -25,6 +25,7 @@ from searchgym.eval.efficiency import BY, areas_of, curves_of, row_of
 from searchgym.protocol import markers_in_pages
 from searchgym.records import Call, Episode, hops_of, simulated_share
 from searchgym.rollout.chat import thought_counts
+from searchgym.rollout.replay.guided import VALUE
 from searchgym.scoring import Scores as Row
 from searchgym.scoring.citations import gold_spans_of, score_citations
 from searchgym.scoring.confidence import abstains, candidate_scores, check_confidence, expected_calibration_error
@@ -315,6 +316,7 @@ def _selected(scored: Scored) -> dict[str, list[float]]:
                 "" if e.answer is None else e.answer.text,
                 e.generated_tokens(),
                 None if e.answer is None else e.answer.confidence,
+                e.notes.get(VALUE),
             )
             for e in attempts
         ]

@@ -19,6 +19,8 @@ class Sampled(NamedTuple):
     """Number of tokens that models generated for it."""
     confidence: float | None = None
     """Stated probability that the answer is right; None if none is stated."""
+    value: float | None = None
+    """Value that a value model gives the episode; None without one."""
 
 
 def vote(samples: Sequence[Sampled], weighted: bool = False) -> int:
@@ -55,11 +57,14 @@ def selected(samples: Sequence[Sampled]) -> dict[str, int]:
     """Returns the index of the sample that each selection takes, by its name.
 
     ``vote`` and ``shortest`` always; ``confident``, the sample with the largest stated confidence, and
-    ``weighted_vote`` if all samples state a confidence.
+    ``weighted_vote`` if all samples state a confidence; ``value``, the one with the largest value, if all have one.
     """
     chosen = {"vote": vote(samples), "shortest": shortest(samples)}
     stated = [sample.confidence for sample in samples]
     if all(value is not None for value in stated):
         chosen["confident"] = max(range(len(samples)), key=lambda index: stated[index] or 0.0)
         chosen["weighted_vote"] = vote(samples, weighted=True)
+    values = [sample.value for sample in samples]
+    if all(value is not None for value in values):
+        chosen["value"] = max(range(len(samples)), key=lambda index: values[index] or 0.0)
     return chosen

@@ -97,7 +97,7 @@ def _on_env(
     card_of(env, task_options(choice))  # a wrong name is reported before a missing model
     if run.out is not None:
         check_out(run.out, resume=run.resume, overwrite=run.overwrite)
-    named = named_models(model, agent, how)
+    named, options = named_models(model, agent, how), eval_options(run)
     trained = training_questions(run)
     task = chosen_task(env, with_dialect(choice, env, named))
     check_scorable(task)  # before a model is loaded
@@ -110,7 +110,7 @@ def _on_env(
     say_notes(task, agent, named)
     with open_models(named, task, how) as models:
         scores = run_evaluation(
-            task, agent, folder, models, eval_options(run), run.ceilings, trained, answerable=ids, judging=judging
+            task, agent, folder, models, options, run.ceilings, trained, answerable=ids, judging=judging
         )
     return {"env": task.card.id, "agent": agent.name, "out": str(folder)} | scores, task
 
@@ -129,7 +129,7 @@ def _on_suite(
         raise UsageError(f"suite {suite.name} has questions of its own: {lacking}")
     folder = run.out or new_folder(suite.name, agent.name)
     check_suite_out(folder, suite.name, resume=run.resume, overwrite=run.overwrite)
-    named = named_models(model, agent, how)
+    named, options = named_models(model, agent, how), eval_options(run)
     trained = training_questions(run)
     whole = load_suite_tasks(suite, task_options(with_dialect(choice, None, named)))
     tasks = {name: task.subset(choice.limit, choice.draw_seed) for name, task in whole.items()}
@@ -144,7 +144,7 @@ def _on_suite(
         def one(part: str, task: Task, out: Path, options: EvalOptions) -> Scores:
             return run_evaluation(task, agent, out, models, options, run.ceilings, trained, folder, judging=judging)
 
-        scores = evaluate_suite(suite.name, tasks, agent, folder, models, eval_options(run), one)
+        scores = evaluate_suite(suite.name, tasks, agent, folder, models, options, one)
     return {**scores, "out": str(folder)}
 
 
@@ -152,7 +152,18 @@ def eval_options(run: RunOptions) -> EvalOptions:
     """Returns the options of an evaluation that the command line gave."""
     from searchgym.eval.runner import EvalOptions
 
-    return EvalOptions(run.temperature, run.seed, run.concurrency, run.resume, run.overwrite, run.samples)
+    critic = None
+    if run.critic is not None:
+        from searchgym.train.learner.value_model import ValueModel
+
+        critic = ValueModel.load(run.critic)
+    elif run.guided:
+        raise UsageError("--guided needs --critic: a checkpoint of a training with a critic (tiny-ppo)")
+    if run.critic is not None and run.samples == 1:
+        raise UsageError("--critic selects among samples: give --samples, 2 or more, as well")
+    return EvalOptions(
+        run.temperature, run.seed, run.concurrency, run.resume, run.overwrite, run.samples, critic, run.guided
+    )
 
 
 def training_questions(run: RunOptions) -> list[str] | None:

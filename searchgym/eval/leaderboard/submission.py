@@ -128,6 +128,8 @@ def write_submission(run: Path, suite: str, part: str, about: About, out: Path, 
         raise DataError(f"its record lacks {', '.join(missing)}: damaged; evaluate it again", run)
     if record.get("faults"):
         raise DataError("faults: the leaderboard has no track in which searches fail; evaluate without --faults", run)
+    if record.get("guided"):
+        raise DataError("guided: rows have samples that begin at the question; evaluate without --guided", run)
     if record.get("browse"):
         raise DataError("browse: the leaderboard has no track in which pages are opened; evaluate without browse", run)
     if record.get("sources"):
