@@ -22,6 +22,9 @@ def demonstrate(
     out: Annotated[Path, typer.Option(help="Output folder.")],
     n: Annotated[int, typer.Option("--n", min=1, help="Number of demonstrations.")] = 400,
     agent: AgentName = "search-r1",
+    attempts: Annotated[
+        Path | None, typer.Option(help="With search-r2: episodes.jsonl of a run of search-r1 on these questions.")
+    ] = None,
     reading: Annotated[
         bool, typer.Option("--reading", help="Practice in reading alone: pages, questions and short answers.")
     ] = False,
@@ -44,7 +47,8 @@ def demonstrate(
 ) -> None:
     """Write demonstrations for supervised training.
 
-    They are made from questions that name their gold pages: searches and an answer, or reading practice.
+    They are made from questions that name their gold pages: searches and an answer, reading practice, or with
+    --attempts the first flawed turns of a model's own attempts.
     """
     from searchgym.corpora.folders import check_free
     from searchgym.errors import UsageError
@@ -56,20 +60,28 @@ def demonstrate(
         raise UsageError("--early is about searches: leave it out with --reading")
     if reading and behaviour:
         raise UsageError("--behaviour is about searches: leave it out with --reading")
+    if (attempts is not None) != (agent == "search-r2"):
+        raise UsageError("--attempts and --agent search-r2 go together: its refiner is shown where attempts went wrong")
+    if attempts is not None and (reading or early or behaviour):
+        raise UsageError("--reading, --early and --behaviour write episodes: leave them out with --attempts")
     task = chosen_task(env, choice)
     task, held_out = without_held_out(task, hold_out or ())
     with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
         from searchgym.rollout.foreign.template_options import check_template, fitted, parse_template, template_format
         from searchgym.rollout.loading import load_tokenizer
+        from searchgym.rollout.storage import read_episodes
         from searchgym.train.demonstrations.oracle import demonstrate_search
         from searchgym.train.demonstrations.reading import demonstrate_reading
+        from searchgym.train.demonstrations.refiner import demonstrate_refiner
         from searchgym.train.demonstrations.write import write_demonstrations
 
         tokenizer = load_tokenizer(model)
         arguments = parse_template(template or ())
         check_template([tokenizer], arguments)
         form = template_format(tokenizer, task.rules.protocol, arguments)
-        if reading:
+        if attempts is not None:
+            demonstrations = demonstrate_refiner(task, form, read_episodes(attempts), n, seed, max_context)
+        elif reading:
             demonstrations = demonstrate_reading(task, form, n, seed, max_context)
         else:
             behaviours = tuple(behaviour or ())
