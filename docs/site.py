@@ -51,6 +51,8 @@ ELSEWHERE: Final = {
     "studies/methods/mask.md": "studies/mask.md",
     "studies/methods/agents.md": "studies/agents.md",
     "studies/methods/calls.md": "studies/calls.md",
+    "studies/methods/trees.md": "studies/trees.md",
+    "studies/several_samples/README.md": "studies/several_samples.md",
     "studies/methods/one_training_each.md": "studies/one_training_each.md",
     "studies/cosearch/README.md": "studies/cosearch.md",
     "studies/long_horizon/README.md": "studies/long_horizon.md",

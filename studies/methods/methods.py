@@ -73,6 +73,9 @@ PARALLEL = [
     "optimizer.warmup_steps=2",
 ]
 """Values of recipe ``tiny-parallel`` for GRPO on the outcome alone: that recipe has a critic, which GRPO has not."""
+FORKS = "rollout.tree={roots: 4, rounds: 2}"
+REFINED = ["tiny-grpo", "model=runs/trees/warm/checkpoints/last", "credit={outcome: 1, density: 1}"]
+"""Values of both arms of the refiner: the model that learnt its role, see `trees.md`."""
 ARMS: dict[str, list[str]] = {
     "grpo": ["tiny-grpo"],
     "rejection": ["tiny-rejection"],
@@ -127,6 +130,18 @@ ARMS: dict[str, list[str]] = {
         " answer: [answer]}, weights: [[1, 0.4, 0.8], [0, 1, 0.8], [0, 0, 1]]}",
     ],
     "mask-gain": [*TEAM, "agent=m-ask", "credit={gain: 1, format: 1}", "advantage.normalise=role"],
+    "tree": ["tiny-grpo", FORKS, "advantage.estimator=tree"],
+    "tree-unshared": ["tiny-grpo", FORKS, "advantage.estimator={kind: tree, shared: false}"],
+    "leaves": ["tiny-grpo", FORKS],
+    "refiner": [*REFINED, "agent=search-r2"],
+    "refiner-off": REFINED,
+    "deepsearch": [
+        "tiny-grpo",
+        "rollout.tree={roots: 4, rounds: 2, by: frontier, solved: true}",
+        "advantage.estimator=deepsearch",
+    ],
+    "rest": ["tiny-grpo", "rollout.starts={share: 0.25, by: best}"],
+    "mars2": ["tiny-grpo", FORKS, "advantage.estimator=shaped"],
     "sp-sample": [*SELF_PLAY, "proposer.kind=uniform", "advantage.estimator.std=sample"],
 }
 """Name of an arm to its recipe and values; LLDS acts only if a rollout is trained on in several minibatches."""
@@ -152,6 +167,8 @@ CALL_CONTRASTS = [
     "reread:reread-outcome", "saas:saas-outcome", "mask-plan:mask-final", "mask-stages:mask-gain",
 ]  # fmt: skip
 """Contrasts that ``python studies/methods/methods.py calls`` runs."""
+TREE_CONTRASTS = ["tree:grpo", "tree:tree-unshared", "leaves:grpo", "refiner:refiner-off"]
+"""Contrasts that ``python studies/methods/methods.py trees`` runs."""
 NAMED = {
     "agents": AGENT_CONTRASTS,
     "calls": CALL_CONTRASTS,
@@ -159,6 +176,7 @@ NAMED = {
     "mask": MASK_CONTRASTS,
     "selfplay": SELF_PLAY_CONTRASTS,
     "teams": TEAM_CONTRASTS,
+    "trees": TREE_CONTRASTS,
 }
 BY_QUESTION = "em_by_question"
 """Field of a training's row with the EM of each held-out question by its id."""
@@ -213,6 +231,9 @@ def main() -> None:
     effects = main_effects(rows, args.seeds) if {"sp-both", "sp-neither"} <= {arm for arm, _ in rows} else []
     listed = [{"arm": arm, "seed": seed} | row for (arm, seed), row in sorted(rows.items())]
     shared = [key for key in listed[0] if key not in ("curve", BY_QUESTION) and all(key in row for row in listed)]
+    for row in listed:  # seconds per hundredth of EM gained
+        row["seconds_per_point"] = round(row["seconds"] / (100 * row["gain"]), 1) if row["gain"] > 0 else None
+    shared.append("seconds_per_point")
     listed = [{key: row[key] for key in shared} for row in listed]  # rows recorded earlier may lack what came later
     if args.json:
         emit({"trainings": listed, "contrasts": contrasts, "effects": effects}, True)

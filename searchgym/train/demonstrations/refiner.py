@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from searchgym.agents.base import load_agent
+from searchgym.agents.base import LoadedAgent, load_agent
 from searchgym.agents.teams.refined import REFINER, Refined
 from searchgym.envs.task import Task
 from searchgym.errors import DataError, UsageError
@@ -57,12 +57,12 @@ def demonstrate_refiner(
         DataError: An attempt is at a question that the task lacks.
         UsageError: There are no right attempts, or no wrong ones.
     """
-    demonstrated, sides = DemonstrationSet(), (list[Episode](), list[Episode]())
+    agent, demonstrated, sides = load_agent(AGENT), DemonstrationSet(), (list[Episode](), list[Episode]())
     for attempt in attempts:
         question = task.by_id.get(attempt.question_id)
         if question is None:
             raise DataError(f"episode {attempt.id} is at a question that the task lacks: give that run's questions")
-        episode = _demonstration(attempt, question, form)
+        episode = _demonstration(attempt, question, form, agent)
         if not question.gold_titles:
             demonstrated.counts["no gold pages named"] += 1
         elif max(context_lengths(episode)) > max_tokens:
@@ -78,9 +78,8 @@ def demonstrate_refiner(
     return demonstrated
 
 
-def _demonstration(attempt: Episode, question: Question, form: TokenFormat) -> Episode:
+def _demonstration(attempt: Episode, question: Question, form: TokenFormat, agent: LoadedAgent) -> Episode:
     """Returns an attempt, if it is right, with the refiner's output; else the refiner's output alone."""
-    agent = load_agent(AGENT)
     assert isinstance(agent.workflow, Refined)
     turn = first_flawed_turn(attempt, question)
     fields = {"question": question.text, "trace": agent.workflow.trace(attempt)}
