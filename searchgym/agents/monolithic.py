@@ -14,18 +14,19 @@ class Monolithic:
     with search disabled, since the last turn of the environment's budget has that function.
 
     Args:
-        prefix_answers: Whether, in training, the model also writes a trial answer before the first and after
-            each search (PRAISE, arXiv 2604.03675), as role ``prefix``, in forks that do not affect the episode.
+        prefix_answers: Number of trial answers that, in training, the model also writes before the first and after
+            each search (PRAISE, arXiv 2604.03675, writes one), as role ``prefix``, in forks that do not affect the
+            episode.
         role: Name of the model's role.
     """
 
-    def __init__(self, prefix_answers: bool = False, role: str = "searcher") -> None:
+    def __init__(self, prefix_answers: int = 0, role: str = "searcher") -> None:
         self.prefix_answers, self.role = prefix_answers, role
 
     async def run(self, question: Question, io: EpisodeIO) -> None:
         """Runs one episode."""
         chat = io.open(self.role, question=question.text, instructions=io.protocol.instructions())
-        await self._trial_answer(chat, io)
+        await self._trial_answers(chat, io)
         while True:
             reply = await chat.generate()
             action = self.read(reply.text, io)
@@ -37,7 +38,7 @@ class Monolithic:
                 return
             chat.observe(observation.text)
             if isinstance(action, Search):
-                await self._trial_answer(chat, io)
+                await self._trial_answers(chat, io)
 
     def read(self, text: str, io: EpisodeIO) -> Action:
         """Parses a response into an action."""
@@ -47,11 +48,10 @@ class Monolithic:
         """Takes an action in the environment and appends the observation; subclasses may override it."""
         return await io.step(action)
 
-    async def _trial_answer(self, chat: Chat, io: EpisodeIO) -> None:
-        """Samples a trial answer in a fork of the context, if `prefix_answers` is set."""
-        if not (self.prefix_answers and io.training):
-            return
-        reply = await chat.fork("prefix").generate(prefix=True)
-        action = io.protocol.parse(reply.text)
-        reply.call.legal = isinstance(action, Answer)
-        reply.call.answer = action.text if isinstance(action, Answer) else ""
+    async def _trial_answers(self, chat: Chat, io: EpisodeIO) -> None:
+        """Samples trial answers, each in a fork of the context, if `prefix_answers` is set."""
+        for _ in range(self.prefix_answers if io.training else 0):
+            reply = await chat.fork("prefix").generate(prefix=True)
+            action = io.protocol.parse(reply.text)
+            reply.call.legal = isinstance(action, Answer)
+            reply.call.answer = action.text if isinstance(action, Answer) else ""

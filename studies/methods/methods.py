@@ -229,7 +229,7 @@ def main() -> None:
         row["p_holm"] = corrected
     draw(rows, args.out)
     effects = main_effects(rows, args.seeds) if {"sp-both", "sp-neither"} <= {arm for arm, _ in rows} else []
-    listed = [{"arm": arm, "seed": seed} | row for (arm, seed), row in sorted(rows.items())]
+    listed: list[dict[str, Any]] = [{"arm": arm, "seed": seed} | row for (arm, seed), row in sorted(rows.items())]
     shared = [key for key in listed[0] if key not in ("curve", BY_QUESTION) and all(key in row for row in listed)]
     for row in listed:  # seconds per hundredth of EM gained
         row["seconds_per_point"] = round(row["seconds"] / (100 * row["gain"]), 1) if row["gain"] > 0 else None

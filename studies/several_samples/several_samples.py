@@ -100,7 +100,7 @@ def draw(rows: Sequence[Mapping[str, Any]], path: Path, title: str) -> None:
     axes.set_ylabel("EM")
     axes.set_title(title)
     axes.legend(loc="lower right")
-    canvas.print_png(str(path))
+    canvas.print_png(path)  # type: ignore[no-untyped-call]
 
 
 if __name__ == "__main__":

@@ -17,6 +17,8 @@ from searchgym.train.demonstrations.play import Demonstration, play
 from searchgym.train.demonstrations.teams import play_team
 
 QUESTIONS, ATTEMPTS = 25, 8
+PREFIXED = ("praise", "pav")
+"""Agents that write trial answers before and after each search."""
 TRIALS = {"saas": "knower", "search-r1-reread": "reader"}
 """Roles that give trial answers in contexts of their own, by agent."""
 
@@ -57,8 +59,11 @@ def turns_of(question, rng, agent):
     left, turns = list(question.gold_titles), []
 
     def trial():
-        right = not left or rng.random() < 0.2
-        turns.extend([f"<answer>{question.answers[0] if right else 'unknown'}</answer>"] if agent == "praise" else [])
+        for _ in range(4 if agent == "pav" else 1):
+            right = not left or rng.random() < 0.2
+            turns.extend(
+                [f"<answer>{question.answers[0] if right else 'unknown'}</answer>"] if agent in PREFIXED else []
+            )
 
     trial()
     for _ in range(4):

@@ -109,6 +109,15 @@ def of_trial(question, episode, index, group):
     return right(question, call.answer) if call.prefix else None
 
 
+def of_progress(question, episode, index, group):
+    """Whether a search finds the last gold page, after which all trial answers are right."""
+    if episode.calls[index].prefix or ends(episode, index):
+        return None
+    turn = episode.calls[index].turn
+    until = dataclasses.replace(episode, searches=[search for search in episode.searches if search.turn <= turn])
+    return float(finds(question, episode, index) and found(question, until) == 1)
+
+
 def of_second_answer(question, episode, index, group):
     """Whether the reader's answer is right, in episodes whose own answer is right too."""
     second = [call.answer for call in episode.calls if call.role == "reader"]
@@ -220,6 +229,7 @@ CASES = [
     Case("difference", of_proposal, "m-ask", NOTHING, options=ROLES),
     Case("gain", of_outcome, "m-ask", {"format": 1.0}, options=options(normalise="role", chain="episode")),
     Case("praise", of_trial, "praise", options=ROLES),
+    Case("praise", of_progress, "pav", beside=NOTHING, credit={"prover": 4}, options=TURNS, name="prover"),
     Case("format", of_form, "m-ask", options=ROLES),
     Case("overlong", of_brevity, credit={"limit": 60, "cache": 50}, options=ROLES),
     Case("costs", of_thrift, credit={"search": 0.5}, options=options(std="none")),

@@ -167,14 +167,15 @@ def chain(scores, answer_reward, invalid=()):
                 observe()
             act()
             observe()
-        fork = [
-            Span("observation", np.array([6], np.int32)),
-            Span("model", np.array([5], np.int32), np.full(1, -1, np.float32)),
-        ]
-        contexts.append(Context(0, place, fork))
-        calls.append(
-            Call(len(contexts) - 1, place + 1, place + 2, "prefix", "policy", 1, answer=str(score), prefix=True)
-        )
+        for one in score if isinstance(score, list) else [score]:
+            fork = [
+                Span("observation", np.array([6], np.int32)),
+                Span("model", np.array([5], np.int32), np.full(1, -1, np.float32)),
+            ]
+            contexts.append(Context(0, place, fork))
+            calls.append(
+                Call(len(contexts) - 1, place + 1, place + 2, "prefix", "policy", 1, answer=str(one), prefix=True)
+            )
     act(answer="x")
     return Episode("q#0", "q", "praise", "env", contexts=contexts, calls=calls, reward=answer_reward, group_uid="g")
 
@@ -194,6 +195,29 @@ def test_praise_by_hand():
     assert row == pytest.approx([0.0, 0.2, 0.4, 0.0, 0.3, 1.0, 0.0])
     (row,) = credit("outcome", praise={"alpha": 0.5}).allocate([episode])
     assert row == pytest.approx([0.0, 0.2, 0.4, 0.0, 0.3, 1.0, 1.0])
+
+
+def test_the_progress_under_a_prover_by_hand():
+    """Of four trial answers none, one, two and four are right: best of 2 is 0, 1/2, 5/6 and 1; their mean is c / 4."""
+    episode = chain([[0, 0, 0, 0], [0, 1, 0, 0], [1, 0, 1, 0], [1, 1, 1, 1]], 1.0)
+    for prover, values in ((1, [0, 1 / 4, 1 / 2, 1]), (2, [0, 1 / 2, 5 / 6, 1]), (4, [0, 1, 1, 1])):
+        (row,) = credit(praise={"alpha": 1.0, "prover": prover}).allocate([episode])
+        process = [value for call, value in zip(episode.calls, row, strict=True) if not call.prefix]
+        assert process == pytest.approx([*np.diff(values), 0.0])
+        assert [row[i] for i, call in enumerate(episode.calls) if call.prefix] == [
+            0, 0, 0, 0, 0, 1, 0, 0, 1, 0, 1, 0, 1, 1, 1, 1,
+        ]  # fmt: skip
+    with pytest.raises(DataError, match=r"has 4 prefix answers at a time, praise\.prover needs 5: use agent pav"):
+        credit(praise={"prover": 5}).allocate([episode])
+
+
+def test_the_best_of_k_is_estimated_without_bias():
+    """Over all outcomes of four trials that are right with probability p, the mean is 1 - (1 - p) ** 2."""
+    p, expected = 0.3, 0.0
+    for trials in itertools.product((0, 1), repeat=4):
+        (row,) = credit(praise={"alpha": 1.0, "prover": 2}).allocate([chain([[0] * 4, list(trials)], 1.0)])
+        expected += p ** sum(trials) * (1 - p) ** (4 - sum(trials)) * row[4]
+    assert expected == pytest.approx(1 - (1 - p) ** 2)
 
 
 @pytest.mark.slow

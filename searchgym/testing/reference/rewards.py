@@ -6,6 +6,7 @@ here.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -74,13 +75,21 @@ def _gain(case: Case) -> Floats:
 
 
 def _praise(case: Case) -> Floats:
-    """A trial answer earns its score; the last call before it earns a share of its gain over the previous trial."""
+    """A trial answer earns its score; the last call before trials earns a share of their gain over earlier ones."""
     episode, total = case.episode, np.zeros(len(case.episode.calls))
-    trials = [i for i, call in enumerate(episode.calls) if call.prefix]
-    total[trials] = values = [case.score(episode, episode.calls[i].answer or "") for i in trials]
-    for t in range(1, len(trials)):
-        between = [i for i in case.acting if trials[t - 1] < i < trials[t]]
-        total[between[-1:]] += case.terms["praise"].alpha * (values[t] - values[t - 1])
+    term, values, last = case.terms["praise"], dict[int, float](), -1
+    for i in (i for i, call in enumerate(episode.calls) if call.prefix):
+        total[i] = case.score(episode, episode.calls[i].answer or "")
+    for i in [*case.acting, len(episode.calls)]:  # the trials after each call that acts, and before the first
+        trials = list(total[last + 1 : i])
+        if trials:
+            sets = list(itertools.combinations(trials, term.prover))
+            right = [float(max(chosen) >= 1) for chosen in sets] if term.prover > 1 else trials
+            values[last] = float(np.mean(right))
+        last = i
+    gains = np.diff(list(values.values()))
+    for call, gain in zip(list(values)[1:], gains, strict=True):
+        total[call] += term.alpha * gain
     return total
 
 
