@@ -26,6 +26,8 @@ LEGAL = {
     ("mmoa-rag", "rewriter"): set(),
     ("mmoa-rag", "selector"): set(),
     ("mmoa-rag", "generator"): ANSWERS,
+    ("qd-answer", "decomposer"): set(),
+    ("qd-answer", "generator"): ANSWERS,
     ("cosearch", "reasoner"): SEARCHES | ANSWERS | {NESTED},
     ("cosearch", "ranker"): set(),
     ("asearcher", "searcher"): SEARCHES | ANSWERS,
@@ -48,7 +50,7 @@ GOOD = {
     "generator": "<answer>Gamma</answer>", "rewriter": "<q1>Beta</q1>", "selector": "<id>Document0</id>",
     "searcher": "<search>Beta</search>", "summariser": "<memory>Gamma.</memory>",
     "decider": "<decision>search</decision>", "knower": "<answer>Gamma</answer>",
-    "reasoner": "<search>Beta</search>", "ranker": "<id>Document0</id>",
+    "decomposer": '["Beta"]', "reasoner": "<search>Beta</search>", "ranker": "<id>Document0</id>",
 }  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Final
@@ -12,6 +13,7 @@ from typing_extensions import override
 from searchgym.agents.mask import UNKNOWN
 from searchgym.agents.oracle_roles import COMPARISONS, Fields, OracleRoles, OracleStep, pages_in, thought
 from searchgym.agents.parsing import NONE, words
+from searchgym.agents.teams import decomposed
 from searchgym.agents.teams.cosearch import PASSAGES
 from searchgym.agents.teams.hierarchy import LOCAL, TOOLS, WEB
 from searchgym.agents.teams.knowing import KNOW, SEARCH
@@ -45,6 +47,15 @@ class MmoaOracle(OracleRoles):
     def selector(self, fields: Fields) -> str:
         titles, pages = {step.title for step in self.steps}, pages_in(fields)
         return self._chosen([number for number, title in pages if title in titles], [number for number, _ in pages])
+
+
+class DecomposedOracle(OracleRoles):
+    """Oracle of qd-answer: as MMOA-RAG's rewriter, it asks the sub-questions at once; with flaws, only the first."""
+
+    def decomposer(self, fields: Fields) -> str:
+        """Writes the sub-questions as a JSON list."""
+        texts = list(dict.fromkeys(step.sub_question for step in self.steps))
+        return json.dumps(texts[: 1 if self.short else decomposed.MOST_QUERIES], ensure_ascii=False)
 
 
 class SearcherOracle(OracleRoles):
@@ -201,6 +212,7 @@ ORACLES: Final[Mapping[str, type[OracleRoles]]] = {
     "ai-searchplanner": PlannerOracle,
     "parallel-search": ParallelOracle,
     "mmoa-rag": MmoaOracle,
+    "qd-answer": DecomposedOracle,
     "cosearch": CoSearchOracle,
     "asearcher": HorizonOracle,
     "hiersearch": HierOracle,

@@ -1,0 +1,63 @@
+"""UnityMAS-O's first workflow: a decomposer asks sub-questions, each is searched for once, a generator answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Final
+
+from searchgym.agents.base import EpisodeIO, ask
+from searchgym.agents.baselines import answer_from
+from searchgym.agents.parsing import Parsed, without_thoughts
+from searchgym.agents.teams.mmoa import in_turns
+from searchgym.records import Hit, Question, Search
+
+MOST_QUERIES: Final = 3
+"""Maximum number of sub-questions, as in the released workflow."""
+
+
+def read_list(text: str, question: str) -> Parsed[list[str]]:
+    """Parses sub-questions to search for: a JSON list of at most three different texts, which may be empty.
+
+    Legal: this list alone. Fallback: the question.
+    """
+    try:
+        queries = json.loads(without_thoughts(text))
+    except (ValueError, RecursionError):
+        return Parsed([question], False)
+    if not isinstance(queries, list) or not all(isinstance(query, str) and query.strip() for query in queries):
+        return Parsed([question], False)
+    if len(queries) > MOST_QUERIES or len({query.casefold().strip() for query in queries}) < len(queries):
+        return Parsed([question], False)
+    return Parsed([query.strip() for query in queries], True)
+
+
+class QdAnswer:
+    """Agent in which a decomposer asks up to three sub-questions, and a generator answers from their pages.
+
+    Each sub-question is searched for in a turn of its own, until the turns are spent; the hits are interleaved. With an
+    empty list nothing is searched. All roles get the answer's score (``outcome``) and a penalty of 1 for an illegal
+    output (``format``).
+
+    Source: UnityMAS-O, arXiv 2605.26646, its graph of question decomposition, retrieval and answer in the repository
+    (chenyiqun/UnityMAS-O at 7f1616a), by notes. Deviations: the prompts are worded anew, the answer is a tag, not JSON,
+    and the environment's `top_k` decides on the number of pages (theirs: 4).
+
+    Args:
+        passage_words: Maximum number of words shown of each page.
+    """
+
+    def __init__(self, passage_words: int = 100) -> None:
+        self.passage_words = passage_words
+
+    async def run(self, question: Question, io: EpisodeIO) -> None:
+        """Runs one episode."""
+        results: list[Sequence[Hit]] = []
+        for query in await ask(io, "decomposer", lambda text: read_list(text, question.text), question=question.text):
+            if io.turns_left <= 1:
+                break
+            seen = await io.step(Search((query,)))
+            if seen.done:
+                return
+            results.append(seen.hits)
+        await answer_from(question, tuple(in_turns(results)), self.passage_words, io)
