@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from support import PASSAGES
 
-from searchgym.errors import DataMissingError, ModelError, UsageError
+from searchgym.errors import CardError, DataMissingError, ModelError, UsageError
 from searchgym.records import Hit, Passage
-from searchgym.retrieval.cards import find_encoder
+from searchgym.retrieval.cards import find_encoder, find_retriever
 from searchgym.retrieval.index.build import build_index
 from searchgym.retrieval.index.index import build_in_memory, load_index
 from searchgym.retrieval.kinds.rerank import ByPairs, ByVectors, RerankCard, RerankRetriever, scorer_of
@@ -87,6 +87,35 @@ def test_vectors_are_compared_by_product_and_each_text_encoded_once():
         [("c", 12.0), ("a", 8.0)],
     ]
     assert (queries, passages) == (["abc", "cb", "ca"], ["a", "b", "c"])
+
+
+def test_listwise_the_first_hits_are_read_with_the_query():
+    """One encoding per query, of the query and its first two hits in the order of the retriever below."""
+    texts = []
+
+    def encode_queries(queries):
+        texts.extend(queries)
+        return np.array([[query.count("c"), 1.0] for query in queries], np.float32)
+
+    encoder = SimpleNamespace(
+        encode_queries=encode_queries,
+        encode_passages=lambda pages: np.array([[ord(page.id) - 98, 10.0] for page in pages], np.float32),
+    )
+    plain, listwise = (RerankRetriever(Alphabet(), ByVectors(encoder, number)) for number in (0, 2))
+    alone = RerankRetriever(Alphabet(), ByVectors(encoder))
+    assert plain.search(["abc", "a"], 3) == alone.search(["abc", "a"], 3) and texts == ["abc", "a"] * 2
+    del texts[:]
+    (hits,) = listwise.search(["cab"], 3)
+    below = [hit.passage for hit in Alphabet().search(["cab"], 3)[0]]
+    assert texts == [f"cab\n[1] {below[0].title} {below[0].text}\n[2] {below[1].title} {below[1].text}"]
+    product = [float(np.dot([texts[0].count("c"), 1.0], [ord(hit.passage.id) - 98, 10.0])) for hit in hits]
+    assert [hit.score for hit in hits] == product == sorted(product, reverse=True)
+
+
+def test_a_cross_encoder_reads_no_list():
+    card = {"kind": "rerank", "of": "bm25", "cross_encoder": "x", "listwise": 3}
+    with pytest.raises(CardError, match="listwise is 3: a cross-encoder reads each hit alone"):
+        find_retriever(card)
 
 
 @pytest.mark.slow

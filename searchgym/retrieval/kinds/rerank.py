@@ -41,6 +41,8 @@ class RerankCard(RetrieverCard):
     """Number of hits that are reordered, raised to k if that is larger."""
     device: str | None = None
     """Device of the cross-encoder, such as ``cpu`` or ``cuda``. Default: the best one available."""
+    listwise: Annotated[int, Interval(ge=0, le=100)] = 0
+    """Number of first hits that the encoder reads after the query; see `ByVectors`. Default: none."""
 
     @property
     @override
@@ -51,6 +53,8 @@ class RerankCard(RetrieverCard):
     def problems(self) -> Iterable[str]:
         if len(self.models) != 1:
             yield "rerank needs either encoder or cross_encoder"
+        if self.listwise and self.encoder is None:
+            yield f"listwise is {self.listwise}: a cross-encoder reads each hit alone; give an encoder"
 
     @override
     def open(self, sources: Sources) -> RerankRetriever:
@@ -114,7 +118,7 @@ def scorer_of(card: RerankCard) -> Scorer:
         DataMissingError: The model cannot be loaded.
     """
     if card.encoder is not None:
-        return ByVectors(load_encoder(card.encoder))
+        return ByVectors(load_encoder(card.encoder), card.listwise)
     if card.cross_encoder is None:
         raise UsageError("rerank needs either encoder or cross_encoder")
     return ByPairs(card.cross_encoder, card.device)
@@ -123,15 +127,23 @@ def scorer_of(card: RerankCard) -> Scorer:
 class ByVectors:
     """Scorer by the inner product of vectors; a text that occurs several times in a batch is encoded once.
 
+    Listwise, the query's vector is that of the query followed by its first hits in order, so that one more encoding per
+    query ranks the hits in the light of each other. What does not fit the encoder is cut, the last hits first.
+
+    Source: E2Rank, arXiv 2510.22733, and its released code. Deviations: there the hits come before the query, 20 of
+    them, and the encoder is trained for it (InfoNCE and RankNet); with a plain encoder it is pseudo-relevance feedback.
+
     Args:
         encoder: Encoder of queries and passages.
+        listwise: Number of first hits that are read together with the query.
     """
 
-    def __init__(self, encoder: Encoder) -> None:
-        self.encoder = encoder
+    def __init__(self, encoder: Encoder, listwise: int = 0) -> None:
+        self.encoder, self.listwise = encoder, listwise
 
     def __call__(self, queries: Sequence[str], passages: Sequence[Sequence[Passage]]) -> list[Floats]:
         """Returns one score per passage for each query; see `Scorer`."""
+        queries = [self._with_hits(query, hits) for query, hits in zip(queries, passages, strict=True)]
         texts = {text: row for row, text in enumerate(dict.fromkeys(queries))}
         pages = {page: row for row, page in enumerate(dict.fromkeys(page for pages in passages for page in pages))}
         of_texts, of_pages = self.encoder.encode_queries(list(texts)), self.encoder.encode_passages(list(pages))
@@ -143,7 +155,13 @@ class ByVectors:
     def identity(self) -> dict[str, Any]:
         """Returns the settings that the scores depend on."""
         card = self.encoder.card
-        return {"encoder": card.vectors() | {"query": card.query, "dtype": card.dtype}}
+        listwise = {"listwise": self.listwise} if self.listwise else {}
+        return {"encoder": card.vectors() | {"query": card.query, "dtype": card.dtype}} | listwise
+
+    def _with_hits(self, query: str, hits: Sequence[Passage]) -> str:
+        """Returns a query followed by its first hits."""
+        read = enumerate(hits[: self.listwise], start=1)
+        return "\n".join([query, *(f"[{number}] {hit.title} {hit.text}" for number, hit in read)])
 
 
 class ByPairs:
