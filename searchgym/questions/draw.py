@@ -1,4 +1,4 @@
-"""Draws drafts of questions from a source: chains, comparisons, bridge comparisons, and pairs of clues."""
+"""Draws drafts of questions from a source: chains, comparisons, bridge comparisons, clues, and veiled chains."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeVar
 
 from searchgym.questions.graphs.facts import PageFact
-from searchgym.questions.graphs.graph import Form
+from searchgym.questions.graphs.graph import MONTHS, Form
 from searchgym.questions.graphs.packs import Bridge, Clues, Comparable
 from searchgym.questions.source import FactBase
+from searchgym.questions.spec import VEILED
 from searchgym.records import Hop
 
 MOST_CHAINS: Final = 200_000
@@ -31,7 +32,7 @@ class Draft:
     """A question before the filters."""
 
     shape: str
-    """``chain``, ``comparison``, ``bridge-comparison``, ``intersection``, ``cloze`` or ``cloze-chain``."""
+    """``chain``, ``comparison``, ``bridge-comparison``, ``intersection``, ``veiled``, ``cloze`` or ``cloze-chain``."""
     text: str
     """Text of the question."""
     answer: str
@@ -52,6 +53,8 @@ class Draft:
     """Other names of the answer; cloze only."""
     named: bool = False
     """Whether the question names its answer or is a yes/no question."""
+    queries: tuple[str, ...] = ()
+    """Query that should find each page, if its name is not the one."""
 
     @property
     def hops(self) -> int:
@@ -69,7 +72,9 @@ def draw(source: FactBase, shape: str, hops: int, rng: random.Random) -> Iterato
     elif shape == "bridge-comparison":
         yield from _take_turns([pairs_of(compare_over(source, bridge, rng).values()) for bridge in pack.bridges])
     elif shape == "intersection":
-        yield from intersections(source, pack.clues, rng)
+        yield from intersections(source, [clues for clues in pack.clues if clues.ask], rng)
+    elif shape == VEILED:
+        yield from veiled(source, hops, rng)
 
 
 # -- chains --------------------------------------------------------------------------------------------------------
@@ -303,14 +308,91 @@ def intersections(source: FactBase, pairs: Iterable[Clues], rng: random.Random) 
             facts = tuple(source.of_page[page][step] for step in clues.steps)
             if any(fitting[fact.relation, source.node(fact)] < 2 for fact in facts):
                 continue
-            values = [
-                source.object_text(fact) if fact.target is None else source.mention(fact.target) for fact in facts
-            ]
+            values = [_value(source, fact) for fact in facts]
             text = _worded(clues.ask, a=values[0], b=values[1], kind=source.facts.called[page] or "")
             paths = [{"start": source.node(fact), "steps": [f"~{fact.relation}"]} for fact in facts]
             form = {"op": "both", "paths": paths}
             relations = ("both", one, other)
             yield Draft("intersection", text, source.name(page), (page,), facts, form, (), relations)
+
+
+# -- veiled chains -------------------------------------------------------------------------------------------------
+
+
+def veiled(source: FactBase, hops: int, rng: random.Random) -> Iterator[Draft]:
+    """Yields chains of `hops` facts whose first page is described by two clues instead of named.
+
+    Only that page fits both clues, and neither is a fact along the chain. Of a date only the year is given.
+
+    Source: OpenSeeker, arXiv 2603.15594, which makes names vague by a language model; its code of this step is not
+    public. Here a description is made of facts, exact, and unique in the corpus.
+    """
+    described = _descriptions(source)
+    by_relations = chains_by_relations(source, hops, rng)
+    for path in _take_turns([iter(by_relations[key]) for key in sorted(by_relations)]):
+        page, along = path[0].subject, {fact.relation for fact in path}
+        for text, facts in described.get(page, ()):
+            if along.isdisjoint(fact.relation for fact in facts):
+                yield _veiled(source, path, text, facts)
+
+
+def _descriptions(source: FactBase) -> dict[int, list[tuple[str, tuple[PageFact, ...]]]]:
+    """Returns descriptions of pages, each with the two facts that it states; only one page fits each of them."""
+    fitting: defaultdict[tuple[str, str], set[int]] = defaultdict(set)  # pages, allowed or not, by a clue
+    for fact in source.facts.facts:
+        fitting[fact.relation, _clue(source, fact)].add(fact.subject)
+    described: defaultdict[int, list[tuple[str, tuple[PageFact, ...]]]] = defaultdict(list)
+    for clues in (clues for clues in source.pack.clues if clues.noun):
+        for page, by_relation in source.of_page.items():
+            if not set(clues.steps) <= by_relation.keys() or not source.nameable(page):
+                continue
+            one, other = facts = tuple(by_relation[step] for step in clues.steps)
+            values = [_clue(source, fact) for fact in facts]
+            if not set(MONTHS).isdisjoint(values):  # "born in November": no place
+                continue
+            if fitting[one.relation, values[0]] & fitting[other.relation, values[1]] == {page}:
+                text = clues.noun.format(a=values[0], b=values[1], kind=source.facts.called[page] or "")
+                described[page].append((text, facts))
+    return described
+
+
+def _clue(source: FactBase, fact: PageFact) -> str:
+    """Returns the object of a fact as a description gives it: the year of a date."""
+    year = _YEAR.search(fact.text)
+    if source.pack.relations[fact.relation].object == "date" and year is not None:
+        return year[0]
+    return _value(source, fact)
+
+
+def _veiled(source: FactBase, path: Path, text: str, facts: tuple[PageFact, ...]) -> Draft:
+    """Returns the draft of a path of facts whose first page is described by two facts."""
+    pages, relations = tuple(fact.subject for fact in path), tuple(fact.relation for fact in path)
+    names = tuple(source.name(page) for page in pages)
+    first, *later = _steps(source, [path])
+    mention = source.mention(pages[0])
+    hops = (Hop(f"Who or what is {text}?", names[0]), Hop(first.question.replace(mention, "#1"), first.answer))
+    return Draft(
+        VEILED,
+        _ask(source, text, relations),
+        source.object_text(path[-1]),
+        pages,
+        (*facts, *path),
+        {"op": VEILED, "start": source.passages[pages[0]].title, "steps": list(relations)},
+        names,
+        (*(fact.relation for fact in facts), *relations),
+        (*hops, *(Hop(_next(hop.question), hop.answer) for hop in later)),
+        queries=(text.removeprefix("the "), *names[1:]),
+    )
+
+
+def _next(question: str) -> str:
+    """Returns the question of a hop with a hop before it: ``#1`` becomes ``#2``."""
+    return re.sub(r"#(\d+)", lambda match: f"#{int(match[1]) + 1}", question)
+
+
+def _value(source: FactBase, fact: PageFact) -> str:
+    """Returns the object of a fact as questions mention it."""
+    return source.object_text(fact) if fact.target is None else source.mention(fact.target)
 
 
 def _take_turns(streams: Sequence[Iterator[T]]) -> Iterator[T]:

@@ -31,7 +31,7 @@ class SearchedDraft:
     raw: tuple[int | None, ...]
     """Rank (from 1) of each gold page when the question's text is the query; None below `DEPTH`."""
     by_name: tuple[int | None, ...]
-    """Rank of each gold page when the name of its subject is the query."""
+    """Rank of each gold page for the query that should find it; see `queries_of`."""
 
     def all_within(self, k: int, by_name: bool = False) -> bool:
         """Returns whether the first k hits for the text have all gold pages, or those for each name have its page."""
@@ -101,8 +101,8 @@ class Searches:
     def search(self, drafts: Sequence[Draft]) -> list[SearchedDraft]:
         """Searches for the texts of drafts and for the names of their gold pages."""
         source = self._source
-        names = [(draft, page) for draft in drafts for page in draft.pages]
-        hits = self._retriever.search([d.text for d in drafts] + [source.name(page) for _, page in names], DEPTH)
+        queries = [query for draft in drafts for query in queries_of(source, draft)]
+        hits = self._retriever.search([d.text for d in drafts] + queries, DEPTH)
         of_names = iter(hits[len(drafts) :])
         searched = []
         for draft, of_text in zip(drafts, hits, strict=False):
@@ -118,6 +118,11 @@ class Searches:
         if not searched.all_within(self.top_k, by_name=True):
             return "names do not find its pages"
         return None
+
+
+def queries_of(source: FactBase, draft: Draft) -> list[str]:
+    """Returns the query that should find each gold page of a draft: by default the name of its subject."""
+    return list(draft.queries) or [source.name(page) for page in draft.pages]
 
 
 def _rank(hits: Sequence[Hit], id: str) -> int | None:

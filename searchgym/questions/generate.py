@@ -16,13 +16,13 @@ from searchgym.corpora.files import read_json, write_atomic
 from searchgym.corpora.questions import read_questions, write_questions
 from searchgym.errors import DataError
 from searchgym.questions.draw import MOST_CHAINS, Draft, draw
-from searchgym.questions.filters import RANKS, Balance, SearchedDraft, Searches, Wording
+from searchgym.questions.filters import RANKS, Balance, SearchedDraft, Searches, Wording, queries_of
 from searchgym.questions.graphs.facts import Facts, find_facts
 from searchgym.questions.graphs.graph import MONTHS
 from searchgym.questions.graphs.packs import Pack
 from searchgym.questions.sentences import draw_cloze, draw_sentences
 from searchgym.questions.source import FactBase, HeldOut, linked_pages, pages_of_splits
-from searchgym.questions.spec import CLOZE, SENTENCE, SPLITS, GeneratedSpec
+from searchgym.questions.spec import CLOZE, SENTENCE, SPLITS, VEILED, GeneratedSpec
 from searchgym.questions.subset import by_hash
 from searchgym.records import Passage, Question, SupportingFact, Triple
 from searchgym.retrieval.cards import Progress, quiet
@@ -148,7 +148,7 @@ def generate(
 
 def _crossing(whole: FactBase, parts: Iterable[FactBase], spec: GeneratedSpec) -> int:
     """Returns the number of drafts along links that are lost because their pages are in different splits."""
-    along = [key for key in spec.mix if key[0] in ("chain", SENTENCE, *CLOZE)]
+    along = [key for key in spec.mix if key[0] in ("chain", VEILED, SENTENCE, *CLOZE)]
 
     def count(source: FactBase) -> int:
         streams = (drafts_of(source, shape, hops, random.Random(0)) for shape, hops in along)
@@ -250,7 +250,7 @@ def question_of(source: FactBase, searched: SearchedDraft, split: str, number: i
         "split": split,
         "relations": list(draft.relations),
         "waypoints": list(draft.waypoints),
-        "queries": [source.name(page) for page in draft.pages],
+        "queries": queries_of(source, draft),
         "ranks": list(searched.raw),
     }
     if draft.form is not None:
@@ -271,7 +271,7 @@ def question_of(source: FactBase, searched: SearchedDraft, split: str, number: i
 def _aliases(source: FactBase, draft: Draft) -> tuple[str, ...]:
     """Returns other spellings of an answer: a page's full title, the name used in the text, the other date order."""
     names: list[str] = []
-    if draft.facts and not draft.named and draft.shape == "chain":
+    if draft.facts and not draft.named and draft.shape in ("chain", VEILED):
         end = draft.facts[-1]
         names += [end.text] + ([source.passages[end.target].title] if end.target is not None else [])
     elif draft.shape in CLOZE:

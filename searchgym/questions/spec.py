@@ -12,25 +12,29 @@ from searchgym.options import Options
 SPLITS: Final = ("train", "validation", "test")
 SENTENCE: Final = "sentence"
 """Shape of questions made from a sentence, with one part replaced by a question phrase."""
+VEILED: Final = "veiled"
+"""Shape of chains whose first page is described by clues instead of named."""
 CLOZE: Final = ("cloze", "cloze-chain")
 """Shapes that copy sentences. A single word of the hidden name left in the text would reveal it."""
 MIX: Final[Mapping[tuple[str, int], float]] = {
     ("chain", 4): 0.05,
     ("chain", 3): 0.05,
     ("chain", 2): 0.35,
+    (VEILED, 2): 0.2,
     (SENTENCE, 2): 0.2,
     ("cloze-chain", 2): 0.1,
     ("bridge-comparison", 4): 0.1,
     ("comparison", 2): 0.1,
     ("intersection", 1): 0.05,
     ("cloze", 1): 0.05,
+    (VEILED, 1): 0.1,
     (SENTENCE, 1): 0.3,
     ("chain", 1): 0.15,
 }
 """Shares of the questions by shape and hops. If a shape falls short, the next shapes in this order fill the gap: a
 corpus without facts gets cloze questions, and single facts do not replace questions that need several pages."""
 SHAPES: Final = tuple(dict.fromkeys(shape for shape, _ in MIX))
-USUAL: Final = tuple(shape for shape in SHAPES if shape != SENTENCE)
+USUAL: Final = tuple(shape for shape in SHAPES if shape not in (SENTENCE, VEILED))
 """Shapes drawn by default."""
 
 
@@ -45,7 +49,7 @@ class GeneratedSpec(Options):
     pack: str = "people-and-works"
     """Pack of patterns and wordings. Text that it does not cover still gives sentences with a hidden name."""
     shapes: tuple[str, ...] = ()
-    """Shapes of questions, such as ``chain``; empty: all but ``sentence``."""
+    """Shapes of questions, such as ``chain``; empty: all but ``sentence`` and ``veiled``."""
     shares: tuple[float, ...] = (0.8, 0.1, 0.1)
     """Shares of pages and questions for train, validation and test."""
 

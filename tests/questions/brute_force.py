@@ -38,7 +38,7 @@ def day(literal):
 
 
 def answers(triples, form):
-    if form["op"] == "path":
+    if form["op"] in ("path", "veiled"):
         return {bare(end) for end in ends(triples, form["start"], form["steps"])}
     reached = [ends(triples, path["start"], path["steps"]) for path in form["paths"]]
     if form["op"] == "both":

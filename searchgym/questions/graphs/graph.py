@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Protocol
 
 Form = Mapping[str, Any]
-"""Logical form of a question, as plain data. There are four forms, shown here with their answers:
+"""Logical form of a question, as plain data. There are five forms, shown here with their answers:
 
 ``{"op": "path", "start": TITLE, "steps": [RELATION, ...]}``  the objects at the end; ``~RELATION`` goes backwards
 ``{"op": "least" | "greatest", "paths": [path, path]}``       the start of the path with the smaller or larger value
 ``{"op": "same", "paths": [path, path]}``                     yes if both paths end at the same object, else no
 ``{"op": "both", "paths": [path, path]}``                     the common end of both paths, each of which has more
+``{"op": "veiled", "start": TITLE, "steps": [RELATION, ...]}``  as ``path``; the question describes its start instead
 """
 
 MONTHS: Final = (
@@ -172,7 +173,7 @@ def evaluate(graph: Edges, form: Form) -> list[str]:
     Returns:
         Titles, literals, or ``"yes"``/``"no"``, sorted; empty if the facts do not determine the answer.
     """
-    if form["op"] == "path":
+    if form["op"] in ("path", "veiled"):
         return follow(graph, form["start"], form["steps"])
     ends = [follow(graph, path["start"], path["steps"]) for path in form["paths"]]
     if form["op"] == "both":

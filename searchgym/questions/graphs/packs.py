@@ -115,12 +115,15 @@ class Bridge(Comparable):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clues(Options):
-    """A question with two clues, each of which matches several pages."""
+    """Two clues to a page, from which questions with two clues and veiled questions are made."""
 
     steps: list[str]
     """Relations of the two clues; the question asks for their common subject."""
-    ask: str
-    """Question template; ``{a}`` and ``{b}`` are the objects, ``{kind}`` the word for the kind of page."""
+    ask: str = ""
+    """Question template; ``{a}`` and ``{b}`` are the objects, ``{kind}`` the word for the kind of page. Default: none,
+    the clues only describe pages."""
+    noun: str = ""
+    """Description of the page that can replace its name, with the same placeholders. Default: none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,7 +282,7 @@ def _check_wordings(pack: Pack) -> None:
         records.append((relation, slots, f"relations.{name}"))
     records += [(join, {"noun": one, "ask": one}, f"joined[{n}]") for n, join in enumerate(pack.joined)]
     records += [(b, {"least": two, "greatest": two, "same": two}, f"bridges[{n}]") for n, b in enumerate(pack.bridges)]
-    records += [(clues, {"ask": two}, f"clues[{n}]") for n, clues in enumerate(pack.clues)]
+    records += [(clues, {"ask": two, "noun": two}, f"clues[{n}]") for n, clues in enumerate(pack.clues)]
     for record, slots, where in records:
         for key, names in slots.items():
             text = getattr(record, key)
