@@ -1,6 +1,7 @@
 """Attempts of searchers that stumble: real episodes of scripted models, 25 questions with eight attempts each."""
 
 import dataclasses
+import itertools
 import random
 
 from support import Said
@@ -81,7 +82,18 @@ def turns_of(question, rng, agent):
     if "candidates" in agent:
         sure = rng.choice([0.1, 0.4, 0.8])
         answer = f"{answer} ({sure}); another ({1 - sure:.1f})"
-    return (*turns, f"<answer>{answer}</answer>")
+    turns = [*turns, f"<answer>{answer}</answer>"]
+    return tuple(with_judgements(question, turns) if agent == "reseek" else turns)
+
+
+def with_judgements(question, turns):
+    """Adds to the turn after each search whether it found something, which is right in seven of ten cases."""
+    dice = random.Random(f"{question.id} {turns}")
+    judged = turns[:1]
+    for before, turn in itertools.pairwise(turns):
+        found = (dice.random() < 0.7) == ("Nobody" not in before)
+        judged.append(f"<judge>{'Yes' if found else 'No'}</judge>{turn}" if before.startswith("<search> ") else turn)
+    return judged
 
 
 class Clumsy(OracleRoles):

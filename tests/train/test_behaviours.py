@@ -1,9 +1,12 @@
 """Behaviours in the oracle's demonstrations: what each writes, and where a question gives no occasion."""
 
 import pytest
+from credit_terms import terms_of
 from test_demonstrations import OWN, form, task_of, turns
 
 from searchgym.errors import UnknownNameError, UsageError
+from searchgym.train.credit.credit import Credit
+from searchgym.train.credit.term import CreditContext
 from searchgym.train.demonstrations.behaviours import WRITERS
 from searchgym.train.demonstrations.oracle import demonstrate_search
 
@@ -26,6 +29,12 @@ TWO = {
         f"<think> That asks too much at once: I search for one name.</think>{FIRST}",
         SECOND,
         LAST,
+    ],
+    "judgement": [
+        FIRST,
+        f"<judge>Yes</judge>{FIRST}",
+        f"<judge>No</judge>{SECOND}",
+        f"<judge>Yes</judge>{LAST}",
     ],
     "recovery": [
         FIRST,
@@ -70,6 +79,15 @@ def test_all_behaviours_take_turns_in_a_world(form):
     shown = demonstrate_search(load_task(find_env("World")), form, 60, behaviours=sorted(WRITERS))
     assert min(shown.counts[name] for name in WRITERS) >= 5
     assert sum(shown.counts[name] for name in WRITERS) == 60
+
+
+def test_reseek_is_shown_judgements_that_are_right(form):
+    shown = demonstrate_search(task_of(OWN[:2]), form, 2, agent="reseek")
+    assert [episode.agent for episode in shown.episodes] == ["reseek"] * 2
+    assert TWO["judgement"] in map(turns, shown.episodes) and shown.counts["judgement"] == 2
+    context = CreditContext({}, lambda _, text: 0.0, lambda own: task_of(OWN[:2]).find(own.question_id))
+    for row in Credit(terms_of("judgement"), context).allocate(shown.episodes):
+        assert row[-1] == pytest.approx(0.4)
 
 
 def test_who_shows_no_behaviours(form):

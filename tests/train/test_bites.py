@@ -178,6 +178,14 @@ def of_candidates(question, episode, index, group):
     return max(right(question, part.split("(")[0]) for part in episode.answer.text.split(";"))
 
 
+def of_judgement(question, episode, index, group):
+    """The share of the searches that are judged as they were."""
+    said = {call.turn - 1: "Yes" if "Yes</judge>" in call.text else "No" for call in episode.calls}
+    numbers = [n for n, call in enumerate(episode.calls) if any(s.turn == call.turn for s in episode.searches)]
+    right = [said[episode.calls[n].turn] == ("Yes" if finds(question, episode, n) else "No") for n in numbers]
+    return float(np.mean(right)) if right else None
+
+
 def of_confidence(question, episode, index, group):
     """The negative distance between the first candidate's confidence and whether it is right."""
     text, _, number = episode.answer.text.split(";")[0].partition("(")
@@ -243,6 +251,7 @@ CASES = [
     Case("completeness", of_second_answer, "search-r1-reread"),
     Case("boundary", of_boundary, "saas", options=options(std="none")),
     Case("plan", of_plan, "m-ask", NOTHING, options=ROLES),
+    Case("judgement", of_judgement, "reseek", NOTHING),
     Case("any-of", of_candidates, "search-r1, candidates", NOTHING),
     Case("calibrated", of_confidence, "search-r1, candidates", NOTHING),
     Case("stratified", of_stratum, beside={}, options=options(estimator="stratified", alpha=1.0), without=options()),

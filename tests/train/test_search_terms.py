@@ -50,6 +50,53 @@ def earned(*group, question=QUESTION, **terms):
     return [row[-1] if not e.calls[-1].prefix else row[-2] for row, e in zip(rows, group, strict=True)]
 
 
+# -- judgement -----------------------------------------------------------------------------------------------------
+
+
+def judged(pages, said, answer="Ulm", **terms):
+    """Earnings of an episode that says these things after its searches, one letter each: yes, no or nothing."""
+    texts = ["<search>", *({"y": "<judge>Yes</judge>", "n": "<judge> no </judge>", "-": "well"}[one] for one in said)]
+    made = episode(*pages, answer=answer)
+    calls = [
+        dataclasses.replace(made.calls[-1], turn=turn, text=text, context=0) for turn, text in enumerate(texts, start=1)
+    ]
+    return earned(dataclasses.replace(made, calls=calls), judgement=terms or 1)[0]
+
+
+@pytest.mark.parametrize(
+    ("pages", "said", "expected"),
+    [
+        ("AB", "yy", 0.4),  # both searches found a new gold page, the answer is right
+        ("AXB", "yny", 0.4),
+        ("AAB", "yny", 0.4),  # the same page again is not new
+        ("AXB", "yyy", (0.4 - 0.6 + 0.4) / 3),
+        ("AXB", "nnn", (-0.3 + 0.4 - 0.3) / 3),
+        ("AB", "y-", (0.4 - 0.3) / 2),
+        ("AX", "y-", (0.4 - 0.3) / 2),
+        ("", "", 0.0),
+    ],
+)
+def test_judgements_by_hand(pages, said, expected):
+    assert judged(pages, said) == pytest.approx(expected)
+    right = said.replace("-", "n").count("y") if said else 0
+    assert judged(pages, said, answer="Bonn") <= judged(pages, said) and right <= len(pages)
+
+
+def test_judgements_summed_and_without_an_answer():
+    assert judged("AXB", "yyy", summed=True) == pytest.approx(0.4 - 0.6 + 0.4)
+    assert judged("AB", "yy", answer="Bonn") == pytest.approx(0.3)
+    assert earned(dataclasses.replace(episode("A", "B"), stop_reason="turns"), judgement=1) == [0.0]
+
+
+def test_no_habit_of_judging_earns_more_than_judging_rightly():
+    """Over all orders of two gold pages and two useless ones: always yes, always no, nothing; and searching on."""
+    for pages in set(itertools.permutations("ABXY")):
+        honest = judged(pages, "".join("y" if page in "AB" else "n" for page in pages))
+        assert all(judged(pages, habit * 4) < honest for habit in "yn-")
+    assert judged("AB" + "XY" * 4, "yy" + "nn" * 4) == pytest.approx(judged("AB", "yy"))  # the mean of more is no more
+    assert judged("AB" + "XY" * 4, "yy" + "nn" * 4, summed=True) > judged("AB", "yy", summed=True)  # the source's sum
+
+
 # -- density -------------------------------------------------------------------------------------------------------
 
 

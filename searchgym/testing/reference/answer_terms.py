@@ -48,6 +48,28 @@ def _pages(case: Case) -> Floats:
     return case.at_ends(score * (term.eta + (1 - term.eta) * min(max(episode.reward, 0.0), 1.0)))
 
 
+def _judgement(case: Case) -> Floats:
+    term, episode = case.terms["judgement"], case.episode
+    gold, seen, rewards = {title_key(title) for title in case.question.gold_titles or ()}, set[str](), list[float]()
+    texts = {call.turn: call.text.rpartition("</think>")[2].lower() for call in episode.calls if not call.prefix}
+    for turn in sorted({search.turn for search in episode.searches}):
+        hits = {title_key(h.passage.title) for s in episode.searches if s.turn == turn for h in s.hits}
+        new, text = bool(hits & gold - seen), texts.get(turn + 1)
+        seen |= hits
+        if text is not None:
+            offsets = {word: text.replace(" ", "").find(f"<judge>{word}</judge>") for word in ("yes", "no")}
+            first = (
+                min((offset, word) for word, offset in offsets.items() if offset >= 0)[1]
+                if max(offsets.values()) >= 0
+                else ""
+            )
+            bonus = term.with_answer if episode.reward >= 1 else 0.0
+            right = first == ("yes" if new else "no")
+            rewards.append(term.right + bonus if right else term.wrong_yes if first == "yes" else term.wrong_no)
+    answered = bool(rewards) and episode.stop_reason == "answer"
+    return case.at_ends(sum(rewards) / (1 if term.summed else len(rewards)) if answered else 0.0)
+
+
 def _completeness(case: Case) -> Floats:
     term, episode = case.terms["completeness"], case.episode
     second = [call.answer or "" for call in episode.calls if call.prefix and call.role == "reader"]
@@ -153,6 +175,7 @@ ANSWER_TERMS: dict[str, Callable[[Case], Floats]] = {
     "density": _density,
     "pages": _pages,
     "completeness": _completeness,
+    "judgement": _judgement,
     "boundary": _boundary,
     "plan": _plan,
     "any-of": _any_of,

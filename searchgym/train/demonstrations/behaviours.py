@@ -74,7 +74,17 @@ def recovery(occasion: Occasion) -> Turns | None:
     return tuple(turns)
 
 
+def judgement(occasion: Occasion) -> Turns:
+    """Adds a judgement of each search (ReSeek); the first search is made twice, and judged useless the second time."""
+    turns, searches = list(occasion.turns), occasion.searches
+    for index in searches:
+        turns[index + 1] = f"<judge>Yes</judge>{turns[index + 1]}"
+    first, following = turns[searches[0]], searches[0] + 1
+    again = turns[following].replace("<judge>Yes</judge>", "<judge>No</judge>", 1)
+    return (*turns[:following], f"<judge>Yes</judge>{first}", again, *turns[following + 1 :])
+
+
 WRITERS: Final[Mapping[str, Callable[[Occasion], Turns | None]]] = {
-    write.__name__: write for write in (verification, authority, adaptation, recovery)
+    write.__name__: write for write in (verification, authority, adaptation, recovery, judgement)
 }
 """Behaviours by name; each returns turns with the behaviour, or None if it does not apply to the question."""

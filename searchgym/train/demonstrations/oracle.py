@@ -29,6 +29,8 @@ from searchgym.train.demonstrations.behaviours import WRITERS, Occasion
 from searchgym.train.demonstrations.play import AGENT, Demonstration, play
 from searchgym.train.demonstrations.teams import TEAMS, play_team
 
+JUDGING: Final = "reseek"
+"""Agent that judges its searches: its demonstrations show the behaviour ``judgement``."""
 BATCH: Final = 64
 """Number of questions demonstrated per batch."""
 
@@ -59,7 +61,7 @@ def demonstrate_search(
         task: Questions with gold pages, and a retriever over a corpus that contains these pages.
         form: Token format of the model that will learn from the episodes.
         count: Maximum number of demonstrations.
-        agent: ``search-r1``, or a team that has an oracle.
+        agent: ``search-r1``, ``reseek``, or a team that has an oracle.
         early: Probability that a multi-hop question is answered after its first search.
         behaviours: Names in `searchgym.train.demonstrations.behaviours.WRITERS`; each demonstration shows one of those
             that apply to its question. Only with ``search-r1``.
@@ -74,8 +76,10 @@ def demonstrate_search(
         raise UnknownNameError("behaviour", unknown, WRITERS)
     if behaviours and agent != AGENT:
         raise UsageError(f"agent {agent}: only {AGENT} has behaviours")
-    if agent not in (AGENT, *TEAMS, *ORACLES):
-        raise UsageError(f"agent {agent}: there are oracles for {AGENT} and {', '.join((*TEAMS, *ORACLES))}")
+    if agent not in (AGENT, JUDGING, *TEAMS, *ORACLES):
+        named = ", ".join((*TEAMS, *ORACLES, JUDGING))
+        raise UsageError(f"agent {agent}: there are oracles for {AGENT} and {named}")
+    behaviours = ("judgement",) if agent == JUDGING else behaviours
     speaker = ORACLES.get(agent, OracleRoles)
     rng = random.Random(f"{seed} {agent} {early}")
     demonstrated = DemonstrationSet()
@@ -85,9 +89,10 @@ def demonstrate_search(
         batch = questions[start : start + BATCH]
         stops = {q.id for q in batch if len(q.gold_titles or ()) > 1 and rng.random() < early and not is_masked(q)}
         showing: dict[str, str] = {}
-        if agent == AGENT:
+        if agent in (AGENT, JUDGING):
             plain = [demonstration_of(q, q.id in stops, rng, task.rules) for q in batch]
-            episodes = play(task, [_primed(demonstration, behaviours, rng, showing) for demonstration in plain], form)
+            primed = [_primed(demonstration, behaviours, rng, showing) for demonstration in plain]
+            episodes = play(task, primed, form, agent)
         else:
             oracles = {q.id: speaker(q, quotes_of(q, pages), rng, float(q.id in stops)) for q in batch}
             episodes = play_team(agent, task, oracles, form)
