@@ -1,9 +1,10 @@
-"""The ``model`` commands: export and merge checkpoints; and what ``doctor`` says of a model."""
+"""The ``model`` commands: export, merge and mix checkpoints; and what ``doctor`` says of a model."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import sys
 import textwrap
 from pathlib import Path
@@ -11,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from searchgym.cli.output import Json, emit, table
+from searchgym.cli.options import AgentName, Seed, TaskChoice, takes_records
+from searchgym.cli.output import Json, emit, emit_rows, table
 
 if TYPE_CHECKING:
     from searchgym.rollout.sampler import Dtype
@@ -23,7 +25,7 @@ FOUND_WIDTH: Final = 41
 """Characters of a line of what a check found, beside the names of checks in 80 columns."""
 
 
-model = typer.Typer(help="Export and merge checkpoints.", no_args_is_help=True)
+model = typer.Typer(help="Export, merge and mix checkpoints.", no_args_is_help=True)
 
 
 @model.command()
@@ -127,3 +129,46 @@ def merge(
         merge_checkpoints(checkpoints, shares, out)
     rows = dict(zip(checkpoints, shares, strict=True))
     emit({"out": str(out), **({"weights": rows} if json else rows)}, json, "merged")
+
+
+@model.command()
+@takes_records
+def mix(
+    *,
+    experts: Annotated[list[str], typer.Argument(help="Models trained from one base, each on one kind of data.")],
+    env: Annotated[str | None, typer.Option(help="Environment with the questions; or give --questions.")] = None,
+    agent: AgentName,
+    points: Annotated[int, typer.Option(min=1, help="Number of mixtures to measure.")] = 16,
+    seed: Seed = 0,
+    choice: TaskChoice,
+    json: Json = False,
+) -> None:
+    """Find the shares in which to mix data, from models that were trained on each kind alone (MergeMix).
+
+    The models are merged in many ratios; the ratio with the best mean over the kinds of questions is the answer.
+    """
+    from searchgym.agents.base import load_agent
+    from searchgym.cli.output import say, stages
+    from searchgym.cli.run import chosen_task
+
+    with contextlib.redirect_stdout(sys.stderr):
+        from searchgym.cli.pipeline.mixture import best_mixture, measure, mixtures
+
+        shares = mixtures(len(experts), points, seed)
+        task, loaded = chosen_task(env, choice), load_agent(agent)
+        say(f"{points} mixtures of {len(experts)} models, {len(task.questions)} questions each")
+        with stages() as report:
+            kinds, scores = measure(experts, shares, task, loaded, functools.partial(report, "mixtures"))
+        best, predicted = best_mixture(shares, scores)
+    names = [Path(expert).name for expert in experts]
+    rows = [
+        {"of": " ".join(f"{share:.2f}" for share in mixture), **dict(zip(kinds, map(float, row), strict=True))}
+        for mixture, row in zip(shares, scores, strict=True)
+    ]
+    summary = {"shares": dict(zip(experts, map(float, best), strict=True))}
+    summary |= {"predicted": dict(zip(kinds, map(float, predicted), strict=True))}
+    if json:
+        emit({**summary, "measured": rows}, True)
+        return
+    emit_rows(rows, False, "measured", f"EM by kind; shares of {', '.join(names)}")
+    emit(summary, False, "best by the fitted surface")
