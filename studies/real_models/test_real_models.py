@@ -61,6 +61,7 @@ def test_contrasts_by_hand():
 @pytest.mark.parametrize("arm", [arm for arm, entry in ARMS.items() if entry and arm != "demonstrations"])
 def test_every_arm_has_a_recipe(arm, monkeypatch, tmp_path):
     monkeypatch.setattr("sys.argv", ["real_models.py", arm, "--home", str(tmp_path), "--start", "tiny"])
+    monkeypatch.setattr("real_models.mixed_questions", lambda home: "practice-comparisons")  # home is empty
     recipe = recipe_of(arm, 3, arguments())
     assert (recipe.seed, recipe.steps <= 40) == (3, True)
     assert recipe.rollout.max_tokens in (MAX_TOKENS, None)
