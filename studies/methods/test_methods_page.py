@@ -105,6 +105,25 @@ def test_a_line_that_nobody_checked_would_be_seen():
     assert "learner.backend.ranks" not in keys and "loss.importance_cap" not in keys and "loss.clip_low" in keys
 
 
+SYSTEMS = """
+GRPO-CSV, Search-R2, SAAS, SS-GRPO, RubricEM, APEX-Searcher, Beyond the Mode, Stop Regressing, PAV, ReSeek, VPO,
+ACQO, UnityMAS-O, OpenSeeker, Sibling-GRPO, BN-GSPO, DeepSearch, ReST-RL, MARS2, DR-Rubric, SCMA, E2Rank,
+MergeMix, WSM, EntroDrop, CLUE, SRLM, RLM, 2502.12118, ReaLHF, HAGE, DiffuRank, 2508.20798, LongRLVR, GiGPO,
+GDCR, SAPO, Agentic-RAG, Search-R1, GRPO, Dr.GRPO, DAPO, GSPO, RLOO, REINFORCE++, Stratified GRPO, LLDS, VPR,
+CaRR, LongTraceRL, TreeRL, Rejection sampling, IRCoT, M-ASK, JADE, PRAISE, WCR, SSP, MaskSearch, Behavior
+Priming, ZeroSearch, SearchGym, AI-SearchPlanner, ParallelSearch, MMOA-RAG, CoSearch, HierSearch, IKEA,
+AdaSearch, Tournament-GRPO, SearchLLM, SSRL, ASearcher, SenseNova-MARS, TimeSearch-R, VRAG-RL, VSearcher,
+Chain-of-Focus, Glance-or-Gaze, Gen-Searcher, SpaceTools, DiffuCoder, PolyStep, JOWA, IWOCS, FlickerFusion,
+DGPO, HHNAS, ExVerus, BFS-Prover-V2, COS(M+O)S, ContextEvolve, How Much Backtracking
+""".replace("\n", " ")
+"""Systems that search agents are compared with or descend from: each is here, or has a reason why not."""
+
+
+@pytest.mark.parametrize("system", [name.strip() for name in SYSTEMS.split(",")])
+def test_every_system_has_a_place_or_a_reason(system):
+    assert any(system in text for text in PAGES.values()), system
+
+
 def test_every_method_has_one_section_and_one_row_of_the_index():
     rows = re.findall(r"^\| \[([^]]+)\]\((\w+)\.md#", PAGES["index"], re.MULTILINE)
     sections = [(title, page) for page in FAMILIES for title in re.findall(r"^## (.*)$", PAGES[page], re.MULTILINE)]
