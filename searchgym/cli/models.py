@@ -143,9 +143,10 @@ def mix(
     choice: TaskChoice,
     json: Json = False,
 ) -> None:
-    """Find the shares in which to mix data, from models that were trained on each kind alone (MergeMix).
+    """Find the shares in which to mix data.
 
-    The models are merged in many ratios; the ratio with the best mean over the kinds of questions is the answer.
+    Models that were trained on each kind of data alone are merged in many ratios; the ratio with the best mean over the
+    kinds of questions is the answer (MergeMix).
     """
     from searchgym.agents.base import load_agent
     from searchgym.cli.output import say, stages

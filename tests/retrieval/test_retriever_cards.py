@@ -40,6 +40,7 @@ BOUNDS = {  # from the cards of the first versions: least and most of each numbe
     ("dense", "lists"): (1, 1e8), ("dense", "training"): (1, 1e9), ("dense", "nprobe"): (1, 1e8),
     ("dense", "links"): (2, 512), ("dense", "ef_construction"): (1, 1e5), ("dense", "ef_search"): (1, 1e5),
     ("hybrid", "depth"): (1, 1e5), ("hybrid", "constant"): (0, 1e6), ("rerank", "first"): (1, 1e5),
+    ("rerank", "listwise"): (0, 100),
     **{(kind, field): bounds for kind in ("noise", "simulated") for field, bounds in [
         ("start", (0, 1)), ("end", (0, 1)), ("base", (1e-6, 1e6)), ("steps", (1, 1e9))
     ]},

@@ -39,8 +39,8 @@ def mixtures(experts: int, points: int, seed: int) -> Floats:
     if points < least + 1:
         raise UsageError(f"points is {points}: {experts} experts need {least + 1} or more")
     fixed = np.vstack([np.eye(experts), np.full((1, experts), 1 / experts)])
-    drawn = np.random.default_rng(seed).dirichlet(np.ones(experts), points - len(fixed))
-    return np.vstack([fixed, drawn])
+    others = np.random.default_rng(seed).dirichlet(np.ones(experts), points - len(fixed))
+    return np.vstack([fixed, others])
 
 
 def best_mixture(shares: Floats, scores: Floats) -> tuple[Floats, Floats]:
@@ -97,11 +97,12 @@ def measure(
     rows = list[Mapping[str, float]]()
     for number, mixture in enumerate(shares):
         used = [(expert, float(share)) for expert, share in zip(experts, mixture, strict=True) if share]
-        with tempfile.TemporaryDirectory() as place:
+        with tempfile.TemporaryDirectory() as temporary:
             folder: str | Path = used[0][0]
             if len(used) > 1:
-                folder = merge_checkpoints([name for name, _ in used], [share for _, share in used], Path(place) / "m")
-            rows.append(_by_kind(task, agent, str(folder), Path(place) / "run"))
+                merged = Path(temporary) / "model"
+                folder = merge_checkpoints([name for name, _ in used], [share for _, share in used], merged)
+            rows.append(_by_kind(task, agent, str(folder), Path(temporary) / "run"))
         report(number + 1, len(shares))
     kinds = sorted(rows[0])
     return kinds, np.array([[row[kind] for kind in kinds] for row in rows])
