@@ -107,9 +107,8 @@ def evaluate(
     engine = Engine(
         task, agent, models, concurrency=options.concurrency, seed=options.seed, temperature=options.temperature
     )
-    identity = run_identity(engine, options.samples) | {"critic": None, "guided": options.guided or None}
-    if options.critic is not None:
-        identity["critic"] = [options.critic.name, options.critic.sha256]
+    critic = None if options.critic is None else [options.critic.name, options.critic.sha256]
+    identity = run_identity(engine, options.samples) | {"critic": critic, "guided": options.guided or None}
     check_out(out, resume=options.resume, overwrite=options.overwrite)
     with lock_folder(out):
         if holds_run(out) and not options.overwrite:

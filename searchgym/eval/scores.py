@@ -25,7 +25,6 @@ from searchgym.eval.efficiency import BY, areas_of, curves_of, row_of
 from searchgym.protocol import markers_in_pages
 from searchgym.records import Call, Episode, hops_of, simulated_share
 from searchgym.rollout.chat import thought_counts
-from searchgym.rollout.replay.guided import VALUE
 from searchgym.scoring import Scores as Row
 from searchgym.scoring.citations import gold_spans_of, score_citations
 from searchgym.scoring.confidence import abstains, candidate_scores, check_confidence, expected_calibration_error
@@ -311,16 +310,7 @@ def _selected(scored: Scored) -> dict[str, list[float]]:
     for at in range(0, len(scored.episodes), scored.samples):
         attempts = scored.episodes[at : at + scored.samples]
         rows = [scored.rows[e.question_id, e.attempt] for e in attempts]
-        samples = [
-            Sampled(
-                "" if e.answer is None else e.answer.text,
-                e.generated_tokens(),
-                None if e.answer is None else e.answer.confidence,
-                e.notes.get(VALUE),
-            )
-            for e in attempts
-        ]
-        for name, index in selected(samples).items() if "em" in rows[0] else ():
+        for name, index in selected([Sampled.of(episode) for episode in attempts]).items() if "em" in rows[0] else ():
             columns.setdefault(f"select@{name}", []).append(rows[index]["em"] or 0.0)
     whole = max(map(len, columns.values()), default=0)
     return {name: column for name, column in columns.items() if len(column) == whole}

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from searchgym.records import Episode
 from searchgym.scoring.answers import normalise_answer
 from searchgym.scoring.confidence import abstains
+
+VALUE: Final = "value"
+"""Note of an episode with its value by a value model."""
 
 
 class Sampled(NamedTuple):
@@ -21,6 +25,13 @@ class Sampled(NamedTuple):
     """Stated probability that the answer is right; None if none is stated."""
     value: float | None = None
     """Value that a value model gives the episode; None without one."""
+
+    @classmethod
+    def of(cls, episode: Episode) -> Sampled:
+        """Returns what selections look at of an episode."""
+        answer = episode.answer
+        text, confidence = ("", None) if answer is None else (answer.text, answer.confidence)
+        return cls(text, episode.generated_tokens(), confidence, episode.notes.get(VALUE))
 
 
 def vote(samples: Sequence[Sampled], weighted: bool = False) -> int:

@@ -21,7 +21,6 @@ from searchgym.errors import UsageError
 from searchgym.eval import bootstrap_ci
 from searchgym.records import Episode
 from searchgym.rollout import read_episodes
-from searchgym.rollout.replay.guided import VALUE
 from searchgym.scoring.selection import Sampled, selected
 
 DRAWN: Final = ("vote", "value")
@@ -61,7 +60,7 @@ def rows_of(name: str, groups: Sequence[Sequence[Episode]], numbers: Sequence[in
     for n in (number for number in numbers if number <= len(groups[0])):
         right: dict[str, list[float]] = {}
         for group in groups:
-            for selection, index in selected([sampled(episode) for episode in group[:n]]).items():
+            for selection, index in selected([Sampled.of(episode) for episode in group[:n]]).items():
                 right.setdefault(selection, []).append(group[index].scores["em"])
         generated = np.mean([sum(episode.generated_tokens() for episode in group[:n]) for group in groups])
         read = np.mean([sum(call.start for e in group[:n] for call in e.calls[e.replayed :]) for group in groups])
@@ -70,13 +69,6 @@ def rows_of(name: str, groups: Sequence[Sequence[Episode]], numbers: Sequence[in
             row = {"run": name, "selection": selection, "samples": n, "generated": float(generated)}
             rows.append(row | {"read": float(read), "em": float(np.mean(values)), "low": low, "high": high})
     return rows
-
-
-def sampled(episode: Episode) -> Sampled:
-    """Returns what a selection looks at."""
-    answer = episode.answer
-    text, confidence = ("", None) if answer is None else (answer.text, answer.confidence)
-    return Sampled(text, episode.generated_tokens(), confidence, episode.notes.get(VALUE))
 
 
 def draw(rows: Sequence[Mapping[str, Any]], path: Path, title: str) -> None:

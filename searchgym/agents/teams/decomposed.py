@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import Final
 
 from searchgym.agents.base import EpisodeIO, ask
 from searchgym.agents.baselines import answer_from
 from searchgym.agents.parsing import Parsed, without_thoughts
-from searchgym.agents.teams.mmoa import in_turns
-from searchgym.records import Hit, Question, Search
+from searchgym.agents.teams.mmoa import in_turns, search_each
+from searchgym.records import Question
 
 MOST_QUERIES: Final = 3
 """Maximum number of sub-questions, as in the released workflow."""
@@ -52,12 +51,7 @@ class QdAnswer:
 
     async def run(self, question: Question, io: EpisodeIO) -> None:
         """Runs one episode."""
-        results: list[Sequence[Hit]] = []
-        for query in await ask(io, "decomposer", lambda text: read_list(text, question.text), question=question.text):
-            if io.turns_left <= 1:
-                break
-            seen = await io.step(Search((query,)))
-            if seen.done:
-                return
-            results.append(seen.hits)
-        await answer_from(question, tuple(in_turns(results)), self.passage_words, io)
+        queries = await ask(io, "decomposer", lambda text: read_list(text, question.text), question=question.text)
+        results = await search_each(queries, io)
+        if results is not None:
+            await answer_from(question, tuple(in_turns(results)), self.passage_words, io)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 from typing import Final
 
@@ -56,18 +56,31 @@ class MmoaRag:
 
     async def run(self, question: Question, io: EpisodeIO) -> None:
         """Runs one episode."""
-        results: list[Sequence[Hit]] = []
-        for query in await ask(io, "rewriter", lambda text: read_queries(text, question.text), question=question.text):
-            if io.turns_left <= 1:
-                break
-            seen = await io.step(Search((query,)))
-            if seen.done:
-                return
-            results.append(seen.hits)
+        queries = await ask(io, "rewriter", lambda text: read_queries(text, question.text), question=question.text)
+        results = await search_each(queries, io)
+        if results is None:
+            return
         hits: Sequence[Hit] = in_turns(results)[: self.max_passages]
         if hits:
             hits = await select_pages(question.text, hits, self.passage_words, io)
         await answer_from(question, tuple(hits), self.passage_words, io, MOST_WORDS)
+
+
+async def search_each(queries: Iterable[str], io: EpisodeIO) -> list[Sequence[Hit]] | None:
+    """Searches for queries, each in a turn of its own, until only the answer's turn is left.
+
+    Returns:
+        The hits of each search; None if the episode ended.
+    """
+    results: list[Sequence[Hit]] = []
+    for query in queries:
+        if io.turns_left <= 1:
+            break
+        seen = await io.step(Search((query,)))
+        if seen.done:
+            return None
+        results.append(seen.hits)
+    return results
 
 
 def in_turns(lists: Sequence[Sequence[Hit]]) -> list[Hit]:

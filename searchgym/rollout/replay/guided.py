@@ -10,9 +10,8 @@ from typing import Final
 
 from searchgym.records import Episode, Question
 from searchgym.rollout.replay.prefix import Start
+from searchgym.scoring.selection import VALUE
 
-VALUE: Final = "value"
-"""Note of an episode with the value of its end, by which ``select@value`` selects."""
 EXPLORATION: Final = 0.2
 """Weight of the bonus for turns from which few attempts went on."""
 Turns = tuple[tuple[int, str], ...]
@@ -85,9 +84,10 @@ class Guide:
         passed = Counter(turns for episode, _ in attempts for turns in _states(episode))
         best, chosen = -math.inf, None
         for episode, values in attempts:
-            for count, state in enumerate(_states(episode)):
-                before = _states(episode)[count - 1] if count else state
-                bonus = math.sqrt((1 + math.log(passed[before])) / (0.1 + passed[state]))
+            states = _states(episode)
+            for count, state in enumerate(states):
+                before = passed[states[max(count - 1, 0)]]
+                bonus = math.sqrt((1 + math.log(before)) / (0.1 + passed[state]))
                 first = next(index for index, call in enumerate(episode.calls) if call.turn > count)
                 score = values.before[first] + self.exploration * bonus
                 if score > best:

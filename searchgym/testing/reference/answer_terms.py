@@ -57,12 +57,8 @@ def _judgement(case: Case) -> Floats:
         new, text = bool(hits & gold - seen), texts.get(turn + 1)
         seen |= hits
         if text is not None:
-            offsets = {word: text.replace(" ", "").find(f"<judge>{word}</judge>") for word in ("yes", "no")}
-            first = (
-                min((offset, word) for word, offset in offsets.items() if offset >= 0)[1]
-                if max(offsets.values()) >= 0
-                else ""
-            )
+            offsets = [(text.replace(" ", "").find(f"<judge>{word}</judge>"), word) for word in ("yes", "no")]
+            first = min((entry for entry in offsets if entry[0] >= 0), default=(0, ""))[1]
             bonus = term.with_answer if episode.reward >= 1 else 0.0
             right = first == ("yes" if new else "no")
             rewards.append(term.right + bonus if right else term.wrong_yes if first == "yes" else term.wrong_no)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from searchgym.errors import DataError
 from searchgym.records import Episode
+from searchgym.train.curriculum.starts import stored_episodes
 
 HARD: Final = 0.25
 """Greatest share of right attempts with which a question is hard."""
@@ -57,7 +57,5 @@ class SolvedPool:
         Raises:
             DataError: An episode is missing.
         """
-        stored = {episode.id: episode for episode in episodes if episode.id in set(state)} if state else {}
-        if missing := sorted(set(state) - stored.keys()):
-            raise DataError(f"episodes.jsonl lacks {missing[0]}, a solution of a hard question")
+        stored = stored_episodes(state, episodes, "a solution of a hard question")
         self.episodes = {stored[id].question_id: stored[id] for id in state}

@@ -109,10 +109,17 @@ class StartPool:
             DataError: An episode is missing.
         """
         turns = {str(id): int(number) for id, number in state}
-        stored = {episode.id: episode for episode in episodes if episode.id in turns} if turns else {}
-        if missing := sorted(turns.keys() - stored.keys()):
-            raise DataError(f"episodes.jsonl lacks {missing[0]}, at which a group of the next step begins")
+        stored = stored_episodes(turns, episodes, "at which a group of the next step begins")
         self.chosen = [(stored[id], number) for id, number in turns.items()]
+
+
+def stored_episodes(ids: Iterable[str], episodes: Iterable[Episode], what: str) -> dict[str, Episode]:
+    """Returns episodes of a run by id, or raises a DataError that says what a missing one is."""
+    needed = set(ids)
+    stored = {episode.id: episode for episode in episodes if episode.id in needed} if needed else {}
+    if missing := sorted(needed - stored.keys()):
+        raise DataError(f"episodes.jsonl lacks {missing[0]}, {what}")
+    return stored
 
 
 def first_values(samples: Sequence[Sample]) -> Mapping[str, float]:
