@@ -171,7 +171,7 @@ class LocalLearner(Learner):
         if not recipe.method.compares:
             every_token = recipe.method.every_token
             samples = [with_all_targets(sample) for sample in samples] if every_token else samples
-            metrics = self.policy.supervised_step(samples, step)
+            metrics = self.policy.supervised_step(samples, step, recipe.method.dropped(step, recipe.steps))
         elif self.critic is None or step >= recipe.critic.warmup_steps:
             metrics = self.policy.policy_step(samples, step)
         if self.critic is not None:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from searchgym.train.algorithms.loss_options import LossOptions
 from searchgym.train.algorithms.losses import policy_sums
+from searchgym.train.algorithms.predictable import without_predictable
 from searchgym.train.algorithms.samples import Sample
 from searchgym.train.learner.batching import Flat, Metrics, MicroBatch, Ranks, spread
 from searchgym.train.learner.head import Scores
@@ -72,8 +73,17 @@ class Policy:
         reduction, length = self.loss.reduction, self.loss.constant_length
         return self.trained_model.update(samples, values, step, self.policy_loss, reduction, length)
 
-    def supervised_step(self, samples: Sequence[Sample], step: int) -> Metrics:
-        """Updates the model by maximum likelihood of the tokens in the samples' masks; see `policy_step`."""
+    def supervised_step(self, samples: Sequence[Sample], step: int, dropped: float = 0.0) -> Metrics:
+        """Updates the model by maximum likelihood of the tokens in the samples' masks; see `policy_step`.
+
+        Args:
+            samples: Samples, at least one with a target.
+            step: 0-based step of the run.
+            dropped: Share of predictable tokens to leave out; see `without_predictable`.
+        """
+        if dropped:
+            entropies = self.trained_model.per_token(samples, lambda batch: self._forward(batch).entropy)
+            samples = without_predictable(samples, entropies, dropped)
         reduction, length = self.loss.reduction, self.loss.constant_length
         return self.trained_model.update(samples, {}, step, self.supervised_loss, reduction, length)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +11,7 @@ from annotated_types import Ge
 from typing_extensions import override
 
 from searchgym.rollout.storage import read_episodes
+from searchgym.train.algorithms.predictable import DropOptions
 from searchgym.train.algorithms.samples import Sample, samples_from
 from searchgym.train.methods.rejection import Rejection
 from searchgym.train.recipe.method import Likelihood
@@ -23,6 +25,17 @@ class Supervised(Likelihood):
     """Path of the episode file with the demonstrations."""
     batch: Annotated[int, Ge(1)] = 64
     """Number of demonstrations per step."""
+    drop: DropOptions | None = None
+    """Which share of predictable tokens is left out of the loss, such as ``{most: 0.5}``. Default: none."""
+
+    @override
+    def problems(self) -> Iterable[str]:
+        if self.drop is not None and self.every_token:
+            yield "drop leaves out tokens that the model wrote, and targets is all: choose one"
+
+    @override
+    def dropped(self, step: int, steps: int) -> float:
+        return 0.0 if self.drop is None else self.drop.share(step, steps)
 
     @property
     @override

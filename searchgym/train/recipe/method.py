@@ -37,6 +37,13 @@ class Method(Kind):
         """Whether the loss covers every token except the first. Default: False (only tokens that the model wrote)."""
         return False
 
+    def dropped(self, step: int, steps: int) -> float:
+        """Returns the share of predictable tokens that a 0-based step does not learn. Default: 0.
+
+        See `searchgym.train.algorithms.predictable`.
+        """
+        return 0.0
+
     def samples(self) -> Sequence[Sample]:
         """Returns the samples of the demonstrations to learn from. Default: none."""
         return ()
