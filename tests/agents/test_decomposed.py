@@ -14,7 +14,11 @@ from searchgym.agents.teams.decomposed import MOST_QUERIES, read_list
 from searchgym.agents.teams.mmoa import in_turns
 from searchgym.envs.registration import find_env
 from searchgym.envs.task import load_task
+from searchgym.retrieval.kinds.hybrid import fuse
+from searchgym.train import load_recipe
 from searchgym.train.credit.credit import Credit
+from searchgym.train.credit.evidence import gold_ranks
+from searchgym.train.credit.terms.ranks import rank_value
 
 Q = "Who leads the town?"
 ANSWER = "<answer>Ulm</answer>"
@@ -72,6 +76,27 @@ def test_an_empty_list_skips_the_search_and_an_illegal_one_searches_for_the_ques
     assert not episode.searches and "(Title: " not in prompts[1]
     episode, prompts = run_team("qd-answer", {"decomposer": ["no"], "generator": [ANSWER]})
     assert episode.searches[0].query in prompts[0] and not episode.calls[0].legal
+
+
+def test_acqo_shows_the_first_pages_of_the_fused_list():
+    said = {"decomposer": ['["island of Teskel", "mapped the Sarn Islands"]'], "generator": [ANSWER]}
+    episode, prompts = run_team("acqo", said, top_k=4)
+    fused = fuse([search.hits for search in episode.searches], 3, constant=0, ties="score")
+    assert len(fused) == 3 < len(in_turns([search.hits for search in episode.searches]))
+    assert [f"Doc{n}(Title: {hit.passage.title})" in prompts[1] for n, hit in enumerate(fused, 1)] == [True] * 3
+    assert "Doc4" not in prompts[1]
+
+
+def test_acqo_rewards_its_decomposer_by_ranks_and_its_generator_by_the_answer():
+    said = {"decomposer": ['["mapped the Sarn Islands"]'], "generator": [ANSWER]}
+    episode, _ = run_team("acqo", said, reward="f1")
+    recipe = load_recipe("tiny-acqo")
+    task = load_task(find_env("searchgym/Demo-v0"))
+    credit = Credit.of(recipe.credit, load_agent("acqo").roles, lambda: task)
+    (rewards,) = credit.allocate([dataclasses.replace(episode, reward=0.25)])
+    question = task.find(episode.question_id)
+    ranks = gold_ranks(question, [hit.passage for hit in episode.searches[0].hits])
+    assert rewards == pytest.approx([sum(map(rank_value, ranks)), 0.25]) and ranks
 
 
 def test_every_role_gets_the_score_and_an_illegal_one_loses_one():

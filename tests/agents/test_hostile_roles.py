@@ -27,6 +27,8 @@ LEGAL = {
     ("mmoa-rag", "selector"): set(),
     ("mmoa-rag", "generator"): ANSWERS,
     ("qd-answer", "decomposer"): set(),
+    ("acqo", "decomposer"): set(),
+    ("acqo", "generator"): ANSWERS,
     ("qd-answer", "generator"): ANSWERS,
     ("cosearch", "reasoner"): SEARCHES | ANSWERS | {NESTED},
     ("cosearch", "ranker"): set(),

@@ -178,6 +178,10 @@ def of_candidates(question, episode, index, group):
     return max(right(question, part.split("(")[0]) for part in episode.answer.text.split(";"))
 
 
+def of_ranks(question, episode, index, group):
+    return found(question, episode)
+
+
 def of_judgement(question, episode, index, group):
     """The share of the searches that are judged as they were."""
     said = {call.turn - 1: "Yes" if "Yes</judge>" in call.text else "No" for call in episode.calls}
@@ -252,6 +256,7 @@ CASES = [
     Case("boundary", of_boundary, "saas", options=options(std="none")),
     Case("plan", of_plan, "m-ask", NOTHING, options=ROLES),
     Case("judgement", of_judgement, "reseek", NOTHING),
+    Case("ranks", of_ranks, beside=NOTHING, credit={"bonus": 1.0}),
     Case("any-of", of_candidates, "search-r1, candidates", NOTHING),
     Case("calibrated", of_confidence, "search-r1, candidates", NOTHING),
     Case("stratified", of_stratum, beside={}, options=options(estimator="stratified", alpha=1.0), without=options()),

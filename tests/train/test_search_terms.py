@@ -16,6 +16,7 @@ from searchgym.train import load_recipe
 from searchgym.train.credit.credit import Credit
 from searchgym.train.credit.term import CreditContext
 from searchgym.train.credit.terms.plan import plan_score
+from searchgym.train.credit.terms.ranks import rank_value
 
 PAGES = {title: Passage(title, title, f"{title} is here. {more}") for title, more in
          {"A": "Her son is B.", "B": "He was born in Ulm.", "X": "Nothing.", "Y": "Nothing."}.items()}  # fmt: skip
@@ -95,6 +96,67 @@ def test_no_habit_of_judging_earns_more_than_judging_rightly():
         assert all(judged(pages, habit * 4) < honest for habit in "yn-")
     assert judged("AB" + "XY" * 4, "yy" + "nn" * 4) == pytest.approx(judged("AB", "yy"))  # the mean of more is no more
     assert judged("AB" + "XY" * 4, "yy" + "nn" * 4, summed=True) > judged("AB", "yy", summed=True)  # the source's sum
+
+
+# -- ranks ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pages", "options", "expected"),
+    [
+        (("AB",), {}, 2 + 17 / 9),  # ranks 1 and 2
+        (("AB", "AB"), {}, 2 + 17 / 9),  # both lists agree
+        (("A", "B"), {}, 2 + 17 / 9),  # rank 1 in both lists: the first list leads
+        (("AX", "BY"), {}, 2 + 17 / 9),
+        (("XA", "XA"), {}, 17 / 9),
+        (("XA", "A"), {}, 2.0),  # A: 1 / (1/2 + 1), before X
+        (("XA", "XB"), {}, 17 / 9 + 16 / 9),
+        (("XA", "XB", "A"), {}, 17 / 9 + 16 / 9),  # X twice first, A, B
+        (("XA", "A", "B"), {"optimistic": True}, 2 + 17 / 9),
+        (("XY", "AB"), {}, 17 / 9 + 15 / 9),  # X, A, Y, B: of equal sums the earlier list leads
+        (("XY", "AB"), {"optimistic": True}, 2 + 17 / 9),
+        (("AB",), {"decay": 0.6}, 2 + 0.6 * 17 / 9),
+        (("AB",), {"bonus": 0.5, "bonus_ranks": 1}, 2.5 + 17 / 9),
+        (("AB",), {"bonus": 0.5}, 2.5 + 17 / 9 + 0.5 / np.log2(3)),
+        (("X", "Y"), {}, 0.0),
+        ((), {"optimistic": True}, 0.0),
+    ],
+)  # fmt: skip
+def test_ranks_by_hand(pages, options, expected):
+    for answer in ("Ulm", "Bonn"):
+        assert earned(episode(*pages, answer=answer), ranks=options or 1) == [pytest.approx(expected)]
+
+
+def test_scores_decide_between_pages_of_equal_ranks():
+    made = episode("X", "A")
+    made.searches[1] = dataclasses.replace(made.searches[1], hits=(Hit(PAGES["A"], 2.0),))
+    assert earned(made, ranks=1) == [2.0]
+
+
+def test_the_value_of_a_rank():
+    assert [rank_value(rank) for rank in (1, 10, 55, 100, 101, 5000)] == pytest.approx([2, 1, 0.5, 0, 0, 0])
+    values = [rank_value(rank) for rank in range(1, 200)]
+    assert values == sorted(values, reverse=True)
+
+
+def test_the_best_subset_is_worth_at_least_every_subset_and_illegal_queries_nothing():
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        pages = ["".join(rng.permutation(list("ABXY"))[: rng.integers(1, 5)]) for _ in range(rng.integers(1, 5))]
+        (best,) = earned(episode(*pages), ranks={"optimistic": True})
+        subsets = [some for n in range(len(pages)) for some in itertools.combinations(pages, n + 1)]
+        assert best == pytest.approx(max(earned(episode(*some), ranks=1)[0] for some in subsets))
+    many = episode(*["X"] * 30)
+    assert earned(many, ranks={"optimistic": True}) == [0.0], "only the first searches are combined"
+    made = episode("AB")
+    illegal = dataclasses.replace(made, calls=[dataclasses.replace(call, legal=False) for call in made.calls])
+    assert earned(illegal, ranks=1) == [0.0]
+
+
+def test_ranks_without_gold_pages_are_those_of_the_first_passage_with_an_answer():
+    assert earned(episode("XB"), question=EMPTY, ranks=1) == [pytest.approx(17 / 9)]
+    assert earned(episode("BB"), question=EMPTY, ranks=1) == [2.0]
+    assert earned(episode("XY"), question=EMPTY, ranks=1) == [0.0]
 
 
 # -- density -------------------------------------------------------------------------------------------------------
@@ -336,6 +398,7 @@ def test_the_brier_reward_is_proper():
 HONEST = episode("A", "B", answer="Ulm", calls=[tried("x"), read("Ulm")])
 CHEATS = {
     "density": [episode("A", "B", "B"), episode(*"ABXYXYXY"), episode("A", "B", answer="A; B; Ulm; Bonn"), episode()],
+    "ranks": [episode("X", "Y", "AB"), episode("XYAB"), episode(), episode("A", "A")],
     "pages": [episode(*"ABXYXYXY"), episode(), episode("X", "Y"), episode("A", "B", answer="A; B; Ulm; Bonn")],
     "completeness": [episode("X", calls=[read("Ulm")]), episode(), episode("A", "B", answer="", calls=[read("Ulm")]),
                      episode(*"XYXY", calls=[read("A; B; Ulm")])],

@@ -63,6 +63,7 @@ OPTIONS = {
     "decision": [{"known": 0.9}],
     "ranking": [{"measure": "hits"}, {"gate": 0.9}],
     "judgement": [{"summed": True}, {"with_answer": 0.0, "wrong_no": -0.7}],
+    "ranks": [{"optimistic": True}, {"decay": 0.6, "bonus": 0.5, "bonus_ranks": 1}],
     "completeness": [{"grounded": False}, {"right": 0.3}],
     "boundary": [{"min_right": 0.9, "repeat": 0.1}],
     "any-of": [{"most": 2}],

@@ -10,6 +10,7 @@ from searchgym.agents.baselines import answer_from
 from searchgym.agents.parsing import Parsed, without_thoughts
 from searchgym.agents.teams.mmoa import in_turns, search_each
 from searchgym.records import Question
+from searchgym.retrieval.kinds.hybrid import fuse
 
 MOST_QUERIES: Final = 3
 """Maximum number of sub-questions, as in the released workflow."""
@@ -42,16 +43,22 @@ class QdAnswer:
     (chenyiqun/UnityMAS-O at 7f1616a), by notes. Deviations: the prompts are worded anew, the answer is a tag, not JSON,
     and the environment's `top_k` decides on the number of pages (theirs: 4).
 
+    With `fused`, the hits are merged by rank-score fusion instead, and only the best pages are shown: this is ACQO, arXiv
+    2601.21208, by notes, whose system ends at this list. Its roles' rewards are ``ranks`` and ``outcome``; the answer
+    from the list is ours.
+
     Args:
         passage_words: Maximum number of words shown of each page.
+        fused: Number of pages shown of the fused list; 0: all pages, interleaved.
     """
 
-    def __init__(self, passage_words: int = 100) -> None:
-        self.passage_words = passage_words
+    def __init__(self, passage_words: int = 100, fused: int = 0) -> None:
+        self.passage_words, self.fused = passage_words, fused
 
     async def run(self, question: Question, io: EpisodeIO) -> None:
         """Runs one episode."""
         queries = await ask(io, "decomposer", lambda text: read_list(text, question.text), question=question.text)
         results = await search_each(queries, io)
         if results is not None:
-            await answer_from(question, tuple(in_turns(results)), self.passage_words, io)
+            hits = fuse(results, self.fused, constant=0, ties="score") if self.fused else in_turns(results)
+            await answer_from(question, tuple(hits), self.passage_words, io)

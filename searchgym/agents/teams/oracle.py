@@ -50,7 +50,7 @@ class MmoaOracle(OracleRoles):
 
 
 class DecomposedOracle(OracleRoles):
-    """Oracle of qd-answer: as MMOA-RAG's rewriter, it asks the sub-questions at once; with flaws, only the first."""
+    """Oracle of qd-answer and acqo: as MMOA-RAG's rewriter, it asks the sub-questions at once; with flaws, only the first."""
 
     def decomposer(self, fields: Fields) -> str:
         """Writes the sub-questions as a JSON list."""
@@ -213,6 +213,7 @@ ORACLES: Final[Mapping[str, type[OracleRoles]]] = {
     "parallel-search": ParallelOracle,
     "mmoa-rag": MmoaOracle,
     "qd-answer": DecomposedOracle,
+    "acqo": DecomposedOracle,
     "cosearch": CoSearchOracle,
     "asearcher": HorizonOracle,
     "hiersearch": HierOracle,

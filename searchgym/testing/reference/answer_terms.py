@@ -6,12 +6,14 @@ No code is shared with `searchgym.train.credit`; texts and titles are compared w
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
-from searchgym.records import is_simulated, title_key
+from searchgym.records import Hit, Passage, is_simulated, title_key
 from searchgym.scoring import exact_match, golds_with_words, plain_f1_score
 from searchgym.testing.reference.case import Case, Floats
 from searchgym.text import holds, norm
@@ -64,6 +66,42 @@ def _judgement(case: Case) -> Floats:
             rewards.append(term.right + bonus if right else term.wrong_yes if first == "yes" else term.wrong_no)
     answered = bool(rewards) and episode.stop_reason == "answer"
     return case.at_ends(sum(rewards) / (1 if term.summed else len(rewards)) if answered else 0.0)
+
+
+def _ranks(case: Case) -> Floats:
+    term, lists = case.terms["ranks"], [search.hits for search in case.episode.searches]
+    subsets = [[hits for n, hits in enumerate(lists) if bits >> n & 1] for bits in range(1, 1 << min(len(lists), 8))]
+    worth = max((_worth(case, some) for some in subsets), default=0.0) if term.optimistic else _worth(case, lists)
+    legal: Floats = np.array([call.legal for call in case.episode.calls], np.float64)
+    return case.at_ends(worth) * legal
+
+
+def _worth(case: Case, lists: Sequence[Sequence[Hit]]) -> float:
+    """Returns the worth of the gold pages of some searches, whose pages are ordered by the harmonic sum of ranks."""
+    term, keys, pages = case.terms["ranks"], dict[str, tuple[Any, ...]](), dict[str, Passage]()
+    for number, hits in enumerate(lists):
+        for rank, hit in reversed(list(enumerate(hits, start=1))):
+            pages.setdefault(hit.passage.id, hit.passage)
+            ranks, _, best = keys.get(hit.passage.id, ({}, 0.0, (99, 99)))
+            keys[hit.passage.id] = (ranks | {number: rank}, 0.0, min(best, (rank, number)))
+    scores = {id: max(hit.score for hits in lists for hit in hits if hit.passage.id == id) for id in pages}
+    order = sorted(
+        pages, key=lambda id: (1 / math.fsum(1 / r for r in keys[id][0].values()), -scores[id], keys[id][2], id)
+    )
+    gold = {title_key(title) for title in case.question.gold_titles or ()}
+    wrong = {title_key(p.text) for p in case.question.paragraphs or () if not p.supporting}
+    wrong -= {title_key(p.text) for p in case.question.paragraphs or () if p.supporting}
+    first: dict[str, int] = {}
+    for rank, id in enumerate(order, start=1):
+        page = pages[id]
+        title = title_key(page.title) if gold else ""
+        answers = [] if is_simulated(page) else golds_with_words(case.question.golds)
+        stated = any(holds(f"{page.title} {page.text}", answer) for answer in answers)
+        if (title in gold and title_key(page.text) not in wrong) if gold else stated:
+            first.setdefault(title, rank)
+    values = [float(np.interp(rank, [1, 10, 100], [2, 1, 0])) for rank in first.values()]
+    bonuses = [term.bonus / math.log2(rank + 1) if rank <= term.bonus_ranks else 0.0 for rank in first.values()]
+    return math.fsum(term.decay**i * (value + more) for i, (value, more) in enumerate(zip(values, bonuses, strict=True)))
 
 
 def _completeness(case: Case) -> Floats:
@@ -172,6 +210,7 @@ ANSWER_TERMS: dict[str, Callable[[Case], Floats]] = {
     "pages": _pages,
     "completeness": _completeness,
     "judgement": _judgement,
+    "ranks": _ranks,
     "boundary": _boundary,
     "plan": _plan,
     "any-of": _any_of,

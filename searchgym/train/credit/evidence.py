@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from searchgym.agents.teams.cosearch import fetched_for
-from searchgym.records import Call, Episode, Question, Triple, is_simulated, title_key
+from searchgym.records import Call, Episode, Passage, Question, Triple, is_simulated, title_key
 from searchgym.scoring import golds_with_words
 from searchgym.text import holds, norm
 
@@ -64,13 +64,17 @@ def _other_texts(question: Question) -> set[str]:
 
 
 def fetched_gains(question: Question, episode: Episode, call: Call) -> list[int]:
-    """Returns the relevance, 1 or 0, of each hit that a ranker's call ordered, in the retriever's order.
+    """Returns the relevance, 1 or 0, of each hit that a ranker's call ordered, in the retriever's order."""
+    return gains_of(question, [hit.passage for hit in fetched_for(call, episode.searches)])
 
-    A hit is relevant if its page is a gold page of the question, or, for a question without gold pages, if it contains
-    a gold answer. Pages that a model wrote instead of a search engine are not relevant.
+
+def gains_of(question: Question, passages: Sequence[Passage]) -> list[int]:
+    """Returns the relevance of each passage, 1 or 0.
+
+    A passage is relevant if its page is a gold page of the question, or, for a question without gold pages, if it
+    contains a gold answer. Pages that a model wrote instead of a search engine are not relevant.
     """
     gold = {title_key(title) for title in question.gold_titles or ()}
-    passages = [hit.passage for hit in fetched_for(call, episode.searches)]
     if gold:
         others = _other_texts(question)
         return [int(title_key(p.title) in gold and title_key(p.text) not in others) for p in passages]
@@ -78,6 +82,18 @@ def fetched_gains(question: Question, episode: Episode, call: Call) -> list[int]
     return [
         int(not is_simulated(p) and any(holds(f"{p.title} {p.text}", answer) for answer in golds)) for p in passages
     ]
+
+
+def gold_ranks(question: Question, passages: Sequence[Passage]) -> list[int]:
+    """Returns the 1-based ranks, ascending, at which the gold pages first occur in an ordered list.
+
+    For a question without gold pages, this is the rank of the first passage with a gold answer; see `gains_of`.
+    """
+    first: dict[str, int] = {}
+    for rank, (passage, gain) in enumerate(zip(passages, gains_of(question, passages), strict=True), start=1):
+        if gain:
+            first.setdefault(title_key(passage.title) if question.gold_titles else "", rank)
+    return list(first.values())
 
 
 def acting_calls(episode: Episode) -> dict[int, int]:
