@@ -13,6 +13,7 @@ from searchgym.scoring.judges.kinds.rules import RuleJudge
 from searchgym.scoring.judges.rubric import weightings
 from searchgym.train.credit.credit import Credit
 from searchgym.train.credit.term import CreditContext, Term, UnjudgedError
+from searchgym.train.credit.terms.rubric import polarisation
 from searchgym.train.loop.assembly import train
 from searchgym.train.recipe.load import load_recipe
 
@@ -109,6 +110,18 @@ def test_an_episode_without_a_verdict_gets_no_reward(term):
     counts = judged.judged()
     assert counts["failed"] >= 1 and counts["unjudged"] == 1
     assert judged.judged() == dict.fromkeys(("asked", "failed", "swayed", "unjudged"), 0.0)
+
+
+def test_the_polarisation_of_a_rubrics_rewards():
+    assert polarisation([0, 0.99, 0.98, 0.01]) == 0.5 and polarisation([1.0]) == 1 and polarisation([0.5]) == 0
+    judged = credit("rubric")
+    judged.rewards([attempt("Zor", 0), attempt("Kim. Zor. Signed.", 1), attempt("nobody", 2)])
+    assert 0 < judged.allocate([attempt("Zor", 0)])[0][-1] < 0.99
+    assert judged.judged()["polarisation"] == 0.5, "one full, one 0, and the partial one twice"
+    assert "polarisation" not in judged.judged(), "each step has its rewards alone"
+    weighted = credit("rubric", weight=3.0)
+    weighted.rewards([attempt("Zor", 0)])
+    assert weighted.judged()["polarisation"] == 0, "the weight does not count"
 
 
 def test_an_unjudged_answer_leaves_and_the_others_play_again():
