@@ -90,7 +90,6 @@ def core(install):
     for name, version in {
         "gymnasium": "1.2.0",
         "numpy": "2.0",
-        "bm25s": "0.3.2",
         "numba": "0.61",
         "annotated-types": "0.7",
         "packaging": "24.0",
@@ -584,4 +583,4 @@ def test_here_it_is_quick_and_loads_no_torch():
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
     loaded = {name.split(".")[0] for name in done.stdout.split()}
     assert "packaging" in loaded
-    assert not loaded & {"torch", "transformers", "datasets", "matplotlib", "numba", "bm25s"}
+    assert not loaded & {"torch", "transformers", "datasets", "matplotlib", "numba"}

@@ -26,7 +26,7 @@ from searchgym.named import code_refused, load_object
 from searchgym.options import loaded, read
 from searchgym.options.cards import CorpusCard, EncoderCard
 from searchgym.records import Episode, Passage
-from searchgym.retrieval.bm25.build import DATA, INDICES, MAXIMA, STARTS
+from searchgym.retrieval.bm25.blocks import TYPES
 from searchgym.retrieval.cards import find_retriever
 from searchgym.retrieval.encoders import Encoder
 from searchgym.retrieval.index.build import build_index
@@ -148,7 +148,7 @@ def test_finding_a_packages_folder_does_not_run_the_package(canary, monkeypatch)
 def test_modules_in_the_working_folder_are_not_imported(command, folder, tmp_path):
     """A foreign index may lie beside a bm25s.py. (What Python itself puts first is up to Python: hence ``-P``.)"""
     seen = tmp_path / "canary"
-    for name in ("bm25s", "numba", "torch"):
+    for name in ("numba", "torch"):
         (tmp_path / f"{name}.py").write_text(f"open({str(seen)!r}, 'w').close()\n")
     safe = ["-P"] if command[0] == "-c" else []
     ran = subprocess.run(
@@ -290,9 +290,8 @@ def test_a_report_of_their_run_imports_nothing(birds, tmp_path):
 
 def postings(name, change):
     def forged(folder):
-        path = folder / "bm25" / name
-        array = np.load(path)
-        np.save(path, change(array))
+        path = folder / "bm25" / f"{name}.bin"
+        change(np.fromfile(path, TYPES[name])).tofile(path)
 
     return forged
 
@@ -307,33 +306,53 @@ def at(place, value):
 
 def vocabulary(change):
     def forged(folder):
-        path = folder / "bm25" / "vocab.index.json"
-        words = json.loads(path.read_text())
-        change(words)
-        path.write_text(json.dumps(words))
+        path = folder / "bm25" / "vocabulary.json"
+        path.write_text(json.dumps(change(json.loads(path.read_text()))))
 
     return forged
 
 
+def cut(array):
+    return array[:-1]
+
+
 FORGED = {
-    "a passage that does not exist": postings(INDICES, at(0, 10**6)),
-    "a negative passage": postings(INDICES, at(0, -5)),
-    "a passage twice": postings(INDICES, lambda array: np.where(np.arange(len(array)) == 1, array[0], array)),
-    "starts beyond the postings": postings(STARTS, at(1, 10**12)),
-    "starts that go back": postings(STARTS, lambda array: np.concatenate([array[:1], array[1:-1][::-1], array[-1:]])),
-    "scores of 0": postings(DATA, lambda array: array * 0),
-    "scores that are not finite": postings(DATA, at(0, np.nan)),
-    "largest scores of 0": postings(MAXIMA, lambda array: array * 0),
-    "negative largest scores": postings(MAXIMA, lambda array: -array),
-    "one largest score that is too small": postings(MAXIMA, lambda array: np.append(array[:-1], array[-1] / 2)),
-    "one largest score that is too large": postings(MAXIMA, lambda array: np.append(array[0] * 2, array[1:])),
-    "a largest score that is a bit too small": postings(MAXIMA, lambda array: np.nextafter(array, np.float32(0))),
-    "largest scores of other terms": postings(MAXIMA, lambda array: array[::-1]),
-    "largest scores that are not finite": postings(MAXIMA, at(0, np.inf)),
-    "another type": postings(INDICES, lambda array: array.astype(np.int16)),
-    "a word beyond the vocabulary": vocabulary(lambda words: words.update({next(iter(words)): 10**9})),
-    "a word that is no number": vocabulary(lambda words: words.update({next(iter(words)): "1"})),
-    "a pickle": lambda folder: (folder / "bm25" / DATA).write_bytes(pickle.dumps(os.system)),
+    **{f"{name} cut": postings(name, cut) for name in TYPES},
+    **{f"{name} empty": postings(name, lambda array: array[:0]) for name in TYPES},
+    "a passage that does not exist": postings("words", lambda array: np.full_like(array, 2**64 - 1)),
+    "a last passage that does not exist": postings("last", at(0, 10**6)),
+    "a negative last passage": postings("last", at(0, -5)),
+    "words beyond the file": postings("offsets", at(-1, 10**12)),
+    "a negative word": postings("offsets", at(0, -1)),
+    "postings of too many bits": postings("widths", at(0, 63)),
+    "postings of more bits than there are": postings("widths", at(-2, 62)),
+    "starts beyond the blocks": postings("starts", at(1, 10**12)),
+    "starts that go back": postings("starts", lambda array: np.concatenate([array[:1], array[1:-1][::-1], array[-1:]])),
+    "a term without postings": postings("sizes", at(0, 0)),
+    "a negative size": postings("sizes", at(0, -1)),
+    "a size of several blocks": postings("sizes", at(0, 1000)),
+    "a weight of 0": postings("weights", at(0, 0)),
+    "a negative weight": postings("weights", lambda array: -array),
+    "a weight that is not finite": postings("weights", at(0, np.nan)),
+    "a weight that is a bit too large": postings("weights", lambda array: array * 1.001),
+    "a negative length": postings("lengths", at(0, -1)),
+    "another length": postings("lengths", at(0, 10**6)),
+    "largest scores of 0": postings("maxima", lambda array: array * 0),
+    "negative largest scores": postings("maxima", lambda array: -array),
+    "one largest score that is too small": postings("maxima", lambda array: np.append(array[:-1], array[-1] / 2)),
+    "a largest score that is a bit too small": postings("maxima", lambda array: np.nextafter(array, np.float32(0))),
+    "largest scores that are not finite": postings("maxima", at(0, np.inf)),
+    "tenth best scores of terms with fewer": postings("floors", at(0, 1)),
+    "another type": postings("last", lambda array: array.astype(np.int16)),
+    "a word too many": vocabulary(lambda words: [*words, "zebra"]),
+    "a word twice": vocabulary(lambda words: [words[0], *words[:-1]]),
+    "a word that is a number": vocabulary(lambda words: [1, *words[1:]]),
+    "words by number": vocabulary(lambda words: dict(enumerate(words))),
+    "a pickle": lambda folder: (folder / "bm25" / "words.bin").write_bytes(pickle.dumps(os.system)),
+    "parameters that are texts": lambda folder: (folder / "bm25" / "parameters.json").write_text(
+        '{"k1": "0.9", "b": 0.4, "terms_since": 1}'
+    ),
+    "no parameters": lambda folder: (folder / "bm25" / "parameters.json").write_text("[]"),
 }
 
 
@@ -350,7 +369,7 @@ def test_verifying_an_index_looks_into_its_postings(folder):
     FORGED["a passage that does not exist"](folder)
     forge(folder, lambda data: None)
     assert inspect_index(folder)["verified"] is False
-    with pytest.raises(IndexMismatchError, match="posting 0"):
+    with pytest.raises(IndexMismatchError, match=r"block \d+ is wrong"):
         inspect_index(folder, verify=True)
 
 
@@ -358,7 +377,7 @@ def test_verifying_an_index_recomputes_the_largest_scores(folder):
     """A search passes over postings by them: with negative ones it lost most of its hits, and said nothing."""
     FORGED["negative largest scores"](folder)
     forge(folder, lambda data: None)
-    with pytest.raises(IndexMismatchError, match="the largest score of term 0 is not that of its postings"):
+    with pytest.raises(IndexMismatchError, match="block 0 is wrong"):
         inspect_index(folder, verify=True)
 
 

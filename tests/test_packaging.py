@@ -28,7 +28,7 @@ from searchgym.options.cards import CARD_FOLDERS
 ROOT = Path(__file__).parents[1]
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
 EXTRAS = {"torch", "transformers", "deepspeed", "peft", "datasets", "pyarrow", "tensorboard", "matplotlib", "jinja2"}
-HEAVY = EXTRAS | {"numba", "bm25s"}
+HEAVY = EXTRAS | {"numba"}
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ PACKAGES = [
     "searchgym.train",
     "searchgym.adapters.trl",
 ]
-HEAVY = {"bm25s", "datasets", "deepspeed", "faiss", "numba", "pyarrow", "torch", "transformers", "trl", "vllm"}
+HEAVY = {"datasets", "deepspeed", "faiss", "numba", "pyarrow", "torch", "transformers", "trl", "vllm"}
 
 
 def for_type_checkers(package):

@@ -1,6 +1,7 @@
-"""BM25 search against the formula in plain Python, against bm25s, and in its corners."""
+"""BM25 search against the formula in plain Python and in its corners, and its compressed postings."""
 
 import copy
+import functools
 import json
 import math
 import pickle
@@ -12,6 +13,7 @@ from typing import Any
 
 import numba
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,10 +21,12 @@ from numba.core import dispatcher
 
 from searchgym.errors import DataError, UsageError
 from searchgym.records import Hit, Passage, title_key
+from searchgym.retrieval.bm25 import build
 from searchgym.retrieval.bm25 import kernels as bm25_kernels
 from searchgym.retrieval.bm25 import search as bm25
 from searchgym.retrieval.bm25.analysis import analyse
-from searchgym.retrieval.bm25.build import build_model
+from searchgym.retrieval.bm25.blocks import BLOCK, first_bad_block, kernel, measure, open_block, pack
+from searchgym.retrieval.bm25.build import _arrays, build_model
 from searchgym.retrieval.bm25.search import BM25Retriever, contents
 from searchgym.retrieval.index.build import build_index
 from searchgym.retrieval.index.index import build_in_memory, load_index
@@ -54,6 +58,27 @@ def formula(texts: Sequence[str], query: str, k1: float, b: float) -> list[float
     return scores
 
 
+@functools.lru_cache(maxsize=10_000)
+def counted(text: str) -> Counter[str]:
+    return Counter(analyse(text))
+
+
+def float32_scores(texts: Sequence[str], query: str, k1: float = 0.9, b: float = 0.4) -> npt.NDArray[np.float32]:
+    """The score of every text by visiting every posting, rounded as the index rounds: terms in the query's order."""
+    documents = [counted(text) for text in texts]
+    lengths = np.array([d.total() for d in documents])
+    penalties = k1 * (1 - b + b * (lengths / max(lengths.mean(), 1e-9)))
+    scores = np.zeros(len(texts), np.float32)
+    for term, repeats in Counter(analyse(query)).items():
+        counts = np.array([d[term] for d in documents])
+        df = np.array([(counts > 0).sum()])
+        weight = np.log(1 + (len(texts) - df + 0.5) / (df + 0.5))[0]
+        with np.errstate(invalid="ignore"):
+            parts = np.where(counts > 0, weight * (counts / (counts + penalties)), 0).astype(np.float32)
+        scores += np.float32(repeats) * parts
+    return scores
+
+
 def best(scores: Sequence[float], k: int) -> list[tuple[str, float]]:
     """The k best (id, score): above 0, ties in passage order."""
     ranked = sorted((i for i in range(len(scores)) if scores[i] > 0), key=lambda i: (-scores[i], i))
@@ -81,33 +106,114 @@ def test_scores_are_the_formulas(texts: list[str], query: str, k: int, p: tuple[
 @pytest.mark.slow
 @given(corpora, st.lists(word_sets, min_size=1, max_size=5), st.integers(1, 15))
 @settings(max_examples=150, deadline=None)
-def test_ranking_is_bm25s_own_bit_for_bit(texts: list[str], queries: list[str], k: int) -> None:
-    index = retriever(texts)
-    found = index.search(queries, k)
-    for query, hits in zip(queries, found, strict=True):
-        terms = [term for term in analyse(query) if term in index.model.vocab_dict]
-        scores = index.model.get_scores(terms) if terms else np.zeros(len(texts))
-        assert pairs(hits) == best(scores.tolist(), k)
+def test_ranking_is_that_of_visiting_every_posting(texts: list[str], queries: list[str], k: int) -> None:
+    for query, hits in zip(queries, retriever(texts).search(queries, k), strict=True):
+        assert pairs(hits) == best(float32_scores(texts, query).tolist(), k)
+
+
+def words_of_all_frequencies(seed: int, count: int) -> tuple[list[str], list[str]]:
+    """Texts and queries of words of very different frequency."""
+    rng = np.random.default_rng(seed)
+    words = [f"w{n}" for n in range(2000)]
+    shares = 1 / np.arange(1, 2001)
+    texts = [" ".join(rng.choice(words, rng.integers(1, 60), p=shares / shares.sum())) for _ in range(count)]
+    queries = [" ".join(rng.choice(words, rng.integers(1, 14))) for _ in range(150)]
+    return texts, queries + [" ".join(rng.choice(texts[rng.integers(count)].split(), 12)) for _ in range(150)]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("k", [1, 3, 10, 100, 5000])
-def test_passing_over_postings_changes_no_bit(k: int) -> None:
-    """Words of very different frequency, so that most postings of the common ones are passed over."""
-    rng = np.random.default_rng(k)
-    words = [f"w{n}" for n in range(2000)]
-    shares = 1 / np.arange(1, 2001)
-    texts = [" ".join(rng.choice(words, rng.integers(1, 60), p=shares / shares.sum())) for _ in range(3000)]
+@pytest.mark.parametrize("window", [64, bm25_kernels.WINDOW])
+def test_passing_over_postings_changes_no_bit(monkeypatch: pytest.MonkeyPatch, window: int) -> None:
+    """Most postings of the common words are passed over; blocks end within windows, and windows within blocks."""
+    texts, queries = words_of_all_frequencies(5, 3000)
+    index = in_windows(retriever(texts), window, monkeypatch)
+    expected = [float32_scores(texts, query).tolist() for query in queries[::3]]
+    for k in (1, 3, 10, 11, 100, 5000):
+        for scores, hits in zip(expected, index.search(queries[::3], k), strict=True):
+            assert pairs(hits) == best(scores, k)
+
+
+def in_windows(index: BM25Retriever, window: int, monkeypatch: pytest.MonkeyPatch) -> BM25Retriever:
+    """The retriever with smaller windows, in kernels that are compiled for them."""
+    if window != bm25_kernels.WINDOW:
+        functions = {name: value for name, value in vars(bm25_kernels).items() if hasattr(value, "py_func")}
+        monkeypatch.setattr(bm25_kernels, "WINDOW", window)
+        own = {name: function.py_func for name, function in functions.items()}
+        for name in own:
+            monkeypatch.setattr(bm25_kernels, name, numba.njit(own[name]))
+        monkeypatch.setattr(bm25, "search_all", bm25_kernels.search_all)
+        monkeypatch.setattr(bm25, "WINDOW", window)
+        index._scratch.clear()
+    return index
+
+
+def test_a_few_windows_and_blocks_change_no_bit() -> None:
+    """The quick sibling: words in 1 to 1,500 of 1,500 texts, with and without rows."""
+    texts, queries = words_of_all_frequencies(0, 1500)
     index = retriever(texts)
-    queries = [" ".join(rng.choice(words, rng.integers(1, 14))) for _ in range(150)]
-    queries += [" ".join(rng.choice(texts[rng.integers(3000)].split(), 12)) for _ in range(150)]
-    for query, hits in zip(queries, index.search(queries, k), strict=True):
-        terms = list(dict.fromkeys(term for term in analyse(query) if term in index.model.vocab_dict))
-        repeats = Counter(analyse(query))
-        scores = np.zeros(len(texts), np.float32)
-        for term in terms:
-            scores += np.float32(repeats[term]) * index.model.get_scores([term])
-        assert pairs(hits) == best(scores.tolist(), k)
+    for query, hits in zip(queries[::20], index.search(queries[::20], 10), strict=True):
+        assert pairs(hits) == best(float32_scores(texts, query).tolist(), 10)
+    assert (index._scorer.row_of >= 0).any() and (index._scorer.row_of < 0).any()
+    assert max(np.diff(index.index.postings.starts)) > 3, "several blocks"
+
+
+# -- compressed postings -------------------------------------------------------------------------------------------
+
+
+@given(st.data())
+@settings(max_examples=30, deadline=None)
+def test_blocks_hold_what_was_packed(data: st.DataObject) -> None:
+    """Distances and counts of all widths, and terms of one posting to several blocks."""
+    sizes = data.draw(st.lists(st.sampled_from([1, 2, 127, 128, 129, 300]), min_size=1, max_size=4))
+    seed, spread = data.draw(st.integers(0, 99)), data.draw(st.sampled_from([1, 3, 200, 4000]))
+    most = data.draw(st.integers(1, 900))
+    rng = np.random.default_rng(seed)
+    passages = [np.cumsum(rng.integers(1, spread + 1, size)).astype(np.int32) - 1 for size in sizes]
+    counts = [rng.integers(1, most + 1, size).astype(np.int32) for size in sizes]
+    lengths = rng.integers(0, 50, max(each[-1] for each in passages) + 1).astype(np.int32)
+    weights, penalties = rng.random(len(sizes)) + 0.1, rng.random(50)
+    bounds = np.cumsum([0, *sizes])
+    out = _arrays(sum(-(-size // BLOCK) for size in sizes), len(sizes))
+    flat = np.concatenate(passages), np.concatenate(counts)
+    words = np.zeros(measure(*flat, bounds, weights, lengths, penalties, out), np.uint64)
+    pack(*flat, bounds, out.widths, words)
+    starts = np.cumsum([0, *(-(-size // BLOCK) for size in sizes)])
+    postings = out._replace(
+        words=np.append(words, np.uint64(0)),
+        starts=starts,
+        sizes=np.array(sizes, np.int32),
+        weights=weights,
+        lengths=lengths,
+    )
+    assert first_bad_block(postings, penalties) == (-1, -1)
+    into, numbers = np.empty(BLOCK, np.int32), np.empty(BLOCK, np.int32)
+    for term, (where, often) in enumerate(zip(passages, counts, strict=True)):
+        found = list[tuple[int, int]]()
+        for block in range(starts[term], starts[term + 1]):
+            size = open_block(postings, term, block, into, numbers)
+            found += zip(into[:size].tolist(), numbers[:size].tolist(), strict=True)
+        assert found == list(zip(where.tolist(), often.tolist(), strict=True))
+        scores = np.sort((weights[term] * (often / (often + penalties[lengths[where]]))).astype(np.float32))
+        assert postings.floors[term] == (scores[-10] if len(scores) > 9 else 0)
+        assert postings.maxima[starts[term] : starts[term + 1]].max() == scores[-1]
+
+
+@pytest.mark.parametrize("together", [1, 7, 100])
+def test_an_index_does_not_depend_on_how_much_is_merged_at_a_time(
+    monkeypatch: pytest.MonkeyPatch, together: int
+) -> None:
+    texts, _ = words_of_all_frequencies(1, 60)
+    whole = build_model(texts)
+    monkeypatch.setattr(build, "TOGETHER", together)
+    parts = build_model(texts)
+    assert parts.vocabulary == whole.vocabulary
+    assert all(np.array_equal(a, b) for a, b in zip(tuple[Any, ...](parts.postings), whole.postings, strict=True))
+
+
+def test_postings_take_about_a_byte() -> None:
+    texts, _ = words_of_all_frequencies(2, 3000)
+    postings = build_model(texts).postings
+    assert postings.words.nbytes < 1.5 * postings.sizes.sum()
 
 
 @pytest.mark.slow
@@ -233,18 +339,17 @@ def test_a_large_batch_is_shared_among_threads(monkeypatch: pytest.MonkeyPatch, 
     index = BM25Retriever(build_model(texts), passages, threads=processors)
     queries = ["", *(" ".join(rng.choice(WORDS, size=3)) for _ in range(40)), "albatross"]
     expected = index.search(queries, 10)
-    monkeypatch.setattr(bm25, "_WORK_OF_A_THREAD", 1)
-    ranges: list[tuple[int, int]] = []
+    monkeypatch.setattr(bm25, "QUERIES", 4)
+    starts: list[int] = []
     rank = index._rank
 
-    def noted(terms: Any, counts: Any, found: Any, first: int, last: int) -> None:
-        ranges.append((first, last))
-        rank(terms, counts, found, first, last)
+    def noted(terms: Any, counts: Any, found: Any, first: int) -> list[list[Hit]]:
+        starts.append(first)
+        return rank(terms, counts, found, first)
 
     monkeypatch.setattr(index, "_rank", noted)
     assert index.search(queries, 10) == expected
-    assert len(ranges) == min(processors, len(queries))
-    assert sorted(i for first, last in ranges for i in range(first, last)) == list(range(len(queries)))
+    assert sorted(starts) == list(range(0, len(queries), 4))
 
 
 def test_a_copy_is_the_retriever_and_a_pickle_finds_the_same() -> None:
@@ -258,7 +363,8 @@ def test_everything_is_compiled_once_and_before_the_first_search(tmp_path: Path)
     kernels: list[Any] = [bm25_kernels.search_all, bm25_kernels.search_within]
     passages = [Passage("g", "", "gull")]
     build_index(passages, tmp_path / "index")
-    for index in (build_in_memory(passages), load_index(tmp_path / "index")):
+    indexes: list[Any] = [build_in_memory(passages), load_index(tmp_path / "index")]
+    for index in indexes:
         assert [len(kernel.signatures) for kernel in kernels] == [1, 1]
         index.search(["gull", "heron"], 5)
         index.search_within(["gull"], 5, [np.array([0])])
@@ -276,7 +382,7 @@ def test_kernels_compile_where_nothing_can_be_cached(monkeypatch: pytest.MonkeyP
 
     with pytest.raises(RuntimeError):
         numba.njit(cache=True)(double)
-    assert bm25_kernels.kernel(double)(21) == 42
+    assert kernel(double)(21) == 42
 
 
 def test_recall_on_real_questions(real_data: Path) -> None:

@@ -90,6 +90,6 @@ def test_what_a_subclass_must_define_is_said(suite, check, missing):
 
 @pytest.mark.slow
 def test_the_import_is_light():
-    heavy = {"torch", "transformers", "faiss", "bm25s", "numba", "pytest"}
+    heavy = {"torch", "transformers", "faiss", "numba", "pytest"}
     code = f"import sys, searchgym.testing; print({heavy} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"

@@ -194,7 +194,7 @@ def test_parallel_search_is_shown_two_queries_in_one_turn(form):
 def test_further_teams_are_shown_a_world(form, agent):
     task = load_task(find_env("World"), questions={"size": 40}, max_turns=14, max_queries=4)
     shown = demonstrate_search(task, form, 20, agent=agent)
-    # MMOA-RAG, qd-answer and acqo ask all sub-questions at once: a page behind a name that is not known yet can be missed
+    # MMOA-RAG, qd-answer and acqo ask all sub-questions at once: a page behind an unknown name can be missed
     assert shown.counts["kept"] == 20 if agent not in ("mmoa-rag", "qd-answer", "acqo") else shown.counts["kept"] >= 15
     assert all(episode.scores["em"] == 1 for episode in shown.episodes)
     assert {len(episode.searches) for episode in shown.episodes} >= {1, 2, 3}

@@ -35,7 +35,7 @@ def test_the_form_is_what_most_of_the_sequences_of_a_role_contain():
 def test_the_least_doubtful_tokens_are_left_out_by_hand():
     first = sequence([9, 1, 5, 6, 9, 7, 2], [0, 1, 1, 1, 0, 1, 1])
     second = sequence([9, 1, 8, 4, 2], [0, 1, 1, 1, 1])
-    entropies = [np.float32([0.0, 0.3, 0.1, 0.4, 0.0]), np.float32([0.0, 0.1, 0.2, 0.0])]
+    entropies = [np.array([0.0, 0.3, 0.1, 0.4, 0.0], np.float32), np.array([0.0, 0.1, 0.2, 0.0], np.float32)]
     one, two = without_predictable([first, second], entropies, 0.5)  # 5 tokens beside the form {1, 2}: two go
     assert one.mask.tolist() == [0, 1, 1, 0, 0, 1, 1] and two.mask.tolist() == [0, 1, 0, 1, 1]
     one, two = without_predictable([first, second], entropies, 0.2)

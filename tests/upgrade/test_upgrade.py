@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ import torch
 from artefact_parts import ENCODER, RECIPES, STEPS, Letters, episodes_of, hits_of, interface, machine
 from support import command_line
 
-from searchgym.errors import SearchGymError
+from searchgym.errors import DataWarning, SearchGymError
 from searchgym.eval.run_folder import read_finished
 from searchgym.eval.viewing.explain import explain_run
 from searchgym.retrieval import encoders
@@ -110,8 +111,11 @@ def test_an_evaluation_goes_on(expected, cli, monkeypatch):
 @pytest.mark.parametrize("name", CARDS)
 def test_an_index_has_the_same_hits(expected, monkeypatch, name):
     monkeypatch.setattr(encoders, "load_encoder", lambda card: Letters())
-    inspect_index(f"index-{name}", verify=True)
-    hits, before = hits_of(load_index(f"index-{name}", card=CARDS[name])), expected["indexes"][name]
+    again = pytest.warns(DataWarning, match="built again") if name == "bm25" else contextlib.nullcontext()
+    with again:
+        inspect_index(f"index-{name}", verify=True)
+        index = load_index(f"index-{name}", card=CARDS[name])
+    hits, before = hits_of(index), expected["indexes"][name]
     assert [[id for id, _ in each] for each in hits] == [[id for id, _ in each] for each in before]
     scores = [score for each in before for _, score in each]
     assert [score for each in hits for _, score in each] == pytest.approx(scores, rel=1e-6)

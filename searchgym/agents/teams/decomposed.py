@@ -43,9 +43,9 @@ class QdAnswer:
     (chenyiqun/UnityMAS-O at 7f1616a), by notes. Deviations: the prompts are worded anew, the answer is a tag, not JSON,
     and the environment's `top_k` decides on the number of pages (theirs: 4).
 
-    With `fused`, the hits are merged by rank-score fusion instead, and only the best pages are shown: this is ACQO, arXiv
-    2601.21208, by notes, whose system ends at this list. Its roles' rewards are ``ranks`` and ``outcome``; the answer
-    from the list is ours.
+    With `fused`, the hits are merged by rank-score fusion instead, and only the best pages are shown: this is ACQO,
+    arXiv 2601.21208, by notes, whose system ends at this list. Its roles' rewards are ``ranks`` and ``outcome``; the
+    answer from the list is ours.
 
     Args:
         passage_words: Maximum number of words shown of each page.

@@ -50,7 +50,7 @@ class MmoaOracle(OracleRoles):
 
 
 class DecomposedOracle(OracleRoles):
-    """Oracle of qd-answer and acqo: as MMOA-RAG's rewriter, it asks the sub-questions at once; with flaws, only the first."""
+    """Oracle of qd-answer and acqo: it asks the sub-questions at once, as MMOA-RAG's; with flaws, only the first."""
 
     def decomposer(self, fields: Fields) -> str:
         """Writes the sub-questions as a JSON list."""

@@ -23,7 +23,7 @@ NAME: Final = "lucene-english-porter"
 VERSION: Final = 2
 """Version of the analyser, incremented whenever `analyse` changes its result for any text.
 
-An index built with another version is refused, unless all its terms are those of this version (`is_kept`).
+An index built with another version is refused; that of version 0.1.0 is built again in memory.
 """
 
 _STOP_WORDS: Final = (
@@ -142,11 +142,6 @@ def _lower_composed(text: str) -> str:
 def terms_since(text: str) -> int:
     """Returns the version of the analyser since which a text has the terms that it has now."""
     return 1 if text.isascii() or _lower_composed(text) == _lower(text) else 2
-
-
-def is_kept(term: str) -> bool:
-    """Returns whether a term of version 1 is certainly the same in this version, whatever text it comes from."""
-    return term.isascii() or (unicodedata.is_normalized("NFC", term) and "i\u0307" not in term)
 
 
 def analyse(text: str) -> list[str]:

@@ -1,40 +1,33 @@
-"""The back end ``bm25`` of index folders, whose part ``bm25/`` holds the files that bm25s saves."""
+"""The back end ``bm25`` of index folders: a part ``bm25/`` with a file for each array of `Postings`."""
 
 from __future__ import annotations
 
 import json
-import os
+import warnings
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from types import TracebackType
+from typing import Any, BinaryIO, Final
 
-import bm25s
 import numpy as np
 import numpy.typing as npt
-from bm25s.utils import json_functions
 
-from searchgym.corpora.store import PassageStore, load_array
-from searchgym.errors import IndexMismatchError
+from searchgym.corpora.store import PassageStore
+from searchgym.errors import DataWarning, IndexMismatchError
 from searchgym.records import Passage
 from searchgym.retrieval.bm25 import analysis
-from searchgym.retrieval.bm25.build import (
-    DATA,
-    INDICES,
-    MAXIMA,
-    STARTS,
-    Shard,
-    as_model,
-    load_shard,
-    make_shard,
-    merge,
-    save_shard,
-)
-from searchgym.retrieval.bm25.kernels import Floats, Ints, Longs, Postings, kernel
+from searchgym.retrieval.bm25.blocks import TYPES, Postings, first_bad_block
+from searchgym.retrieval.bm25.build import Index, Shard, build_model, load_shard, make_shard, merge, save_shard
 from searchgym.retrieval.bm25.search import BM25Retriever, contents
 from searchgym.retrieval.cards import Needs, Progress
 from searchgym.retrieval.kinds.bm25 import BM25Card
 
+PARAMETERS: Final = "parameters.json"
+"""File of k1, b and `Index.since`."""
+VOCABULARY: Final = "vocabulary.json"
+"""File of the terms, a list in the order of their ids."""
+OLD: Final = "data.csc.index.npy"
+"""File that an index of version 0.1.0 has: scores in the format of bm25s."""
 BYTES_PER_POSTING: Final = 9.0
 """Bytes of text per posting, as measured on English text, for estimates of an index's size."""
 
@@ -63,13 +56,16 @@ class Bm25Builder:
             self._progress("merging postings", number, shards)
             return load_shard(self._shards, number)
 
-        model = merge(shards, load, self._card.k1, self._card.b, partial(make_array, self._folder))
-        save_rest(model, self._folder)
+        with Files(self._folder) as files:
+            terms, since = merge(shards, load, self._card.k1, self._card.b, files.add)
+        (self._folder / VOCABULARY).write_text(json.dumps(terms, ensure_ascii=False), encoding="utf-8")
+        parameters = {"k1": self._card.k1, "b": self._card.b, "terms_since": since}
+        (self._folder / PARAMETERS).write_text(json.dumps(parameters), encoding="utf-8")
         self._progress("merging postings", shards, shards)
         return {
             "analyser": analysis.NAME,
             "analyser_version": analysis.VERSION,
-            "terms_since": model.scores["terms_since"],
+            "terms_since": since,
             "stop_words": sorted(analysis.STOP_WORDS),
         }
 
@@ -85,106 +81,106 @@ def load(
     if facts.get("analyser") != analysis.NAME or version not in (1, analysis.VERSION) or since not in (1, 2):
         analyser = f"{facts.get('analyser')} {version}"
         raise IndexMismatchError(f"was analysed by {analyser!r}, this version has {analysis.NAME!r} {analysis.VERSION}")
+    if (folder / OLD).exists():
+        message = f"{folder.parent} was built by version 0.1.0, and its postings are built again at each start"
+        warnings.warn(
+            f"{message}: build it anew with `searchgym index build CORPUS --out ...`", DataWarning, stacklevel=1
+        )
+        return BM25Retriever(build_model(map(contents, passages), card.k1, card.b), passages, sha256, card.threads)
+    if version != analysis.VERSION:
+        raise IndexMismatchError(f"was analysed by version {version}, this version has {analysis.VERSION}")
     try:
-        model = load_model(folder, since)
+        index = load_part(folder)
     except (OSError, ValueError, TypeError, LookupError, EOFError) as error:
         raise IndexMismatchError(f"{folder.name} cannot be read: {type(error).__name__}: {error}") from error
-    if model.scores["num_docs"] != len(passages):
-        raise IndexMismatchError(f"{folder.name} counts {model.scores['num_docs']} passages, not {len(passages)}")
-    if version == 1 and (other := next((t for t in model.vocab_dict if not analysis.is_kept(t)), None)) is not None:
-        raise IndexMismatchError(
-            f"was analysed by version 1 of {analysis.NAME!r} and holds {other!r:.80}, which version "
-            f"{analysis.VERSION} writes differently"
-        )
-    return BM25Retriever(model, passages, sha256, card.threads)
+    if len(index.postings.lengths) != len(passages):
+        raise IndexMismatchError(f"{folder.name} counts {len(index.postings.lengths)} passages, not {len(passages)}")
+    return BM25Retriever(index, passages, sha256, card.threads)
 
 
 # -- files ---------------------------------------------------------------------------------------------------------
 
 
-def make_array(folder: Path, name: str, length: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """Returns an empty array in a memory-mapped ``.npy`` file of a folder."""
-    array = np.lib.format.open_memmap(folder / name, mode="w+", dtype=np.dtype(dtype), shape=(length,))
-    with (folder / name).open("r+b") as file:  # a full disk would kill the process at a later write
-        os.posix_fallocate(file.fileno(), 0, (folder / name).stat().st_size)
-    return array
+class Files:
+    """Writes the arrays of an index to one file each, in parts.
+
+    Args:
+        folder: An existing folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._files: dict[str, BinaryIO] = {name: path_of(folder, name).open("wb") for name in TYPES}
+
+    def __enter__(self) -> Files:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for file in self._files.values():
+            file.close()
+
+    def add(self, name: str, values: npt.NDArray[Any]) -> None:
+        """Appends numbers to an array."""
+        self._files[name].write(values.astype(TYPES[name]).tobytes())
 
 
-def save_rest(model: bm25s.BM25, folder: Path) -> None:
-    """Writes the parameters and the vocabulary as `bm25s.BM25.save` does; `merge` has already written the arrays."""
-    names = ("k1", "b", "delta", "method", "idf_method", "dtype", "int_dtype")
-    params = {name: getattr(model, name) for name in names}
-    params |= {"num_docs": model.scores["num_docs"], "version": bm25s.__version__, "backend": model.backend}
-    (folder / "params.index.json").write_text(json.dumps(params, indent=4), encoding="utf-8")
-    vocabulary = json_functions.dumps(model.vocab_dict, ensure_ascii=False)
-    (folder / "vocab.index.json").write_text(vocabulary, encoding="utf-8")
+def path_of(folder: Path, name: str) -> Path:
+    """Returns the path of an array of `Postings`: its numbers one after the other, little-endian."""
+    return folder / f"{name}.bin"
 
 
-def load_model(folder: Path, since: int) -> bm25s.BM25:
-    """Returns the memory-mapped index that `merge` and `save_rest` wrote; `since` is that of `as_model`.
-
-    The `load` of bm25s is not used because it keeps the vocabulary in memory twice.
+def load_part(folder: Path) -> Index:
+    """Returns the memory-mapped index that `Bm25Builder` wrote.
 
     Raises:
-        OSError, ValueError, KeyError: A file is missing or damaged.
+        OSError, ValueError, LookupError: A file is missing or damaged; the message names the problem.
     """
-    params = json.loads((folder / "params.index.json").read_bytes())
-    vocabulary = json.loads((folder / "vocab.index.json").read_bytes())
-    postings = Postings(*(load_array(folder / name) for name in (DATA, INDICES, STARTS, MAXIMA)))
-    _check_postings(postings, vocabulary, params["num_docs"])
-    return as_model(params["k1"], params["b"], vocabulary, params["num_docs"], postings, since)
+    parameters = json.loads((folder / PARAMETERS).read_bytes())
+    terms = json.loads((folder / VOCABULARY).read_bytes())
+    k1, b, since = parameters["k1"], parameters["b"], parameters["terms_since"]
+    if not all(type(value) in (int, float) for value in (k1, b)) or since not in (1, 2):
+        raise ValueError(f"{PARAMETERS}: {parameters}")
+    if not isinstance(terms, list) or not all(isinstance(term, str) for term in terms):
+        raise ValueError(f"{VOCABULARY} is not a list of words")
+    vocabulary = {term: id for id, term in enumerate(terms)}
+    if len(vocabulary) != len(terms):
+        raise ValueError(f"{VOCABULARY} has a word twice")
+    postings = Postings(*(_mapped(path_of(folder, name), kind) for name, kind in TYPES.items()))
+    index = Index(postings, vocabulary, float(k1), float(b), since)
+    _check(index)
+    return index
 
 
-def _check_postings(postings: Postings, vocabulary: dict[str, int], passages: Any) -> None:
+def _mapped(path: Path, kind: str) -> npt.NDArray[Any]:
+    """Returns the numbers of a file, memory-mapped."""
+    size, width = path.stat().st_size, np.dtype(kind).itemsize
+    if size % width:
+        raise ValueError(f"{path.name} has {size} bytes, which is no multiple of {width}")
+    return np.memmap(path, kind, "r") if size else np.zeros(0, kind)
+
+
+def _check(index: Index) -> None:
     """Checks the assumptions of the kernels, which check no bounds and would access memory beyond damaged arrays.
 
     Reads every posting once, as a search for every word would.
 
     Raises:
-        ValueError: The postings are damaged; the message names the problem.
+        ValueError: The index is damaged; the message names the problem.
     """
-    data, indices, starts, maxima = postings
-    kinds = [(array.dtype, array.ndim) for array in postings]
-    if kinds != [(np.dtype(kind), 1) for kind in (np.float32, np.int32, np.int64, np.float32)]:
-        raise ValueError(f"the arrays are of types {', '.join(f'{kind} ({n}-d)' for kind, n in kinds)}")
-    if not len(starts) or not (len(data) == len(indices) == starts[-1] and len(starts) - 1 == len(maxima)):
-        raise ValueError(f"{len(data)} scores, {len(indices)} passages, {len(maxima)} terms: they do not fit")
-    if starts[0] != 0 or (np.diff(starts) < 0).any():
-        raise ValueError("the postings of the terms do not follow each other")
-    ids = vocabulary.values() if isinstance(vocabulary, dict) else [None]
-    if len(ids) != len(maxima) or not all(type(i) is int and 0 <= i < len(maxima) for i in ids):
-        raise ValueError(f"the vocabulary does not number its {len(ids)} words from 0 to {len(maxima) - 1}")
-    if type(passages) is not int or not 0 <= passages < 2**31:
-        raise ValueError(f"num_docs is {passages!r}")
-    if not np.isfinite(maxima).all():
-        raise ValueError("a largest score is not finite")
-    posting, term = first_bad_postings(data, indices, starts, maxima, passages)
-    if posting >= 0:
-        raise ValueError(f"posting {posting} is wrong")
-    if term >= 0:  # a search skips postings by the largest score of their term
-        raise ValueError(f"the largest score of term {term} is not that of its postings")
-
-
-@kernel
-def first_bad_postings(scores: Floats, passages: Ints, starts: Longs, maxima: Floats, count: int) -> tuple[int, int]:
-    """Returns the first posting that is wrong, and the first term whose largest score is wrong; -1 if none is.
-
-    A posting is wrong if it is out of order, beyond the passages or without a positive score.
-
-    Args:
-        scores: Scores of all postings.
-        passages: Passages of all postings, which ascend within a term.
-        starts: (T + 1,) first posting of each term, ascending, then the number of postings.
-        maxima: (T,) largest score of each term, 0 for a term without postings.
-        count: Number of passages.
-    """
-    for term in range(len(starts) - 1):
-        last, largest = -1, np.float32(0)
-        for at in range(starts[term], starts[term + 1]):
-            passage = passages[at]
-            if passage <= last or passage >= count or not 0 < scores[at] < np.inf:
-                return at, -1
-            last, largest = passage, max(largest, scores[at])
-        if largest != maxima[term]:
-            return -1, term
-    return -1, -1
+    p = index.postings
+    blocks, terms = len(p.last), len(index.vocabulary)
+    sizes = {"offsets": blocks, "widths": 2 * blocks, "maxima": blocks, "sizes": terms, "weights": terms}
+    sizes |= {"floors": terms, "starts": terms + 1}
+    for name, size in sizes.items():
+        if len(getattr(p, name)) != size:
+            raise ValueError(f"{name} has {len(getattr(p, name))} numbers, not {size}")
+    if p.starts[0] != 0 or p.starts[-1] != blocks or (np.diff(p.starts) < 1).any() or not len(p.words):
+        raise ValueError("the blocks of the terms do not follow each other")
+    if not len(p.lengths) or (p.lengths < 0).any() or not (np.isfinite(p.weights).all() and (p.weights > 0).all()):
+        raise ValueError("a length or a weight is wrong")
+    block, term = first_bad_block(p, index.penalties())
+    if block >= 0:
+        raise ValueError(f"block {block} is wrong")
+    if term >= 0:
+        raise ValueError(f"term {term} is wrong")

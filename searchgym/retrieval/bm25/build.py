@@ -1,44 +1,47 @@
 """Builds a BM25 index in bounded memory, from shards of postings that are merged at the end.
 
 A shard holds the postings of some passages, grouped by term. The merge first counts in how many passages each term
-occurs, then concatenates each term's postings of all shards and computes their scores as Lucene does. So the index does
+occurs; then it collects the postings of some terms at a time from all shards, and compresses them. So the index does
 not depend on how the passages were cut into shards. (Lucene leaves passages without a word out of the number of
-passages and their mean length; here, as in bm25s, they count.) The `index` function of bm25s is not used because it
-holds the tokens of all passages in memory, some 60 GB for the 21 million of Wikipedia.
+passages and their mean length; here they count.)
 """
 
 from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import bm25s
 import numpy as np
 import numpy.typing as npt
 
 from searchgym.errors import DataError, UsageError
 from searchgym.retrieval.bm25.analysis import analyse, terms_since
-from searchgym.retrieval.bm25.kernels import Floats, Ints, Longs, Postings, kernel
+from searchgym.retrieval.bm25.blocks import (
+    BLOCK,
+    TYPES,
+    Doubles,
+    Ints,
+    Longs,
+    Postings,
+    Scalar,
+    kernel,
+    measure,
+    pack,
+)
 
 K1: Final = 0.9
 """Default saturation of term frequency, as in pyserini."""
 B: Final = 0.4
 """Default strength of length normalisation, as in pyserini."""
-DATA: Final = "data.csc.index.npy"
-"""File of scores, (P,) float32; see `Postings.scores`."""
-INDICES: Final = "indices.csc.index.npy"
-"""File of passage positions, (P,) int32; see `Postings.passages`."""
-STARTS: Final = "indptr.csc.index.npy"
-"""File of the offsets of each term's postings, (V + 1,) int64; see `Postings.starts`."""
-MAXIMA: Final = "maxima.npy"
-"""File of the largest score of each term, (V,) float32; bm25s does not have it."""
+TOGETHER: Final = 32_000_000
+"""Number of postings that the merge collects and compresses at a time; each needs eight bytes of memory."""
 
-Make = Callable[[str, int, npt.DTypeLike], npt.NDArray[Any]]
-"""Function (name, length, dtype) that returns an empty array, in memory or in a file of this name."""
-
+Add = Callable[[str, npt.NDArray[Any]], None]
+"""Function that appends numbers to an array of `Postings`, by its name."""
 
 _ARRAYS: Final = ("starts", "passages", "counts", "lengths", "since")
 
@@ -98,15 +101,45 @@ def load_shard(folder: Path, number: int) -> Shard:
     return Shard(json.loads((folder / f"{number:05d}.terms.json").read_text(encoding="ascii")), *arrays)
 
 
-def merge(shards: int, load: Callable[[int], Shard], k1: float, b: float, make: Make) -> bm25s.BM25:
-    """Returns the index made of shards, each of which is read twice, one at a time.
+@dataclass(frozen=True, slots=True)
+class Index:
+    """A BM25 index with its parameters."""
+
+    postings: Postings
+    """The posting lists."""
+    vocabulary: dict[str, int]
+    """Id of each term."""
+    k1: float
+    """Saturation of term frequency."""
+    b: float
+    """Strength of length normalisation."""
+    since: int
+    """Version of the analyser since which the corpus has these terms."""
+
+    def penalties(self) -> Doubles:
+        """Returns the length term of BM25's denominator by length, (L + 1,) float64; L is the largest length."""
+        lengths = self.postings.lengths
+        return penalties(self.k1, self.b, int(lengths.sum(dtype=np.int64)), len(lengths), int(lengths.max(initial=0)))
+
+
+def penalties(k1: float, b: float, words: int, passages: int, longest: int) -> Doubles:
+    """Returns the length term of BM25's denominator by length: ``k1 (1 - b + b length / mean)``, (longest + 1,)."""
+    table: Doubles = k1 * (1 - b + b * (np.arange(longest + 1) / max(words / passages, 1e-9)))
+    return table
+
+
+def merge(shards: int, load: Callable[[int], Shard], k1: float, b: float, add: Add) -> tuple[list[str], int]:
+    """Merges shards, each of which is read several times, a few terms at a time.
 
     Args:
         shards: Number of shards.
         load: Returns the shard with a number, from 0.
         k1: Saturation of term frequency, at least 0, usually 0.9 to 2.
         b: Strength of length normalisation, from 0 (none) to 1 (full).
-        make: Allocates the arrays of the index.
+        add: Receives the arrays of `Postings`, in parts.
+
+    Returns:
+        The terms in the order of their ids, and `Index.since`.
 
     Raises:
         UsageError: `k1` or `b` is out of range.
@@ -115,96 +148,121 @@ def merge(shards: int, load: Callable[[int], Shard], k1: float, b: float, make: 
     if not (0 <= k1 < float("inf") and 0 <= b <= 1):
         raise UsageError(f"BM25 needs k1 >= 0 and 0 <= b <= 1, got k1={k1}, b={b}")
     vocabulary: dict[str, int] = {}
-    frequencies, passages, words, since = np.zeros(0, np.int64), 0, 0, 1
+    terms, lengths, since = list[Ints](), list[Ints](), 1
+    frequencies = np.zeros(0, np.int64)
     for number in range(shards):
         shard = load(number)
-        ids = _ids(shard.terms, vocabulary)
+        ids = np.array([vocabulary.setdefault(term, len(vocabulary)) for term in shard.terms], np.int32)
         frequencies = np.concatenate([frequencies, np.zeros(len(vocabulary) - len(frequencies), np.int64)])
         frequencies[ids] += np.diff(shard.starts)
-        passages += len(shard.lengths)
-        words += int(shard.lengths.sum(dtype=np.int64))
+        terms.append(ids)
+        lengths.append(np.array(shard.lengths))
         since = max(since, int(shard.since.max(initial=1)))
+    size = np.concatenate([np.zeros(0, np.int32), *lengths])
     if not vocabulary:
-        raise DataError(f"nothing to index: {passages} passages and no word in them")
-    starts = make(STARTS, len(vocabulary) + 1, np.int64)
-    starts[0] = 0
-    np.cumsum(frequencies, out=starts[1:])
-    data, indices = make(DATA, int(starts[-1]), np.float32), make(INDICES, int(starts[-1]), np.int32)
-    maxima = make(MAXIMA, len(vocabulary), np.float32)
-    maxima[:] = 0
-    weights = np.log(1 + (passages - frequencies + 0.5) / (frequencies + 0.5))
-    fill, first = np.array(starts[:-1]), 0
-    for number in range(shards):
-        shard = load(number)
-        penalties = k1 * (1 - b + b * (shard.lengths / max(words / passages, 1e-9)))
-        _lay(shard[1:4], penalties, _ids(shard.terms, vocabulary), weights, fill, first, data, indices, maxima)
-        first += len(shard.lengths)
-        for values in (data, indices):
-            if isinstance(values, np.memmap):
-                values.flush()
-    return as_model(k1, b, vocabulary, passages, Postings(data, indices, starts, maxima), since)
+        raise DataError(f"nothing to index: {len(size)} passages and no word in them")
+    weights = np.log(1 + (len(size) - frequencies + 0.5) / (frequencies + 0.5))
+    table = penalties(k1, b, int(size.sum(dtype=np.int64)), len(size), int(size.max()))
+    blocks = (frequencies + BLOCK - 1) // BLOCK
+    for name, values in (("starts", _starts(blocks)), ("sizes", frequencies), ("weights", weights)):
+        add(name, values)
+    add("lengths", size)
+    word = 0
+    for first, end in _ranges(frequencies):
+        passages, counts = _collect(terms, load, frequencies[first:end], first)
+        bounds = _starts(frequencies[first:end])
+        out = _arrays(int(blocks[first:end].sum()), end - first)
+        words = np.zeros(measure(passages, counts, bounds, weights[first:end], size, table, out), np.uint64)
+        pack(passages, counts, bounds, out.widths, words)
+        for name in ("widths", "last", "maxima", "floors"):
+            add(name, getattr(out, name))
+        add("offsets", out.offsets + word)
+        add("words", words)
+        word += len(words)
+    add("words", np.zeros(1, np.uint64))
+    return list(vocabulary), since
 
 
-def build_model(texts: Iterable[str], k1: float = K1, b: float = B) -> bm25s.BM25:
+def build_model(texts: Iterable[str], k1: float = K1, b: float = B) -> Index:
     """Returns the index of texts, one per passage, in memory; arguments and errors are those of `merge`."""
-    shard = make_shard(texts)
-    return merge(1, lambda _: shard, k1, b, lambda _, length, dtype: np.empty(length, dtype))
+    shard, parts = make_shard(texts), dict[str, list[npt.NDArray[Any]]]()
+    terms, since = merge(
+        1, lambda _: shard, k1, b, lambda name, part: parts.setdefault(name, []).append(part.astype(TYPES[name]))
+    )
+    postings = Postings(*(np.concatenate(parts[name]) for name in TYPES))
+    return Index(postings, {term: id for id, term in enumerate(terms)}, k1, b, since)
 
 
-def as_model(
-    k1: float, b: float, vocabulary: dict[str, int], passages: int, postings: Postings, since: int
-) -> bm25s.BM25:
-    """Returns an index as a `bm25s.BM25` object, whose `save` and `get_scores` work.
+def _starts(sizes: Longs) -> Longs:
+    """Returns where each of some lists that follow each other begins, and where the last one ends."""
+    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 
-    Its ``scores["terms_since"]`` is the version of the analyser since which the corpus has these terms.
+
+def _ranges(frequencies: Longs) -> Iterator[tuple[int, int]]:
+    """Yields ranges of terms with at most `TOGETHER` postings each, or of one term."""
+    totals = np.cumsum(frequencies)
+    first, before = 0, 0
+    while first < len(frequencies):
+        end = max(first + 1, int(np.searchsorted(totals, before + TOGETHER, side="right")))
+        yield first, end
+        first, before = end, int(totals[end - 1])
+
+
+def _arrays(blocks: int, terms: int) -> Postings:
+    """Returns arrays for the results of `measure`."""
+    sizes = {"offsets": blocks, "widths": 2 * blocks, "last": blocks, "maxima": blocks, "floors": terms}
+    return Postings(*(np.zeros(sizes.get(name, 0), kind) for name, kind in TYPES.items()))
+
+
+def _collect(terms: Sequence[Ints], load: Callable[[int], Shard], frequencies: Longs, first: int) -> tuple[Ints, Ints]:
+    """Returns the passages and counts of the postings of some terms from all shards, one term after the other.
+
+    Args:
+        terms: Ids of each shard's terms.
+        load: Returns the shard with a number.
+        frequencies: Number of postings of each of the terms.
+        first: Id of the first of these terms.
     """
-    model = bm25s.BM25(method="lucene", k1=k1, b=b, backend="numpy", csc_backend="numpy")
-    arrays = dict(zip(("data", "indices", "indptr", "maxima"), postings, strict=True))
-    model.scores = arrays | {"num_docs": passages, "terms_since": since}
-    model.vocab_dict = vocabulary
-    model.nonoccurrence_array = None
-    model.unique_token_ids_set = set()
-    return model
-
-
-def _ids(terms: Sequence[str], vocabulary: dict[str, int]) -> Longs:
-    """Returns the ids of terms in the vocabulary, (T,) int64, and adds new terms to it."""
-    return np.array([vocabulary.setdefault(term, len(vocabulary)) for term in terms], np.int64)
+    fill = _starts(frequencies)
+    passages, counts = np.empty(fill[-1], np.int32), np.empty(fill[-1], np.int32)
+    start = 0
+    for number, ids in enumerate(terms):
+        shard = load(number)
+        slots = np.flatnonzero((ids >= first) & (ids < first + len(frequencies)))
+        _lay(shard.starts, shard.passages, shard.counts, slots, ids[slots] - first, fill, start, passages, counts)
+        start += len(shard.lengths)
+    return passages, counts
 
 
 @kernel
 def _lay(
-    shard: tuple[Longs, Ints, Ints],
-    penalties: npt.NDArray[np.float64],
-    terms: Longs,
-    weights: npt.NDArray[np.float64],
+    starts: Longs,
+    passages: Ints,
+    counts: Ints,
+    slots: Longs,
+    terms: Ints,
     fill: Longs,
-    first: int,
-    data: Floats,
-    indices: Ints,
-    maxima: Floats,
+    start: Scalar,
+    into: Ints,
+    into_counts: Ints,
 ) -> None:
-    """Appends a shard's postings to those of the earlier shards, with their scores.
+    """Appends postings of a shard to those of the earlier shards.
 
     Args:
-        shard: `Shard.starts`, `Shard.passages` and `Shard.counts`.
-        penalties: Length term of BM25's denominator for each passage of the shard.
-        terms: Ids of the shard's terms in the vocabulary.
-        weights: Inverse document frequency of each term of the vocabulary.
-        fill: Next free position of each term in `data`; advanced here.
-        first: Position of the shard's first passage in the corpus.
-        data: Scores, filled here.
-        indices: Passage positions, filled here.
-        maxima: Largest score of each term, raised here.
+        starts: `Shard.starts`.
+        passages: `Shard.passages`.
+        counts: `Shard.counts`.
+        slots: Indices of the terms in the shard.
+        terms: Index of each of these terms in `fill`.
+        fill: Next free position of each term; advanced here.
+        start: Position of the shard's first passage in the corpus.
+        into: Receives the passages.
+        into_counts: Receives the counts.
     """
-    starts, passages, counts = shard
-    for i in range(len(terms)):
-        term = terms[i]
-        at = fill[term]
-        for posting in range(starts[i], starts[i + 1]):
-            passage, count = passages[posting], counts[posting]
-            data[at] = weights[term] * (count / (count + penalties[passage]))
-            maxima[term] = max(maxima[term], data[at])
-            indices[at] = passage + first
+    for i in range(len(slots)):
+        at = fill[terms[i]]
+        for posting in range(starts[slots[i]], starts[slots[i] + 1]):
+            into[at] = passages[posting] + start
+            into_counts[at] = counts[posting]
             at += 1
-        fill[term] = at
+        fill[terms[i]] = at

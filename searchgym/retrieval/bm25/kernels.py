@@ -1,41 +1,83 @@
-"""Compiled functions of BM25 search: sums over posting lists, and heaps of the best hits."""
+"""Compiled functions of BM25 search: sums of scores over blocks of postings, and heaps of the best hits."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Final, NamedTuple
 
-import numba
 import numpy as np
-import numpy.typing as npt
 
-F = TypeVar("F", bound=Callable[..., Any])
-Floats = npt.NDArray[np.float32]
-Ints = npt.NDArray[np.int32]
-Longs = npt.NDArray[np.int64]
-Scalar = Any  # argument of a compiled function: float32 or an integer, as numba infers
+from searchgym.retrieval.bm25.blocks import (
+    BLOCK,
+    RANK,
+    Doubles,
+    Floats,
+    Ints,
+    Longs,
+    Postings,
+    Scalar,
+    U,
+    Words,
+    find,
+    kernel,
+    open_block,
+    score_of,
+    seek,
+    uncounted,
+)
+
+WINDOW: Final = 65_536
+"""Number of passages whose sums are computed together: they fit into a core's cache."""
+MANY: Final = 3
+"""Number of occurrences that stands for itself and more in a row; see `Scorer.rows`."""
+COUNTS: Final = 8
+"""Number of occurrences up to which `Scorer.shares` reaches."""
+FEW: Final = 24
+"""Number of candidates up to which each is looked up in a posting list, instead of visiting the list."""
 
 
-class Postings(NamedTuple):
-    """The inverted index of P postings and V terms; those of term t are at ``starts[t] : starts[t + 1]``."""
+class Scorer(NamedTuple):
+    """What turns postings into scores, and the rows of frequent terms."""
 
-    scores: Floats
-    """(P,) float32 scores of the postings, above 0."""
+    penalties: Doubles
+    """(L + 1,) float64 length term of BM25's denominator by length."""
+    shares: Floats
+    """(8 (L + 1),) float32: ``count / (count + penalty)`` for counts from 1 to 8, then by length."""
+    rows: Words
+    """(R, ceil(D / 32)) uint64: for each term with a row, two bits a passage, its number of occurrences up to 3."""
+    row_of: Ints
+    """(V,) int32 row of each term, -1 for a term without one."""
+
+
+class Cursors(NamedTuple):
+    """Where the search for a query with T terms is in the posting list of each term."""
+
+    block: Longs
+    """(T,) int64 first block that may reach into the window."""
+    end: Longs
+    """(T,) int64 block after the term's last one."""
+    opened: Longs
+    """(T,) int64 block that is decoded, -1 if none."""
+    size: Longs
+    """(T,) int64 number of postings of the decoded block."""
+    at: Longs
+    """(T,) int64 index in the decoded block of the first posting that may be in the window."""
+    bound: Floats
+    """(T,) float32 upper bound of what the term adds to a passage of the window."""
+    order: Longs
+    """(T,) int64 terms by ascending bound."""
     passages: Ints
-    """(P,) int32 passage positions, ascending within a term."""
-    starts: Longs
-    """(V + 1,) int64 offsets of each term's postings."""
-    maxima: Floats
-    """(V,) float32 largest score of each term."""
+    """(T, 128) int32 passages of the decoded block."""
+    counts: Ints
+    """(T, 128) int32 numbers of occurrences in the decoded block."""
 
 
 class Scratch(NamedTuple):
-    """Working memory of one search over N passages; only one search may use it at a time."""
+    """Working memory of one search; only one search may use it at a time."""
 
     total: Floats
-    """(N,) float32 sums of scores by passage; all zero before and after a search."""
+    """(WINDOW,) float32 sums of scores by passage of the window; all zero before and after a window."""
     candidates: Ints
-    """(N,) int32 passages whose sum is above 0; only the first `count` entries are valid."""
+    """(WINDOW,) int32 passages of the window, relative to its first, whose sum is above 0."""
 
 
 class Ragged(NamedTuple):
@@ -58,24 +100,16 @@ class BestHits(NamedTuple):
     """(Q,) int64 number of hits per query."""
 
 
-def kernel(function: F) -> F:
-    """Compiles a function at its first call and caches the machine code on disk if a cache folder is writable."""
-    try:
-        return cast(F, numba.njit(nogil=True, cache=True)(function))
-    except RuntimeError:  # neither the package folder nor the user's cache folder is writable
-        return cast(F, numba.njit(nogil=True)(function))
-
-
 # The best hits so far are in a heap with the worst at its root: lower score, or same score and later passage.
 
 
-@kernel
+@uncounted
 def _worse(score: Scalar, passage: Scalar, other_score: Scalar, other_passage: Scalar) -> bool:
     """Returns whether the first hit ranks after the second."""
     return bool(score < other_score or (score == other_score and passage > other_passage))
 
 
-@kernel
+@uncounted
 def _sink(scores: Floats, passages: Ints, size: int, score: Scalar, passage: Scalar) -> None:
     """Replaces the root of a heap of `size` hits by a new hit and restores the heap."""
     at = 0
@@ -92,7 +126,7 @@ def _sink(scores: Floats, passages: Ints, size: int, score: Scalar, passage: Sca
     scores[at], passages[at] = score, passage
 
 
-@kernel
+@uncounted
 def _offer(scores: Floats, passages: Ints, size: int, score: Scalar, passage: Scalar) -> int:
     """Puts a hit into a heap with room for `len(scores)` hits if it is among the best; returns the new size."""
     if size < len(scores):
@@ -107,7 +141,7 @@ def _offer(scores: Floats, passages: Ints, size: int, score: Scalar, passage: Sc
     return size
 
 
-@kernel
+@uncounted
 def _sort(scores: Floats, passages: Ints, size: int) -> None:
     """Turns a heap of `size` hits into a list, best first."""
     for last in range(size - 1, 0, -1):
@@ -118,19 +152,28 @@ def _sort(scores: Floats, passages: Ints, size: int) -> None:
 
 @kernel
 def search_all(
-    postings: Postings, terms: Ragged, counts: Floats, scratch: Scratch, best: BestHits, first: int, last: int
+    postings: Postings,
+    scorer: Scorer,
+    terms: Ragged,
+    repeats: Floats,
+    scratch: Scratch,
+    best: BestHits,
+    first: int,
+    last: int,
 ) -> None:
     """Ranks all passages for the queries ``first`` to ``last - 1``.
 
-    Rare terms come first. As soon as the k-th best sum exceeds everything that the remaining terms could add, no new
-    passage can reach the top k: from then on only the sums of passages that still can are updated (MaxScore, Turtle
-    and Flood 1995, term at a time). The scores of the best are then computed again in the order of the query's terms,
-    so that the hits are bit by bit those of visiting every posting.
+    Passages are processed in windows. In each, the terms whose bounds together cannot reach the k-th best score so far
+    add no candidates (MaxScore, Turtle and Flood 1995, with bounds of blocks as in Ding and Suel 2011): the others'
+    postings are added up, and the remaining terms are looked up for the candidates that can still reach it. The scores
+    of the best are then computed again in the order of the query's terms, so that the hits are bit by bit those of
+    visiting every posting.
 
     Args:
         postings: The index.
+        scorer: Penalties and rows.
         terms: Term ids of each query, without repeats.
-        counts: (T,) float32 number of occurrences of each of these terms in its query.
+        repeats: (T,) float32 number of occurrences of each of these terms in its query.
         scratch: Working memory of this thread.
         best: Arrays that receive the hits.
         first: First query to process.
@@ -138,155 +181,325 @@ def search_all(
     """
     for query in range(first, last):
         start, end = terms.starts[query], terms.starts[query + 1]
-        ids, weights = terms.values[start:end], counts[start:end]
-        sizes = postings.starts[ids + 1] - postings.starts[ids]
-        scores, passages = best.scores[query], best.passages[query]
-        count = _gather(postings, ids, weights, np.argsort(sizes), scratch, scores, passages)
-        # Sums so far have another order of terms than final scores: rounding may lift one into the top k.
-        least = _kth(scratch, count, scores, passages) * (1 - 2 * _slack(len(ids)))
-        size = 0
-        for i in range(count):
-            passage = scratch.candidates[i]
-            if scratch.total[passage] >= least:
-                score = _score(postings, ids, weights, passage)
-                size = _offer(scores, passages, size, score, passage)
-            scratch.total[passage] = 0
-        _sort(scores, passages, size)
-        best.sizes[query] = size
+        ids, counts = terms.values[start:end], repeats[start:end]
+        best.sizes[query] = _search(postings, scorer, ids, counts, scratch, best.scores[query], best.passages[query])
 
 
 @kernel
-def _gather(
-    postings: Postings,
-    terms: Longs,
-    weights: Floats,
-    order: Longs,
-    scratch: Scratch,
-    scores: Floats,
-    passages: Ints,
+def _search(
+    postings: Postings, scorer: Scorer, terms: Longs, repeats: Floats, scratch: Scratch, scores: Floats, passages: Ints
 ) -> int:
-    """Sums scores by passage, in the `order` of rare terms first; returns the number of candidates with the k best.
+    """Ranks all passages for one query and returns the number of hits."""
+    slack = _slack(len(terms))
+    floor, size = np.float32(0), 0
+    if len(scores) <= RANK:
+        for i in range(len(terms)):
+            floor = max(floor, repeats[i] * postings.floors[terms[i]] / slack)
+    cursors = _cursors(postings, terms)
+    for window in range(0, len(postings.lengths), WINDOW):
+        stop = min(window + WINDOW, len(postings.lengths))
+        if _set_bounds(postings, terms, repeats, cursors, window, stop) * slack <= floor:
+            continue
+        optional, rest = 0, np.float32(0)  # number of terms that add no candidates, and their bounds together
+        while optional < len(terms) and (rest + cursors.bound[cursors.order[optional]]) * slack <= floor:
+            rest += cursors.bound[cursors.order[optional]]
+            optional += 1
+        count = 0
+        for j in range(len(terms) - 1, optional - 1, -1):
+            i = cursors.order[j]
+            count = _visit(postings, scorer, terms[i], repeats[i], cursors, i, window, stop, scratch, count, True)
+        count = _keep(scratch, count, floor - rest * slack)
+        count = _add_optional(postings, scorer, terms, repeats, cursors, window, stop, scratch, count, optional, floor)
+        for j in range(count):
+            total = scratch.total[scratch.candidates[j]]
+            scratch.total[scratch.candidates[j]] = 0
+            if total * slack > floor:
+                passage = window + scratch.candidates[j]
+                score = _score(postings, scorer, terms, repeats, cursors, passage)
+                size = _offer(scores, passages, size, score, passage)
+                if size == len(scores):
+                    floor = max(floor, scores[0] / slack)
+    _sort(scores, passages, size)
+    return size
 
-    `scores` and `passages` are working memory of length k.
+
+@uncounted
+def _slack(terms: int) -> Scalar:
+    """Returns 1 plus a bound of the relative rounding error of sums of `terms` numbers, against exact scores."""
+    return np.float32(1 + 4.8e-7 * (terms + 8))
+
+
+@uncounted
+def _add_optional(
+    postings: Postings,
+    scorer: Scorer,
+    terms: Longs,
+    repeats: Floats,
+    cursors: Cursors,
+    window: int,
+    stop: int,
+    scratch: Scratch,
+    count: int,
+    optional: int,
+    floor: Scalar,
+) -> int:
+    """Adds the scores of the `optional` terms with the smallest bounds, and returns the number of candidates left.
+
+    Candidates are dropped after each term, once the terms before it in the order cannot lift them to `floor`.
     """
     slack = _slack(len(terms))
-    rest = 0.0  # upper bound of what the remaining terms can add to a sum; `done` is that of the terms so far
-    for i in order:
-        rest += weights[i] * postings.maxima[terms[i]]
-    done, count, closed, ascending = 0.0, 0, False, False
-    for i in order:
-        first, last = postings.starts[terms[i]], postings.starts[terms[i] + 1]
-        # Finding the k-th best sum visits every candidate, so it is done only where it can save more visits.
-        if count >= len(scores) and done > rest and count < 4 * (last - first):
-            floor = _kth(scratch, count, scores, passages) * (1 - slack)
-            if floor > rest * (1 + slack):
-                closed = True
-                count = _keep(scratch, count, floor - rest * (1 + slack))
-        if not closed:
-            count = _add_all(postings, first, last, weights[i], scratch, count)
-        elif 16 * count < last - first:  # few candidates: searching for each is faster than visiting all postings
-            if not ascending:
-                scratch.candidates[:count].sort()
-                ascending = True
-            _add_each(postings, first, last, weights[i], scratch, count)
-        else:  # adds to the sums of the candidates only
-            for at in range(first, last):
-                passage = postings.passages[at]
-                if scratch.total[passage] > 0:
-                    scratch.total[passage] += weights[i] * postings.scores[at]
-        rest -= weights[i] * postings.maxima[terms[i]]
-        done += weights[i] * postings.maxima[terms[i]]
+    for j in range(optional - 1, -1, -1):
+        i = cursors.order[j]
+        if count == 0 or cursors.bound[i] == 0:
+            break
+        rest = np.float32(0)
+        for other in range(j):
+            rest += cursors.bound[cursors.order[other]]
+        if scorer.row_of[terms[i]] >= 0:
+            _look_up_row(postings, scorer, terms[i], repeats[i], cursors, i, window, scratch, count)
+        elif count > FEW:
+            _visit(postings, scorer, terms[i], repeats[i], cursors, i, window, stop, scratch, count, False)
+        else:
+            least = floor / slack - rest
+            _look_up(postings, scorer, terms[i], repeats[i], cursors, i, window, scratch, count, least)
+        count = _keep(scratch, count, floor - rest * slack)
     return count
 
 
 @kernel
-def _slack(terms: int) -> float:
-    """Returns an upper bound of the relative rounding error of a sum of `terms` float32 numbers in any order."""
-    return 2.4e-7 * (terms + 8)
+def _cursors(postings: Postings, terms: Longs) -> Cursors:
+    """Returns cursors before the first window."""
+    none, size = np.zeros(len(terms), np.int64), (len(terms), BLOCK)
+    return Cursors(
+        postings.starts[terms],
+        postings.starts[terms + 1],
+        none - 1,
+        none.copy(),
+        none.copy(),
+        np.zeros(len(terms), np.float32),
+        np.arange(len(terms)),
+        np.empty(size, np.int32),
+        np.empty(size, np.int32),
+    )
 
 
-@kernel
-def _kth(scratch: Scratch, count: int, scores: Floats, passages: Ints) -> float:
-    """Returns the k-th best sum of the candidates, 0 if there are fewer; the last two are scratch of length k."""
-    size, floor = 0, np.float32(0)
-    for i in range(count):
-        passage = scratch.candidates[i]
-        score = scratch.total[passage]
-        if size < len(scores) or score > floor:
-            size = _offer(scores, passages, size, score, passage)
-            floor = scores[0]
-    return float(floor) if size == len(scores) else 0.0
+@uncounted
+def _set_bounds(postings: Postings, terms: Longs, repeats: Floats, cursors: Cursors, window: int, stop: int) -> Scalar:
+    """Moves the cursors to a window, sets bounds and order of the terms in it, and returns the sum of the bounds."""
+    last, maxima, starts = postings.last, postings.maxima, postings.starts
+    blocks, ends, bound, order = cursors.block, cursors.end, cursors.bound, cursors.order
+    total = np.float32(0)
+    for i in range(len(terms)):
+        block: Scalar = seek(last, blocks[i], ends[i], window)
+        largest: Scalar = np.float32(0)
+        blocks[i] = block
+        while block < ends[i] and _begins_before(last, starts[terms[i]], block, stop):
+            largest = max(largest, maxima[block])
+            block += 1
+        bound[i] = repeats[i] * largest
+        total += bound[i]
+    for i in range(1, len(terms)):  # insertion sort: the order changes little from window to window
+        term, at = order[i], i
+        while at > 0 and bound[order[at - 1]] > bound[term]:
+            order[at] = order[at - 1]
+            at -= 1
+        order[at] = term
+    return total
 
 
-@kernel
+@uncounted
+def _begins_before(last: Ints, first: Scalar, block: Scalar, stop: int) -> bool:
+    """Returns whether a block of a term, whose first block is given, can contain passages before `stop`."""
+    return bool(block == first or last[block - 1] + 1 < stop)
+
+
+@uncounted
+def _open(postings: Postings, term: Scalar, cursors: Cursors, i: Scalar, block: Scalar) -> None:
+    """Decodes a block, unless it is the one that is decoded."""
+    if cursors.opened[i] != block:
+        cursors.size[i] = open_block(postings, term, block, cursors.passages[i], cursors.counts[i])
+        cursors.opened[i], cursors.at[i] = block, 0
+
+
+@uncounted
+def _part(shares: Floats, penalties: Doubles, weight: Scalar, count: Scalar, length: Scalar) -> Scalar:
+    """Returns the score of a posting, rounded differently than `score_of`, by a table where it reaches."""
+    if count <= COUNTS:
+        return weight * shares[U((count - 1) * len(penalties) + length)]
+    return weight * np.float32(count / (count + penalties[U(length)]))
+
+
+@uncounted
+def _visit(
+    postings: Postings,
+    scorer: Scorer,
+    term: Scalar,
+    repeats: Scalar,
+    cursors: Cursors,
+    i: Scalar,
+    window: int,
+    stop: int,
+    scratch: Scratch,
+    count: int,
+    adds: bool,
+) -> int:
+    """Adds a term's scores to the sums of a window; with `adds`, also of passages that are no candidates yet.
+
+    Returns:
+        The number of candidates.
+    """
+    weight, block = np.float32(repeats * np.float32(postings.weights[term])), cursors.block[i]
+    last, first, end = postings.last, postings.starts[term], cursors.end[i]
+    lengths, shares, penalties = postings.lengths, scorer.shares, scorer.penalties
+    total, candidates, passages, counts = scratch.total, scratch.candidates, cursors.passages[i], cursors.counts[i]
+    while block < end and _begins_before(last, first, block, stop):
+        _open(postings, term, cursors, i, block)
+        at, size = cursors.at[i], cursors.size[i]
+        while at < size and passages[U(at)] < window:
+            at += 1
+        while at < size:
+            passage = passages[U(at)]
+            if passage >= stop:
+                break
+            offset = U(passage - window)
+            before = total[offset]
+            if before > 0:
+                total[offset] = before + _part(shares, penalties, weight, counts[U(at)], lengths[U(passage)])
+            elif adds:
+                candidates[U(count)] = passage - window
+                count += 1
+                total[offset] = _part(shares, penalties, weight, counts[U(at)], lengths[U(passage)])
+            at += 1
+        cursors.at[i] = at
+        block += 1
+    return count
+
+
+@uncounted
 def _keep(scratch: Scratch, count: int, least: Scalar) -> int:
-    """Drops the candidates whose sum is below `least`, keeping the order, and returns the number left."""
-    left = 0
-    for i in range(count):
-        passage = scratch.candidates[i]
-        if scratch.total[passage] >= least:
-            scratch.candidates[left] = passage
+    """Drops the candidates whose sum is not above `least`, keeping the order, and returns the number left."""
+    left, total, candidates = 0, scratch.total, scratch.candidates
+    for j in range(count):
+        offset = candidates[U(j)]
+        if total[U(offset)] > least:
+            candidates[U(left)] = offset
             left += 1
         else:
-            scratch.total[passage] = 0
+            total[U(offset)] = 0
     return left
 
 
-@kernel
-def _add_all(postings: Postings, first: Scalar, last: Scalar, weight: Scalar, scratch: Scratch, count: int) -> int:
-    """Adds a term's scores to the sum of every passage that holds it and returns the number of candidates."""
-    for at in range(first, last):
-        passage = postings.passages[at]
-        total = scratch.total[passage]
-        if total == 0:
-            scratch.candidates[count] = passage
-            count += 1
-        scratch.total[passage] = total + weight * postings.scores[at]
-    return count
+@uncounted
+def _look_up_row(
+    postings: Postings,
+    scorer: Scorer,
+    term: Scalar,
+    repeats: Scalar,
+    cursors: Cursors,
+    i: Scalar,
+    window: int,
+    scratch: Scratch,
+    count: int,
+) -> None:
+    """Adds the scores of a term with a row to the sums of the candidates."""
+    weight, row = np.float32(repeats * np.float32(postings.weights[term])), scorer.rows[scorer.row_of[term]]
+    lengths, shares, penalties = postings.lengths, scorer.shares, scorer.penalties
+    total, candidates = scratch.total, scratch.candidates
+    for j in range(count):
+        offset = candidates[U(j)]
+        passage = window + offset
+        occurrences = _in_row(row, passage)
+        if occurrences == MANY:
+            occurrences = _in_blocks(postings, term, cursors, i, passage)
+        if occurrences > 0:
+            total[U(offset)] += _part(shares, penalties, weight, occurrences, lengths[U(passage)])
 
 
-@kernel
-def _add_each(postings: Postings, first: Scalar, last: Scalar, weight: Scalar, scratch: Scratch, count: int) -> None:
-    """Adds a term's scores to the sums of the candidates (ascending), by searching for each in its postings."""
-    at = first
-    for i in range(count):
-        passage = scratch.candidates[i]
-        step = 1
-        while at + step < last and postings.passages[at + step] < passage:  # galloping search
-            at += step
-            step *= 2
-        at += np.searchsorted(postings.passages[at : min(at + step + 1, last)], passage)
-        if at == last:
-            return
-        if postings.passages[at] == passage:
-            scratch.total[passage] += weight * postings.scores[at]
+@uncounted
+def _in_row(row: Words, passage: Scalar) -> Scalar:
+    """Returns the number of occurrences of a term with a row in a passage, up to `MANY`."""
+    return np.int64((row[U(passage >> 5)] >> U((passage & 31) * 2)) & U(MANY))
 
 
-@kernel
-def _score(postings: Postings, terms: Longs, weights: Floats, passage: Scalar) -> Scalar:
-    """Returns the score of a passage, summed in the order of the query's terms."""
-    score = np.float32(0)
+@uncounted
+def _in_blocks(postings: Postings, term: Scalar, cursors: Cursors, i: Scalar, passage: Scalar) -> Scalar:
+    """Returns the number of occurrences of a term in a passage of the window or after it."""
+    block = seek(postings.last, cursors.block[i], cursors.end[i], passage)
+    if block == cursors.end[i]:
+        return 0
+    _open(postings, term, cursors, i, block)
+    cursors.at[i] = 0
+    at = find(cursors.passages[i], cursors.size[i], passage)
+    return np.int64(cursors.counts[i, at]) if cursors.passages[i, at] == passage else 0
+
+
+@uncounted
+def _look_up(
+    postings: Postings,
+    scorer: Scorer,
+    term: Scalar,
+    repeats: Scalar,
+    cursors: Cursors,
+    i: Scalar,
+    window: int,
+    scratch: Scratch,
+    count: int,
+    least: Scalar,
+) -> None:
+    """Adds a term's scores to the sums of the candidates that its blocks can lift above `least`."""
+    weight = np.float32(repeats * np.float32(postings.weights[term]))
+    for j in range(count):
+        offset = scratch.candidates[j]
+        block = seek(postings.last, cursors.block[i], cursors.end[i], window + offset)
+        if block < cursors.end[i] and scratch.total[offset] + repeats * postings.maxima[block] > least:
+            occurrences = _in_blocks(postings, term, cursors, i, window + offset)
+            if occurrences > 0:
+                length = postings.lengths[window + offset]
+                scratch.total[offset] += _part(scorer.shares, scorer.penalties, weight, occurrences, length)
+
+
+@uncounted
+def _score(
+    postings: Postings, scorer: Scorer, terms: Longs, repeats: Floats, cursors: Cursors, passage: Scalar
+) -> Scalar:
+    """Returns the exact score of a passage, summed in the order of the query's terms."""
+    score, penalty = np.float32(0), scorer.penalties[postings.lengths[passage]]
     for i in range(len(terms)):
-        start, end = postings.starts[terms[i]], postings.starts[terms[i] + 1]
-        at = start + np.searchsorted(postings.passages[start:end], passage)
-        if at < end and postings.passages[at] == passage:
-            score += weights[i] * postings.scores[at]
+        row, count = scorer.row_of[terms[i]], MANY
+        if row >= 0:
+            count = _in_row(scorer.rows[row], passage)
+        if count == MANY:
+            count = _in_blocks(postings, terms[i], cursors, i, passage)
+        if count > 0:
+            score += repeats[i] * score_of(postings.weights[terms[i]], count, penalty)
     return score
 
 
 @kernel
-def search_within(postings: Postings, terms: Ragged, counts: Floats, subsets: Ragged, best: BestHits) -> None:
-    """Ranks `subsets`, positions of the passages that each query may find, by looking each up in the postings.
+def search_within(
+    postings: Postings, scorer: Scorer, terms: Ragged, repeats: Floats, subsets: Ragged, best: BestHits
+) -> None:
+    """Ranks `subsets`, ascending positions of the passages that each query may find, by looking each up.
 
     The other arguments are those of `search_all`.
     """
     for query in range(len(best.sizes)):
         span = slice(terms.starts[query], terms.starts[query + 1])
         scores, passages = best.scores[query], best.passages[query]
-        size = 0
+        size, cursors = 0, _cursors(postings, terms.values[span])
         for passage in subsets.values[subsets.starts[query] : subsets.starts[query + 1]]:
-            score = _score(postings, terms.values[span], counts[span], passage)
+            score = _score(postings, scorer, terms.values[span], repeats[span], cursors, passage)
             if score > 0:
                 size = _offer(scores, passages, size, score, passage)
         _sort(scores, passages, size)
         best.sizes[query] = size
+
+
+@kernel
+def fill_row(postings: Postings, term: Scalar, row: Words) -> None:
+    """Writes the row of a term, which must be zero; see `Scorer.rows`."""
+    passages, counts = np.empty(BLOCK, np.int32), np.empty(BLOCK, np.int32)
+    for block in range(postings.starts[term], postings.starts[term + 1]):
+        for at in range(open_block(postings, term, block, passages, counts)):
+            passage = passages[at]
+            row[U(passage >> 5)] |= U(min(counts[at], MANY)) << U((passage & 31) * 2)

@@ -43,7 +43,7 @@ RESTART: Final = "--restart (in Python restart=True)"
 STATE: Final = ".build.json"
 """File that lists the finished shards of a build."""
 _SHARDS: Final = ".shards"
-_LIBRARIES: Final = ("bm25s", "numpy", "PyStemmer", "pyserini", "faiss-cpu", "faiss-gpu", "sentence-transformers")
+_LIBRARIES: Final = ("numpy", "PyStemmer", "pyserini", "faiss-cpu", "faiss-gpu", "sentence-transformers")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

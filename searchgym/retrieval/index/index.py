@@ -4,7 +4,7 @@ manifest.json      `IndexManifest`
 passages.jsonl     the corpus in canonical form, one passage per line
 offsets.npy        byte offset of each line
 ids.npy            position of each id, unless ids are positions
-bm25/              postings and vocabulary, as bm25s saves them
+bm25/              postings and vocabulary of BM25
 lucene/            a Lucene index, as pyserini makes it
 dense/             a FAISS index
 """
@@ -33,8 +33,10 @@ from searchgym.retrieval.index.trust import check_own, check_whole, names_code
 from searchgym.retrieval.retriever import CorpusRetriever
 
 MANIFEST: Final = "manifest.json"
-FORMAT: Final = 2
-"""Version of the folder's layout; a folder of another version is refused."""
+FORMAT: Final = 3
+"""Version of the folder's layout; a folder of another version than this or `OLD` is refused."""
+OLD: Final = 2
+"""Layout of version 0.1.0, whose part ``bm25/`` is built again when it is loaded."""
 _END: Final = 64 * 1024  # bytes at each end of a file that its fingerprint covers
 
 
@@ -230,7 +232,7 @@ def _checked_manifest(folder: Path, verify: bool) -> IndexManifest:
         raise DataMissingError("no such index folder: build it with `searchgym index build CORPUS --out DIR`", folder)
     try:
         data = json.loads(read_bytes(folder / MANIFEST, MAX_LINE))
-        if data["format"] != FORMAT:
+        if data["format"] not in (OLD, FORMAT):
             raise _mismatch(folder, f"is of format {data['format']!r}; this version reads {FORMAT}")
         manifest = read(IndexManifest, data, MANIFEST)
     except (OSError, ValueError, TypeError, LookupError, RecursionError, CardError) as error:

@@ -101,7 +101,9 @@ def _worth(case: Case, lists: Sequence[Sequence[Hit]]) -> float:
             first.setdefault(title, rank)
     values = [float(np.interp(rank, [1, 10, 100], [2, 1, 0])) for rank in first.values()]
     bonuses = [term.bonus / math.log2(rank + 1) if rank <= term.bonus_ranks else 0.0 for rank in first.values()]
-    return math.fsum(term.decay**i * (value + more) for i, (value, more) in enumerate(zip(values, bonuses, strict=True)))
+    return math.fsum(
+        term.decay**i * (value + more) for i, (value, more) in enumerate(zip(values, bonuses, strict=True))
+    )
 
 
 def _completeness(case: Case) -> Floats:

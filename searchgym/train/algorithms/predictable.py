@@ -58,10 +58,10 @@ def without_predictable(
     exempt = np.concatenate([np.isin(s.ids[s.mask], list(frames[_roles(s)])) for s in samples])
     candidates = np.flatnonzero(~exempt)
     lowest = candidates[np.argsort(flat[candidates], kind="stable")[: math.floor(share * len(candidates))]]
-    kept = np.ones(len(flat), bool)
-    kept[lowest] = False
+    learnt = np.ones(len(flat), bool)
+    learnt[lowest] = False
     left = []
-    for sample, keep in zip(samples, np.split(kept, np.cumsum([len(e) for e in entropies])[:-1]), strict=True):
+    for sample, keep in zip(samples, np.split(learnt, np.cumsum([len(e) for e in entropies])[:-1]), strict=True):
         mask = sample.mask.copy()
         mask[model_targets(sample)] = keep
         left.append(dataclasses.replace(sample, mask=mask))

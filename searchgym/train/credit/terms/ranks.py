@@ -26,9 +26,9 @@ class Ranks(EpisodeTerm):
     """Rewards queries by the ranks of the gold pages in the fused list of their hits.
 
     The hits of an episode's searches are merged by rank-score fusion (`searchgym.retrieval.kinds.hybrid.fuse` with
-    constant 0, ties by score). A gold page at rank r is worth `rank_value` of r, between 2 and 0; of several, the one
-    in place i from the top is multiplied by ``decay ** i``, i from 0. The last call of each sequence gets the sum, or 0
-    if its output is illegal: name the `roles` that write queries. For a question without gold pages, the first passage
+    constant 0, ties by score). A gold page at rank r is worth `rank_value` of r, between 2 and 0; of several, number i
+    from the top, counted from 0, is multiplied by ``decay ** i``. The last call of each sequence gets the sum, or 0 if
+    its output is illegal: name the `roles` that write queries. For a question without gold pages, the first passage
     with a gold answer counts as one.
 
     Source: ACQO, arXiv 2601.21208, by notes. Deviations: an illegal output earns 0 here, and its penalty by ``format``
@@ -63,8 +63,8 @@ class Ranks(EpisodeTerm):
         fused = fuse(lists, sum(map(len, lists)), constant=0, ties="score")
         ranks = gold_ranks(question, [hit.passage for hit in fused])
         return math.fsum(
-            self.decay**place * (rank_value(rank) + self.bonus * (rank <= self.bonus_ranks) / math.log2(rank + 1))
-            for place, rank in enumerate(ranks)
+            self.decay**i * (rank_value(rank) + self.bonus * (rank <= self.bonus_ranks) / math.log2(rank + 1))
+            for i, rank in enumerate(ranks)
         )
 
 

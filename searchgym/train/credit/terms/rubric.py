@@ -12,7 +12,6 @@ from searchgym.records import Episode
 from searchgym.scoring.judges.rubric import rubric_score
 from searchgym.train.credit.term import CreditContext, EpisodeTerm, answer_of
 
-
 FULL: Final = 0.99
 """Smallest reward that counts as full."""
 
