@@ -27,17 +27,9 @@ from searchgym.retrieval.bm25 import analysis
 from searchgym.retrieval.bm25.analysis import analyse
 from searchgym.retrieval.bm25.blocks import Floats, Ints, Longs, Postings
 from searchgym.retrieval.bm25.build import Index
-from searchgym.retrieval.bm25.kernels import (
-    COUNTS,
-    WINDOW,
-    BestHits,
-    Ragged,
-    Scorer,
-    Scratch,
-    fill_row,
-    search_all,
-    search_within,
-)
+from searchgym.retrieval.bm25.cursors import COUNTS, Scorer, fill_row
+from searchgym.retrieval.bm25.heap import BestHits, Ragged
+from searchgym.retrieval.bm25.kernels import WINDOW, Scratch, search_all, search_within
 from searchgym.retrieval.retriever import LocalRetriever, Passages, check_request
 
 QUERIES: Final = 32
