@@ -20,8 +20,9 @@ from searchgym.corpora.questions import read_questions
 from searchgym.errors import BadLines, DataError, DataMissingError
 from searchgym.options.yaml import read_yaml
 from searchgym.records import Episode, Question
+from searchgym.rollout.folders import RECIPE
 from searchgym.rollout.storage import read_episodes, sidecar
-from searchgym.train.loop.folder import ADVANTAGES, METRICS, PROPOSED, RECIPE, Advantages, read_advantages
+from searchgym.train.loop.folder import ADVANTAGES, METRICS, PROPOSED, Advantages, read_advantages
 
 SCORES: Final = "scores.json"
 """File with the scores of a run, written when every question is done."""

@@ -36,10 +36,17 @@ ADAPTER_WEIGHTS: Final = "adapter_model.safetensors"
 """File name of a LoRA adapter's weights, as peft writes them."""
 ADAPTER_SCALES: Final = ("use_rslora", "use_dora", "rank_pattern", "alpha_pattern")
 """Entries of an adapter's configuration that change the scale of its weights from ``lora_alpha / r``."""
+RECIPE: Final = "recipe.yaml"
+"""File name of the recipe in a run folder."""
 PARTS: Final = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt")
 """Patterns of the files that are downloaded from the Hugging Face hub."""
 TOKENIZERS: Final = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
 """Names of tokenizer files, at least one of which a model folder must contain."""
+
+
+def recipe_of(checkpoint: Path) -> Path:
+    """Returns the path of the recipe of the run that a checkpoint belongs to, whether it exists or not."""
+    return checkpoint.resolve().parent.parent / RECIPE
 
 
 def check_config(folder: Path) -> None:

@@ -20,7 +20,7 @@ from searchgym.options import find_kind
 from searchgym.options.yaml import read_yaml
 from searchgym.protocol import Protocol
 from searchgym.rollout.batcher import Batcher
-from searchgym.rollout.folders import adapter_base, check_files, is_adapter, local_folder, model_folder
+from searchgym.rollout.folders import adapter_base, check_files, is_adapter, local_folder, model_folder, recipe_of
 from searchgym.rollout.foreign.template_options import check_template, fitted, template_format, trained_template
 from searchgym.rollout.sampler import Dtype, Sampled, Sampler, SampleRequest, StreamingSampler
 from searchgym.rollout.sampler_kind import SamplerKind
@@ -278,7 +278,7 @@ def in_checkpoints(models: Mapping[str, str], agent: LoadedAgent) -> dict[str, s
             continue
         one = is_adapter(checkpoint) or (checkpoint / "config.json").is_file()
         if (checkpoint / "trainer.json").is_file() and not one:
-            record = checkpoint.resolve().parent.parent / "recipe.yaml"
+            record = recipe_of(checkpoint)
             if not record.is_file():
                 raise DataMissingError(
                     f"{name} has several models, and {record}, which names their roles, does not exist"

@@ -35,7 +35,7 @@ from searchgym.eval.viewing.samples import COUNTS, Decode, numbers_of, sample_ke
 from searchgym.eval.viewing.saved import SavedRun
 from searchgym.options import kind_name
 from searchgym.records import Episode
-from searchgym.train.loop.folder import RECIPE
+from searchgym.rollout.folders import RECIPE
 from searchgym.version import __version__
 
 LOG: Final = "episodes.derived.eval"

@@ -27,10 +27,10 @@ from searchgym.eval.viewing.rewards import credit_of, searchless_task, terms_by_
 from searchgym.named import code_refused
 from searchgym.questions.subset import draw_subset
 from searchgym.records import Episode, Question, hops_of
-from searchgym.rollout.folders import model_folder
+from searchgym.rollout.folders import RECIPE, model_folder
 from searchgym.train.algorithms.samples import outcome_rewards
 from searchgym.train.credit.credit import Credit
-from searchgym.train.loop.folder import RECIPE, Advantages
+from searchgym.train.loop.folder import Advantages
 from searchgym.train.recipe.keys import POLICY, keys_of
 from searchgym.train.recipe.load import read_recipe
 from searchgym.train.recipe.recipe import Recipe

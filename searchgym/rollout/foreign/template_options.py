@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from searchgym.errors import UnknownNameError, UsageError
 from searchgym.options.yaml import parse_yaml, read_yaml
 from searchgym.protocol import Protocol
+from searchgym.rollout.folders import recipe_of
 from searchgym.rollout.foreign.template_names import TemplateNames, template_names
 from searchgym.rollout.foreign.templates import TODAY
 from searchgym.rollout.tokens import TokenFormat
@@ -116,7 +117,7 @@ def trained_template(folder: Path) -> dict[str, Any]:
         CardError: The run's ``recipe.yaml`` cannot be read.
     """
     for checkpoint, key in ((folder, ""), (folder.parent, folder.name)):
-        record = checkpoint.parent.parent / "recipe.yaml"
+        record = recipe_of(checkpoint)
         if (checkpoint / "trainer.json").is_file() and record.is_file():
             recipe: Any = read_yaml(record)
             with contextlib.suppress(AttributeError):  # the file is not a recipe

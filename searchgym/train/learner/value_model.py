@@ -11,7 +11,7 @@ from transformers import AutoModelForTokenClassification
 
 from searchgym.errors import DataError, DataMissingError, UsageError
 from searchgym.records import Episode
-from searchgym.rollout.folders import check_config, quiet_libraries
+from searchgym.rollout.folders import check_config, quiet_libraries, recipe_of
 from searchgym.rollout.loading import DTYPES, LOCAL
 from searchgym.rollout.models import weights_sha256
 from searchgym.rollout.replay.guided import EpisodeValues
@@ -52,7 +52,7 @@ class ValueModel:
         folder = Path(checkpoint)
         if not (folder / CRITIC).is_dir():
             raise DataMissingError("no folder critic/: give a checkpoint of a training with a critic (gae)", folder)
-        record = folder.resolve().parent.parent / "recipe.yaml"
+        record = recipe_of(folder)
         if not record.is_file():
             raise DataMissingError(f"{record}, which tells how its critic was made, does not exist", folder)
         loss = read_recipe(record).critic.loss

@@ -16,7 +16,7 @@ from searchgym.envs.reward import unpaid
 from searchgym.envs.task import Task, load_task
 from searchgym.errors import UsageError
 from searchgym.options import kind_name
-from searchgym.rollout.folders import is_adapter, local_folder, model_folder
+from searchgym.rollout.folders import RECIPE, is_adapter, local_folder, model_folder
 from searchgym.rollout.foreign.dialects import chosen_dialect
 from searchgym.rollout.foreign.template_options import template_format
 from searchgym.rollout.models import Model
@@ -28,7 +28,7 @@ from searchgym.train.curriculum.source import curriculum_of, staged
 from searchgym.train.learner.keyed_learner import KeyedLearner
 from searchgym.train.learner.learner import Learner
 from searchgym.train.loop.collect import TrainingData
-from searchgym.train.loop.folder import RECIPE, SAMPLED, Row
+from searchgym.train.loop.folder import SAMPLED, Row
 from searchgym.train.loop.partial import PartialRollout
 from searchgym.train.loop.publish import Publisher
 from searchgym.train.loop.rollout import EngineRollout, SamplerHooks

@@ -22,6 +22,7 @@ from searchgym.corpora.questions import question_row
 from searchgym.errors import BadLines, RunExistsError, UsageError
 from searchgym.options import plain
 from searchgym.records import Episode, Question
+from searchgym.rollout.folders import RECIPE
 from searchgym.rollout.storage import EpisodeWriter, sidecar
 from searchgym.train.algorithms.samples import Sample
 from searchgym.train.loop.checkpoint import list_checkpoints
@@ -33,7 +34,6 @@ Advantages = Mapping[str, npt.NDArray[np.float32]]
 """Advantages of a call's tokens by call id; (1,) if all tokens have the same."""
 Row = dict[str, float]
 """Metrics of one step, by name."""
-RECIPE: Final = "recipe.yaml"
 METRICS: Final = "metrics.jsonl"
 EPISODES: Final = "episodes.jsonl"
 ADVANTAGES: Final = "episodes.advantages.jsonl"
