@@ -25,7 +25,7 @@ from searchgym.retrieval.bm25 import build
 from searchgym.retrieval.bm25 import kernels as bm25_kernels
 from searchgym.retrieval.bm25 import search as bm25
 from searchgym.retrieval.bm25.analysis import analyse
-from searchgym.retrieval.bm25.blocks import BLOCK, first_bad_block, kernel, measure, open_block, pack
+from searchgym.retrieval.bm25.blocks import BLOCK, first_bad_block, kernel, measure, open_block, pack, uncounted
 from searchgym.retrieval.bm25.build import _arrays, build_model
 from searchgym.retrieval.bm25.search import BM25Retriever, contents
 from searchgym.retrieval.index.build import build_index
@@ -383,6 +383,24 @@ def test_kernels_compile_where_nothing_can_be_cached(monkeypatch: pytest.MonkeyP
     with pytest.raises(RuntimeError):
         numba.njit(cache=True)(double)
     assert kernel(double)(21) == 42
+
+
+def test_kernels_compile_where_references_must_be_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = numba.njit
+
+    def known_options_only(*functions: Any, **options: Any) -> Any:
+        if "_nrt" in options:
+            raise KeyError("Unrecognized options: {'_nrt'}")
+        return plain(*functions, **options)
+
+    def double(x: Any) -> Any:
+        return 2 * x
+
+    assert uncounted(double)(21) == 42
+    with pytest.raises(KeyError):
+        plain(no_such_option=True)(double)
+    monkeypatch.setattr(numba, "njit", known_options_only)
+    assert uncounted(double)(21) == 42
 
 
 def test_recall_on_real_questions(real_data: Path) -> None:
