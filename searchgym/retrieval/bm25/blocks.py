@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple, TypeVar, cast
 import numba
 import numpy as np
 import numpy.typing as npt
+from numba.core.options import DefaultOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
 Floats = npt.NDArray[np.float32]
@@ -77,11 +78,10 @@ def uncounted(function: F) -> F:
 
     Counting costs more than the work itself where arrays are read from tuples, a few numbers at a time.
     """
-    try:
-        options: dict[str, Any] = {"nogil": True, "_nrt": False}
-        return cast(F, numba.njit(**options)(function))
-    except (KeyError, TypeError, AttributeError):  # an option of numba that may go
-        return kernel(function)
+    options: dict[str, Any] = {"nogil": True}
+    if hasattr(DefaultOptions, "_nrt"):  # no documented option, so it may go: then the same code is slower
+        options["_nrt"] = False
+    return cast(F, numba.njit(**options)(function))
 
 
 @uncounted
