@@ -54,10 +54,10 @@ def earned(*group, question=QUESTION, **terms):
 # -- judgement -----------------------------------------------------------------------------------------------------
 
 
-def judged(pages, said, answer="Ulm", **terms):
+def judged(pages, said, answer="Ulm", stop_reason="answer", **terms):
     """Earnings of an episode that says these things after its searches, one letter each: yes, no or nothing."""
     texts = ["<search>", *({"y": "<judge>Yes</judge>", "n": "<judge> no </judge>", "-": "well"}[one] for one in said)]
-    made = episode(*pages, answer=answer)
+    made = dataclasses.replace(episode(*pages, answer=answer), stop_reason=stop_reason)
     calls = [
         dataclasses.replace(made.calls[-1], turn=turn, text=text, context=0) for turn, text in enumerate(texts, start=1)
     ]
@@ -86,7 +86,14 @@ def test_judgements_by_hand(pages, said, expected):
 def test_judgements_summed_and_without_an_answer():
     assert judged("AXB", "yyy", summed=True) == pytest.approx(0.4 - 0.6 + 0.4)
     assert judged("AB", "yy", answer="Bonn") == pytest.approx(0.3)
-    assert earned(dataclasses.replace(episode("A", "B"), stop_reason="turns"), judgement=1) == [0.0]
+
+
+@pytest.mark.parametrize(("said", "answered", "silent"), [("yy", 0.4, 0.0), ("yn", 0.05, 0.0), ("nn", -0.3, -0.3)])
+def test_not_answering_saves_nothing(said, answered, silent):
+    """In the source an episode without an answer gets 0: with wrong judgements it would pay not to answer."""
+    assert judged("AB", said) == pytest.approx(answered)
+    assert judged("AB", said, stop_reason="turns") == pytest.approx(silent)
+    assert judged("AB", said, answer="Bonn") >= silent - 1e-9
 
 
 def test_no_habit_of_judging_earns_more_than_judging_rightly():

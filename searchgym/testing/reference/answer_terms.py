@@ -64,8 +64,8 @@ def _judgement(case: Case) -> Floats:
             bonus = term.with_answer if episode.reward >= 1 else 0.0
             right = first == ("yes" if new else "no")
             rewards.append(term.right + bonus if right else term.wrong_yes if first == "yes" else term.wrong_no)
-    answered = bool(rewards) and episode.stop_reason == "answer"
-    return case.at_ends(sum(rewards) / (1 if term.summed else len(rewards)) if answered else 0.0)
+    worth = sum(rewards) / (1 if term.summed else max(len(rewards), 1))
+    return case.at_ends(worth if worth < 0 or episode.stop_reason == "answer" else 0.0)
 
 
 def _ranks(case: Case) -> Floats:

@@ -26,11 +26,12 @@ class Judgement(EpisodeTerm):
     After each turn that searched, the next response says Yes or No in a tag ``judge``; Yes is right if the turn found a
     gold page that the episode had not seen. A judgement earns `right`, or costs `wrong_yes` or `wrong_no`; a missing
     one counts as a wrong No. The last call of each sequence gets the mean over the searches, so that more searches earn
-    no more; an episode without an answer gets 0.
+    no more; an episode without an answer gets at most 0, so that it neither earns nor saves anything by not answering.
 
     Source: ReSeek, arXiv 2510.00568, and the rule-based reward of its repository: +0.3, +0.1 more if the answer is
     right, -0.6 and -0.3, summed. Deviations: the mean (`summed` for the sum, which many easy searches farm); useful is
-    a new gold page, not a page with the answer; and Yes is not right merely because the answer is.
+    a new gold page, not a page with the answer; Yes is not right merely because the answer is; and wrong judgements
+    cost an episode without an answer as much as another.
     """
 
     right: Annotated[float, Ge(0)] = 0.3
@@ -46,8 +47,6 @@ class Judgement(EpisodeTerm):
 
     @override
     def value(self, episode: Episode, context: CreditContext) -> float:
-        if episode.stop_reason != "answer":
-            return 0.0
         useful: dict[int, bool] = {}
         for search, of_use in zip(episode.searches, useful_searches(episode, context.question(episode)), strict=True):
             useful[search.turn] = useful.get(search.turn, False) or of_use
@@ -57,8 +56,8 @@ class Judgement(EpisodeTerm):
             for turn, yes in judgements(episode)
             if turn in useful
         ]
-        total = sum(rewards)
-        return total if self.summed or not rewards else total / len(rewards)
+        total = sum(rewards) / (1 if self.summed or not rewards else len(rewards))
+        return total if episode.stop_reason == "answer" else min(total, 0.0)
 
 
 def judgements(episode: Episode) -> Iterator[tuple[int, bool | None]]:
