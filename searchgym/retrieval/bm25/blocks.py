@@ -28,7 +28,6 @@ RANK: Final = 10
 """Rank of the score in `Postings.floors`: the usual number of hits of a search."""
 U: Final = np.uint64
 """Type of array indices in inner loops: of a signed index numba checks whether it is negative."""
-_NONE: Final = (-1, -1)
 
 
 class Postings(NamedTuple):
@@ -147,6 +146,18 @@ def open_block(postings: Postings, term: Scalar, block: Scalar, into: Ints, coun
 
 
 @uncounted
+def find(values: Ints, low: Scalar, high: Scalar, passage: Scalar) -> Scalar:
+    """Returns the first index from `low` on whose value, of ascending ones, is at or after a passage; else `high`."""
+    while low < high:
+        middle = (low + high) // 2
+        if values[middle] < passage:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@uncounted
 def seek(last: Ints, start: Scalar, end: Scalar, passage: Scalar) -> Scalar:
     """Returns the first block from `start` on whose last passage is at or after a passage; `end` if there is none."""
     if start >= end or last[start] >= passage:
@@ -155,27 +166,7 @@ def seek(last: Ints, start: Scalar, end: Scalar, passage: Scalar) -> Scalar:
     while start + step < end and last[start + step] < passage:  # galloping search
         start += step
         step *= 2
-    low, high = start + 1, min(start + step, end)
-    while low < high:
-        middle = (low + high) // 2
-        if last[middle] < passage:
-            low = middle + 1
-        else:
-            high = middle
-    return low
-
-
-@uncounted
-def find(passages: Ints, size: Scalar, passage: Scalar) -> int:
-    """Returns the index of a passage among `size` ascending ones, or that of the next larger one."""
-    low, high = 0, size
-    while low < high:
-        middle = (low + high) // 2
-        if passages[middle] < passage:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+    return find(last, start + 1, min(start + step, end), passage)
 
 
 @kernel
@@ -292,4 +283,4 @@ def first_bad_block(postings: Postings, penalties: Doubles) -> tuple[int, int]:
                 return block, -1
         if best[0] != postings.floors[term]:
             return -1, term
-    return _NONE
+    return -1, -1

@@ -142,7 +142,7 @@ def in_blocks(postings: Postings, term: Scalar, cursors: Cursors, i: Scalar, pas
         return 0
     open_in(postings, term, cursors, i, block)
     cursors.at[i] = 0
-    at = find(cursors.passages[i], cursors.size[i], passage)
+    at = find(cursors.passages[i], 0, cursors.size[i], passage)
     return np.int64(cursors.counts[i, at]) if cursors.passages[i, at] == passage else 0
 
 

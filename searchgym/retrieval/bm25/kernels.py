@@ -1,4 +1,4 @@
-"""Compiled functions of BM25 search: sums of scores over blocks of postings, and heaps of the best hits."""
+"""Compiled functions of BM25 search, which add up scores over blocks of postings."""
 
 from __future__ import annotations
 

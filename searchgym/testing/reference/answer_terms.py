@@ -9,7 +9,6 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -78,15 +77,15 @@ def _ranks(case: Case) -> Floats:
 
 def _worth(case: Case, lists: Sequence[Sequence[Hit]]) -> float:
     """Returns the worth of the gold pages of some searches, whose pages are ordered by the harmonic sum of ranks."""
-    term, keys, pages = case.terms["ranks"], dict[str, tuple[Any, ...]](), dict[str, Passage]()
+    term, keys, pages = case.terms["ranks"], dict[str, tuple[dict[int, int], tuple[int, int]]](), dict[str, Passage]()
     for number, hits in enumerate(lists):
         for rank, hit in reversed(list(enumerate(hits, start=1))):
             pages.setdefault(hit.passage.id, hit.passage)
-            ranks, _, best = keys.get(hit.passage.id, ({}, 0.0, (99, 99)))
-            keys[hit.passage.id] = (ranks | {number: rank}, 0.0, min(best, (rank, number)))
+            ranks, best = keys.get(hit.passage.id, ({}, (rank, number)))
+            keys[hit.passage.id] = (ranks | {number: rank}, min(best, (rank, number)))
     scores = {id: max(hit.score for hits in lists for hit in hits if hit.passage.id == id) for id in pages}
     order = sorted(
-        pages, key=lambda id: (1 / math.fsum(1 / r for r in keys[id][0].values()), -scores[id], keys[id][2], id)
+        pages, key=lambda id: (1 / math.fsum(1 / r for r in keys[id][0].values()), -scores[id], keys[id][1], id)
     )
     gold = {title_key(title) for title in case.question.gold_titles or ()}
     wrong = {title_key(p.text) for p in case.question.paragraphs or () if not p.supporting}
