@@ -65,7 +65,8 @@ def form():
 
 
 def task_of(questions=OWN, pages=PAGES, **options):
-    return load_task(own_card("own/these"), questions=questions, retriever=build_in_memory(pages), top_k=2, **options)
+    options = {"top_k": 2} | options
+    return load_task(own_card("own/these"), questions=questions, retriever=build_in_memory(pages), **options)
 
 
 def turns(episode):
@@ -194,10 +195,18 @@ def test_parallel_search_is_shown_two_queries_in_one_turn(form):
 def test_further_teams_are_shown_a_world(form, agent):
     task = load_task(find_env("World"), questions={"size": 40}, max_turns=14, max_queries=4)
     shown = demonstrate_search(task, form, 20, agent=agent)
-    # MMOA-RAG, qd-answer and acqo ask all sub-questions at once: a page behind an unknown name can be missed
-    assert shown.counts["kept"] == 20 if agent not in ("mmoa-rag", "qd-answer", "acqo") else shown.counts["kept"] >= 15
+    at_once = agent in ("mmoa-rag", "qd-answer", "acqo")  # a page behind an unknown name can be missed
+    assert shown.counts["kept"] >= 15 if at_once else shown.counts["kept"] == 20
     assert all(episode.scores["em"] == 1 for episode in shown.episodes)
-    assert {len(episode.searches) for episode in shown.episodes} >= {1, 2, 3}
+    assert {len(episode.searches) for episode in shown.episodes} >= ({1, 2} if at_once else {1, 2, 3})
+
+
+def test_a_team_that_drops_a_found_page_is_not_shown(form):
+    """ACQO shows the first three pages of its fused hits, and the page of Ivo Plint is the fifth."""
+    others = [Passage(str(n), f"Ivo Plint ({n})", "Ivo Plint and Ivo Plint.") for n in range(5, 9)]
+    shown = demonstrate_search(task_of(OWN[:2], [*PAGES, *others], top_k=5), form, 2, agent="acqo")
+    assert [episode.question_id for episode in shown.episodes] == ["one"]
+    assert shown.counts["the answer is wrong"] == 1
 
 
 def test_quotes_are_the_supporting_sentences():

@@ -1,8 +1,8 @@
 """Search demonstrations: an oracle searches for a question's gold pages by name, and then answers.
 
-Pages come from the real retriever, and a demonstration is kept only if its searches found the gold pages. With `early`,
-some demonstrations have a deliberate flaw that later training should repair: they answer a multi-hop question too
-early, after a first search that found the first gold page.
+Pages come from the real retriever, and a demonstration is kept only if its searches found the gold pages and its answer
+is right. With `early`, some demonstrations have a deliberate flaw that later training should repair: they answer a
+multi-hop question too early, after a first search that found the first gold page.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from searchgym.questions.masked.spans import SPAN_SEPARATOR
 from searchgym.records import Episode, Passage, Question, title_key
 from searchgym.retrieval.index.distractors import passages_of
 from searchgym.rollout.tokens import TokenFormat
+from searchgym.scoring.answers import exact_match
 from searchgym.text import base_title, holds, sentences
 from searchgym.train.demonstrations.behaviours import WRITERS, Occasion
 from searchgym.train.demonstrations.play import AGENT, Demonstration, play
@@ -250,6 +251,8 @@ def _refusal(question: Question, episode: Episode, early: bool, max_tokens: int,
         return "a gold page is not among the hits"
     if episode.answer is None or not all(call.legal for call in episode.calls):
         return f"the episode ends otherwise: {episode.stop_reason}"
+    if not early and not exact_match(episode.answer.text, question.golds):
+        return "the answer is wrong"  # a team may drop a page that its searches found
     if max(context_lengths(episode)) > max_tokens:
         return f"longer than {max_tokens} tokens"
     seen, parts_by_turn = question.text, dict[int, str]()
