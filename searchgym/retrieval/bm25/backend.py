@@ -17,8 +17,9 @@ from searchgym.errors import DataWarning, IndexMismatchError
 from searchgym.records import Passage
 from searchgym.retrieval.bm25 import analysis
 from searchgym.retrieval.bm25.blocks import TYPES, Postings, first_bad_block
-from searchgym.retrieval.bm25.build import Index, Shard, build_model, load_shard, make_shard, merge, save_shard
+from searchgym.retrieval.bm25.build import Index, build_model, merge
 from searchgym.retrieval.bm25.search import BM25Retriever, contents
+from searchgym.retrieval.bm25.shards import Shard, load_shard, make_shard, save_shard
 from searchgym.retrieval.cards import Needs, Progress
 from searchgym.retrieval.kinds.bm25 import BM25Card
 

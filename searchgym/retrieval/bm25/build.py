@@ -8,18 +8,14 @@ passages and their mean length; here they count.)
 
 from __future__ import annotations
 
-import json
-from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from searchgym.errors import DataError, UsageError
-from searchgym.retrieval.bm25.analysis import analyse, terms_since
 from searchgym.retrieval.bm25.blocks import (
     BLOCK,
     TYPES,
@@ -32,6 +28,7 @@ from searchgym.retrieval.bm25.blocks import (
     measure,
     pack,
 )
+from searchgym.retrieval.bm25.shards import Shard, make_shard
 
 K1: Final = 0.9
 """Default saturation of term frequency, as in pyserini."""
@@ -42,63 +39,6 @@ TOGETHER: Final = 32_000_000
 
 Add = Callable[[str, npt.NDArray[Any]], None]
 """Function that appends numbers to an array of `Postings`, by its name."""
-
-_ARRAYS: Final = ("starts", "passages", "counts", "lengths", "since")
-
-
-class Shard(NamedTuple):
-    """P postings of D passages with T different terms; those of term t are at ``starts[t] : starts[t + 1]``."""
-
-    terms: Sequence[str]
-    """The T terms, in the order of their first occurrence."""
-    starts: Longs
-    """(T + 1,) int64 offsets of each term's postings."""
-    passages: Ints
-    """(P,) int32 positions of passages in the shard, ascending within a term."""
-    counts: Ints
-    """(P,) int32 number of occurrences of the term in the passage."""
-    lengths: Ints
-    """(D,) int32 number of terms in each passage, repeats included."""
-    since: Ints
-    """(D,) int32 version of the analyser since which each passage has these terms."""
-
-
-def make_shard(texts: Iterable[str]) -> Shard:
-    """Returns the shard of some passages, given as one text each."""
-    term_ids: dict[str, int] = {}
-    terms, lengths, since = array("i"), array("i"), array("i")
-    for text in texts:
-        analysed = analyse(text)
-        terms.extend([term_ids.setdefault(term, len(term_ids)) for term in analysed])
-        lengths.append(len(analysed))
-        since.append(terms_since(text))
-    sizes = np.array(lengths, np.int32)
-    keys = np.frombuffer(terms, np.int32).astype(np.int64) if terms else np.zeros(0, np.int64)
-    # One number per occurrence, (term, passage) in its two halves: sorting and counting them gives the postings.
-    keys = (keys << 32) | np.repeat(np.arange(len(sizes), dtype=np.int64), sizes)
-    pairs, counts = np.unique(keys, return_counts=True)
-    starts = np.searchsorted(pairs >> 32, np.arange(len(term_ids) + 1))
-    return Shard(
-        list(term_ids),
-        starts.astype(np.int64),
-        (pairs & 0xFFFFFFFF).astype(np.int32),
-        counts.astype(np.int32),
-        sizes,
-        np.array(since, np.int32),
-    )
-
-
-def save_shard(shard: Shard, folder: Path, number: int) -> None:
-    """Writes the files of a shard, replacing those of an earlier shard with the same number."""
-    for name in _ARRAYS:
-        np.save(folder / f"{number:05d}.{name}.npy", getattr(shard, name))
-    (folder / f"{number:05d}.terms.json").write_text(json.dumps(shard.terms), encoding="ascii")
-
-
-def load_shard(folder: Path, number: int) -> Shard:
-    """Returns a shard that `save_shard` wrote, with memory-mapped arrays."""
-    arrays = [np.load(folder / f"{number:05d}.{name}.npy", mmap_mode="r") for name in _ARRAYS]
-    return Shard(json.loads((folder / f"{number:05d}.terms.json").read_text(encoding="ascii")), *arrays)
 
 
 @dataclass(frozen=True, slots=True)
