@@ -102,6 +102,7 @@ def core(install):
         "typer": "0.16",
         "typing-extensions": "4.12",
         "urllib3": "2.2",
+        "zstandard": "0.22",
     }.items():
         install(name, version, "core")  # of no module: the program itself runs on some of them
 

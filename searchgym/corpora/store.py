@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
 import mmap
 import os
 import tokenize
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from searchgym.corpora.files import MAX_LINE, FilePath
+from searchgym.corpora.files import MAX_LINE, FilePath, write_atomic
 from searchgym.corpora.ids import FirstPositions, hash_id, positions_of, sorted_hashes
+from searchgym.corpora.packed import DICTIONARY, PACKED, Packer, Unpacker, is_packed, train_dictionary
 from searchgym.corpora.passages import links_of
 from searchgym.errors import DataError
 from searchgym.records import Passage
 
 PASSAGES: Final = "passages.jsonl"
-"""File of passages in order, one JSON object ``{"id", "title", "text"}`` per line."""
+"""File of passages in order, one JSON object ``{"id", "title", "text"}`` per line; a large corpus has `PACKED`."""
 OFFSETS: Final = "offsets.npy"
-"""File of line offsets, (N + 1,) int64: the byte where each line begins, then the byte where the last line ends."""
+"""File of offsets, (N + 1,) int64: the byte where each line or frame begins, then the byte where the last one ends."""
 ENDS: Final = ".ends.part"
-"""File from which a later writer continues, (N,) int64: the byte where each line ends."""
+"""File from which a later writer continues, (N,) int64: the byte where each line or frame ends."""
+HASHES: Final = ".hashes.part"
+"""File from which a later writer continues, (N,) uint64: the hash of each id, 0 if the id is the position."""
 IDS: Final = "ids.npy"
 """File of ids, (2, N) uint64: ascending hashes, and the position of each. Absent if every id is its position."""
 
@@ -45,61 +50,89 @@ def unique(passages: Iterable[Passage]) -> Iterator[Passage]:
 class PassageWriter:
     """Writes passages to a folder in batches; the last ones can be removed again.
 
+    Passages are compressed if the first batch is large (`is_packed`).
+
     Args:
         folder: An existing folder; passages of an earlier writer are kept.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._lines = (folder / PASSAGES).open("ab")
-        self._ends = (folder / ENDS).open("ab")
+        self._ends, self._hashes = (folder / ENDS).open("ab"), (folder / HASHES).open("ab")
+        self._lines: BinaryIO | None = None
 
     def __enter__(self) -> PassageWriter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        try:
-            self._lines.close()  # may fail: closing flushes the buffer
-        finally:
-            self._ends.close()
+        with contextlib.ExitStack() as stack:  # closing may fail, since it flushes the buffer
+            for file in (self._ends, self._hashes, self._lines):
+                if file is not None:
+                    stack.callback(file.close)
 
-    def cut(self, passages: int, bytes: int) -> None:
-        """Truncates the files to a given number of passages.
+    def cut(self, passages: int) -> None:
+        """Removes all but the first passages.
+
+        Raises:
+            DataError: There are not so many.
+        """
+        ends = np.fromfile(self._folder / ENDS, np.int64, passages)
+        if len(ends) < passages:
+            raise DataError(f"has {len(ends)} passages, not {passages}", self._folder / ENDS)
+        for file in (self._ends, self._hashes):
+            os.truncate(file.fileno(), 8 * passages)
+        out = self._open_lines()
+        os.truncate(out.fileno(), int(ends[-1]) if passages else 0)
+        if not passages:  # the next batch decides anew whether to compress
+            out.close()
+            self._lines = None
+            for name in (PASSAGES, PACKED, DICTIONARY):
+                (self._folder / name).unlink(missing_ok=True)
+
+    def write(self, lines: Sequence[bytes], ids: Sequence[str]) -> None:
+        """Appends the canonical lines of passages, and flushes them to disk.
 
         Args:
-            passages: Number of passages to keep.
-            bytes: Total length of their lines, in bytes.
+            lines: Their lines.
+            ids: Their ids.
         """
-        os.truncate(self._lines.fileno(), bytes)
-        os.truncate(self._ends.fileno(), 8 * passages)
-
-    def write(self, lines: Sequence[bytes]) -> None:
-        """Appends the canonical lines of passages and flushes them to disk."""
-        start = os.fstat(self._lines.fileno()).st_size
-        self._lines.write(b"".join(lines))
+        if not os.fstat(self._ends.fileno()).st_size and is_packed(lines):
+            with write_atomic(self._folder / DICTIONARY) as file:
+                file.write(train_dictionary(lines))
+        out = self._open_lines()
+        if (self._folder / DICTIONARY).exists():
+            lines = Packer((self._folder / DICTIONARY).read_bytes()).pack(lines)
+        start = os.fstat(out.fileno()).st_size
+        out.write(b"".join(lines))
+        first = os.fstat(self._ends.fileno()).st_size // 8
+        hashes = [0 if id == str(position) else hash_id(id) for position, id in enumerate(ids, first)]
+        self._hashes.write(np.array(hashes, np.uint64).tobytes())
         self._ends.write((start + np.cumsum([len(line) for line in lines], dtype=np.int64)).tobytes())
-        for file in (self._lines, self._ends):
-            file.flush()
-            os.fsync(file.fileno())
+        for each in (out, self._ends, self._hashes):
+            each.flush()
+            os.fsync(each.fileno())
 
     def finish(self) -> PassageStore:
         """Finishes the passage store being written and returns it opened.
 
-        `ENDS` may then be deleted, unless another writer continues.
+        `ENDS` and `HASHES` may then be deleted, unless another writer continues.
         """
         self.__exit__()
-        ends = np.fromfile(self._folder / ENDS, np.int64)
+        ends, hashes = np.fromfile(self._folder / ENDS, np.int64), np.fromfile(self._folder / HASHES, np.uint64)
         np.save(self._folder / OFFSETS, np.concatenate([[0], ends]).astype(np.int64))
         (self._folder / IDS).unlink(missing_ok=True)
-        store = PassageStore(self._folder)
-        hashes = np.zeros(len(store), np.uint64)
-        plain = True  # whether every id so far is its position
-        for position, passage in enumerate(store):
-            hashes[position] = hash_id(passage.id)
-            plain = plain and passage.id == str(position)
-        if not plain:
+        if hashes.any():
+            for position in np.flatnonzero(hashes == 0).tolist():
+                hashes[position] = hash_id(str(position))
             np.save(self._folder / IDS, sorted_hashes(hashes))
         return PassageStore(self._folder)
+
+    def _open_lines(self) -> BinaryIO:
+        """Returns the file of lines or frames, opened for appending."""
+        if self._lines is None:
+            name = PACKED if (self._folder / DICTIONARY).exists() else PASSAGES
+            self._lines = (self._folder / name).open("ab")
+        return self._lines
 
 
 def load_array(path: Path, mapped: bool = True) -> npt.NDArray[Any]:
@@ -120,22 +153,26 @@ class PassageStore:
     """Reads passages written by `PassageWriter` from memory-mapped files.
 
     Args:
-        folder: Folder that holds `PASSAGES` and `OFFSETS`.
+        folder: Folder that holds `OFFSETS`, and `PASSAGES` or `PACKED`.
 
     Raises:
-        DataError: The two files do not match.
+        DataError: The files do not match.
     """
 
     def __init__(self, folder: FilePath) -> None:
         self._folder = Path(folder)
         self._offsets = np.asarray(load_array(self._folder / OFFSETS))
-        with (self._folder / PASSAGES).open("rb") as file:
+        self._path = self._folder / (PACKED if (self._folder / PACKED).exists() else PASSAGES)
+        self._unpacker = Unpacker(self._folder) if self._path.name == PACKED else None
+        with self._path.open("rb") as file:
             self._lines = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         plain = self._offsets.dtype == np.int64 and self._offsets.ndim == 1
         if not plain or self._offsets[-1:].tolist() != [len(self._lines)]:
-            raise DataError(f"does not fit {PASSAGES} ({len(self._lines)} bytes)", self._folder / OFFSETS)
+            raise DataError(f"does not fit {self._path.name} ({len(self._lines)} bytes)", self._folder / OFFSETS)
         ids = self._folder / IDS
         self._ids = load_array(ids) if ids.exists() else None
+        if self._unpacker is not None and len(self):
+            self._line(0)  # the dictionary is that of the frames
 
     def __len__(self) -> int:
         """Returns the number of passages."""
@@ -150,15 +187,12 @@ class PassageStore:
         """
         if not 0 <= position < len(self):
             raise IndexError(f"position {position} of {len(self)} passages")
-        start, end = int(self._offsets[position]), int(self._offsets[position + 1])
-        if not 0 <= end - start <= MAX_LINE:
-            raise DataError(f"a line of more than {MAX_LINE:,} bytes", self._folder / PASSAGES, position + 1)
-        line = self._lines[start:end]
+        line = self._line(position)
         try:
             row = json.loads(line.decode())
             return Passage(row["id"], row["title"], row["text"], links_of(row) if "links" in row else ())
         except (ValueError, TypeError, KeyError, RecursionError) as error:
-            raise DataError(f"not a passage: {error!r}", self._folder / PASSAGES, position + 1) from None
+            raise DataError(f"not a passage: {error!r}", self._path, position + 1) from None
 
     def __iter__(self) -> Iterator[Passage]:
         """Yields the passages in order."""
@@ -178,6 +212,25 @@ class PassageStore:
             if self[position].id == id:
                 return position
         raise KeyError(id)
+
+    def sha256(self) -> str:
+        """Returns the sha256 of the canonical lines of all passages, which identifies the corpus."""
+        digest = hashlib.sha256()
+        for position in range(len(self)):
+            digest.update(self._line(position))
+        return digest.hexdigest()
+
+    def _line(self, position: int) -> bytes:
+        """Returns the canonical line of the passage at a position."""
+        start, end = int(self._offsets[position]), int(self._offsets[position + 1])
+        if not 0 <= end - start <= MAX_LINE:
+            raise DataError(f"a line of more than {MAX_LINE:,} bytes", self._path, position + 1)
+        if self._unpacker is None:
+            return self._lines[start:end]
+        try:
+            return self._unpacker.unpack(self._lines[start:end])
+        except ValueError as error:
+            raise DataError(str(error), self._path, position + 1) from None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return PassageStore, (self._folder,)

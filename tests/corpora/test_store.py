@@ -1,8 +1,12 @@
 """Passages on disk: what was written comes back, one at a time, and a file that does not fit is refused."""
 
 import copy
+import hashlib
 import pickle
-from collections.abc import Iterable
+import shutil
+import subprocess
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -10,17 +14,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from searchgym.corpora.passages import passage_line
-from searchgym.corpora.store import ENDS, IDS, OFFSETS, PASSAGES, PassageStore, PassageWriter, unique
+from searchgym.corpora.packed import DICTIONARY, PACKED, train_dictionary
+from searchgym.corpora.passages import corpus_sha256, passage_line
+from searchgym.corpora.store import ENDS, HASHES, IDS, OFFSETS, PASSAGES, PassageStore, PassageWriter, unique
 from searchgym.errors import DataError
 from searchgym.records import Passage
 
 texts = st.text(st.characters(exclude_categories=[]), max_size=30)
 
 
+def write(writer: PassageWriter, passages: Sequence[Passage]) -> None:
+    writer.write([passage_line(passage) for passage in passages], [passage.id for passage in passages])
+
+
 def stored(passages: Iterable[Passage], folder: Path) -> PassageStore:
     with PassageWriter(folder) as writer:
-        writer.write([passage_line(passage) for passage in passages])
+        write(writer, list(passages))
         return writer.finish()
 
 
@@ -34,19 +43,20 @@ def test_what_was_written_comes_back(tmp_path_factory: pytest.TempPathFactory, p
 
 
 def test_passages_are_written_bit_by_bit_and_taken_back(tmp_path: Path) -> None:
-    lines = [passage_line(Passage(str(i), "", f"text {i}")) for i in range(5)]
+    passages = [Passage(str(i), "", f"text {i}") for i in range(5)]
+    lines = [passage_line(passage) for passage in passages]
     with PassageWriter(tmp_path) as writer:
-        writer.write(lines[:2])
-        writer.write(lines[2:4])
+        write(writer, passages[:2])
+        write(writer, passages[2:4])
         assert not (tmp_path / OFFSETS).exists()  # incomplete
     with PassageWriter(tmp_path) as writer:  # another process goes on
-        writer.cut(3, sum(map(len, lines[:3])))
-        writer.write(lines[4:])
+        writer.cut(3)
+        write(writer, passages[4:])
         store = writer.finish()
     assert [passage.text for passage in store] == ["text 0", "text 1", "text 2", "text 4"]
     assert [store.position(id) for id in "0124"] == [0, 1, 2, 3]
     assert (tmp_path / PASSAGES).read_bytes() == b"".join([*lines[:3], lines[4]])
-    assert sorted(path.name for path in tmp_path.iterdir()) == [ENDS, IDS, OFFSETS, PASSAGES]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [ENDS, HASHES, IDS, OFFSETS, PASSAGES]
 
 
 def test_passages_are_found_by_id(tmp_path: Path) -> None:
@@ -114,3 +124,77 @@ def test_unique_names_the_second_of_two_equal_ids() -> None:
     with pytest.raises(DataError, match=r"passage 2 \(from 0\) repeats the id 'a'"):
         list(unique(passages))
     assert list(unique(passages[:2])) == passages[:2]
+
+
+# -- compressed passages -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def many() -> list[Passage]:
+    words = [f"word{n * n % 977}" for n in range(30)]
+    return [Passage(f"p{n}", f"Page {n}", " ".join(words[n % 7 : 3 + n % 23])) for n in range(2_500)]
+
+
+@pytest.fixture
+def packed(many: list[Passage], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PassageStore:
+    monkeypatch.setattr("searchgym.corpora.packed.PACK_FROM", 0)
+    return stored(many, tmp_path)
+
+
+def test_a_large_corpus_is_compressed_line_by_line(many: list[Passage], packed: PassageStore, tmp_path: Path) -> None:
+    lines = b"".join(map(passage_line, many))
+    assert list(packed) == many
+    assert packed.position("p2400") == 2400
+    assert packed.sha256() == corpus_sha256(many) == hashlib.sha256(lines).hexdigest()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [ENDS, HASHES, IDS, OFFSETS, DICTIONARY, PACKED]
+    assert (tmp_path / PACKED).stat().st_size < len(lines) / 2
+    with ThreadPoolExecutor(8) as pool:  # a decompressor of one thread is of no use to another
+        assert list(pool.map(packed.__getitem__, [*range(2_500)] * 4, chunksize=50)) == many * 4
+
+
+@pytest.mark.skipif(shutil.which("zstd") is None, reason="needs the program zstd")
+def test_zstd_restores_a_compressed_corpus(many: list[Passage], packed: PassageStore, tmp_path: Path) -> None:
+    command = ["zstd", "-d", "-c", "-D", tmp_path / DICTIONARY, tmp_path / PACKED]
+    assert subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout == b"".join(map(passage_line, many))
+
+
+def test_a_compressed_corpus_goes_on_where_it_was_cut(
+    many: list[Passage], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("searchgym.corpora.packed.PACK_FROM", 0)
+    whole, pieces = tmp_path / "whole", tmp_path / "pieces"
+    whole.mkdir(), pieces.mkdir()
+    stored(many, whole)
+    with PassageWriter(pieces) as writer:
+        write(writer, many[:2_000])
+        write(writer, many[1_000:1_500])  # wrong, and cut again
+    with PassageWriter(pieces) as writer:
+        writer.cut(2_000)
+        write(writer, many[2_000:])
+        assert list(writer.finish()) == many
+    with PassageWriter(pieces) as writer:
+        writer.cut(0)
+        write(writer, many[:3])  # too few to be compressed
+        assert list(writer.finish()) == many[:3]
+        assert not (pieces / PACKED).exists()
+    with PassageWriter(pieces) as writer, pytest.raises(DataError, match=rf"{ENDS}.*has 3 passages, not 4"):
+        writer.cut(4)
+
+
+@pytest.mark.parametrize("damage", [b"", b"x" * 400, b"\x28\xb5\x2f\xfd" + b"\xff" * 400])
+def test_a_damaged_frame_names_itself(packed: PassageStore, tmp_path: Path, damage: bytes) -> None:
+    raw, offsets = bytearray((tmp_path / PACKED).read_bytes()), np.load(tmp_path / OFFSETS)
+    start, end = offsets[7:9].tolist()
+    raw[start:end] = damage[: end - start].ljust(end - start, b"\0")
+    (tmp_path / PACKED).write_bytes(raw)
+    store = PassageStore(tmp_path)
+    assert store[6].id == "p6" and store[8].id == "p8"
+    with pytest.raises(DataError, match=rf"{PACKED}:8: "):
+        store[7]
+
+
+def test_a_dictionary_of_other_lines_is_refused(packed: PassageStore, many: list[Passage], tmp_path: Path) -> None:
+    for other in (train_dictionary([passage_line(p) for p in many[::-1]][:1500]), b"", b"foreign" * 99):
+        (tmp_path / DICTIONARY).write_bytes(other)
+        with pytest.raises(DataError, match=f"{PACKED}:1: not a compressed line"):
+            PassageStore(tmp_path)

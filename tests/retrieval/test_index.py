@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -529,3 +529,55 @@ build_index(source(), sys.argv[1], shard=10)
     assert [path.name for path in tmp_path.iterdir()] == [".out.building"]
     build_index((Passage(str(i), "", f"gull {i}") for i in range(40)), tmp_path / "out", shard=10)
     assert len(load_index(tmp_path / "out").search(["gull"], 100)[0]) == 40
+
+
+# -- compressed passages -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An index of 1,200 passages that are compressed, built in shards that begin anywhere."""
+    folder = tmp_path_factory.mktemp("packed") / "index"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("searchgym.corpora.packed.PACK_FROM", 0)
+        build_index(MANY, folder, shard=1001)
+    return folder
+
+
+MANY = [Passage(f"p{n}", f"Bird {n}", f"A bird of {n * n % 97} feathers and {n % 13} nests.") for n in range(1200)]
+
+
+def test_an_index_with_compressed_passages_is_that_of_the_plain_ones(packed: Path, tmp_path: Path) -> None:
+    plain = build_index(MANY, tmp_path / "plain")
+    described = inspect_index(packed, verify=True)
+    assert described["corpus_sha256"] == plain.corpus_sha256
+    assert {"passages.jsonl.zst", "passages.dictionary"} < described["files"].keys()
+    assert "passages.jsonl" not in described["files"]
+    queries = ["bird 77", "13 feathers", "nests"]
+    assert load_index(packed).search(queries, 5) == load_index(tmp_path / "plain").search(queries, 5)
+
+
+@pytest.mark.parametrize("name", ["passages.jsonl.zst", "passages.dictionary"])
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(path.read_bytes()[:-9])])
+def test_a_damaged_compressed_corpus_is_refused_by_name(
+    packed: Path, tmp_path: Path, name: str, damage: Callable[[Path], object]
+) -> None:
+    copied = shutil.copytree(packed, tmp_path / "copy")
+    damage(copied / name)
+    with pytest.raises(IndexMismatchError, match=name):
+        load_index(copied)
+
+
+def test_passages_of_another_corpus_are_noticed_where_they_are_read(packed: Path, tmp_path: Path) -> None:
+    """A manifest that describes the files as they are hides the change from a load, not from ``--verify``."""
+    copied = shutil.copytree(packed, tmp_path / "copy")
+    edit(copied, corpus_sha256="0" * 64)
+    load_index(copied)
+    with pytest.raises(IndexMismatchError, match="the passages are not those"):
+        inspect_index(copied, verify=True)
+
+
+def test_a_compressed_corpus_that_the_manifest_does_not_name_is_refused(folder: Path, packed: Path) -> None:
+    shutil.copy(packed / "passages.jsonl.zst", folder)
+    with pytest.raises(IndexMismatchError, match=r"inconsistent entries for .*passages\.jsonl\.zst"):
+        load_index(folder)

@@ -17,7 +17,7 @@ from searchgym.errors import DataWarning, IndexMismatchError
 from searchgym.records import Passage
 from searchgym.retrieval.bm25 import analysis
 from searchgym.retrieval.bm25.blocks import TYPES, Postings, first_bad_block
-from searchgym.retrieval.bm25.build import Index, build_model, merge
+from searchgym.retrieval.bm25.build import TOGETHER, Index, build_model, merge
 from searchgym.retrieval.bm25.search import BM25Retriever, contents
 from searchgym.retrieval.bm25.shards import Shard, load_shard, make_shard, save_shard
 from searchgym.retrieval.cards import Needs, Progress
@@ -34,10 +34,10 @@ BYTES_PER_POSTING: Final = 9.0
 
 
 def needs(card: BM25Card, passages: int, text: int) -> Needs:
-    """Returns the needs of a build: disk for shards and index, memory for the vocabulary and some arrays."""
+    """Returns the needs of a build: disk for shards and index, memory for the vocabulary and postings being merged."""
     postings = text / BYTES_PER_POSTING
     words = 60 * passages**0.75  # number of distinct words by Heaps' law
-    return Needs(int(100e6 + 250 * words), int(16 * postings + 4 * passages + 60 * words))
+    return Needs(int(100e6 + 250 * words + 8 * min(postings, TOGETHER)), int(16 * postings + 4 * passages + 60 * words))
 
 
 class Bm25Builder:

@@ -25,7 +25,7 @@ from typing import Any, Final
 from searchgym.corpora.files import FilePath, write_atomic
 from searchgym.corpora.folders import check_claim, lock_folder
 from searchgym.corpora.passages import corpus_sha256, passage_line
-from searchgym.corpora.store import ENDS, PASSAGES, PassageStore, PassageWriter, unique
+from searchgym.corpora.store import ENDS, HASHES, PASSAGES, PassageStore, PassageWriter, unique
 from searchgym.errors import CardError, DataError, RunExistsError, UsageError
 from searchgym.options import Options, plain, read
 from searchgym.records import Passage
@@ -43,7 +43,7 @@ RESTART: Final = "--restart (in Python restart=True)"
 STATE: Final = ".build.json"
 """File that lists the finished shards of a build."""
 _SHARDS: Final = ".shards"
-_LIBRARIES: Final = ("numpy", "PyStemmer", "pyserini", "faiss-cpu", "faiss-gpu", "sentence-transformers")
+_LIBRARIES: Final = ("numpy", "PyStemmer", "zstandard", "pyserini", "faiss-cpu", "faiss-gpu", "sentence-transformers")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +52,6 @@ class DoneShard(Options):
 
     passages: int
     """Number of passages."""
-    bytes: int
-    """Bytes of the passages' canonical lines."""
     sha256: str
     """sha256 of the passages' canonical lines."""
 
@@ -217,11 +215,11 @@ def _write_shards(
         while batch := list(itertools.islice(left, state.shard)):
             lines = [passage_line(passage) for passage in batch]
             sha256 = hashlib.sha256(b"".join(lines)).hexdigest()
-            done = DoneShard(passages=len(batch), bytes=sum(map(len, lines)), sha256=sha256)
+            done = DoneShard(passages=len(batch), sha256=sha256)
             if state.shards[number : number + 1] != [done]:
                 if len(state.shards) > number:  # from here on the corpus has changed since the interruption
                     _forget(building, writer, state, number)
-                writer.write(lines)
+                writer.write(lines, [passage.id for passage in batch])
                 for builder in builders.values():
                     builder.add(number, start, batch)
                 state.shards.append(done)
@@ -242,7 +240,7 @@ def _write_shards(
 
 def _cut(writer: PassageWriter, state: BuildState) -> None:
     """Removes the passages of all but the finished shards."""
-    writer.cut(sum(shard.passages for shard in state.shards), sum(shard.bytes for shard in state.shards))
+    writer.cut(sum(shard.passages for shard in state.shards))
 
 
 def _forget(building: Path, writer: PassageWriter, state: BuildState, shards: int) -> None:
@@ -267,7 +265,7 @@ def _complete(
             versions[library] = version(library)
     manifest = IndexManifest(
         format=FORMAT,
-        corpus_sha256=files[PASSAGES].sha256,
+        corpus_sha256=files[PASSAGES].sha256 if PASSAGES in files else store.sha256(),
         passages=len(store),
         retriever=plain(card),
         parts=parts,
@@ -286,7 +284,7 @@ def _move(building: Path, out: Path, overwrite: bool) -> None:
     """Removes the temporary files of a build and renames the folder to its final name, replacing an old index."""
     if (building / _SHARDS).exists():
         shutil.rmtree(building / _SHARDS)
-    for name in (STATE, ENDS):
+    for name in (STATE, ENDS, HASHES):
         (building / name).unlink(missing_ok=True)
     check_free(out, overwrite)
     old = building.with_name(f"{building.name}-old-{time.time_ns()}")

@@ -1,8 +1,8 @@
 """Opens and checks index folders, which hold passages, the parts that back ends built from them, and a manifest.
 
 manifest.json      `IndexManifest`
-passages.jsonl     the corpus in canonical form, one passage per line
-offsets.npy        byte offset of each line
+passages.jsonl     the corpus in canonical form, one passage per line; compressed with a dictionary if it is large
+offsets.npy        byte offset of each line or frame
 ids.npy            position of each id, unless ids are positions
 bm25/              postings and vocabulary of BM25
 lucene/            a Lucene index, as pyserini makes it
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from searchgym.corpora.files import MAX_LINE, FilePath, sha256_file
+from searchgym.corpora.packed import DICTIONARY, PACKED
 from searchgym.corpora.store import PASSAGES, PassageStore, unique
 from searchgym.errors import CardError, DataError, DataMissingError, IndexMismatchError, UsageError
 from searchgym.named import code_refused
@@ -69,7 +70,7 @@ class IndexManifest(Options):
     format: int
     """Version of the folder's layout; see `FORMAT`."""
     corpus_sha256: str
-    """sha256 of passages.jsonl, which identifies the corpus whatever its original format was."""
+    """sha256 of the passages' canonical lines, which identifies the corpus whatever its original format was."""
     passages: int
     """Number of passages."""
     retriever: dict[str, Any]
@@ -186,17 +187,25 @@ def inspect_index(folder: FilePath, verify: bool = False) -> dict[str, Any]:
         IndexMismatchError: The folder does not match its manifest, or an incompatible version made it.
     """
     manifest = _checked_manifest(Path(folder), verify)
-    for part in manifest.parts.values() if verify else ():
-        check_whole(part.card)
-    for name, card in shipped_parts(manifest.parts).items() if verify else ():
-        try:
-            store, facts = PassageStore(folder), manifest.parts[name].facts
-            card.verify(Path(folder) / name, facts, store, manifest.corpus_sha256)
-        except (IndexMismatchError, DataError, OSError, ValueError) as error:
-            raise _mismatch(Path(folder), str(error)) from error
+    if verify:
+        _verify(Path(folder), manifest)
     sizes = {name: file.bytes for name, file in manifest.files.items()}
     described = dataclasses.asdict(manifest) | {"files": sizes, "bytes": sum(sizes.values()), "verified": verify}
     return {"folder": str(folder), **described}
+
+
+def _verify(folder: Path, manifest: IndexManifest) -> None:
+    """Reads the passages and the parts of a folder whose files are those of the manifest; raises what is wrong."""
+    for part in manifest.parts.values():
+        check_whole(part.card)
+    try:
+        store = PassageStore(folder)
+        if store.sha256() != manifest.corpus_sha256:
+            raise ValueError(f"the passages are not those that {MANIFEST} describes")
+        for name, card in shipped_parts(manifest.parts).items():
+            card.verify(folder / name, manifest.parts[name].facts, store, manifest.corpus_sha256)
+    except (IndexMismatchError, DataError, OSError, ValueError) as error:
+        raise _mismatch(folder, str(error)) from error
 
 
 def shipped_parts(parts: Mapping[str, IndexPart]) -> dict[str, PartCard]:
@@ -237,8 +246,11 @@ def _checked_manifest(folder: Path, verify: bool) -> IndexManifest:
         manifest = read(IndexManifest, data, MANIFEST)
     except (OSError, ValueError, TypeError, LookupError, RecursionError, CardError) as error:
         raise _mismatch(folder, f"{MANIFEST} cannot be read: {type(error).__name__}: {error}") from error
-    if PASSAGES not in manifest.files or manifest.files[PASSAGES].sha256 != manifest.corpus_sha256:
-        raise _mismatch(folder, f"{MANIFEST} has inconsistent entries for {PASSAGES}")
+    packed = PACKED in manifest.files or (folder / PACKED).exists()
+    stored = {PACKED, DICTIONARY} if packed else {PASSAGES}
+    plain = manifest.files.get(PASSAGES)
+    if not stored <= manifest.files.keys() or (plain is not None and plain.sha256 != manifest.corpus_sha256):
+        raise _mismatch(folder, f"{MANIFEST} has inconsistent entries for {' and '.join(sorted(stored))}")
     named = [Path(name) for name in (*manifest.files, *manifest.parts)]
     if any(path.is_absolute() or ".." in path.parts for path in named):
         raise _mismatch(folder, f"{MANIFEST} names files outside of the folder")
