@@ -23,7 +23,7 @@ from searchgym.corpora.files import write_jsonl
 from searchgym.corpora.passages import read_passages, write_corpus
 from searchgym.corpora.questions import read_questions, write_questions
 from searchgym.corpora.readers.markdown import FRONT_MATTER
-from searchgym.corpora.store import PASSAGES
+from searchgym.corpora.store.reader import PASSAGES
 from searchgym.envs.cards import EnvCard
 from searchgym.envs.registration import find_env
 from searchgym.envs.task import Task, load_task

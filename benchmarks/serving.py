@@ -183,7 +183,7 @@ def write_flat(path: Path, count: int) -> None:
 
 def flat_retriever(index: Path, data: Path) -> Retriever:
     """Returns a retriever over random vectors with the passages of an index folder."""
-    from searchgym.corpora.store import PassageStore
+    from searchgym.corpora.store.reader import PassageStore
     from searchgym.retrieval import find_retriever
     from searchgym.retrieval.dense.backend import DenseRetriever
     from searchgym.retrieval.dense.vectors import open_index
@@ -205,7 +205,7 @@ def our_search(retriever: Retriever) -> Callable[[str, int], list[dict[str, Any]
 
 def lucene_search(index: Path) -> Callable[[str, int], list[dict[str, Any]]]:
     """Returns a function that answers one query with pyserini's searcher and the passages of the index folder."""
-    from searchgym.corpora.store import PassageStore
+    from searchgym.corpora.store.reader import PassageStore
     from searchgym.retrieval.lucene.java import start_java
 
     start_java("4g")

@@ -13,6 +13,11 @@ EXACT: Final = 200_000
 """Maximum number of ids kept as text; with more, only hashes are kept."""
 
 
+def is_position(id: str) -> bool:
+    """Returns whether an id is written as a position would be: ``7``, not ``07`` or ``+7``."""
+    return id.isascii() and id.isdigit() and len(id) < 20 and str(int(id)) == id
+
+
 def hash_id(id: str) -> int:
     """Returns the 64-bit hash of an id, which is never 0 (0 marks a free row of the table)."""
     return int.from_bytes(hashlib.blake2b(id.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little") or 1

@@ -21,6 +21,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Iterable, Iterator
+from json.encoder import encode_basestring
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,12 @@ def passage_row(passage: Passage) -> dict[str, Any]:
 
 def passage_line(passage: Passage) -> bytes:
     """Returns a passage as a line of the canonical format: UTF-8, with the line break."""
+    if not passage.links:
+        id, title, text = map(encode_basestring, (passage.id, passage.title, passage.text))
+        try:  # what `dump_line` gives, in a third of the time
+            return f'{{"id": {id}, "title": {title}, "text": {text}}}\n'.encode()
+        except UnicodeEncodeError:
+            pass
     return dump_line(passage_row(passage))
 
 

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol, cast
 
 from typing_extensions import override
 
-from searchgym.corpora.store import PassageStore
+from searchgym.corpora.store.reader import PassageStore
 from searchgym.errors import CardError, UsageError
 from searchgym.named import names_code
 from searchgym.options import Kind, Source, find_kind, name_of, plain, read

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn, Protocol, Self, cast, runtime_checkable
 
+from searchgym.corpora.store.reader import PassageStore
 from searchgym.errors import RetrieverError, UsageError
 from searchgym.records import Hit, Passage
 from searchgym.threads import call_within
@@ -137,6 +138,14 @@ class LocalRetriever:
     def passage(self, position: int) -> Passage:
         """Returns the passage at a position, from 0 to len - 1."""
         return self._passages[position]
+
+    def _hits_at(self, positions: Sequence[Sequence[int]], scores: Sequence[Sequence[float]]) -> list[list[Hit]]:
+        """Returns the hits of each query, from their positions and scores."""
+        stored, hits = self._passages, list[list[Hit]]()
+        for row, row_scores in zip(positions, scores, strict=True):
+            passages = stored.read(row) if isinstance(stored, PassageStore) else [stored[p] for p in row]
+            hits.append([Hit(passage, score) for passage, score in zip(passages, row_scores, strict=True)])
+        return hits
 
 
 def retrieve(

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from typing_extensions import override
 
-from searchgym.corpora.store import PassageStore
+from searchgym.corpora.store.reader import PassageStore
 from searchgym.errors import UsageError
 from searchgym.named import check_call
 from searchgym.records import Hit, Passage

@@ -17,7 +17,7 @@ import pytest
 from searchgym.corpora import read_passages
 from searchgym.corpora.files import MAX_LINE, iter_jsonl, read_bytes, read_json, sha256_file, text_lines
 from searchgym.corpora.rows import sniff
-from searchgym.corpora.store import PassageStore
+from searchgym.corpora.store.reader import PassageStore
 from searchgym.errors import BadLines, DataError, SearchGymError
 from searchgym.eval.leaderboard.check import check_submission
 from searchgym.eval.retrieval import read_qrels

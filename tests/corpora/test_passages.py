@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from searchgym.corpora.files import dump_line
 from searchgym.corpora.passages import (
     FORMATS,
     corpus_sha256,
@@ -208,6 +209,11 @@ def test_unknown_format(tmp_path):
 def test_canonical_line():
     line = passage_line(Passage("1", "É", "a\u2028b\n"))
     assert line == '{"id": "1", "title": "É", "text": "a\u2028b\\n"}\n'.encode()
+
+
+@given(*[st.text(st.characters(exclude_categories=[]))] * 3)
+def test_a_line_is_that_of_the_row(id, title, text):
+    assert passage_line(Passage(id, title, text)) == dump_line({"id": id, "title": title, "text": text})
 
 
 def test_the_fingerprint_does_not_depend_on_the_source_format(tmp_path):

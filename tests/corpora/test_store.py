@@ -14,9 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from searchgym.corpora.packed import DICTIONARY, PACKED, train_dictionary
 from searchgym.corpora.passages import corpus_sha256, passage_line
-from searchgym.corpora.store import ENDS, HASHES, IDS, OFFSETS, PASSAGES, PassageStore, PassageWriter, unique
+from searchgym.corpora.store.packed import DICTIONARY, PACKED, train_dictionary
+from searchgym.corpora.store.reader import IDS, OFFSETS, PASSAGES, PassageStore
+from searchgym.corpora.store.writer import ENDS, HASHES, PassageWriter, unique
 from searchgym.errors import DataError
 from searchgym.records import Passage
 
@@ -76,7 +77,8 @@ def test_passages_are_found_by_id(tmp_path: Path) -> None:
 
 
 def test_two_ids_of_one_hash_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("searchgym.corpora.store.hash_id", lambda id: 7)
+    for module in ("reader", "writer"):
+        monkeypatch.setattr(f"searchgym.corpora.store.{module}.hash_id", lambda id: 7)
     store = stored([Passage(id, "", "") for id in "abc"], tmp_path)
     assert [store.position(id) for id in "cab"] == [2, 0, 1]
     with pytest.raises(KeyError):
@@ -94,6 +96,28 @@ def test_a_position_that_is_not_there(tmp_path: Path, position: int) -> None:
     store = stored([Passage("a", "", "1"), Passage("b", "", "2")], tmp_path)
     with pytest.raises(IndexError, match="of 2 passages"):
         store[position]
+
+
+def test_several_are_read_together(tmp_path: Path) -> None:
+    passages = [Passage(f"p{i}", "", f"text {i}", ((0, 4, "p1"),) if i % 2 else ()) for i in range(9)]
+    store = stored(passages, tmp_path)
+    for positions in ([], [4], [8, 0, 8, 3]):
+        read = store.read(positions)
+        assert read == [passages[position] for position in positions]
+        assert [passage.links for passage in read] == [passages[position].links for position in positions]
+    for absent in (-1, 9):
+        with pytest.raises(IndexError, match="of 9 passages"):
+            store.read([2, absent])
+
+
+@pytest.mark.parametrize("line", [b'{"id": "p1"}', b"[]", b'"', b'{"id": "p1", "title": "", "text": ""}, {}', b"\xff"])
+def test_a_bad_line_among_several_names_itself(tmp_path: Path, line: bytes) -> None:
+    stored([Passage(f"p{i}", "", "x" * 50) for i in range(3)], tmp_path)
+    lines = (tmp_path / PASSAGES).read_bytes().splitlines(keepends=True)
+    lines[1] = line.ljust(len(lines[1]) - 1) + b"\n"
+    (tmp_path / PASSAGES).write_bytes(b"".join(lines))
+    with pytest.raises(DataError, match=rf"{PASSAGES}:2: not a passage"):
+        PassageStore(tmp_path).read([0, 1, 2])
 
 
 def test_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:
@@ -126,6 +150,19 @@ def test_unique_names_the_second_of_two_equal_ids() -> None:
     assert list(unique(passages[:2])) == passages[:2]
 
 
+@pytest.mark.parametrize(
+    ("ids", "again"),
+    [("0 1 2 1", 3), ("0 1 x 3 x", 4), ("0 1 x 1", 3), ("x 0 1 0", 3), ("0 1 x 3 3", 4), ("1 1", 1), ("0 1 0", 2)],
+)
+def test_an_id_that_is_a_position_is_not_repeated_either(ids: str, again: int) -> None:
+    passages = [Passage(id, "", "") for id in ids.split()]
+    with pytest.raises(DataError, match=rf"passage {again} \(from 0\) repeats"):
+        list(unique(passages))
+    assert list(unique(passages[:again])) == passages[:again]
+    different = [Passage(id, "", "") for id in ("0", "1", "01", "+1", "x", "9" * 30, "3")]
+    assert list(unique(different)) == different
+
+
 # -- compressed passages -------------------------------------------------------------------------------------------
 
 
@@ -137,7 +174,7 @@ def many() -> list[Passage]:
 
 @pytest.fixture
 def packed(many: list[Passage], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PassageStore:
-    monkeypatch.setattr("searchgym.corpora.packed.PACK_FROM", 0)
+    monkeypatch.setattr("searchgym.corpora.store.packed.PACK_FROM", 0)
     return stored(many, tmp_path)
 
 
@@ -161,7 +198,7 @@ def test_zstd_restores_a_compressed_corpus(many: list[Passage], packed: PassageS
 def test_a_compressed_corpus_goes_on_where_it_was_cut(
     many: list[Passage], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("searchgym.corpora.packed.PACK_FROM", 0)
+    monkeypatch.setattr("searchgym.corpora.store.packed.PACK_FROM", 0)
     whole, pieces = tmp_path / "whole", tmp_path / "pieces"
     whole.mkdir(), pieces.mkdir()
     stored(many, whole)

@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from searchgym.retrieval.bm25.analysis import analyse, terms_since
-from searchgym.retrieval.bm25.shards import Shard, make_shard
+from searchgym.retrieval.bm25.shards import Analyser, Shard
 
 AWKWARD = "ab1 \n\t.,:;'’_-ßİΣσÉe\u0301\u0308\u200d\u00a0\u202f\u2028\u3000\u0e01ア漢가☃\U0001f600\ud800"
 """Letters, digits, spaces of every kind, and what joins, extends, composes or is lowered oddly."""
@@ -30,12 +30,24 @@ def counted(shard: Shard) -> list[Counter[str]]:
 @example(["the gulls\nthe gull's, gull. Gull", "", "É e\u0301 \u0301_a", "Σ\u202f_b 1,5 a.b"])
 @settings(max_examples=200, deadline=None)
 def test_a_shard_holds_what_analysing_whole_passages_gives(corpus: list[str]) -> None:
-    shard = make_shard(corpus)
+    shard = Analyser().shard(corpus)
     analysed = [analyse(text) for text in corpus]
     assert counted(shard) == [Counter(terms) for terms in analysed]
     assert shard.lengths.tolist() == [len(terms) for terms in analysed]
     assert shard.since.tolist() == [terms_since(text) for text in corpus]
     assert list(shard.terms) == list(dict.fromkeys(term for terms in analysed for term in terms))
+
+
+@pytest.mark.parametrize("most", [0, 3, 1000])
+def test_terms_get_the_same_ids_whatever_an_analyser_remembers(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    """The merge numbers terms as it meets them, so an index does not depend on where a build was resumed."""
+    monkeypatch.setattr("searchgym.retrieval.bm25.shards.MOST_PIECES", most)
+    analyser, corpora = Analyser(), [["skua tern", "gull"], ["heron tern", "auk skua"], ["auk gull ibis", "wren heron"]]
+    met = dict.fromkeys(term for corpus in corpora for term in analyser.shard(corpus).terms)
+    assert list(met) == ["skua", "tern", "gull", "heron", "auk", "ibi", "wren"]
+    for corpus in corpora:
+        shard = analyser.shard(corpus)
+        assert counted(shard) == [Counter(analyse(text)) for text in corpus]
 
 
 @pytest.mark.slow

@@ -45,7 +45,7 @@ from back_ends import (
 
 import searchgym
 from searchgym.agents.base import LoadedAgent
-from searchgym.corpora.store import PassageStore
+from searchgym.corpora.store.reader import PassageStore
 from searchgym.envs.single import SearchEnv
 from searchgym.envs.task import load_task
 from searchgym.errors import DataMissingError, IndexMismatchError, RetrieverError, SearchGymError, UsageError

@@ -539,7 +539,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An index of 1,200 passages that are compressed, built in shards that begin anywhere."""
     folder = tmp_path_factory.mktemp("packed") / "index"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("searchgym.corpora.packed.PACK_FROM", 0)
+        patch.setattr("searchgym.corpora.store.packed.PACK_FROM", 0)
         build_index(MANY, folder, shard=1001)
     return folder
 

@@ -23,7 +23,7 @@ import pytest
 
 from searchgym.corpora.passages import read_passages
 from searchgym.corpora.questions import read_queries
-from searchgym.corpora.store import PassageStore
+from searchgym.corpora.store.reader import PassageStore
 from searchgym.errors import DataMissingError, IndexMismatchError, RetrieverError, UsageError
 from searchgym.records import Hit, Passage
 from searchgym.retrieval import wire

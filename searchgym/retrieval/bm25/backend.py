@@ -12,14 +12,14 @@ from typing import Any, BinaryIO, Final
 import numpy as np
 import numpy.typing as npt
 
-from searchgym.corpora.store import PassageStore
+from searchgym.corpora.store.reader import PassageStore
 from searchgym.errors import DataWarning, IndexMismatchError
 from searchgym.records import Passage
 from searchgym.retrieval.bm25 import analysis
 from searchgym.retrieval.bm25.blocks import TYPES, Postings, first_bad_block
 from searchgym.retrieval.bm25.build import TOGETHER, Index, build_model, merge
 from searchgym.retrieval.bm25.search import BM25Retriever, contents
-from searchgym.retrieval.bm25.shards import Shard, load_shard, make_shard, save_shard
+from searchgym.retrieval.bm25.shards import MOST_PIECES, Analyser, Shard, load_shard, save_shard
 from searchgym.retrieval.cards import Needs, Progress
 from searchgym.retrieval.kinds.bm25 import BM25Card
 
@@ -37,7 +37,8 @@ def needs(card: BM25Card, passages: int, text: int) -> Needs:
     """Returns the needs of a build: disk for shards and index, memory for the vocabulary and postings being merged."""
     postings = text / BYTES_PER_POSTING
     words = 60 * passages**0.75  # number of distinct words by Heaps' law
-    return Needs(int(100e6 + 250 * words + 8 * min(postings, TOGETHER)), int(16 * postings + 4 * passages + 60 * words))
+    memory = 100e6 + 250 * words + 200 * min(MOST_PIECES, 3 * words) + 8 * min(postings, TOGETHER)
+    return Needs(int(memory), int(16 * postings + 4 * passages + 60 * words))
 
 
 class Bm25Builder:
@@ -45,10 +46,11 @@ class Bm25Builder:
 
     def __init__(self, card: BM25Card, folder: Path, shards: Path, progress: Progress) -> None:
         self._card, self._folder, self._shards, self._progress = card, folder, shards, progress
+        self._analyser = Analyser()
 
     def add(self, number: int, start: int, passages: Sequence[Passage]) -> None:
         """Writes the postings of a shard."""
-        save_shard(make_shard(map(contents, passages)), self._shards, number)
+        save_shard(self._analyser.shard(map(contents, passages)), self._shards, number)
 
     def finish(self, shards: int, passages: PassageStore) -> dict[str, Any]:
         """Merges the shards into the index and returns the analyser's name, version and stop words."""

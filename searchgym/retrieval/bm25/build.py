@@ -28,7 +28,7 @@ from searchgym.retrieval.bm25.blocks import (
     measure,
     pack,
 )
-from searchgym.retrieval.bm25.shards import Shard, make_shard
+from searchgym.retrieval.bm25.shards import Analyser, Shard
 
 K1: Final = 0.9
 """Default saturation of term frequency, as in pyserini."""
@@ -125,7 +125,7 @@ def merge(shards: int, load: Callable[[int], Shard], k1: float, b: float, add: A
 
 def build_model(texts: Iterable[str], k1: float = K1, b: float = B) -> Index:
     """Returns the index of texts, one per passage, in memory; arguments and errors are those of `merge`."""
-    shard, parts = make_shard(texts), dict[str, list[npt.NDArray[Any]]]()
+    shard, parts = Analyser().shard(texts), dict[str, list[npt.NDArray[Any]]]()
     terms, since = merge(
         1, lambda _: shard, k1, b, lambda name, part: parts.setdefault(name, []).append(part.astype(TYPES[name]))
     )

@@ -168,11 +168,12 @@ class BM25Retriever(LocalRetriever):
 
     def _hits(self, best: BestHits, first: int, last: int) -> list[list[Hit]]:
         """Returns the hits of the queries ``first`` to ``last - 1`` as records, one list per query."""
-        rows = zip(best.passages[first:last], best.scores[first:last], best.sizes[first:last], strict=True)
-        return [
-            [Hit(self._passages[p], s) for p, s in zip(passages[:n].tolist(), scores[:n].tolist(), strict=True)]
-            for passages, scores, n in rows
-        ]
+        sizes = best.sizes[first:last].tolist()
+        positions, scores = best.passages[first:last], best.scores[first:last]
+        return self._hits_at(
+            [row[:size].tolist() for row, size in zip(positions, sizes, strict=True)],
+            [row[:size].tolist() for row, size in zip(scores, sizes, strict=True)],
+        )
 
 
 def _scorer(postings: Postings, penalties: npt.NDArray[np.float64]) -> tuple[Scorer, Ints]:

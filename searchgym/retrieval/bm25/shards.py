@@ -1,7 +1,7 @@
 """Postings of some passages, grouped by term: a shard of an index that is being built.
 
-Words never go across a space, so each different piece between two spaces is analysed once, and a passage is the list of
-its pieces.
+Words never go across a space, so each different piece of text between two spaces is analysed once, and a passage is the
+list of its pieces.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import numpy as np
 from searchgym.retrieval.bm25.analysis import analyse, terms_since
 from searchgym.retrieval.bm25.blocks import Ints, Longs, kernel
 
+MOST_PIECES: Final = 1 << 20
+"""Number of different pieces above which an analyser begins anew; each takes about 200 bytes."""
 _ARRAYS: Final = ("starts", "passages", "counts", "lengths", "since")
 
 
@@ -24,7 +26,7 @@ class Shard(NamedTuple):
     """P postings of D passages with T different terms; those of term t are at ``starts[t] : starts[t + 1]``."""
 
     terms: Sequence[str]
-    """The T terms, in the order of their first occurrence."""
+    """The T terms; those that no earlier shard has are in the order of their first occurrence."""
     starts: Longs
     """(T + 1,) int64 offsets of each term's postings."""
     passages: Ints
@@ -35,6 +37,32 @@ class Shard(NamedTuple):
     """(D,) int32 number of terms in each passage, repeats included."""
     since: Ints
     """(D,) int32 version of the analyser since which each passage has these terms."""
+
+
+class Analyser:
+    """Makes shards; pieces of text that an earlier shard had need not be analysed again."""
+
+    def __init__(self) -> None:
+        self._pieces = _Pieces()
+
+    def shard(self, texts: Iterable[str]) -> Shard:
+        """Returns the shard of some passages, given as one text each."""
+        if len(self._pieces) > MOST_PIECES:
+            self._pieces = _Pieces()
+        pieces, numbers, ends = self._pieces, array("i"), array("q", [0])
+        number_of = pieces.__getitem__
+        for text in texts:
+            numbers.extend(map(number_of, text.replace("\n", " ").split(" ")))
+            ends.append(len(numbers))
+        occurrences = np.array(numbers, np.int32)
+        terms, bounds, since = (np.array(values, np.int32) for values in (pieces.terms, pieces.ends, pieces.since))
+        sizes, passages, counts, lengths, versions = _group(
+            occurrences, np.array(ends, np.int64), terms, bounds, since, len(pieces.ids)
+        )
+        used = np.flatnonzero(sizes)
+        words = list(pieces.ids)
+        starts = np.concatenate([[0], np.cumsum(sizes[used])])
+        return Shard([words[id] for id in used.tolist()], starts, passages, counts, lengths, versions)
 
 
 class _Pieces(dict[str, int]):
@@ -54,25 +82,11 @@ class _Pieces(dict[str, int]):
         return number
 
 
-def make_shard(texts: Iterable[str]) -> Shard:
-    """Returns the shard of some passages, given as one text each."""
-    pieces, numbers, ends = _Pieces(), array("i"), array("q", [0])
-    number_of = pieces.__getitem__
-    for text in texts:
-        numbers.extend(map(number_of, text.replace("\n", " ").split(" ")))
-        ends.append(len(numbers))
-    bounds, since = np.array(ends, np.int64), np.array(pieces.since, np.int32)
-    occurrences = np.frombuffer(numbers, np.int32) if numbers else np.zeros(0, np.int32)
-    arrays = np.array(pieces.terms, np.int32), np.array(pieces.ends, np.int32)
-    starts, passages, counts, lengths, versions = _group(occurrences, bounds, *arrays, since, len(pieces.ids))
-    return Shard(list(pieces.ids), starts, passages, counts, lengths, versions)
-
-
 @kernel
 def _group(
     numbers: Ints, bounds: Longs, terms: Ints, ends: Ints, since: Ints, size: int
 ) -> tuple[Longs, Ints, Ints, Ints, Ints]:
-    """Returns the arrays of a shard.
+    """Returns the number of postings of each term, and the other arrays of a shard.
 
     Args:
         numbers: Pieces of the passages, one passage after the other.
@@ -80,10 +94,10 @@ def _group(
         terms: Ids of the terms in the pieces, one piece after the other.
         ends: Where each piece begins in `terms`, and where the last one ends.
         since: Version of the analyser since which each piece has its terms.
-        size: Number of different terms.
+        size: Number of terms; some may not occur.
     """
     passages = len(bounds) - 1
-    starts, last = np.zeros(size + 1, np.int64), np.full(size, -1, np.int32)
+    sizes, last = np.zeros(size, np.int64), np.full(size, -1, np.int32)
     lengths, versions = np.zeros(passages, np.int32), np.ones(passages, np.int32)
     for passage in range(passages):
         for i in range(bounds[passage], bounds[passage + 1]):
@@ -91,13 +105,14 @@ def _group(
             lengths[passage] += ends[numbers[i] + 1] - ends[numbers[i]]
             for at in range(ends[numbers[i]], ends[numbers[i] + 1]):
                 term = terms[at]
-                starts[term + 1] += last[term] != passage
+                sizes[term] += last[term] != passage
                 last[term] = passage
+    fill, total = np.zeros(size, np.int64), 0
     for term in range(size):
-        starts[term + 1] += starts[term]
+        fill[term] = total
+        total += sizes[term]
         last[term] = -1
-    into, counts = np.zeros(starts[size], np.int32), np.zeros(starts[size], np.int32)
-    fill = starts.copy()
+    into, counts = np.zeros(total, np.int32), np.zeros(total, np.int32)
     for passage in range(passages):
         for i in range(bounds[passage], bounds[passage + 1]):
             for at in range(ends[numbers[i]], ends[numbers[i] + 1]):
@@ -107,7 +122,7 @@ def _group(
                     fill[term] += 1
                     last[term] = passage
                 counts[fill[term] - 1] += 1
-    return starts, into, counts, lengths, versions
+    return sizes, into, counts, lengths, versions
 
 
 def save_shard(shard: Shard, folder: Path, number: int) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Final
 import faiss
 import numpy as np
 
-from searchgym.corpora.store import PassageStore, load_array
+from searchgym.corpora.store.reader import PassageStore, load_array
 from searchgym.errors import IndexMismatchError, ModelError, UsageError
 from searchgym.records import Hit, Passage
 from searchgym.retrieval import encoders
@@ -239,9 +239,9 @@ class DenseRetriever(LocalRetriever):
                 scores, positions = self._index.search(vectors, k, params=parameters)
             order = np.lexsort((positions, -scores), axis=1)
             scores, positions = np.take_along_axis(scores, order, 1), np.take_along_axis(positions, order, 1)
-            for row, positions_of_query in zip(scores.tolist(), positions.tolist(), strict=True):
-                # FAISS pads with position -1 if it finds fewer than k
-                results.append(
-                    [Hit(self._passages[p], s) for p, s in zip(positions_of_query, row, strict=True) if p >= 0]
-                )
+            valid = positions >= 0  # FAISS pads with position -1 if it finds fewer than k
+            results += self._hits_at(
+                [row[keep].tolist() for row, keep in zip(positions, valid, strict=True)],
+                [row[keep].tolist() for row, keep in zip(scores, valid, strict=True)],
+            )
         return results

@@ -16,6 +16,7 @@ import shutil
 import time
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -25,7 +26,8 @@ from typing import Any, Final
 from searchgym.corpora.files import FilePath, write_atomic
 from searchgym.corpora.folders import check_claim, lock_folder
 from searchgym.corpora.passages import corpus_sha256, passage_line
-from searchgym.corpora.store import ENDS, HASHES, PASSAGES, PassageStore, PassageWriter, unique
+from searchgym.corpora.store.reader import PassageStore
+from searchgym.corpora.store.writer import ENDS, HASHES, PassageWriter, unique
 from searchgym.errors import CardError, DataError, RunExistsError, UsageError
 from searchgym.options import Options, plain, read
 from searchgym.records import Passage
@@ -130,8 +132,8 @@ def build_index(
                 shards.mkdir(parents=True, exist_ok=True)
                 take = part.builder if make is None else partial(make, part)
                 builders[name] = take(folder, shards, progress)
-            store, facts = _write_shards(_counted(unique(passages), progress), building, state, builders)
-            manifest = _complete(building, card, facts, store)
+            store, sha256, facts = _write_shards(_counted(unique(passages), progress), building, state, builders)
+            manifest = _complete(building, card, facts, store, sha256)
             _move(building, out, overwrite)
         except BaseException:
             if not state.shards:  # nothing that could be resumed
@@ -207,21 +209,27 @@ def _counted(passages: Iterable[Passage], progress: Progress) -> Iterator[Passag
 
 def _write_shards(
     passages: Iterable[Passage], building: Path, state: BuildState, builders: dict[str, Builder]
-) -> tuple[PassageStore, dict[str, dict[str, Any]]]:
-    """Writes the shards that are not finished yet; returns the store of all passages, and the facts of each part."""
-    with PassageWriter(building) as writer:
+) -> tuple[PassageStore, str, dict[str, dict[str, Any]]]:
+    """Writes the shards that are not finished yet.
+
+    Returns:
+        The store of all passages, the sha256 of their lines, and the facts of each part.
+    """
+    with PassageWriter(building) as writer, ThreadPoolExecutor(1) as pool:
         _cut(writer, state)
-        start, number, left = 0, 0, iter(passages)
+        start, number, left, whole = 0, 0, iter(passages), hashlib.sha256()
         while batch := list(itertools.islice(left, state.shard)):
             lines = [passage_line(passage) for passage in batch]
-            sha256 = hashlib.sha256(b"".join(lines)).hexdigest()
-            done = DoneShard(passages=len(batch), sha256=sha256)
+            text = b"".join(lines)
+            whole.update(text)
+            done = DoneShard(passages=len(batch), sha256=hashlib.sha256(text).hexdigest())
             if state.shards[number : number + 1] != [done]:
                 if len(state.shards) > number:  # from here on the corpus has changed since the interruption
                     _forget(building, writer, state, number)
-                writer.write(lines, [passage.id for passage in batch])
+                written = pool.submit(writer.write, lines, [passage.id for passage in batch])  # compresses meanwhile
                 for builder in builders.values():
                     builder.add(number, start, batch)
+                written.result()
                 state.shards.append(done)
                 _save(state, building)
             start += len(batch)
@@ -232,7 +240,7 @@ def _write_shards(
             raise DataError("nothing to index: no passages and no word in them")
         store = writer.finish()
     try:
-        return store, {name: builder.finish(number, store) for name, builder in builders.items()}
+        return store, whole.hexdigest(), {name: builder.finish(number, store) for name, builder in builders.items()}
     except DataError:  # the corpus cannot be indexed, so there is nothing to resume
         state.shards.clear()
         raise
@@ -254,7 +262,7 @@ def _forget(building: Path, writer: PassageWriter, state: BuildState, shards: in
 
 
 def _complete(
-    building: Path, card: RetrieverCard, facts: dict[str, dict[str, Any]], store: PassageStore
+    building: Path, card: RetrieverCard, facts: dict[str, dict[str, Any]], store: PassageStore, sha256: str
 ) -> IndexManifest:
     """Writes the manifest and returns it. With it the build is complete; leftover files may remain."""
     files = describe_files(building)
@@ -265,7 +273,7 @@ def _complete(
             versions[library] = version(library)
     manifest = IndexManifest(
         format=FORMAT,
-        corpus_sha256=files[PASSAGES].sha256 if PASSAGES in files else store.sha256(),
+        corpus_sha256=sha256,
         passages=len(store),
         retriever=plain(card),
         parts=parts,

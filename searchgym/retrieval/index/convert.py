@@ -16,7 +16,7 @@ import numpy as np
 
 from searchgym.corpora.documents import open_corpus
 from searchgym.corpora.files import FilePath
-from searchgym.corpora.store import PassageStore
+from searchgym.corpora.store.reader import PassageStore
 from searchgym.errors import DataError, DataMissingError, IndexMismatchError, UsageError
 from searchgym.reading import leads_out
 from searchgym.records import Passage

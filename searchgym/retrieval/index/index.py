@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from searchgym.corpora.files import MAX_LINE, FilePath, sha256_file
-from searchgym.corpora.packed import DICTIONARY, PACKED
-from searchgym.corpora.store import PASSAGES, PassageStore, unique
+from searchgym.corpora.store.packed import DICTIONARY, PACKED
+from searchgym.corpora.store.reader import PASSAGES, PassageStore
+from searchgym.corpora.store.writer import unique
 from searchgym.errors import CardError, DataError, DataMissingError, IndexMismatchError, UsageError
 from searchgym.named import code_refused
 from searchgym.options import Options, read

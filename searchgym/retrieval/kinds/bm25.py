@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Final
 
 from annotated_types import Interval
 
-from searchgym.corpora.store import PassageStore
+from searchgym.corpora.store.reader import PassageStore
 from searchgym.retrieval.cards import PartCard, quiet
 
 

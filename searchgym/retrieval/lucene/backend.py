@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from searchgym.corpora.files import FilePath
-from searchgym.corpora.store import PassageStore
+from searchgym.corpora.store.reader import PassageStore
 from searchgym.errors import DataMissingError, IndexMismatchError, RetrieverError, UsageError
 from searchgym.records import Hit, Passage
 from searchgym.retrieval import wire

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from searchgym.corpora.store import PassageStore
+from searchgym.corpora.store.reader import PassageStore
 from searchgym.records import Passage
 from searchgym.retrieval.bm25.search import contents
 from searchgym.retrieval.cards import Builder, Needs, Progress

@@ -1,0 +1,1 @@
+"""Passages on disk, written once and read one by one."""
