@@ -58,6 +58,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/soak"), help="folder, replaced if it exists")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args()
+    if args.steps < SETTLED + 3 * BLOCK:
+        parser.error(f"{SETTLED + 3 * BLOCK} steps are the fewest that give a slope")
     shutil.rmtree(args.out, ignore_errors=True)
     args.out.mkdir(parents=True)
     world = write_world(build_world(WorldSpec(size=2000, split="train", seed=1)), args.out / "world")
@@ -188,8 +190,6 @@ def summary(rows: Sequence[dict[str, float]], episodes: int, stops: Counter[str]
 def slope_of(values: Sequence[float]) -> tuple[float, float, float]:
     """Returns the slope of values per 100 steps and its 95 % interval, by least squares over means of `BLOCK` steps."""
     means = [float(np.mean(values[at : at + BLOCK])) for at in range(0, len(values) - BLOCK + 1, BLOCK)]
-    if len(means) < 3:
-        raise SystemExit(f"{SETTLED + 3 * BLOCK} steps are the fewest that give a slope")
     fit = linregress(np.arange(len(means)), means)
     half = float(student.ppf(0.975, len(means) - 2) * fit.stderr)
     return tuple(100 / BLOCK * value for value in (fit.slope, fit.slope - half, fit.slope + half))
