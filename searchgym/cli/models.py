@@ -154,6 +154,7 @@ def mix(
 
     with contextlib.redirect_stdout(sys.stderr):
         from searchgym.cli.pipeline.mixture import best_mixture, measure, mixtures
+        from searchgym.eval.report.runs import names_of
 
         shares = mixtures(len(experts), points, seed)
         task, loaded = chosen_task(env, choice), load_agent(agent)
@@ -161,7 +162,7 @@ def mix(
         with stages() as report:
             kinds, scores = measure(experts, shares, task, loaded, functools.partial(report, "mixtures"))
         best, predicted = best_mixture(shares, scores)
-    names = [Path(expert).name for expert in experts]
+    names = names_of([Path(expert) for expert in experts])
     rows = [
         {"of": " ".join(f"{share:.2f}" for share in mixture), **dict(zip(kinds, map(float, row), strict=True))}
         for mixture, row in zip(shares, scores, strict=True)

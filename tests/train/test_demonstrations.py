@@ -314,6 +314,7 @@ def test_the_command_writes_episodes_and_a_card_of_them(tmp_path, monkeypatch, c
     assert status == 2 and "leave it out with --reading" in err
     status, _, err = run(*base[:-2], "--n", "500", "--out", str(tmp_path / "more"))
     assert status == 0 and re.search(r"\d+ of 500 demonstrations: the questions give no more", err)
+    assert "next: searchgym train tiny-warm method.demonstrations=" in err
 
 
 def test_nothing_is_half_written(tmp_path, form, monkeypatch):

@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from searchgym.cli.options import AgentName, Seed, TaskChoice, Template, takes_records
 from searchgym.cli.output import Json, emit, say, say_next
 from searchgym.cli.run import OwnEnv, chosen_task
+
+WARM: Final = {"tiny": "tiny-warm", "qwen": "qwen-warm"}
+"""Recipe that learns from demonstrations, by the beginning of the model's name; ``smol-search`` for others."""
 
 
 @takes_records
@@ -107,6 +110,7 @@ def demonstrate(
     summary = {name: card[name] for name in ("kind", "episodes", "tokens", "tokens_learnt", "longest", "outcomes")}
     emit(summary | {"out": str(out)}, json, "demonstrations")
     if not json:
-        recipe, values = "smol-read" if reading else "smol-search", [f"model={model}"]
+        family = next((name for name in WARM if model.startswith(name)), "")
+        recipe, values = "smol-read" if reading else WARM.get(family, "smol-search"), [f"model={model}"]
         values += [f"agent={agent}"] if agent != "search-r1" else []
         say_next("train", recipe, f"method.demonstrations={out / 'episodes.jsonl'}", *values)
