@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from searchgym.questions.draw import Draft
 from searchgym.questions.graphs.graph import Form, evaluate
+from searchgym.questions.shapes.draft import Draft
 from searchgym.questions.source import FactBase
 from searchgym.questions.spec import CLOZE
 from searchgym.records import Hit

@@ -15,12 +15,14 @@ from typing import Any, Final
 from searchgym.corpora.files import read_json, write_atomic
 from searchgym.corpora.questions import read_questions, write_questions
 from searchgym.errors import DataError
-from searchgym.questions.draw import MOST_CHAINS, Draft, draw
 from searchgym.questions.filters import RANKS, Balance, SearchedDraft, Searches, Wording, queries_of
 from searchgym.questions.graphs.facts import Facts, find_facts
 from searchgym.questions.graphs.graph import MONTHS
 from searchgym.questions.graphs.packs import Pack
 from searchgym.questions.sentences import draw_cloze, draw_sentences
+from searchgym.questions.shapes.chains import MOST_CHAINS
+from searchgym.questions.shapes.draft import Draft
+from searchgym.questions.shapes.draw import draw
 from searchgym.questions.source import FactBase, HeldOut, linked_pages, pages_of_splits
 from searchgym.questions.spec import CLOZE, SENTENCE, SPLITS, VEILED, GeneratedSpec
 from searchgym.questions.subset import by_hash

@@ -20,9 +20,9 @@ from typing import Final
 
 import regex
 
-from searchgym.questions.draw import Draft
 from searchgym.questions.graphs.links import Link
 from searchgym.questions.graphs.patterns import SECONDS
+from searchgym.questions.shapes.draft import Draft
 from searchgym.questions.source import FactBase
 from searchgym.questions.spec import SENTENCE
 from searchgym.records import Hop

@@ -119,7 +119,7 @@ def test_comparisons_are_balanced(made):
 
 
 def test_frequent_answers_are_limited():
-    from searchgym.questions.draw import Draft
+    from searchgym.questions.shapes.draft import Draft
 
     balance = Balance(150)  # 2 % are three
     reasons = [balance.refusal(Draft("chain", f"q{n}?", "Swedish", (0,))) for n in range(5)]

@@ -12,10 +12,10 @@ from made_pages import FIRST, made_pages
 from searchgym.envs.registration import find_env
 from searchgym.envs.task import load_task
 from searchgym.errors import CardError
-from searchgym.questions.draw import draw
 from searchgym.questions.generate import generate
 from searchgym.questions.graphs.facts import find_facts
 from searchgym.questions.graphs.packs import load_pack
+from searchgym.questions.shapes.draw import draw
 from searchgym.questions.source import FactBase
 from searchgym.questions.spec import USUAL, GeneratedSpec
 from searchgym.retrieval.index.index import build_in_memory

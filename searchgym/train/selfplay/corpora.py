@@ -7,18 +7,12 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from functools import partial
 
-from searchgym.questions.draw import (
-    Draft,
-    Makers,
-    chain_of,
-    chains_by_relations,
-    compare_by,
-    compare_over,
-    intersections,
-    pairs_of,
-)
 from searchgym.questions.filters import Searches, Wording
 from searchgym.questions.generate import question_of
+from searchgym.questions.shapes.chains import chain_of, chains_by_relations
+from searchgym.questions.shapes.clues import intersections
+from searchgym.questions.shapes.comparisons import Makers, compare_by, compare_over, pairs_of
+from searchgym.questions.shapes.draft import Draft
 from searchgym.questions.source import FactBase
 from searchgym.records import Question
 from searchgym.retrieval.retriever import Retriever

@@ -8,8 +8,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from searchgym.questions.draw import MOST_CHAINS
 from searchgym.questions.graphs.graph import Form
+from searchgym.questions.shapes.chains import MOST_CHAINS
 from searchgym.records import Question
 from searchgym.train.selfplay.arms import Arm
 

@@ -1,0 +1,1 @@
+"""Shapes of generated questions: chains, comparisons, clues, and veiled chains."""
