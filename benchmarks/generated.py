@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from searchgym.records import Passage
 from searchgym.retrieval.bm25.analysis import STOP_WORDS
@@ -40,14 +41,18 @@ class Text:
         shares = np.arange(1, len(self._words) + 1) ** -EXPONENT
         self._totals = np.cumsum(shares / shares.sum())
 
-    def passages(self, block: int, chosen: Iterable[int]) -> Iterator[Passage]:
-        """Yields the passages of a block that have the given numbers within it."""
+    def words(self, block: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Returns the numbers of the words in a block, and where each of its passages begins and the last one ends."""
         draw = np.random.default_rng([self._seed, block * BLOCK])
         sizes = draw.integers(MEAN // 2, MEAN * 3 // 2, BLOCK)
         ids = np.searchsorted(self._totals, draw.random(int(sizes.sum())))
-        starts = np.concatenate([[0], np.cumsum(sizes)])
+        return np.minimum(ids, len(self._words) - 1), np.concatenate([[0], np.cumsum(sizes)])
+
+    def passages(self, block: int, chosen: Iterable[int]) -> Iterator[Passage]:
+        """Yields the passages of a block that have the given numbers within it."""
+        ids, starts = self.words(block)
         for i in chosen:
-            own = self._words[np.minimum(ids[starts[i] : starts[i + 1]], len(self._words) - 1)]
+            own = self._words[ids[starts[i] : starts[i + 1]]]
             yield Passage(str(block * BLOCK + i), " ".join(own[:2]), " ".join(own[2:]))
 
 

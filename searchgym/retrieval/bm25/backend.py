@@ -55,16 +55,19 @@ class Bm25Builder:
     def finish(self, shards: int, passages: PassageStore) -> dict[str, Any]:
         """Merges the shards into the index and returns the analyser's name, version and stop words."""
 
-        def load(number: int) -> Shard:
-            self._progress("merging postings", number, shards)
-            return load_shard(self._shards, number)
+        def load(number: int, terms: bool) -> Shard:
+            if terms:
+                self._progress("counting terms", number, shards)
+            return load_shard(self._shards, number, terms)
+
+        def done(postings: int, of: int) -> None:
+            self._progress("merging postings", postings, of)
 
         with Files(self._folder) as files:
-            terms, since = merge(shards, load, self._card.k1, self._card.b, files.add)
+            terms, since = merge(shards, load, self._card.k1, self._card.b, files.add, done)
         (self._folder / VOCABULARY).write_text(json.dumps(terms, ensure_ascii=False), encoding="utf-8")
         parameters = {"k1": self._card.k1, "b": self._card.b, "terms_since": since}
         (self._folder / PARAMETERS).write_text(json.dumps(parameters), encoding="utf-8")
-        self._progress("merging postings", shards, shards)
         return {
             "analyser": analysis.NAME,
             "analyser_version": analysis.VERSION,

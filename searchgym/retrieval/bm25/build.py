@@ -37,6 +37,8 @@ B: Final = 0.4
 TOGETHER: Final = 32_000_000
 """Number of postings that the merge collects and compresses at a time; each needs eight bytes of memory."""
 
+Load = Callable[[int, bool], Shard]
+"""Function that returns the shard with a number, from 0, with its terms or without."""
 Add = Callable[[str, npt.NDArray[Any]], None]
 """Function that appends numbers to an array of `Postings`, by its name."""
 
@@ -68,15 +70,18 @@ def penalties(k1: float, b: float, words: int, passages: int, longest: int) -> D
     return table
 
 
-def merge(shards: int, load: Callable[[int], Shard], k1: float, b: float, add: Add) -> tuple[list[str], int]:
+def merge(
+    shards: int, load: Load, k1: float, b: float, add: Add, done: Callable[[int, int], None] = lambda *_: None
+) -> tuple[list[str], int]:
     """Merges shards, each of which is read several times, a few terms at a time.
 
     Args:
         shards: Number of shards.
-        load: Returns the shard with a number, from 0.
+        load: Returns a shard.
         k1: Saturation of term frequency, at least 0, usually 0.9 to 2.
         b: Strength of length normalisation, from 0 (none) to 1 (full).
         add: Receives the arrays of `Postings`, in parts.
+        done: Called with the number of postings that are merged, and of all.
 
     Returns:
         The terms in the order of their ids, and `Index.since`.
@@ -91,7 +96,7 @@ def merge(shards: int, load: Callable[[int], Shard], k1: float, b: float, add: A
     terms, lengths, since = list[Ints](), list[Ints](), 1
     frequencies = np.zeros(0, np.int64)
     for number in range(shards):
-        shard = load(number)
+        shard = load(number, True)
         ids = np.array([vocabulary.setdefault(term, len(vocabulary)) for term in shard.terms], np.int32)
         frequencies = np.concatenate([frequencies, np.zeros(len(vocabulary) - len(frequencies), np.int64)])
         frequencies[ids] += np.diff(shard.starts)
@@ -119,6 +124,7 @@ def merge(shards: int, load: Callable[[int], Shard], k1: float, b: float, add: A
         add("offsets", out.offsets + word)
         add("words", words)
         word += len(words)
+        done(int(frequencies[:end].sum()), int(frequencies.sum()))
     add("words", np.zeros(1, np.uint64))
     return list(vocabulary), since
 
@@ -127,7 +133,7 @@ def build_model(texts: Iterable[str], k1: float = K1, b: float = B) -> Index:
     """Returns the index of texts, one per passage, in memory; arguments and errors are those of `merge`."""
     shard, parts = Analyser().shard(texts), dict[str, list[npt.NDArray[Any]]]()
     terms, since = merge(
-        1, lambda _: shard, k1, b, lambda name, part: parts.setdefault(name, []).append(part.astype(TYPES[name]))
+        1, lambda *_: shard, k1, b, lambda name, part: parts.setdefault(name, []).append(part.astype(TYPES[name]))
     )
     postings = Postings(*(np.concatenate(parts[name]) for name in TYPES))
     return Index(postings, {term: id for id, term in enumerate(terms)}, k1, b, since)
@@ -154,12 +160,12 @@ def _arrays(blocks: int, terms: int) -> Postings:
     return Postings(*(np.zeros(sizes.get(name, 0), kind) for name, kind in TYPES.items()))
 
 
-def _collect(terms: Sequence[Ints], load: Callable[[int], Shard], frequencies: Longs, first: int) -> tuple[Ints, Ints]:
+def _collect(terms: Sequence[Ints], load: Load, frequencies: Longs, first: int) -> tuple[Ints, Ints]:
     """Returns the passages and counts of the postings of some terms from all shards, one term after the other.
 
     Args:
         terms: Ids of each shard's terms.
-        load: Returns the shard with a number.
+        load: Returns a shard.
         frequencies: Number of postings of each of the terms.
         first: Id of the first of these terms.
     """
@@ -167,7 +173,7 @@ def _collect(terms: Sequence[Ints], load: Callable[[int], Shard], frequencies: L
     passages, counts = np.empty(fill[-1], np.int32), np.empty(fill[-1], np.int32)
     start = 0
     for number, ids in enumerate(terms):
-        shard = load(number)
+        shard = load(number, False)
         slots = np.flatnonzero((ids >= first) & (ids < first + len(frequencies)))
         _lay(shard.starts, shard.passages, shard.counts, slots, ids[slots] - first, fill, start, passages, counts)
         start += len(shard.lengths)

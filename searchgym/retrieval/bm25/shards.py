@@ -132,7 +132,8 @@ def save_shard(shard: Shard, folder: Path, number: int) -> None:
     (folder / f"{number:05d}.terms.json").write_text(json.dumps(shard.terms), encoding="ascii")
 
 
-def load_shard(folder: Path, number: int) -> Shard:
-    """Returns a shard that `save_shard` wrote, with memory-mapped arrays."""
+def load_shard(folder: Path, number: int, terms: bool = True) -> Shard:
+    """Returns a shard that `save_shard` wrote, with memory-mapped arrays; without `terms`, those are left out."""
     arrays = [np.load(folder / f"{number:05d}.{name}.npy", mmap_mode="r") for name in _ARRAYS]
-    return Shard(json.loads((folder / f"{number:05d}.terms.json").read_text(encoding="ascii")), *arrays)
+    words = json.loads((folder / f"{number:05d}.terms.json").read_text(encoding="ascii")) if terms else []
+    return Shard(words, *arrays)
