@@ -73,12 +73,10 @@ def build(args: argparse.Namespace) -> dict[str, Any]:
             most[0] = max(most[0], used(args.folder))
 
     def progress(stage: str, done: int, total: int) -> None:
-        if stage not in stages or done == total:
-            print(
-                f"{time.perf_counter() - started:7.0f} s  {stage} {done:,} of {total or args.passages:,}",
-                file=sys.stderr,
-            )
-        stages[stage] = time.perf_counter() - started
+        now = time.perf_counter() - started
+        if stage not in stages or done == total or (not total and done % 1_000_000 == 0):
+            print(f"{now:7.0f} s  {stage} {done:,} of {total or args.passages:,}", file=sys.stderr)
+        stages[stage] = now
 
     watching = threading.Thread(target=look)
     watching.start()

@@ -185,6 +185,12 @@ class PlanOptions:
         float | None,
         typer.Option(help="Seconds per step, for the plan's hours; by default those of the run in --out."),
     ] = None
+    device: Annotated[
+        str | None, typer.Option(help="Device to predict hours for: cpu, h200, h100 or a100; default: this machine's.")
+    ] = None
+    episode_tokens: Annotated[
+        tuple[int, int] | None, typer.Option(help="Tokens that an episode generates and reads, for the hours.")
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from searchgym.cli import main
 from searchgym.errors import UsageError
 from searchgym.options.cards import list_cards
 from searchgym.rollout.folders import only_on_hub
-from searchgym.train.plan.fit import fits_of, hours, suggestions, with_values
+from searchgym.train.plan.fit import fits_of, suggestions, with_values
 from searchgym.train.plan.plan import Part, check_plan, plan
 from searchgym.train.plan.shapes import KNOWN, model_shape
 from searchgym.train.recipe.load import load_recipe
@@ -77,22 +77,21 @@ def test_a_plan_shows_capacity_fit_and_hours(cli):
     assert " capacity " in out and " 79.00 " in out and " left " in out
     assert "cuda:0: has 79.0 GiB, needs 59.5 (policy); fits: yes, 19.5 GiB left" in err
     assert "cuda:1 to cuda:7, each: has 79.0 GiB, needs 45.3 (policy); fits: yes, 33.7 GiB left" in err
-    assert "hours: 10.1" in err  # 1005 steps
+    assert "hours: 10 (36 s a step)" in err  # 1005 steps
     status, out, _ = cli("tiny-grpo", "--plan", "--json")
     (fit,) = json.loads(out)["fits"]
     assert fit["left"] == pytest.approx(fit["capacity"] - fit["need"]) and fit["left"] > 0
-    assert json.loads(out)["hours"] is None
-    assert "hours: unknown" in cli("tiny-grpo", "--plan")[2]
-
-
-def test_hours_are_those_of_an_earlier_run(tmp_path):
-    recipe = load_recipe("tiny-grpo", ["steps=100"])
-    assert hours(recipe.steps, None, tmp_path / "metrics.jsonl") is None
-    rows = [{"step": 0, "time/validation": 50.0}, {"step": 1, "time/draw": 20.0, "time/learn": 10.0}]
-    rows.append({"step": 2, "time/draw": 99.0, "time/waited": 5.0, "time/learn": 10.0, "time/validation": 15.0})
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert hours(recipe.steps, None, tmp_path / "metrics.jsonl") == pytest.approx(100 * 30 / 3600)
-    assert hours(recipe.steps, 36.0, tmp_path / "metrics.jsonl") == pytest.approx(1.0)
+    step = json.loads(out)["step"]
+    assert json.loads(out)["hours"] == pytest.approx(20 * step["seconds"] / 3600) and step["basis"] == "prediction"
+    err = cli("tiny-grpo", "--plan")[2]
+    assert "limits; within a factor of 2, since lengths of episodes are assumed (--episode-tokens))" in err
+    assert "hours: unknown (give --device" in cli("tiny-grpo", "--plan", "--gpus", 1)[2]
+    assert (
+        "since a100 was never measured)"
+        in cli("tiny-grpo", "--plan", "--gpus", 1, "--device", "a100", "--episode-tokens", 50, 300)[2]
+    )
+    status, _, err = cli("tiny-grpo", "--plan", "--device", "h20")
+    assert status == 2 and "unknown device 'h20'; did you mean 'h200'?" in err
 
 
 @pytest.mark.slow

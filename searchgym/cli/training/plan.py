@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 from searchgym.cli.options import PlanOptions
 from searchgym.cli.output import emit, emit_rows, say, table
 from searchgym.cli.training.programs import placed_programs
-from searchgym.errors import DataMissingError, UsageError
+from searchgym.errors import DataMissingError, UnknownNameError, UsageError
 
 if TYPE_CHECKING:
     from searchgym.rollout.sampler_kind import Part
     from searchgym.train.plan.fit import Fit, Suggestion
+    from searchgym.train.plan.hours import Estimate
     from searchgym.train.recipe.recipe import Recipe
 
 
@@ -64,7 +65,9 @@ def print_plan(recipe: Recipe, planned: PlanOptions, run: Path | None, as_json: 
             problem = "; ".join(check_plan(parts, memory, phases))
         except UsageError as error:  # GPUs are missing, or an engine's share is too small
             problem = str(error)
-        fits, hours = fit.fits_of(parts, memory), fit.hours(recipe.steps, planned.step_seconds, run and run / METRICS)
+        fits = fit.fits_of(parts, memory)
+        estimated = _estimated(recipe, planned, run and run / METRICS)
+        hours = None if estimated is None else recipe.steps * estimated.seconds / 3600
         gpus = sum(device != "cpu" for device in memory)
         gpu_gib = memory.get("cuda:0", planned.gpu_gib)
         suggested = fit.suggestions(recipe, gpus, gpu_gib, memory) if problem else []
@@ -77,6 +80,7 @@ def print_plan(recipe: Recipe, planned: PlanOptions, run: Path | None, as_json: 
         ]
         content |= {"parts": [dataclasses.asdict(part) for part in parts]}
         content |= {"fits": listed, "hours": hours, "missing": missing}
+        content |= {"step": None if estimated is None else dataclasses.asdict(estimated)}
         content |= {"programs": programs} if programs else {}
         emit(content | {"suggestions": [dataclasses.asdict(one) for one in suggested]}, True)
     else:
@@ -89,7 +93,8 @@ def print_plan(recipe: Recipe, planned: PlanOptions, run: Path | None, as_json: 
                 say(f"{device}: has {gib:.1f} GiB")
         if programs:
             emit_rows(programs, False, "programs", "programs on the cluster")
-        _say(fits, hours, problem, suggested)
+        _say(fits, problem, suggested)
+        say(_hours(hours, estimated))
         for line in missing:
             say(f"missing here: {line}")
         if code := ", ".join(users_code(recipe)):
@@ -109,8 +114,32 @@ def _planned_memory(planned: PlanOptions, here: Mapping[str, float]) -> dict[str
     return memory
 
 
-def _say(fits: Sequence[Fit], hours: float | None, problem: str, suggestions: Sequence[Suggestion]) -> None:
-    """Prints whether the plan fits, the hours, and the suggestions."""
+def _estimated(recipe: Recipe, planned: PlanOptions, metrics: Path | None) -> Estimate | None:
+    """Returns the estimated seconds of a step on the device that is planned for; None if it is not known."""
+    from searchgym.train.plan.hours import DEVICES, Lengths, device_here, estimate
+
+    device = planned.device
+    if device is None:
+        device = device_here(recipe) if planned.gpus is None else None if planned.gpus else "cpu"
+    elif device not in DEVICES:
+        raise UnknownNameError("device", device, DEVICES)
+    tokens = planned.episode_tokens and Lengths(*planned.episode_tokens)
+    return estimate(recipe, device, planned.step_seconds, metrics, tokens)
+
+
+def _hours(hours: float | None, estimated: Estimate | None) -> str:
+    """Returns a line about the hours of a run: how long a step takes, what limits it, and how sure that is."""
+    if estimated is None or hours is None:
+        return "hours: unknown (give --device, --step-seconds, or an earlier run as --out)"
+    step = f"{estimated.seconds:.3g} s a step"
+    if estimated.draw is not None and estimated.learn is not None:
+        step += f": drawing {estimated.draw:.2g}, learning {estimated.learn:.2g}; {estimated.limit} limits"
+    sure = "" if estimated.basis == "given" else f"; within a factor of {estimated.factor:g}"
+    return f"hours: {hours:.2g} ({step}{sure}{f', since {estimated.why}' if estimated.why else ''})"
+
+
+def _say(fits: Sequence[Fit], problem: str, suggestions: Sequence[Suggestion]) -> None:
+    """Prints whether the plan fits, and the suggestions."""
     alike: dict[Fit, list[str]] = {}
     for each in fits:
         alike.setdefault(dataclasses.replace(each, device=""), []).append(each.device)
@@ -120,8 +149,6 @@ def _say(fits: Sequence[Fit], hours: float | None, problem: str, suggestions: Se
             continue
         verdict = f"yes, {each.left:.1f} GiB left" if each.left >= 0 else f"no, {-each.left:.1f} GiB too little"
         say(f"{_together(devices)}: has {each.capacity:.1f} GiB, needs {each.need:.1f} ({each.phase}); fits: {verdict}")
-    unknown = "unknown (give --step-seconds, or an earlier run as --out)"
-    say(f"hours: {unknown if hours is None else f'{hours:.1f}'}")
     for suggestion in suggestions:
         say(f"it fits with {' '.join(suggestion.changes)} ({suggestion.left:.1f} GiB left on the fullest device)")
     if problem and not suggestions:

@@ -1,4 +1,4 @@
-"""Checks if a plan fits the devices, estimates a run's duration, and suggests changes with which it fits."""
+"""Checks if a plan fits the devices, and suggests changes with which it fits."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
-from searchgym.corpora.files import iter_jsonl
 from searchgym.errors import CardError, UsageError
 from searchgym.options import Source, kind_name, plain, read
 from searchgym.rollout.sampler_kind import Part
@@ -98,25 +96,6 @@ def suggestions(recipe: Recipe, gpus: int, gpu_gib: float, memory: Mapping[str, 
                 changes = tuple(override_of(key, value) for key, value in values.items() if _value(now, key) != value)
                 by_keys[keys] = Suggestion(changes, left)
     return list(by_keys.values())
-
-
-def hours(steps: int, step_seconds: float | None, metrics: Path | None) -> float | None:
-    """Estimates the hours of a whole run from the seconds of a step: given, or an earlier run's mean; else None.
-
-    Args:
-        steps: Number of steps of the run.
-        step_seconds: Seconds of a step.
-        metrics: File of metrics of an earlier run.
-    """
-    if step_seconds is None and metrics is not None and metrics.is_file():
-        spent = list[float]()
-        for _, row in iter_jsonl(metrics):
-            if row["step"]:
-                # when sampling runs ahead, only the wait counts
-                draw = row.get("time/waited", row.get("time/draw", 0.0))
-                spent.append(draw + row.get("time/learn", 0.0) + row.get("time/validation", 0.0))
-        step_seconds = sum(spent) / len(spent) if spent else None
-    return None if step_seconds is None else steps * step_seconds / 3600
 
 
 def _levers(recipe: Recipe, gpus: int, gpu_gib: float) -> Iterator[Values]:
