@@ -131,11 +131,16 @@ def _hours(hours: float | None, estimated: Estimate | None) -> str:
     """Returns a line about the hours of a run: how long a step takes, what limits it, and how sure that is."""
     if estimated is None or hours is None:
         return "hours: unknown (give --device, --step-seconds, or an earlier run as --out)"
-    step = f"{estimated.seconds:.3g} s a step"
+    step = f"{_short(estimated.seconds)} s a step"
     if estimated.draw is not None and estimated.learn is not None:
-        step += f": drawing {estimated.draw:.2g}, learning {estimated.learn:.2g}; {estimated.limit} limits"
+        step += f": drawing {_short(estimated.draw)}, learning {_short(estimated.learn)}; {estimated.limit} limits"
     sure = "" if estimated.basis == "given" else f"; within a factor of {estimated.factor:g}"
-    return f"hours: {hours:.2g} ({step}{sure}{f', since {estimated.why}' if estimated.why else ''})"
+    return f"hours: {_short(hours)} ({step}{sure}{f', since {estimated.why}' if estimated.why else ''})"
+
+
+def _short(number: float) -> str:
+    """Returns a number with two digits or more, none of them after the point from 10 on."""
+    return f"{number:,.0f}" if number >= 10 else f"{number:.2g}"
 
 
 def _say(fits: Sequence[Fit], problem: str, suggestions: Sequence[Suggestion]) -> None:
