@@ -114,6 +114,18 @@ class SamplerKind(Kind):
         """
         return self
 
+    def dealt(self, number: int, controllers: int) -> SamplerKind:
+        """Returns the sampler of one of several controllers. Default: itself, so each starts engines of its own.
+
+        Args:
+            number: Number of the controller, from 0 on.
+            controllers: Number of controllers.
+
+        Raises:
+            UsageError: There are too few engines.
+        """
+        return self
+
     @property
     def engines(self) -> int:
         """Number of engines in separate processes, which a launcher may start elsewhere as servers."""

@@ -73,4 +73,4 @@ def test_a_runs_first_steps_correct_it(tmp_path):
         step = estimate(recipe, "cpu", run=file)
         assert (step.seconds, step.factor, step.basis) == (pytest.approx(seconds), factor, "run")
     assert (step.draw, step.learn) == (14.0, 12.0)
-    assert estimate(recipe, "cpu", given=36.0, run=file).seconds == 36.0
+    assert estimate(recipe, "cpu", step_seconds=36.0, run=file).seconds == 36.0

@@ -122,6 +122,20 @@ class Vllm(SamplerKind):
             sys.stderr.write(f"vLLM {version} is not from {RANGE}, the accepted versions: watch probe/difference\n")
         return self
 
+    @override
+    def dealt(self, number: int, controllers: int) -> SamplerKind:
+        if controllers == 1:
+            return self
+        if self.servers is None and importlib.import_module("torch").cuda.is_available():
+            raise UsageError(
+                "rollout.controllers: on GPUs the engines of several controllers are servers: start them and name them "
+                "as rollout.sampler.servers"
+            )
+        servers = self.servers and self.servers[number::controllers]
+        if self.servers is not None and not servers:
+            raise UsageError(f"rollout.controllers is {controllers}: rollout.sampler.servers names {len(self.servers)}")
+        return replace(self, servers=servers, replicas=len(servers) if servers else self.replicas)
+
     @property
     @override
     def engines(self) -> int:

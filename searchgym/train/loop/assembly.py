@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from searchgym.agents.base import load_agent, with_max_tokens
+from searchgym.agents.base import LoadedAgent, load_agent, with_max_tokens
 from searchgym.envs.registration import env_options, find_env
 from searchgym.envs.reward import unpaid
 from searchgym.envs.task import Task, load_task
@@ -28,6 +28,7 @@ from searchgym.train.curriculum.source import curriculum_of, staged
 from searchgym.train.learner.keyed_learner import KeyedLearner
 from searchgym.train.learner.learner import Learner
 from searchgym.train.loop.collect import TrainingData
+from searchgym.train.loop.controllers import Controllers, DealtRollout
 from searchgym.train.loop.folder import SAMPLED, Row
 from searchgym.train.loop.partial import PartialRollout
 from searchgym.train.loop.publish import Publisher
@@ -76,6 +77,8 @@ class Assembly:
     """Journal of the responses since the last checkpoint."""
     source: QuestionStream | None = None
     """Source of the questions; None if they are the environment's."""
+    others: Controllers | None = None
+    """Further controllers, which share the episodes of each step; None without them."""
 
     @property
     def trained(self) -> tuple[str, ...]:
@@ -89,7 +92,7 @@ class Assembly:
 
     def publisher(self) -> Publisher:
         """Returns the publisher of the learner's weights to the samplers of the trained keys."""
-        return Publisher(self.recipe, self.learner, {key: self.models[key] for key in self.trained})
+        return Publisher(self.recipe, self.learner, {key: self.models[key] for key in self.trained}, self.others)
 
     def close(self) -> None:
         """Ends the learner's processes, the sampling engines and the judge's model."""
@@ -112,7 +115,8 @@ def assemble(recipe: Recipe, out: Path, wrap: Callable[[Sampler], Sampler] = lam
     """
     recipe = with_code(recipe)
     chosen = recipe.rollout.sampler.chosen()  # the recipe's sampler may be a choice such as auto
-    recipe = replace(recipe, rollout=replace(recipe.rollout, sampler=chosen))
+    count = recipe.rollout.controllers
+    recipe = replace(recipe, rollout=replace(recipe.rollout, sampler=chosen.dealt(0, count)))
     task, validation = load_tasks(recipe)
     for note in dict.fromkeys((*unpaid(task.questions), *unpaid(validation.questions))):
         sys.stderr.write(f"note: {note}\n")
@@ -132,28 +136,20 @@ def assemble(recipe: Recipe, out: Path, wrap: Callable[[Sampler], Sampler] = lam
     _check_adapters(recipe, keys)
     if recipe.optimizer.autocast == "bfloat16" and emulates_bfloat16():
         sys.stderr.write("this CPU emulates bfloat16: training is faster here with optimizer.autocast=null\n")
-    loaded = load_keys(recipe, keys)
-    recipe, templates = key_templates(recipe, keys, {name: loaded_key.tokenizer for name, loaded_key in loaded.items()})
-    sampled = [
-        replace(key, model=loaded[key.name].model, tokenizer=loaded[key.name].tokenizer)
-        for key in sampled_keys(recipe, keys)
-    ]
     with ExitStack() as opened:
-        samplers = chosen.open(sampled, sampled_run(recipe))
+        recipe, loaded, samplers, models = open_models(recipe, keys, task, wrap)
         opened.callback(samplers.close)
         learner, tokenizer = _learner(recipe, keys, loaded, out)
-        models = {}
-        for key in keys:
-            form = template_format(loaded[key.name].tokenizer, task.rules.protocol, templates[key.name])
-            models[key.name] = Model.over(key.name, wrap(samplers.by_key[key.name]), form)
         judge = recipe.judge.open(models)
         credit = Credit.of(terms, agent.roles, lambda: rewarded, judge)
+        whole_run = replace(recipe, rollout=replace(recipe.rollout, sampler=chosen))
+        others = Controllers(whole_run, out / "controllers") if count > 1 else None
         opened.pop_all()
     exact = chosen.exact and not recipe.rollout.staleness
     durable = recipe.rollout.durable
     whole = exact if durable == "auto" else durable == "steps"
     journal = Journal(out / SAMPLED, whole=whole, lasting=recipe.rollout.partial)
-    by_role = {role: models[key.name] for key in keys for role in key.roles}
+    rollout = _rollout(recipe, agent, keys, models, task, validation, exact, journal, others)
     return Assembly(
         recipe=recipe,
         task=task,
@@ -162,15 +158,76 @@ def assemble(recipe: Recipe, out: Path, wrap: Callable[[Sampler], Sampler] = lam
         keys=keys,
         samplers=samplers,
         models=models,
-        rollout=(PartialRollout if recipe.rollout.partial else EngineRollout)(
-            recipe, agent, by_role, task, validation, canonical=exact, journal=journal
-        ),
+        rollout=rollout,
         learner=learner,
         credit=credit,
         close_judge=judge.close,
         journal=journal,
         source=source,
+        others=others,
     )
+
+
+def open_models(
+    recipe: Recipe, keys: Sequence[Key], task: Task, wrap: Callable[[Sampler], Sampler] = lambda sampler: sampler
+) -> tuple[Recipe, dict[str, Loaded], Samplers, dict[str, Model]]:
+    """Loads the models of a recipe's keys, and starts their samplers.
+
+    Returns:
+        The recipe with the date that templates show, the models that can be trained, the samplers, and the models that
+        generate in episodes, by key.
+    """
+    loaded = load_keys(recipe, keys)
+    recipe, templates = key_templates(recipe, keys, {name: loaded_key.tokenizer for name, loaded_key in loaded.items()})
+    sampled = [
+        replace(key, model=loaded[key.name].model, tokenizer=loaded[key.name].tokenizer)
+        for key in sampled_keys(recipe, keys)
+    ]
+    samplers = recipe.rollout.sampler.open(sampled, sampled_run(recipe))
+    models = {}
+    with ExitStack() as opened:
+        opened.callback(samplers.close)
+        for key in keys:
+            form = template_format(loaded[key.name].tokenizer, task.rules.protocol, templates[key.name])
+            models[key.name] = Model.over(key.name, wrap(samplers.by_key[key.name]), form)
+        opened.pop_all()
+    return recipe, loaded, samplers, models
+
+
+def open_rollout(recipe: Recipe, number: int) -> tuple[EngineRollout, Samplers]:
+    """Returns the rollout of a further controller, with its samplers; see `searchgym.train.loop.controllers`.
+
+    Args:
+        recipe: Recipe of the run, with the sampler of the whole run.
+        number: Number of the controller, from 1 on.
+    """
+    recipe = with_code(recipe)
+    sampler = recipe.rollout.sampler.dealt(number, recipe.rollout.controllers)
+    recipe = replace(recipe, rollout=replace(recipe.rollout, sampler=sampler))
+    task, validation = load_tasks(recipe)
+    agent = with_max_tokens(load_agent(recipe.agent), recipe.rollout.max_tokens, recipe.rollout.max_thought_tokens)
+    keys = tuple(keys_of(recipe, agent.roles, agent.name))
+    recipe, _, samplers, models = open_models(recipe, keys, task)
+    return _rollout(recipe, agent, keys, models, task, validation, sampler.exact, None, None), samplers
+
+
+def _rollout(
+    recipe: Recipe,
+    agent: LoadedAgent,
+    keys: Sequence[Key],
+    models: Mapping[str, Model],
+    task: Task,
+    validation: Task,
+    exact: bool,
+    journal: Journal | None,
+    others: Controllers | None,
+) -> EngineRollout:
+    """Returns the rollout that a recipe asks for."""
+    by_role = {role: models[key.name] for key in keys for role in key.roles}
+    parts = recipe, agent, by_role, task, validation
+    if others is not None:
+        return DealtRollout(*parts, canonical=exact, journal=journal, controllers=others)
+    return (PartialRollout if recipe.rollout.partial else EngineRollout)(*parts, canonical=exact, journal=journal)
 
 
 def _check_adapters(recipe: Recipe, keys: Sequence[Key]) -> None:

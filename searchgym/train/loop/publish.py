@@ -18,6 +18,7 @@ from searchgym.rollout.sampler import FingerprintedSampler, Sampler, SampleReque
 from searchgym.rollout.tokens import TokenFormat
 from searchgym.train.algorithms.samples import Sample, SampleCall
 from searchgym.train.learner.learner import Learner
+from searchgym.train.loop.controllers import Controllers
 from searchgym.train.loop.folder import Row
 from searchgym.train.loop.samplers import computed_in, separate_adapters
 from searchgym.train.plan.sampled import sampled_run
@@ -42,10 +43,13 @@ class Publisher:
         recipe: Recipe with the options of sampling and of the probe.
         learner: Learner with the weights.
         models: The trained models by key.
+        others: Further controllers, whose samplers get the weights, too.
     """
 
-    def __init__(self, recipe: Recipe, learner: Learner, models: Mapping[str, Model]) -> None:
-        self._learner, self._models = learner, models
+    def __init__(
+        self, recipe: Recipe, learner: Learner, models: Mapping[str, Model], others: Controllers | None = None
+    ) -> None:
+        self._learner, self._models, self._others = learner, models, others
         self._lora, self._rollout, self._allowed = recipe.lora, recipe.rollout, allowed_difference(recipe)
         self._alone = separate_adapters(recipe)  # otherwise samplers get the model with the adapter merged
         self._arrived: set[str] = set()
@@ -63,6 +67,8 @@ class Publisher:
                 self._arrived.add(key)
             else:
                 model.sampler.update(weights, number)
+            if self._others is not None:
+                self._others.update(key, weights, number)
             if self._rollout.probe and isinstance(model.sampler, FingerprintedSampler):
                 self._compare(model.sampler, weights, number, key)
 

@@ -113,16 +113,16 @@ class EngineRollout:
     def __call__(self, questions: Sequence[Question], attempts: int, step: int, greedy: bool) -> list[Episode]:
         """Returns `attempts` episodes per question, ordered by question and attempt."""
         todo = [(question, attempt) for question in questions for attempt in range(attempts)]
-        episodes = self._run_all(todo, step, greedy)
+        episodes = self.run_all(todo, step, greedy)
         order = {question.id: number for number, question in enumerate(questions)}
         return sorted(episodes, key=lambda episode: (order[episode.question_id], episode.attempt))
 
     def continued(self, starts: Sequence[Start], step: int) -> list[Episode]:
         """Returns one episode per beginning, in order."""
-        by_id = {episode.id: episode for episode in self._run_all(starts, step, False)}
+        by_id = {episode.id: episode for episode in self.run_all(starts, step, False)}
         return [by_id[f"{start.name}@{step}"] for start in starts]
 
-    def _run_all(self, todo: Sequence[tuple[Question, int] | Start], step: int, greedy: bool) -> list[Episode]:
+    def run_all(self, todo: Sequence[tuple[Question, int] | Start], step: int, greedy: bool) -> list[Episode]:
         """Runs the episodes of a step, in any order."""
         episodes: list[Episode] = []
         engine = self._engine(step, greedy)

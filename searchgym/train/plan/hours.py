@@ -119,21 +119,21 @@ def device_here(recipe: Recipe) -> str | None:
 def estimate(
     recipe: Recipe,
     device: str | None,
-    given: float | None = None,
+    step_seconds: float | None = None,
     run: Path | None = None,
     tokens: Lengths | None = None,
 ) -> Estimate | None:
-    """Returns the estimated seconds of a step: those given, a run's, or a prediction; None without a known device.
+    """Returns the estimated seconds of a step: given, a run's, or a prediction; None without a known device.
 
     Args:
         recipe: Recipe of the training.
         device: A name in `DEVICES`.
-        given: Seconds of a step.
+        step_seconds: Seconds of a step.
         run: File of metrics of an earlier run.
         tokens: Mean tokens of an episode. Default: `TYPICAL`.
     """
-    if given is not None:
-        return Estimate(seconds=given, basis="given", factor=1.0)
+    if step_seconds is not None:
+        return Estimate(seconds=step_seconds, basis="given", factor=1.0)
     if run is not None and run.is_file() and (spent := _spent(run)):
         steps = spent[1:] or spent
         draw, learn = (sum(step[i] for step in steps) / len(steps) for i in (0, 1))

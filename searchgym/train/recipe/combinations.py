@@ -28,6 +28,7 @@ def combination_problems(recipe: Recipe) -> list[str]:
         checks = [
             _rollout_problems,
             _continued_problems,
+            _controller_problems,
             _tree_problems,
             _advantage_problems,
             _loss_problems,
@@ -117,6 +118,17 @@ def _continued_problems(recipe: Recipe) -> Iterator[str]:
         yield from (f"rollout.partial and rollout.{name}: choose one" for name, is_set in apart.items() if is_set)
         if recipe.proposer is not None:
             yield "rollout.partial: a proposer learns from the questions of its step; leave out one of the two"
+
+
+def _controller_problems(recipe: Recipe) -> Iterator[str]:
+    """Yields problems with several controllers."""
+    if recipe.rollout.controllers == 1:
+        return
+    apart = {"rollout.staleness": recipe.rollout.staleness, "rollout.partial": recipe.rollout.partial}
+    apart |= {"proposer": recipe.proposer, "curriculum": recipe.curriculum}
+    yield from (f"rollout.controllers and {name}: choose one" for name, is_set in apart.items() if is_set)
+    if recipe.launch.elsewhere:
+        yield "rollout.controllers are processes on this machine: leave out launch"
 
 
 def _tree_problems(recipe: Recipe) -> Iterator[str]:

@@ -46,6 +46,10 @@ class RolloutOptions(Options):
     trained on. Default: the agent's card."""
     concurrency: Annotated[int, Ge(1)] = 64
     """Maximum number of episodes running at once."""
+    controllers: Annotated[int, Interval(ge=1, le=64)] = 1
+    """Number of processes that share the episodes of each step, each with engines of its own: the training's and
+    further ones. With `SamplerKind` ``vllm`` on GPUs, its servers are dealt out to them. `concurrency` is that of each
+    process."""
     sampler: SamplerKind = field(default_factory=lambda: find_kind(SamplerKind, "transformers")())
     """Sampling engine: its name, or ``kind`` and options. ``transformers`` makes runs reproducible bit for bit,
     ``vllm`` is faster; ``auto`` uses vLLM if it is installed."""
