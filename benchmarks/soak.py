@@ -74,7 +74,7 @@ def main() -> None:
         with contextlib.redirect_stdout(sys.stderr), contextlib.closing(assemble(recipe, args.out)) as parts:
             watch = Watch(args, server, parts.sampler)
             trainer_of(recipe, parts, args.out / "run", report=watch.after_step).run()
-    stops = Counter(episode.stop_reason for episode in read_episodes(args.out / "run" / "episodes.jsonl"))
+    stops = Counter(str(episode.stop_reason) for episode in read_episodes(args.out / "run" / "episodes.jsonl"))
     found = summary(watch.rows, args.steps * EPISODES, stops) | watch.restarts
     emit(found, args.json, "soak")
     sys.exit(bool(found["problems"]))
@@ -190,9 +190,10 @@ def summary(rows: Sequence[dict[str, float]], episodes: int, stops: Counter[str]
 def slope_of(values: Sequence[float]) -> tuple[float, float, float]:
     """Returns the slope of values per 100 steps and its 95 % interval, by least squares over means of `BLOCK` steps."""
     means = [float(np.mean(values[at : at + BLOCK])) for at in range(0, len(values) - BLOCK + 1, BLOCK)]
-    fit = linregress(np.arange(len(means)), means)
+    fit: Any = linregress(np.arange(len(means)), means)
     half = float(student.ppf(0.975, len(means) - 2) * fit.stderr)
-    return tuple(100 / BLOCK * value for value in (fit.slope, fit.slope - half, fit.slope + half))
+    scale, slope = 100 / BLOCK, float(fit.slope)
+    return scale * slope, scale * (slope - half), scale * (slope + half)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from searchgym.cli.output import emit_rows
 from searchgym.train import load_recipe, train
-from searchgym.train.plan.hours import DEVICES, Lengths, Speed, device_here, estimate, trained_weights
+from searchgym.train.plan.hours import Lengths, Speed, device_here, estimate, trained_weights
 from searchgym.train.recipe.recipe import Recipe
 
 FIT: Final = ("tiny-grpo", "tiny-grpo model=smollm2-searcher lora.rank=16")
@@ -51,7 +51,7 @@ def main() -> None:
         assert step is not None and step.draw is not None and step.learn is not None
         row |= {"predicted s": step.seconds, "predicted draw s": step.draw, "predicted learn s": step.learn}
         rows.append({"recipe": words} | row | {"predicted / measured": step.seconds / (row["draw s"] + row["learn s"])})
-    emit_rows(rows, args.json, "check", f"predicted for {device_here(recipe)}: {DEVICES['cpu']}")
+    emit_rows(rows, args.json, "check", "seconds of a step, predicted from the lengths of its episodes")
 
 
 def recipe_of(words: str, steps: int) -> Recipe:

@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Mapping
 from multiprocessing.connection import Connection
+from typing import Any
 
 from torch import Tensor
 
@@ -54,7 +55,7 @@ def serve(connection: Connection) -> None:
                     controller, reply = Controller(*arguments), True
                 else:
                     reply = getattr(controller, method)(*arguments)
-                answer = ("reply", reply)
+                answer: tuple[str, Any] = ("reply", reply)
             except SearchGymError as error:
                 answer = ("error", str(error))
             send(connection, answer)

@@ -124,8 +124,9 @@ def _controller_problems(recipe: Recipe) -> Iterator[str]:
     """Yields problems with several controllers."""
     if recipe.rollout.controllers == 1:
         return
-    apart = {"rollout.staleness": recipe.rollout.staleness, "rollout.partial": recipe.rollout.partial}
-    apart |= {"proposer": recipe.proposer, "curriculum": recipe.curriculum}
+    rollout, sources = recipe.rollout, {"proposer": recipe.proposer, "curriculum": recipe.curriculum}
+    apart = {"rollout.staleness": rollout.staleness > 0, "rollout.partial": rollout.partial > 0}
+    apart |= {name: source is not None for name, source in sources.items()}
     yield from (f"rollout.controllers and {name}: choose one" for name, is_set in apart.items() if is_set)
     if recipe.launch.elsewhere:
         yield "rollout.controllers are processes on this machine: leave out launch"
