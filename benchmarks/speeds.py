@@ -1,6 +1,6 @@
 """Speeds of this machine for `searchgym train --plan`, and how well they predict steps that they were not fitted on.
 
-    python benchmarks/speeds.py fit   [--recipes tiny-grpo "tiny-grpo model=smollm2-searcher lora.rank=16"] [--steps 4]
+    python benchmarks/speeds.py fit   [--recipes "tiny-grpo rollout.questions=8" "tiny-grpo model=..."] [--steps 4]
     python benchmarks/speeds.py check [--recipes tiny-ppo tiny-mask] [--steps 4]
 
 `fit` trains some steps of two recipes, whose models have different sizes, and prints the fixed and the growing part of
@@ -24,7 +24,11 @@ from searchgym.train import load_recipe, train
 from searchgym.train.plan.hours import Lengths, Speed, device_here, estimate, trained_weights
 from searchgym.train.recipe.recipe import Recipe
 
-FIT: Final = ("tiny-grpo", "tiny-grpo model=smollm2-searcher lora.rank=16")
+LARGER: Final = (
+    "tiny-grpo model=smollm2 lora.rank=16 rollout.questions=3 rollout.attempts=4 rollout.max_tokens=48"
+    " rollout.probe=0 advantage.drop_zero_variance=false"  # the base model answers nothing: all groups are alike
+)
+FIT: Final = ("tiny-grpo rollout.questions=8", LARGER)
 CHECK: Final = ("tiny-ppo", "tiny-mask")
 
 
@@ -71,13 +75,14 @@ def measured(recipe: Recipe) -> dict[str, Any]:
         return statistics.median(row.get(name, 0.0) for row in rows)
 
     learnt, generated = median("learner/tokens_read"), median("rollout/tokens")
-    share = 1 - median("groups/zero_variance_share")  # of the episodes that are learnt
+    alike = median("groups/zero_variance_share") if recipe.advantage.drop_zero_variance else 0.0
+    share = 1 - alike  # of the episodes that are learnt
     return {
         "weights": trained_weights(recipe),
         "draw s": median("time/draw"),
         "learn s": median("time/learn"),
         "generated": round(generated / episodes),
-        "read": round(learnt / episodes / share - generated / episodes),
+        "read": round(learnt / episodes / share - generated / episodes) if share else 0,
         "sample s": median("time/draw") / generated,
         "learn s a token": statistics.median(
             row["time/learn"] / row["learner/tokens_read"] for row in rows if row.get("learner/tokens_read")

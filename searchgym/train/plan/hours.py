@@ -76,7 +76,7 @@ def slower(device: Device, products: float, bandwidth: float) -> Device:
 
 
 DEVICES: Final[dict[str, Device]] = {
-    "cpu": Device(Speed(6e-4, 4e-2), Speed(2e-4, 3e-2), True),
+    "cpu": Device(Speed(2.8e-4, 9.8e-2), Speed(1.6e-4, 5.1e-2), True),
     "h200": H200,
     "h100": slower(H200, 1.0, 3.35 / 4.8),
     "a100": slower(H200, 312 / 989, 2.04 / 4.8),
