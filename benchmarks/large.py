@@ -130,7 +130,8 @@ def served(args: argparse.Namespace, questions: Sequence[str]) -> list[dict[str,
     try:
         client = HttpRetriever("http://127.0.0.1:8765")
         client.wait(600)
-        return [row("served", client, questions, size, args.runs) for size in BATCHES]
+        rows = [row("served", client, questions, size, args.runs) for size in BATCHES]
+        return [each | {"resident GiB": None} for each in rows]  # that of the client says nothing of the server
     finally:
         server.terminate()
         server.wait()

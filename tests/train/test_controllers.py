@@ -132,6 +132,17 @@ def test_two_controllers_train_as_one_and_go_on_when_one_is_killed(tmp_path, mon
 
     same(alone, trained(tmp_path / "killed", "rollout.controllers=2", report=kill))
     assert "controller 1 ended with exit code -9" in capfd.readouterr().err
+
+    ask = Controllers.ask
+
+    def ask_and_kill(self, number, method, *arguments):
+        ask(self, number, method, *arguments)
+        if method == "run" and arguments[1:] == (1, False):  # while it draws its share of the second step
+            os.kill(self._processes[number].pid, signal.SIGKILL)
+
+    monkeypatch.setattr(Controllers, "ask", ask_and_kill)
+    same(alone, trained(tmp_path / "while drawing", "rollout.controllers=2"))
+    assert "controller 1 ended with exit code -9" in capfd.readouterr().err
     assert all(process.poll() is not None for others in started for process in others._processes.values())
 
 

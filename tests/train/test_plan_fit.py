@@ -90,6 +90,8 @@ def test_a_plan_shows_capacity_fit_and_hours(cli):
         "since a100 was never measured)"
         in cli("tiny-grpo", "--plan", "--gpus", 1, "--device", "a100", "--episode-tokens", 50, 300)[2]
     )
+    status, _, err = cli("tiny-grpo", "--plan", "--episode-tokens", 0, 300)
+    assert status == 2 and "--episode-tokens takes two numbers above 0, got 0 and 300" in err
     status, _, err = cli("tiny-grpo", "--plan", "--device", "h20")
     assert status == 2 and "unknown device 'h20'; did you mean 'h200'?" in err
 

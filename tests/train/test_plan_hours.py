@@ -62,6 +62,10 @@ def test_how_sure_it_is():
     assert half.learn.per_billion == 4 * DEVICES["h200"].learn.per_billion
 
 
+def test_supervised_training_is_not_predicted_since_it_draws_nothing():
+    assert estimate(load_recipe("tiny-warm"), "cpu", tokens=GIVEN) is None
+
+
 def test_a_runs_first_steps_correct_it(tmp_path):
     recipe, file = load_recipe("tiny-grpo", STEP), tmp_path / "metrics.jsonl"
     assert estimate(recipe, None, run=file) is None

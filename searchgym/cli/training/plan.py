@@ -94,7 +94,7 @@ def print_plan(recipe: Recipe, planned: PlanOptions, run: Path | None, as_json: 
         if programs:
             emit_rows(programs, False, "programs", "programs on the cluster")
         _say(fits, problem, suggested)
-        say(_hours(hours, estimated))
+        say(_hours(recipe, hours, estimated))
         for line in missing:
             say(f"missing here: {line}")
         if code := ", ".join(users_code(recipe)):
@@ -124,13 +124,16 @@ def _estimated(recipe: Recipe, planned: PlanOptions, metrics: Path | None) -> Es
     elif device not in DEVICES:
         raise UnknownNameError("device", device, DEVICES)
     tokens = planned.episode_tokens and Lengths(*planned.episode_tokens)
+    if tokens is not None and min(tokens) < 1:
+        raise UsageError(f"--episode-tokens takes two numbers above 0, got {tokens.generated} and {tokens.read}")
     return estimate(recipe, device, planned.step_seconds, metrics, tokens)
 
 
-def _hours(hours: float | None, estimated: Estimate | None) -> str:
+def _hours(recipe: Recipe, hours: float | None, estimated: Estimate | None) -> str:
     """Returns a line about the hours of a run: how long a step takes, what limits it, and how sure that is."""
     if estimated is None or hours is None:
-        return "hours: unknown (give --device, --step-seconds, or an earlier run as --out)"
+        device = "" if recipe.method.demonstrated else "--device, "
+        return f"hours: unknown (give {device}--step-seconds, or an earlier run as --out)"
     step = f"{_short(estimated.seconds)} s a step"
     if estimated.draw is not None and estimated.learn is not None:
         step += f": drawing {_short(estimated.draw)}, learning {_short(estimated.learn)}; {estimated.limit} limits"

@@ -123,7 +123,7 @@ def estimate(
     run: Path | None = None,
     tokens: Lengths | None = None,
 ) -> Estimate | None:
-    """Returns the estimated seconds of a step: given, a run's, or a prediction; None without a known device.
+    """Returns the estimated seconds of a step: given, a run's, or a prediction; None if there is none of these.
 
     Args:
         recipe: Recipe of the training.
@@ -142,7 +142,8 @@ def estimate(
             seconds=draw + learn, draw=draw, learn=learn, basis="run", factor=1.25 if enough else 2.0,
             why="" if enough else f"it rests on {len(spent)} step{'s' * (len(spent) > 1)}",
         )  # fmt: skip
-    return None if device is None else _predicted(recipe, device, tokens)
+    draws = not recipe.method.demonstrated  # the lengths of demonstrations are not known without reading them
+    return _predicted(recipe, device, tokens) if draws and device is not None else None
 
 
 def _predicted(recipe: Recipe, name: str, tokens: Lengths | None) -> Estimate:
