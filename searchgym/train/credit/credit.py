@@ -21,7 +21,6 @@ from searchgym.records import Answer, Episode
 from searchgym.scoring.judges.judge import Checked, default_judge
 from searchgym.train.credit.term import CreditContext, Rows, Term, UnjudgedError
 from searchgym.train.credit.terms.outcome import Outcome
-from searchgym.train.credit.terms.rubric import Rubric, polarisation
 from searchgym.train.credit.waypoints import Names
 
 
@@ -46,7 +45,8 @@ class Credit:
         self._terms = dict(terms or {"outcome": Outcome()})
         self._context = context or CreditContext()
         self._unjudged, self._judged = 0, (0, 0, 0, 0)
-        self._rubric_rewards: list[float] = []
+        self._largest: dict[str, list[float]] = {}
+        """Largest reward of each episode since the previous `judged`, by term."""
 
     @property
     def trains_prefixes(self) -> bool:
@@ -93,16 +93,16 @@ class Credit:
     def judged(self) -> dict[str, float]:
         """Returns counts of the judge's verdicts since the previous `judged()`; empty if no term uses the judge.
 
-        With the term ``rubric``, also the polarisation of its rewards since then; see `polarisation`.
+        Also returns the `Term.figures` of the rewards since then.
         """
+        largest, self._largest = self._largest, {}
+        figures = {key: value for name in largest for key, value in self._terms[name].figures(largest[name]).items()}
         counts, before = self._context.judge.counts, self._judged
         if not any(term.asks_judge for term in self._terms.values()):
             return {}
         self._judged = (counts.queries, counts.failed, counts.swayed, self._unjudged)
         now = zip(("asked", "failed", "swayed", "unjudged"), self._judged, before, strict=True)
-        row = {name: float(count - earlier) for name, count, earlier in now}
-        rewards, self._rubric_rewards = self._rubric_rewards, []
-        return row | ({"polarisation": polarisation(rewards)} if rewards else {})
+        return {name: float(count - earlier) for name, count, earlier in now} | figures
 
     def parts(self, group: Sequence[Episode]) -> dict[str, Rows]:
         """Returns the weighted rewards of a group's calls by term; calls of roles that the term excludes get 0.
@@ -113,8 +113,8 @@ class Credit:
         parts = {}
         for name, term in self._terms.items():
             parts[name] = rows = _checked(name, term.rewards(group, self._context), group)
-            if isinstance(term, Rubric):
-                self._rubric_rewards += [max(row) for row in rows if row]
+            if largest := [max(row) for row in rows if row]:
+                self._largest.setdefault(name, []).extend(largest)
             for row, episode in zip(rows, group, strict=True):
                 for i, call in enumerate(episode.calls):
                     row[i] = term.weight * row[i] if term.roles is None or call.role in term.roles else 0.0

@@ -110,6 +110,14 @@ class Term(Kind):
         """Returns the reward of each call of an episode, for terms that reward each episode independently."""
         raise NotImplementedError(f"{type(self).__name__} defines neither rewards nor of_episode")
 
+    def figures(self, rewards: Sequence[float]) -> Mapping[str, float]:
+        """Returns a judged term's further metrics ``judge/NAME`` of a step, by name. Default: none.
+
+        Args:
+            rewards: Largest reward of each episode, before weight and roles; at least one.
+        """
+        return {}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeTerm(Term):

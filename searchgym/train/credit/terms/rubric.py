@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
@@ -28,6 +28,10 @@ class Rubric(EpisodeTerm):
     @override
     def value(self, episode: Episode, context: CreditContext) -> float:
         return rubric_score(context.judge, context.question(episode), answer_of(episode))
+
+    @override
+    def figures(self, rewards: Sequence[float]) -> Mapping[str, float]:
+        return {"polarisation": polarisation(rewards)}
 
 
 def polarisation(rewards: Sequence[float]) -> float:
