@@ -2,9 +2,9 @@
 
     python studies/several_samples/several_samples.py NAME=RUN ... [--samples 1 2 4 8] [--figure FILE] [--json]
 
-RUN is the folder of `searchgym eval --samples N`; README.md has the commands. For each number n, one of the first n
-samples of a question is selected, and the tokens of all n are added up: those that the model generated, and those that
-it read. EM has a 95 % bootstrap interval over questions.
+RUN is the folder of `searchgym eval --samples N`; README.md has the commands. The questions of runs with the same NAME
+count together. For each number n, one of the first n samples of a question is selected, and the tokens of all n are
+added up: those that the model generated, and those that it read. EM has a 95 % bootstrap interval over questions.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ def main() -> None:
     parser.add_argument("--title", default="At equal tokens, which way to use several samples is right most often?")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     given = parser.parse_args()
-    runs = {name: attempts_of(Path(folder)) for name, _, folder in (run.partition("=") for run in given.runs)}
+    runs: dict[str, list[list[Episode]]] = {}
+    for name, _, folder in (run.partition("=") for run in given.runs):
+        runs.setdefault(name, []).extend(attempts_of(Path(folder)))
     rows = [row for name, groups in runs.items() for row in rows_of(name, groups, given.samples)]
     emit_rows(rows, given.json, "results", "EM of the selected sample, and tokens of all samples, per question")
     if given.figure is not None:

@@ -1,6 +1,7 @@
 """The study of several samples at a small size: rows by hand, the picture, and runs that are not finished."""
 
 import dataclasses
+import json
 
 import pytest
 import several_samples
@@ -15,7 +16,7 @@ def attempt(question, number, answer, right, tokens, value, replayed=0):
     calls = [Call(0, start, start + tokens, "r", "m", turn) for turn, start in enumerate((10, 20), 1)]
     return Episode(
         f"{question}#{number}", question, "a", "e", attempt=number, calls=calls, answer=Answer(answer),
-        scores={"em": float(right)}, notes={"value": value}, replayed=replayed,
+        scores={"em": float(right)}, notes={"value": value}, replayed=replayed, replays="earlier" if replayed else None,
     )  # fmt: skip
 
 
@@ -43,15 +44,19 @@ def test_rows_by_hand():
 
 
 def test_runs_are_read_and_drawn(tmp_path, monkeypatch, capsys):
-    for run, groups in (("run", GROUPS), ("part", [GROUPS[0], GROUPS[1][:2]])):
+    """The two questions in runs of their own, with the same name, give the rows of both together."""
+    runs = {"one": GROUPS[:1], "two": GROUPS[1:], "part": [GROUPS[0], GROUPS[1][:2]]}
+    for run, groups in runs.items():
         (tmp_path / run).mkdir()
         with EpisodeWriter(tmp_path / run / "episodes.jsonl") as writer:
             for group in groups:
                 for episode in reversed(group):
                     writer.write(dataclasses.replace(episode))
     picture = tmp_path / "picture.png"
-    monkeypatch.setattr("sys.argv", ["", f"all={tmp_path / 'run'}", "--figure", str(picture), "--json"])
+    named = [f"all={tmp_path / run}" for run in ("one", "two")]
+    monkeypatch.setattr("sys.argv", ["", *named, "--figure", str(picture), "--json"])
     several_samples.main()
-    assert '"run": "all"' in capsys.readouterr().out.replace('"run":"all"', '"run": "all"') and picture.stat().st_size
+    assert json.loads(capsys.readouterr().out)["results"] == several_samples.rows_of("all", GROUPS, [1, 2])
+    assert picture.stat().st_size
     with pytest.raises(UsageError, match="its questions have different samples"):
         several_samples.attempts_of(tmp_path / "part")
