@@ -184,6 +184,8 @@ ROW = "row.json"
 """File in a training's folder with its row of the table."""
 AXES = {"tokens": "generated tokens", "read": "tokens that the learner read"}
 """Labels of the axis that EM is plotted against, by the name in a curve."""
+MOST_IN_ONE = 4
+"""Number of contrasts up to which one panel shows all arms; with more, each contrast has a panel."""
 MANY_STEPS = 100_000
 """Number of steps for an arm that ends by its token budget instead."""
 
@@ -227,7 +229,8 @@ def main() -> None:
     contrasts = [contrast(rows, first, second, args.seeds) for first, second in pairs]
     for row, corrected in zip(contrasts, holm([row["p"] for row in contrasts]), strict=True):
         row["p_holm"] = corrected
-    draw(rows, args.out)
+    together = len(pairs) <= MOST_IN_ONE
+    draw(rows, args.out, panels=None if together else {f"{a} and {b}": (a, b) for a, b in pairs})
     effects = main_effects(rows, args.seeds) if {"sp-both", "sp-neither"} <= {arm for arm, _ in rows} else []
     listed: list[dict[str, Any]] = [{"arm": arm, "seed": seed} | row for (arm, seed), row in sorted(rows.items())]
     shared = [key for key in listed[0] if key not in ("curve", BY_QUESTION) and all(key in row for row in listed)]
