@@ -4,6 +4,7 @@ import dataclasses
 import errno
 import hashlib
 import json
+import os
 import random
 import shutil
 import signal
@@ -406,6 +407,37 @@ def test_a_build_interrupted_three_times_gives_the_same_bytes(tmp_path: Path, mo
     assert made == list(range(10))  # no shard was made twice
     assert contents_of(tmp_path / "out") == contents_of(tmp_path / "whole")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "whole"]
+
+
+def flip_bit(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 16
+    path.write_bytes(data)
+
+
+def cut_short(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+@pytest.mark.parametrize(("damage", "packed"), [(flip_bit, True), (cut_short, False), (Path.unlink, False)])
+def test_damaged_files_of_an_interrupted_build_are_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: Callable[[Path], None], packed: bool
+) -> None:
+    monkeypatch.setattr("searchgym.corpora.store.writer.is_packed", lambda lines: packed)
+    shard = 300 if packed else 10  # fewer do not give a dictionary
+    build_index(pages(4 * shard), tmp_path / "whole", shard=shard)
+    with pytest.raises(KeyboardInterrupt):
+        build_index(stopping(pages(4 * shard), 3 * shard + 5), tmp_path / "one", shard=shard)
+    left = tmp_path / ".one.building"
+    names = [path.relative_to(left) for path in sorted(left.rglob("*")) if path.is_file()]
+    names = [name for name in names if name.name not in (".lock", ".build.json") and "00001" not in name.name]
+    assert len(names) > 10 and (left / "passages.dictionary").exists() == packed
+    for name in names:
+        shutil.copytree(left, tmp_path / ".out.building")
+        damage(tmp_path / ".out.building" / name)
+        build_index(pages(4 * shard), tmp_path / "out", shard=shard)
+        assert contents_of(tmp_path / "out") == contents_of(tmp_path / "whole"), name
+        shutil.rmtree(tmp_path / "out")
 
 
 @pytest.mark.parametrize("broken", ["add", "finish", "save"])

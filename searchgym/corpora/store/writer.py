@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -62,19 +63,39 @@ class PassageWriter:
                 if file is not None:
                     stack.callback(file.close)
 
+    def passages(self) -> int:
+        """Returns the number of passages on disk; their contents may be damaged, see `checksum`."""
+        return min(os.fstat(file.fileno()).st_size // 8 for file in (self._ends, self._hashes))
+
+    def checksum(self, first: int, last: int) -> int:
+        """Returns the CRC-32 of what is on disk of passages ``first`` to ``last - 1``; 0 if their ends are wrong."""
+        before = max(first - 1, 0)
+        ends = np.fromfile(self._folder / ENDS, np.int64, last - before, offset=8 * before)
+        hashes = np.fromfile(self._folder / HASHES, np.uint64, last - first, offset=8 * first)
+        start, end = int(ends[0]) if first else 0, int(ends[-1])
+        if not 0 <= start <= end <= os.fstat(self._open_lines().fileno()).st_size:
+            return 0
+        packed = (self._folder / DICTIONARY).exists()
+        checksum = zlib.crc32((self._folder / DICTIONARY).read_bytes()) if packed else 0
+        with (self._folder / (PACKED if packed else PASSAGES)).open("rb") as file:
+            file.seek(start)
+            checksum = zlib.crc32(file.read(end - start), checksum)
+        return zlib.crc32(hashes.tobytes(), zlib.crc32(ends.tobytes(), checksum))
+
     def cut(self, passages: int) -> None:
         """Removes all but the first passages.
 
         Raises:
             DataError: There are not so many.
         """
+        if self.passages() < passages:
+            raise DataError(f"has {self.passages()} passages, not {passages}", self._folder / ENDS)
         ends = np.fromfile(self._folder / ENDS, np.int64, passages)
-        if len(ends) < passages:
-            raise DataError(f"has {len(ends)} passages, not {passages}", self._folder / ENDS)
         for file in (self._ends, self._hashes):
             os.truncate(file.fileno(), 8 * passages)
         out = self._open_lines()
-        os.truncate(out.fileno(), int(ends[-1]) if passages else 0)
+        size = os.fstat(out.fileno()).st_size  # an end that is damaged may be anywhere
+        os.truncate(out.fileno(), min(max(int(ends[-1]), 0), size) if passages else 0)
         if not passages:  # the next batch decides anew whether to compress
             out.close()
             self._lines = None

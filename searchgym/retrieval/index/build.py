@@ -15,6 +15,7 @@ import json
 import shutil
 import time
 import unicodedata
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -56,6 +57,8 @@ class DoneShard(Options):
     """Number of passages."""
     sha256: str
     """sha256 of the passages' canonical lines."""
+    checksum: int
+    """CRC-32 of what the build has written of the shard; see `_checksum`."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -222,15 +225,19 @@ def _write_shards(
             lines = [passage_line(passage) for passage in batch]
             text = b"".join(lines)
             whole.update(text)
-            done = DoneShard(passages=len(batch), sha256=hashlib.sha256(text).hexdigest())
-            if state.shards[number : number + 1] != [done]:
-                if len(state.shards) > number:  # from here on the corpus has changed since the interruption
+            sha256 = hashlib.sha256(text).hexdigest()
+            done = state.shards[number] if number < len(state.shards) else None
+            same = done is not None and done.sha256 == sha256
+            if done is None or not same or done.checksum != _checksum(building, writer, number, start, done):
+                if done is not None:  # from here on the corpus has changed since the interruption, or files are damaged
                     _forget(building, writer, state, number)
                 written = pool.submit(writer.write, lines, [passage.id for passage in batch])  # compresses meanwhile
                 for builder in builders.values():
                     builder.add(number, start, batch)
                 written.result()
-                state.shards.append(done)
+                done = DoneShard(passages=len(batch), sha256=sha256, checksum=0)
+                checksum = _checksum(building, writer, number, start, done)
+                state.shards.append(dataclasses.replace(done, checksum=checksum))
                 _save(state, building)
             start += len(batch)
             number += 1
@@ -247,8 +254,21 @@ def _write_shards(
 
 
 def _cut(writer: PassageWriter, state: BuildState) -> None:
-    """Removes the passages of all but the finished shards."""
+    """Removes the passages of all but the finished shards, and those shards whose passages are not all there."""
+    while sum(shard.passages for shard in state.shards) > writer.passages():
+        state.shards.pop()
     writer.cut(sum(shard.passages for shard in state.shards))
+
+
+def _checksum(building: Path, writer: PassageWriter, number: int, start: int, shard: DoneShard) -> int:
+    """Returns the CRC-32 of a shard's passages in the store, and of the files that parts have written for it alone.
+
+    The vectors of a dense part, which are all in one file, are not counted.
+    """
+    checksum = writer.checksum(start, start + shard.passages)
+    for path in sorted((building / _SHARDS).glob(f"*/{number:05d}.*")):
+        checksum = zlib.crc32(path.read_bytes(), checksum)
+    return checksum
 
 
 def _forget(building: Path, writer: PassageWriter, state: BuildState, shards: int) -> None:
