@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import math
 import typing
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from searchgym.errors import UsageError
 from searchgym.options.cards import list_cards
 from searchgym.options.kinds import shipped
 
@@ -177,7 +179,9 @@ class PlanOptions:
         Path | None, typer.Option(help="Plan with the sizes in this config.json instead of the model's.")
     ] = None
     gpus: Annotated[int | None, typer.Option(min=0, help="Plan for this many GPUs instead of this machine's.")] = None
-    gpu_gib: Annotated[float, typer.Option(help="GiB of memory of each of --gpus; 80 GB cards report 79.")] = 79.0
+    gpu_gib: Annotated[
+        float | None, typer.Option(help="GiB of memory of each of --gpus; default: 79, as 80 GB cards report.")
+    ] = None
     cpu_gib: Annotated[
         float | None, typer.Option(help="GiB of main memory to plan for instead of what is free here.")
     ] = None
@@ -191,6 +195,28 @@ class PlanOptions:
     episode_tokens: Annotated[
         tuple[int, int] | None, typer.Option(help="Tokens that an episode generates and reads, for the hours.")
     ] = None
+
+    @property
+    def gib_of_each(self) -> float:
+        """GiB of memory of each GPU that is planned for."""
+        return 79.0 if self.gpu_gib is None else self.gpu_gib
+
+    def check(self) -> None:
+        """Raises a UsageError if options of the plan contradict each other, or a number makes no sense."""
+        for name in ("config", "gpus", "gpu_gib", "cpu_gib", "step_seconds", "device", "episode_tokens"):
+            if not self.plan and getattr(self, name) is not None:
+                raise UsageError(f"--{name.replace('_', '-')} is for --plan")
+        for name in ("gpu_gib", "cpu_gib", "step_seconds"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise UsageError(f"--{name.replace('_', '-')} must be a number above 0, got {value:g}")
+        if self.gpu_gib is not None and not self.gpus:
+            raise UsageError("--gpu-gib is the memory of each of --gpus: give their number too")
+        if self.step_seconds is not None and (self.device is not None or self.episode_tokens is not None):
+            raise UsageError("--step-seconds replaces the prediction: leave out --device and --episode-tokens")
+        if self.episode_tokens is not None and min(self.episode_tokens) < 1:
+            generated, read = self.episode_tokens
+            raise UsageError(f"--episode-tokens takes two numbers above 0, got {generated} and {read}")
 
 
 @dataclass(frozen=True, slots=True)

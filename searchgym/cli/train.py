@@ -57,9 +57,9 @@ def train(
         raise UsageError("--resume needs --out, the folder of the run")
     if episode is not None and not (explain and out is not None):
         raise UsageError("--episode names an episode of the run in --out, to --explain")
-    for name in ("config", "gpus", "cpu_gib", "step_seconds", "device", "episode_tokens"):
-        if not planned.plan and getattr(planned, name) is not None:
-            raise UsageError(f"--{name.replace('_', '-')} is for --plan")
+    planned.check()
+    if planned.plan and explain:
+        raise UsageError("--plan and --explain: choose one")
     if is_pipeline(recipe):
         if planned.plan or explain:
             raise UsageError(

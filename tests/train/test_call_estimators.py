@@ -8,11 +8,12 @@ import pytest
 from advantage_options import advantage_options
 from test_tree import sample
 
-from searchgym.errors import DataError, SearchGymError
+from searchgym.errors import DataError, SearchGymError, UnknownNameError
 from searchgym.records import Hit, Opened, Passage, Searched
 from searchgym.testing.reference import advantages as formulas
 from searchgym.train import load_recipe
 from searchgym.train.algorithms.samples import samples_from
+from searchgym.train.recipe.preflight import check_names
 
 ROOT2 = 2**0.5
 
@@ -251,6 +252,15 @@ def test_rescaled_advantages_have_mean_0_and_deviation_1_over_the_batch():
 def test_recipes_that_do_not_fit_are_refused(values, message):
     with pytest.raises(SearchGymError, match=message):
         load_recipe("tiny-mask", values)
+
+
+def test_a_stage_with_a_role_that_the_agent_lacks_is_refused():
+    stages = "advantage.estimator={kind: stages, stages: {plan: [planing], rest: [search, summary, update, answer]}}"
+    values = [stages, "advantage.normalise=role", "advantage.chain=none", "credit={gain: 1, format: 1}"]
+    with pytest.raises(
+        UnknownNameError, match=r"unknown role 'planing' in advantage\.estimator; did you mean 'planning'"
+    ):
+        check_names(load_recipe("tiny-grpo", ["agent=m-ask", "model=tiny-teams", *values]))
 
 
 # -- shaped (MARS2) ------------------------------------------------------------------------------------------------

@@ -89,11 +89,19 @@ def test_servers_are_dealt_out():
         ("tiny-grpo", ["rollout.staleness=1", "loss.importance_cap=2"], "rollout.staleness"),
         ("tiny-curriculum", [], "curriculum"),
         ("tiny-selfplay", [], "proposer"),
+        ("tiny-rejection", ["curriculum={kind: learnability}"], "curriculum"),
     ],
 )
 def test_what_does_not_go_together_is_refused(recipe, values, named):
     with pytest.raises(CardError, match=rf"rollout\.controllers and {named}: choose one"):
         check_recipe(load_recipe(recipe, ["rollout.controllers=2", *values]))
+
+
+def test_controllers_that_would_sample_nothing_are_refused():
+    with pytest.raises(CardError, match=r"rollout\.controllers: method supervised samples nothing"):
+        load_recipe("tiny-warm", ["rollout.controllers=2"])
+    with pytest.raises(CardError, match=r"a step asks 3 rollout\.questions: some controllers would have none"):
+        load_recipe("tiny-grpo", ["rollout.controllers=4", "rollout.questions=3"])
 
 
 # -- real processes ------------------------------------------------------------------------------------------------

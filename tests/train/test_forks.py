@@ -128,7 +128,7 @@ def test_the_buffer_has_a_solution_of_questions_that_are_hard():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        (["rollout.tree={roots: 6, solved: true}"], "all attempts are roots"),
+        (["rollout.tree={roots: 6}"], "all 6 rollout.attempts are roots, so none forks"),
         (["rollout.tree={roots: 2, solved: true, replayed: false}"], "solved needs log.episodes_every 1"),
         (["rollout.tree={roots: 7}"], "of 6 rollout.attempts 7 are roots"),
         (["rollout.tree={roots: 1, rounds: 2}"], "5 forks cannot be divided into 2 rounds of 1 branches"),

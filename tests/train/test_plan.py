@@ -83,6 +83,14 @@ def test_parts_by_hand(models):
     assert sampler["sampler: keys and values, remembered"] == pytest.approx(65_536 * 2 * 28 * 512 * 2 / GIB)
 
 
+def test_each_controller_has_libraries_and_models_of_its_own():
+    one, four = ({p.what: p.gib for p in plan(load_recipe("tiny-grpo", [f"rollout.controllers={n}"]))} for n in (1, 4))
+    sampled = [what for what in one if what.startswith("sampler")]
+    assert four["Python and libraries"] == 4 * one["Python and libraries"] and sampled
+    assert all(four[f"other controllers: {what}"] == pytest.approx(3 * one[what]) for what in sampled)
+    assert set(four) - set(one) == {f"other controllers: {what}" for what in sampled}
+
+
 @pytest.mark.parametrize(
     "name", [name for name in list_cards("train") if not name.startswith(("tiny", "smol", "qwen-"))]
 )

@@ -63,6 +63,23 @@ def test_sizes_come_from_a_config_that_is_given(cli, tmp_path, folder):
     assert status == 2 and "--config is for --plan" in err
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("--gpus 1 --gpu-gib nan", "--gpu-gib must be a number above 0, got nan"),
+        ("--cpu-gib -2", "--cpu-gib must be a number above 0, got -2"),
+        ("--step-seconds inf", "--step-seconds must be a number above 0, got inf"),
+        ("--gpu-gib 40", "--gpu-gib is the memory of each of --gpus"),
+        ("--step-seconds 5 --device h200", "leave out --device and --episode-tokens"),
+        ("--episode-tokens 0 5", "two numbers above 0, got 0 and 5"),
+        ("--explain", "--plan and --explain: choose one"),
+    ],
+)
+def test_options_that_make_no_sense(cli, given, message):
+    status, out, err = cli("tiny-grpo", "--plan", *given.split())
+    assert status == 2 and message in err and not out
+
+
 def test_need_and_rest_of_each_device_by_hand():
     parts = [Part("cpu", "a", 3.0), Part("cpu", "b", 4.0, ("policy",)), Part("cuda:0", "c", 5.0, ("draw",))]
     cpu, gpu = fits_of(parts, {"cpu": 8.0, "cuda:0": 4.0})

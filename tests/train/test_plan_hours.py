@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from searchgym.errors import DataError
 from searchgym.train import load_recipe
 from searchgym.train.plan.hours import DEVICES, SIGNAL, Device, Lengths, Speed, estimate, slower
 from searchgym.train.plan.shapes import model_shape
@@ -78,3 +79,9 @@ def test_a_runs_first_steps_correct_it(tmp_path):
         assert (step.seconds, step.factor, step.basis) == (pytest.approx(seconds), factor, "run")
     assert (step.draw, step.learn) == (14.0, 12.0)
     assert estimate(recipe, "cpu", step_seconds=36.0, run=file).seconds == 36.0
+    file.write_text('{"step": 1, "train/episodes": 3}\n')
+    assert estimate(recipe, None, run=file) is None, "no times"
+    for bad in ('{"step": 1, "time/draw": "2.0"}', '{"time/draw": 2.0}', '{"step": 1, "time/learn": -1}'):
+        file.write_text(f"{json.dumps(rows[1])}\n{bad}\n")
+        with pytest.raises(DataError, match=r"metrics\.jsonl:2: not the metrics of a step"):
+            estimate(recipe, "cpu", run=file)

@@ -61,7 +61,7 @@ def print_plan(recipe: Recipe, planned: PlanOptions, run: Path | None, as_json: 
         parts: list[Part] = []
         phases = PHASES if recipe.has_critic else PHASES[:2]
         try:
-            parts = plan(recipe, planned.gpus, planned.gpu_gib)
+            parts = plan(recipe, planned.gpus, planned.gib_of_each)
             problem = "; ".join(check_plan(parts, memory, phases))
         except UsageError as error:  # GPUs are missing, or an engine's share is too small
             problem = str(error)
@@ -69,7 +69,7 @@ def print_plan(recipe: Recipe, planned: PlanOptions, run: Path | None, as_json: 
         estimated = _estimated(recipe, planned, run and run / METRICS)
         hours = None if estimated is None else recipe.steps * estimated.seconds / 3600
         gpus = sum(device != "cpu" for device in memory)
-        gpu_gib = memory.get("cuda:0", planned.gpu_gib)
+        gpu_gib = memory.get("cuda:0", planned.gib_of_each)
         suggested = fit.suggestions(recipe, gpus, gpu_gib, memory) if problem else []
     if as_json:
         content: dict[str, Any] = {"recipe": recipe.name, "memory": memory}
@@ -107,7 +107,7 @@ def _planned_memory(planned: PlanOptions, here: Mapping[str, float]) -> dict[str
     """Returns GiB by device of the machine that a plan is for, given those of this machine."""
     memory = dict(here)
     if planned.gpus is not None:
-        devices = {f"cuda:{number}": planned.gpu_gib for number in range(planned.gpus)}
+        devices = {f"cuda:{number}": planned.gib_of_each for number in range(planned.gpus)}
         memory = devices or {"cpu": here["cpu"]}
     if planned.cpu_gib is not None:
         memory["cpu"] = planned.cpu_gib
@@ -124,8 +124,6 @@ def _estimated(recipe: Recipe, planned: PlanOptions, metrics: Path | None) -> Es
     elif device not in DEVICES:
         raise UnknownNameError("device", device, DEVICES)
     tokens = planned.episode_tokens and Lengths(*planned.episode_tokens)
-    if tokens is not None and min(tokens) < 1:
-        raise UsageError(f"--episode-tokens takes two numbers above 0, got {tokens.generated} and {tokens.read}")
     return estimate(recipe, device, planned.step_seconds, metrics, tokens)
 
 

@@ -133,7 +133,10 @@ class Vllm(SamplerKind):
             )
         servers = self.servers and self.servers[number::controllers]
         if self.servers is not None and not servers:
-            raise UsageError(f"rollout.controllers is {controllers}: rollout.sampler.servers names {len(self.servers)}")
+            raise UsageError(
+                f"rollout.controllers is {controllers}: rollout.sampler.servers names {len(self.servers)}: name "
+                "at least one for each"
+            )
         return replace(self, servers=servers, replicas=len(servers) if servers else self.replicas)
 
     @property

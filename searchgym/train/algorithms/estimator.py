@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar, Literal, TypeVar
 
@@ -79,6 +79,10 @@ class Estimator(Kind):
             group: Returns, rewards and numbers of searches of at least `AdvantageOptions.min_group` episodes or calls.
         """
         raise NotImplementedError(f"{type(self).__name__} compares nothing")
+
+    def roles(self) -> Iterable[str]:
+        """Returns the roles that the options name, which the agent must have. Default: none."""
+        return ()
 
     def tally(self, group: Group) -> Mapping[str, int]:
         """Returns counts for one group with signal, which metrics sum over groups. Default: none."""

@@ -17,6 +17,7 @@ import torch
 
 from searchgym.agents.base import read_agent
 from searchgym.corpora.files import iter_jsonl
+from searchgym.errors import DataError
 from searchgym.train.plan.shapes import model_shape
 from searchgym.train.recipe.keys import keys_of
 from searchgym.train.recipe.recipe import Recipe
@@ -179,9 +180,17 @@ def trained_weights(recipe: Recipe) -> int:
     return max(shape.parameters - (not shape.tied) * shape.hidden * shape.vocabulary for shape in shapes)
 
 
+def _is_step(row: dict[str, Any], metrics: Path, number: int) -> bool:
+    """Returns whether a row has the times of a step; raises a DataError if it cannot be one of a run."""
+    times = [row[name] for name in ("time/waited", "time/draw", "time/learn", "time/validation") if name in row]
+    if not all(isinstance(value, int | float) and value >= 0 for value in (row.get("step"), *times)):
+        raise DataError("not the metrics of a step: its step and times must be numbers", metrics, number)
+    return bool(row["step"] and times)
+
+
 def _spent(metrics: Path) -> Sequence[tuple[float, float]]:
     """Returns the seconds of drawing (validation included) and of learning of each step of a run."""
-    rows: list[dict[str, Any]] = [row for _, row in iter_jsonl(metrics) if row["step"]]
+    rows = [row for number, row in iter_jsonl(metrics) if _is_step(row, metrics, number)]
     # when sampling runs ahead, only the wait counts
     draws = [row.get("time/waited", row.get("time/draw", 0.0)) + row.get("time/validation", 0.0) for row in rows]
     return list(zip(draws, (row.get("time/learn", 0.0) for row in rows), strict=True))

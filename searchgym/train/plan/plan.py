@@ -69,11 +69,18 @@ def plan(recipe: Recipe, gpus: int | None = None, gpu_gib: float = GPU_GIB) -> l
             raise UsageError(f"learner.backend names GPU {missing[0]}, there are {count}, from 0 on")
         ranks = {f"cuda:{number}": chosen.count(number) for number in chosen}
     sampler, recipes = recipe.rollout.sampler.chosen(ask=gpus is None), {key.name: key.recipe for key in keys}
-    processes = 1 + sharding.ranks * learner.backend.apart
+    controllers = recipe.rollout.controllers
+    processes = controllers + sharding.ranks * learner.backend.apart
     parts = [Part("cpu", "Python and libraries", LIBRARIES * processes)]
     for together in sampler.together(sampled_keys(recipe, keys), recipe.lora.rank > 0, bool(count)):
         first = recipes[together[0].name]
-        needed = sampler.memory(need_of(first, together, model_shape(first.model)), count, gpu_gib)
+        needed = list(sampler.memory(need_of(first, together, model_shape(first.model)), count, gpu_gib))
+        if controllers > 1:
+            others = [part for part in needed if part.device == "cpu"]
+            needed += [
+                replace(part, what=f"other controllers: {part.what}", gib=(controllers - 1) * part.gib)
+                for part in others
+            ]
         # a sampler that runs ahead samples while models learn
         parts += [replace(part, phases=PHASES) for part in needed] if recipe.rollout.staleness else needed
     for device, number in ranks.items():

@@ -23,12 +23,11 @@ def changed(options: Any) -> list[str]:
 
 def combination_problems(recipe: Recipe) -> list[str]:
     """Returns one line per combination of values that cannot work."""
-    checks = [_key_problems, _kind_problems, _step_problems]
+    checks = [_key_problems, _kind_problems, _step_problems, _controller_problems]
     if recipe.method.compares:
         checks = [
             _rollout_problems,
             _continued_problems,
-            _controller_problems,
             _tree_problems,
             _advantage_problems,
             _loss_problems,
@@ -128,6 +127,13 @@ def _controller_problems(recipe: Recipe) -> Iterator[str]:
     apart = {"rollout.staleness": rollout.staleness > 0, "rollout.partial": rollout.partial > 0}
     apart |= {name: source is not None for name, source in sources.items()}
     yield from (f"rollout.controllers and {name}: choose one" for name, is_set in apart.items() if is_set)
+    if recipe.method.demonstrated:
+        yield f"rollout.controllers: method {kind_name(recipe.method)} samples nothing"
+    elif rollout.questions < rollout.controllers:
+        yield (
+            f"rollout.controllers is {rollout.controllers}, a step asks {rollout.questions} rollout.questions: some "
+            "controllers would have none"
+        )
     if recipe.launch.elsewhere:
         yield "rollout.controllers are processes on this machine: leave out launch"
 
@@ -147,8 +153,8 @@ def _tree_problems(recipe: Recipe) -> Iterator[str]:
         yield "rollout.tree.by value needs a critic (advantage.estimator gae) and rollout.staleness 0"
     if rollout.starts is not None:
         yield "rollout.tree and rollout.starts: choose one"
-    if tree.solved and rest < 1:
-        yield "rollout.tree.solved: all attempts are roots; leave at least one for the solution"
+    if rest == 0:
+        yield f"rollout.tree: all {rollout.attempts} rollout.attempts are roots, so none forks: change one of them"
     if tree.solved and (recipe.log.episodes_every != 1 or not tree.replayed or recipe.proposer is not None):
         yield "rollout.tree.solved needs log.episodes_every 1, rollout.tree.replayed and questions that are asked again"
 

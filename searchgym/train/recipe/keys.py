@@ -66,7 +66,7 @@ def check_credit(recipe: Recipe, roles: Mapping[str, Role]) -> dict[str, Term]:
     """Returns the credit terms after checking that they fit the run and the agent's roles; imports users' classes.
 
     Raises:
-        UnknownNameError: A term names a role that the agent does not have; the nearest is suggested.
+        UnknownNameError: A term or the estimator names a role that the agent lacks; the nearest is suggested.
         UsageError: A term rewards calls of one episode differently, but the estimator compares whole episodes.
         CardError: A user's term does not fit the recipe, or defines no rewards.
     """
@@ -78,6 +78,9 @@ def check_credit(recipe: Recipe, roles: Mapping[str, Role]) -> dict[str, Term]:
                 raise UnknownNameError("role", role, roles)
     if not recipe.method.compares:
         return terms
+    for role in recipe.advantage.estimator.roles():
+        if role not in roles:
+            raise UnknownNameError("role", role, roles, " in advantage.estimator")
     if problems := "; ".join(term_problems(terms, recipe.setting)):
         raise CardError(problems)
     penalties = {name: role.penalty for name, role in roles.items()}

@@ -61,7 +61,7 @@ class Stages(Scaled):
 
     @override
     def check(self, setting: Setting) -> Iterable[str]:
-        roles, count = [role for names in self.stages.values() for role in names], len(self.stages)
+        roles, count = list(self.roles()), len(self.stages)
         if count < 2 or not all(self.stages.values()) or len(set(roles)) < len(roles):
             yield f"stages is {self.stages}: expected two or more, each with roles, and no role twice"
         rows = self.matrix()
@@ -71,6 +71,10 @@ class Stages(Scaled):
             yield f"weights is {self.weights}: expected 0 for earlier stages, and more than 0 for the stage itself"
         if (setting.normalise, setting.chain) != ("role", "none"):
             yield "it sums rewards of calls: set advantage.normalise to role and advantage.chain to none"
+
+    @override
+    def roles(self) -> Iterable[str]:
+        return [role for names in self.stages.values() for role in names]
 
     def matrix(self) -> list[list[float]]:
         """Returns the weights, one row per stage."""
