@@ -47,7 +47,7 @@ def index_build(
     """
     from searchgym.options import plain
     from searchgym.retrieval.cards import find_retriever
-    from searchgym.retrieval.index.build import build_index, check_free
+    from searchgym.retrieval.index.build import build_index, building_folder, check_free
     from searchgym.retrieval.index.size import estimate
 
     card = find_retriever(retriever)
@@ -62,8 +62,13 @@ def index_build(
     if size is not None:
         _check_room(card, size, out, force)
     started = time.perf_counter()
-    with stages(0 if size is None else size.passages) as progress:
-        manifest = build_index(passages, out, card, overwrite=overwrite, restart=restart, progress=progress)
+    try:
+        with stages(0 if size is None else size.passages) as progress:
+            manifest = build_index(passages, out, card, overwrite=overwrite, restart=restart, progress=progress)
+    except KeyboardInterrupt:
+        if (left := building_folder(out)).exists():
+            say(f"interrupted: finished parts are kept in {left}; go on with the same command")
+        raise typer.Exit(130) from None
     emit(_summary(manifest, started, out) | {"left_out": report(bad)}, json, "index")
     if not json:
         say_next("index", "search", out, "your question")

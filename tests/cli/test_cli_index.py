@@ -307,6 +307,17 @@ def test_a_lucene_index_is_converted(cli):
     assert json_of(cli("index", "search", "again", QUERY, "--json"))["hits"] == hits
 
 
+def test_an_interrupted_build_says_how_to_go_on(cli, monkeypatch):
+    def cut(*args, **options):
+        Path(".idx.building").mkdir()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("searchgym.retrieval.index.build.build_index", cut)
+    status, out, err = cli("index", "build", CORPUS, "--out", "idx")
+    assert (status, out) == (130, "")
+    assert "interrupted: finished parts are kept in .idx.building; go on with the same command" in err
+
+
 @pytest.mark.slow
 def test_an_interrupted_conversion_is_thrown_away_when_asked(cli, hybrid, monkeypatch):
     def cut(*args):

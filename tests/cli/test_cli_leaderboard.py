@@ -45,8 +45,17 @@ def test_a_suite_takes_budgets_and_no_other_questions(cli):
 def test_samples_need_a_temperature_where_a_model_is_asked(cli):
     status, _, err = cli("eval", "Demo", "--agent", "search-r1", "--model", "tiny", "--samples", "4")
     assert (status, "4 samples of greedy decoding are the same answer: give --temperature" in err) == (2, True)
+
     scores = json_of(cli("eval", "Demo", "--agent", "random", "--samples", "3", "--json"))
     assert (scores["n"], "pass@3" in scores) == (12, True)
+
+
+def test_an_endless_temperature_leaves_no_run_behind(cli):
+    status, _, err = cli(
+        "eval", "Demo", "--agent", "search-r1", "--model", "tiny", "--temperature", "inf", "--out", "a"
+    )
+    assert (status, Path("a").exists()) == (2, False)
+    assert "--temperature must be a number from 0 up, got inf" in err
 
 
 def test_ceilings_and_training_questions(cli):

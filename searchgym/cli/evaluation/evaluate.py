@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import math
 import sys
 import time
 from collections.abc import Collection, Iterator, Mapping
@@ -152,6 +153,8 @@ def eval_options(run: RunOptions) -> EvalOptions:
     """Returns the options of an evaluation that the command line gave."""
     from searchgym.eval.runner import EvalOptions
 
+    if not run.temperature < math.inf:
+        raise UsageError(f"--temperature must be a number from 0 up, got {run.temperature:g}")
     critic = None
     if run.critic is not None:
         from searchgym.train.learner.value_model import ValueModel
