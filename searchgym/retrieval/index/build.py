@@ -227,19 +227,19 @@ def _write_shards(
             whole.update(text)
             sha256 = hashlib.sha256(text).hexdigest()
             done = state.shards[number] if number < len(state.shards) else None
+            end = start + len(batch)
             same = done is not None and done.sha256 == sha256
-            if done is None or not same or done.checksum != _checksum(building, writer, number, start, done):
+            if done is None or not same or done.checksum != _checksum(building, writer, number, start, end):
                 if done is not None:  # from here on the corpus has changed since the interruption, or files are damaged
                     _forget(building, writer, state, number)
                 written = pool.submit(writer.write, lines, [passage.id for passage in batch])  # compresses meanwhile
                 for builder in builders.values():
                     builder.add(number, start, batch)
                 written.result()
-                done = DoneShard(passages=len(batch), sha256=sha256, checksum=0)
-                checksum = _checksum(building, writer, number, start, done)
-                state.shards.append(dataclasses.replace(done, checksum=checksum))
+                checksum = _checksum(building, writer, number, start, end)
+                state.shards.append(DoneShard(passages=len(batch), sha256=sha256, checksum=checksum))
                 _save(state, building)
-            start += len(batch)
+            start = end
             number += 1
         if number < len(state.shards):
             _forget(building, writer, state, number)
@@ -260,12 +260,12 @@ def _cut(writer: PassageWriter, state: BuildState) -> None:
     writer.cut(sum(shard.passages for shard in state.shards))
 
 
-def _checksum(building: Path, writer: PassageWriter, number: int, start: int, shard: DoneShard) -> int:
+def _checksum(building: Path, writer: PassageWriter, number: int, start: int, end: int) -> int:
     """Returns the CRC-32 of a shard's passages in the store, and of the files that parts have written for it alone.
 
     The vectors of a dense part, which are all in one file, are not counted.
     """
-    checksum = writer.checksum(start, start + shard.passages)
+    checksum = writer.checksum(start, end)
     for path in sorted((building / _SHARDS).glob(f"*/{number:05d}.*")):
         checksum = zlib.crc32(path.read_bytes(), checksum)
     return checksum
