@@ -133,7 +133,8 @@ def full_id(name: str) -> str:
             "them here (searchgym list suites)"
         )
     if not matches:
-        raise UnknownNameError("environment", name, [*(base for _, base, _, _ in parsed), *list_cards("suites")])
+        short = [*(base for _, base, _, _ in parsed), *list_cards("suites")]
+        raise UnknownNameError("environment", name, registered() if "/" in name else short)
     if len({namespace for namespace, _, _ in matches}) > 1:
         ids = sorted(env_id for _, _, env_id in matches)
         raise UsageError(f"environment {name!r} is ambiguous: write one of {', '.join(ids)}")

@@ -31,6 +31,8 @@ def test_short_names(name):
 def test_unknown_names_suggest_the_nearest():
     with pytest.raises(UnknownNameError, match="unknown environment 'HotPotQ'; did you mean 'HotpotQA'"):
         full_id("HotPotQ")
+    with pytest.raises(UnknownNameError, match=r"did you mean 'searchgym/HotpotQA-v0'"):
+        full_id("searchgym/HotpotQ-v0")
 
 
 def test_a_user_registers_in_one_call_and_may_do_so_again():

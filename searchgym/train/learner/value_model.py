@@ -51,7 +51,10 @@ class ValueModel:
         """
         folder = Path(checkpoint)
         if not (folder / CRITIC).is_dir():
-            raise DataMissingError("no folder critic/: give a checkpoint of a training with a critic (gae)", folder)
+            raise DataMissingError(
+                "no folder critic/: give a checkpoint of a training with a critic (gae), such as RUN/checkpoints/last",
+                folder,
+            )
         record = recipe_of(folder)
         if not record.is_file():
             raise DataMissingError(f"{record}, which tells how its critic was made, does not exist", folder)
