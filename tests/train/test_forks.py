@@ -15,6 +15,7 @@ from searchgym.train.algorithms.samples import samples_from
 from searchgym.train.curriculum.forks import Tree, TreeOptions, frontier_scores, grow
 from searchgym.train.curriculum.solved import SolvedPool
 
+NO_FORKS = "rollout.tree={roots: 6, tokens: 1}"
 TREE = "rollout.tree={roots: 2, rounds: 2}"
 VALUES = [*(value for value in STARTS if "starts" not in value), "rollout.attempts=6"]
 
@@ -182,7 +183,8 @@ def test_a_run_asks_solved_questions_again_and_resumes(tmp_path):
 
 @pytest.mark.slow
 def test_a_tree_without_forks_is_the_flat_case(tmp_path):
-    flat, tree = ([*VALUES, "steps=2", *values] for values in ([], ["rollout.tree={roots: 6}"]))
+    """Roots that have spent the budget do not fork, so that a seventh attempt is never made."""
+    flat, tree = ([*VALUES, "steps=2", *values] for values in ([], [NO_FORKS, "rollout.attempts=7"]))
     rows = [train(load_recipe("tiny-grpo", values), tmp_path / str(len(values))).rows for values in (flat, tree)]
     assert exact(rows[0]) == exact(rows[1])
 
