@@ -147,6 +147,14 @@ def test_credit_and_comparison_must_fit():
         check_credit(small("credit={outcome: {roles: [serch]}}"), load_agent("m-ask").roles)
 
 
+@pytest.mark.parametrize(("term", "agent"), [("boundary", "saas"), ("completeness", "search-r1-reread")])
+def test_a_term_that_compares_trial_answers_needs_their_role(term, agent):
+    recipe = load_recipe("tiny-grpo", [f"credit={{outcome: 1, {term}: 1}}"])
+    assert term in check_credit(recipe, load_agent(agent).roles)
+    with pytest.raises(UsageError, match=rf"credit {term} .* the agent's roles are searcher: use an agent such as {agent}"):
+        check_credit(recipe, load_agent("search-r1").roles)
+
+
 def test_terms_with_weights_are_read_back_equal(tmp_path):
     recipe = small("credit={outcome: {weight: 0.5, roles: [search]}, difference: 1, format: 0.25}")
     (tmp_path / "recipe.yaml").write_text(dump_recipe(recipe))

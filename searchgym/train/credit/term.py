@@ -59,6 +59,8 @@ class Term(Kind):
     """True if the term uses the recipe's judge."""
     trains_prefixes: ClassVar[bool] = False
     """True if the term rewards trial answers (`Call.prefix`), so that they are trained on."""
+    trials: ClassVar[tuple[str, str] | None] = None
+    """Role whose trial answers the term compares, and an agent that has it; agents without the role are refused."""
 
     weight: float = 1.0
     """Factor that multiplies the term's rewards."""

@@ -76,6 +76,11 @@ def check_credit(recipe: Recipe, roles: Mapping[str, Role]) -> dict[str, Term]:
         for role in term.roles or ():
             if role not in roles:
                 raise UnknownNameError("role", role, roles)
+        if term.trials is not None and term.trials[0] not in roles:
+            raise UsageError(
+                f"credit {name} compares trial answers of role {term.trials[0]}, but the agent's roles are "
+                f"{', '.join(roles)}: use an agent such as {term.trials[1]}"
+            )
     if not recipe.method.compares:
         return terms
     for role in recipe.advantage.estimator.roles():

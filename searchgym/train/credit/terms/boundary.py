@@ -38,6 +38,7 @@ class Boundary(Term):
 
     rewards_one: ClassVar = "episode"
     sums_up: ClassVar = False
+    trials: ClassVar = KNOWER, "saas"
 
     price: Annotated[float, Ge(0)] = 0.05
     """Reward deducted for each search that was not needed."""

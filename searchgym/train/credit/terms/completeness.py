@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from annotated_types import Interval
 from typing_extensions import override
 
-from searchgym.agents.teams.reread import second_answer
+from searchgym.agents.teams.reread import READER, second_answer
 from searchgym.errors import DataError
 from searchgym.records import Episode, is_simulated
 from searchgym.scoring import golds_with_words
@@ -30,6 +30,8 @@ class Completeness(EpisodeTerm):
     there the evidence is frames of a video. Deviation: `grounded`, since a model that knows the answer could give it
     twice after any search. That the second answer is not trained on is ours.
     """
+
+    trials: ClassVar = READER, "search-r1-reread"
 
     right: Annotated[float, Interval(ge=0, lt=1)] = 0.5
     """Reward above which the first answer counts as right."""
