@@ -55,6 +55,16 @@ class Builder(Protocol):
         """
         return
 
+    def checksum(self, number: int, start: int, end: int) -> int:
+        """Returns the CRC-32 of what `add` has written of a shard. Default: 0, for builders that write nothing there.
+
+        Args:
+            number: Number of the shard.
+            start: Position of the shard's first passage in the corpus.
+            end: Position after its last passage.
+        """
+        return 0
+
     def finish(self, shards: int, passages: PassageStore) -> dict[str, Any]:
         """Builds the part from its shards.
 

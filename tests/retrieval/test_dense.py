@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-import shutil
+import os
 import struct
 import subprocess
 import sys
@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from searchgym.corpora.passages import read_passages
-from searchgym.errors import IndexMismatchError, ModelError, RunExistsError, UsageError
+from searchgym.errors import IndexMismatchError, ModelError, UsageError
 from searchgym.options.cards import EncoderCard
 from searchgym.records import Passage
 from searchgym.retrieval import encoders
@@ -345,20 +345,34 @@ def test_what_stood_behind_is_gone(tmp_path: Path) -> None:
     np.testing.assert_array_equal(vectors.map_vectors(tmp_path / "v"), table[[0, 1, 2, 0, 1]])
 
 
-def test_lost_vectors_are_noticed(tmp_path: Path, use: Use) -> None:
-    use(made_vectors(100))
-    for size in (0, vectors.START + 4 * DIMENSION * 59):
-        with pytest.raises(KeyboardInterrupt):
-            build_index(broken_off(numbered(100), 70), tmp_path / "i", FLAT, shard=30)
-        (file,) = building_folder(tmp_path / "i").rglob("vectors.faiss")
-        with file.open("r+b") as opened:
-            opened.truncate(size)
-        for passages in (numbered(100), numbered(60)):
-            with pytest.raises(RunExistsError, match="vectors of an interrupted build were lost; build again with --"):
-                build_index(passages, tmp_path / "i", FLAT, shard=30)
-        build_index(numbered(100), tmp_path / "i", FLAT, shard=30, restart=True)
-        assert len(load_index(tmp_path / "i")) == 100
-        shutil.rmtree(tmp_path / "i")
+def cut_to(size: int) -> Callable[[Path], None]:
+    return lambda path: os.truncate(path, size)
+
+
+def flip_second(path: Path) -> None:
+    """Changes a number of the second shard of 30 vectors."""
+    with path.open("r+b") as file:
+        file.seek(vectors.START + 4 * DIMENSION * 40)
+        file.write(b"wrong")
+
+
+@pytest.mark.parametrize(
+    ("damage", "again"),
+    [(Path.unlink, 100), (cut_to(0), 100), (cut_to(vectors.START + 4 * DIMENSION * 59), 70), (flip_second, 70)],
+)
+def test_damaged_vectors_of_an_interrupted_build_are_encoded_again(
+    tmp_path: Path, use: Use, damage: Callable[[Path], None], again: int
+) -> None:
+    encoder = use(made_vectors(100))
+    build_index(numbered(100), tmp_path / "whole", FLAT, shard=30)
+    with pytest.raises(KeyboardInterrupt):
+        build_index(broken_off(numbered(100), 70), tmp_path / "i", FLAT, shard=30)
+    (file,) = building_folder(tmp_path / "i").rglob("vectors.faiss")
+    damage(file)
+    encoder.passages = 0
+    build_index(numbered(100), tmp_path / "i", FLAT, shard=30)
+    assert encoder.passages == again
+    assert describe_files(tmp_path / "i/dense") == describe_files(tmp_path / "whole/dense")
 
 
 def test_a_vector_that_is_not_finite_is_refused(tmp_path: Path, use: Use) -> None:

@@ -151,7 +151,9 @@ def test_credit_and_comparison_must_fit():
 def test_a_term_that_compares_trial_answers_needs_their_role(term, agent):
     recipe = load_recipe("tiny-grpo", [f"credit={{outcome: 1, {term}: 1}}"])
     assert term in check_credit(recipe, load_agent(agent).roles)
-    with pytest.raises(UsageError, match=rf"credit {term} .* the agent's roles are searcher: use an agent such as {agent}"):
+    with pytest.raises(
+        UsageError, match=rf"credit {term} .* the agent's roles are searcher: use an agent such as {agent}"
+    ):
         check_credit(recipe, load_agent("search-r1").roles)
 
 

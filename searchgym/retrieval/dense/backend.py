@@ -28,6 +28,7 @@ from searchgym.retrieval.dense.vectors import (
     lists_of,
     map_vectors,
     open_index,
+    vectors_checksum,
     write_index,
     write_vectors,
 )
@@ -99,6 +100,10 @@ class DenseBuilder:
                 f"encoder {self._card.encoder.name!r} gives a vector that is not finite for passage {bad.id!r}"
             )
         write_vectors(self._vectors, start, vectors)
+
+    def checksum(self, number: int, start: int, end: int) -> int:
+        """Returns the CRC-32 of a shard's vectors; 0 if there are none."""
+        return vectors_checksum(self._vectors, start, end, self._card.encoder.dimension)
 
     def finish(self, shards: int, passages: PassageStore) -> dict[str, Any]:
         """Builds the index from all vectors, writes the probes, and returns the facts of the part."""

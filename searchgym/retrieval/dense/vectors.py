@@ -12,13 +12,14 @@ import math
 import os
 import shutil
 import struct
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from searchgym.errors import IndexMismatchError, RunExistsError, UsageError
+from searchgym.errors import IndexMismatchError, UsageError
 from searchgym.packages import install_command
 from searchgym.retrieval.cards import Progress
 from searchgym.retrieval.kinds.dense import DenseCard
@@ -125,22 +126,31 @@ def write_vectors(path: Path, start: int, vectors: Floats) -> None:
 
     Args:
         path: File of vectors; created if it does not exist.
-        start: Position of the first vector.
+        start: Position of the first vector; those before it must be there.
         vectors: (N, D) float32.
-
-    Raises:
-        RunExistsError: Vectors before `start` are missing.
     """
     at = START + 4 * start * vectors.shape[1]
     with path.open("r+b" if path.exists() else "w+b") as file:
-        size = os.fstat(file.fileno()).st_size
-        if start and size < at:
-            raise _lost(path, size, at)
         os.truncate(file.fileno(), at)
         file.seek(at)
         file.write(np.ascontiguousarray(vectors, "<f4").data)
         file.flush()
         os.fsync(file.fileno())
+
+
+def vectors_checksum(path: Path, start: int, end: int, dimension: int) -> int:
+    """Returns the CRC-32 of the vectors ``start`` to ``end - 1`` of a file; 0 if it does not exist.
+
+    Args:
+        path: File of vectors.
+        start: Position of the first vector.
+        end: Position after the last one.
+        dimension: Numbers per vector.
+    """
+    if not path.exists():
+        return 0
+    numbers = np.fromfile(path, "<f4", (end - start) * dimension, offset=START + 4 * start * dimension)
+    return zlib.crc32(numbers.data)
 
 
 def finish_vectors(path: Path, vectors: int, dimension: int) -> None:
@@ -150,16 +160,9 @@ def finish_vectors(path: Path, vectors: int, dimension: int) -> None:
         path: File of vectors.
         vectors: Number of vectors to keep.
         dimension: Numbers per vector.
-
-    Raises:
-        RunExistsError: The file holds fewer vectors.
     """
-    end = START + 4 * vectors * dimension
-    size = path.stat().st_size if path.exists() else 0
-    if size < end:
-        raise _lost(path, size, end)
     with path.open("r+b") as file:
-        os.truncate(file.fileno(), end)
+        os.truncate(file.fileno(), START + 4 * vectors * dimension)
         file.write(flat_header(vectors, dimension))
         file.flush()
         os.fsync(file.fileno())
@@ -169,13 +172,6 @@ def map_vectors(path: Path) -> npt.NDArray[np.float32]:
     """Returns the vectors of a flat index, (N, D) float32, memory-mapped."""
     _, dimension, vectors = describe(path)
     return np.memmap(path, "<f4", "r", START, (vectors, dimension))
-
-
-def _lost(path: Path, size: int, expected: int) -> RunExistsError:
-    """Returns the error for a file of vectors that is shorter than the state of its build records."""
-    return RunExistsError(
-        f"{path} has {size} bytes of {expected}: vectors of an interrupted build were lost; build again with --restart"
-    )
 
 
 # -- indexes -------------------------------------------------------------------------------------------------------
