@@ -240,6 +240,11 @@ def _checked_manifest(folder: Path, verify: bool) -> IndexManifest:
     """Returns a folder's manifest after checking that the folder matches it and this version can read it."""
     if not folder.is_dir():
         raise DataMissingError("no such index folder: build it with `searchgym index build CORPUS --out DIR`", folder)
+    if not (folder / MANIFEST).exists():
+        raise IndexMismatchError(
+            f"{folder} is no index, it has no {MANIFEST}: give the folder that `searchgym index build CORPUS --out DIR` "
+            "has written"
+        )
     try:
         data = json.loads(read_bytes(folder / MANIFEST, MAX_LINE))
         if data["format"] not in (OLD, FORMAT):
