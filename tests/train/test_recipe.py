@@ -153,7 +153,7 @@ STRATIFIED = "advantage.estimator=stratified"
         ([GAE, "advantage.estimator.gamma=1.1"], "advantage.estimator.gamma: expected at most 1, got 1.1"),
         ([GAE, "rollout.resample=1"], "rollout.resample replaces groups without signal; gae has none"),
         ([GAE, "loss.ratio=sequence"], "loss.ratio sequence needs one advantage per sequence; gae has several"),
-        ([GAE, "critic.warmup_steps=5"], "critic.warmup_steps is 5 of 5 steps: nothing is learnt"),
+        ([GAE, "critic.warmup_steps=6"], "critic.warmup_steps is 6 of 5 steps"),
         ([DEEPSPEED, "learner.backend.zero=4"], "learner.backend.zero: expected at most 3, got 4"),
         ([DEEPSPEED, "learner.backend.listen=machine"], "learner.backend: listen is 'machine': expected HOST:PORT"),
         ([VLLM, 'rollout.sampler.servers=["h:80"]'], "rollout.sampler: servers: 'h:80': expected http://HOST:PORT"),

@@ -169,8 +169,8 @@ def _advantage_problems(recipe: Recipe) -> Iterator[str]:
     clips = isinstance(critic.loss, Unloaded) or critic.loss.clips
     if "value_clip" in changed(critic) and critic.value_clip is not None and not clips:
         yield f"critic.value_clip is {critic.value_clip:g}: critic.loss {kind_name(critic.loss)} clips no values"
-    if critic.warmup_steps >= recipe.steps:
-        yield f"critic.warmup_steps is {critic.warmup_steps} of {recipe.steps} steps: nothing is learnt"
+    if critic.warmup_steps > recipe.steps:
+        yield f"critic.warmup_steps is {critic.warmup_steps} of {recipe.steps} steps"
 
 
 def _loss_problems(recipe: Recipe) -> Iterator[str]:

@@ -170,7 +170,7 @@ class CriticOptions(Options):
     """Maximum difference between a value and its estimate before the step; null sets no bound. Only ``squared`` uses
     it."""
     warmup_steps: Annotated[int, Ge(0)] = 0
-    """Number of initial steps in which only the critic learns."""
+    """Number of initial steps in which only the critic learns; if all steps, it values a model that stays as it is."""
     optimizer: OptimizerOptions = field(default_factory=lambda: OptimizerOptions(lr=1e-5))
     """Optimizer of the critic, with its own minibatches and epochs."""
 
