@@ -102,6 +102,8 @@ def evaluate(
         raise UsageError(f"samples must be at least 1, got {options.samples}")
     if options.guided and options.critic is None:
         raise UsageError("guided samples need a critic, which tells the promising turns")
+    if options.critic is not None and not agent.roles:
+        raise UsageError(f"agent {agent.name} asks no model, so that a critic has nothing to value: leave it out")
     guide = None if options.critic is None else Guide(options.critic, options.guided)
     check_scorable(task)
     engine = Engine(

@@ -181,6 +181,12 @@ class Lengths:
 
 
 @pytest.mark.slow
+def test_a_critic_of_an_agent_that_asks_no_model_is_refused(tmp_path, world):
+    options = EvalOptions(temperature=1.0, samples=2, critic=Lengths())
+    with pytest.raises(UsageError, match="agent single-search asks no model, so that a critic has nothing to value"):
+        evaluate(world, load_agent("single-search"), tmp_path / "run", {}, options)
+
+
 def test_a_guided_evaluation_repeats_turns_selects_and_resumes(tmp_path, world):
     """Stopped after six of twelve episodes and resumed, it has the same episodes; their selection is made by hand."""
     agent = with_max_tokens(load_agent("search-r1"), 48)
