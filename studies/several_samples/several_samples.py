@@ -4,7 +4,8 @@
 
 RUN is the folder of `searchgym eval --samples N`; README.md has the commands. The questions of runs with the same NAME
 count together. For each number n, one of the first n samples of a question is selected, and the tokens of all n are
-added up: those that the model generated, and those that it read. EM has a 95 % bootstrap interval over questions.
+added up: those that the model generated, and those that it read. EM has a 95 % bootstrap interval over questions. Best
+of the largest n by value, of the first run, is the baseline: a second table has the paired differences from it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from searchgym.cli.output import emit_rows
+from searchgym.cli.output import emit, emit_rows
 from searchgym.errors import UsageError
 from searchgym.eval import bootstrap_ci
 from searchgym.records import Episode
@@ -25,6 +26,8 @@ from searchgym.scoring.selection import Sampled, selected
 
 DRAWN: Final = ("vote", "value")
 """Selections that the picture shows."""
+BASELINE: Final = "value"
+"""Selection of the first run that others are compared with."""
 
 
 def main() -> None:
@@ -40,7 +43,12 @@ def main() -> None:
     for name, _, folder in (run.partition("=") for run in given.runs):
         runs.setdefault(name, []).extend(attempts_of(Path(folder)))
     rows = [row for name, groups in runs.items() for row in rows_of(name, groups, given.samples)]
-    emit_rows(rows, given.json, "results", "EM of the selected sample, and tokens of all samples, per question")
+    compared = differences({name: scored(groups, max(given.samples)) for name, groups in runs.items()})
+    if given.json:
+        emit({"results": rows, "differences": compared}, True)
+    else:
+        emit_rows(rows, False, "results", "EM of the selected sample, and tokens of all samples, per question")
+        emit_rows(compared, False, "differences", f"EM less that of {next(iter(runs))} by {BASELINE}, same questions")
     if given.figure is not None:
         draw(rows, given.figure, given.title)
 
@@ -56,17 +64,44 @@ def attempts_of(run: Path) -> list[list[Episode]]:
     return ordered
 
 
+def scored(groups: Sequence[Sequence[Episode]], n: int) -> dict[str, dict[str, float]]:
+    """Returns the EM of the sample that each selection takes among the first n attempts, by question id."""
+    right: dict[str, dict[str, float]] = {}
+    for group in groups:
+        for selection, index in selected([Sampled.of(episode) for episode in group[:n]]).items():
+            right.setdefault(selection, {})[group[0].question_id] = group[index].scores["em"]
+    return right
+
+
+def differences(runs: Mapping[str, Mapping[str, Mapping[str, float]]]) -> list[dict[str, Any]]:
+    """Returns the paired differences in EM of each run and selection from the first run's best of n by value.
+
+    Args:
+        runs: EM by name of the run, selection and question id.
+    """
+    first = next(iter(runs.values()))
+    if BASELINE not in first:
+        return []
+    rows = list[dict[str, Any]]()
+    for name, selections in runs.items():
+        for selection, em in selections.items():
+            if em.keys() != first[BASELINE].keys():
+                raise UsageError(f"{name} asks other questions than the first run")
+            paired = [em[question] - first[BASELINE][question] for question in sorted(em)]
+            low, high = bootstrap_ci(paired)
+            rows.append({"run": name, "selection": selection, "difference": float(np.mean(paired))})
+            rows[-1] |= {"low": low, "high": high}
+    return rows
+
+
 def rows_of(name: str, groups: Sequence[Sequence[Episode]], numbers: Sequence[int]) -> list[dict[str, Any]]:
     """Returns a row for each selection among the first n attempts, for each n."""
     rows = list[dict[str, Any]]()
     for n in (number for number in numbers if number <= len(groups[0])):
-        right: dict[str, list[float]] = {}
-        for group in groups:
-            for selection, index in selected([Sampled.of(episode) for episode in group[:n]]).items():
-                right.setdefault(selection, []).append(group[index].scores["em"])
         generated = np.mean([sum(episode.generated_tokens() for episode in group[:n]) for group in groups])
         read = np.mean([sum(call.start for e in group[:n] for call in e.calls[e.replayed :]) for group in groups])
-        for selection, values in right.items():
+        for selection, em in scored(groups, n).items():
+            values = list(em.values())
             low, high = bootstrap_ci(values)
             row = {"run": name, "selection": selection, "samples": n, "generated": float(generated)}
             rows.append(row | {"read": float(read), "em": float(np.mean(values)), "low": low, "high": high})
