@@ -248,7 +248,7 @@ def test_a_manifest_that_cannot_be_read_is_refused(folder: Path, text: str) -> N
 
 
 def test_a_folder_without_manifest_or_no_folder(tmp_path: Path) -> None:
-    with pytest.raises(IndexMismatchError, match=r"is no index, it has no manifest\.json: give the folder"):
+    with pytest.raises(IndexMismatchError, match=r"is no index, it has no manifest\.json: give a folder"):
         load_index(tmp_path)
     with pytest.raises(DataMissingError, match=r"nowhere: no such index folder: .*searchgym index build"):
         load_index(tmp_path / "nowhere")

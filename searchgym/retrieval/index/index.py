@@ -242,8 +242,8 @@ def _checked_manifest(folder: Path, verify: bool) -> IndexManifest:
         raise DataMissingError("no such index folder: build it with `searchgym index build CORPUS --out DIR`", folder)
     if not (folder / MANIFEST).exists():
         raise IndexMismatchError(
-            f"{folder} is no index, it has no {MANIFEST}: give the folder that `searchgym index build CORPUS --out DIR` "
-            "has written"
+            f"{folder} is no index, it has no {MANIFEST}: give a folder that `searchgym index build CORPUS --out DIR` "
+            "wrote"
         )
     try:
         data = json.loads(read_bytes(folder / MANIFEST, MAX_LINE))
@@ -260,6 +260,12 @@ def _checked_manifest(folder: Path, verify: bool) -> IndexManifest:
     named = [Path(name) for name in (*manifest.files, *manifest.parts)]
     if any(path.is_absolute() or ".." in path.parts for path in named):
         raise _mismatch(folder, f"{MANIFEST} names files outside of the folder")
+    _check_files(folder, manifest, verify)
+    return manifest
+
+
+def _check_files(folder: Path, manifest: IndexManifest, verify: bool) -> None:
+    """Raises an IndexMismatchError unless a folder's files are those of its manifest."""
     if missing := [name for name in manifest.parts if not any(Path(f).parts[0] == name for f in manifest.files)]:
         raise _mismatch(folder, f"{MANIFEST} names no files of {missing[0]}")
     if odd := [path for path in folder.rglob("*") if not (path.is_file() or path.is_dir())]:
@@ -272,7 +278,6 @@ def _checked_manifest(folder: Path, verify: bool) -> IndexManifest:
             raise _mismatch(folder, f"{name} has {path.stat().st_size} bytes, expected {file.bytes} as in {MANIFEST}")
         if (sha256_file(path) != file.sha256) if verify else (_fingerprint(path) != file.fingerprint):
             raise _mismatch(folder, f"{name} is not the file that {MANIFEST} describes")
-    return manifest
 
 
 def _fingerprint(path: Path) -> str:
